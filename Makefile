@@ -1,0 +1,39 @@
+# make demo   a page for the digits training, in an environment of its own
+# make test   everything that judges the project: ruff, mypy, pytest
+#
+# PYTHON chooses the interpreter the environment is made of, PYTEST_ARGS reaches pytest.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+# What an installation depends on; sources are seen through the editable install.
+DECLARED := setup.cfg pyproject.toml constraints.txt
+
+.PHONY: demo test clean
+
+demo: $(VENV)/.demo-installed
+	$(BIN)/profstack run examples/train_digits.py
+
+# One thread per process: where other processes share the cores, waiting OpenMP threads spin.
+test: export OMP_NUM_THREADS ?= 1
+test: $(VENV)/.test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo-installed: $(DECLARED) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,examples]'
+	touch $@
+
+$(VENV)/.test-installed: $(DECLARED) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,examples,test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
