@@ -1,0 +1,1 @@
+"""Measuring steps without watching them: the clock, warm-up and the statistics of step times."""

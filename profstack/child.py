@@ -1,0 +1,169 @@
+"""The measured process before torch is there: one hook that arms profstack when torch arrives.
+
+Until the script itself imports torch nothing is imported here that a bare interpreter has not
+loaded, so the script's first line finds `sys.modules` as under plain python. The hook is a
+finder on `sys.meta_path`; it wraps the loader of the modules it waits for, calls back when they
+have been executed, and takes itself away.
+"""
+
+import os
+import sys
+import time
+
+# As typing's own, which is not to be imported here; type checkers know the name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from profstack.engine import Engine
+
+_pid: "int | None" = None
+_folder = ""
+_finder: "_Finder | None" = None
+_engine: "Engine | None" = None
+_profiler: "Any" = None
+_armed_at = 0.0
+
+
+class _Loader:
+    """A module's own loader, with a call when the module is complete."""
+
+    def __init__(self, loader: "Any", callback: "Callable[[Any], None]") -> None:
+        self._loader = loader
+        self._callback = callback
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: "Any") -> None:
+        # The script may look at its modules' loaders: it shall find the real ones.
+        module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        try:
+            self._loader.exec_module(module)
+        except BaseException as error:
+            # The script's traceback names the script's frames; python strips its own here too.
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next
+            raise
+        try:
+            self._callback(module)
+        except Exception as error:
+            complain(f"not armed, {type(error).__name__}: {error}")
+
+
+class _Finder:
+    """Finds only the modules it waits for, through the finders that stand behind it."""
+
+    def __init__(self, callbacks: "Mapping[str, Callable[[Any], None]]") -> None:
+        self.callbacks = callbacks
+
+    def find_spec(
+        self,
+        name: str,
+        path: "Sequence[str] | None" = None,
+        target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
+        callback = self.callbacks.get(name)
+        if callback is None:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: ModuleSpec | None = find(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    # It has all of a loader's names, through the real one.
+                    spec.loader = _Loader(spec.loader, callback)  # type: ignore[assignment]
+                return spec
+        return None
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def complain(text: str) -> None:
+    """One line on standard error that cannot fail."""
+    try:
+        sys.stderr.write(f"profstack: {text}\n")
+    except Exception:
+        pass
+
+
+def arm(folder: str, options: "Sequence[str]") -> None:
+    """Wait for torch; with the option `profile`, profile functions from here on."""
+    global _pid, _folder, _finder, _profiler, _armed_at
+    _armed_at = time.perf_counter()
+    _pid = os.getpid()
+    _folder = folder
+    _finder = _Finder(
+        {"torch": _torch_arrived, "transformers.generation.utils": _generation_arrived}
+    )
+    sys.meta_path.insert(0, _finder)
+    if "profile" in options:
+        import atexit
+        from _lsprof import Profiler
+
+        atexit.register(_finish_without_torch)
+        _profiler = Profiler()
+        _profiler.enable()
+
+
+def engine() -> "Engine | None":
+    """The engine of this process; None before torch is imported and outside a measured run."""
+    return _engine if _pid == os.getpid() else None
+
+
+def user_step() -> None:
+    """`profstack.step()`: the end of a step, by the script's own word."""
+    if _engine is not None and _pid == os.getpid():
+        _engine.user_step()
+
+
+def _torch_arrived(torch: "Any") -> None:
+    global _engine
+    if _pid != os.getpid():
+        return
+    # What is imported here is no work of the script's.
+    if _profiler is not None:
+        _profiler.disable()
+    from profstack.runner import start_engine
+
+    _engine = start_engine(_folder, torch, _profiler, _armed_at)
+    if _engine is not None and _engine.startup_profiler is not None:
+        _engine.startup_profiler.enable()
+    if _engine is None:
+        release()
+
+
+def _generation_arrived(module: "Any") -> None:
+    release()
+    if _engine is not None and _pid == os.getpid():
+        _engine.generation_arrived(module)
+
+
+def release() -> None:
+    """The recording is over: nothing more is waited for."""
+    if _finder is not None:
+        _finder.remove()
+
+
+def _finish_without_torch() -> None:
+    if _engine is None and _profiler is not None and _pid == os.getpid():
+        _profiler.disable()
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            # Python ends by SIGINT then, but forgets to where anything is executed after it.
+            return
+        from profstack.runner import record_without_torch
+
+        release()
+        record_without_torch(_folder, _profiler, _armed_at)

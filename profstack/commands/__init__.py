@@ -1,0 +1,148 @@
+"""The command line: finds the command that was asked for and turns errors into one line.
+
+A command module is imported only when its command is called, and this module imports next to
+nothing, so that `profstack --help` costs about as much as starting Python. A command module has
+`HELP`, `configure(parser)` and `execute(arguments) -> int`. One that must read its arguments
+itself (everything after the target of `profstack run` belongs to the script) sets `RAW = True`
+and has `main(argv) -> int` instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# In the order of the help. Only those whose module exists are offered.
+SUMMARIES = {
+    "run": "run a script once and write its page",
+    "bench": "measure a callable or a model cleanly, layer by layer",
+    "report": "write the page of a recording again",
+    "show": "print a recording's figures in the terminal",
+    "view": "open a recording's page, or its profile in snakeviz",
+    "compare": "set two recordings side by side",
+    "merge": "make one report of several recordings",
+    "import": "take in profiles made by other tools",
+    "doctor": "say which layers and tools work here, and what to install",
+}
+# `import` is a keyword, so its module has another name.
+_MODULES = {"import": "import_"}
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def command_names() -> list[str]:
+    """The commands of this installation, in the order of the help."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    return [
+        name
+        for name in SUMMARIES
+        if os.path.isfile(os.path.join(folder, f"{_MODULES.get(name, name)}.py"))
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line and return the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return _BROKEN_PIPE
+    except Exception as error:
+        # Only errors a user can mend are put in one line; a defect keeps its traceback.
+        from profstack.errors import ProfstackError
+
+        if not isinstance(error, ProfstackError):
+            raise
+        line = " ".join(str(error).split())
+        print(f"profstack: {line}", file=sys.stderr)
+        return 2
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Answer the options of profstack itself, or call the command."""
+    if not arguments:
+        sys.stderr.write(help_text())
+        return 2
+    first = arguments[0]
+    if first in ("-h", "--help"):
+        sys.stdout.write(help_text())
+        return 0
+    if first == "--version":
+        from profstack import __version__
+
+        print(f"profstack {__version__}")
+        return 0
+    if first not in command_names():
+        raise _unknown_command(first)
+    return _call(first, arguments[1:])
+
+
+def _call(name: str, arguments: list[str]) -> int:
+    """Import the command's module and hand it its arguments."""
+    from importlib import import_module
+
+    module = import_module(f"profstack.commands.{_MODULES.get(name, name)}")
+    try:
+        if getattr(module, "RAW", False):
+            return int(module.main(arguments))
+        from profstack.commands._parser import CommandParser
+
+        parser = CommandParser(name, module.HELP)
+        module.configure(parser)
+        return int(module.execute(parser.parse_args(arguments)))
+    except SystemExit as stop:
+        # argparse leaves this way after printing a command's help.
+        if isinstance(stop.code, int) or stop.code is None:
+            return stop.code or 0
+        raise
+
+
+def _unknown_command(name: str) -> Exception:
+    """The error for a first word that is no command, with the likeliest one meant."""
+    from difflib import get_close_matches
+
+    from profstack.errors import UsageError
+
+    known = command_names()
+    if name.startswith("-"):
+        return UsageError(f"no option {name}", next_step="see 'profstack --help'")
+    close = get_close_matches(name, known, n=1)
+    if close:
+        next_step = f"did you mean '{close[0]}'?"
+    elif "run" in known and name.endswith(".py"):
+        next_step = f"to run a script write 'profstack run {name}'"
+    else:
+        next_step = f"the commands are {', '.join(known)}"
+    return UsageError(f"no command '{name}'", next_step=next_step)
+
+
+def help_text() -> str:
+    """The help of profstack itself."""
+    lines = [
+        "usage: profstack COMMAND [options] ...",
+        "",
+        "One run of an unmodified PyTorch script, every profiling layer, one offline page.",
+        "",
+        "commands:",
+        *(f"  {name:<9}{SUMMARIES[name]}" for name in command_names()),
+        "",
+        "options:",
+        "  -h, --help  show this help",
+        "  --version   show the version",
+        "",
+        "'profstack COMMAND --help' shows the options of a command.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _discard_output() -> None:
+    """Point standard output at nothing, so that Python's flush at exit finds no broken pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,45 @@
+"""`profstack report`: writes report.json and report.html of a recording again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profstack.commands import _reports
+from profstack.commands.newest import recording_folder
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "Write report.json and report.html again from a recording's tables."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=_reports.FOLDER_HELP)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write the page there and leave the recording as is"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Build the report and write it."""
+    folder = recording_folder(arguments.folder, exactly=True)
+    report = _reports.build(folder)
+    from profstack.report import html, jsonfile
+
+    if arguments.output is None:
+        page = folder / "report.html"
+        jsonfile.write(report, folder / "report.json")
+    else:
+        page = Path(arguments.output)
+        if page.is_dir():
+            page = page / "report.html"
+    html.write(report, page, recording=folder)
+    if arguments.open:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
+    print(f"Wrote {page}")
+    return 0

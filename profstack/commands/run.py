@@ -1,0 +1,338 @@
+"""`profstack run`: measure a script in one run and write its page.
+
+This process never imports torch: it makes the recording's folder, starts the script in a child,
+passes signals on, shows progress, and builds the page from what the child recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from profstack import launch, progress, registry, rerun, target
+from profstack.commands._parser import CommandParser
+from profstack.errors import ProfstackError, UsageError
+from profstack.recording import (
+    DATABASE,
+    PAGE_MARKER,
+    create_folder,
+    create_rank_folder,
+    record_nothing,
+)
+from profstack.slices import Targets
+from profstack.steps import RULES
+
+HELP = "Run a PyTorch script once, unmodified, and write one page of everything measured."
+RAW = True
+
+_TARGETS_HELP = """\
+targets: script.py, -m module, -c code, or - for a script on standard input;
+everything after the target belongs to the script. The exit code is the script's.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `profstack run`, all of which stand before the target."""
+    result = CommandParser("run", HELP)
+    result.epilog = _TARGETS_HELP
+    result.usage = "profstack run [options] script.py [arguments]"
+    add = result.add_argument
+    add("-o", "--output", metavar="DIR", help="folder of the recording (default: profstack-runs/)")
+    add("--force", action="store_true", help="replace the recording in --output")
+    add("--open", action="store_true", help="open the page when it is written")
+    add("-q", "--quiet", action="store_true", help="no progress and no summary")
+    add("--layers", metavar="A,B", help="only these layers (see 'profstack doctor')")
+    add("--skip", metavar="A,B", help="all layers but these")
+    add("--step-by", choices=(*RULES, "none"), help="what ends a step (default: found out)")
+    add("--max-steps", type=_count, metavar="N", help="end the script after N steps")
+    add("--max-seconds", type=_number, metavar="S", help="end it at the first step after S s")
+    add("--startup", choices=("cprofile",), help="profile the start-up exactly")
+    add("--rerun", action="store_true", help="fill empty layers by running the script again")
+    add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all")
+    for field in fields(Targets):
+        kind = _count if field.type in ("int", int) else _number
+        flag = "--" + field.name.replace("_", "-")
+        add(flag, type=kind, default=field.default, metavar="X", help=argparse.SUPPRESS)
+    return result
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; returns the script's exit code."""
+    options_parser = parser()
+    valued = {
+        flag
+        for action in options_parser._actions
+        if action.nargs is None
+        for flag in action.option_strings
+    }
+    own, words = target.split(argv, frozenset(valued))
+    options = options_parser.parse_args(own)
+    wanted = target.parse(words)
+    if os.environ.get("PROFSTACK") == "0":
+        return launch.passed_through(wanted.arguments)
+    layers = _layers(options)
+    rank = _rank()
+    recorded = _ranks(options.ranks)
+    if rank is not None and recorded is not None and rank not in recorded:
+        return launch.passed_through(wanted.arguments)
+    wanted.check()
+    return _Run(options, wanted, layers, rank, argv).execute()
+
+
+class _Run:
+    """One run, from the folder to the exit code."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        wanted: target.Target,
+        layers: list[str],
+        rank: int | None,
+        argv: list[str],
+    ) -> None:
+        self.options = options
+        self.target = wanted
+        self.layers = layers
+        self.rank = rank
+        self.argv = argv
+        self.folder = self._make_folder()
+        self.log = progress.ProgressLog(self.folder)
+        self.display = progress.Display(quiet=options.quiet)
+        self.stopped_by: str | None = None
+        self._environment: dict[str, Any] = {}
+        self._child_options: dict[str, Any] = {}
+        self._page_thread: threading.Thread | None = None
+
+    def execute(self) -> int:
+        """Run the script, then write the page; the script's exit code, 128 + n for signal n."""
+        started = time.time()
+        begun = time.perf_counter()
+        child_options = self._write_options()
+        try:
+            code = launch.run(self.target.arguments, self.folder, child_options, self._poll)
+        finally:
+            self._poll()
+            self.display.close()
+            if self._page_thread is not None:
+                self._page_thread.join()
+        facts = {
+            "id": str(uuid.uuid4()),
+            "started_at": _iso(started),
+            "finished_at": _iso(time.time()),
+            "duration_s": time.perf_counter() - begun,
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "stopped_by": self.stopped_by,
+            "rank": self.rank,
+            "world_size": _int_variable("WORLD_SIZE"),
+        }
+        self._write_run(facts)
+        if self.options.rerun:
+            self._rerun()
+        self._finish(code)
+        return code if code >= 0 else 128 - code
+
+    def _make_folder(self) -> Path:
+        name, output, force = self.target.name, self.options.output, self.options.force
+        if self.rank is None:
+            return create_folder(name, output, force=force)
+        return create_rank_folder(name, output, self.rank, _launch_key(), force=force)
+
+    def _write_options(self) -> list[str]:
+        """Write the child's options; returns those it needs before the script's first line."""
+        options = self.options
+        whole = options.step_by == "none" or (options.step_by is None and self.target.has_no_step())
+        targets = {field.name: getattr(options, field.name) for field in fields(Targets)}
+        # Ranks that record keep in step: their slices end by counts of steps, never by time.
+        lockstep = (_int_variable("WORLD_SIZE") or 1) > 1
+        chosen = Targets(**targets).in_lockstep() if lockstep else Targets(**targets)
+        content = {
+            "lockstep": lockstep,
+            "step_by": options.step_by or ("step" if self.target.calls_step() else None),
+            "layers": self.layers,
+            "targets": asdict(chosen),
+            "max_steps": options.max_steps,
+            "max_seconds": options.max_seconds,
+            "startup": options.startup,
+            "whole": whole,
+        }
+        self._child_options = content
+        (self.folder / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
+        self._environment = self._facts()
+        self._write_run({"started_at": _iso(time.time())})
+        profile = (whole or options.startup == "cprofile") and "cprofile" in self.layers
+        return ["profile"] if profile else []
+
+    def _write_run(self, facts: dict[str, Any]) -> None:
+        """Write what the report says of the run itself; secrets in arguments are masked."""
+        from profstack.privacy import home_relative, presentable_argv
+
+        arguments = list(self.target.arguments)
+        content = {
+            "script": home_relative(arguments[1] if self.target.kind == "module" else arguments[0]),
+            "argv": presentable_argv(arguments),
+            "run": facts,
+            "environment": self._environment,
+        }
+        path = self.folder / "logs" / "run.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+
+    def _facts(self) -> dict[str, Any]:
+        """Facts of the machine before the run: its load is not yet the run's own."""
+        from profstack.environment import environment_facts
+
+        where = self.target.arguments[0] if self.target.kind == "script" else "."
+        return environment_facts(os.path.dirname(os.path.abspath(where)))
+
+    def _poll(self) -> None:
+        for event in self.log.events():
+            if event["event"] == "page":
+                self._page_thread = threading.Thread(target=self._early_page, daemon=True)
+                self._page_thread.start()
+            elif event["event"] == "finished":
+                self.stopped_by = event["stopped_by"]
+            self.display.show(event)
+
+    def _early_page(self) -> None:
+        """Write the page while the script runs; the measured process waits with its slices."""
+        from profstack.commands._write import write_report
+
+        try:
+            page = write_report(self.folder)
+            self.display.line(f"profstack: every layer has its slice, early page: {page}")
+        except Exception as error:
+            self.display.line(f"profstack: no early page, {type(error).__name__}: {error}")
+        finally:
+            (self.folder / PAGE_MARKER).touch()
+
+    def _finish(self, code: int) -> None:
+        from profstack.commands._write import write_report
+
+        if not (self.folder / DATABASE).is_file():
+            why = "it never imported torch" if code == 0 else "it ended before it imported torch"
+            record_nothing(self.folder, self.layers, why)
+            self.display.line(f"profstack: nothing was recorded of the script: {why}")
+            self.options.quiet = True
+        try:
+            page = write_report(self.folder)
+        except ProfstackError as error:
+            self.display.line(f"profstack: {error}")
+            return
+        if not self.options.quiet:
+            self._summary()
+        self.display.line(f"Wrote {page}")
+        if self.options.open:
+            import webbrowser
+
+            webbrowser.open(page.resolve().as_uri())
+
+    def _summary(self) -> None:
+        import shutil
+
+        from profstack.report import text
+
+        report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
+        width = shutil.get_terminal_size((80, 24)).columns
+        self.display.line(text.summary(report, width=width, colour=sys.stderr.isatty()).rstrip())
+
+    def _rerun(self) -> None:
+        """Run the script once more, at the user's word, for the layers that stayed empty."""
+        layers = rerun.empty_layers(self.folder)
+        if not layers:
+            return
+        again = self.folder / rerun.FOLDER
+        (again / "logs").mkdir(parents=True)
+        content = {**self._child_options, "layers": layers, "step_by": "none", "whole": True}
+        (again / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
+        self.display.line(f"profstack: running again for {', '.join(layers)}")
+        profile = ["profile"] if "cprofile" in layers else []
+        code = launch.run(self.target.arguments, again, profile, lambda: None)
+        filled = rerun.copy_layers(self.folder, again, layers)
+        if code != 0 or len(filled) < len(layers):
+            self.display.line(
+                f"profstack: the second run ended with exit code {code} and filled "
+                f"{', '.join(filled) or 'no layer'}"
+            )
+
+
+def _layers(options: argparse.Namespace) -> list[str]:
+    """The layers asked for; an unknown name raises UsageError."""
+    known = registry.layer_names()
+    chosen = options.layers.split(",") if options.layers else list(known)
+    skipped = options.skip.split(",") if options.skip else []
+    for name in (*chosen, *skipped):
+        if name not in known:
+            raise UsageError(f"no layer '{name}'", next_step=f"the layers are {', '.join(known)}")
+    layers = [name for name in known if name in chosen and name not in skipped]
+    if not layers:
+        raise UsageError("no layer is left", next_step=f"the layers are {', '.join(known)}")
+    return layers
+
+
+def _rank() -> int | None:
+    for name in ("RANK", "SLURM_PROCID"):
+        value = _int_variable(name)
+        if value is not None:
+            return value
+    return None
+
+
+def _launch_key() -> str:
+    """What all ranks of one launch have in common, and no other launch has."""
+    for names in (("TORCHELASTIC_RUN_ID", "MASTER_PORT"), ("SLURM_JOB_ID", "SLURM_STEP_ID")):
+        values = [os.environ.get(name, "") for name in names]
+        if values[0] and values[0] != "none":
+            return "-".join(values)
+    return f"parent-{os.getppid()}"
+
+
+def _ranks(ranks: str) -> set[int] | None:
+    """The ranks that record; None for all of them."""
+    if ranks == "all":
+        return None
+    try:
+        return {int(word) for word in ranks.split(",")}
+    except ValueError:
+        raise UsageError(
+            f"--ranks {ranks} names no ranks", next_step="give 0, 0,3 or all"
+        ) from None
+
+
+def _int_variable(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else None
+
+
+def _iso(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _count(text: str) -> int:
+    value: int = _read(int, text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _number(text: str) -> float:
+    value: float = _read(float, text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _read(kind: type[Any], text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no number") from None

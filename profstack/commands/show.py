@@ -1,0 +1,136 @@
+"""`profstack show`: a recording's figures in the terminal, as text, JSON, CSV or Markdown."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from profstack import schema
+from profstack.commands import _reports
+from profstack.commands.newest import recording_folder
+from profstack.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "Print the summary of a recording, or one of its tables."
+
+# By what a table is ordered unless asked otherwise: its heaviest rows are what is looked for.
+_HEAVIEST = {
+    "operators": "self_s",
+    "kernels": "device_s",
+    "functions": "self_s",
+    "calls": "total_s",
+    "lines": "operator_s",
+    "regions": "wall_s",
+}
+# Columns that hold text are sorted upwards, all others with the largest first.
+_TEXT_TYPES = frozenset({"TEXT", "JSON"})
+# A pipe has no edge: rows stay whole for grep and less.
+_UNFOLDED = 2_000
+_INDEXES = frozenset({"index", "step", "t_s", "line"})
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    names = ", ".join(schema.REPORT)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=_reports.FOLDER_HELP)
+    parser.add_argument("--table", metavar="NAME", help=f"one of {names}")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="print N rows (default: 20 as text, else all)"
+    )
+    parser.add_argument("--sort", metavar="COLUMN", help="order by this column")
+    parser.add_argument(
+        "--format", choices=("text", "json", "md", "csv"), default="text", help="default: text"
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the summary or a table."""
+    _check(arguments)
+    report = _reports.load(recording_folder(arguments.folder))
+    if arguments.table is not None:
+        sys.stdout.write(_table(report, arguments))
+    elif arguments.format == "json":
+        from profstack.report import jsonfile
+
+        sys.stdout.write(jsonfile.text(report))
+    else:
+        from profstack.report import text
+
+        width, colour = _terminal()
+        sys.stdout.write(text.summary(report, width=width, colour=colour))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be printed, before anything is read."""
+    tables = ", ".join(schema.REPORT)
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UsageError("--limit must be at least 1", where="show")
+    if arguments.table is None:
+        for option in ("sort", "limit"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(
+                    f"--{option} needs a table", where="show", next_step=f"--table is {tables}"
+                )
+        if arguments.format in ("md", "csv"):
+            raise UsageError(
+                f"--format {arguments.format} needs a table",
+                where="show",
+                next_step=f"--table is {tables}",
+            )
+        return
+    if arguments.table not in schema.REPORT:
+        raise UsageError(
+            f"no table '{arguments.table}'", where="show", next_step=f"the tables are {tables}"
+        )
+    columns = schema.REPORT[arguments.table].names
+    if arguments.sort is not None and arguments.sort not in columns:
+        raise UsageError(
+            f"table {arguments.table} has no column '{arguments.sort}'",
+            where="show",
+            next_step=f"its columns are {', '.join(columns)}",
+        )
+
+
+def _table(report: dict[str, Any], arguments: argparse.Namespace) -> str:
+    """The chosen rows of the chosen table in the chosen format."""
+    from profstack.report import rows, text
+
+    table = schema.REPORT[arguments.table]
+    records = list(report["tables"].get(table.name) or [])
+    column = arguments.sort or _HEAVIEST.get(table.name)
+    if column is not None:
+        records = rows.in_order(records, column, falling=_falls(table, column))
+    if arguments.sort is None:
+        # A start-up happens once, a step every time: their times do not compare.
+        records.sort(key=lambda record: record.get("phase") == "startup")
+    limit = arguments.limit or (20 if arguments.format == "text" else len(records))
+    chosen = records[:limit]
+    if arguments.format != "text":
+        return rows.WRITERS[arguments.format](table, chosen)
+    width, colour = _terminal(_UNFOLDED)
+    if not records:
+        return f"{table.name}: no rows in this recording\n"
+    printed = text.table_text(table, chosen, width=width, colour=colour)
+    left = len(records) - len(chosen)
+    return printed + (
+        f"{left:,} more of {len(records):,} rows: --limit {len(records)}\n" if left else ""
+    )
+
+
+def _falls(table: schema.Table, name: str) -> bool:
+    """Whether a column is read from its largest value down."""
+    kind = next(column.type for column in table.columns if column.name == name)
+    return kind not in _TEXT_TYPES and name not in _INDEXES
+
+
+def _terminal(elsewhere: int = 80) -> tuple[int, bool]:
+    """Width and colour of standard output; no colour and this width where it is no terminal."""
+    import os
+    import shutil
+
+    if not sys.stdout.isatty():
+        return elsewhere, False
+    return shutil.get_terminal_size().columns, "NO_COLOR" not in os.environ

@@ -1,0 +1,99 @@
+"""`profstack view`: opens a recording's page, or its Python profile in snakeviz."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from profstack.commands import _reports
+from profstack.commands.newest import recording_folder
+from profstack.errors import RecordingError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+    from types import FrameType
+
+HELP = "Open a recording's page in a browser, or its Python profile in snakeviz."
+_PROFILES = ("cprofile/profile.prof", "cprofile/startup.prof")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=_reports.FOLDER_HELP)
+    parser.add_argument(
+        "--snakeviz",
+        action="store_true",
+        help="serve cprofile/profile.prof with snakeviz on this machine only, until Ctrl-C",
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the address and open nothing"
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Open the page, or serve the profile."""
+    folder = recording_folder(arguments.folder)
+    if arguments.snakeviz:
+        return _serve(_profile(folder), browser=not arguments.no_browser)
+    page = folder / "report.html"
+    if not page.is_file():
+        from profstack.report import html
+
+        html.write(_reports.load(folder), page)
+        print(f"Wrote {page}")
+    address = page.resolve().as_uri()
+    if not arguments.no_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    print(address)
+    return 0
+
+
+def _profile(folder: Path) -> Path:
+    """The recording's profile of Python functions."""
+    for name in _PROFILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise RecordingError(
+        f"no {_PROFILES[0]} in it: the cprofile layer recorded nothing",
+        where=str(folder),
+        next_step="record one with 'profstack run --layers cprofile script.py'",
+    )
+
+
+def _serve(profile: Path, *, browser: bool) -> int:
+    """Run snakeviz on the loopback address until it is interrupted."""
+    from importlib.util import find_spec
+
+    if find_spec("snakeviz") is None:
+        raise UsageError(
+            "snakeviz is not installed", where="view", next_step="pip install snakeviz"
+        )
+    # Unbuffered, or the address would stay unseen where the output is no terminal.
+    command = [sys.executable, "-u", "-m", "snakeviz", "-H", "127.0.0.1"]
+    if not browser:
+        command.append("-s")
+    # After '--' a profile's name is a name, whatever it begins with.
+    server = subprocess.Popen([*command, "--", str(profile.resolve())])
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        return server.wait()
+    except KeyboardInterrupt:
+        # Ctrl-C reached snakeviz too, which says goodbye by itself if it is given the time.
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=3)
+        return 0
+    finally:
+        if server.poll() is None:
+            server.terminate()
+            server.wait()
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """End by way of `finally`, so that a terminated view leaves no server behind."""
+    raise SystemExit(128 + number)

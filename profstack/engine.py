@@ -1,0 +1,400 @@
+"""The engine of a run: keeps time at step boundaries and moves from slice to slice.
+
+It runs in the measured process, on the thread that trains. Between slice edges it only stamps
+times; at an edge it switches observers, with the garbage collector off. Whatever goes wrong in
+here disarms profstack with a note and never reaches the script.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from profstack.benchmark.clock import Clock
+from profstack.limits import Limits
+from profstack.observers import Observers, told
+from profstack.pageturn import PageTurn
+from profstack.recording import Writer, tell
+from profstack.regions import ModuleNames
+from profstack.slices import Planned, Targets, again, settle, watch
+from profstack.stepevents import StepEvents, StopRun
+from profstack.steplog import StepLog
+from profstack.steps import Found
+from profstack.torch_hooks import DISCOVER, LIGHT, OFF, RANGES, ROOT, TorchHooks
+
+# Slices of one run that are repeated because evaluation fell into them.
+MOST_REPEATED = 4
+_perf_counter, _process_time = time.perf_counter, time.process_time
+
+
+class Engine:
+    """One per measured process; keeps the steps that `StepEvents` finds.
+
+    `make_plan` gives the slices of a new plan; `limits` are `max_steps` and `max_seconds`, None
+    for none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        torch: Any,
+        writer: Writer,
+        observers: Observers,
+        make_plan: Callable[[], Iterator[Planned]],
+        targets: Targets,
+        *,
+        live_optimizers: Callable[[], frozenset[int]],
+        step_by: str | None = None,
+        limits: tuple[int | None, float | None] = (None, None),
+        wait_for_page: bool = True,
+        origin: float | None = None,
+    ) -> None:
+        self.folder = folder
+        self.stopped_by: str | None = None
+        self.startup_profiler: Any = None
+        self.clock = Clock()
+        self.observers = observers
+        self.names = ModuleNames()
+        self.events = StepEvents(self, live_optimizers, step_by)
+        self.hooks = TorchHooks(torch, self.events, self.names)
+        self.log = StepLog(writer, self.clock, origin)
+        observers.on_give_way = self.hooks.stop_ranges
+        self._make_plan = make_plan
+        self._targets = targets
+        self._step_by = step_by
+        self._limits = Limits(*limits)
+        self._page = PageTurn(folder, wait=wait_for_page)
+        self._torch_stopped_at: int | None = None
+        self._mode_before = OFF
+        self._plan: Iterator[Planned] = iter(())
+        self._slice: Planned | None = None
+        self._target = 0
+        self._most: int | None = None
+        self._slice_start = 0.0
+        self._finished_round = self._repeated = 0
+
+    @property
+    def rule(self) -> str | None:
+        """The step rule that stands; None while none is found."""
+        return self.events.rule
+
+    def user_step(self) -> None:
+        """`profstack.step()` was called."""
+        self.events.user_step()
+
+    def generation_arrived(self, module: Any) -> None:
+        """`transformers` has loaded its generation code."""
+        if not self.events.done:
+            self.hooks.install_generate(module)
+
+    # -- keeping steps -----------------------------------------------------------------------
+
+    def begin(self, whole: tuple[tuple[str, str], ...] = ()) -> None:
+        """Put the hooks on and wait for steps.
+
+        `whole` are layers that observe from now on, for a script that seems to have no steps;
+        should a step come all the same, what they saw is dropped and the plan begins.
+        """
+        self.hooks.install()
+        self.hooks.set_mode(DISCOVER)
+        if whole and self._step_by in (None, "none"):
+            self._begin_whole(Planned("whole", whole, 0, 1))
+
+    def _begin_whole(self, planned: Planned) -> None:
+        since_origin = self.startup_profiler is not None
+        if since_origin:
+            self.observers.hand_over("cprofile", self.startup_profiler)
+            self.startup_profiler = None
+        self.log.begin_plan("whole", "other")
+        self._begin_slice(planned, since_origin=since_origin)
+
+    def adopt(self, found: Found, now: float) -> None:
+        """Begin a new plan with the rule that was found; `now` is the time of the event."""
+        self._end_slice(complete=False)
+        stopped_here = self._torch_stopped_at == self.log.total
+        if self.startup_profiler is not None:
+            profiler, self.startup_profiler = self.startup_profiler, None
+            self.observers.take_startup(profiler)
+        self._follow(found)
+        if stopped_here:
+            # The past steps were counted after the stop: the boundary is the same all the same.
+            self._torch_stopped_at = self.log.total
+        self._plan = self._make_plan()
+        if found.past_ends and found.past_ends[-1] == now:
+            self._next_slice()
+        else:
+            self._begin_slice(settle(self._targets, 0))
+        self._check_limits()
+
+    def _follow(self, found: Found) -> None:
+        """The steps that are over are written, and the rule that was found ends the next ones."""
+        evaluating = self.events.evaluating
+        trains = self.events.backward_seen or found.rule == "optimizer"
+        phase = "train" if trains else "eval" if evaluating else "other"
+        self.events.follow(found)
+        self.log.begin_plan(found.rule, phase)
+        self.log.startup(found, phase)
+        tell(self.folder, {"event": "rule", "rule": found.rule, "phase": phase})
+
+    def last_boundary(self) -> float | None:
+        """End of the latest step; None before the first."""
+        return self.log.last if self.rule is not None else None
+
+    def boundary(self) -> None:
+        """A step has ended; the hot path of a clean slice."""
+        events, log = self.events, self.log
+        log.last = now = _perf_counter()
+        log.rows.append((now, _process_time(), events.activity, events.flags, events.shape))
+        if log.timed:
+            log.record_event()
+        log.count = count = log.count + 1
+        if count >= self._target:
+            self._slice_may_end()
+        # What the next step begins with; in place, since a call would cost as much again.
+        events.activity = events.shape = None
+        events.flags = 0
+        events.waiting = events.waits
+
+    def _slice_may_end(self) -> None:
+        planned = self._slice
+        assert planned is not None
+        elapsed = self.log.last - self._slice_start
+        count = self.log.count
+        if planned.kind == "watch":
+            self._watch(planned)
+        elif (
+            (count >= planned.steps and elapsed >= planned.min_s)
+            or (self._most is not None and count >= self._most)
+            or self._limits.reached(self.log.total)
+        ):
+            if self._is_mixed(planned):
+                self._repeated += 1
+                self._plan = chain(again(planned, self._targets), self._plan)
+            self._end_slice(complete=True)
+            self._next_slice()
+        else:
+            missing = max(planned.min_s - elapsed, 0.0) / max(elapsed / count, 1e-9)
+            # At most twice as far: steps may become slower, and a slice may be endless.
+            self._aim(max(planned.steps, count + int(min(missing, count)) + 1))
+        self._check_limits()
+
+    def _is_mixed(self, planned: Planned) -> bool:
+        """Whether evaluation fell into a slice whose tool can not leave it out: it is repeated."""
+        if planned.round < 2 or self._repeated >= MOST_REPEATED or not self.log.with_evaluation():
+            return False
+        return not self.observers.all_cut()
+
+    def _aim(self, steps: int) -> None:
+        """Look again when the slice has `steps` steps, or earlier where a limit says so."""
+        limits = [steps]
+        if self._most is not None:
+            limits.append(self._most)
+        limits += [self.log.count + ahead for ahead in self._limits.next_look(self.log.total)]
+        self._target = min(limits)
+
+    def _watch(self, planned: Planned) -> None:
+        """Nothing observes: look for the page now and then, and keep the log short."""
+        for_page = planned.round == 0
+        if for_page and self._page.is_over(self.log.last):
+            self._end_slice(complete=True)
+            self._next_slice()
+        elif self.log.count >= StepLog.FLUSH:
+            self._end_slice(complete=True)
+            self._begin_slice(planned)
+        else:
+            self._aim(self.log.count + 1 if for_page else StepLog.FLUSH)
+
+    # -- slices --------------------------------------------------------------------------------
+
+    def _next_slice(self) -> None:
+        if self._page.is_due(self._finished_round):
+            self._page.ask()
+            self._begin_slice(watch(0))
+            return
+        for planned in self._plan:
+            if self._too_soon(planned):
+                self._plan = chain((planned,), self._plan)
+                self._begin_slice(settle(self._targets, planned.round))
+                return
+            if planned.kind == "watch":
+                self._page.ask()
+            if self._begin_slice(planned):
+                return
+        raise AssertionError("a plan never ends: its last slice is the watch")
+
+    def _too_soon(self, planned: Planned) -> bool:
+        """Whether the profiler would start at the very boundary at which it has stopped.
+
+        The boundary may lie inside a range (`Optimizer.step` has one): torch writes the end of a
+        range into freed memory when one profile stops and another starts inside it.
+        """
+        uses_torch = any(layer == "torch" for layer, _ in planned.observers)
+        return uses_torch and self._torch_stopped_at == self.log.total
+
+    def _begin_slice(self, planned: Planned, *, since_origin: bool = False) -> bool:
+        """Switch to the next slice; false when none of its observers could be switched on."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self._set_hooks(planned)
+            if planned.observers and not self.observers.start(
+                planned, self.log.next_slice, planned.steps
+            ):
+                return False
+        finally:
+            if collecting:
+                gc.enable()
+        self._slice = planned
+        self._page.measuring()
+        limits = (planned.max_steps, *self.observers.step_limits())
+        self._most = min((limit for limit in limits if limit), default=None)
+        if planned.round and planned.steps > 1 and planned.kind != "watch":
+            # A short script of very short steps shall not end within its first long slice.
+            so_far = max(20, planned.steps, self.log.total)
+            self._most = min(self._most or so_far, so_far)
+        # While ranges are emitted nothing else is done at a call.
+        self.events.waits = self.hooks.mode not in (RANGES, LIGHT) or self.events.follows_calls
+        self.events.begin_step()
+        if planned.kind == "clean":
+            self.clock.synchronize()
+        self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)
+        self._aim(planned.steps)
+        return True
+
+    def _set_hooks(self, planned: Planned) -> None:
+        """The least that the slice needs on the modules' calls."""
+        observers = planned.observers or planned.prepares
+        # No ranges where a profiler of the script's own would record them.
+        layers = {
+            name
+            for name, mode in observers
+            if mode != "lines" and not self.observers.is_busy(name, mode)
+        }
+        if planned.kind == "whole":
+            self.hooks.set_mode(RANGES)
+            return
+        calls_end_steps = self.rule == "module"
+        if "torch" in layers:
+            mode = RANGES
+        elif calls_end_steps or (planned.kind in ("clean", "settle") and not observers):
+            mode = ROOT
+        elif planned.observers:
+            # Evaluation in the slice must be seen, or it would pass for a part of the step.
+            mode = LIGHT
+        else:
+            mode = OFF
+        by_backward = self.rule == "backward"
+        self.hooks.set_mode(mode, self._root(), backward=by_backward)
+        if calls_end_steps and mode == ROOT and self.hooks.root_class is None:
+            self.hooks.set_mode(DISCOVER)
+
+    def _root(self) -> Any:
+        """The module whose calls are watched: the one that ends steps, else the first called."""
+        if self.rule != "module":
+            return self.events.first_module()
+        named = self.names.by_number().get(self.events.finder.source or 0)
+        return named.alive() if named is not None else None
+
+    def _end_slice(self, *, complete: bool) -> None:
+        """Switch the observers off, take in what they saw, and write the slice."""
+        planned, self._slice = self._slice, None
+        if planned is None:
+            return
+        self._finished_round = planned.round
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            if planned.kind == "clean":
+                self.clock.synchronize()
+            begun = time.perf_counter()
+            self.observers.stop()
+            if any(layer == "torch" for layer, _ in planned.observers):
+                self._torch_stopped_at = self.log.total
+            if not complete and planned.observers and self.log.count < planned.steps:
+                self.observers.discard()
+                captured = {}
+            else:
+                captured = self.observers.take(
+                    self.log.stamps(),
+                    self.names.by_number(),
+                    self.log.with_evaluation(),
+                    complete=complete,
+                )
+            stop_s = time.perf_counter() - begun
+            self.log.end_slice(planned, captured, stop_s)
+            self.log.write_modules(self.names)
+            tell(self.folder, self.log.progress(planned))
+        finally:
+            if collecting:
+                gc.enable()
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _check_limits(self) -> None:
+        reached = self._limits.reached(self.log.total)
+        if reached is None or self._limits.asked >= 2:
+            return
+        self._limits.asked += 1
+        self.stopped_by = reached
+        if self._limits.asked == 2:
+            # The script caught the first one: it is asked once more, and then let go.
+            self.finish()
+        raise StopRun(0)
+
+    def disarm(self, error: Exception) -> None:
+        """A defect of our own: take everything off, note it, and leave the script alone."""
+        self.events.done = True
+        try:
+            self.hooks.remove()
+            self.observers.discard()
+            self.observers.close()
+            text = f"recording stopped by a defect of profstack: {told(error)}"
+            self.observers.note("disarmed", text)
+        except Exception:  # nothing may reach the script, also not from a broken disk
+            pass
+
+    def detach(self) -> None:
+        """Take every hook off without ending the slice: steps go by unseen until `rearm`."""
+        self._mode_before = self.hooks.mode
+        self.events.done = True
+        self.hooks.remove()
+
+    def rearm(self) -> None:
+        """Put the hooks back on after `detach`."""
+        if self.events.done:
+            self.events.done = False
+            self.hooks.install()
+            self.hooks.set_mode(self._mode_before, self.events.first_module())
+
+    def abandon(self) -> None:
+        """In a forked child: nothing of it is recorded, and nothing is written from it."""
+        self.events.done = True
+        self.hooks.remove()
+        self.observers.abandon()
+
+    def finish(self) -> None:
+        """End the slice in progress and take everything off; what was recorded is complete."""
+        if self.events.done:
+            return
+        self.events.done = True
+        try:
+            found = self.events.conclude() if self._slice is None else None
+            if found is not None:
+                self._follow(found)
+            open_step = self.events.open_ended
+            whole = self._slice is not None and self._slice.kind == "whole"
+            if whole:
+                self.log.stamp()
+            if self.startup_profiler is not None:
+                self.observers.take_startup(self.startup_profiler)
+            self._end_slice(complete=whole)
+            if open_step:
+                self.log.count_open_step()
+        finally:
+            self.hooks.remove()
+        self.observers.finish()
+        self.log.finish(self.names)

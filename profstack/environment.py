@@ -1,0 +1,237 @@
+"""The machine and the software a run took place on, without importing torch.
+
+The only module that reads /proc. A fact that this system does not give is None. Values of
+environment variables never become facts: what is gathered here is shown to other people.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Packages whose version may explain a number on the page.
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "triton",
+    "numpy",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "diffusers",
+    "flash-attn",
+    "lightning",
+    "pytorch-lightning",
+    "timm",
+    "nvtx",
+    "memory-profiler",
+    "flops-profiler",
+)
+
+# Variables that change speed; the page says which of them were set, not what to.
+_SPEED_VARIABLES = (
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OPENBLAS_NUM_THREADS",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCHDYNAMO_DISABLE",
+)
+
+_STATM = "/proc/self/statm"
+_STATM_FIELDS = 7
+
+
+def environment_facts(folder: str | os.PathLike[str] | None = None) -> dict[str, object]:
+    """Facts for `environment{}` of the report; `folder` is where the measured script lies."""
+    import platform
+
+    physical, model = _processor()
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "platform": platform.platform(),
+        "cpu": model or platform.processor() or platform.machine() or None,
+        "physical_cores": physical,
+        "logical_cores": os.cpu_count(),
+        "usable_cores": _usable_cores(),
+        "cpu_limit_cores": _cpu_limit(),
+        "cpu_governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "load_average": _load_average(),
+        "memory_bytes": _memory_bytes(),
+        "memory_limit_bytes": _memory_limit(),
+        "packages": package_versions(PACKAGES),
+        "variables_set": [name for name in _SPEED_VARIABLES if name in os.environ],
+        **(commit_facts(folder) if folder is not None else {"commit": None, "changed": None}),
+    }
+
+
+class _ResidentSet:
+    """An open file on this process's memory counters, reopened in a forked child."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._file = -1
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+
+    def read(self) -> int | None:
+        """Bytes resident now."""
+        # The file belongs to the process that opened it: a child would read its parent's.
+        if self._pid != os.getpid():
+            self._open()
+        if self._file < 0:
+            return None
+        pages = self._pages()
+        if pages is None:
+            # The script closed the descriptor, or closed it and has another file there now.
+            self._open()
+            pages = self._pages() if self._file >= 0 else None
+        return None if pages is None else pages * self._page_bytes
+
+    def _open(self) -> None:
+        # The old descriptor is not closed: its number may be the script's by now.
+        self._pid = os.getpid()
+        try:
+            self._file = os.open(_STATM, os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def _pages(self) -> int | None:
+        try:
+            fields = os.pread(self._file, 128, 0).split()
+            return int(fields[1]) if len(fields) == _STATM_FIELDS else None
+        except (OSError, ValueError):
+            return None
+
+
+rss_bytes = _ResidentSet().read
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed package by its metadata, without importing it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def package_versions(names: tuple[str, ...]) -> dict[str, str]:
+    """Versions of those packages that are installed."""
+    found = {name: package_version(name) for name in names}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def commit_facts(folder: str | os.PathLike[str]) -> dict[str, object]:
+    """The git commit that `folder` stands on, and whether tracked files differ from it."""
+    import subprocess
+
+    # No lock is taken and no file monitor started: this looks and leaves nothing behind.
+    git = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fspath(folder)]
+
+    def ask(*arguments: str) -> str | None:
+        try:
+            answer = subprocess.run(
+                [*git, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=2,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return answer.stdout if answer.returncode == 0 else None
+
+    if not _inside_git(folder):
+        return {"commit": None, "changed": None}
+    commit = ask("rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": None, "changed": None}
+    changes = ask("status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit.strip(), "changed": None if changes is None else bool(changes)}
+
+
+def _inside_git(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder above holds `.git`; spares starting git where it has nothing to say."""
+    here = os.path.realpath(folder)
+    while not os.path.exists(os.path.join(here, ".git")):
+        above = os.path.dirname(here)
+        if above == here:
+            return False
+        here = above
+    return True
+
+
+def _read(path: str) -> str | None:
+    """A small system file as text."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _first_line(path: str) -> str | None:
+    text = _read(path)
+    return text.splitlines()[0].strip() if text and text.strip() else None
+
+
+def _processor() -> tuple[int | None, str | None]:
+    """Number of physical cores and the processor's name."""
+    model = None
+    cores = set()
+    text = _read("/proc/cpuinfo") or ""
+    for block in text.split("\n\n"):
+        fields = dict(_field(line) for line in block.splitlines() if ":" in line)
+        model = model or fields.get("model name")
+        if "core id" in fields:
+            cores.add((fields.get("physical id"), fields["core id"]))
+    return len(cores) or None, model
+
+
+def _field(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name.strip(), value.strip()
+
+
+def _usable_cores() -> int | None:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _cpu_limit() -> float | None:
+    """Cores' worth of time a container may use, None where it is not limited."""
+    quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    if not (quota.isdigit() and period.isdigit()):
+        return None
+    return int(quota) / int(period)
+
+
+def _memory_limit() -> int | None:
+    """Bytes a container may use, None where it is not limited."""
+    limit = _first_line("/sys/fs/cgroup/memory.max") or ""
+    return int(limit) if limit.isdigit() else None
+
+
+def _memory_bytes() -> int | None:
+    """Main memory of the machine."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _load_average() -> list[float] | None:
+    """Runnable processes over 1, 5 and 15 minutes: other work on the machine shows here."""
+    try:
+        return [round(value, 2) for value in os.getloadavg()]
+    except (AttributeError, OSError):
+        return None

@@ -1,0 +1,30 @@
+"""Errors that a user can act on: one line with what happened, where, and the next step.
+
+The command line turns every `ProfstackError` into that one line on standard error and exit
+code 2; everything else is a defect of profstack and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class ProfstackError(Exception):
+    """Base of all errors a user can mend; `str(error)` is the one line to print."""
+
+    def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.next_step = next_step
+        message = f"{where}: {what}" if where else what
+        super().__init__(f"{message}; {next_step}" if next_step else message)
+
+
+class UsageError(ProfstackError):
+    """The command line or an argument of the Python interface is not usable as given."""
+
+
+class TargetError(ProfstackError):
+    """The script, module or callable to measure cannot be started."""
+
+
+class RecordingError(ProfstackError):
+    """A recording's folder is missing, not writable, damaged or of another version."""

@@ -1,0 +1,1 @@
+"""Findings: rules that name a problem with its evidence; one file per family of rules."""

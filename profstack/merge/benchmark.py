@@ -1,0 +1,221 @@
+"""The clean benchmark and the probe effects, from the log of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from profstack.benchmark.statistics import (
+    Ratio,
+    Summary,
+    compare_before_after,
+    ratio_interval,
+    summarize,
+)
+from profstack.benchmark.warmup import detect
+from profstack.merge.recorded import Recorded, Selection, nullable
+
+# A change left behind by an observer is worth a warning from this size on.
+LASTING = 0.02
+FEW_STEPS = 10
+
+
+@dataclass
+class Clean:
+    """The steps that count as clean, and what was found on the way to them."""
+
+    steps: pd.DataFrame
+    warmup_steps: int | None
+    settled: bool | None
+    warnings: list[dict[str, str]]
+
+    @property
+    def median_s(self) -> float | None:
+        """Median host time of a clean step; None when there is none."""
+        return float(self.steps["wall_s"].median()) if len(self.steps) else None
+
+
+def clean_steps(recorded: Recorded) -> Clean:
+    """Choose the clean steps: unobserved, warm, settled, without evaluation in them."""
+    steps = recorded.steps
+    warnings: list[dict[str, str]] = []
+    unobserved = steps[steps["kind"].isin(["startup", "settle", "clean", "watch"])]
+    unobserved = unobserved[(unobserved["wall_s"] > 0) & ~_has(unobserved, "eval", "partial")]
+    # Another plan's steps may have gone before: this one's warm-up begins with its own first step.
+    first = int(steps["step"].min()) if len(steps) else 0
+    numbers = (unobserved["step"] - first).tolist()
+    warm = detect(unobserved["wall_s"].tolist(), indices=numbers)
+    clean = steps[(steps["kind"] == "clean") & ~_has(steps, "eval", "partial")]
+    clean = clean[clean["step"] >= first + warm.steps]
+    settled = clean[~_has(clean, "switch")]
+    if len(settled) >= 3:
+        clean = settled
+    elif len(clean):
+        warnings.append(
+            {
+                "slug": "unsettled-clean-steps",
+                "text": f"the run gave {len(clean)} clean steps, each right after an observer: "
+                "the clean time is an upper bound; let the script run more steps",
+            }
+        )
+    if not warm.settled:
+        warnings.append({"slug": "warmup-unsettled", "text": warm.reason})
+    clean, lasting = _before_the_change(recorded, clean)
+    return Clean(clean, warm.steps, warm.settled, warnings + lasting)
+
+
+def _has(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
+    """Which steps carry one of the flags."""
+    return steps["flags"].map(lambda flags: not set(flags.split()).isdisjoint(words)).astype(bool)
+
+
+def _before_the_change(
+    recorded: Recorded, clean: pd.DataFrame
+) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+    """Where clean slices after an observer differ from those before it, only the earlier count."""
+    warnings = []
+    for layer in recorded.slices["layer"].dropna().unique():
+        observers = recorded.slices[recorded.slices["layer"] == layer]
+        observers = observers[observers["round"] > 1]
+        before, after = _around(clean, observers["slice"].tolist())
+        change = compare_before_after(before, after)
+        if not change.distinguishable or change.factor is None:
+            continue
+        if abs(change.factor - 1.0) < LASTING:
+            continue
+        text = (
+            f"clean steps after {layer} take {change.factor:.3f} times those before it "
+            f"(95 %: {change.low:.3f} to {change.high:.3f})"
+        )
+        earlier = clean[clean["step"] < observers["first_step"].min()]
+        if len(earlier) >= FEW_STEPS:
+            clean = earlier
+            text += ": only the earlier ones count"
+        warnings.append({"slug": "clean-changed", "text": text})
+    return clean, warnings
+
+
+def _around(
+    clean: pd.DataFrame, observed: Sequence[int]
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Clean step times of the slices right before and right after each observed slice."""
+    by_slice = _by_slice(clean)
+    before, after = [], []
+    for index in observed:
+        earlier = [number for number in by_slice if number < index]
+        later = [number for number in by_slice if number > index]
+        if earlier and later:
+            before.append(by_slice[max(earlier)])
+            after.append(by_slice[min(later)])
+    return before, after
+
+
+def _by_slice(steps: pd.DataFrame) -> dict[int, list[float]]:
+    """Step times by the number of their slice."""
+    times: dict[int, list[float]] = {}
+    for index, wall_s in zip(steps["slice"].tolist(), steps["wall_s"].tolist(), strict=True):
+        times.setdefault(int(index), []).append(wall_s)
+    return times
+
+
+def probe_effect(
+    recorded: Recorded, clean: Clean, layer: str, selection: Selection
+) -> dict[str, Any]:
+    """Step time in the layer's slices over step time in the clean slices next to them.
+
+    Of a slice that two layers shared nobody can say what either of them cost: the factor is null.
+    """
+    own = recorded.steps_of(selection.slices)
+    own = own[(own["wall_s"] > 0) & ~_has(own, "eval", "partial")]
+    before, after = _around(clean.steps, selection.slices)
+    beside = before + after or list(_by_slice(clean.steps).values())
+    shared = selection.mode in ("shared", "whole")
+    ratio = Ratio(None, None, None)
+    if len(own) and beside and not shared:
+        ratio = ratio_interval(list(_by_slice(own).values()), beside)
+    flat = [step for group in beside for step in group]
+    return {
+        "layer": layer,
+        "n_layer": len(own),
+        "n_clean": len(flat),
+        "step_median_s": nullable(own["wall_s"].median()) if len(own) else None,
+        "clean_median_s": float(pd.Series(flat).median()) if flat else None,
+        "factor": ratio.factor,
+        "ci95_low": ratio.low,
+        "ci95_high": ratio.high,
+    }
+
+
+# The figures of the report's `benchmark`; those that later commands fill are null or empty here.
+FIGURES = (
+    "mode clock n samples_s counted_steps warmup_steps first_step_s median_s iqr_s mean_s std_s "
+    "min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s host_median_s device_median_s "
+    "autocorrelation drift steps_per_s items_per_s between_process"
+)
+LISTS = "mistakes ablation throughput warnings"
+
+
+def benchmark(recorded: Recorded, clean: Clean) -> dict[str, Any]:
+    """The part `benchmark` of the report; every figure null with a warning where none is."""
+    steps = clean.steps
+    result: dict[str, Any] = dict.fromkeys(FIGURES.split())
+    result.update((name, []) for name in LISTS.split())
+    result.update(mode="pipelined", clock="host", n=len(steps), samples_s=[], counted_steps=[])
+    first = recorded.steps["wall_s"].iloc[:1]
+    result["first_step_s"] = nullable(first.iloc[0]) if len(first) else None
+    if not len(steps):
+        why = (
+            "the workload was measured whole, under observation: no clean time can be given"
+            if recorded.rule == "whole"
+            else "no clean step was left after warm-up: let the script run more steps"
+        )
+        result["warnings"].append(why)
+        return result
+    summary = summarize(steps["wall_s"].tolist())
+    result.update(_figures(steps, summary), warmup_steps=clean.warmup_steps)
+    result["warnings"] += _doubts(summary)
+    return result
+
+
+def _figures(steps: pd.DataFrame, summary: Summary) -> dict[str, Any]:
+    """What the clean steps say."""
+    items = steps["batch_size"].dropna()
+    batch = float(items.median()) if len(items) else None
+    return {
+        "samples_s": steps["wall_s"].tolist(),
+        "counted_steps": steps["step"].tolist(),
+        "median_s": summary.median,
+        "iqr_s": summary.iqr,
+        "mean_s": summary.mean,
+        "std_s": summary.std,
+        "min_s": summary.minimum,
+        "p90_s": summary.p90,
+        "p99_s": summary.p99,
+        "ci95_low_s": summary.ci95_low,
+        "ci95_high_s": summary.ci95_high,
+        "autocorrelation": summary.autocorrelation,
+        "drift": summary.drift,
+        "cpu_median_s": nullable(steps["cpu_s"].median()),
+        "host_median_s": summary.median,
+        "device_median_s": nullable(steps["device_s"].median()),
+        "steps_per_s": 1.0 / summary.median if summary.median else None,
+        "items_per_s": batch / summary.median if batch and summary.median else None,
+    }
+
+
+def _doubts(summary: Summary) -> list[str]:
+    """Why the figures may not be trusted as they stand."""
+    doubts = []
+    if summary.n < FEW_STEPS:
+        doubts.append(
+            f"only {summary.n} clean steps: the median is rough; let the script run more steps"
+        )
+    if summary.drift is not None and abs(summary.drift) > 0.05:
+        doubts.append(
+            f"the clean step time drifted by {summary.drift:+.1%} over the run: the machine or "
+            "the work changed"
+        )
+    return doubts

@@ -1,0 +1,287 @@
+"""The wrappers of one run: switched on and off at slice edges, their failures kept from the script.
+
+Whatever a wrapper raises ends its layer with a reason in the recording; the workload goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profstack import registry
+from profstack.environment import rss_bytes
+from profstack.recording import Writer
+from profstack.slices import Planned
+from profstack.wrapper import Artifact, Captured, SliceContext, Wrapper
+
+
+def told(error: Exception) -> str:
+    """An error with the place it came from, in one line."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+@dataclass
+class LayerState:
+    """What has become of one layer so far."""
+
+    name: str
+    wrapper: Wrapper | None
+    status: str = "empty"
+    reason: str | None = None
+    memory_bytes: int | None = None
+    truncated: str | None = None
+    artifacts: dict[Path, Artifact] = field(default_factory=dict)
+
+    def end(self, status: str, reason: str) -> None:
+        """The layer observes no more; what it recorded before stays."""
+        if self.status != "recorded":
+            self.status = status
+        self.reason = reason
+        self.wrapper = None
+
+    def record(self) -> dict[str, Any]:
+        """The row of table `layers`."""
+        kind = registry.load(self.name)
+        return {
+            "name": self.name,
+            "technique": kind.description.technique,
+            "tool": kind.description.tool,
+            "version": kind.version(),
+            "status": self.status,
+            "reason": None if self.status == "recorded" and not self.reason else self.reason,
+            "memory_bytes": self.memory_bytes,
+            "truncated": self.truncated,
+        }
+
+
+class Observers:
+    """All layers of a run; `active` are those that observe the slice in progress."""
+
+    def __init__(self, folder: Path, layers: list[str], writer: Writer) -> None:
+        self.folder = folder
+        self.writer = writer
+        self.layers: dict[str, LayerState] = {}
+        self.active: list[LayerState] = []
+        self._rss_before: int | None = None
+        self.on_give_way: Callable[[], None] = lambda: None
+        self._wrappers: list[Wrapper] = []
+        self._told: set[str] = set()
+        for name in layers:
+            self._load(name)
+        self.write_layers()
+
+    def _load(self, name: str) -> None:
+        state = LayerState(name, None)
+        self.layers[name] = state
+        try:
+            kind = registry.load(name)
+            reason = kind.unavailable_reason()
+            if reason is not None:
+                state.end("unavailable", reason)
+                return
+            state.wrapper = kind()
+            state.wrapper.on_give_way = self._gave_way
+            # A layer that ends early lets go of its wrapper; what it holds is undone at the end.
+            self._wrappers.append(state.wrapper)
+        except Exception as error:
+            self.fail(state, error)
+
+    def start(self, planned: Planned, index: int, steps: int | None) -> bool:
+        """Switch the slice's observers on; false when none of them could be."""
+        self._rss_before = rss_bytes()
+        for position, (name, mode) in enumerate(planned.observers):
+            state = self.layers[name]
+            if state.wrapper is None:
+                continue
+            folder = self.folder / name
+            try:
+                busy = state.wrapper.busy_reason(mode)
+                if busy is not None:
+                    self._give_way(state, busy)
+                    continue
+                folder.mkdir(exist_ok=True)
+                state.wrapper.start(SliceContext(index + position, mode, steps, folder))
+                self.active.append(state)
+            except Exception as error:
+                self._undo(state.wrapper)
+                self.fail(state, error)
+        return bool(self.active)
+
+    def _undo(self, wrapper: Wrapper) -> None:
+        """Switch off what a failed start may have left switched on."""
+        try:
+            wrapper.stop()
+        except Exception:  # why the start failed is what the reader needs to know
+            pass
+
+    def step_limits(self) -> list[int | None]:
+        """The most steps that each active observer can take in."""
+        return [state.wrapper.step_limit() for state in self.active if state.wrapper is not None]
+
+    def all_cut(self) -> bool:
+        """Whether every active observer can leave single steps out of what it saw."""
+        return all(state.wrapper.cuts for state in self.active if state.wrapper is not None)
+
+    def is_busy(self, layer: str, mode: str) -> bool:
+        """Whether a slice of `mode` could not be observed right now."""
+        wrapper = self.layers[layer].wrapper if layer in self.layers else None
+        try:
+            return wrapper is None or wrapper.busy_reason(mode) is not None
+        except Exception:
+            # Asked again at the start of the slice, where it ends the layer with a note.
+            return True
+
+    def _gave_way(self) -> None:
+        self.on_give_way()
+
+    def _give_way(self, state: LayerState, reason: str) -> None:
+        if state.status == "empty":
+            state.status = "skipped"
+        if state.reason != reason and reason not in self._told:
+            self._told.add(reason)
+            self.note("gave-way", f"{state.name}: {reason}", state.name)
+        if state.status == "skipped":
+            state.reason = reason
+
+    def hand_over(self, layer: str, profiler: Any) -> None:
+        """Give a wrapper the profiler that runs since the script's first line."""
+        state = self.layers.get(layer)
+        if state is not None and state.wrapper is not None:
+            state.wrapper.hand_over(profiler)
+
+    def take_startup(self, profiler: Any) -> None:
+        """End the profile of the start-up and write it."""
+        state = self.layers.get("cprofile")
+        if state is None or state.wrapper is None:
+            return
+        try:
+            folder = self.folder / "cprofile"
+            folder.mkdir(exist_ok=True)
+            captured = state.wrapper.take_startup(profiler, folder)
+            self.writer.write(captured.frames)
+            self._keep(state, captured.artifacts)
+        except Exception as error:
+            self.fail(state, error)
+
+    def abandon(self) -> None:
+        """In a forked child: switch the tools off without writing anything."""
+        for state in self.active:
+            try:
+                if state.wrapper is not None:
+                    state.wrapper.abandon()
+            except Exception:  # the child is the script's, and what fails here is ours
+                pass
+        self.active = []
+        self.close()
+
+    def stop(self) -> float:
+        """Switch all active observers off, in reverse order; seconds it took."""
+        begun = time.perf_counter()
+        for state in reversed(self.active):
+            try:
+                if state.wrapper is not None:
+                    state.wrapper.stop()
+            except Exception as error:
+                self.fail(state, error)
+        return time.perf_counter() - begun
+
+    def take(
+        self,
+        stamps: Sequence[float],
+        modules: Mapping[int, Any],
+        left_out: Collection[int] = (),
+        *,
+        complete: bool = True,
+    ) -> dict[str, Captured]:
+        """What each observer of the stopped slice saw, by layer.
+
+        Of a slice that is not `complete`, since its last step had begun, only those tools can tell
+        that know the time of what they saw.
+        """
+        captured = {}
+        for state in self.active:
+            if state.wrapper is None or not (complete or state.wrapper.cuts):
+                continue
+            try:
+                taken = state.wrapper.take(stamps, modules, left_out)
+            except Exception as error:
+                self.fail(state, error)
+                continue
+            self._count(state, taken)
+            captured[state.name] = taken
+        self.active = []
+        # Now and not only at the end: the early page and a killed run's report have layers too.
+        self.write_layers()
+        return captured
+
+    def discard(self) -> None:
+        """Switch off and forget the slice in progress: it was cut off in the middle of a step."""
+        self.stop()
+        self.active = []
+
+    def finish(self) -> None:
+        """Let every wrapper write the files that span all slices, and record the layers' rows."""
+        self.close()
+        for state in self.layers.values():
+            if state.wrapper is not None and state.status == "recorded":
+                try:
+                    self._keep(state, state.wrapper.finish(self.folder / state.name))
+                except Exception as error:
+                    self.fail(state, error)
+        self.write_layers()
+
+    def close(self) -> None:
+        """Undo whatever the wrappers hold outside slices."""
+        for wrapper in self._wrappers:
+            with contextlib.suppress(Exception):
+                wrapper.close()
+
+    def write_layers(self) -> None:
+        """Write the tables `layers` and `artifacts` as they stand now."""
+        self.writer.replace("layers", [state.record() for state in self.layers.values()])
+        artifacts = [
+            {
+                "layer": state.name,
+                "path": path.relative_to(self.folder).as_posix(),
+                "opens_in": artifact.opens_in,
+                "bytes": path.stat().st_size if path.exists() else None,
+            }
+            for state in self.layers.values()
+            for path, artifact in state.artifacts.items()
+        ]
+        self.writer.replace("artifacts", artifacts)
+
+    def fail(self, state: LayerState, error: Exception) -> None:
+        """End a layer whose wrapper raised, with a note of what and where."""
+        state.end("failed", told(error))
+        self.note("layer-failed", f"the layer {state.name} failed: {state.reason}", state.name)
+
+    def note(self, slug: str, text: str, layer: str | None = None) -> None:
+        """Record something the reader of the report should know."""
+        self.writer.write({"notes": [{"slug": slug, "layer": layer, "text": text}]})
+
+    def _count(self, state: LayerState, taken: Captured) -> None:
+        if any(taken.frames.values()):
+            state.status = "recorded"
+            state.reason = None
+        for slug, text in taken.notes:
+            self.note(slug, text, state.name)
+            if state.status != "recorded":
+                state.reason = text
+        state.truncated = taken.truncated or state.truncated
+        self._keep(state, taken.artifacts)
+        after = rss_bytes()
+        if after is not None and self._rss_before is not None:
+            state.memory_bytes = max(state.memory_bytes or 0, after - self._rss_before, 0)
+
+    def _keep(self, state: LayerState, artifacts: list[Artifact]) -> None:
+        for artifact in artifacts:
+            state.artifacts[artifact.path] = artifact

@@ -1,0 +1,111 @@
+"""Progress of a run on standard error: rich on a terminal, one plain line per slice elsewhere.
+
+Reads the log that the measured process appends to; standard output belongs to the script.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from profstack.recording import PROGRESS
+from profstack.units import format_seconds
+
+RULES = {
+    "step": "profstack.step()",
+    "optimizer": "Optimizer.step",
+    "generate": "outermost generate",
+    "module": "outermost module call",
+    "backward": "Tensor.backward",
+    "whole": "no step: the script as a whole",
+}
+
+
+class ProgressLog:
+    """Follows the measured process's log from where it was last read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / PROGRESS
+        self._position = 0
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events written since the last call; a line still being written waits."""
+        try:
+            if os.stat(self._path).st_size <= self._position:
+                return []
+            with open(self._path, "rb") as file:
+                file.seek(self._position)
+                text = file.read()
+        except OSError:
+            return []
+        complete, newline, _ = text.rpartition(b"\n")
+        self._position += len(complete) + len(newline)
+        return [event for event in map(_parsed, complete.splitlines()) if event is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """One line of the log; None for one that a full disk or a kill has torn."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return event
+
+
+class Display:
+    """Tells of slices as they end."""
+
+    def __init__(self, *, quiet: bool, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet
+        self._status: Any = None
+        if not quiet and self._stream.isatty():
+            from rich.console import Console
+            from rich.status import Status
+
+            self._status = Status(
+                "profstack: waiting for the first steps", console=Console(file=self._stream)
+            )
+            self._status.start()
+
+    def show(self, event: dict[str, Any]) -> None:
+        """Tell of one event of the log."""
+        text = describe(event)
+        if text is None or self._quiet:
+            return
+        if self._status is not None:
+            self._status.update(text)
+        else:
+            self.line(text)
+
+    def line(self, text: str) -> None:
+        """One line of its own, above whatever is shown."""
+        if self._status is not None:
+            self._status.console.print(text, markup=False, highlight=False)
+            return
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """End the live display; the terminal is the script's and the shell's again."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def describe(event: dict[str, Any]) -> str | None:
+    """One line for an event; None for those nobody needs to read."""
+    kind = event.get("event")
+    if kind == "rule":
+        return f"profstack: steps by {RULES.get(event['rule'], event['rule'])} ({event['phase']})"
+    if kind == "slice" and event["steps"] and event["kind"] != "settle":
+        what = ", ".join(event.get("layers") or []) or event["kind"]
+        steps = f"{event['steps']} step{'s' if event['steps'] != 1 else ''}"
+        return (
+            f"profstack: round {event['round']}, {what}: {steps}, "
+            f"median {format_seconds(event['median_s'])} (step {event['total']})"
+        )
+    return None

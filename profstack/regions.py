@@ -1,0 +1,250 @@
+"""Names that every layer shares: each live module object gets a number and one module path.
+
+A root is a module called with no other module's call around it; its path is its class name, and
+a second live instance of the class is `Net#2`. Children have the attribute path below their
+root. Objects are told apart by identity, held weakly: two roots of one class never merge, and a
+module made anew every step keeps the path of the one it replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import linecache
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+RANGE_PREFIX = "profstack::"
+MODULE_PREFIX = RANGE_PREFIX + "module "
+BACKWARD_RANGE = RANGE_PREFIX + "backward"
+
+
+@dataclass
+class Named:
+    """What is known of one module path."""
+
+    module_id: int
+    path: str
+    label: str | None
+    type: str
+    instance: int
+    parent_id: int | None
+    parameters: int | None
+    is_loss: bool = False
+    range_name: str = ""
+    aliases: list[str] = field(default_factory=list)
+    alive: Callable[[], Any] = lambda: None
+
+    def record(self) -> dict[str, Any]:
+        """The row of table `modules`."""
+        return {
+            "module_id": self.module_id,
+            "path": self.path,
+            "label": self.label,
+            "type": self.type,
+            "instance": self.instance,
+            "parent_id": self.parent_id,
+            "aliases": json.dumps(self.aliases),
+            "parameters": self.parameters,
+        }
+
+
+class ModuleNames:
+    """Gives every module its path at its first call and remembers it."""
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, Named] = {}
+        self.by_identity: dict[int, Named] = {}
+        # Range names of living modules whose calls tell nothing of steps (inner ones, losses),
+        # while ranges are emitted.
+        self.inner_ranges: dict[int, str] = {}
+        self.root_ranges: dict[int, str] = {}
+
+    def begin_ranges(self) -> None:
+        """Lay out the range names of all living inner modules, for a look-up by identity."""
+        for key, named in self.by_identity.items():
+            # A part that outlived the whole it was named in has lost its path to the new part.
+            if id(named.alive()) == key:
+                inner = named.parent_id is not None or named.is_loss
+                names = self.inner_ranges if inner else self.root_ranges
+                names[key] = named.range_name
+
+    def end_ranges(self) -> None:
+        """Forget them again: from now on every module is looked up in full."""
+        self.inner_ranges.clear()
+        self.root_ranges.clear()
+
+    def _forget(self, key: int, dead: weakref.ref[Any]) -> None:
+        """A module has died; its address may be another one's by the next call."""
+        self.inner_ranges.pop(key, None)
+        self.root_ranges.pop(key, None)
+        named = self.by_identity.get(key)
+        if named is not None and named.alive is dead:
+            del self.by_identity[key]
+
+    def known(self, module: Any) -> Named | None:
+        """The name of a module seen before; None for a new one, also at a reused address."""
+        named = self.by_identity.get(id(module))
+        if named is not None and named.alive() is module:
+            return named
+        return None
+
+    def root(self, module: Any, label: str | None) -> Named:
+        """The name of a module called outside every other module, made at need."""
+        named = self.known(module)
+        if named is None:
+            count = parameter_count(module)
+            path, instance = self._free_path(type(module).__name__, module, count)
+            named = self._add(module, path, None, label, instance)
+            self._add_children(module, named, (id(module),))
+        return named
+
+    def inner(self, module: Any, parent: Named) -> Named:
+        """The name of a module called inside `parent`, made at need.
+
+        One that is no attribute of a module (built on the fly, or held in a plain list) goes by
+        its class name below the module that called it; a second one alive is `#2`.
+        """
+        named = self.known(module)
+        if named is None:
+            path, _ = self._free_path(f"{parent.path}.{type(module).__name__}", module)
+            named = self._add(module, path, parent, None, parent.instance)
+            self._add_children(module, named, (id(module),))
+        return named
+
+    def by_number(self) -> dict[int, Named]:
+        """All names by module number."""
+        return {named.module_id: named for named in self.by_path.values()}
+
+    def _free_path(self, base: str, module: Any, count: int | None = None) -> tuple[str, int]:
+        """`base`, or `base#2` and so on, such that it stands for no other module.
+
+        A path whose module has died is free again for one of the same class and, where `count`
+        is given, with as many parameters: made anew, it is the same to whoever reads the page.
+        """
+        kind, instance = type(module).__name__, 1
+        while True:
+            path = base if instance == 1 else f"{base}#{instance}"
+            holder = self.by_path.get(path)
+            if holder is None:
+                return path, instance
+            alike = holder.type == kind and count in (None, holder.parameters)
+            if alike and holder.alive() is None:
+                return path, instance
+            instance += 1
+
+    def _add_children(self, module: Any, named: Named, around: tuple[int, ...]) -> None:
+        """Name what a module holds; read from where torch keeps it.
+
+        `named_modules` may be overridden, and knows no end where a module holds the one around.
+        """
+        for name, child in module._modules.items():
+            if child is None or id(child) in around:
+                continue
+            path = f"{named.path}.{name}"
+            known = self.known(child)
+            if known is None:
+                path, _ = self._free_path(path, child)
+                known = self._add(child, path, named, None, named.instance)
+                self._add_children(child, known, (*around, id(child)))
+            elif path != known.path and path not in known.aliases:
+                known.aliases.append(path)
+
+    def _add(
+        self, module: Any, path: str, parent: Named | None, label: str | None, instance: int
+    ) -> Named:
+        named = self.by_path.get(path)
+        if named is None:
+            number = len(self.by_path) + 1
+            named = Named(
+                number,
+                path,
+                label,
+                type(module).__name__,
+                instance,
+                parent.module_id if parent else None,
+                parameter_count(module),
+                is_loss(module),
+                f"{MODULE_PREFIX}{number}",
+            )
+            self.by_path[path] = named
+        named.alive = weakref.ref(module, partial(self._forget, id(module)))
+        self.by_identity[id(module)] = named
+        return named
+
+
+def parameter_count(module: Any) -> int | None:
+    """Parameters of a module and its children; None while a lazy one has no shape yet."""
+    try:
+        return int(sum(parameter.numel() for parameter in module.parameters()))
+    except Exception:
+        # Uninitialised (lazy) parameters have no number of elements.
+        return None
+
+
+def is_loss(module: Any) -> bool:
+    """Whether the module is a loss: one of torch.nn's, or named so and without parameters."""
+    kind = type(module)
+    if kind.__module__ == "torch.nn.modules.loss":
+        return True
+    named_so = kind.__name__.lower().endswith(("loss", "criterion"))
+    return named_so and not parameter_count(module)
+
+
+def script_label(module: Any, frame: FrameType | None) -> str | None:
+    """The variable by which the calling frame, or its module, knows `module`."""
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen"):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        # Not `f_locals`: up to Python 3.12 that is a copy which the frame keeps, and with it
+        # everything the function holds right now, whatever it lets go of later.
+        called = _called_name(frame)
+        if called is not None:
+            return called
+    names = (name for name, value in list(frame.f_globals.items()) if value is module)
+    return next((name for name in names if not name.startswith("_")), None)
+
+
+def _called_name(frame: FrameType) -> str | None:
+    """The local variable (or what hangs on one) that the frame is calling, read in its source."""
+    code = frame.f_code
+    if not hasattr(code, "co_positions"):
+        return None
+    line, last, begin, end = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+    if None in (line, last, begin, end):
+        return None
+    lines = [text.encode() for text in linecache.getlines(code.co_filename)[line - 1 : last]]
+    if not lines:
+        return None
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    try:
+        call = ast.parse(f"({b''.join(lines).decode()})", mode="eval").body
+    except (SyntaxError, UnicodeDecodeError):
+        return None
+    root = call = call.func if isinstance(call, ast.Call) else call
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    variables = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    is_local = isinstance(root, ast.Name) and root.id in variables
+    return ast.unparse(call) if is_local else None
+
+
+# Rows of a step that are no module. Their numbers are below 0, so that none is ever a module's.
+WAIT, LOSS, OPTIMIZER, ACCUMULATION, OUTSIDE, UNATTRIBUTED = -1, -2, -3, -4, -5, -6
+STEP_PARTS = {
+    WAIT: "(wait)",
+    LOSS: "(loss)",
+    OPTIMIZER: "(optimizer)",
+    ACCUMULATION: "(gradient accumulation)",
+    OUTSIDE: "(outside modules)",
+    UNATTRIBUTED: "(not attributed)",
+}

@@ -1,0 +1,138 @@
+"""The page: one HTML file that needs nothing else, neither a network nor a server.
+
+Everything a program under measurement could have named (modules, functions, files, arguments)
+reaches the page as JSON inside a script element that no browser runs, and is put on screen as
+text. A content security policy with the hashes of our own scripts is the second line: should a
+name ever become markup, it could still neither run nor load anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from profstack.report.files import replace_text
+from profstack.report.page import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# In the order in which the page runs them, as one script: each uses what stands before it.
+_SCRIPTS = (
+    "format.js",
+    "dom.js",
+    "table.js",
+    "overview.js",
+    "charts.js",
+    "layers.js",
+    "modules.js",
+    "calltree.js",
+    "lines.js",
+    "start.js",
+)
+_D3_NOTICE = (
+    "/* d3 3.5, Copyright 2010-2016 Mike Bostock, BSD-3-Clause; as shipped by snakeviz */\n"
+)
+
+
+def render(report: Mapping[str, Any], *, base: str = "") -> str:
+    """The page as HTML; `base` is the way from the page's folder to the recording's."""
+    page = prepare(report, base=base).as_dict()
+    environment = _environment()
+    d3 = _d3()
+    scripts = [_early_script(), *([d3] if d3 else []), _page_script()]
+    return environment.get_template("page.html.j2").render(
+        title=_printable(f"{report.get('script') or 'profstack'} - profstack"),
+        style=Markup(_template("page.css")),
+        policy=_policy(scripts),
+        early_script=Markup(scripts[0]),
+        d3=Markup(d3) if d3 else None,
+        page_script=Markup(scripts[-1]),
+        data=page,
+        version=report.get("profstack_version"),
+    )
+
+
+def write(report: Mapping[str, Any], path: Path, *, recording: Path | None = None) -> None:
+    """Write the page to `path`; links lead to the files in `recording` (default: beside it)."""
+    replace_text(path, render(report, base=_way(path.parent, recording or path.parent)))
+
+
+def _way(start: Path, recording: Path) -> str:
+    """The relative way from a page to a recording, as a URL uses it; a full one across drives."""
+    try:
+        way = os.path.relpath(recording.resolve(), start.resolve())
+    except ValueError:
+        return recording.resolve().as_uri()
+    return "" if way == "." else Path(way).as_posix()
+
+
+def _environment() -> jinja2.Environment:
+    """Jinja with escaping on and JSON without spaces, its keys in our order."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_template),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.policies["json.dumps_kwargs"] = {
+        "separators": (",", ":"),
+        "sort_keys": False,
+        "allow_nan": False,
+    }
+    return environment
+
+
+@cache
+def _template(name: str) -> str:
+    """The text of a file in `templates/`."""
+    file = resources.files("profstack.report") / "templates" / name
+    return file.read_text(encoding="utf-8")
+
+
+def _early_script() -> str:
+    """What must run before anything is drawn: the choice of light or dark."""
+    return _template("theme.js")
+
+
+@cache
+def _page_script() -> str:
+    """Our scripts as one, sharing one scope that the page's other scripts cannot see."""
+    body = "\n".join(_template(name) for name in _SCRIPTS)
+    return f'(function () {{\n"use strict";\n{body}\n}})();\n'
+
+
+@cache
+def _d3() -> str | None:
+    """d3 from the installed snakeviz; None where it is not installed or has none."""
+    try:
+        file = resources.files("snakeviz") / "static" / "vendor" / "d3.v3.min.js"
+        text = file.read_text(encoding="utf-8")
+    except (ImportError, OSError):
+        return None
+    # The end of the element inside the script would cut it off; such a file is not for inlining.
+    return None if "</script" in text.lower() else _D3_NOTICE + text.replace("\r\n", "\n")
+
+
+def _policy(scripts: list[str]) -> str:
+    """A policy that lets exactly these scripts run and nothing be loaded."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
+    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _printable(text: str) -> str:
+    """Text without lone surrogates, which no encoding can write."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,170 @@
+"""What the page shows, taken from the report and cut to a size a browser bears.
+
+Plain data only: `html` puts it into the page, the scripts in `templates/` draw it. Nothing is
+measured or judged here; a null of the report stays a null, with its reason beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from profstack.report.calltree import CallTree, call_tree
+from profstack.report.series import StepSeries, memory_series, step_series
+from profstack.report.tables import (
+    PageTable,
+    module_records,
+    operator_summary,
+    page_table,
+    weight,
+)
+from profstack.schema import Column
+
+Record = Mapping[str, Any]
+_FLAGS = Column("flags", "TEXT", "why the step is kept out of medians")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of the clean step: a root module's forward or backward, or a part outside modules."""
+
+    name: str
+    side: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What the clean step consists of; `reason` says why there is nothing to show."""
+
+    parts: list[Part]
+    median_s: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything the page is drawn from."""
+
+    facts: dict[str, Any]
+    steps: StepSeries
+    slices: list[dict[str, Any]]
+    composition: Composition
+    tables: dict[str, PageTable]
+    call_trees: dict[str, CallTree]
+    base: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The page's data as JSON-ready dictionaries and lists."""
+        return dataclasses.asdict(self)
+
+
+_FACTS = (
+    "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
+    "step", "probe_effect", "layers", "verdict", "findings", "warnings", "columns_reason",
+)  # fmt: skip
+
+
+def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
+    """The page of a report; `base` leads from the page's folder to the recording's."""
+    tables = report["tables"]
+    benchmark = {
+        key: value
+        for key, value in (report.get("benchmark") or {}).items()
+        if key not in ("samples_s", "counted_steps")  # the step series holds them
+    }
+    facts = {key: report.get(key) for key in _FACTS}
+    return Page(
+        facts=finite({**facts, "benchmark": benchmark}),
+        steps=step_series(tables["steps"], report["slices"], report.get("benchmark") or {}),
+        slices=finite([dict(entry) for entry in report["slices"]]),
+        composition=composition(tables["modules"], benchmark.get("median_s")),
+        tables=_tables(tables, report.get("columns_reason") or {}),
+        call_trees=_call_trees(tables["functions"], tables["calls"]),
+        base=base,
+    )
+
+
+def finite(value: Any) -> Any:
+    """The same data without NaN and infinities, which JSON has no word for."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def _tables(tables: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, PageTable]:
+    """The page's tables, the heaviest rows first; those without a row are not there."""
+    weights = {
+        "operators": weight("self_s"),
+        "kernels": weight("device_s"),
+        "functions": weight("self_s"),
+        "lines": weight("python_s", "operator_s"),
+        "regions": weight("wall_s"),
+        "flops": None,
+        "artifacts": None,
+    }
+    made = {
+        name: page_table(name, tables.get(name) or [], reasons, by=by)
+        for name, by in weights.items()
+    }
+    steps = tables["steps"]
+    made["steps"] = page_table("steps", steps, reasons, by=weight("wall_s"), extra=(_FLAGS,))
+    made["memory"] = page_table("memory", memory_series(tables["memory"]), reasons)
+    kept = module_records(tables["modules"])
+    made["modules"] = dataclasses.replace(
+        page_table("modules", kept, reasons, most=len(kept)), total=len(tables["modules"])
+    )
+    if tables["operators"]:
+        made["operators_by_name"] = operator_summary(tables["operators"], reasons)
+    return {name: table for name, table in made.items() if table.rows}
+
+
+def _call_trees(functions: Sequence[Record], calls: Sequence[Record]) -> dict[str, CallTree]:
+    """One call graph for the steps and one for the start-up, where there is one."""
+    trees = {}
+    for phase in ("step", "startup"):
+        own = [record for record in functions if record.get("phase") == phase]
+        if own:
+            edges = [call for call in calls if call.get("phase", "step") == phase]
+            trees[phase] = call_tree(own, edges)
+    return trees
+
+
+def composition(modules: Sequence[Record], median_s: float | None) -> Composition:
+    """The clean step's parts: calibrated times of the roots and of what is no module.
+
+    A root's time is divided into forward and backward as the layer's own slice saw them.
+    """
+    roots = [record for record in modules if record["depth"] == 0]
+    if not roots:
+        return Composition([], median_s, "no layer of this run saw modules")
+    if median_s is None:
+        return Composition([], None, "there is no clean median to calibrate to")
+    parts: list[Part] = []
+    for record in roots:
+        seconds = record.get("calibrated_s")
+        if seconds is None:
+            return Composition(
+                [], median_s, "module times are not calibrated: the slice was too slow or too short"
+            )
+        parts += _parts(record, seconds)
+    return Composition(parts, median_s, None)
+
+
+def _parts(record: Record, seconds: float) -> list[Part]:
+    """One root's pieces of the clean step."""
+    path = str(record["path"])
+    forward, backward = record.get("forward_s") or 0.0, record.get("backward_s") or 0.0
+    if path.startswith("(") or forward + backward <= 0:
+        return [Part(path, "part", seconds)]
+    share = forward / (forward + backward)
+    pieces = [Part(path, "forward", seconds * share)]
+    if backward > 0:
+        pieces.append(Part(path, "backward", seconds * (1 - share)))
+    return pieces

@@ -1,0 +1,106 @@
+// Making elements. Text always becomes a text node: nothing here ever parses markup.
+function el(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") element.className = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, children);
+  return element;
+}
+
+function append(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+const byId = (id) => document.getElementById(id);
+
+// A word of the glossary, linked to what it means.
+const term = (word, text) => el("a", { class: "term", href: "#term-" + word }, text || word);
+
+const none = (reason) =>
+  el("span", { class: "none", title: reason || "not measured", "aria-label": "not measured" + (reason ? ": " + reason : "") }, NONE);
+
+const shown = (value, unit, reason) =>
+  value === null || value === undefined ? none(reason) : formatValue(value, unit);
+
+// Kinds of slices and layers keep one colour on the whole page; unknown layers share four spares.
+const KNOWN_KINDS = ["startup", "warmup", "settle", "clean", "watch", "cprofile", "torch", "nvtx", "memory", "flops"];
+
+function kindColour(kind) {
+  if (KNOWN_KINDS.includes(kind)) return "var(--kind-" + kind + ")";
+  return "var(--spare-" + (hash(String(kind)) % 4) + ")";
+}
+
+function hash(text) {
+  let value = 5381;
+  for (let at = 0; at < text.length; at += 1) value = ((value * 33) ^ text.charCodeAt(at)) >>> 0;
+  return value;
+}
+
+function swatch(colour) {
+  const dot = el("span", { class: "swatch", "aria-hidden": "true" });
+  dot.style.background = colour;
+  return dot;
+}
+
+// A row of buttons of which one is chosen.
+function choice(label, options, chosen, onChoose) {
+  const group = el("div", { class: "choice", role: "group", "aria-label": label });
+  for (const [value, text] of options) {
+    const button = el("button", { type: "button", "aria-pressed": String(value === chosen) }, text);
+    button.addEventListener("click", () => {
+      for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
+      onChoose(value);
+    });
+    group.append(button);
+  }
+  return group;
+}
+
+function select(label, options, chosen, onChoose) {
+  const box = el("select", { "aria-label": label });
+  for (const [value, text] of options) {
+    box.append(el("option", { value, selected: value === chosen }, text));
+  }
+  box.addEventListener("change", () => onChoose(box.value));
+  return el("label", { class: "field" }, el("span", {}, label), box);
+}
+
+// One tooltip for all charts; `lines` are [name, value] pairs under a title.
+const tip = el("div", { class: "tip", role: "status", hidden: true });
+
+function showTip(event, title, lines) {
+  tip.replaceChildren(el("strong", {}, title), el("dl", {}, lines.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  const left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
+  const below = event.clientY + 16;
+  const top = below + box.height > window.innerHeight ? event.clientY - box.height - 12 : below;
+  tip.style.left = Math.max(left, 8) + "px";
+  tip.style.top = Math.max(top, 8) + "px";
+}
+
+const hideTip = () => { tip.hidden = true; };
+
+// Draws now and again whenever the width changes.
+function drawAtWidth(box, draw) {
+  let width = 0;
+  const redraw = () => { hideTip(); draw(Math.max(box.clientWidth, 240)); };
+  new ResizeObserver(() => {
+    // In the next frame: drawing changes heights, and an observer must not cause what it observes.
+    if (box.clientWidth && box.clientWidth !== width) { width = box.clientWidth; requestAnimationFrame(redraw); }
+  }).observe(box);
+  return redraw;
+}
+
+// Only ways inside the recording become links: a path is never taken for an address of its own.
+function fileLink(base, path, text) {
+  const way = String(path).split("/").map(encodeURIComponent).join("/");
+  return el("a", { class: "file", href: (base ? base + "/" : "./") + way, title: path }, text || path);
+}

@@ -1,0 +1,82 @@
+// Numbers as people read them: three significant digits and the unit that fits.
+const NONE = "–";
+
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+function threeDigits(value) {
+  let decimals = 2;
+  while (decimals && Number(value.toFixed(decimals)) >= 10 ** (3 - decimals)) decimals -= 1;
+  return value.toFixed(decimals);
+}
+
+function formatSeconds(value) {
+  if (!isNumber(value)) return NONE;
+  if (value < 0) return "−" + formatSeconds(-value);
+  if (value === 0) return "0 s";
+  if (value >= 59.95) return longDuration(value);
+  for (const [scale, unit] of [[1e-9, "ns"], [1e-6, "µs"], [1e-3, "ms"]]) {
+    if (value / scale < 999.5) return threeDigits(value / scale) + " " + unit;
+  }
+  return threeDigits(value) + " s";
+}
+
+function longDuration(value) {
+  const seconds = Math.round(value);
+  if (seconds < 3600) return Math.floor(seconds / 60) + " min " + (seconds % 60) + " s";
+  const minutes = Math.round(value / 60);
+  return Math.floor(minutes / 60) + " h " + (minutes % 60) + " min";
+}
+
+function formatBytes(value) {
+  if (!isNumber(value)) return NONE;
+  if (value < 0) return "−" + formatBytes(-value);
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let scaled = value;
+  let at = 0;
+  while (scaled >= 1023.5 && at < units.length - 1) { scaled /= 1024; at += 1; }
+  const exact = at === 0 && Number.isInteger(scaled);
+  return (exact ? String(scaled) : threeDigits(scaled)) + " " + units[at];
+}
+
+function formatCount(value) {
+  if (!isNumber(value)) return NONE;
+  if (value < 0) return "−" + formatCount(-value);
+  if (value > 0 && value < 0.005) return value.toPrecision(2);
+  const units = ["", "k", "M", "G", "T", "P", "E"];
+  let scaled = value;
+  let at = 0;
+  while (scaled >= 999.5 && at < units.length - 1) { scaled /= 1000; at += 1; }
+  const digits = threeDigits(scaled).replace(/\.?0+$/, (zeros) => (zeros[0] === "." ? "" : zeros));
+  return at ? digits + " " + units[at] : digits;
+}
+
+const formatPercent = (share) =>
+  !isNumber(share) ? NONE
+    : share !== 0 && Math.abs(share) < 0.001 ? "<0.1 %"
+      : (100 * share).toFixed(Math.abs(share) < 0.1 ? 1 : 0) + " %";
+
+const formatFactor = (value) => (isNumber(value) ? value.toFixed(value < 10 ? 2 : 1) : NONE);
+
+const formatPlain = (value) => (isNumber(value) ? String(value) : NONE);
+
+const FORMATS = {
+  s: formatSeconds,
+  bytes: formatBytes,
+  count: formatCount,
+  flop: formatCount,
+  mac: formatCount,
+  rate: formatCount,
+  plain: formatPlain,
+};
+
+function formatValue(value, unit) {
+  if (value === null || value === undefined) return NONE;
+  const format = FORMATS[unit];
+  return format && typeof value === "number" ? format(value) : String(value);
+}
+
+// The last parts of a path: what tells files apart, where the full one fits nowhere.
+function shortPath(path, parts = 3) {
+  const names = String(path).split("/");
+  return names.length <= parts ? String(path) : "…/" + names.slice(-parts).join("/");
+}

@@ -1,0 +1,96 @@
+// One row per layer: what became of it, what it cost, and how to get what is missing.
+function drawLayers(page) {
+  const effects = new Map((page.facts.probe_effect || []).map((effect) => [effect.layer, effect]));
+  // One scale for all layers; an interval beyond five times is cut there and told by its numbers.
+  const most = Math.min(5, Math.max(1.5, ...[...effects.values()].map((effect) => effect.ci95_high || effect.factor || 1)));
+  append(byId("layer-list"), (page.facts.layers || []).map((layer) => layerRow(layer, effects.get(layer.name), most, page)));
+}
+
+function layerRow(layer, effect, most, page) {
+  return el("article", { class: "layer" },
+    el("div", { class: "layer-name" }, swatch(kindColour(layer.name)), el("b", {}, layer.name), chip(layer.status, layer.status),
+      el("div", { class: "quiet" }, layer.tool, layer.version ? " " + layer.version : "", layer.technique ? ", " + layer.technique : "")),
+    el("div", { class: "layer-steps" }, el("div", { class: "small-name" }, term("step", "steps")), shown(layer.steps, "plain"),
+      isNumber(layer.stop_s) ? el("div", { class: "quiet" }, formatSeconds(layer.stop_s) + " pause") : null,
+      isNumber(layer.memory_bytes) ? el("div", { class: "quiet" }, formatBytes(layer.memory_bytes) + " memory") : null),
+    el("div", { class: "layer-effect" }, el("div", { class: "small-name" }, term("probe-effect", "probe effect")), probeEffect(effect, layer, most)),
+    el("div", { class: "layer-words" },
+      layer.reason ? el("p", {}, layer.reason) : null,
+      layer.status !== "recorded" && layer.status !== "emitted" && layer.command ? el("p", {}, "To fill it: ", command(layer.command)) : null,
+      layer.truncated ? el("p", {}, "Left out: " + asText(layer.truncated)) : null,
+      (layer.audit || []).length ? el("p", { class: "quiet" }, layer.audit.map(asText).join("; ")) : null,
+      (layer.artifacts || []).length ? el("p", {}, layer.artifacts.map((artifact) => [artifactLink(artifact, page), " "])) : null,
+      el("details", {}, el("summary", {}, "what it measures and what not"), pairs([
+        ["measures", layer.measures], ["does not measure", layer.does_not_measure],
+        ["usual slowdown", layer.usual_slowdown], ["conflicts with", layer.conflicts]]))));
+}
+
+// An artifact stands as a row of its own or as its path alone.
+function artifactLink(artifact, page) {
+  const path = typeof artifact === "string" ? artifact : artifact.path;
+  const known = typeof artifact === "string" ? artifactRecords(page).find((record) => record.path === path) || {} : artifact;
+  return [fileLink(page.base, path), el("span", { class: "quiet" }, [isNumber(known.bytes) ? " " + formatBytes(known.bytes) : "", known.opens_in ? " opens in " + known.opens_in : ""])];
+}
+
+const artifactRecords = (page) => (page.tables.artifacts ? asRecords(page.tables.artifacts) : []);
+
+function command(text) {
+  const button = el("button", { type: "button", class: "copy", title: "copy" }, "copy");
+  button.addEventListener("click", () => {
+    const done = () => { button.textContent = "copied"; setTimeout(() => { button.textContent = "copy"; }, 1500); };
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, () => {});
+  });
+  return el("span", { class: "command" }, el("code", {}, text), navigator.clipboard ? button : null);
+}
+
+// The factor with its interval, and in words when the interval holds 1.
+function probeEffect(effect, layer, most) {
+  if (!effect || !isNumber(effect.factor)) return none(layer.reason || "too few steps to compare with the clean ones");
+  const interval = isNumber(effect.ci95_low) && isNumber(effect.ci95_high);
+  const same = interval && effect.ci95_low <= 1 && effect.ci95_high >= 1;
+  return [
+    el("b", { class: "factor" }, formatFactor(effect.factor) + " ×"),
+    interval ? el("span", { class: "quiet" }, " " + formatFactor(effect.ci95_low) + " – " + formatFactor(effect.ci95_high)) : el("span", { class: "quiet" }, " no interval: too few steps"),
+    interval ? intervalBar(effect, most, kindColour(layer.name)) : null,
+    same ? el("div", { class: "quiet" }, "not distinguishable from 1.00") : null,
+    el("div", { class: "quiet" }, formatSeconds(effect.step_median_s) + " against " + formatSeconds(effect.clean_median_s) + " clean, n = " + effect.n_layer + " and " + effect.n_clean),
+  ];
+}
+
+function intervalBar(effect, most, colour) {
+  const low = Math.max(0, Math.min(0.8, effect.ci95_low));
+  const at = (value) => Math.min(100, Math.max(0, (100 * (value - low)) / (most - low)));
+  const bar = el("div", { class: "interval", "aria-hidden": "true" });
+  const one = el("span", { class: "one" });
+  one.style.left = at(1) + "%";
+  const range = el("span", { class: "range" });
+  range.style.left = at(effect.ci95_low) + "%";
+  range.style.width = Math.max(at(effect.ci95_high) - at(effect.ci95_low), 0.5) + "%";
+  range.style.background = colour;
+  const point = el("span", { class: "point" });
+  point.style.left = at(effect.factor) + "%";
+  point.style.background = colour;
+  bar.append(one, range, point);
+  return bar;
+}
+
+function drawSliceTable(page) {
+  const column = (key, label, unit, meaning) => ({ key, label, unit, meaning, reason: null });
+  const columns = [
+    column("index", "slice", "plain", "number of the slice"), column("kind", "kind", "text", "what the slice is for"),
+    column("mode", "mode", "text", "the layer's own way of observing"), column("phase", "phase", "text", "train, eval or other"),
+    column("round", "round", "plain", "round of slices"), column("first_step", "first step", "plain", "its first step"),
+    column("steps", "steps", "plain", "number of steps"), column("step_median_s", "median step", "s", "median step time"),
+    column("started_s", "started", "s", "since the recording began"), column("wall_s", "wall", "s", "host time over its steps"),
+    column("cpu_s", "CPU", "s", "process CPU time over its steps"), column("stop_s", "pause", "s", "time to stop the tool and take in its data"),
+    column("settle_steps", "settle steps", "plain", "steps let go by after the switch")];
+  const rows = page.slices.map((slice) => columns.map(({ key }) => slice[key] ?? null));
+  makeTable(byId("slice-table"), { table: { columns, rows, left_out: null }, name: "slices", sort: { key: "index", direction: 1 },
+    cells: { kind: (value) => el("td", { class: "text" }, swatch(kindColour(value)), value) } });
+}
+
+function drawArtifacts(page) {
+  if (!page.tables.artifacts) { byId("artifact-table").append(el("p", { class: "quiet" }, "No layer left a file of its own.")); return; }
+  makeTable(byId("artifact-table"), { table: page.tables.artifacts, name: "files",
+    cells: { path: (value) => el("td", { class: "text wide" }, fileLink(page.base, value)) } });
+}

@@ -1,0 +1,101 @@
+// Puts everything in its place. One part that fails says so where it stands and spoils no other.
+function main() {
+  const page = JSON.parse(byId("page-data").textContent);
+  document.body.append(tip);
+  const parts = [
+    ["top", () => drawHeader(page.facts)],
+    ["benchmark", () => { drawBenchmark(page); drawFacts(page.facts); drawComposition(page.composition); }],
+    ["warnings", () => drawWarnings(page.facts)],
+    ["findings", () => drawFindings(page.facts)],
+    ["steps", () => { drawSteps(page); drawStepTable(page); }],
+    ["layers", () => { drawLayers(page); drawTimeline(page); drawSliceTable(page); }],
+    ["modules", () => drawModules(page)],
+    ["operators", () => drawOperators(page)],
+    ["functions", () => drawFunctions(page)],
+    ["lines", () => drawLines(page)],
+    ["memory", () => drawMemory(page)],
+    ["more", () => drawMore(page)],
+    ["files", () => drawArtifacts(page)],
+  ];
+  for (const [id, draw] of parts) {
+    try { draw(); } catch (error) {
+      console.error(error);
+      const section = byId(id) || document.body;
+      section.append(el("p", { class: "broken" }, "This part could not be drawn: " + error.message + ". The figures are in report.json."));
+    }
+  }
+  watchTheme();
+  watchSections();
+}
+
+function drawStepTable(page) {
+  if (!page.tables.steps) { byId("step-table").remove(); return; }
+  makeTable(byId("step-table"), { table: page.tables.steps, name: "steps", sort: { key: "wall_s", direction: -1 }, bars: ["wall_s"], barColour: "var(--self)" });
+}
+
+function drawOperators(page) {
+  const detail = page.tables.operators;
+  if (!detail) { drop("operators"); return; }
+  const bars = ["self_s", "device_s"];
+  const sort = { key: "self_s", direction: -1 };
+  const boxes = { name: el("div"), each: el("div", { hidden: true }) };
+  makeTable(boxes.name, { table: page.tables.operators_by_name, name: "operators", sort, bars, barColour: "var(--self)" });
+  makeTable(boxes.each, { table: detail, name: "operators, shapes, modules", sort, bars, barColour: "var(--self)" });
+  append(byId("operator-table"), [choice("rows", [["name", "by operator"], ["each", "by shapes and module"]], "name", (kind) => {
+    for (const [name, box] of Object.entries(boxes)) box.hidden = name !== kind;
+  }), boxes.name, boxes.each]);
+}
+
+function drawFunctions(page) {
+  const table = page.tables.functions;
+  if (!table) { drop("functions"); return; }
+  const showRoot = drawCallTree(page);
+  const phases = ["step", "startup"].filter((phase) => asRecords(table).some((record) => record.phase === phase));
+  const state = { phase: phases[0] };
+  const controls = phases.length > 1 ? choice("phase", phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]), state.phase, (phase) => { state.phase = phase; redraw(); }) : null;
+  const redraw = makeTable(byId("function-table"), {
+    table, name: "functions", sort: { key: "self_s", direction: -1 }, bars: ["self_s", "total_s"], barColour: "var(--self)", controls,
+    hidden: ["phase", "line"], first: ["name", "self_s", "total_s", "calibrated_s", "calls"], filter: (record) => record.phase === state.phase,
+    cells: {
+      file: (value, record) => el("td", { class: "text", title: value }, value === "~" ? el("span", { class: "quiet" }, "built-in") : shortPath(value) + ":" + record.line),
+      name: (value, record) => el("td", { class: "text", title: value }, el("button", { type: "button", class: "link", title: "draw the call tree from here", onclick: () => showRoot(record) }, value)),
+    },
+  });
+}
+
+// Tables that only some layers fill.
+function drawMore(page) {
+  const names = { kernels: ["Kernels", "device_s"], regions: ["Regions", "wall_s"], flops: ["Floating-point operations", "forward_flop"] };
+  const there = Object.entries(names).filter(([name]) => page.tables[name]);
+  if (!there.length) { drop("more"); return; }
+  for (const [name, [title, key]] of there) {
+    const box = el("div");
+    byId("more-tables").append(el("h3", {}, title), box);
+    makeTable(box, { table: page.tables[name], name, sort: { key, direction: -1 }, bars: [key], barColour: "var(--self)" });
+  }
+}
+
+function watchTheme() {
+  byId("theme").addEventListener("click", () => {
+    const chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = chosen;
+    try { window.localStorage.setItem("profstack-theme", chosen); } catch (error) { /* a page from a file may have no storage */ }
+  });
+}
+
+// The navigation says which section is on screen.
+function watchSections() {
+  const ways = new Map([...document.querySelectorAll("nav a[href^='#']")].map((way) => [way.getAttribute("href").slice(1), way]));
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const way = ways.get(entry.target.id);
+      if (way && entry.isIntersecting) {
+        for (const other of ways.values()) other.removeAttribute("aria-current");
+        way.setAttribute("aria-current", "true");
+      }
+    }
+  }, { rootMargin: "-20% 0px -70% 0px" });
+  for (const id of ways.keys()) if (byId(id)) observer.observe(byId(id));
+}
+
+main();

@@ -1,0 +1,279 @@
+"""The report in a terminal: a summary of one screen, and single tables.
+
+Works at any width and without colour. Names come from the program under measurement, so control
+characters in them are shown as question marks and never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from profstack.report.columns import label_of, unit_of
+from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
+from profstack.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from profstack import schema
+
+Record = dict[str, Any]
+_TOP = 5
+_STYLES = {
+    "recorded": "green",
+    "emitted": "green",
+    "complete": "green",
+    "failed": "red",
+}
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "s": format_seconds,
+    "bytes": format_bytes,
+    "count": format_count,
+    "flop": format_count,
+    "mac": format_count,
+    "rate": format_count,
+}
+
+
+def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
+    """The lines that end a run: clean step time, layers, where the time goes, warnings."""
+    out = io.StringIO()
+    console = _console(out, width, colour)
+    for line in _headline(report):
+        console.print(line)
+    console.print(_layers(report))
+    for table in (_modules(report, width), _operators(report, width), _functions(report, width)):
+        if table is not None:
+            console.print()
+            console.print(table)
+    for line in _warnings(report):
+        console.print(line)
+    return _without_margins(out.getvalue())
+
+
+def table_text(
+    table: schema.Table, records: Sequence[Mapping[str, Any]], *, width: int, colour: bool
+) -> str:
+    """Rows of one table with units, for reading; columns without any value are left out."""
+    out = io.StringIO()
+    names = [
+        name for name in table.names if any(record.get(name) is not None for record in records)
+    ]
+    kinds = {column.name: column.type for column in table.columns}
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        numeric = unit_of(name, kinds[name]) != "text"
+        shown.add_column(
+            label_of(table.name, name),
+            justify="right" if numeric else "left",
+            no_wrap=numeric,
+            overflow="fold",
+        )
+    for record in records[:MOST_ROWS]:
+        shown.add_row(*(cell(record.get(name), unit_of(name, kinds[name])) for name in names))
+    _console(out, width, colour).print(shown)
+    return _without_margins(out.getvalue())
+
+
+def cell(value: Any, unit: str) -> Text:
+    """One value with its unit; a dash for what was not measured."""
+    if value is None or (isinstance(value, float) and value - value != 0):
+        return Text("–")
+    if isinstance(value, (int, float)) and unit in _FORMATS:
+        return Text(_FORMATS[unit](value))
+    return Text(printable(str(compact(value))))
+
+
+def printable(text: str) -> str:
+    """Text that a terminal only shows: no escape sequences, no characters without an encoding."""
+    kept = "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
+    return kept.encode("utf-8", "replace").decode("utf-8")
+
+
+def _console(out: io.StringIO, width: int, colour: bool) -> Console:
+    return Console(
+        file=out,
+        width=max(width, 40),
+        force_terminal=colour,
+        no_color=not colour,
+        color_system="standard" if colour else None,
+        markup=False,
+        highlight=False,
+        legacy_windows=False,
+    )
+
+
+def _without_margins(text: str) -> str:
+    """Lines without the spaces that pad them to the width."""
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
+    """What ran and how long a clean step takes."""
+    benchmark = report.get("benchmark") or {}
+    count = (report.get("step") or {}).get("count") or 0
+    status = str(report.get("status"))
+    steps = "1 step" if count == 1 else f"{count:,} steps"
+    first = Text(printable(f"{report.get('script')}: {steps}, "))
+    first.append(status, style=_STYLES.get(status, "yellow"))
+    yield first
+    median = benchmark.get("median_s")
+    if median is None:
+        yield Text("clean step: not measured")
+        return
+    line = Text("clean step: ")
+    line.append(format_seconds(median), style="bold")
+    low, high = benchmark.get("ci95_low_s"), benchmark.get("ci95_high_s")
+    if low is not None and high is not None:
+        line.append(f"  (95 % interval {format_seconds(low)} to {format_seconds(high)}")
+        line.append(f", n = {benchmark.get('n')})")
+    else:
+        line.append(f"  (no interval, n = {benchmark.get('n')})")
+    yield line
+    details = [f"{format_count(benchmark.get('steps_per_s'))} steps/s"]
+    if benchmark.get("items_per_s") is not None:
+        details.append(f"{format_count(benchmark['items_per_s'])} items/s")
+    details.append(f"IQR {format_seconds(benchmark.get('iqr_s'))}")
+    details.append(f"first step {format_seconds(benchmark.get('first_step_s'))}")
+    yield Text("            " + ", ".join(details))
+    yield Text()
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    """A table without lines; each column is its heading and l or r."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, (heading, side) in enumerate(columns):
+        numeric = side == "r"
+        table.add_column(
+            heading,
+            justify="right" if numeric else "left",
+            no_wrap=numeric or number == 0,
+            overflow="fold" if not numeric and number else "ellipsis",
+        )
+    return table
+
+
+def _layers(report: Mapping[str, Any]) -> Table:
+    """A row per layer; for one without data the reason and the command that fills it."""
+    effects = {effect["layer"]: effect for effect in report.get("probe_effect") or []}
+    table = _table(("layer", "l"), ("status", "l"), ("steps", "r"), ("probe effect", "l"))
+    for layer in report.get("layers") or []:
+        status = str(layer["status"])
+        words = probe_effect_words(effects.get(layer["name"]))
+        if layer.get("reason"):
+            words = printable(str(layer["reason"]))
+            if status == "empty" and layer.get("command"):
+                words += printable(f": {layer['command']}")
+        table.add_row(
+            Text(printable(str(layer["name"]))),
+            Text(status, style=_STYLES.get(status, "yellow")),
+            Text(str(layer["steps"]) if layer.get("steps") is not None else "–"),
+            Text(words),
+        )
+    return table
+
+
+def probe_effect_words(effect: Mapping[str, Any] | None) -> str:
+    """The probe effect with its interval, and whether that tells it from 1."""
+    if effect is None or effect.get("factor") is None:
+        return "–"
+    words = f"{effect['factor']:.2f}"
+    low, high = effect.get("ci95_low"), effect.get("ci95_high")
+    if low is None or high is None:
+        return f"{words} (no interval: too few steps)"
+    words += f" ({low:.2f} to {high:.2f})"
+    return f"{words}, not distinguishable from 1.00" if low <= 1 <= high else words
+
+
+def _name(name: Any, room: int) -> Text:
+    """A name cut to its room beside the numbers: its end tells more than its beginning."""
+    text = printable(str(name))
+    most = max(room, 16)
+    return Text(text if len(text) <= most else "…" + text[1 - most :])
+
+
+def _share(seconds: float | None, median: float | None) -> str:
+    return "–" if seconds is None or not median else f"{100 * seconds / median:.1f} %"
+
+
+def _modules(report: Mapping[str, Any], width: int) -> Table | None:
+    """The heaviest modules by their own time, and the parts of the step outside modules."""
+    records = report["tables"]["modules"]
+    if not records:
+        return None
+    median = (report.get("benchmark") or {}).get("median_s")
+    parts = [record for record in records if str(record["path"]).startswith("(")]
+    inside = [record for record in records if not str(record["path"]).startswith("(")]
+    roots = [record for record in inside if record["depth"] == 0]
+    heavy = sorted(
+        (record for record in inside if record["depth"] > 0), key=weight("self_s"), reverse=True
+    )
+    table = _table(
+        ("module", "l"), ("forward", "r"), ("backward", "r"), ("self", "r"),
+        ("calibrated", "r"), ("share", "r"),
+    )  # fmt: skip
+    for record in [*roots, *heavy[:_TOP], *parts]:
+        table.add_row(
+            _name(record["path"], width - 57),
+            *(
+                Text(format_seconds(record.get(column)))
+                for column in ("forward_s", "backward_s", "self_s", "calibrated_s")
+            ),
+            Text(_share(record.get("calibrated_s"), median)),
+        )
+    return table
+
+
+def _operators(report: Mapping[str, Any], width: int) -> Table | None:
+    """The operators with the most time of their own."""
+    records = operators_by_name(report["tables"]["operators"])
+    if not records:
+        return None
+    table = _table(("operator", "l"), ("calls", "r"), ("self", "r"), ("calibrated", "r"))
+    for record in sorted(records, key=weight("self_s"), reverse=True)[:_TOP]:
+        table.add_row(
+            _name(record["name"], width - 36),
+            Text(format_count(record["calls"])),
+            Text(format_seconds(record["self_s"])),
+            Text(format_seconds(record["calibrated_s"])),
+        )
+    return table
+
+
+def _functions(report: Mapping[str, Any], width: int) -> Table | None:
+    """The Python functions of a step with the most time of their own."""
+    records = [row for row in report["tables"]["functions"] if row.get("phase") == "step"]
+    if not records:
+        return None
+    table = _table(("function", "l"), ("calls", "r"), ("self", "r"), ("total", "r"))
+    for record in sorted(records, key=weight("self_s"), reverse=True)[:_TOP]:
+        place = "" if record["file"] == "~" else f"  {_file_name(record['file'])}:{record['line']}"
+        table.add_row(
+            _name(f"{record['name']}{place}", width - 36),
+            Text(format_count(record["calls"])),
+            Text(format_seconds(record["self_s"])),
+            Text(format_seconds(record["total_s"])),
+        )
+    return table
+
+
+def _file_name(path: Any) -> str:
+    return str(path).replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _warnings(report: Mapping[str, Any]) -> Iterable[Text]:
+    """The warnings of the run and of the benchmark, one paragraph each."""
+    texts = [warning.get("text") for warning in report.get("warnings") or []]
+    for warning in (report.get("benchmark") or {}).get("warnings") or []:
+        texts.append(warning.get("text") if isinstance(warning, dict) else warning)
+    if texts:
+        yield Text()
+    for text in texts:
+        line = Text("warning: ", style="yellow")
+        line.append(printable(str(text)), style="none")
+        yield line

@@ -1,0 +1,177 @@
+"""Starts and ends the engine in the measured process.
+
+Called by `child` when the script has imported torch, and at the interpreter's exit. The options
+of the run stand in a file that the parent wrote into the recording's folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from profstack.engine import Engine
+from profstack.observers import Observers
+from profstack.recording import Writer, tell
+from profstack.regions import ModuleNames
+from profstack.slices import LayerPlan, Planned, Targets, plan
+
+OPTIONS = "logs/options.json"
+
+
+def read_options(folder: Path) -> dict[str, Any]:
+    """The options of the run, as the parent wrote them."""
+    options: dict[str, Any] = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+    return options
+
+
+def live_optimizers() -> frozenset[int]:
+    """Identities of all optimizer objects alive, found without touching any other object."""
+    from torch.optim import Optimizer
+
+    # isinstance would ask each object for its __class__, and some answer with a warning.
+    found = (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer))
+    # One that only passes steps on (accelerate's, lightning's) was never made by Optimizer's own
+    # __init__, which hooks the class: its steps are told of by the optimizer inside.
+    return frozenset(id(thing) for thing in found if getattr(type(thing).step, "hooked", False))
+
+
+def layer_plans(layers: list[str]) -> list[LayerPlan]:
+    """The slices each layer wants. The timed ones repeat; shapes, memory and lines need few."""
+    plans = []
+    if "torch" in layers:
+        plans.append(LayerPlan("torch", "detail", 1, 1))
+        plans.append(LayerPlan("torch", "timed", 2))
+    if "cprofile" in layers:
+        plans.append(LayerPlan("cprofile", "timed"))
+    if "torch" in layers:
+        plans.append(LayerPlan("torch", "lines", 1, 2))
+    return plans
+
+
+def shared_modes(layers: list[str], mode: str = "shared") -> tuple[tuple[str, str], ...]:
+    """The layers that can stand each other in one slice: torch without stacks, and cProfile."""
+    return tuple((layer, mode) for layer in ("torch", "cprofile") if layer in layers)
+
+
+def make_plan(layers: list[str], targets: Targets) -> Iterator[Planned]:
+    """The slices of one plan over these layers."""
+    return plan(layer_plans(layers), targets, shared_modes(layers))
+
+
+def start_engine(folder_name: str, torch: Any, profiler: Any, origin: float) -> Engine | None:
+    """Arm the engine; None when this process is not to be measured."""
+    folder = Path(folder_name)
+    options = read_options(folder)
+    layers = list(options["layers"])
+    targets = Targets(**options["targets"])
+    writer = Writer(folder)
+    observers = Observers(folder, layers, writer)
+    engine = Engine(
+        folder,
+        torch,
+        writer,
+        observers,
+        lambda: make_plan(layers, targets),
+        targets,
+        live_optimizers=live_optimizers,
+        step_by=options["step_by"],
+        limits=(options["max_steps"], options["max_seconds"]),
+        wait_for_page=not options["lockstep"],
+        origin=origin,
+    )
+    writer.facts({"environment": torch_facts(torch)})
+    if profiler is not None:
+        engine.startup_profiler = profiler
+    engine.begin(whole=shared_modes(layers, "whole") if options["whole"] else ())
+    _arrange_the_end(engine)
+    return engine
+
+
+def torch_facts(torch: Any) -> dict[str, Any]:
+    """What only the measured process can tell of its torch; no device is initialised for it.
+
+    `device` is the one the script used, so it is known at the end of the run alone.
+    """
+    return {
+        "torch": str(torch.__version__),
+        "torch_git": str(torch.version.git_version),
+        "torch_threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def device_facts(torch: Any) -> dict[str, Any]:
+    """The device that the script has used by now, and the name of the GPU if it is one."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return {"device": "cuda", "gpu": torch.cuda.get_device_name()}
+    other = torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0
+    return {"device": "mps" if other else "cpu", "gpu": None}
+
+
+def _arrange_the_end(engine: Engine) -> None:
+    measured = os.getpid()
+
+    def finish() -> None:
+        if os.getpid() == measured:
+            finish_engine(engine)
+
+    atexit.register(finish)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=engine.abandon)
+
+
+def finish_engine(engine: Engine) -> None:
+    """End the recording; an error in here is told in one line and goes no further."""
+    from profstack.child import complain, release
+
+    release()
+    try:
+        writer = engine.log.writer
+        _note_uncaught(writer)
+        torch = engine.hooks.torch
+        writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
+        engine.finish()
+        tell(engine.folder, {"event": "finished", "stopped_by": engine.stopped_by})
+    except Exception as error:
+        complain(f"the recording is incomplete, {type(error).__name__}: {error}")
+
+
+def _note_uncaught(writer: Writer) -> None:
+    """An error that ended the script has been printed by now; the interpreter remembers it."""
+    kind = getattr(sys, "last_type", None)
+    if kind is not None:
+        writer.facts({"uncaught": kind.__name__})
+
+
+def record_without_torch(folder_name: str, profiler: Any, origin: float) -> None:
+    """Record a script that never imported torch, measured whole by cProfile alone."""
+    from profstack.benchmark.clock import Clock
+    from profstack.child import complain
+    from profstack.steplog import StepLog
+
+    folder = Path(folder_name)
+    try:
+        options = read_options(folder)
+        writer = Writer(folder)
+        observers = Observers(folder, list(options["layers"]), writer)
+        _note_uncaught(writer)
+        log = StepLog(writer, Clock(), origin)
+        planned = Planned("whole", (("cprofile", "whole"),), 0, 1)
+        log.begin_plan("whole", "other")
+        log.begin_slice(planned, since_origin=True)
+        log.stamp()
+        observers.hand_over("cprofile", profiler)
+        observers.start(planned, log.next_slice, 1)
+        observers.stop()
+        log.end_slice(planned, observers.take(log.stamps(), {}), 0.0)
+        observers.finish()
+        log.finish(ModuleNames())
+        tell(folder, {"event": "finished", "stopped_by": None})
+    except Exception as error:
+        complain(f"the recording is incomplete, {type(error).__name__}: {error}")

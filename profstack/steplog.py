@@ -1,0 +1,300 @@
+"""The log of steps and slices: times stamped at boundaries, written as rows when a slice ends."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from profstack.benchmark.clock import Clock
+from profstack.environment import rss_bytes
+from profstack.recording import Writer
+from profstack.regions import ModuleNames
+from profstack.slices import Planned
+from profstack.stepevents import EVAL, PARTIAL, SWITCH
+from profstack.steps import Found
+from profstack.wrapper import Captured, Records
+
+_perf_counter = time.perf_counter
+_process_time = time.process_time
+
+
+class StepLog:
+    """Stamps steps in memory and writes them slice by slice."""
+
+    WORDS = ((EVAL, "eval"), (PARTIAL, "partial"), (SWITCH, "switch"))
+    # Steps of the watch held in memory before they are written.
+    FLUSH = 4096
+    # Steps of the watch that are written one by one; later ones are only counted.
+    MOST_WATCHED = 100_000
+
+    def __init__(self, writer: Writer, clock: Clock, origin: float | None = None) -> None:
+        self.writer = writer
+        self.clock = clock
+        self.origin = _perf_counter() if origin is None else origin
+        self.start = self.last = self.origin
+        self.count = 0
+        self.next_slice = 0
+        self.counts: dict[str, int] = {}
+        self.uncounted = 0
+        self._plan = 0
+        self._phase = "other"
+        self._rule: str | None = None
+        self._written = 0
+        self._watched = 0
+        self._cpu_start = 0.0
+        self.rows: list[tuple[float, float, float | None, int, Any]] = []
+        self._events: list[Any] = []
+        self._first_event: Any = None
+        self.timed = False
+        self._settled = 0
+        self._memory: list[dict[str, Any]] = []
+        self._modules_written = 0
+        self._last_progress: dict[str, Any] = {}
+
+    @property
+    def total(self) -> int:
+        """Steps so far, over all plans."""
+        return self._written + self.count
+
+    def stamp(self) -> None:
+        """A step has ended now, and nothing is known of it; the engine stamps others itself."""
+        self.last = _perf_counter()
+        self.rows.append((self.last, _process_time(), None, 0, None))
+        self.count += 1
+
+    def record_event(self) -> None:
+        """Record the device's own mark of the boundary."""
+        self._events.append(self.clock.record_event())
+
+    def begin_plan(self, rule: str, phase: str) -> None:
+        """A rule was found: a new plan begins."""
+        self._plan += 1
+        self._phase = phase
+        self._rule = rule
+        self.writer.facts({f"plan_{self._plan}": {"rule": rule, "phase": phase}})
+
+    def startup(self, found: Found, phase: str) -> None:
+        """Write the steps that were over before the rule was known."""
+        starts = (found.first_start, *found.past_ends)
+        index = self.next_slice
+        rows = []
+        for number, (begin, end) in enumerate(zip(starts, found.past_ends, strict=False)):
+            rows.append(
+                self._step_row(self._written + number, index, begin, end, None, "discovery")
+            )
+        end = found.past_ends[-1] if found.past_ends else found.first_start
+        slice_row = {
+            "slice": index,
+            "kind": "startup",
+            "plan": self._plan,
+            "phase": phase,
+            "round": 0,
+            "first_step": self._written,
+            "steps": len(rows),
+            "started_s": found.first_start - self.origin,
+            "wall_s": end - found.first_start,
+            "settle_steps": 0,
+        }
+        self.next_slice += 1
+        self._count(len(rows))
+        self._sample_memory()
+        self._write({"slices": [slice_row], "steps": rows})
+
+    def begin_slice(self, planned: Planned, *, since_origin: bool = False) -> float:
+        """A slice begins, now or at the script's first line; returns the time of its start."""
+        self.rows = []
+        self._events = []
+        self.count = 0
+        self.timed = planned.kind in ("clean", "watch") and self.clock.has_device
+        self._first_event = self.clock.record_event() if self.timed else None
+        self._cpu_start = _process_time()
+        self.start = self.last = _perf_counter()
+        if since_origin:
+            self._cpu_start = 0.0
+            self.start = self.last = self.origin
+        return self.start
+
+    def end_slice(self, planned: Planned, captured: Mapping[str, Captured], stop_s: float) -> None:
+        """Write the slice that is over, with what its observers saw, in one transaction."""
+        self._sample_memory()
+        self._last_progress = {}
+        if not self.count and not captured:
+            return
+        if planned.kind == "settle":
+            self._settled = self.count
+        frames: dict[str, list[Any]] = {"slices": [], "steps": self._step_rows(planned)}
+        for position, (layer, mode) in enumerate(planned.observers):
+            taken = captured.get(layer)
+            if taken is None or not any(taken.frames.values()):
+                continue
+            row = self._slice_row(planned, position, layer, mode, stop_s)
+            if not taken.holds_all:
+                left_out = self.with_evaluation()
+                row["counted_steps"] -= len(left_out)
+                row["counted_wall_s"] -= sum(self._wall(number) for number in left_out)
+            frames["slices"].append(row)
+            for table, records in taken.frames.items():
+                frames.setdefault(table, []).extend(records)
+        if not frames["slices"]:
+            frames["slices"].append(self._slice_row(planned, 0, None, None, stop_s))
+        self.next_slice += max(1, len(planned.observers))
+        if planned.kind != "settle":
+            self._settled = 0
+        if planned.kind == "watch":
+            self._watched += self.count
+            if self._watched > self.MOST_WATCHED:
+                frames["steps"] = []
+                self.uncounted += self.count
+        self._last_progress = self._progress(planned)
+        self._count(self.count)
+        self.count = 0
+        self._write(frames)
+
+    def stamps(self) -> list[float]:
+        """The start of the slice in progress and the ends of its steps."""
+        return [self.start, *(row[0] for row in self.rows)]
+
+    def with_evaluation(self) -> frozenset[int]:
+        """Steps of the slice in progress that hold evaluation; none where all of them do."""
+        held = frozenset(number for number, row in enumerate(self.rows) if row[3] & EVAL)
+        return held if len(held) < len(self.rows) and self._phase == "train" else frozenset()
+
+    def count_open_step(self) -> None:
+        """The last step has begun but nothing tells its end: it counts, without a time."""
+        row = self._step_row(self.total, self.next_slice, self.last, None, None, "partial")
+        self._write({"steps": [row]})
+        self._count(1, open_step=True)
+
+    def write_modules(self, names: ModuleNames) -> None:
+        """Write module names when there are new ones."""
+        if len(names.by_path) != self._modules_written:
+            self._modules_written = len(names.by_path)
+            self.writer.replace("modules", [named.record() for named in names.by_path.values()])
+
+    def progress(self, planned: Planned) -> dict[str, Any]:
+        """The event that tells the parent of the slice just ended."""
+        return self._last_progress or {"event": "slice", "kind": planned.kind, "steps": 0}
+
+    def finish(self, names: ModuleNames) -> None:
+        """Write what spans the run and close the file."""
+        self._modules_written = -1
+        self.write_modules(names)
+        self.writer.facts(
+            {
+                "counts_by_phase": self.counts,
+                "steps_only_counted": self.uncounted,
+                "recording_ended": time.time(),
+            }
+        )
+        self.writer.close()
+
+    def _count(self, steps: int, *, open_step: bool = False) -> None:
+        self.counts[self._phase] = self.counts.get(self._phase, 0) + steps
+        if not open_step:
+            self._written += steps
+
+    def _progress(self, planned: Planned) -> dict[str, Any]:
+        ends = [self.start, *(row[0] for row in self.rows)]
+        walls = sorted(after - before for before, after in itertools.pairwise(ends))
+        return {
+            "event": "slice",
+            "kind": planned.kind,
+            "round": planned.round,
+            "layers": [f"{layer}/{mode}" for layer, mode in planned.observers],
+            "steps": self.count,
+            "total": self.total,
+            "median_s": walls[len(walls) // 2] if walls else None,
+        }
+
+    def _slice_row(
+        self, planned: Planned, position: int, layer: str | None, mode: str | None, stop_s: float
+    ) -> dict[str, Any]:
+        shared = len(planned.observers) > 1
+        return {
+            "slice": self.next_slice + position,
+            "kind": layer or ("settle" if planned.observers else planned.kind),
+            "layer": layer,
+            "mode": "shared" if shared else mode,
+            "plan": self._plan,
+            "phase": self._phase,
+            "round": planned.round,
+            "first_step": self._written,
+            "steps": self.count,
+            "started_s": self.start - self.origin,
+            "wall_s": self.last - self.start,
+            "counted_steps": self.count,
+            "counted_wall_s": self.last - self.start,
+            "cpu_s": (self.rows[-1][1] - self._cpu_start) if self.rows else None,
+            "settle_steps": self._settled,
+            "stop_s": stop_s if layer else None,
+        }
+
+    def _wall(self, number: int) -> float:
+        stamps = self.stamps()
+        return stamps[number + 1] - stamps[number]
+
+    def _step_rows(self, planned: Planned) -> list[dict[str, Any]]:
+        rows = []
+        begin, cpu_begin = self.start, self._cpu_start
+        device_s = self._device_times()
+        for number, (end, cpu, activity, flags, shape) in enumerate(self.rows):
+            if planned.round == 1 and number == 0:
+                # No step to settle was spent in the first round.
+                flags |= SWITCH
+            if self._phase == "eval":
+                # Evaluation is what is measured: it disturbs nothing.
+                flags &= ~EVAL
+            if self._phase != "train":
+                flags &= ~EVAL
+            words = " ".join(word for bit, word in self.WORDS if flags & bit)
+            row = self._step_row(self._written + number, self.next_slice, begin, end, shape, words)
+            row["cpu_s"] = cpu - cpu_begin
+            row["wait_s"] = activity - begin if activity is not None else None
+            row["device_s"] = device_s[number] if device_s else None
+            rows.append(row)
+            begin, cpu_begin = end, cpu
+        return rows
+
+    def _device_times(self) -> list[float | None] | None:
+        if not self._events:
+            return None
+        before = [self._first_event, *self._events]
+        return [
+            self.clock.elapsed_s(first, second)
+            for first, second in zip(before, self._events, strict=False)
+        ]
+
+    def _step_row(
+        self, number: int, index: int, begin: float, end: float | None, shape: Any, flags: str
+    ) -> dict[str, Any]:
+        dimensions = list(shape) if shape is not None else []
+        return {
+            "step": number,
+            "plan": self._plan,
+            "phase": self._phase,
+            "slice": index,
+            "started_s": begin - self.origin,
+            # No time between: the step's beginning left no trace (`profstack.step()` alone).
+            "wall_s": end - begin if end is not None and end > begin else None,
+            "batch_size": int(dimensions[0]) if dimensions else None,
+            "shape": "x".join(str(int(size)) for size in dimensions) or None,
+            "flags": flags,
+        }
+
+    def _sample_memory(self) -> None:
+        allocated, reserved = self.clock.device_memory()
+        self._memory.append(
+            {
+                "t_s": _perf_counter() - self.origin,
+                "step": self.total,
+                "rss_bytes": rss_bytes(),
+                "device_allocated_bytes": allocated,
+                "device_reserved_bytes": reserved,
+            }
+        )
+
+    def _write(self, frames: dict[str, Records] | dict[str, list[Any]]) -> None:
+        memory, self._memory = self._memory, []
+        self.writer.write({**frames, "memory": memory})

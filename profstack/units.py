@@ -1,0 +1,90 @@
+"""Quantities as people read them: times, sizes and counts with three significant digits.
+
+A quantity that was not measured is written as a dash, never as 0.
+"""
+
+from __future__ import annotations
+
+NOT_MEASURED = "–"
+
+_SUBSECOND = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+
+
+def _three_digits(value: float) -> str:
+    """A number from 0 to 1023 with three significant digits (four above 999)."""
+    decimals = 2
+    # The test is on the rounded number, so that 9.996 becomes 10.0 and not 10.00.
+    while decimals and round(value, decimals) >= 10 ** (3 - decimals):
+        decimals -= 1
+    return f"{value:.{decimals}f}"
+
+
+def _finite(value: float | None) -> bool:
+    """Whether there is a number to write (NaN and the infinities are none)."""
+    return value is not None and value - value == 0
+
+
+def format_seconds(value: float | None) -> str:
+    """A duration: `4.56 µs`, `1.23 ms`, `59.9 s`, `2 min 3 s`, `1 h 12 min`."""
+    if value is None or not _finite(value):
+        return NOT_MEASURED
+    if value < 0:
+        return "-" + format_seconds(-value)
+    if value == 0:
+        return "0 s"
+    if value >= 59.95:
+        return _long_duration(value)
+    for scale, unit in _SUBSECOND:
+        # From 999.5 on, three digits round up to the next unit's 1.00.
+        if value / scale < 999.5:
+            return f"{_three_digits(value / scale)} {unit}"
+    return f"{_three_digits(value)} s"
+
+
+def _long_duration(value: float) -> str:
+    """A duration of about a minute or more in its two largest units."""
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    hours, minutes = divmod(round(value / 60), 60)
+    return f"{hours} h {minutes} min"
+
+
+def format_bytes(value: float | None) -> str:
+    """A size in binary units: `512 B`, `1.50 KiB`, `2.00 GiB`."""
+    if value is None or not _finite(value):
+        return NOT_MEASURED
+    if value < 0:
+        return "-" + format_bytes(-value)
+    scaled = float(value)
+    for unit in _BINARY[:-1]:
+        if scaled < 1023.5:
+            # A whole number of bytes is exact; a fraction (a mean per step) is not hidden.
+            exact = unit == "B" and scaled == int(scaled)
+            return f"{scaled:.0f} B" if exact else f"{_three_digits(scaled)} {unit}"
+        scaled /= 1024
+    return f"{_three_digits(scaled)} {_BINARY[-1]}"
+
+
+def format_count(value: float | None) -> str:
+    """A count: `7`, `0.25`, `1.2 k`, `3.46 M`; trailing zeros are left out."""
+    if value is None or not _finite(value):
+        return NOT_MEASURED
+    if value < 0:
+        return "-" + format_count(-value)
+    scaled = float(value)
+    for unit in _DECIMAL[:-1]:
+        if scaled < 999.5:
+            return f"{_trimmed(scaled)} {unit}".rstrip()
+        scaled /= 1000
+    return f"{_trimmed(scaled)} {_DECIMAL[-1]}"
+
+
+def _trimmed(value: float) -> str:
+    """Three significant digits without trailing zeros."""
+    if value < 1:
+        return f"{value:.3g}"
+    digits = _three_digits(value)
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits
