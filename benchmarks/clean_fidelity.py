@@ -1,0 +1,102 @@
+"""Does the boundary of a clean slice change the step it times?
+
+In one process, over the same boundaries: blocks of steps with profstack armed as in a clean
+slice, against blocks with everything detached, in turn. Prints the ratio of the medians with a
+bootstrap interval over pairs of blocks. Run it with nothing else running and OMP_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from workloads import STEPS, training_step
+
+from profstack.benchmark.statistics import pooled_ratio
+from profstack.engine import Engine
+from profstack.observers import Observers
+from profstack.recording import Writer
+from profstack.runner import live_optimizers
+from profstack.slices import Planned, Targets
+
+
+def endless_clean() -> Iterator[Planned]:
+    """A plan of one clean slice that does not end."""
+    yield Planned("clean", (), 2, 1, float("inf"))
+
+
+def block(step: Callable[[], None], steps: int) -> list[float]:
+    """Times of `steps` steps, stamped by the loop itself in both conditions."""
+    times = []
+    before = time.perf_counter()
+    for _ in range(steps):
+        step()
+        now = time.perf_counter()
+        times.append(now - before)
+        before = now
+    return times
+
+
+def armed_and_detached(
+    step: Callable[[], None], steps: int, blocks: int
+) -> list[tuple[list[float], list[float]]]:
+    """Pairs of blocks (armed, detached), the order changing from pair to pair."""
+    pairs = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "logs").mkdir()
+        writer = Writer(folder)
+        engine = Engine(
+            folder,
+            torch,
+            writer,
+            Observers(folder, [], writer),
+            endless_clean,
+            Targets(),
+            live_optimizers=live_optimizers,
+        )
+        engine.begin()
+        block(step, steps)
+        for number in range(blocks):
+            measured = {}
+            for armed in (True, False) if number % 2 else (False, True):
+                if armed:
+                    engine.rearm()
+                else:
+                    engine.detach()
+                block(step, max(3, steps // 10))
+                measured[armed] = block(step, steps)
+            pairs.append((measured[True], measured[False]))
+        if engine.log.total < blocks * steps:
+            raise SystemExit("the armed blocks were not armed: no step was seen in them")
+        engine.finish()
+    return pairs
+
+
+def main() -> None:
+    """Measure both workloads and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of one block")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, size in STEPS.items():
+        _, _, step = training_step(*size)
+        block(step, 50)
+        median = sorted(block(step, 50))[25]
+        steps = max(20, int(options.seconds / median))
+        pairs = armed_and_detached(step, steps, options.blocks)
+        ratio = pooled_ratio(pairs)
+        print(
+            f"{name} step (measured {median * 1e3:.3f} ms), {options.blocks} + {options.blocks} "
+            f"blocks of {steps} steps: armed / detached = {ratio.factor:.4f} "
+            f"(95 %: {ratio.low:.4f} to {ratio.high:.4f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

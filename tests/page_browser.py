@@ -1,0 +1,215 @@
+"""A headless Chromium for tests, driven over its DevTools pipe with the standard library alone.
+
+Chromium reads commands from file descriptor 3 and writes answers and events to 4, each a JSON
+text that ends in a zero byte. Every console error and every request that is not the page itself
+is kept, so that a test can say there was none.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+EXECUTABLE = next((found for name in _NAMES if (found := shutil.which(name))), None)
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-extensions",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+
+# Gives the two pipes the numbers that Chromium expects. Both are first moved out of each other's
+# way; a shell cannot do it, since some know descriptors up to 9 only.
+_LAUNCH = """
+import fcntl, os, sys
+pipes = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 20) for number in sys.argv[1:3]]
+os.dup2(pipes[0], 3)
+os.dup2(pipes[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Browser:
+    """One Chromium with one page; used with `with`."""
+
+    def __init__(self, profile: Path) -> None:
+        assert EXECUTABLE is not None, "no Chromium on this machine"
+        to_browser, self._write = os.pipe()
+        self._read, from_browser = os.pipe()
+        numbers = (str(to_browser), str(from_browser))
+        flags = (*_FLAGS, f"--user-data-dir={profile}", "about:blank")
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-c", _LAUNCH, *numbers, EXECUTABLE, *flags],
+            pass_fds=(to_browser, from_browser),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._buffer = b""
+        self._number = 0
+        self._session: str | None = None
+        self._events: list[dict[str, Any]] = []
+        self._connect()
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the browser, by force if it does not go by itself."""
+        try:
+            self._send("Browser.close", {}, None)
+            self._process.wait(timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        os.close(self._write)
+        os.close(self._read)
+
+    def open(self, path: Path, *, width: int = 1400, height: int = 900, dark: bool = False) -> None:
+        """Load a file and wait until it has drawn itself."""
+        self.resize(width, height)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self._events.clear()
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        deadline = time.monotonic() + 30
+        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+            assert time.monotonic() < deadline, "the page did not load"
+            self._receive(deadline)
+        self.settle()
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the window another size."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+
+    def settle(self) -> None:
+        """Wait for two frames: charts are drawn in the frame after their size is known."""
+        two_frames = (
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>"
+            " requestAnimationFrame(() => setTimeout(done, 150)))))"
+        )
+        self.evaluate(two_frames)
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression on the page; its exception is an AssertionError."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def click(self, selector: str, number: int = 0) -> None:
+        """Click an element as a script does and let the page draw."""
+        target = f"document.querySelectorAll({json.dumps(selector)})[{number}]"
+        self.evaluate(f"{target}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
+        self.settle()
+
+    def type(self, selector: str, text: str) -> None:
+        """Put text into a field as if typed."""
+        target = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(
+            f"(() => {{ const field = {target}; field.value = {json.dumps(text)};"
+            " field.dispatchEvent(new Event('input', {bubbles: true}));"
+            " field.dispatchEvent(new Event('change', {bubbles: true})); })()"
+        )
+        self.settle()
+
+    def key(self, key: str) -> None:
+        """Press a key on whatever has the focus."""
+        for kind in ("keyDown", "keyUp"):
+            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **text)
+        self.settle()
+
+    def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        """Save a picture of the window, or of the whole page."""
+        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    def errors(self) -> list[str]:
+        """Console errors, uncaught exceptions and broken policies since the page was opened."""
+        found = []
+        for event in self._events:
+            method, values = event["method"], event["params"]
+            if method == "Runtime.exceptionThrown":
+                found.append(str(values["exceptionDetails"]))
+            elif method == "Log.entryAdded" and values["entry"]["level"] in ("error", "warning"):
+                found.append(values["entry"]["text"])
+            elif method == "Runtime.consoleAPICalled" and values["type"] in ("error", "warning"):
+                found.append(str(values["args"]))
+        return found
+
+    def requests(self) -> list[str]:
+        """Addresses that were asked for since the page was opened, the page itself excepted."""
+        asked = [
+            event["params"]["request"]["url"]
+            for event in self._events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+        return [url for url in asked[1:] if not url.startswith("data:")]
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send one command to the page and return its answer."""
+        return self._send(method, parameters, self._session)
+
+    def _connect(self) -> None:
+        target = self._send("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
+        attached = self._send("Target.attachToTarget", {"targetId": target, "flatten": True}, None)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def _send(self, method: str, parameters: dict[str, Any], session: str | None) -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if session:
+            message["sessionId"] = session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        if method == "Browser.close":
+            return {}
+        deadline = time.monotonic() + 60
+        while True:
+            answer = self._receive(deadline)
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer["error"]
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        """The next message; events are kept for later."""
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, "the browser does not answer"
+            piece = os.read(self._read, 1 << 20)
+            assert piece, "the browser has ended"
+            self._buffer += piece
+        text, self._buffer = self._buffer.split(b"\0", 1)
+        message: dict[str, Any] = json.loads(text)
+        if "method" in message:
+            self._events.append(message)
+        return message

@@ -1,0 +1,219 @@
+"""`profstack doctor`: what it says is what an honest try finds."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+from conftest import CHECKOUT, clean_environment
+
+from profstack import registry
+from profstack.commands import _checks, main
+from profstack.errors import UsageError
+from profstack.registry import layer_names
+
+
+@pytest.fixture(scope="module")
+def answer():
+    """What doctor finds here, asked once."""
+    return {(check.group, check.name): check for check in _checks.gather()}
+
+
+def test_every_built_in_layer_works_here(answer):
+    for name in layer_names():
+        assert answer["layer", name].works, answer["layer", name].detail
+
+
+def test_versions_are_those_installed(answer):
+    import torch
+
+    assert answer["layer", "cprofile"].version
+    assert answer["tool", "torch"].version == torch.__version__
+    for name in ("numpy", "pandas", "jinja2", "rich", "snakeviz"):
+        assert answer["tool", name].works
+        assert answer["tool", name].version == metadata.version(name)
+
+
+def test_the_device_is_stated_truly(answer):
+    import torch
+
+    if torch.version.cuda is None:
+        assert answer["tool", "cuda"].works is None
+        assert "without CUDA" in answer["tool", "cuda"].detail
+    else:
+        assert bool(answer["tool", "cuda"].works) == torch.cuda.is_available()
+
+
+def test_absent_tools_are_absent_with_a_way_to_have_them(answer):
+    if importlib.util.find_spec("flops_profiler") is None:
+        assert answer["tool", "flops-profiler"].works is None
+        assert answer["tool", "flops-profiler"].install == "pip install flops-profiler"
+    assert answer["tool", "nsys"].works == (True if shutil.which("nsys") else None)
+
+
+def test_text_and_json_say_the_same_and_leave_with_0(run_profstack):
+    text = run_profstack(["doctor"])
+    assert text.returncode == 0, text.stdout + text.stderr
+    assert "\x1b" not in text.stdout
+    told = json.loads(run_profstack(["doctor", "--format", "json"]).stdout)
+    assert told["ok"] is True
+    for check in told["checks"]:
+        start = f"{check['group']:<5}  {check['name']} "
+        line = next(line for line in text.stdout.splitlines() if line.startswith(start))
+        assert (check["version"] or "–") in line
+    assert str(CHECKOUT) not in text.stdout
+
+
+def test_files_of_the_current_folder_are_not_imported(run_profstack, tmp_path):
+    (tmp_path / "queue.py").write_text("raise SystemExit('shadowed')\n")
+    code = "import sys; sys.path.pop(0); from profstack.commands import _checks;"
+    code += "print(_checks._probe('packages:jinja2'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "'reason': None" in done.stdout, done.stderr
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Make the probe's answer be what a broken installation would give."""
+    real = _checks._probe
+
+    def install(what, answer):
+        monkeypatch.setattr(
+            _checks, "_probe", lambda asked: answer if asked == what else real(asked)
+        )
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (({"reason": "ModuleNotFoundError: No module named 'torch'"}, ""), "No module named"),
+        (({}, "the check was ended by signal 11"), "signal 11"),
+        (({"version": "2.5.1+cpu"}, ""), "2.5.1+cpu is older than 2.6"),
+    ],
+)
+def test_a_torch_that_cannot_be_used_is_a_failure(found, said, without, capsys):
+    answer, problem = found
+    full = {"cuda_build": None, "kineto": True, "cuda": False, "cpu_events": 5, "device_events": 0}
+    without("torch", ({**full, **answer} if answer else {}, problem))
+    assert main(["doctor"]) == 1
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "pip install 'torch>=2.6'" in printed
+    assert "profstack does not work here: torch" in printed
+
+
+def test_a_profiler_that_delivers_nothing_fails_its_layer(without):
+    silent = {
+        "version": "2.13.0",
+        "cuda_build": None,
+        "kineto": True,
+        "cuda": False,
+        "cpu_events": 0,
+        "device_events": 0,
+    }
+    without("torch", (silent, ""))
+    layer = next(c for c in _checks.gather() if c.group == "layer" and c.name == "torch")
+    assert layer.works is False
+    assert layer.detail == "a profiled multiplication left no event"
+
+
+def test_a_probe_that_dies_is_told(monkeypatch):
+    monkeypatch.setattr(_checks, "_START_PROBE", "import os; os.kill(os.getpid(), 11)")
+    assert _checks._probe("torch") == ({}, "the check was ended by signal 11")
+    monkeypatch.setattr(_checks, "_START_PROBE", "raise OSError('no driver')")
+    assert _checks._probe("torch") == ({}, "the check ended with code 1: OSError: no driver")
+
+
+def test_cuda_without_kernel_events_is_told():
+    found = {
+        "version": "2.13.0",
+        "cuda_build": "12.8",
+        "kineto": True,
+        "cuda": True,
+        "gpu": "H200",
+        "capability": "9.0",
+        "cpu_events": 5,
+        "device_events": 0,
+    }
+    cuda, cupti = _checks._device_checks(found)
+    assert (cuda.works, cuda.detail) == (True, "H200, compute capability 9.0")
+    assert (cupti.works, cupti.required) == (False, False)
+
+
+# The registry behind it.
+
+
+def test_an_unknown_layer_names_the_known_ones():
+    with pytest.raises(UsageError, match="no layer 'cprofil'; the layers are cprofile, torch"):
+        registry.load("cprofil")
+
+
+@pytest.fixture
+def other_package(tmp_path, monkeypatch):
+    """A package of other people's that names wrappers, one sound and the rest broken."""
+    info = tmp_path / "others-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[profstack.wrappers]\n"
+        "sound = others_layers:Sound\n"
+        "absent = no_such_module:Thing\n"
+        "wrong = others_layers:NotOne\n"
+        "misnamed = others_layers:Sound\n"
+        "cprofile = others_layers:Sound\n"
+    )
+    (tmp_path / "others_layers.py").write_text(
+        "from profstack.wrapper import Description, Wrapper\n"
+        "class NotOne: name = 'wrong'\n"
+        "class Sound(Wrapper):\n"
+        "    name = 'sound'\n"
+        "    occupies = frozenset()\n"
+        "    description = Description('counting', 'sounder', '', '', '', '')\n"
+        "    def start(self, context): ...\n"
+        "    def stop(self): ...\n"
+        "    def take(self): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("others_layers", None)
+
+
+@pytest.mark.usefixtures("other_package")
+def test_wrappers_of_other_packages_are_found_and_broken_ones_reported():
+    wrappers, problems = registry.third_party()
+    assert list(wrappers) == ["sound"]
+    assert registry.load("sound") is wrappers["sound"]
+    assert registry.load("cprofile").__module__ == "profstack.wrappers.cprofile"
+    told = "\n".join(sorted(problems))
+    assert "layer 'absent' of others: ModuleNotFoundError" in told
+    assert "layer 'wrong' of others: TypeError" in told
+    assert "calls its layer 'sound', not 'misnamed'" in told
+    assert "layer 'cprofile' of others: the name is taken" in told
+    assert len(problems) == 4
+    with pytest.raises(UsageError, match=r"layer 'absent' of others.*; mend or uninstall others"):
+        registry.load("absent")
+    assert registry.layer_names() == ["cprofile", "torch"]
+
+
+@pytest.mark.usefixtures("other_package")
+def test_doctor_reports_broken_wrappers_but_does_not_fail_for_them(tmp_path, run_profstack):
+    done = run_profstack(["doctor", "--format", "json"], env={"PYTHONPATH": str(tmp_path)})
+    told = json.loads(done.stdout)
+    layers = {check["name"]: check for check in told["checks"] if check["group"] == "layer"}
+    assert layers["sound"]["works"] is True
+    assert "no_such_module" in done.stdout
+    assert told["ok"] is layers["torch"]["works"]

@@ -1,0 +1,110 @@
+"""Each example runs as it is under `profstack run`, and its steps are counted as it counts them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import CHECKOUT, RunProfstack, clean_environment
+
+EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
+
+# How each is run, by what its steps are found, and a module that the report must name.
+RUNS = {
+    "digits": (("train_digits.py", "--epochs", "4"), "optimizer", "ConvNet.features.0.0"),
+    "lecture": (("two_layer_net.py",), "module", "Sequential.2"),
+    "lecture_plain": (("two_layer_net.py", "--plain"), "backward", None),
+    "transformer": (
+        ("small_transformer.py", "--steps", "30"),
+        "optimizer",
+        "GPT2LMHeadModel.transformer.h.0.attn.c_attn",
+    ),
+    "resnet18": (
+        ("resnet18_inference.py", "--size", "64"),
+        "module",
+        "ResNet18.layer4.1.conv2",
+    ),
+}
+
+# Threads that spin for one another make a shared machine ten times slower, and prove no more.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+def steps_told(output: str) -> int:
+    """The example's own count, from the last line of its output."""
+    match = re.fullmatch(r"steps: (\d+)", output.splitlines()[-1])
+    assert match is not None, output
+    return int(match[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "rule", "module"), RUNS.values(), ids=RUNS)
+def test_example_is_counted_and_unchanged(
+    run_profstack: RunProfstack,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    rule: str,
+    module: str | None,
+) -> None:
+    script = str(CHECKOUT / "examples" / words[0])
+    plain = subprocess.run(
+        [sys.executable, script, *words[1:]],
+        cwd=tmp_path,
+        env=clean_environment(**ONE_THREAD),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert plain.returncode == 0, plain.stderr
+    done = run_profstack(["run", "-o", "rec", script, *words[1:]], env=ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout
+
+    report = json.loads((tmp_path / "rec" / "report.json").read_text(encoding="utf-8"))
+    assert report["step"]["rule"] == rule
+    assert sum(report["step"]["counts_by_phase"].values()) == steps_told(plain.stdout)
+    assert {row["name"]: row["status"] for row in report["layers"]} == {
+        row["name"]: "recorded" for row in report["layers"]
+    }
+    if module is not None:
+        assert module in {row["path"] for row in report["tables"]["modules"]}
+    assert report["benchmark"]["median_s"] > 0
+
+
+def test_every_example_has_a_run() -> None:
+    assert {words[0] for words, _, _ in RUNS.values()} == {path.name for path in EXAMPLES}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_knows_nothing_of_profstack(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert "python -m profstack run examples/" in (ast.get_docstring(tree) or "")
+    tree.body = tree.body[1:]
+    assert "profstack" not in ast.unparse(tree)
+
+
+def test_resnet18_has_the_published_architecture() -> None:
+    torch = pytest.importorskip("torch")
+    path = CHECKOUT / "examples" / "resnet18_inference.py"
+    spec = importlib.util.spec_from_file_location("resnet18_inference", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.ResNet18().eval()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 11_689_512
+    shapes = []
+    for name in ("stem", "layer1", "layer2", "layer3", "layer4"):
+        getattr(model, name).register_forward_hook(
+            lambda _module, _inputs, output: shapes.append(tuple(output.shape[1:]))
+        )
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 1000)
+    assert shapes == [(64, 56, 56), (64, 56, 56), (128, 28, 28), (256, 14, 14), (512, 7, 7)]

@@ -1,0 +1,462 @@
+"""Source lines: what runs on a line stands on that line, and the sum is never above the wall."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import CHECKOUT, clean_environment
+from torch import nn
+from torch_slice import Slice, observe
+
+from profstack import linetrace
+from profstack.linetrace import BUDGET, LineTracer, is_users
+
+HERE = Path(__file__)
+SOURCE = HERE.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(autouse=True)
+def _own_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This folder is the script's; whoever traces the tests themselves steps aside."""
+    monkeypatch.setattr(linetrace, "script_folder", lambda: str(HERE.parent))
+    before = sys.gettrace()
+    sys.settrace(None)
+    torch.manual_seed(0)
+    yield
+    sys.settrace(before)
+
+
+def at(mark: str) -> int:
+    """The number of the one line of this file that ends with the comment `mark`."""
+    lines = [number for number, text in enumerate(SOURCE, 1) if text.endswith(f"# @{mark}")]
+    assert len(lines) == 1, mark
+    return lines[0]
+
+
+def traced(step: Callable[[], object], steps: int = 2, warm: int = 1) -> Slice:
+    return observe(step, steps, mode="lines", warm=warm)
+
+
+def lines_of(seen: Slice) -> dict[int, dict[str, Any]]:
+    rows = [row for row in seen.captured.frames["lines"] if row["file"] == str(HERE)]
+    assert len({row["line"] for row in rows}) == len(rows)
+    return {row["line"]: row for row in rows}
+
+
+def check_sums(seen: Slice) -> None:
+    """Time is shared out once: never negative, never more than there was."""
+    rows = seen.captured.frames["lines"]
+    assert all(row["python_s"] >= 0 and row["operator_s"] >= 0 for row in rows)
+    total = sum(row["python_s"] + row["operator_s"] for row in rows)
+    assert total <= seen.wall_s + 2e-9  # stamps are whole nanoseconds
+    # The step function's own lines are all there is but for the caller's loop.
+    assert total > 0.9 * seen.wall_s
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight  # @in-module-sign
+        y = self.linear(y)  # @in-module-call
+        return y + x  # @in-module-return
+
+
+NET = Net()
+X = torch.randn(256, 64)
+
+
+def signs() -> torch.Tensor:
+    a = X @ X.T  # @matmul
+    b = a + a  # @add
+    c = -b  # @neg
+    d = c[0]  # @index
+    d += 1  # @iadd
+    n = len("no operator here")  # @no-operator
+    return d * n  # @mul
+
+
+def many_lines() -> torch.Tensor:
+    return torch.cat(
+        [
+            X @ X.T,  # @multi-first
+            torch.relu(
+                X @ X.T  # @multi-second
+            ),
+        ]
+    )
+
+
+def train() -> None:
+    out = NET(X)  # @call-module
+    loss = out.pow(2).mean()  # @loss
+    loss.backward()  # @backward
+    NET.zero_grad()
+
+
+def test_operators_written_as_signs_land_on_their_line() -> None:
+    seen = traced(signs)
+    rows = lines_of(seen)
+    for mark in ("matmul", "add", "neg", "index", "iadd", "mul"):
+        assert rows[at(mark)]["operator_s"] > 0, mark
+        assert rows[at(mark)]["calls"] == 2, mark
+    assert rows[at("no-operator")]["operator_s"] == 0
+    assert rows[at("matmul")]["operator_s"] > rows[at("iadd")]["operator_s"]
+    assert rows[at("matmul")]["source"] == SOURCE[at("matmul") - 1]
+    check_sums(seen)
+
+
+def test_call_over_several_lines() -> None:
+    rows = lines_of(traced(many_lines))
+    assert rows[at("multi-first")]["operator_s"] > 0
+    assert rows[at("multi-second")]["operator_s"] > 0
+
+
+def test_operators_inside_a_module_are_on_the_modules_own_lines() -> None:
+    seen = traced(train)
+    rows = lines_of(seen)
+    for mark in ("in-module-sign", "in-module-call", "in-module-return"):
+        assert rows[at(mark)]["operator_s"] > 0, mark
+    # The line that calls the module runs no operator itself, though a range of ours begins there.
+    assert rows[at("call-module")]["operator_s"] == 0
+    check_sums(seen)
+
+
+def test_line_of_backward_has_the_operators_of_the_backward_pass() -> None:
+    seen = traced(train)
+    row = lines_of(seen)[at("backward")]
+    host = seen.host()
+    evaluates = host.names.where(lambda name: name.startswith("autograd::engine::evaluate"))
+    inside = host.duration[evaluates].sum() * 1e-9
+    assert row["operator_s"] >= 0.99 * inside
+    assert row["calls"] == 2
+
+
+def test_range_of_the_scripts_own_is_no_operator() -> None:
+    def step() -> None:
+        with torch.profiler.record_function("whole step"):  # @range
+            X.sum()  # @in-range
+
+    rows = lines_of(traced(step))
+    assert rows[at("in-range")]["operator_s"] > 0
+    assert rows[at("range")]["operator_s"] == 0
+
+
+class Python(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.003)  # @sleep-in-function
+        return x * 2  # @mul-in-function
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2  # @backward-in-function
+
+
+def test_python_inside_an_operator_stands_on_its_own_lines() -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+
+    def step() -> None:
+        y = Python.apply(x)  # @apply
+        y.sum().backward()  # @backward-of-function
+
+    seen = traced(step)
+    rows = lines_of(seen)
+    assert rows[at("sleep-in-function")]["python_s"] >= 0.006
+    assert rows[at("apply")]["operator_s"] < 0.003
+    assert rows[at("mul-in-function")]["operator_s"] > 0
+    assert rows[at("backward-in-function")]["operator_s"] > 0
+    check_sums(seen)
+
+
+def numbers() -> Iterator[torch.Tensor]:
+    for size in (8, 16):
+        taken = X[:size] @ X.T  # @in-generator
+        yield taken
+        time.sleep(0.002)  # @after-yield
+
+
+def test_generator() -> None:
+    def step() -> None:
+        for value in numbers():
+            time.sleep(0.001)  # @consumer
+            value.sum()
+
+    seen = traced(step)
+    rows = lines_of(seen)
+    assert rows[at("in-generator")]["operator_s"] > 0
+    assert rows[at("in-generator")]["calls"] == 4
+    assert rows[at("after-yield")]["python_s"] >= 0.008
+    assert 0.004 <= rows[at("consumer")]["python_s"] < 0.008
+    check_sums(seen)
+
+
+def halve(depth: int) -> torch.Tensor:
+    if depth == 0:
+        return X.sum()  # @deepest
+    inner = halve(depth - 1)
+    return inner / 2  # @on-the-way-back
+
+
+def test_recursion() -> None:
+    seen = traced(lambda: halve(5))
+    rows = lines_of(seen)
+    assert rows[at("deepest")]["calls"] == 2
+    assert rows[at("on-the-way-back")]["calls"] == 10
+    assert rows[at("on-the-way-back")]["operator_s"] > 0
+    check_sums(seen)
+
+
+def failing() -> None:
+    X.sum()
+    raise KeyError("on purpose")  # @raise
+
+
+def test_exception_that_is_caught() -> None:
+    def step() -> None:
+        try:
+            failing()
+        except KeyError:
+            time.sleep(0.002)  # @handler
+        X.sum()  # @after-handler
+
+    seen = traced(step)
+    rows = lines_of(seen)
+    assert rows[at("raise")]["calls"] == 2
+    assert rows[at("handler")]["python_s"] >= 0.004
+    assert rows[at("raise")]["python_s"] < 0.004
+    assert rows[at("after-handler")]["operator_s"] > 0
+    check_sums(seen)
+
+
+def hot() -> int:
+    total = 0
+    for number in range(60_000):
+        total += number * number  # @hot
+    X.sum()
+    return total
+
+
+def square(number: int) -> int:
+    number *= number
+    return number
+
+
+def hot_calls() -> int:
+    total = 0
+    for number in range(60_000):
+        total += square(number)
+    return total
+
+
+@pytest.mark.parametrize("step", [hot, hot_calls])
+def test_hot_loop_is_let_go_and_says_so(step: Callable[[], int]) -> None:
+    plain = min(_timed(step) for _ in range(5))
+    tracer_plain = min(_observed(step) for _ in range(3))
+    assert tracer_plain < 10 * plain
+    seen = traced(step, steps=1, warm=0)
+    slugs = [slug for slug, _ in seen.captured.notes]
+    assert "lines-truncated" in slugs
+    assert any(step.__name__ in text for _, text in seen.captured.notes)
+    rows = lines_of(seen)
+    own = [row for line, row in rows.items() if step.__code__.co_firstlineno <= line]
+    first = rows[step.__code__.co_firstlineno]
+    # No line of it has a count that stops at the budget and looks whole.
+    end = step.__code__.co_firstlineno + 6
+    assert all(row["calls"] is None for row in own if row["line"] < end)
+    assert first["python_s"] > 0.5 * seen.wall_s or step is hot_calls
+    check_sums(seen)
+
+
+def _timed(step: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    step()
+    return time.perf_counter() - before
+
+
+def _observed(step: Callable[[], object]) -> float:
+    tracer = LineTracer()
+    tracer.start()
+    try:
+        return _timed(step)
+    finally:
+        tracer.stop()
+
+
+def test_stamps_of_a_hot_loop_are_bounded() -> None:
+    tracer = LineTracer()
+    tracer.start()
+    hot_calls()
+    tracer.stop()
+    assert len(tracer.times) < 20 * BUDGET
+
+
+def test_recursive_function_over_budget_costs_no_more() -> None:
+    def deep(left: int) -> int:
+        total = 0
+        for number in range(30):
+            total += number
+        return total + (deep(left - 1) if left else 0)
+
+    tracer = LineTracer()
+    tracer.start()
+    deep(200)
+    for _ in range(100):
+        deep(200)
+    tracer.stop()
+    assert len(tracer.times) < 20 * BUDGET
+
+
+def test_settrace_of_the_scripts_own_is_left_alone() -> None:
+    def other(frame: Any, event: str, argument: Any) -> None:
+        return None
+
+    sys.settrace(other)
+    try:
+        with pytest.raises(RuntimeError, match="settrace"):
+            LineTracer().start()
+        assert sys.gettrace() is other
+    finally:
+        sys.settrace(None)
+
+    tracer = LineTracer()
+    tracer.start()
+    sys.settrace(other)
+    tracer.stop()
+    try:
+        assert sys.gettrace() is other
+    finally:
+        sys.settrace(None)
+
+
+def test_nothing_is_left_on_frames() -> None:
+    frame = sys._getframe()
+    tracer = LineTracer()
+    tracer.start()
+    assert frame.f_trace is not None
+    total = 0
+    for number in range(BUDGET):
+        total += number
+    assert frame.f_trace_lines is False
+    tracer.stop()
+    tracer.stop()
+    assert sys.gettrace() is None
+    assert frame.f_trace is None
+    assert frame.f_trace_lines is True
+
+
+def test_frame_that_returns_is_not_kept_alive() -> None:
+    import weakref
+
+    class Big:
+        pass
+
+    tracer = LineTracer()
+
+    def epoch() -> weakref.ref[Big]:
+        big = Big()
+        tracer.start()
+        return weakref.ref(big)
+
+    alive = epoch()
+    try:
+        assert alive() is None
+    finally:
+        tracer.stop()
+
+
+def test_suspended_generator_is_let_go_later() -> None:
+    def endless() -> Iterator[int]:
+        number = 0
+        while True:
+            number += 1
+            yield number
+
+    generator = endless()
+    tracer = LineTracer()
+    tracer.start()
+    next(generator)
+    tracer.stop()
+    stamps = len(tracer.times)
+    sys.settrace(lambda *_: None)
+    try:
+        next(generator)
+        next(generator)
+    finally:
+        sys.settrace(None)
+    assert len(tracer.times) == stamps
+    assert generator.gi_frame is not None
+    assert generator.gi_frame.f_trace is None
+
+
+def test_library_code_is_not_traced() -> None:
+    seen = traced(lambda: nn.functional.gelu(re.sub("a", "b", "aaa") and NET(X)))
+    files = {row["file"] for row in seen.captured.frames["lines"]}
+    assert str(HERE) in files
+    assert not any("torch" in Path(file).parts or file.endswith("re.py") for file in files)
+    assert not any("profstack" in Path(file).parts[-2:] for file in files)
+
+
+def test_whose_files_are_the_users(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    assert is_users(str(tmp_path / "train.py"), root)
+    assert is_users(str(tmp_path / "lib" / "data.py"), root)
+    assert is_users("<stdin>", root)
+    assert not is_users("<frozen importlib._bootstrap>", root)
+    assert not is_users(str(torch.__file__), root)
+    assert not is_users(linetrace.__file__, str(CHECKOUT))
+    assert not is_users(str(tmp_path) + "-other/train.py", root)
+
+
+def test_steps_left_out_are_not_counted() -> None:
+    seen = observe(signs, 3, mode="lines", left_out=(1,))
+    rows = lines_of(seen)
+    assert rows[at("matmul")]["calls"] == 2
+    kept = (seen.stamps[1] - seen.stamps[0]) + (seen.stamps[3] - seen.stamps[2])
+    total = sum(row["python_s"] + row["operator_s"] for row in rows.values())
+    assert total <= kept * (1 + 1e-6) + 1e-6
+
+
+def test_module_level_code_that_is_already_running(tmp_path: Path) -> None:
+    """The loop of a script without functions was entered long before the slice began."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """\
+            import sys
+            import torch
+            sys.path.insert(0, TESTS)
+            from torch_slice import observe_inline
+
+            x = torch.randn(64, 64)
+            slice_ = observe_inline("lines")
+            slice_.begin()
+            for step in range(3):
+                y = x @ x
+                z = y + 1
+                slice_.step()
+            rows = {row["line"]: row for row in slice_.end()["lines"]}
+            print(rows[10]["calls"], rows[10]["operator_s"] > 0, rows[11]["operator_s"] > 0)
+            """
+        ).replace("TESTS", repr(str(HERE.parent)))
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env=clean_environment(PYTHONPATH=str(CHECKOUT)),
+        check=False,
+    )
+    assert done.stdout.split() == ["3", "True", "True"], done.stderr

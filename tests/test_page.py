@@ -1,0 +1,264 @@
+"""What the page is given: cut tables, series, the call graph, and the parts of a clean step."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+from data_report import build, label, row
+
+from profstack.report.calltree import CallTree, call_tree
+from profstack.report.columns import label_of, unit_of
+from profstack.report.page import composition, finite, prepare
+from profstack.report.series import MOST_POINTS, extremes, step_series
+from profstack.report.tables import (
+    MOST_ROWS,
+    compact,
+    module_records,
+    operators_by_name,
+    page_table,
+    weight,
+)
+from profstack.schema import REPORT
+
+
+def test_every_column_of_the_schema_has_a_heading_without_its_unit() -> None:
+    for table in REPORT.values():
+        for column in table.columns:
+            heading = label_of(table.name, column.name)
+            assert heading
+            assert not heading.endswith(("_s", "_bytes", " bytes")), heading
+            assert unit_of(column.name, column.type) in {
+                "s", "bytes", "flop", "mac", "rate", "count", "plain", "text"
+            }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "unit"),
+    [
+        ("self_s", "s"), ("flop_per_s", "rate"), ("rss_bytes", "bytes"), ("bytes", "bytes"),
+        ("forward_mac", "mac"), ("flop", "flop"), ("calls", "count"), ("line", "plain"),
+    ],
+)  # fmt: skip
+def test_the_unit_is_the_end_of_the_name(column: str, unit: str) -> None:
+    assert unit_of(column) == unit
+
+
+def test_the_page_data_is_json_without_nan_and_keeps_null() -> None:
+    report = build()
+    report["tables"]["steps"][3]["cpu_s"] = float("nan")
+    report["slices"][1]["cpu_s"] = float("inf")
+    page = prepare(report).as_dict()
+    json.dumps(page, allow_nan=False)
+    assert page["slices"][1]["cpu_s"] is None
+    assert page["facts"]["benchmark"]["device_median_s"] is None
+
+
+def test_numbers_keep_six_digits_and_whole_ones_lose_their_fraction() -> None:
+    assert compact(0.00395005323) == 0.00395005
+    assert compact(64.0) == 64
+    assert isinstance(compact(64.0), int)
+    assert compact(float("nan")) is None
+    assert compact(None) is None
+
+
+def test_a_cut_table_holds_the_heaviest_rows_and_says_so() -> None:
+    records = [row("functions", name=str(n), self_s=float(n)) for n in range(MOST_ROWS + 5)]
+    random.Random(1).shuffle(records)
+    table = page_table("functions", records, {}, by=weight("self_s"))
+    self_s = [column.key for column in table.columns].index("self_s")
+    assert len(table.rows) == MOST_ROWS
+    assert min(cells[self_s] for cells in table.rows) == 5
+    assert table.total == MOST_ROWS + 5
+    assert table.left_out is not None
+    assert "2,000 of 2,005" in table.left_out
+    assert "report.json" in table.left_out
+
+
+def test_a_whole_table_says_nothing_about_a_cut() -> None:
+    assert page_table("functions", [row("functions", name="f")], {}).left_out is None
+
+
+def test_empty_columns_carry_their_reason() -> None:
+    columns = prepare(build()).tables["operators"].columns
+    reasons = {column.key: column.reason for column in columns}
+    assert reasons["device_s"] == "this machine has no accelerator"
+    assert reasons["self_s"] is None
+
+
+def test_a_cut_module_tree_keeps_the_parents_of_what_it_keeps() -> None:
+    records = [row("modules", path="Net", depth=0, forward_s=0.001)]
+    for number in range(50):
+        # A parent as light as nothing, and a child heavier than all.
+        records.append(row("modules", path=f"Net.{number}", depth=1, forward_s=0.0))
+        records.append(row("modules", path=f"Net.{number}.a", depth=2, forward_s=float(number)))
+    kept = [record["path"] for record in module_records(records, most=10)]
+    assert "Net.49.a" in kept
+    for path in kept:
+        assert path == "Net" or path.rsplit(".", 1)[0] in kept
+    assert kept == [record["path"] for record in records if record["path"] in kept]
+
+
+def test_operators_are_summed_and_a_sum_with_an_unknown_part_is_unknown() -> None:
+    records = [
+        row("operators", name="mm", shapes="a", self_s=1.0, calls=2.0, calibrated_s=0.5),
+        row("operators", name="mm", shapes="b", self_s=2.0, calls=1.0),
+        row("operators", name="add", shapes="a", self_s=4.0, calls=1.0, calibrated_s=1.0),
+    ]
+    mm, add = operators_by_name(records)
+    assert (mm["self_s"], mm["calls"], mm["shapes"], mm["calibrated_s"]) == (3.0, 3.0, 2, None)
+    assert (add["self_s"], add["calibrated_s"]) == (4.0, 1.0)
+
+
+def test_all_steps_of_a_short_run_are_drawn() -> None:
+    report = build()
+    series = step_series(report["tables"]["steps"], report["slices"], report["benchmark"])
+    assert len(series.points) == series.total == len(report["tables"]["steps"])
+    assert series.left_out is None
+    assert sum(point[7] for point in series.points) == report["benchmark"]["n"]
+
+
+def test_a_long_run_is_thinned_but_keeps_its_slices_flags_and_extremes() -> None:
+    report = build(watched_steps=50_000)
+    steps = report["tables"]["steps"]
+    steps[30_000]["wall_s"] = 9.0
+    series = step_series(steps, report["slices"], report["benchmark"])
+    indices = [point[0] for point in series.points]
+    assert len(indices) <= MOST_POINTS
+    assert indices == sorted(set(indices))
+    assert set(range(56)) <= set(indices), "every step of the planned slices"
+    assert {step["index"] for step in steps if step["flags"]} <= set(indices)
+    assert 30_000 in indices
+    assert next(point for point in series.points if point[0] == 30_000)[8] == 1
+    assert series.left_out is not None
+
+
+def test_extremes_keep_the_least_and_the_largest() -> None:
+    records = [{"v": value} for value in random.Random(2).sample(range(10_000), 10_000)]
+    kept = [record["v"] for record in extremes(records, 100, "v")]
+    assert len(kept) <= 100
+    assert {0, 9_999} <= set(kept)
+
+
+def _function(name: str, self_s: float, total_s: float, calls: float = 1.0) -> dict[str, Any]:
+    return row(
+        "functions", phase="step", file="f.py", line=1, name=name, calls=calls, self_s=self_s,
+        total_s=total_s,
+    )  # fmt: skip
+
+
+def _call(caller: str, callee: str, total_s: float, calls: float = 1.0) -> dict[str, Any]:
+    return row(
+        "calls", caller=f"f.py:1({caller})", callee=f"f.py:1({callee})", calls=calls,
+        total_s=total_s,
+    )  # fmt: skip
+
+
+def _roots(tree: CallTree) -> dict[str, float]:
+    return {tree.functions[number][2]: seconds for number, seconds in tree.roots}
+
+
+def test_the_graph_starts_at_what_nobody_called() -> None:
+    tree = call_tree(
+        [_function("main", 1.0, 3.0), _function("work", 2.0, 2.0)], [_call("main", "work", 2.0)]
+    )
+    assert _roots(tree) == {"main": 3.0}
+
+
+def test_time_that_no_caller_accounts_for_enters_from_outside() -> None:
+    # Frames that were on the stack when the profile began are in no row and call without a name.
+    tree = call_tree(
+        [_function("main", 1.0, 3.0), _function("work", 5.0, 5.0)], [_call("main", "work", 2.0)]
+    )
+    assert _roots(tree) == {"main": 3.0, "work": 3.0}
+
+
+def test_direct_recursion_is_no_cycle_and_counts_once() -> None:
+    tree = call_tree([_function("walk", 2.0, 2.0, 9.0)], [_call("walk", "walk", 1.5, 8.0)])
+    assert tree.cycles == []
+    assert _roots(tree) == {"walk": 2.0}
+
+
+def test_functions_that_call_each_other_are_one_cycle_with_their_own_time() -> None:
+    tree = call_tree(
+        [
+            _function("main", 0.5, 6.5),
+            _function("call", 1.0, 6.0, 3.0),
+            _function("forward", 2.0, 5.5, 2.0),
+            _function("linear", 3.0, 3.0),
+        ],
+        [
+            _call("main", "call", 6.0),
+            _call("call", "forward", 5.5),
+            _call("forward", "call", 5.0),
+            _call("call", "linear", 3.0),
+        ],
+    )
+    names = [{tree.functions[number][2] for number in cycle} for cycle in tree.cycles]
+    assert names == [{"call", "forward"}]
+    assert _roots(tree) == {"main": 6.5}, "the cycle's 6 s are what main called"
+
+
+def test_a_cycle_that_nobody_calls_into_is_an_entry_of_its_own() -> None:
+    tree = call_tree(
+        [_function("even", 1.0, 3.0, 5.0), _function("odd", 2.0, 2.5, 5.0)],
+        [_call("even", "odd", 2.5), _call("odd", "even", 2.0)],
+    )
+    assert _roots(tree) == {"even": 3.0}, "the sum of their own times"
+
+
+def test_a_chain_deeper_than_pythons_stack_is_no_trouble() -> None:
+    names = [f"f{number}" for number in range(1900)]
+    functions = [_function(name, 1.0, float(1900 - at)) for at, name in enumerate(names)]
+    pairs = enumerate(itertools.pairwise(names))
+    calls = [_call(caller, callee, float(1899 - at)) for at, (caller, callee) in pairs]
+    calls.append(_call(names[-1], names[0], 0.5))
+    tree = call_tree(functions, calls)
+    assert [len(cycle) for cycle in tree.cycles] == [1900]
+
+
+def test_the_phases_have_graphs_of_their_own() -> None:
+    report = build()
+    report["tables"]["calls"].append(
+        row("calls", caller=label("main"), callee=label("adam"), total_s=9.0) | {"phase": "startup"}
+    )
+    trees = prepare(report).call_trees
+    assert set(trees) == {"step", "startup"}
+    assert len(trees["startup"].functions) == 1
+    assert trees["startup"].edges == []
+    assert max(edge[3] for edge in trees["step"].edges) < 1.0
+
+
+def test_the_parts_of_a_step_add_up_to_the_calibrated_roots() -> None:
+    report = build()
+    records = report["tables"]["modules"]
+    found = composition(records, report["benchmark"]["median_s"])
+    roots = sum(record["calibrated_s"] for record in records if record["depth"] == 0)
+    assert sum(part.seconds for part in found.parts) == pytest.approx(roots)
+    sides = {(part.name, part.side) for part in found.parts}
+    assert {("Digits", "forward"), ("Digits", "backward"), ("(wait)", "part")} <= sides
+
+
+@pytest.mark.parametrize("change", ["median", "calibrated", "modules"])
+def test_a_step_that_cannot_be_divided_says_why(change: str) -> None:
+    report = build()
+    records, median = report["tables"]["modules"], report["benchmark"]["median_s"]
+    if change == "median":
+        median = None
+    elif change == "modules":
+        records = []
+    else:
+        records[0]["calibrated_s"] = None
+    found = composition(records, median)
+    assert found.parts == []
+    assert found.reason
+
+
+def test_finite_turns_what_is_no_number_into_null() -> None:
+    assert finite({"a": [1.0, float("nan")], 2: (float("-inf"),)}) == {
+        "a": [1.0, None],
+        "2": [None],
+    }

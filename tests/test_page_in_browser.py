@@ -1,0 +1,521 @@
+"""The page as a browser shows it: nothing loaded, nothing broken, and every control at work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_report import HOSTILE, build, hostile, row
+from page_browser import EXECUTABLE, Browser
+
+from profstack.report import html
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(EXECUTABLE is None, reason="there is no Chromium on this machine"),
+]
+
+_NAMES_OF_THE_PROGRAM = (
+    "#run-facts",
+    "#environment",
+    "#warning-list",
+    "#layer-list",
+    "#module-tree",
+    "#operator-table",
+    "#function-table",
+    "#line-files",
+    "#artifact-table",
+)
+Opened = Callable[..., Browser]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests; each opens a page of its own."""
+    with Browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
+    """A function that writes and opens the page of a report; at the end nothing may be broken."""
+
+    def open_page(report: dict[str, Any], **window: Any) -> Browser:
+        path = tmp_path / "report.html"
+        html.write(report, path)
+        browser.open(path, **window)
+        return browser
+
+    yield open_page
+    assert browser.errors() == []
+    assert browser.requests() == []
+    assert browser.evaluate("document.querySelectorAll('.broken:not(noscript *)').length") == 0
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    """The text of every element a selector finds."""
+    found = browser.evaluate(
+        f"[...document.querySelectorAll({selector!r})].map(one => one.textContent)"
+    )
+    assert isinstance(found, list)
+    return found
+
+
+def count(browser: Browser, selector: str) -> int:
+    return len(texts(browser, selector))
+
+
+def choose(browser: Browser, box: str, text: str) -> None:
+    """Press the button with this text."""
+    browser.evaluate(
+        f"[...document.querySelectorAll({box!r} + ' button')]"
+        f".find(one => one.textContent === {text!r}).click()"
+    )
+    browser.settle()
+
+
+def nested_data(size: int) -> dict[str, Any]:
+    """A report with many rows in every table."""
+    report = build(watched_steps=3_000)
+    tables = report["tables"]
+    for number in range(size):
+        tables["functions"].append(
+            row("functions", phase="step", file=f"f{number % 9}.py", line=number, name=f"f{number}",
+                calls=1.0, self_s=1e-6 * number, total_s=1e-6 * number)
+        )  # fmt: skip
+        tables["operators"].append(
+            row("operators", name=f"aten::op{number}", shapes="[]", calls=1.0, self_s=1e-7 * number)
+        )
+    return report
+
+
+def test_the_page_shows_what_was_run_and_the_clean_step(opened: Opened) -> None:
+    page = opened(build())
+    assert texts(page, "#script") == ["train.py"]
+    assert "exit code 0" in texts(page, "#status")[0]
+    main = texts(page, ".card.main")[0]
+    assert "4.01 ms" in main
+    assert "95 % interval" in main
+    whole = texts(page, "main")[0]
+    for said in ("Optimizer.step", "AMD EPYC 7763", "Only 32 clean steps", "--epochs 3"):
+        assert said in whole
+
+
+def test_facts_that_are_not_there_are_named_and_sizes_have_units(opened: Opened) -> None:
+    report = build()
+    report["environment"] |= {"memory_bytes": 2**34, "cuda": None, "variables_set": []}
+    report["benchmark"]["drift"] = -0.031
+    page = opened(report)
+    environment = texts(page, "#environment")[0]
+    assert "16.0 GiB" in environment
+    assert "None, or not found: gpu, cuda, variables set." in environment
+    assert "−3.1 %" in texts(page, "#benchmark-more")[0]
+
+
+def test_sections_without_content_are_not_there(opened: Opened) -> None:
+    page = opened(build())
+    for absent in ("findings", "more", "verdict"):
+        assert count(page, f"#{absent}") == 0
+        assert count(page, f"nav a[href='#{absent}']") == 0
+
+
+def test_findings_and_a_verdict_are_shown_when_they_are_there(opened: Opened) -> None:
+    report = build()
+    report["verdict"] = {"slug": "launch", "sentence": "Launch-bound.", "evidence": ["row 1"]}
+    report["findings"] = [
+        {
+            "slug": "sync", "title": "A copy waits", "severity": "high", "gain_s": 0.001,
+            "gain_is": "estimated", "file": "train.py", "line": 66, "module": None, "layers": [],
+            "evidence": [{"operator": "aten::item", "calls": 3}], "advice": "Log less often.",
+        }
+    ]  # fmt: skip
+    page = opened(report)
+    assert "Launch-bound." in texts(page, "#verdict")[0]
+    finding = texts(page, "#finding-list")[0]
+    for said in (
+        "A copy waits",
+        "1.00 ms",
+        "train.py:66",
+        "Log less often.",
+        "operator aten::item",
+    ):
+        assert said in finding
+
+
+@pytest.mark.parametrize("d3", [True, False])
+@pytest.mark.parametrize("size", [(1400, 900), (400, 800)])
+def test_the_page_fits_its_window(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], d3: bool
+) -> None:
+    if not d3:
+        monkeypatch.setattr(html, "_d3", lambda: None)
+    page = opened(build(), width=size[0], height=size[1])
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_without_d3_tables_work_and_the_charts_say_what_is_missing(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html, "_d3", lambda: None)
+    page = opened(build())
+    assert "install snakeviz" in texts(page, "#steps-chart")[0]
+    assert "install snakeviz" in texts(page, "#call-chart")[0]
+    assert count(page, "#function-table tbody tr") > 10
+
+
+def test_each_step_is_a_mark_and_flags_show(opened: Opened) -> None:
+    report = build()
+    page = opened(report)
+    assert count(page, "#steps-chart .mark") == len(report["tables"]["steps"])
+    assert count(page, "#steps-chart .flagged") == 2
+    assert count(page, "#steps-chart .median") == 1
+    before = page.evaluate("document.querySelector('#steps-chart .flagged').getAttribute('d')")
+    choose(page, "#steps-tools", "linear")
+    after = page.evaluate("document.querySelector('#steps-chart .flagged').getAttribute('d')")
+    assert before != after
+
+
+def test_the_legend_hides_a_kind_of_slice(opened: Opened) -> None:
+    page = opened(build())
+    before = count(page, "#steps-chart .mark")
+    choose(page, "#steps-legend", "torch")
+    assert count(page, "#steps-chart .mark") == before - 6
+    choose(page, "#steps-legend", "torch")
+    assert count(page, "#steps-chart .mark") == before
+
+
+def test_a_layer_says_what_became_of_it(opened: Opened) -> None:
+    page = opened(build())
+    cprofile, torch, memory = texts(page, ".layer")
+    assert "not distinguishable from 1.00" in cprofile
+    assert "not distinguishable" not in torch
+    assert "torch/trace.json.gz" in torch
+    assert "too few steps" in memory
+    assert "profstack run --layers memory train.py" in memory
+    assert "growth of the resident set, line by line" in memory
+
+
+def test_every_slice_is_on_the_time_line(opened: Opened) -> None:
+    report = build()
+    page = opened(report)
+    assert count(page, "#timeline .slice") == len(report["slices"])
+    choose(page, "#timeline-tools", "equal widths")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('#timeline .slice')].map(one => +one.getAttribute('width'))"
+    )
+    assert max(widths) - min(widths) < 1
+
+
+def column(browser: Browser, box: str, number: int) -> list[str]:
+    return texts(browser, f"{box} tbody tr td:nth-child({number})")
+
+
+def test_tables_sort_both_ways_by_value_not_by_text(opened: Opened) -> None:
+    page = opened(build())
+    self_s = column(page, "#function-table", 2)
+    assert self_s[:2] == ["1.92 ms", "700 µs"]
+    assert self_s[-1] == "20.0 µs"
+    page.click("#function-table th button", 1)
+    assert column(page, "#function-table", 2) == self_s[::-1]
+    pressed = "document.querySelectorAll('#function-table th')[1].getAttribute('aria-sort')"
+    assert page.evaluate(pressed) == "ascending"
+
+
+def test_tables_are_searched_over_all_rows(opened: Opened) -> None:
+    page = opened(nested_data(300))
+    assert count(page, "#function-table tbody tr") == 20
+    page.type("#function-table input[type=search]", "F299")
+    assert [name.strip() for name in column(page, "#function-table", 1)] == ["f299"]
+    assert texts(page, "#function-table .count") == ["1 of 318 rows"]
+    page.type("#function-table input[type=search]", "nothing is called this")
+    assert count(page, "#function-table tbody tr") == 0
+
+
+def test_more_rows_are_shown_on_demand(opened: Opened) -> None:
+    page = opened(nested_data(300))
+    page.click("#function-table .more button", 1)
+    assert count(page, "#function-table tbody tr") == 317
+
+
+def test_what_was_left_out_is_said(opened: Opened) -> None:
+    page = opened(nested_data(2_500))
+    said = texts(page, "#function-table .left-out")
+    assert "2,000 of 2,518 rows" in said[0]
+    assert "recording.sqlite" in said[0]
+
+
+def test_null_is_a_dash_with_its_reason(opened: Opened) -> None:
+    page = opened(build())
+    note = texts(page, "#module-tree .empty-note")[0]
+    assert "device peak: this machine has no accelerator" in note
+    assert "FLOP/s: no layer of this run counts" in note
+    page.click("#module-tree .empty-note input")
+    titles = page.evaluate(
+        "[...document.querySelectorAll('#module-tree td .none')].map(one => one.title)"
+    )
+    assert "this machine has no accelerator" in titles
+    assert "no layer of this run counts floating-point operations" in titles
+    dashes = set(texts(page, "#module-tree td .none"))
+    assert dashes == {"–"}
+
+
+def test_the_module_tree_folds_and_puts_parts_last(opened: Opened) -> None:
+    page = opened(build())
+    rows = column(page, "#module-tree", 1)
+    assert "(wait)" in rows[10]
+    choose(page, "#module-tree", "roots")
+    assert count(page, "#module-tree tbody tr") == 7
+    page.click("#module-tree button.twig")
+    assert count(page, "#module-tree tbody tr") == 9
+    page.click("#module-tree th button", 1)
+    sorted_rows = column(page, "#module-tree", 1)
+    assert "Digits" in sorted_rows[0]
+    assert "(" in sorted_rows[-1]
+    assert "(optimizer)" in sorted_rows[3]
+
+
+def test_the_module_tree_is_searched_with_its_ancestors(opened: Opened) -> None:
+    page = opened(build())
+    choose(page, "#module-tree", "roots")
+    page.type("#module-tree input[type=search]", "dropout")
+    shown = [text.strip("▾▸") for text in column(page, "#module-tree", 1)]
+    assert shown == ["Digits = model", "classifier", "1"]
+
+
+def test_the_residual_is_a_row_of_its_own(opened: Opened) -> None:
+    report = build()
+    report["tables"]["modules"][-1]["calibrated_s"] = -0.0001
+    page = opened(report)
+    (residual,) = (
+        text for text in texts(page, "#module-tree tbody tr") if "(not attributed)" in text
+    )
+    assert "−100 µs" in residual
+    assert "−100 µs" in texts(page, "#composition")[0]
+
+
+def frames(browser: Browser) -> int:
+    return count(browser, "#call-chart .frame")
+
+
+def frame_labels(browser: Browser) -> list[str]:
+    found = browser.evaluate(
+        "[...document.querySelectorAll('#call-chart .frame')].map(one => one.ariaLabel)"
+    )
+    assert isinstance(found, list)
+    return found
+
+
+def test_the_icicle_reacts_to_depth_and_cutoff(opened: Opened) -> None:
+    page = opened(build())
+    whole = frames(page)
+    assert whole > 12
+    page.type("#call-depth", "2")
+    assert 1 < frames(page) < whole
+    assert count(page, "#call-chart rect") == frames(page)
+    page.type("#call-depth", "30")
+    assert frames(page) == whole
+    page.evaluate(
+        "(() => { const box = document.querySelector('#call-tools select'); box.value = '0.05';"
+        " box.dispatchEvent(new Event('change')); })()"
+    )
+    page.settle()
+    assert 1 < frames(page) < whole
+
+
+def test_the_sunburst_draws_the_same_frames(opened: Opened) -> None:
+    page = opened(build())
+    whole = frames(page)
+    choose(page, "#call-tools", "sunburst")
+    assert count(page, "#call-chart path.frame") == whole
+    arcs = page.evaluate(
+        "[...document.querySelectorAll('path.frame')].map(a => a.getAttribute('d'))"
+    )
+    assert all(arc and "NaN" not in arc for arc in arcs)
+    page.type("#call-depth", "1")
+    assert frames(page) < whole
+
+
+def test_a_child_is_never_wider_than_its_parent_and_never_leaves_it(opened: Opened) -> None:
+    page = opened(build())
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('#call-chart rect')].map(r => "
+        "['x', 'y', 'width'].map(name => +r.getAttribute(name)))"
+    )
+    for x, y, width in boxes:
+        if y:
+            assert any(
+                above_y < y and above_x <= x + 1 and x + width <= above_x + above_width + 1
+                for above_x, above_y, above_width in boxes
+            )
+
+
+def test_a_click_zooms_and_the_path_leads_back(opened: Opened) -> None:
+    page = opened(build())
+    whole = frames(page)
+    labels = frame_labels(page)
+    assert labels[1] == "main, 4.86 ms"
+    adam = next(at for at, text in enumerate(labels) if text.startswith("Adam.step"))
+    page.click("#call-chart .frame", adam)
+    assert frames(page) == 2
+    assert texts(page, "#call-path")[0] == "all functions › main › Adam.step"
+    choose(page, "#call-path", "all functions")
+    assert frames(page) == whole
+
+
+def test_functions_that_call_each_other_are_one_frame(opened: Opened) -> None:
+    page = opened(build())
+    labels = frame_labels(page)
+    assert "⟲ _call_impl and 2 more, 1.48 ms" in labels
+    assert "Conv2d.forward, 730 µs" in labels
+    assert "A profile knows callers and callees, not paths" in texts(page, "#call-note")[0]
+
+
+def test_keys_move_and_zoom_in_the_icicle(opened: Opened) -> None:
+    page = opened(build())
+    page.evaluate("document.querySelector('#call-chart .frame').focus()")
+    page.key("ArrowDown")
+    page.key("ArrowDown")
+    page.key("ArrowRight")
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith("⟲ _call_impl")
+    page.key("Enter")
+    assert texts(page, "#call-path")[0].endswith("⟲ _call_impl and 2 more")
+
+
+def test_a_function_of_the_table_becomes_the_root(opened: Opened) -> None:
+    page = opened(build())
+    choose(page, "#function-table", "batches")
+    assert texts(page, "#call-path")[0] == "all functions › batches"
+    page.type("input[list=function-names]", "Tensor.backward  torch/_tensor.py:576")
+    assert texts(page, "#call-path")[0] == "all functions › Tensor.backward"
+
+
+def test_the_start_up_has_a_graph_of_its_own(opened: Opened) -> None:
+    page = opened(build())
+    choose(page, "#call-tools", "start-up")
+    assert frames(page) == 2
+
+
+def test_a_large_graph_is_bounded(opened: Opened) -> None:
+    report = build()
+    calls, functions = report["tables"]["calls"], report["tables"]["functions"]
+    # A ladder: two functions on each level, both called by both above: 2^40 paths.
+    for level in range(40):
+        for side in "ab":
+            functions.append(
+                row("functions", phase="step", file="l.py", line=level, name=f"{side}{level}",
+                    calls=1.0, self_s=0.0, total_s=0.5)
+            )  # fmt: skip
+            for above in "ab":
+                if level:
+                    calls.append(
+                        row("calls", caller=f"l.py:{level - 1}({above}{level - 1})", calls=1.0,
+                            callee=f"l.py:{level}({side}{level})", total_s=0.25) | {"phase": "step"}
+                    )  # fmt: skip
+    page = opened(report)
+    page.type("#call-depth", "40")
+    page.evaluate(
+        "(() => { const box = document.querySelector('#call-tools select'); box.value = '0';"
+        " box.dispatchEvent(new Event('change')); })()"
+    )
+    page.settle()
+    assert 1000 < frames(page) < 8000
+    assert "raise the cutoff" in texts(page, "#call-note")[0]
+
+
+def test_lines_stand_by_file_and_are_searched(opened: Opened) -> None:
+    page = opened(build())
+    assert [text.split(" ")[0] for text in texts(page, "#line-files summary")] == [
+        "train.py", "augment.py"
+    ]  # fmt: skip
+    page.type("#line-tools input", "loss.backward")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('.listing tbody tr')].filter(r => !r.hidden)"
+        ".map(r => r.lastChild.textContent)"
+    )
+    assert shown == ["        loss.backward()"]
+
+
+def test_memory_is_drawn_and_says_what_it_has_not(opened: Opened) -> None:
+    page = opened(build())
+    assert count(page, "#memory-chart .line") == 1
+    titles = page.evaluate(
+        "[...document.querySelectorAll('#memory-legend .none')].map(one => one.title)"
+    )
+    assert titles == ["this machine has no accelerator"] * 2
+
+
+def test_names_of_the_program_show_as_text(opened: Opened) -> None:
+    page = opened(hostile())
+    assert page.evaluate("window.broken") is None
+    assert count(page, "main img") == 0
+    assert texts(page, "#script") == [HOSTILE]
+    for box in _NAMES_OF_THE_PROGRAM:
+        assert HOSTILE in texts(page, box)[0], box
+    hrefs = page.evaluate("[...document.querySelectorAll('a.file')].map(one => one.href)")
+    assert hrefs
+    assert all(href.startswith("file:///") for href in hrefs)
+    choose(page, "#call-tools", "sunburst")
+    assert page.evaluate("window.broken") is None
+
+
+def test_a_page_of_a_run_that_saw_nothing_still_stands(opened: Opened) -> None:
+    report = build()
+    report["benchmark"] = dict.fromkeys(report["benchmark"]) | {"warnings": [], "n": 0}
+    report |= {"slices": [], "probe_effect": [], "layers": [], "warnings": [], "status": "failed"}
+    for name in report["tables"]:
+        report["tables"][name] = []
+    page = opened(report)
+    assert "no clean step was measured" in page.evaluate(
+        "document.querySelector('.card.main .none').title"
+    )
+    assert "No step was found" in texts(page, "#steps")[0]
+    assert count(page, "#modules") == 0
+
+
+def test_terms_lead_to_the_glossary(opened: Opened) -> None:
+    page = opened(build())
+    missing = page.evaluate(
+        "[...document.querySelectorAll('a.term')].filter(one => "
+        "!document.querySelector(one.getAttribute('href'))).map(one => one.href)"
+    )
+    assert missing == []
+    assert count(page, "a.term") > 10
+
+
+def test_light_and_dark_follow_the_system_and_the_button(opened: Opened) -> None:
+    page = opened(build(), dark=True)
+    theme = "document.documentElement.dataset.theme"
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(theme) == "dark"
+    dark = page.evaluate(ground)
+    page.click("#theme")
+    assert page.evaluate(theme) == "light"
+    assert page.evaluate(ground) != dark
+    page.evaluate("localStorage.clear()")
+
+
+def test_text_is_readable_on_its_ground(opened: Opened) -> None:
+    for dark in (False, True):
+        page = opened(build(), dark=dark)
+        colours = page.evaluate(
+            "['--text', '--soft', '--accent', '--good', '--fair', '--bad', '--ground'].map(name => "
+            "getComputedStyle(document.documentElement).getPropertyValue(name).trim())"
+        )
+        ground = luminance(colours[-1])
+        for colour in colours[:-1]:
+            bright, dim = sorted((luminance(colour), ground), reverse=True)
+            assert (bright + 0.05) / (dim + 0.05) >= 4.5, colour
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a #rrggbb colour, as contrast is defined for text on the web."""
+    assert re.fullmatch(r"#[0-9a-f]{6}", colour)
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

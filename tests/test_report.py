@@ -1,0 +1,260 @@
+"""report.json, its schema, the terminal summary, and the page as a file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it ships no types
+import pytest
+from data_report import HOSTILE, build, hostile
+
+from profstack.errors import RecordingError
+from profstack.report import html, jsonfile, rows, text
+from profstack.schema import REPORT, SCHEMA_VERSION
+
+_TYPES = {
+    "TEXT": ["string", "null"],
+    "INTEGER": ["integer", "null"],
+    "REAL": ["number", "null"],
+    "JSON": ["array", "null"],
+}
+# What rows hold besides the columns of their table.
+_EXTRA = {"steps": {"flags"}, "calls": {"phase"}}
+
+
+def test_the_json_schema_is_in_step_with_the_tables() -> None:
+    schema = jsonfile.schema()
+    tables = schema["properties"]["tables"]["properties"]
+    assert schema["properties"]["schema_version"]["const"] == SCHEMA_VERSION
+    assert set(tables) == set(REPORT)
+    for name, table in REPORT.items():
+        items = tables[name]["items"]
+        assert items["additionalProperties"] is False
+        assert items["required"] == list(table.names)
+        assert set(items["properties"]) - set(table.names) == _EXTRA.get(name, set())
+        for column in table.columns:
+            said = items["properties"][column.name]
+            assert said == {"type": _TYPES[column.type], "description": column.meaning}
+
+
+def test_the_schema_itself_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(jsonfile.schema())
+
+
+@pytest.mark.parametrize("make", [build, hostile])
+def test_the_report_keeps_to_the_schema(make: Callable[[], dict[str, Any]]) -> None:
+    jsonschema.validate(json.loads(jsonfile.text(make())), jsonfile.schema())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda report: report["tables"]["modules"][0].pop("self_s"),
+        lambda report: report["tables"]["modules"][0].update(surprise=1),
+        lambda report: report.update(status="fine"),
+        lambda report: report["layers"][0].update(status="ok"),
+        lambda report: report.pop("warnings"),
+        lambda report: report["benchmark"].update(median_s="4 ms"),
+    ],
+)
+def test_the_schema_refuses_what_is_not_agreed(spoil: Callable[[dict[str, Any]], object]) -> None:
+    report = build()
+    spoil(report)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(report, jsonfile.schema())
+
+
+def test_json_holds_everything_with_one_row_per_line(tmp_path: Path) -> None:
+    report = build()
+    path = tmp_path / "report.json"
+    jsonfile.write(report, path)
+    written = path.read_text(encoding="utf-8")
+    assert json.loads(written) == report
+    assert len(written.splitlines()) > sum(len(table) for table in report["tables"].values())
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    report = build()
+    report["benchmark"]["drift"] = float("nan")
+    path = tmp_path / "report.json"
+    jsonfile.write(report, path)
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["benchmark"]["drift"] is None
+
+
+def test_files_are_replaced_whole_and_are_readable_by_others(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    jsonfile.write(build(), path)
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["plain", "report.json"]
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="cannot be written"):
+        html.write(build(), tmp_path / "no" / "page.html")
+
+
+def test_the_summary_fits_80_columns_without_colour() -> None:
+    printed = text.summary(build(), width=80, colour=False)
+    assert "\x1b" not in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+    assert "clean step: 4.01 ms" in printed
+    assert "95 % interval" in printed
+    assert "not distinguishable from 1.00" in printed
+    assert "profstack run --layers memory train.py" in printed
+    assert "(not attributed)" in printed
+    assert "warning: " in printed
+
+
+def test_the_summary_has_colour_when_asked() -> None:
+    assert "\x1b[" in text.summary(build(), width=100, colour=True)
+
+
+@pytest.mark.parametrize("width", [1, 40, 60, 200])
+def test_the_summary_survives_any_width(width: int) -> None:
+    printed = text.summary(build(), width=width, colour=False)
+    assert max(len(line) for line in printed.splitlines()) <= max(width, 40)
+
+
+def test_numbers_of_the_summary_are_never_cut_at_80_columns() -> None:
+    report = build()
+    for record in report["tables"]["functions"]:
+        record["name"] = "a_function_with_a_name_much_longer_than_any_terminal_is_wide_" * 2
+    for record in report["tables"]["modules"]:
+        record["path"] = record["path"].replace("Digits", "DigitsWithAVeryLongClassName" * 3)
+    for record in report["tables"]["operators"]:
+        record["name"] *= 4
+    printed = text.summary(report, width=80, colour=False)
+    assert "1.92 ms" in printed
+    assert not re.search(r"\d…|\d\.…| …$", printed, re.MULTILINE)
+
+
+def test_a_run_without_a_step_has_a_summary() -> None:
+    report = build()
+    report["benchmark"] = dict.fromkeys(report["benchmark"]) | {"warnings": [], "n": 0}
+    report["probe_effect"] = []
+    report["step"]["count"] = 0
+    for name in report["tables"]:
+        report["tables"][name] = []
+    printed = text.summary(report, width=80, colour=False)
+    assert "clean step: not measured" in printed
+    assert "0 steps" in printed
+    html.render(report)
+
+
+def test_names_cannot_drive_the_terminal() -> None:
+    report = build()
+    evil = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\udc80"
+    report["script"] = evil
+    report["tables"]["modules"][2]["path"] = evil
+    report["tables"]["functions"][0]["name"] = evil
+    report["tables"]["operators"][0]["name"] = evil
+    report["warnings"][0]["text"] = evil
+    report["layers"][2]["reason"] = evil
+    printed = text.summary(report, width=80, colour=False)
+    printed += text.table_text(
+        REPORT["functions"], report["tables"]["functions"], width=80, colour=False
+    )
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+    assert "[bold red]x[/]" in printed, "brackets are text, no markup"
+    printed.encode("utf-8")
+
+
+def test_a_table_as_text_has_units_and_no_empty_columns() -> None:
+    records = build()["tables"]["operators"]
+    printed = text.table_text(REPORT["operators"], records, width=120, colour=False)
+    assert "410 µs" in printed
+    assert "device" not in printed
+
+
+def test_rows_as_csv_json_and_markdown_hold_plain_values() -> None:
+    table, records = REPORT["operators"], build()["tables"]["operators"]
+    records[0]["name"] = "a|b<c"
+    assert json.loads(rows.as_json(table, records)) == records
+    header, first, *_ = rows.as_csv(table, records).splitlines()
+    assert header.split(",") == list(table.names)
+    assert repr(records[0]["self_s"]) in first
+    assert "None" not in first
+    lines = rows.as_markdown(table, records).splitlines()
+    assert lines[2].startswith("| a\\|b&lt;c |")
+    assert len(lines) == len(records) + 2
+
+
+def test_rows_are_ordered_with_the_unknown_last_either_way() -> None:
+    records: list[dict[str, Any]] = [{"v": 1.0}, {"v": None}, {"v": 3.0}]
+    assert [r["v"] for r in rows.in_order(records, "v", falling=True)] == [3.0, 1.0, None]
+    assert [r["v"] for r in rows.in_order(records, "v", falling=False)] == [1.0, 3.0, None]
+
+
+def test_hostile_names_are_data_and_never_markup() -> None:
+    page = html.render(hostile())
+    assert HOSTILE not in page
+    assert "<img" not in page
+    assert page.count("</script>") == 4, "early script, data, d3, page"
+    data = re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert HOSTILE in json.loads(data[1])["facts"]["argv"]
+
+
+def test_the_page_names_nothing_outside_itself() -> None:
+    page = html.render(build())
+    without_d3 = re.sub(r"<script>/\* d3.*?</script>", "", page, flags=re.DOTALL)
+    # The namespace of SVG is a name, no address that is loaded.
+    found = set(re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s\"'<]*", without_d3))
+    assert found <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(?:link|img|script)[^>]+(?:src|href)=\"(?!data:)", without_d3)
+
+
+def test_the_policy_allows_only_the_scripts_of_the_page() -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html.render(build()))
+    assert policy is not None
+    assert "default-src &#39;none&#39;" in policy[1]
+    assert policy[1].count("sha256-") == 3
+    assert "script-src &#39;unsafe" not in policy[1]
+
+
+def test_the_page_stays_small_for_a_large_run() -> None:
+    report = build(watched_steps=20_000)
+    function = report["tables"]["functions"][0]
+    report["tables"]["functions"] = [
+        copy.copy(function) | {"name": f"function_{number}"} for number in range(30_000)
+    ]
+    assert len(html.render(report)) < 2_500_000
+
+
+def test_lone_surrogates_do_not_stop_the_page(tmp_path: Path) -> None:
+    report = build()
+    report["script"] = "caf\udce9.py"
+    report["argv"] = ["caf\udce9.py"]
+    html.write(report, tmp_path / "report.html")
+    jsonfile.write(report, tmp_path / "report.json")
+    (tmp_path / "report.html").read_bytes().decode("utf-8")
+
+
+def test_links_lead_from_the_page_to_the_recording(tmp_path: Path) -> None:
+    recording = tmp_path / "runs" / "train-0001"
+    recording.mkdir(parents=True)
+    html.write(build(), tmp_path / "page.html", recording=recording)
+    assert '"base":"runs/train-0001"' in (tmp_path / "page.html").read_text()
+    html.write(build(), recording / "report.html")
+    assert '"base":""' in (recording / "report.html").read_text()
+
+
+def test_the_page_is_made_without_torch_and_without_pandas() -> None:
+    program = (
+        "import sys, profstack.report.html, profstack.report.text, profstack.report.jsonfile\n"
+        "heavy = {'torch', 'pandas', 'numpy', 'profstack.wrappers'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

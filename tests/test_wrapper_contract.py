@@ -1,0 +1,457 @@
+"""The contract of design section 6, over every wrapper there is and every mode it has."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from profstack import linetrace, registry
+from profstack.regions import ModuleNames
+from profstack.schema import RECORDED
+from profstack.torch_hooks import DISCOVER, RANGES, TorchHooks
+from profstack.wrapper import Captured, Description, SliceContext, Wrapper
+
+CASES = [(name, mode) for name in registry.BUILT_IN for mode in registry.load(name).modes]
+NAMES = list(registry.BUILT_IN)
+HEADINGS = ("Measures:", "Does not measure:", "Usual slowdown:", "Conflicts:")
+
+
+class Sink:
+    """Told of everything, says nothing."""
+
+    waiting = False
+    follows_calls = True
+    follows_backward = True
+    first_activity = call_started = call_ended = "".format
+    backward_started = backward_ended = optimizer_started = optimizer_ended = "".format
+    generate_started = generate_ended = "".format
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch_is_warm() -> None:
+    """The first step of a process imports half of torch, which changes filters and environment."""
+    steps_of(Net(), 1)()
+
+
+@pytest.fixture(autouse=True)
+def _script_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(linetrace, "script_folder", lambda: str(Path(__file__).parent))
+    tracer, profiler = sys.gettrace(), sys.getprofile()
+    sys.settrace(None)
+    sys.setprofile(None)
+    torch.manual_seed(0)
+    yield
+    sys.setprofile(profiler)
+    sys.settrace(tracer)
+
+
+@pytest.fixture
+def hooks() -> Iterator[TorchHooks]:
+    made = TorchHooks(torch, Sink(), ModuleNames())
+    made.install()
+    made.set_mode(DISCOVER)
+    yield made
+    made.remove()
+
+
+def armed() -> dict[str, Any]:
+    """Whatever a wrapper may switch on or replace in this process."""
+    return {
+        "profile": sys.getprofile(),
+        "trace": sys.gettrace(),
+        "thread profile": threading.getprofile() if sys.version_info >= (3, 10) else None,
+        "torch profiler": torch._C._autograd._profiler_enabled(),
+        "monitoring": [sys.monitoring.get_tool(number) for number in range(6)]
+        if sys.version_info >= (3, 12)
+        else None,
+        "environment": dict(os.environ),
+        "profiler names": {
+            name: value
+            for name, value in vars(torch.autograd.profiler).items()
+            if inspect.isfunction(value) or inspect.isbuiltin(value)
+        },
+        "cProfile": dict(vars(__import__("cProfile").Profile)),
+        "call": nn.Module.__call__,
+        "functions": (torch.autograd.backward, torch.autograd.grad, nn.functional.relu),
+        "filters": list(warnings.filters),
+        "threads": {thread.name for thread in threading.enumerate()},
+        "default dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "frame": (sys._getframe().f_back.f_trace, sys._getframe().f_back.f_trace_lines),  # type: ignore[union-attr]
+    }
+
+
+def make(name: str) -> Wrapper:
+    return registry.load(name)()
+
+
+def steps_of(net: nn.Module, count: int) -> Callable[[], list[float]]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def run() -> list[float]:
+        stamps = [time.perf_counter()]
+        for _ in range(count):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            stamps.append(time.perf_counter())
+        return stamps
+
+    return run
+
+
+def observe(
+    wrapper: Wrapper, mode: str, folder: Path, hooks: TorchHooks, index: int = 0, steps: int = 2
+) -> Captured:
+    run = steps_of(Net(), steps)
+    run()
+    hooks.set_mode(RANGES)
+    assert wrapper.busy_reason(mode) is None
+    folder.mkdir(exist_ok=True)
+    wrapper.start(SliceContext(index, mode, steps, folder))
+    try:
+        stamps = run()
+    finally:
+        wrapper.stop()
+    return wrapper.take(stamps, hooks.names.by_number())
+
+
+def check(taken: Captured, folder: Path, index: int) -> None:
+    """What was handed over fits the tables, has sane figures, and its files are there."""
+    for table, records in taken.frames.items():
+        rows = RECORDED[table].rows(records)
+        names = RECORDED[table].names
+        for row in rows:
+            values = dict(zip(names, row, strict=True))
+            assert values["slice"] == index
+            for column, value in values.items():
+                if value is None:
+                    continue
+                assert type(value) in (int, float, str) or float(value) == value, (table, column)
+                if column.endswith(("_s", "calls")):
+                    assert value >= 0, (table, column, values)
+    for artifact in taken.artifacts:
+        assert artifact.path.is_relative_to(folder)
+        assert artifact.path.stat().st_size > 0
+        assert artifact.opens_in
+    for slug, text in taken.notes:
+        assert re.fullmatch(r"[a-z-]+", slug)
+        assert text
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_slice_is_captured_and_nothing_is_left(
+    name: str, mode: str, tmp_path: Path, hooks: TorchHooks
+) -> None:
+    hooks.set_mode(RANGES)
+    before = armed()
+    wrapper = make(name)
+    taken = observe(wrapper, mode, tmp_path / name, hooks)
+    assert any(taken.frames.values())
+    check(taken, tmp_path / name, 0)
+    wrapper.finish(tmp_path / name)
+    wrapper.close()
+    wrapper.close()
+    assert armed() == before
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_used_twice_gives_the_same_counts_again(
+    name: str, mode: str, tmp_path: Path, hooks: TorchHooks
+) -> None:
+    wrapper = make(name)
+    found = []
+    for index in range(2):
+        taken = observe(wrapper, mode, tmp_path / name, hooks, index)
+        check(taken, tmp_path / name, index)
+        found.append(
+            {
+                table: sorted(row.get("calls") or 0 for row in rows)
+                for table, rows in taken.frames.items()
+            }
+        )
+    wrapper.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_empty_slice_is_no_error(name: str, mode: str, tmp_path: Path) -> None:
+    wrapper = make(name)
+    before = armed()
+    wrapper.start(SliceContext(0, mode, 1, tmp_path))
+    now = time.perf_counter()
+    wrapper.stop()
+    taken = wrapper.take([now, now + 1e-6], {})
+    check(taken, tmp_path, 0)
+    assert any(taken.frames.values()) or taken.notes
+    # A wrapper may watch until it is closed for tools of the script's; that stood before, too.
+    assert armed() == before
+    wrapper.close()
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_error_of_the_workload_is_its_own(
+    name: str, mode: str, tmp_path: Path, hooks: TorchHooks
+) -> None:
+    before = armed()
+    wrapper = make(name)
+    error = KeyError("the script's own")
+
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    net = Fails()
+    wrapper.start(SliceContext(0, mode, 3, tmp_path))
+    begun = time.perf_counter()
+    with pytest.raises(KeyError) as caught:
+        net(torch.ones(2, 4))
+    stamps = [begun, time.perf_counter()]
+    wrapper.stop()
+    assert caught.value is error
+    check(wrapper.take(stamps, hooks.names.by_number()), tmp_path, 0)
+    wrapper.close()
+    assert armed() == before
+    # And it goes on working.
+    again = make(name)
+    assert any(observe(again, mode, tmp_path, hooks).frames.values())
+    again.close()
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_stopping_and_taking_twice_is_harmless(name: str, mode: str, tmp_path: Path) -> None:
+    before = armed()
+    wrapper = make(name)
+    wrapper.stop()
+    wrapper.start(SliceContext(0, mode, 1, tmp_path))
+    wrapper.stop()
+    wrapper.stop()
+    wrapper.take([0.0, 1.0], {})
+    again = wrapper.take([0.0, 1.0], {})
+    assert not any(again.frames.values())
+    wrapper.abandon()
+    wrapper.close()
+    assert armed() == before
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_abandoned_slice_leaves_nothing_and_writes_nothing(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    before = armed()
+    wrapper = make(name)
+    wrapper.start(SliceContext(0, mode, 1, tmp_path))
+    torch.ones(2) + 1
+    wrapper.abandon()
+    wrapper.close()
+    assert armed() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_results_and_random_numbers_are_untouched(
+    name: str, mode: str, tmp_path: Path, hooks: TorchHooks
+) -> None:
+    def run() -> tuple[Any, ...]:
+        torch.manual_seed(3)
+        net = Net()
+        out = net(torch.rand(2, 4))
+        out.sum().backward()
+        gradient = net.linear.weight.grad
+        assert gradient is not None
+        return out.tolist(), gradient.tolist(), torch.random.get_rng_state().tolist()
+
+    plain = run()
+    wrapper = make(name)
+    wrapper.start(SliceContext(0, mode, 1, tmp_path))
+    try:
+        observed = run()
+    finally:
+        wrapper.stop()
+        wrapper.close()
+    assert observed == plain
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrapper_says_what_it_is(name: str) -> None:
+    kind = registry.load(name)
+    assert kind.name == name
+    assert kind.occupies
+    assert kind.modes
+    assert kind.unavailable_reason() is None
+    assert kind.version()
+    made = kind()
+    assert made.step_limit() is None or made.step_limit() > 0  # type: ignore[operator]
+    made.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_description_says_what_the_file_says(name: str) -> None:
+    """The page shows the description; the file opens with the same, perhaps at more length."""
+    description = registry.load(name).description
+    module = sys.modules[registry.load(name).__module__]
+    text = ast.get_docstring(ast.parse(inspect.getsource(module))) or ""
+    assert [heading for heading in HEADINGS if f"\n{heading}" in text] == list(HEADINGS)
+    sections = _sections(text)
+    for heading, said in zip(HEADINGS, _said(description), strict=True):
+        words = _words(said)
+        missing = words - _words(sections[heading])
+        assert len(missing) <= len(words) / 3, (heading, sorted(missing))
+    assert description.technique in ("counting", "sampling", "tracing")
+    assert description.tool in text
+
+
+def _said(description: Description) -> tuple[str, ...]:
+    return (
+        description.measures,
+        description.does_not_measure,
+        description.usual_slowdown,
+        description.conflicts,
+    )
+
+
+def _sections(text: str) -> dict[str, str]:
+    parts = re.split("(" + "|".join(HEADINGS) + ")", text)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _words(text: str) -> set[str]:
+    """Words that carry meaning, without their endings."""
+    return {word[:5] for word in re.findall(r"[a-z0-9.]+", text.lower()) if len(word) > 3}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_occupied_slots_are_really_used(name: str, tmp_path: Path) -> None:
+    """What a wrapper says it occupies is what changes when it is on, in one mode or another."""
+    wrapper = make(name)
+    changed: set[str] = set()
+    for mode in wrapper.modes:
+        wrapper.start(SliceContext(0, mode, 1, tmp_path))
+        during = armed()
+        wrapper.stop()
+        wrapper.take([0.0, 1.0], {})
+        monitored = sys.version_info >= (3, 12) and any(during["monitoring"])
+        changed |= {"sys.setprofile"} if during["profile"] or monitored else set()
+        changed |= {"sys.settrace"} if during["trace"] else set()
+        changed |= {"kineto"} if during["torch profiler"] else set()
+    wrapper.close()
+    assert changed <= wrapper.occupies
+    assert wrapper.occupies <= changed | {"cupti"}
+
+
+# -- the script's own torch.profiler ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["timed", "detail", "lines"])
+def test_torch_layer_gives_way(mode: str, tmp_path: Path) -> None:
+    wrapper = make("torch")
+    told: list[str] = []
+    wrapper.on_give_way = lambda: told.append("gave way")
+    wrapper.start(SliceContext(0, mode, 3, tmp_path))
+    torch.ones(3).sum()
+    with torch.profiler.profile() as own:
+        torch.ones(3).sum()
+        assert wrapper.busy_reason(mode) is not None
+    wrapper.stop()
+    taken = wrapper.take([0.0, 1.0], {})
+    assert told == ["gave way"]
+    assert not any(taken.frames.values())
+    assert [slug for slug, _ in taken.notes] == ["gave-way"]
+    assert {row.key: row.count for row in own.key_averages()}["aten::ones"] == 1
+    assert wrapper.busy_reason(mode) is None
+    assert sys.gettrace() is None
+    wrapper.close()
+
+
+def test_torch_layer_gives_way_once_and_for_the_whole_slice(tmp_path: Path) -> None:
+    """Two profiles of the script's own in one slice: what was seen before the first is no slice."""
+    wrapper = make("torch")
+    wrapper.start(SliceContext(0, "timed", 3, tmp_path))
+    for _ in range(2):
+        torch.ones(3).sum()
+        with torch.profiler.profile():
+            torch.ones(3).sum()
+    wrapper.stop()
+    taken = wrapper.take([0.0, 1.0], {})
+    assert not any(taken.frames.values())
+    assert [slug for slug, _ in taken.notes] == ["gave-way"]
+    wrapper.close()
+
+
+def test_torch_layer_tells_of_other_profilers_between_slices_too(tmp_path: Path) -> None:
+    """Ranges may be on already for the slice to come."""
+    wrapper = make("torch")
+    told: list[str] = []
+    wrapper.on_give_way = lambda: told.append("gave way")
+    with torch.profiler.profile():
+        torch.ones(3).sum()
+    assert told == ["gave way"]
+    wrapper.close()
+
+
+def test_torch_layer_stays_away_from_a_profiler_that_is_only_prepared(tmp_path: Path) -> None:
+    wrapper = make("torch")
+    schedule = torch.profiler.schedule(wait=1, warmup=2, active=2)
+    traced: list[int] = []
+    with torch.profiler.profile(
+        schedule=schedule, on_trace_ready=lambda p: traced.append(len(p.events()))
+    ) as own:
+        reasons = []
+        for _ in range(6):
+            reasons.append(wrapper.busy_reason("timed") is not None)
+            torch.ones(3).sum()
+            own.step()
+    assert len(traced) == 1
+    assert traced[0] > 0
+    # Free in the waiting step, and again when the trace is done.
+    assert reasons[:4] == [False, True, True, True]
+    assert wrapper.busy_reason("timed") is None
+    wrapper.close()
+
+
+def test_lines_give_way_to_a_tracer(tmp_path: Path) -> None:
+    wrapper = make("torch")
+    sys.settrace(lambda *_: None)
+    try:
+        assert "settrace" in str(wrapper.busy_reason("lines"))
+        assert wrapper.busy_reason("timed") is None
+    finally:
+        sys.settrace(None)
+        wrapper.close()
+
+
+def test_slices_of_the_torch_layer_stay_within_their_bounds(
+    tmp_path: Path, hooks: TorchHooks
+) -> None:
+    from profstack.wrappers import torch_profiler
+
+    wrapper = make("torch")
+    observe(wrapper, "detail", tmp_path, hooks, steps=2)
+    limit = wrapper.step_limit()
+    assert limit is not None
+    events = min(torch_profiler.MAX_EVENTS, torch_profiler.MAX_BYTES / 128)
+    # One step of this tiny training makes some dozens of events.
+    assert events / 500 < limit < events / 10
+    wrapper.close()
