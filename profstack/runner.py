@@ -136,7 +136,9 @@ def finish_engine(engine: Engine) -> None:
         _note_uncaught(writer)
         torch = engine.hooks.torch
         writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
+        # Over already where the script went on after it was asked to end.
         engine.finish()
+        writer.close()
         tell(engine.folder, {"event": "finished", "stopped_by": engine.stopped_by})
     except Exception as error:
         complain(f"the recording is incomplete, {type(error).__name__}: {error}")
@@ -172,6 +174,7 @@ def record_without_torch(folder_name: str, profiler: Any, origin: float) -> None
         log.end_slice(planned, observers.take(log.stamps(), {}), 0.0)
         observers.finish()
         log.finish(ModuleNames())
+        writer.close()
         tell(folder, {"event": "finished", "stopped_by": None})
     except Exception as error:
         complain(f"the recording is incomplete, {type(error).__name__}: {error}")

@@ -178,7 +178,7 @@ class StepLog:
         return self._last_progress or {"event": "slice", "kind": planned.kind, "steps": 0}
 
     def finish(self, names: ModuleNames) -> None:
-        """Write what spans the run and close the file."""
+        """Write what spans the run; the file stays open for what the exit still tells."""
         self._modules_written = -1
         self.write_modules(names)
         self.writer.facts(
@@ -188,7 +188,6 @@ class StepLog:
                 "recording_ended": time.time(),
             }
         )
-        self.writer.close()
 
     def _count(self, steps: int, *, open_step: bool = False) -> None:
         self.counts[self._phase] = self.counts.get(self._phase, 0) + steps
