@@ -25,7 +25,8 @@ from profstack.slices import Planned, Targets
 
 
 def endless_clean() -> Iterator[Planned]:
-    """A plan of one clean slice that does not end."""
+    """A few clean steps, which tell how long one takes, then a clean slice that does not end."""
+    yield Planned("clean", (), 2, 20)
     yield Planned("clean", (), 2, 1, float("inf"))
 
 
@@ -88,7 +89,8 @@ def main() -> None:
         _, _, step = training_step(*size)
         block(step, 50)
         median = sorted(block(step, 50))[25]
-        steps = max(20, int(options.seconds / median))
+        # Enough of the longer ones that the interval is narrower than what it shall show.
+        steps = max(300, int(options.seconds / median))
         pairs = armed_and_detached(step, steps, options.blocks)
         ratio = pooled_ratio(pairs)
         print(

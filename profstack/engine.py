@@ -18,13 +18,14 @@ from profstack.benchmark.clock import Clock
 from profstack.limits import Limits
 from profstack.observers import Observers, told
 from profstack.pageturn import PageTurn
+from profstack.quickstep import SHORT_S, Aim, optimizer_hook
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
 from profstack.slices import Planned, Targets, again, settle, watch
 from profstack.stepevents import StepEvents, StopRun
 from profstack.steplog import StepLog
 from profstack.steps import Found
-from profstack.torch_hooks import DISCOVER, LIGHT, OFF, RANGES, ROOT, TorchHooks
+from profstack.torch_hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
 
 # Slices of one run that are repeated because evaluation fell into them.
 MOST_REPEATED = 4
@@ -72,7 +73,8 @@ class Engine:
         self._mode_before = OFF
         self._plan: Iterator[Planned] = iter(())
         self._slice: Planned | None = None
-        self._target = 0
+        self._aimed = Aim()
+        self._shortest_s = float("inf")
         self._most: int | None = None
         self._slice_start = 0.0
         self._finished_round = self._repeated = 0
@@ -119,6 +121,7 @@ class Engine:
         if self.startup_profiler is not None:
             profiler, self.startup_profiler = self.startup_profiler, None
             self.observers.take_startup(profiler)
+        self._shortest_s = float("inf")
         self._follow(found)
         if stopped_here:
             # The past steps were counted after the stop: the boundary is the same all the same.
@@ -144,22 +147,36 @@ class Engine:
         """End of the latest step; None before the first."""
         return self.log.last if self.rule is not None else None
 
+    def total_steps(self) -> int:
+        """Steps so far, under all rules."""
+        return self.log.total
+
     def boundary(self) -> None:
         """A step has ended; the hot path of a clean slice."""
         events, log = self.events, self.log
-        log.last = now = _perf_counter()
-        log.rows.append((now, _process_time(), events.activity, events.flags, events.shape))
+        rows, now = log.rows, _perf_counter()
+        rows.append((now, _process_time(), events.activity, events.flags, events.shape))
         if log.timed:
             log.record_event()
-        log.count = count = log.count + 1
-        if count >= self._target:
-            self._slice_may_end()
+        if len(rows) >= self._aimed.steps:
+            self.look()
         # What the next step begins with; in place, since a call would cost as much again.
         events.activity = events.shape = None
         events.flags = 0
         events.waiting = events.waits
 
-    def _slice_may_end(self) -> None:
+    def attention(self) -> None:
+        """The step in progress holds something: it is to be looked at when it ends."""
+        self._aimed.steps = 0
+
+    def quick_ended(self, flags: int) -> None:
+        """A step whose end was stamped alone, and which is to be looked at; it held `flags`."""
+        if flags:
+            self.log.flag_quick(flags)
+        self.look()
+
+    def look(self) -> None:
+        """End the slice in progress if it has what it needs."""
         planned = self._slice
         assert planned is not None
         elapsed = self.log.last - self._slice_start
@@ -194,7 +211,7 @@ class Engine:
         if self._most is not None:
             limits.append(self._most)
         limits += [self.log.count + ahead for ahead in self._limits.next_look(self.log.total)]
-        self._target = min(limits)
+        self._aimed.steps = min(limits)
 
     def _watch(self, planned: Planned) -> None:
         """Nothing observes: look for the page now and then, and keep the log short."""
@@ -256,6 +273,7 @@ class Engine:
             # A short script of very short steps shall not end within its first long slice.
             so_far = max(20, planned.steps, self.log.total)
             self._most = min(self._most or so_far, so_far)
+        self.hooks.exchange_step_hook(self._quick_hook(planned))
         # While ranges are emitted nothing else is done at a call.
         self.events.waits = self.hooks.mode not in (RANGES, LIGHT) or self.events.follows_calls
         self.events.begin_step()
@@ -280,7 +298,11 @@ class Engine:
         calls_end_steps = self.rule == "module"
         if "torch" in layers:
             mode = RANGES
-        elif calls_end_steps or (planned.kind in ("clean", "settle") and not observers):
+        elif calls_end_steps:
+            mode = ROOT
+        elif planned.kind == "watch" or (not observers and self._is_short()):
+            mode = QUIET
+        elif planned.kind in ("clean", "settle") and not observers:
             mode = ROOT
         elif planned.observers:
             # Evaluation in the slice must be seen, or it would pass for a part of the step.
@@ -291,6 +313,24 @@ class Engine:
         self.hooks.set_mode(mode, self._root(), backward=by_backward)
         if calls_end_steps and mode == ROOT and self.hooks.root_class is None:
             self.hooks.set_mode(DISCOVER)
+
+    def _is_short(self) -> bool:
+        """Whether steps are so short that their ends are stamped in the least time."""
+        return self._shortest_s < SHORT_S and not self.clock.has_device
+
+    def _quick_hook(self, planned: Planned) -> Any:
+        """The hook that stamps short steps; None where the usual one must stand."""
+        followed = self.events.followed_optimizer
+        if followed is None or not self._is_short() or planned.kind == "whole":
+            return None
+        return optimizer_hook(
+            self.hooks.torch,
+            followed,
+            self.log.quick_ends,
+            self._aimed,
+            self.events.look,
+            self.events.optimizer_ended,
+        )
 
     def _root(self) -> Any:
         """The module whose calls are watched: the one that ends steps, else the first called."""
@@ -305,6 +345,7 @@ class Engine:
         if planned is None:
             return
         self._finished_round = planned.round
+        self.log.stop()
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -327,7 +368,9 @@ class Engine:
             stop_s = time.perf_counter() - begun
             self.log.end_slice(planned, captured, stop_s)
             self.log.write_modules(self.names)
-            tell(self.folder, self.log.progress(planned))
+            ended = self.log.progress(planned)
+            self._shortest_s = min(self._shortest_s, ended.get("median_s") or self._shortest_s)
+            tell(self.folder, ended)
         finally:
             if collecting:
                 gc.enable()
@@ -369,6 +412,8 @@ class Engine:
             self.events.done = False
             self.hooks.install()
             self.hooks.set_mode(self._mode_before, self.events.first_module())
+            if self._slice is not None:
+                self.hooks.exchange_step_hook(self._quick_hook(self._slice))
 
     def abandon(self) -> None:
         """In a forked child: nothing of it is recorded, and nothing is written from it."""

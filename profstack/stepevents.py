@@ -32,11 +32,20 @@ class Keeper(Protocol):
     def boundary(self) -> None:
         """A step has ended."""
 
+    def quick_ended(self, flags: int) -> None:
+        """A step has ended that was only stamped, and holds what `flags` say."""
+
+    def attention(self) -> None:
+        """The step in progress has raised a flag."""
+
     def adopt(self, found: Found, now: float) -> None:
         """A rule was found, by an event at the time `now`."""
 
     def last_boundary(self) -> float | None:
         """End of the latest step; None before the first."""
+
+    def total_steps(self) -> int:
+        """Steps so far, under all rules."""
 
     def disarm(self, error: Exception) -> None:
         """An error of our own: end everything, quietly."""
@@ -80,7 +89,8 @@ class StepEvents:
         # Optimizers whose step is being taken, the outermost first.
         self._stepping: list[int] = []
         self._inner: set[int] = set()
-        self._cycles = 0
+        # All steps up to when the finder was last told how often the optimizer followed stepped.
+        self._told = 0
         self._boundary = keeper.boundary
         self._generating = False
 
@@ -102,8 +112,12 @@ class StepEvents:
         self.follows_backward = found.rule != "optimizer"
         self._optimizer = found.source if found.rule == "optimizer" else None
         self._followed = self._candidate
-        self._cycles = 0
         self.backward_seen = False
+
+    @property
+    def followed_optimizer(self) -> Callable[[], Any] | None:
+        """A reference to the optimizer whose step ends steps; None under every other rule."""
+        return self._followed if self.rule == "optimizer" else None
 
     def first_module(self) -> Any:
         """The module that was called first, as long as it lives."""
@@ -153,6 +167,7 @@ class StepEvents:
         """A root in eval mode was called while ranges are emitted."""
         if named is not None and named.module_id in self._trained:
             self.flags |= EVAL
+            self.keeper.attention()
 
     def call_ended(self, module: Any, named: Named) -> None:
         """An outermost module call has returned."""
@@ -196,7 +211,6 @@ class StepEvents:
                 self.finder.forget_optimizers()
                 self._guarded(self._optimizer_ended, optimizer)
                 return
-            self._cycles += 1
             try:
                 self._boundary()
             except StopRun:
@@ -210,6 +224,12 @@ class StepEvents:
                 self._inner.add(id(optimizer))
             elif id(optimizer) not in self._inner:
                 self._guarded(self._optimizer_ended, optimizer)
+
+    def look(self) -> None:
+        """A step has ended that was not told of, and it is time to look at the slice."""
+        if not self.done:
+            flags, self.flags = self.flags, 0
+            self._guarded(self.keeper.quick_ended, flags)
 
     def _leave(self, optimizer: Any) -> None:
         """The optimizer's step is over, also one that an exception ended without a word."""
@@ -267,9 +287,12 @@ class StepEvents:
         key = id(optimizer)
         self._candidate = weakref.ref(optimizer)
         now = _perf_counter()
-        cycles, self._cycles = self._cycles, 0
-        self.finder.cycles_ended(cycles)
-        self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
+        if self.rule == "optimizer":
+            self.finder.cycles_ended(self.keeper.total_steps() - self._told)
+        try:
+            self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
+        finally:
+            self._told = self.keeper.total_steps()
 
     def _ended(self, rule: str, find: Callable[[float, float], Found | None]) -> None:
         if self.rule == rule:

@@ -16,6 +16,9 @@ from profstack.stepevents import EVAL, PARTIAL, SWITCH
 from profstack.steps import Found
 from profstack.wrapper import Captured, Records
 
+# End of a step, process CPU time there, its first activity, its flags, shape of its input.
+Row = tuple[float, float | None, float | None, int, Any]
+
 _perf_counter = time.perf_counter
 _process_time = time.process_time
 
@@ -33,8 +36,7 @@ class StepLog:
         self.writer = writer
         self.clock = clock
         self.origin = _perf_counter() if origin is None else origin
-        self.start = self.last = self.origin
-        self.count = 0
+        self.start = self.origin
         self.next_slice = 0
         self.counts: dict[str, int] = {}
         self.uncounted = 0
@@ -44,7 +46,12 @@ class StepLog:
         self._written = 0
         self._watched = 0
         self._cpu_start = 0.0
-        self.rows: list[tuple[float, float, float | None, int, Any]] = []
+        self.rows: list[Row] = []
+        # Ends of steps of which nothing else is known, written by a hook that holds the list; a
+        # slice has these or rows.
+        self.quick_ends: list[float] = []
+        self._quick_flags: dict[int, int] = {}
+        self._cpu_end: float | None = None
         self._events: list[Any] = []
         self._first_event: Any = None
         self.timed = False
@@ -54,15 +61,43 @@ class StepLog:
         self._last_progress: dict[str, Any] = {}
 
     @property
+    def count(self) -> int:
+        """Steps of the slice in progress."""
+        return len(self.rows) or len(self.quick_ends)
+
+    @property
+    def last(self) -> float:
+        """End of the latest step of the slice in progress, at first the slice's start."""
+        if self.quick_ends:
+            return self.quick_ends[-1]
+        return self.rows[-1][0] if self.rows else self.start
+
+    def flag_quick(self, flags: int) -> None:
+        """The latest step of `quick_ends` held what `flags` say."""
+        self._quick_flags[len(self.quick_ends) - 1] = flags
+
+    def _complete_rows(self) -> None:
+        """Rows of the steps of which the end alone is known."""
+        if self.quick_ends:
+            known = self._quick_flags.get
+            self.rows.extend(
+                (end, None, None, known(number, 0), None)
+                for number, end in enumerate(self.quick_ends)
+            )
+            self._forget_quick()
+
+    def _forget_quick(self) -> None:
+        self.quick_ends.clear()
+        self._quick_flags.clear()
+
+    @property
     def total(self) -> int:
         """Steps so far, over all plans."""
         return self._written + self.count
 
     def stamp(self) -> None:
         """A step has ended now, and nothing is known of it; the engine stamps others itself."""
-        self.last = _perf_counter()
-        self.rows.append((self.last, _process_time(), None, 0, None))
-        self.count += 1
+        self.rows.append((_perf_counter(), _process_time(), None, 0, None))
 
     def record_event(self) -> None:
         """Record the device's own mark of the boundary."""
@@ -104,17 +139,23 @@ class StepLog:
 
     def begin_slice(self, planned: Planned, *, since_origin: bool = False) -> float:
         """A slice begins, now or at the script's first line; returns the time of its start."""
-        self.rows = []
+        self.rows.clear()
+        self._forget_quick()
         self._events = []
-        self.count = 0
+        self._cpu_end = None
         self.timed = planned.kind in ("clean", "watch") and self.clock.has_device
         self._first_event = self.clock.record_event() if self.timed else None
         self._cpu_start = _process_time()
-        self.start = self.last = _perf_counter()
+        self.start = _perf_counter()
         if since_origin:
             self._cpu_start = 0.0
-            self.start = self.last = self.origin
+            self.start = self.origin
         return self.start
+
+    def stop(self) -> None:
+        """The slice ends here; steps whose CPU time nobody read have it as a whole only."""
+        self._cpu_end = _process_time()
+        self._complete_rows()
 
     def end_slice(self, planned: Planned, captured: Mapping[str, Captured], stop_s: float) -> None:
         """Write the slice that is over, with what its observers saw, in one transaction."""
@@ -149,7 +190,8 @@ class StepLog:
                 self.uncounted += self.count
         self._last_progress = self._progress(planned)
         self._count(self.count)
-        self.count = 0
+        self.start = self.last
+        self.rows.clear()
         self._write(frames)
 
     def stamps(self) -> list[float]:
@@ -225,10 +267,17 @@ class StepLog:
             "wall_s": self.last - self.start,
             "counted_steps": self.count,
             "counted_wall_s": self.last - self.start,
-            "cpu_s": (self.rows[-1][1] - self._cpu_start) if self.rows else None,
+            "cpu_s": self._cpu(),
             "settle_steps": self._settled,
             "stop_s": stop_s if layer else None,
         }
+
+    def _cpu(self) -> float | None:
+        if not self.rows:
+            return None
+        end = self.rows[-1][1]
+        end = self._cpu_end if end is None else end
+        return end - self._cpu_start if end is not None else None
 
     def _wall(self, number: int) -> float:
         stamps = self.stamps()
@@ -236,7 +285,8 @@ class StepLog:
 
     def _step_rows(self, planned: Planned) -> list[dict[str, Any]]:
         rows = []
-        begin, cpu_begin = self.start, self._cpu_start
+        begin: float = self.start
+        cpu_begin: float | None = self._cpu_start
         device_s = self._device_times()
         for number, (end, cpu, activity, flags, shape) in enumerate(self.rows):
             if planned.round == 1 and number == 0:
@@ -249,7 +299,7 @@ class StepLog:
                 flags &= ~EVAL
             words = " ".join(word for bit, word in self.WORDS if flags & bit)
             row = self._step_row(self._written + number, self.next_slice, begin, end, shape, words)
-            row["cpu_s"] = cpu - cpu_begin
+            row["cpu_s"] = cpu - cpu_begin if cpu is not None and cpu_begin is not None else None
             row["wait_s"] = activity - begin if activity is not None else None
             row["device_s"] = device_s[number] if device_s else None
             rows.append(row)

@@ -14,13 +14,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from profstack.evaluation import EvaluationWatch
 from profstack.passthrough import compiling, strip_frame
 from profstack.regions import BACKWARD_RANGE, ModuleNames, Named, script_label
 from profstack.sink import Sink
 
 # Which wrapper stands on the modules' calls: none, one on the root's class (LIGHT for evaluation
 # alone, ROOT for waiting times too), one on all calls (to find roots), or one that emits ranges.
-OFF, LIGHT, ROOT, DISCOVER, RANGES = "off", "light", "root", "discover", "ranges"
+# QUIET tells of evaluation too, but only where the root is switched to it, not at each call.
+OFF, QUIET, LIGHT, ROOT, DISCOVER, RANGES = "off", "quiet", "light", "root", "discover", "ranges"
 
 # What a thread is inside of during a backward pass. Modules called there (checkpointing does
 # forward work again) are inner calls, and passes inside it (re-entrant ones) are parts of it.
@@ -37,7 +39,7 @@ class _ThreadState(_thread._local):
 
 
 class TorchHooks:
-    """Puts the wrappers on and takes them off. `mode` is one of OFF, ROOT, DISCOVER, RANGES."""
+    """Puts the wrappers on and takes them off. `mode` is one of OFF, QUIET, LIGHT, ROOT, ..."""
 
     def __init__(self, torch: Any, sink: Sink, names: ModuleNames) -> None:
         self.torch = torch
@@ -49,11 +51,13 @@ class TorchHooks:
         self._module = torch.nn.Module
         self._original_call: Any = None
         self._handles: list[Any] = []
+        self._step_hook = self._optimizer_hook(sink.optimizer_ended)
         self._start_handle: Any = None
         autograd = torch.autograd
+        # Of each function: as found, with the wrapper for all modes, with the one for ranges alone.
         self._backwards = {
-            name: (getattr(autograd, name), self._backward(getattr(autograd, name)))
-            for name in ("backward", "grad")
+            name: (original, self._backward(original), self._ranging_backward(original))
+            for name, original in ((name, getattr(autograd, name)) for name in ("backward", "grad"))
         }
         self._restore: list[Callable[[], None]] = []
         # The wrapper that stands on the calls now, and the one that does the work: any other, left
@@ -61,6 +65,9 @@ class TorchHooks:
         self._standing: Any = None
         self._live: Any = None
         self._calls: dict[str, Any] = {}
+        self._evaluation = EvaluationWatch(
+            torch, lambda module: sink.evaluated(names.by_identity.get(id(module)))
+        )
         self._originals: list[tuple[Any, Any]] = []
         self._wrap_calls()
 
@@ -68,16 +75,25 @@ class TorchHooks:
         """Put on the wrapper that stays for the whole observation: after optimizer steps."""
         from torch.optim import optimizer
 
-        self._handles.append(
-            optimizer.register_optimizer_step_post_hook(
-                self._optimizer_hook(self.sink.optimizer_ended)
-            )
-        )
+        self._handles.append(optimizer.register_optimizer_step_post_hook(self._step_hook))
 
     def install_generate(self, module: Any) -> None:
         """Put a wrapper on `GenerationMixin.generate` of the module `transformers` loaded."""
         mixin = module.GenerationMixin
         self._replace(mixin, "generate", self._generate(mixin.generate))
+
+    def exchange_step_hook(self, hook: Any = None) -> bool:
+        """Let `hook` stand after optimizer steps, the usual one with None; false if it cannot.
+
+        It takes the other's place in the dictionary, since torch may be going through that now.
+        """
+        from torch.optim import optimizer
+
+        hooks = getattr(optimizer, "_global_optimizer_post_hooks", {})
+        if not self._handles or self._handles[0].id not in hooks:
+            return False
+        hooks[self._handles[0].id] = hook or self._step_hook
+        return True
 
     def set_mode(self, mode: str, root: Any = None, *, backward: bool = False) -> None:
         """Exchange the wrappers; ROOT needs the root module.
@@ -96,17 +112,24 @@ class TorchHooks:
         if mode in (DISCOVER, RANGES):
             self._module.__call__ = self._standing = self._calls[mode]
             self._live = self._calls[DISCOVER]
+        elif mode == QUIET and root is not None:
+            self._evaluation.put(root)
         elif mode in (LIGHT, ROOT) and root is not None:
             kind = type(root)
             if kind.__call__ is self._original_call and kind is not self._module:
                 kind.__call__ = self._standing = self._live = self._calls[mode]
                 self.root_class = kind
-        self._wrap_backward(mode not in (OFF, LIGHT) or backward)
+        wrapped = 1 if mode not in (OFF, QUIET, LIGHT) or backward else 0
+        if mode == RANGES and not (self.sink.follows_backward or self.sink.follows_calls):
+            wrapped = 2
+        self._wrap_backward(wrapped)
         self._hook_optimizer_starts(mode == DISCOVER)
         self.mode = mode
 
     def _stands(self, mode: str, root: Any) -> bool:
         """Whether the wrappers of `mode` are on already, and nobody else's on top of them."""
+        if mode == QUIET:
+            return mode == self.mode and self._evaluation.stands_on(root)
         if self._standing is None:
             return False
         if mode in (LIGHT, ROOT):
@@ -117,14 +140,12 @@ class TorchHooks:
             )
         return mode == self.mode == RANGES and self._module.__call__ is self._standing
 
-    def _wrap_backward(self, wrapped: bool) -> None:
+    def _wrap_backward(self, wrapped: int) -> None:
+        """Put on one of the wrappers, or none (0); what somebody else put there stays theirs."""
         autograd = self.torch.autograd
-        for name, (original, wrapper) in self._backwards.items():
-            now = getattr(autograd, name)
-            if wrapped and now is original:
-                setattr(autograd, name, wrapper)
-            elif not wrapped and now is wrapper:
-                setattr(autograd, name, original)
+        for name, ours in self._backwards.items():
+            if getattr(autograd, name) in ours:
+                setattr(autograd, name, ours[wrapped])
 
     def _hook_optimizer_starts(self, hooked: bool) -> None:
         if hooked and self._start_handle is None:
@@ -153,11 +174,12 @@ class TorchHooks:
         if self.mode == RANGES:
             self.mode = DISCOVER
             self.names.end_ranges()
+            self._wrap_backward(1)
 
     def remove(self) -> None:
         """Take everything off; afterwards torch is as it was found."""
         self._remove_call()
-        self._wrap_backward(False)
+        self._wrap_backward(0)
         self._hook_optimizer_starts(False)
         self.mode = OFF
         for handle in self._handles:
@@ -169,6 +191,7 @@ class TorchHooks:
 
     def _remove_call(self) -> None:
         self.names.end_ranges()
+        self._evaluation.take_off()
         if self.root_class is not None:
             if self.root_class.__dict__.get("__call__") in (self._calls[ROOT], self._calls[LIGHT]):
                 del self.root_class.__call__
@@ -357,10 +380,25 @@ class TorchHooks:
                 sink.backward_ended()
             return result
 
-        # A profile tells functions apart by this name: two are wrapped.
-        wrapper: Any = backward
-        wrapper.__code__ = wrapper.__code__.replace(co_name=original.__name__)
-        return wrapper
+        return _named_like(backward, original)
+
+    def _ranging_backward(self, original: Any) -> Any:
+        """A wrapper that gives a backward pass its range, where its end is no step's end."""
+        under_dynamo, compiler = compiling(self.torch)
+        range_ = self.torch._C._profiler._RecordFunctionFast
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag:
+                return original(*args, **kwargs)
+            try:
+                with range_(BACKWARD_RANGE):
+                    return original(*args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+
+        return _named_like(backward, original)
 
     def _generate(self, original: Any) -> Any:
         sink, local = self.sink, self._local
@@ -394,3 +432,9 @@ class TorchHooks:
                 report(optimizer)
 
         return hook
+
+
+def _named_like(wrapper: Any, original: Any) -> Any:
+    """The wrapper with the original's name in its code: a profile tells functions apart by it."""
+    wrapper.__code__ = wrapper.__code__.replace(co_name=original.__name__)
+    return wrapper
