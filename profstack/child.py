@@ -24,7 +24,8 @@ _pid: "int | None" = None
 _folder = ""
 _finder: "_Finder | None" = None
 _engine: "Engine | None" = None
-_profiler: "Any" = None
+# What runs since the script's first line, by layer.
+_tools: "dict[str, Any]" = {}
 _armed_at = 0.0
 
 
@@ -101,7 +102,7 @@ def complain(text: str) -> None:
 
 def arm(folder: str, options: "Sequence[str]") -> None:
     """Wait for torch; with the option `profile`, profile functions from here on."""
-    global _pid, _folder, _finder, _profiler, _armed_at
+    global _pid, _folder, _finder, _armed_at
     _armed_at = time.perf_counter()
     _pid = os.getpid()
     _folder = folder
@@ -114,8 +115,9 @@ def arm(folder: str, options: "Sequence[str]") -> None:
         from _lsprof import Profiler
 
         atexit.register(_finish_without_torch)
-        _profiler = Profiler()
-        _profiler.enable()
+        profiler = Profiler()
+        _tools["cprofile"] = profiler
+        profiler.enable()
 
 
 def engine() -> "Engine | None":
@@ -134,13 +136,14 @@ def _torch_arrived(torch: "Any") -> None:
     if _pid != os.getpid():
         return
     # What is imported here is no work of the script's.
-    if _profiler is not None:
-        _profiler.disable()
+    profiler = _tools.get("cprofile")
+    if profiler is not None:
+        profiler.disable()
     from profstack.runner import start_engine
 
-    _engine = start_engine(_folder, torch, _profiler, _armed_at)
-    if _engine is not None and _engine.startup_profiler is not None:
-        _engine.startup_profiler.enable()
+    _engine = start_engine(_folder, torch, _tools, _armed_at)
+    if profiler is not None and _engine is not None and "cprofile" in _engine.tools:
+        profiler.enable()
     if _engine is None:
         release()
 
@@ -158,12 +161,12 @@ def release() -> None:
 
 
 def _finish_without_torch() -> None:
-    if _engine is None and _profiler is not None and _pid == os.getpid():
-        _profiler.disable()
+    if _engine is None and "cprofile" in _tools and _pid == os.getpid():
+        _tools["cprofile"].disable()
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             # Python ends by SIGINT then, but forgets to where anything is executed after it.
             return
         from profstack.runner import record_without_torch
 
         release()
-        record_without_torch(_folder, _profiler, _armed_at)
+        record_without_torch(_folder, _tools, _armed_at)

@@ -7,25 +7,28 @@ here disarms profstack with a note and never reaches the script.
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from profstack.arming import Arming
 from profstack.benchmark.clock import Clock
+from profstack.collector import collector_off
+from profstack.hookstate import DISCOVER
+from profstack.layerstate import told
 from profstack.limits import Limits
-from profstack.observers import Observers, told
+from profstack.observers import Observers
 from profstack.pageturn import PageTurn
-from profstack.quickstep import SHORT_S, Aim, optimizer_hook
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
 from profstack.slices import Planned, Targets, again, settle, watch
 from profstack.stepevents import StepEvents, StopRun
 from profstack.steplog import StepLog
 from profstack.steps import Found
-from profstack.torch_hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
+from profstack.torch_hooks import TorchHooks
+from profstack.wrapper import Captured
 
 # Slices of one run that are repeated because evaluation fell into them.
 MOST_REPEATED = 4
@@ -35,8 +38,7 @@ _perf_counter, _process_time = time.perf_counter, time.process_time
 class Engine:
     """One per measured process; keeps the steps that `StepEvents` finds.
 
-    `make_plan` gives the slices of a new plan; `limits` are `max_steps` and `max_seconds`, None
-    for none.
+    `make_plan` gives the slices of a new plan; `limits` are `max_steps` and `max_seconds`, or None.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class Engine:
     ) -> None:
         self.folder = folder
         self.stopped_by: str | None = None
-        self.startup_profiler: Any = None
+        # What runs since the script's first line, by layer.
+        self.tools: dict[str, Any] = {}
         self.clock = Clock()
         self.observers = observers
         self.names = ModuleNames()
@@ -64,24 +67,24 @@ class Engine:
         self.hooks = TorchHooks(torch, self.events, self.names)
         self.log = StepLog(writer, self.clock, origin)
         observers.on_give_way = self.hooks.stop_ranges
+        self.arming = Arming(self.hooks, self.events, self.log, observers)
         self._make_plan = make_plan
         self._targets = targets
         self._step_by = step_by
         self._limits = Limits(*limits)
         self._page = PageTurn(folder, wait=wait_for_page)
-        self._torch_stopped_at: int | None = None
-        self._mode_before = OFF
+        # The layers that may not begin again at the step number at which they ended.
+        self._ended: tuple[frozenset[str], int | None] = (frozenset(), None)
+        self._discovering: tuple[tuple[str, str], ...] = ()
         self._plan: Iterator[Planned] = iter(())
         self._slice: Planned | None = None
-        self._aimed = Aim()
-        self._shortest_s = float("inf")
         self._most: int | None = None
         self._slice_start = 0.0
         self._finished_round = self._repeated = 0
 
     @property
     def rule(self) -> str | None:
-        """The step rule that stands; None while none is found."""
+        """The step rule that stands, if one is found."""
         return self.events.rule
 
     def user_step(self) -> None:
@@ -98,34 +101,43 @@ class Engine:
     def begin(self, whole: tuple[tuple[str, str], ...] = ()) -> None:
         """Put the hooks on and wait for steps.
 
-        `whole` are layers that observe from now on, for a script that seems to have no steps;
-        should a step come all the same, what they saw is dropped and the plan begins.
+        `whole` are layers that observe a script that seems to have no steps; should one come all
+        the same, what they saw is dropped and the plan begins.
         """
         self.hooks.install()
         self.hooks.set_mode(DISCOVER)
+        self.observers.hand_over_background(self.tools)
         if whole and self._step_by in (None, "none"):
             self._begin_whole(Planned("whole", whole, 0, 1))
+        else:
+            self._discovering = self.observers.in_discovery()
+        self.observers.watch(on=True)
+
+    def begun(self) -> None:
+        """The script does its first work, and how its steps end is not known yet."""
+        if self._discovering and self._slice is None:
+            self._slice = Planned("discovery", self._discovering, 0, 1)
+            self.observers.start(self._slice, self.log.next_slice, None)
 
     def _begin_whole(self, planned: Planned) -> None:
-        since_origin = self.startup_profiler is not None
-        if since_origin:
-            self.observers.hand_over("cprofile", self.startup_profiler)
-            self.startup_profiler = None
+        since_origin = bool(self.tools)
+        self.observers.hand_over(self.tools)
+        self.tools.clear()
         self.log.begin_plan("whole", "other")
         self._begin_slice(planned, since_origin=since_origin)
 
     def adopt(self, found: Found, now: float) -> None:
         """Begin a new plan with the rule that was found; `now` is the time of the event."""
+        discovered = self._end_discovery(found)
         self._end_slice(complete=False)
-        stopped_here = self._torch_stopped_at == self.log.total
-        if self.startup_profiler is not None:
-            profiler, self.startup_profiler = self.startup_profiler, None
-            self.observers.take_startup(profiler)
-        self._shortest_s = float("inf")
-        self._follow(found)
+        stopped_here = self._ended[1] == self.log.total
+        self.observers.take_startup(self.tools)
+        self.tools.clear()
+        self.arming.shortest_s = float("inf")
+        self._follow(found, discovered)
         if stopped_here:
             # The past steps were counted after the stop: the boundary is the same all the same.
-            self._torch_stopped_at = self.log.total
+            self._ended = (self._ended[0], self.log.total)
         self._plan = self._make_plan()
         if found.past_ends and found.past_ends[-1] == now:
             self._next_slice()
@@ -133,18 +145,31 @@ class Engine:
             self._begin_slice(settle(self._targets, 0))
         self._check_limits()
 
-    def _follow(self, found: Found) -> None:
+    def _end_discovery(self, found: Found | None) -> dict[str, Captured]:
+        """What the layers saw that began before the rule was known; nothing without a rule."""
+        if self._slice is None or self._slice.kind != "discovery":
+            return {}
+        self._slice, self._discovering = None, ()
+        with collector_off():
+            self.observers.stop()
+            if found is None or not found.past_ends:
+                self.observers.discard()
+                return {}
+            stamps = [found.first_start, *found.past_ends]
+            return self.observers.take(stamps, self.names.by_number())
+
+    def _follow(self, found: Found, discovered: Mapping[str, Captured]) -> None:
         """The steps that are over are written, and the rule that was found ends the next ones."""
         evaluating = self.events.evaluating
         trains = self.events.backward_seen or found.rule == "optimizer"
         phase = "train" if trains else "eval" if evaluating else "other"
         self.events.follow(found)
         self.log.begin_plan(found.rule, phase)
-        self.log.startup(found, phase)
+        self.log.startup(found, phase, discovered)
         tell(self.folder, {"event": "rule", "rule": found.rule, "phase": phase})
 
     def last_boundary(self) -> float | None:
-        """End of the latest step; None before the first."""
+        """End of the latest step, if there is one."""
         return self.log.last if self.rule is not None else None
 
     def total_steps(self) -> int:
@@ -158,7 +183,9 @@ class Engine:
         rows.append((now, _process_time(), events.activity, events.flags, events.shape))
         if log.timed:
             log.record_event()
-        if len(rows) >= self._aimed.steps:
+        if self.hooks.state.listener is not None:
+            self.hooks.state.listener.step_ended(log.total)
+        if len(rows) >= self.arming.aim.steps:
             self.look()
         # What the next step begins with; in place, since a call would cost as much again.
         events.activity = events.shape = None
@@ -167,7 +194,7 @@ class Engine:
 
     def attention(self) -> None:
         """The step in progress holds something: it is to be looked at when it ends."""
-        self._aimed.steps = 0
+        self.arming.aim.steps = 0
 
     def quick_ended(self, flags: int) -> None:
         """A step whose end was stamped alone, and which is to be looked at; it held `flags`."""
@@ -211,7 +238,7 @@ class Engine:
         if self._most is not None:
             limits.append(self._most)
         limits += [self.log.count + ahead for ahead in self._limits.next_look(self.log.total)]
-        self._aimed.steps = min(limits)
+        self.arming.aim.steps = min(limits)
 
     def _watch(self, planned: Planned) -> None:
         """Nothing observes: look for the page now and then, and keep the log short."""
@@ -244,27 +271,18 @@ class Engine:
         raise AssertionError("a plan never ends: its last slice is the watch")
 
     def _too_soon(self, planned: Planned) -> bool:
-        """Whether the profiler would start at the very boundary at which it has stopped.
-
-        The boundary may lie inside a range (`Optimizer.step` has one): torch writes the end of a
-        range into freed memory when one profile stops and another starts inside it.
-        """
-        uses_torch = any(layer == "torch" for layer, _ in planned.observers)
-        return uses_torch and self._torch_stopped_at == self.log.total
+        """Whether a tool that may not would start at the very boundary at which it has ended."""
+        layers, ended_at = self._ended
+        return ended_at == self.log.total and any(name in layers for name, _ in planned.observers)
 
     def _begin_slice(self, planned: Planned, *, since_origin: bool = False) -> bool:
         """Switch to the next slice; false when none of its observers could be switched on."""
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            self._set_hooks(planned)
+        with collector_off():
+            self.arming.arm(planned)
             if planned.observers and not self.observers.start(
-                planned, self.log.next_slice, planned.steps
+                planned, self.log.next_slice, planned.steps, self.log.total
             ):
                 return False
-        finally:
-            if collecting:
-                gc.enable()
         self._slice = planned
         self._page.measuring()
         limits = (planned.max_steps, *self.observers.step_limits())
@@ -273,71 +291,13 @@ class Engine:
             # A short script of very short steps shall not end within its first long slice.
             so_far = max(20, planned.steps, self.log.total)
             self._most = min(self._most or so_far, so_far)
-        self.hooks.exchange_step_hook(self._quick_hook(planned))
-        # While ranges are emitted nothing else is done at a call.
-        self.events.waits = self.hooks.mode not in (RANGES, LIGHT) or self.events.follows_calls
-        self.events.begin_step()
+        self.arming.begin(planned)
+        self.observers.watch(on=not planned.observers and planned.kind != "clean")
         if planned.kind == "clean":
             self.clock.synchronize()
         self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)
         self._aim(planned.steps)
         return True
-
-    def _set_hooks(self, planned: Planned) -> None:
-        """The least that the slice needs on the modules' calls."""
-        observers = planned.observers or planned.prepares
-        # No ranges where a profiler of the script's own would record them.
-        layers = {
-            name
-            for name, mode in observers
-            if mode != "lines" and not self.observers.is_busy(name, mode)
-        }
-        if planned.kind == "whole":
-            self.hooks.set_mode(RANGES)
-            return
-        calls_end_steps = self.rule == "module"
-        if "torch" in layers:
-            mode = RANGES
-        elif calls_end_steps:
-            mode = ROOT
-        elif planned.kind == "watch" or (not observers and self._is_short()):
-            mode = QUIET
-        elif planned.kind in ("clean", "settle") and not observers:
-            mode = ROOT
-        elif planned.observers:
-            # Evaluation in the slice must be seen, or it would pass for a part of the step.
-            mode = LIGHT
-        else:
-            mode = OFF
-        by_backward = self.rule == "backward"
-        self.hooks.set_mode(mode, self._root(), backward=by_backward)
-        if calls_end_steps and mode == ROOT and self.hooks.root_class is None:
-            self.hooks.set_mode(DISCOVER)
-
-    def _is_short(self) -> bool:
-        """Whether steps are so short that their ends are stamped in the least time."""
-        return self._shortest_s < SHORT_S and not self.clock.has_device
-
-    def _quick_hook(self, planned: Planned) -> Any:
-        """The hook that stamps short steps; None where the usual one must stand."""
-        followed = self.events.followed_optimizer
-        if followed is None or not self._is_short() or planned.kind == "whole":
-            return None
-        return optimizer_hook(
-            self.hooks.torch,
-            followed,
-            self.log.quick_ends,
-            self._aimed,
-            self.events.look,
-            self.events.optimizer_ended,
-        )
-
-    def _root(self) -> Any:
-        """The module whose calls are watched: the one that ends steps, else the first called."""
-        if self.rule != "module":
-            return self.events.first_module()
-        named = self.names.by_number().get(self.events.finder.source or 0)
-        return named.alive() if named is not None else None
 
     def _end_slice(self, *, complete: bool) -> None:
         """Switch the observers off, take in what they saw, and write the slice."""
@@ -346,15 +306,16 @@ class Engine:
             return
         self._finished_round = planned.round
         self.log.stop()
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with collector_off():
             if planned.kind == "clean":
                 self.clock.synchronize()
             begun = time.perf_counter()
+            self.arming.end()
             self.observers.stop()
-            if any(layer == "torch" for layer, _ in planned.observers):
-                self._torch_stopped_at = self.log.total
+            names = frozenset(name for name, _ in planned.observers)
+            stuck = frozenset(name for name in names if not self.observers.restarts(name))
+            if stuck:
+                self._ended = (stuck, self.log.total)
             if not complete and planned.observers and self.log.count < planned.steps:
                 self.observers.discard()
                 captured = {}
@@ -369,11 +330,9 @@ class Engine:
             self.log.end_slice(planned, captured, stop_s)
             self.log.write_modules(self.names)
             ended = self.log.progress(planned)
-            self._shortest_s = min(self._shortest_s, ended.get("median_s") or self._shortest_s)
+            median_s = ended.get("median_s") or self.arming.shortest_s
+            self.arming.shortest_s = min(self.arming.shortest_s, median_s)
             tell(self.folder, ended)
-        finally:
-            if collecting:
-                gc.enable()
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -397,23 +356,18 @@ class Engine:
             self.observers.close()
             text = f"recording stopped by a defect of profstack: {told(error)}"
             self.observers.note("disarmed", text)
-        except Exception:  # nothing may reach the script, also not from a broken disk
-            pass
+        except Exception:
+            pass  # nothing may reach the script, also not from a broken disk
 
     def detach(self) -> None:
         """Take every hook off without ending the slice: steps go by unseen until `rearm`."""
-        self._mode_before = self.hooks.mode
         self.events.done = True
-        self.hooks.remove()
+        self.arming.detach()
 
     def rearm(self) -> None:
         """Put the hooks back on after `detach`."""
-        if self.events.done:
-            self.events.done = False
-            self.hooks.install()
-            self.hooks.set_mode(self._mode_before, self.events.first_module())
-            if self._slice is not None:
-                self.hooks.exchange_step_hook(self._quick_hook(self._slice))
+        self.events.done = False
+        self.arming.rearm(self._slice)
 
     def abandon(self) -> None:
         """In a forked child: nothing of it is recorded, and nothing is written from it."""
@@ -427,15 +381,16 @@ class Engine:
             return
         self.events.done = True
         try:
-            found = self.events.conclude() if self._slice is None else None
+            discovering = self._slice is not None and self._slice.kind == "discovery"
+            found = self.events.conclude() if self._slice is None or discovering else None
+            discovered = self._end_discovery(found)
             if found is not None:
-                self._follow(found)
+                self._follow(found, discovered)
             open_step = self.events.open_ended
             whole = self._slice is not None and self._slice.kind == "whole"
             if whole:
                 self.log.stamp()
-            if self.startup_profiler is not None:
-                self.observers.take_startup(self.startup_profiler)
+            self.observers.take_startup(self.tools)
             self._end_slice(complete=whole)
             if open_step:
                 self.log.count_open_step()

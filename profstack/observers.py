@@ -7,59 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from profstack import registry
 from profstack.environment import rss_bytes
+from profstack.layerstate import WITH_DATA, GuardedListener, LayerState, told
 from profstack.recording import Writer
 from profstack.slices import Planned
-from profstack.wrapper import Artifact, Captured, SliceContext, Wrapper
-
-
-def told(error: Exception) -> str:
-    """An error with the place it came from, in one line."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace else ""
-    return f"{type(error).__name__}: {error}{where}"
-
-
-@dataclass
-class LayerState:
-    """What has become of one layer so far."""
-
-    name: str
-    wrapper: Wrapper | None
-    status: str = "empty"
-    reason: str | None = None
-    memory_bytes: int | None = None
-    truncated: str | None = None
-    artifacts: dict[Path, Artifact] = field(default_factory=dict)
-
-    def end(self, status: str, reason: str) -> None:
-        """The layer observes no more; what it recorded before stays."""
-        if self.status != "recorded":
-            self.status = status
-        self.reason = reason
-        self.wrapper = None
-
-    def record(self) -> dict[str, Any]:
-        """The row of table `layers`."""
-        kind = registry.load(self.name)
-        return {
-            "name": self.name,
-            "technique": kind.description.technique,
-            "tool": kind.description.tool,
-            "version": kind.version(),
-            "status": self.status,
-            "reason": None if self.status == "recorded" and not self.reason else self.reason,
-            "memory_bytes": self.memory_bytes,
-            "truncated": self.truncated,
-        }
+from profstack.wrapper import Artifact, Captured, Listener, SliceContext, Wrapper
 
 
 class Observers:
@@ -94,7 +52,7 @@ class Observers:
         except Exception as error:
             self.fail(state, error)
 
-    def start(self, planned: Planned, index: int, steps: int | None) -> bool:
+    def start(self, planned: Planned, index: int, steps: int | None, first_step: int = 0) -> bool:
         """Switch the slice's observers on; false when none of them could be."""
         self._rss_before = rss_bytes()
         for position, (name, mode) in enumerate(planned.observers):
@@ -108,7 +66,7 @@ class Observers:
                     self._give_way(state, busy)
                     continue
                 folder.mkdir(exist_ok=True)
-                state.wrapper.start(SliceContext(index + position, mode, steps, folder))
+                state.wrapper.start(SliceContext(index + position, mode, steps, folder, first_step))
                 self.active.append(state)
             except Exception as error:
                 self._undo(state.wrapper)
@@ -151,25 +109,103 @@ class Observers:
         if state.status == "skipped":
             state.reason = reason
 
-    def hand_over(self, layer: str, profiler: Any) -> None:
-        """Give a wrapper the profiler that runs since the script's first line."""
-        state = self.layers.get(layer)
-        if state is not None and state.wrapper is not None:
-            state.wrapper.hand_over(profiler)
+    def hand_over(self, tools: Mapping[str, Any]) -> None:
+        """Give the wrappers what runs since the script's first line, by layer."""
+        for name, tool in tools.items():
+            state = self.layers.get(name)
+            if state is not None and state.wrapper is not None:
+                state.wrapper.hand_over(tool)
 
-    def take_startup(self, profiler: Any) -> None:
-        """End the profile of the start-up and write it."""
-        state = self.layers.get("cprofile")
-        if state is None or state.wrapper is None:
-            return
-        try:
-            folder = self.folder / "cprofile"
-            folder.mkdir(exist_ok=True)
-            captured = state.wrapper.take_startup(profiler, folder)
-            self.writer.write(captured.frames)
-            self._keep(state, captured.artifacts)
-        except Exception as error:
-            self.fail(state, error)
+    def hand_over_background(self, tools: dict[str, Any]) -> None:
+        """Give the layers in the background theirs, and take them out of `tools`."""
+        names = [state.name for state, _ in self._background() if state.name in tools]
+        self.hand_over({name: tools.pop(name) for name in names})
+
+    def take_startup(self, tools: Mapping[str, Any]) -> None:
+        """End what observed the start-up alone, and write it."""
+        for name, tool in tools.items():
+            state = self.layers.get(name)
+            if state is None or state.wrapper is None:
+                continue
+            try:
+                folder = self.folder / name
+                folder.mkdir(exist_ok=True)
+                captured = state.wrapper.take_startup(tool, folder)
+                self.writer.write(captured.frames)
+                self._keep(state, captured.artifacts)
+            except Exception as error:
+                self.fail(state, error)
+
+    def restarts(self, name: str) -> bool:
+        """Whether a layer may begin at the very boundary at which it has ended."""
+        state = self.layers.get(name)
+        return state is None or state.wrapper is None or state.wrapper.restarts
+
+    def in_discovery(self) -> tuple[tuple[str, str], ...]:
+        """The layers that begin before the step rule is known, each with its mode."""
+        return tuple(
+            (state.name, mode.name)
+            for state in self.layers.values()
+            if state.wrapper is not None
+            for mode in state.wrapper.modes
+            if mode.in_discovery
+        )
+
+    def calls_wanted(self, observers: Iterable[tuple[str, str]]) -> set[str]:
+        """What the slice's observers need of the modules' calls; nothing where they are busy.
+
+        No ranges where a profiler of the script's own would record them.
+        """
+        return {
+            state.wrapper.mode(mode).calls
+            for name, mode in observers
+            if (state := self.layers[name]).wrapper is not None and not self.is_busy(name, mode)
+        }
+
+    def listener(self) -> Listener | None:
+        """Whom to tell of calls in the slice that has begun, errors kept in."""
+        for state in self.active:
+            try:
+                told = state.wrapper.listener() if state.wrapper is not None else None
+            except Exception as error:
+                self.fail(state, error)
+                continue
+            if told is not None:
+                return GuardedListener(told, partial(self._listener_failed, state))
+        return None
+
+    def _listener_failed(self, state: LayerState, error: Exception) -> None:
+        if state.wrapper is not None:
+            self._undo(state.wrapper)
+        self.fail(state, error)
+
+    # -- what observes in the background ---------------------------------------------------------
+
+    def _background(self) -> Iterator[tuple[LayerState, Wrapper]]:
+        for state in self.layers.values():
+            if state.wrapper is not None and state.wrapper.background:
+                yield state, state.wrapper
+
+    def watch(self, *, on: bool) -> None:
+        """Let the layers observe that take whatever no slice has, or end that for now."""
+        for state, wrapper in self._background():
+            try:
+                if on:
+                    wrapper.resume()
+                else:
+                    wrapper.pause()
+            except Exception as error:
+                self.fail(state, error)
+
+    def flush(self) -> None:
+        """Write what the layers in the background have seen."""
+        for state, wrapper in self._background():
+            try:
+                taken = wrapper.flush()
+                self._count(state, taken)
+                self.writer.write(taken.frames)
+            except Exception as error:
+                self.fail(state, error)
 
     def abandon(self) -> None:
         """In a forked child: switch the tools off without writing anything."""
@@ -229,9 +265,11 @@ class Observers:
 
     def finish(self) -> None:
         """Let every wrapper write the files that span all slices, and record the layers' rows."""
+        self.watch(on=False)
+        self.flush()
         self.close()
         for state in self.layers.values():
-            if state.wrapper is not None and state.status == "recorded":
+            if state.wrapper is not None and state.status in WITH_DATA:
                 try:
                     self._keep(state, state.wrapper.finish(self.folder / state.name))
                 except Exception as error:
@@ -270,17 +308,20 @@ class Observers:
 
     def _count(self, state: LayerState, taken: Captured) -> None:
         if any(taken.frames.values()):
-            state.status = "recorded"
+            state.status = taken.status
             state.reason = None
         for slug, text in taken.notes:
             self.note(slug, text, state.name)
-            if state.status != "recorded":
+            if state.status not in WITH_DATA:
                 state.reason = text
         state.truncated = taken.truncated or state.truncated
         self._keep(state, taken.artifacts)
+        grown = taken.memory_bytes
         after = rss_bytes()
-        if after is not None and self._rss_before is not None:
-            state.memory_bytes = max(state.memory_bytes or 0, after - self._rss_before, 0)
+        if grown is None and after is not None and self._rss_before is not None:
+            grown = after - self._rss_before
+        if grown is not None:
+            state.memory_bytes = max(state.memory_bytes or 0, grown)
 
     def _keep(self, state: LayerState, artifacts: list[Artifact]) -> None:
         for artifact in artifacts:

@@ -2,8 +2,8 @@
 
 A frame costs 2 to 3 us in a real step, whose caches are cold, and a 0.3 ms step under test may
 lose 1 % at most. So where steps are short, `Optimizer.step` ends the step, and the host alone
-keeps time, the hook itself writes the time down. What it leaves out (waiting time, batch size, the CPU
-time of every single step) is known from the steps of the other slices, or per slice.
+keeps time, the hook itself writes the time down. What it leaves out (waiting time, batch size,
+the CPU time of every single step) is known from the steps of the other slices, or per slice.
 """
 
 from __future__ import annotations

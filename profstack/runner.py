@@ -7,19 +7,22 @@ of the run stand in a file that the parent wrote into the recording's folder.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from profstack import registry
 from profstack.engine import Engine
 from profstack.observers import Observers
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
 from profstack.slices import LayerPlan, Planned, Targets, plan
+from profstack.wrapper import COUNTING, Mode, Wrapper
 
 OPTIONS = "logs/options.json"
 
@@ -42,21 +45,39 @@ def live_optimizers() -> frozenset[int]:
 
 
 def layer_plans(layers: list[str]) -> list[LayerPlan]:
-    """The slices each layer wants. The timed ones repeat; shapes, memory and lines need few."""
-    plans = []
-    if "torch" in layers:
-        plans.append(LayerPlan("torch", "detail", 1, 1))
-        plans.append(LayerPlan("torch", "timed", 2))
-    if "cprofile" in layers:
-        plans.append(LayerPlan("cprofile", "timed"))
-    if "torch" in layers:
-        plans.append(LayerPlan("torch", "lines", 1, 2))
-    return plans
+    """The slices that the layers' wrappers ask for, in the order of their turns."""
+    wanted = [(mode.turn, layer, mode) for layer, _, mode in _modes(layers) if mode.last_round]
+    wanted.sort(key=lambda each: each[0])
+    return [
+        LayerPlan(
+            layer, mode.name, mode.first_round, mode.last_round, mode.steps, mode.turn <= COUNTING
+        )
+        for _, layer, mode in wanted
+    ]
+
+
+def _modes(layers: list[str]) -> Iterator[tuple[str, type[Wrapper], Mode]]:
+    """Every mode of the layers; none of one whose package is broken, which `Observers` tells."""
+    for layer in layers:
+        with contextlib.suppress(Exception):
+            kind = registry.load(layer)
+            yield from ((layer, kind, mode) for mode in kind.modes)
 
 
 def shared_modes(layers: list[str], mode: str = "shared") -> tuple[tuple[str, str], ...]:
-    """The layers that can stand each other in one slice: torch without stacks, and cProfile."""
-    return tuple((layer, mode) for layer in ("torch", "cprofile") if layer in layers)
+    """The layers that can stand each other in one slice, in the order in which they start.
+
+    They say so by having that mode, and they may not occupy the same thing.
+    """
+    having = {layer: (kind, each) for layer, kind, each in _modes(layers) if each.name == mode}
+    chosen: list[str] = []
+    occupied: frozenset[str] = frozenset()
+    for layer in sorted(having, key=lambda layer: having[layer][1].turn):
+        kind = having[layer][0]
+        if not kind.occupies & occupied:
+            chosen.append(layer)
+            occupied |= kind.occupies
+    return tuple((layer, mode) for layer in chosen)
 
 
 def make_plan(layers: list[str], targets: Targets) -> Iterator[Planned]:
@@ -64,8 +85,13 @@ def make_plan(layers: list[str], targets: Targets) -> Iterator[Planned]:
     return plan(layer_plans(layers), targets, shared_modes(layers))
 
 
-def start_engine(folder_name: str, torch: Any, profiler: Any, origin: float) -> Engine | None:
-    """Arm the engine; None when this process is not to be measured."""
+def start_engine(
+    folder_name: str, torch: Any, tools: Mapping[str, Any], origin: float
+) -> Engine | None:
+    """Arm the engine; None when this process is not to be measured.
+
+    `tools` run since the script's first line, by layer.
+    """
     folder = Path(folder_name)
     options = read_options(folder)
     layers = list(options["layers"])
@@ -86,8 +112,7 @@ def start_engine(folder_name: str, torch: Any, profiler: Any, origin: float) -> 
         origin=origin,
     )
     writer.facts({"environment": torch_facts(torch)})
-    if profiler is not None:
-        engine.startup_profiler = profiler
+    engine.tools.update(tools)
     engine.begin(whole=shared_modes(layers, "whole") if options["whole"] else ())
     _arrange_the_end(engine)
     return engine
@@ -151,7 +176,7 @@ def _note_uncaught(writer: Writer) -> None:
         writer.facts({"uncaught": kind.__name__})
 
 
-def record_without_torch(folder_name: str, profiler: Any, origin: float) -> None:
+def record_without_torch(folder_name: str, tools: Mapping[str, Any], origin: float) -> None:
     """Record a script that never imported torch, measured whole by cProfile alone."""
     from profstack.benchmark.clock import Clock
     from profstack.child import complain
@@ -168,7 +193,7 @@ def record_without_torch(folder_name: str, profiler: Any, origin: float) -> None
         log.begin_plan("whole", "other")
         log.begin_slice(planned, since_origin=True)
         log.stamp()
-        observers.hand_over("cprofile", profiler)
+        observers.hand_over(tools)
         observers.start(planned, log.next_slice, 1)
         observers.stop()
         log.end_slice(planned, observers.take(log.stamps(), {}), 0.0)

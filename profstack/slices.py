@@ -53,12 +53,18 @@ class Planned:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One way in which a layer wants to observe: its mode, and the rounds it takes part in."""
+    """One way in which a layer wants to observe: its mode, and the rounds it takes part in.
+
+    Slices from round 2 on have at least `steps` steps; `counts` says that it measures no time, so
+    that in round 1 it needs neither warmth nor clean steps beside it.
+    """
 
     layer: str
     mode: str
     first_round: int = 1
     last_round: int = 1_000_000
+    steps: int = 0
+    counts: bool = False
 
 
 def plan(
@@ -66,8 +72,9 @@ def plan(
 ) -> Iterator[Planned]:
     """All slices of one plan, in order; the last one, `watch`, never ends by itself.
 
-    `shared` are the layers that can stand each other. They begin with one step together, so
-    that a script of two or three steps leaves none of them empty.
+    Layers that only count come first, since they need no warmth. `shared` are the layers that can
+    stand each other: they have one step together, so that a script of few steps leaves none of
+    them empty.
     """
     yield from _first_round(layers, shared)
     for number in range(2, targets.rounds + 1):
@@ -79,7 +86,7 @@ def plan(
                     layer.layer,
                     observers,
                     number,
-                    targets.slice_steps,
+                    max(targets.slice_steps, layer.steps),
                     targets.slice_s,
                 )
                 yield settle(targets, number)
@@ -111,11 +118,15 @@ def settle(targets: Targets, number: int, prepares: tuple[tuple[str, str], ...] 
 
 def _first_round(layers: list[LayerPlan], shared: tuple[tuple[str, str], ...]) -> Iterator[Planned]:
     """One step each and no settling: eight steps must be enough for every layer."""
+    first = [layer for layer in layers if layer.first_round == 1]
+    for layer in first:
+        if layer.counts:
+            yield Planned(layer.layer, ((layer.layer, layer.mode),), 1, 1)
     if len(shared) > 1:
         yield Planned("shared", shared, 1, 1)
         yield _clean(1, 1)
-    for layer in layers:
-        if layer.first_round == 1:
+    for layer in first:
+        if not layer.counts:
             yield Planned(layer.layer, ((layer.layer, layer.mode),), 1, 1)
             yield _clean(1, 1)
 

@@ -35,6 +35,9 @@ class Keeper(Protocol):
     def quick_ended(self, flags: int) -> None:
         """A step has ended that was only stamped, and holds what `flags` say."""
 
+    def begun(self) -> None:
+        """The script does the first thing that can belong to a step."""
+
     def attention(self) -> None:
         """The step in progress has raised a flag."""
 
@@ -138,6 +141,8 @@ class StepEvents:
         self.waiting = False
         if self._first is None:
             self._first = self.activity
+            if not self.done:
+                self._guarded(self.keeper.begun)
         if module is not None:
             if self._first_module is None:
                 self._first_module = weakref.ref(module)

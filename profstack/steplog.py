@@ -110,8 +110,10 @@ class StepLog:
         self._rule = rule
         self.writer.facts({f"plan_{self._plan}": {"rule": rule, "phase": phase}})
 
-    def startup(self, found: Found, phase: str) -> None:
-        """Write the steps that were over before the rule was known."""
+    def startup(
+        self, found: Found, phase: str, discovered: Mapping[str, Captured] | None = None
+    ) -> None:
+        """Write the steps that were over before the rule was known, and what layers saw of them."""
         starts = (found.first_start, *found.past_ends)
         index = self.next_slice
         rows = []
@@ -132,10 +134,17 @@ class StepLog:
             "wall_s": end - found.first_start,
             "settle_steps": 0,
         }
+        frames: dict[str, list[Any]] = {"slices": [slice_row], "steps": rows}
+        for layer, taken in (discovered or {}).items():
+            # Its records bear the number of the slice: the layer's row takes the place.
+            slice_row.update(kind=layer, layer=layer, mode="discovery", counted_steps=len(rows))
+            slice_row["counted_wall_s"] = slice_row["wall_s"]
+            for table, records in taken.frames.items():
+                frames.setdefault(table, []).extend(records)
         self.next_slice += 1
         self._count(len(rows))
         self._sample_memory()
-        self._write({"slices": [slice_row], "steps": rows})
+        self._write(frames)
 
     def begin_slice(self, planned: Planned, *, since_origin: bool = False) -> float:
         """A slice begins, now or at the script's first line; returns the time of its start."""

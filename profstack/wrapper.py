@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -47,20 +47,70 @@ class Captured:
     truncated: str | None = None
     # The rows hold every step of the slice, also those that were to be left out.
     holds_all: bool = False
+    # "emitted" where the tool gave its data to another that may or may not have been there.
+    status: str = "recorded"
+    # Memory that the tool holds, where it knows; else the growth of the resident set stands.
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class SliceContext:
     """What a wrapper is told of the slice it observes.
 
-    `steps` is the planned number of steps, None for a workload measured whole; `mode` is one of
-    the wrapper's `modes`; `folder` is the layer's own folder inside the recording.
+    `steps` is the planned number of steps, None for a workload measured whole; `mode` is the name
+    of one of the wrapper's `modes`; `folder` is the layer's own folder inside the recording;
+    `first_step` is the number of the slice's first step.
     """
 
     index: int
     mode: str
     steps: int | None
     folder: Path
+    first_step: int = 0
+
+
+# What a mode needs of the calls of modules: to see evaluation, ranges that torch.profiler records,
+# or a listener of the wrapper's own.
+UNSEEN, RANGED, TOLD = "unseen", "ranged", "told"
+FOR_EVER = 1_000_000
+# Turns up to here are of modes that count: they measure no time and need no warmth.
+COUNTING = 19
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way in which a layer observes, and when its turn comes.
+
+    It takes part in the rounds from `first_round` to `last_round` (both 0: in none), in the order
+    of `turn` (up to `COUNTING` for one that measures no time); its slices have at least `steps`
+    steps from round 2 on. `in_discovery` begins it at the first activity of the script, before the
+    step rule is known.
+    """
+
+    name: str
+    first_round: int = 1
+    last_round: int = FOR_EVER
+    turn: int = 50
+    steps: int = 0
+    calls: str = UNSEEN
+    in_discovery: bool = False
+
+
+class Listener(Protocol):
+    """Told of what the workload's thread does while a slice of a mode `TOLD` lasts.
+
+    `kind` is module, backward, optimizer or region; what was entered last is left first, but for
+    what an error in the script ended without a word.
+    """
+
+    def enter(self, kind: str, name: str, module: Any = None) -> None:
+        """A module's call, a backward pass, an optimizer's step or a region begins."""
+
+    def leave(self, kind: str, name: str) -> None:
+        """It has ended."""
+
+    def step_ended(self, number: int) -> None:
+        """A step has ended; `number` is the next one's."""
 
 
 def _nothing() -> None:
@@ -72,7 +122,13 @@ class Wrapper(ABC):
 
     name: ClassVar[str]
     occupies: ClassVar[frozenset[str]]
-    modes: ClassVar[tuple[str, ...]] = ("timed",)
+    modes: ClassVar[tuple[Mode, ...]] = (Mode("timed"),)
+    # False where the tool must not begin at the very boundary at which it has ended.
+    restarts: ClassVar[bool] = True
+    # Whether the layer observes whatever neither a clean slice nor another layer has.
+    background: ClassVar[bool] = False
+    # Whether the tool can run from the script's first line, and be handed over later.
+    from_start: ClassVar[bool] = False
     # Whether what happened after the last stamp can be told apart and is left out of the rows.
     cuts: ClassVar[bool] = False
     description: ClassVar[Description]
@@ -80,6 +136,11 @@ class Wrapper(ABC):
     def __init__(self) -> None:
         # Called when the wrapper ends its slice early, for a tool of the script's own.
         self.on_give_way: Callable[[], None] = _nothing
+
+    @classmethod
+    def mode(cls, name: str) -> Mode:
+        """The mode of that name."""
+        return next(mode for mode in cls.modes if mode.name == name)
 
     @staticmethod
     def unavailable_reason() -> str | None:
@@ -93,6 +154,10 @@ class Wrapper(ABC):
 
     def busy_reason(self, mode: str) -> str | None:
         """Why a slice of `mode` cannot be observed right now, who holds the place; else None."""
+        return None
+
+    def listener(self) -> Listener | None:
+        """Whom to tell of calls in a mode `TOLD`. Asked after `start`; errors end the layer."""
         return None
 
     def step_limit(self) -> int | None:
@@ -125,13 +190,23 @@ class Wrapper(ABC):
         """In a child process forked during the slice: stop observing it, write nothing."""
         self.stop()
 
-    def hand_over(self, profiler: Any) -> None:
-        """Take a tool that is running already; the next `start` begins with it."""
+    def hand_over(self, tool: Any) -> None:
+        """Take a tool that runs since the script's first line (`from_start`)."""
         raise NotImplementedError(f"the layer {self.name} starts its tool itself")
 
-    def take_startup(self, profiler: Any, folder: Path) -> Captured:
+    def take_startup(self, tool: Any, folder: Path) -> Captured:
         """What a tool running since the script's first line saw before the first step."""
         raise NotImplementedError(f"the layer {self.name} does not observe the start-up")
+
+    def resume(self) -> None:  # noqa: B027  # most wrappers observe slices
+        """A `background` layer observes from here on."""
+
+    def pause(self) -> None:  # noqa: B027  # most wrappers observe slices
+        """A `background` layer observes no more until it is resumed; it costs nothing meanwhile."""
+
+    def flush(self) -> Captured:
+        """What a `background` layer has seen since it was last asked."""
+        return Captured()
 
     def close(self) -> None:  # noqa: B027  # most wrappers hold nothing outside slices
         """The run is over: undo what stands outside slices too; safe to call twice."""

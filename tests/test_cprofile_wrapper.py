@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import nn
 
+from profstack.hookstate import DISCOVER, RANGES, ROOT
 from profstack.regions import ModuleNames
-from profstack.torch_hooks import DISCOVER, RANGES, ROOT, TorchHooks
+from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers import cprofile
 from profstack.wrappers.cprofile import CProfileWrapper, function_table, is_own

@@ -220,8 +220,14 @@ def test_every_step_is_recorded_once_and_without_gaps(bench: Callable[..., Bench
         assert around["first_step"] <= row["step"] < around["first_step"] + around["steps"]
         assert row["batch_size"] in (8, None)
     clean = [row for row in steps if by_slice[row["slice"]]["kind"] == "clean"]
-    assert all((row["batch_size"], row["shape"]) == (8, "8x4") for row in clean)
-    assert all(0 <= row["wait_s"] <= row["wall_s"] for row in clean)
+    assert clean
+    # Of the shortest steps it is not asked in every slice.
+    known = [(row["batch_size"], row["shape"]) for row in steps if row["batch_size"] is not None]
+    assert len(known) > 3
+    assert set(known) == {(8, "8x4")}
+    waited = [row for row in clean if row["wait_s"] is not None]
+    assert waited
+    assert all(0 <= row["wait_s"] <= row["wall_s"] for row in waited)
     (facts,) = (value for key, value in read_tables(one.folder)["facts"][1] if "counts" in key)
     assert facts == f'{{"train": {ENOUGH}}}'
 

@@ -21,13 +21,13 @@ WRAPPERS = CHECKOUT / "wrappers"
 ORDER = (
     "errors units schema privacy",
     "wrapper registry environment",
-    "steps slices regions passthrough watch",
+    "steps slices regions passthrough collector watch evaluation quickstep",
     "benchmark.",
     "events scopes stepparts attribution linetrace",
     "recording",
     (
-        "session runner engine observers pageturn limits sink stepevents steplog target "
-        "torch_hooks child launch progress probe rerun"
+        "session runner engine arming observers layerstate pageturn limits sink stepevents steplog "
+        "target torch_hooks hookstate hooked_calls hooked_passes child launch progress probe rerun"
     ),
     "merge.",
     "findings.",
@@ -36,7 +36,9 @@ ORDER = (
     "__main__",
 )
 # A wrapper may import these alone: the contract, the leaves, and what reads a profile's events.
-OPEN_TO_WRAPPERS = frozenset(("wrapper", "events", "attribution", "linetrace", *ORDER[0].split()))
+OPEN_TO_WRAPPERS = frozenset(
+    ("wrapper", "passthrough", "events", "attribution", "linetrace", *ORDER[0].split())
+)
 
 PARENT_SIDE = ("merge.", "findings.", "report.", "commands.", "recording", "launch", "progress")
 HEAVY = ("torch", "profstack.wrappers")

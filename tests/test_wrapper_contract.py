@@ -19,12 +19,13 @@ import torch
 from torch import nn
 
 from profstack import linetrace, registry
+from profstack.hookstate import DISCOVER, RANGES
 from profstack.regions import ModuleNames
 from profstack.schema import RECORDED
-from profstack.torch_hooks import DISCOVER, RANGES, TorchHooks
+from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import Captured, Description, SliceContext, Wrapper
 
-CASES = [(name, mode) for name in registry.BUILT_IN for mode in registry.load(name).modes]
+CASES = [(name, mode.name) for name in registry.BUILT_IN for mode in registry.load(name).modes]
 NAMES = list(registry.BUILT_IN)
 HEADINGS = ("Measures:", "Does not measure:", "Usual slowdown:", "Conflicts:")
 
@@ -35,7 +36,7 @@ class Sink:
     waiting = False
     follows_calls = True
     follows_backward = True
-    first_activity = call_started = call_ended = "".format
+    evaluated = first_activity = call_started = call_ended = "".format
     backward_started = backward_ended = optimizer_started = optimizer_ended = "".format
     generate_started = generate_ended = "".format
 
@@ -347,7 +348,7 @@ def test_occupied_slots_are_really_used(name: str, tmp_path: Path) -> None:
     """What a wrapper says it occupies is what changes when it is on, in one mode or another."""
     wrapper = make(name)
     changed: set[str] = set()
-    for mode in wrapper.modes:
+    for mode in (each.name for each in wrapper.modes):
         wrapper.start(SliceContext(0, mode, 1, tmp_path))
         during = armed()
         wrapper.stop()

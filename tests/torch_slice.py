@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from profstack.events import HostEvents, read_host
+from profstack.hookstate import DISCOVER, RANGES
 from profstack.regions import STEP_PARTS, ModuleNames, Named
-from profstack.torch_hooks import DISCOVER, RANGES, TorchHooks
+from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 

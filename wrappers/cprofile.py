@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, ClassVar
 
-from profstack.wrapper import Artifact, Captured, Description, SliceContext, Wrapper
+from profstack.wrapper import Artifact, Captured, Description, Mode, SliceContext, Wrapper
 
 # file, line, name: what pstats and snakeviz call a function by.
 Function = tuple[str, int, str]
@@ -47,7 +47,12 @@ class CProfileWrapper(Wrapper):
 
     name = "cprofile"
     occupies = frozenset({"sys.setprofile"})
-    modes: ClassVar[tuple[str, ...]] = ("timed", "shared", "whole")
+    modes: ClassVar[tuple[Mode, ...]] = (
+        Mode("timed", turn=50),
+        Mode("shared", 0, 0),
+        Mode("whole", 0, 0),
+    )
+    from_start: ClassVar[bool] = True
     description = Description(
         technique="tracing",
         tool="cProfile",

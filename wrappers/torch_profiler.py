@@ -39,7 +39,17 @@ from profstack.events import (
     read_host,
 )
 from profstack.linetrace import LineTracer, line_records
-from profstack.wrapper import Artifact, Captured, Description, Records, SliceContext, Wrapper
+from profstack.passthrough import has_compiled
+from profstack.wrapper import (
+    RANGED,
+    Artifact,
+    Captured,
+    Description,
+    Mode,
+    Records,
+    SliceContext,
+    Wrapper,
+)
 
 # One slice holds at most this many events, and this much memory of the profiler's.
 MAX_EVENTS = 500_000
@@ -54,7 +64,16 @@ class TorchProfilerWrapper(Wrapper):
     name = "torch"
     occupies = frozenset({"kineto", "cupti", "sys.settrace"})
     cuts: ClassVar[bool] = True
-    modes: ClassVar[tuple[str, ...]] = ("detail", "timed", "lines", "shared", "whole")
+    modes: ClassVar[tuple[Mode, ...]] = (
+        Mode("detail", 1, 1, turn=40, calls=RANGED),
+        Mode("timed", 2, turn=40, calls=RANGED),
+        Mode("lines", 1, 2, turn=60),
+        Mode("shared", 0, 0, calls=RANGED),
+        Mode("whole", 0, 0, calls=RANGED),
+    )
+    # torch writes the end of a range into freed memory when one profile stops and another starts
+    # inside that range, as the boundary after `Optimizer.step` is.
+    restarts: ClassVar[bool] = False
     description = Description(
         technique="tracing",
         tool="torch.profiler",
@@ -289,9 +308,3 @@ class TorchProfilerWrapper(Wrapper):
             if getattr(module, name) is wrapper:
                 setattr(module, name, original)
         self._replaced.clear()
-
-
-def has_compiled() -> bool:
-    """Whether dynamo has compiled anything in this process."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and bool(utils.counters["frames"]["total"])
