@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+
+LEFT_OUT = shutil.ignore_patterns(
+    ".*", "__pycache__", "*.egg-info", "build", "dist", "profstack-runs", "tests", "benchmarks"
+)
 
 RunProfstack = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -80,3 +85,12 @@ def run_profstack(tmp_path: Path) -> RunProfstack:
         )
 
     return run
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the checkout, with the link."""
+    target = tmp_path / "copy"
+    shutil.copytree(CHECKOUT, target, symlinks=True, ignore=LEFT_OUT)
+    assert (target / "profstack" / "wrappers").is_symlink()
+    return target

@@ -16,14 +16,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import CHECKOUT
+from conftest import CHECKOUT, LEFT_OUT
 
 import profstack
 
 # What belongs to a checkout as git would hand it out, without history and caches.
-_LEFT_OUT = shutil.ignore_patterns(
-    ".*", "__pycache__", "*.egg-info", "build", "dist", "profstack-runs", "tests", "benchmarks"
-)
 _WHERE = (
     "import profstack, profstack.wrappers, profstack.wrappers.cprofile as c;"
     "print(profstack.__version__, c.__name__, c.CProfileWrapper.__module__, c.__file__, sep='|')"
@@ -49,15 +46,6 @@ def _run(*command: object, cwd: Path) -> str:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A copy of the checkout, with the link."""
-    target = tmp_path / "copy"
-    shutil.copytree(CHECKOUT, target, symlinks=True, ignore=_LEFT_OUT)
-    assert (target / "profstack" / "wrappers").is_symlink()
-    return target
 
 
 @pytest.fixture
@@ -89,7 +77,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """What `python -m build` makes of a copy without the link: (source archive, wheel)."""
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
-    shutil.copytree(CHECKOUT, source, symlinks=True, ignore=_LEFT_OUT)
+    shutil.copytree(CHECKOUT, source, symlinks=True, ignore=LEFT_OUT)
     (source / "profstack" / "wrappers").unlink()
     _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source, cwd=folder)
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
