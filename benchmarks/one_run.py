@@ -1,8 +1,9 @@
-"""What a whole `profstack run` with its page costs over plain `python`.
+"""What a `profstack run` with its page costs over plain `python`, and over five tools by hand.
 
-Runs a small GPT-2 training of 60 steps both ways, in interleaved rounds of fresh processes, and
-prints CPU time (children included) and wall time of each with the ratios. Run it with nothing
-else running and OMP_NUM_THREADS=1.
+Runs a small GPT-2 training of 60 steps in interleaved rounds of fresh processes, and prints CPU
+time (children included) and wall time with the ratios. By hand are: the clean run, `python -m
+cProfile`, torch.profiler with shapes, trace and table, `mprof run`, and flops-profiler. Run it with
+nothing else running and OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -31,35 +32,59 @@ def run(command: list[str]) -> tuple[float, float]:
     return cpu, wall
 
 
+def commands(output: Path, script: list[str]) -> dict[str, list[str]]:
+    """Every way of running the script, by name; each may write into `output`."""
+    python = sys.executable
+    by_hand = str(Path(__file__).with_name("by_hand.py"))
+    mprof = str(Path(python).with_name("mprof"))
+    for name in ("torch", "flops"):
+        (output / name).mkdir(parents=True)
+    recording = str(output / "recording")
+    return {
+        "plain": [python, *script],
+        "profstack": [python, "-m", "profstack", "run", "-q", "-o", recording, *script],
+        "cProfile": [python, "-m", "cProfile", "-o", str(output / "profile.prof"), *script],
+        "torch.profiler": [python, by_hand, "torch", str(output / "torch"), *script],
+        "mprof": [mprof, "run", "-o", str(output / "mprofile.dat"), python, *script],
+        "flops-profiler": [python, by_hand, "flops", str(output / "flops"), *script],
+    }
+
+
+def spread(values: list[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--by-hand", action="store_true", help="also the five tools by hand")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     script = [str(SCRIPT), "--steps", str(options.steps)]
-    cpu, wall = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(options.rounds):
-            output = os.path.join(folder, str(number))
-            profiled = [sys.executable, "-m", "profstack", "run", "-q", "-o", output, *script]
-            commands = [[sys.executable, *script], profiled]
-            measured = {}
-            for which in (0, 1) if number % 2 else (1, 0):
-                measured[which] = run(commands[which])
-            cpu.append(measured[1][0] / measured[0][0])
-            wall.append(measured[1][1] / measured[0][1])
-            print(
-                f"round {number + 1}: plain {measured[0][0]:.2f} s CPU, {measured[0][1]:.2f} s; "
-                f"profstack {measured[1][0]:.2f} s CPU, {measured[1][1]:.2f} s; "
-                f"CPU ratio {cpu[-1]:.3f}, wall ratio {wall[-1]:.3f}"
-            )
-    print(
-        f"profstack run over plain python, {options.steps} steps, {options.rounds} rounds: "
-        f"CPU {statistics.median(cpu):.3f} ({min(cpu):.3f} to {max(cpu):.3f}), "
-        f"wall {statistics.median(wall):.3f} ({min(wall):.3f} to {max(wall):.3f})"
-    )
+    cpu, wall, share = [], [], []
+    for number in range(options.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            ways = commands(Path(folder), script)
+            names = list(ways) if options.by_hand else ["plain", "profstack"]
+            # Who comes first changes from round to round.
+            order = names[number % len(names) :] + names[: number % len(names)]
+            measured = {name: run(ways[name]) for name in order}
+        cpu.append(measured["profstack"][0] / measured["plain"][0])
+        wall.append(measured["profstack"][1] / measured["plain"][1])
+        told = ", ".join(
+            f"{name} {measured[name][0]:.2f} s CPU {measured[name][1]:.2f} s" for name in names
+        )
+        print(f"round {number + 1}: {told}; CPU ratio {cpu[-1]:.3f}, wall ratio {wall[-1]:.3f}")
+        if options.by_hand:
+            by_hand = sum(measured[name][0] for name in names if name != "profstack")
+            share.append(measured["profstack"][0] / by_hand)
+    rounds = f"{options.steps} steps, {options.rounds} rounds"
+    print(f"profstack run over plain python, {rounds}: CPU {spread(cpu)}, wall {spread(wall)}")
+    if share:
+        print(f"profstack run over the five tools by hand, {rounds}: CPU {spread(share)}")
 
 
 if __name__ == "__main__":
