@@ -59,6 +59,7 @@ class Arming:
 
     def begin(self, planned: Planned) -> None:
         """The observers of the slice have begun: what ends its steps, and who is told of calls."""
+        self.hooks.emit_ranges(True)
         listener = self.observers.listener()
         self.hooks.listen(listener)
         quick = None if listener is not None else self._quick_hook(planned)
@@ -70,6 +71,7 @@ class Arming:
     def end(self) -> None:
         """The slice is over."""
         self.hooks.listen(None)
+        self.hooks.emit_ranges(False)
 
     def detach(self) -> None:
         """Take every hook off; `rearm` puts the same ones back."""

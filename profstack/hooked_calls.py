@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from _thread import get_ident
 from types import FrameType
 from typing import Any
 
@@ -100,7 +101,7 @@ class HookedCalls:
                         result = original(self, *args, **kwargs)
                     finally:
                         listener.leave("module", named.path)
-                elif state.mode == RANGES and named.range_name:
+                elif state.ranging == get_ident() and named.range_name:
                     with range_(named.range_name):
                         result = original(self, *args, **kwargs)
                 else:
@@ -148,6 +149,7 @@ class HookedCalls:
         """
         original = self.original
         under_dynamo, compiler = compiling(self.state.torch)
+        state = self.state
         range_name = self.state.names.inner_ranges.get
         root_range = self.state.names.root_ranges.get
         known = self.state.names.by_identity
@@ -160,6 +162,8 @@ class HookedCalls:
                 return original(self, *args, **kwargs)
             name = range_name(id(self))
             try:
+                if state.ranging != get_ident():
+                    return slow(self, *args, **kwargs)
                 if name is None:
                     name = root_range(id(self))
                     if name is None or sink.follows_calls:

@@ -6,10 +6,11 @@ As for those on calls: nothing is done under dynamo, and no frame stays in a tra
 from __future__ import annotations
 
 import functools
+from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
-from profstack.hookstate import IN_BACKWARD, RANGES, HookState
+from profstack.hookstate import IN_BACKWARD, HookState
 from profstack.passthrough import compiling, strip_frame
 from profstack.regions import BACKWARD_RANGE
 
@@ -47,7 +48,7 @@ class HookedPasses:
                         result = original(*args, **kwargs)
                     finally:
                         listener.leave("backward", "backward")
-                elif state.mode == RANGES:
+                elif state.ranging == get_ident():
                     with range_(BACKWARD_RANGE):
                         result = original(*args, **kwargs)
                 else:
@@ -66,11 +67,11 @@ class HookedPasses:
     def ranging_backward(self, original: Any) -> Any:
         """A wrapper that gives a backward pass its range, where its end is no step's end."""
         under_dynamo, compiler = compiling(self.state.torch)
-        range_ = self.state.torch._C._profiler._RecordFunctionFast
+        range_, state = self.state.torch._C._profiler._RecordFunctionFast, self.state
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if under_dynamo() or compiler._is_compiling_flag:
+            if under_dynamo() or compiler._is_compiling_flag or state.ranging != get_ident():
                 return original(*args, **kwargs)
             try:
                 with range_(BACKWARD_RANGE):

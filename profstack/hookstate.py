@@ -43,6 +43,9 @@ class HookState:
     names: ModuleNames
     mode: str = OFF
     live: Any = None
+    # The thread whose calls get ranges, while a profiler is on. torch raises where a range is left
+    # under a profiler that was not there yet when it was entered.
+    ranging: int | None = None
     listener: Listener | None = None
     listening: int | None = None
     local: ThreadState = field(default_factory=ThreadState)

@@ -97,8 +97,6 @@ class TorchHooks:
             return
         self._remove_call()
         self._wrap_calls()
-        if mode == RANGES:
-            self.names.begin_ranges()
         if mode in (DISCOVER, RANGES):
             self._module.__call__ = self._standing = self._hooked[mode]
             self.state.live = self._hooked[DISCOVER]
@@ -158,11 +156,20 @@ class TorchHooks:
         """The wrappers by mode."""
         return self._calls.wrappers if self._calls is not None else {}
 
+    def emit_ranges(self, on: bool) -> None:
+        """In mode RANGES: a profiler is on from here, or will be off; for this thread's calls."""
+        if on and self.mode == RANGES:
+            self.state.ranging = get_ident()
+            self.names.begin_ranges()
+        else:
+            self.state.ranging = None
+            self.names.end_ranges()
+
     def stop_ranges(self) -> None:
         """Emit no more ranges, though the slice goes on: another profiler would see them."""
         if self.mode == RANGES:
+            self.emit_ranges(False)
             self.state.mode = DISCOVER
-            self.names.end_ranges()
             self._wrap_backward(1)
 
     def remove(self) -> None:
@@ -179,7 +186,7 @@ class TorchHooks:
         self._restore.clear()
 
     def _remove_call(self) -> None:
-        self.names.end_ranges()
+        self.emit_ranges(False)
         self._evaluation.take_off()
         if self.root_class is not None:
             if self.root_class.__dict__.get("__call__") in (

@@ -228,6 +228,7 @@ def test_names_are_those_of_the_objects(hooked: Hooked) -> None:
     hooked.hooks.set_mode(RANGES)
     nets = [model(), model()]
     with torch.profiler.profile() as profile:
+        hooked.hooks.emit_ranges(True)
         for net in nets:
             net(torch.ones(3, 4)).sum().backward()
     names = Counter(event.name() for event in profile.profiler.kineto_results.events())
@@ -269,6 +270,7 @@ def test_ranges_follow_modules_that_come_and_go(hooked: Hooked) -> None:
     called.clear()
     hooks.set_mode(RANGES)
     with torch.profiler.profile() as profile:
+        hooks.emit_ranges(True)
         for number in range(30):
             use(number)
             if number % 10 == 0:
@@ -376,9 +378,37 @@ def test_module_that_cannot_be_named_is_called_all_the_same(hooked: Hooked) -> N
     hooked.hooks.names.root = broken  # type: ignore[method-assign]
     hooked.hooks.set_mode(RANGES)
     with torch.profiler.profile() as profile:
+        hooked.hooks.emit_ranges(True)
         assert net(torch.ones(3, 4)).shape == (3, 2)
     names = [event.name() for event in profile.profiler.kineto_results.events()]
     assert not any(name.startswith("profstack::") for name in names)
+
+
+@pytest.mark.parametrize("mode", [DISCOVER, RANGES])
+def test_a_call_may_begin_before_the_profiler_and_end_under_it(hooked: Hooked, mode: str) -> None:
+    profile = torch.profiler.profile()
+
+    class Starting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            profile.start()
+            hooked.hooks.emit_ranges(True)
+            return x
+
+    net = nn.Sequential(Starting(), nn.Identity())
+    hooked.hooks.set_mode(mode)
+    net(torch.ones(2))
+    try:
+        assert net[1](torch.ones(2)).shape == (2,)
+        # Also on a thread that nobody observes.
+        thread = threading.Thread(target=net[1], args=(torch.ones(2),))
+        thread.start()
+        thread.join()
+    finally:
+        hooked.hooks.emit_ranges(False)
+        profile.stop()
+    names = [event.name() for event in profile.profiler.kineto_results.events()]
+    emitted = [name for name in names if name.startswith("profstack::module")]
+    assert len(emitted) == (2 if mode == RANGES else 0)
 
 
 def test_nothing_is_put_on_modules(hooked: Hooked) -> None:
@@ -425,6 +455,7 @@ def test_fused_paths_stay_on(hooked: Hooked) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     hooked.hooks.set_mode(RANGES)
     with torch.no_grad(), torch.profiler.profile() as profile:
+        hooked.hooks.emit_ranges(True)
         layer(torch.ones(1, 3, 8))
     names = {event.name() for event in profile.profiler.kineto_results.events()}
     assert "aten::_transformer_encoder_layer_fwd" in names

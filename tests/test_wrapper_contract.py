@@ -132,9 +132,11 @@ def observe(
     assert wrapper.busy_reason(mode) is None
     folder.mkdir(exist_ok=True)
     wrapper.start(SliceContext(index, mode, steps, folder))
+    hooks.emit_ranges(True)
     try:
         stamps = run()
     finally:
+        hooks.emit_ranges(False)
         wrapper.stop()
     return wrapper.take(stamps, hooks.names.by_number())
 

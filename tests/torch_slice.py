@@ -102,10 +102,12 @@ def observe(
             gc.disable()
             hooks.set_mode(RANGES)
             wrapper.start(SliceContext(0, mode, steps, Path(folder)))
+            hooks.emit_ranges(True)
             stamps = [time.perf_counter()]
             for _ in range(steps):
                 step()
                 stamps.append(time.perf_counter())
+            hooks.emit_ranges(False)
             wrapper.stop()
             held.append(wrapper._results)
             modules = hooks.names.by_number()
