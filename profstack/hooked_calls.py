@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from profstack.hookstate import DISCOVER, LIGHT, NAMELESS, RANGES, ROOT, HookState
-from profstack.passthrough import compiling, strip_frame
+from profstack.passthrough import compiling, dynamo_callback, strip_frame, unseen_by_dynamo
 from profstack.regions import Named, script_label
 
 
@@ -35,6 +35,9 @@ class HookedCalls:
         named = self.state.names.known(module)
         if named is not None:
             return named
+        if self.state.torch._C._get_tracing_state() is not None:
+            # To count its parameters would become a part of what torch.jit traces.
+            return NAMELESS
         try:
             if self.state.mode == RANGES:
                 around = self._enclosing() or around
@@ -62,20 +65,27 @@ class HookedCalls:
             frame = frame.f_back
         return None
 
-    def _call(self, *, inner_too: bool) -> Any:
+    def _call(self, *, inner_too: bool) -> Any:  # noqa: C901  # parted, each call would cost more
         """A wrapper for `Module.__call__`: of the outermost calls, or of the inner ones too."""
         original = self.original
         under_dynamo, compiler = compiling(self.state.torch)
+        traced = dynamo_callback(self.state.torch)
         local, sink, name = self.state.local, self.state.sink, self._name
         known = self.state.names.by_identity
         range_ = self.state.torch._C._profiler._RecordFunctionFast
         state, told = self.state, self.state.told
+        jit_traces = state.torch._C._get_tracing_state
 
         @functools.wraps(original)
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if under_dynamo() or compiler._is_compiling_flag or state.live is not __call__:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901  # as above
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(self, *args, **kwargs)
+            if state.live is not __call__:
                 return original(self, *args, **kwargs)
             around = local.current
+            if around is None and jit_traces() is not None:
+                # Whatever is asked of a tensor now becomes a part of what torch.jit traces.
+                return original(self, *args, **kwargs)
             try:
                 if around is None:
                     named = known.get(id(self))
@@ -115,7 +125,7 @@ class HookedCalls:
                 sink.call_ended(self, named)
             return result
 
-        return __call__
+        return unseen_by_dynamo(self.state.torch, __call__)
 
     def _light_call(self) -> Any:
         """A wrapper on the root's class that tells of evaluation and of nothing else.
@@ -124,12 +134,15 @@ class HookedCalls:
         """
         original = self.original
         under_dynamo, compiler = compiling(self.state.torch)
+        traced = dynamo_callback(self.state.torch)
         state = self.state
         sink, known = state.sink, state.names.by_identity
 
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if under_dynamo() or compiler._is_compiling_flag or state.live is not __call__:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(self, *args, **kwargs)
+            if state.live is not __call__:
                 return original(self, *args, **kwargs)
             if not self.training:
                 sink.evaluated(known.get(id(self)))
@@ -139,7 +152,7 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return __call__
+        return unseen_by_dynamo(self.state.torch, __call__)
 
     def _ranging_call(self, slow: Any) -> Any:
         """A wrapper that gives an inner module's call its range and does nothing else.
@@ -149,6 +162,7 @@ class HookedCalls:
         """
         original = self.original
         under_dynamo, compiler = compiling(self.state.torch)
+        traced = dynamo_callback(self.state.torch)
         state = self.state
         range_name = self.state.names.inner_ranges.get
         root_range = self.state.names.root_ranges.get
@@ -158,7 +172,7 @@ class HookedCalls:
 
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if under_dynamo() or compiler._is_compiling_flag:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
                 return original(self, *args, **kwargs)
             name = range_name(id(self))
             try:
@@ -176,4 +190,4 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return __call__
+        return unseen_by_dynamo(self.state.torch, __call__)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from profstack.hookstate import IN_BACKWARD, HookState
-from profstack.passthrough import compiling, strip_frame
+from profstack.passthrough import compiling, dynamo_callback, strip_frame, unseen_by_dynamo
 from profstack.regions import BACKWARD_RANGE
 
 
@@ -24,13 +24,14 @@ class HookedPasses:
     def backward(self, original: Any) -> Any:
         """A wrapper for a backward pass, in every mode."""
         under_dynamo, compiler = compiling(self.state.torch)
+        traced = dynamo_callback(self.state.torch)
         range_ = self.state.torch._C._profiler._RecordFunctionFast
         state, told = self.state, self.state.told
         local, sink = state.local, state.sink
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if under_dynamo() or compiler._is_compiling_flag:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
                 return original(*args, **kwargs)
             around = local.current
             if around is IN_BACKWARD:
@@ -62,16 +63,19 @@ class HookedPasses:
                 sink.backward_ended()
             return result
 
-        return _named_like(backward, original)
+        return unseen_by_dynamo(self.state.torch, _named_like(backward, original))
 
     def ranging_backward(self, original: Any) -> Any:
         """A wrapper that gives a backward pass its range, where its end is no step's end."""
         under_dynamo, compiler = compiling(self.state.torch)
+        traced = dynamo_callback(self.state.torch)
         range_, state = self.state.torch._C._profiler._RecordFunctionFast, self.state
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if under_dynamo() or compiler._is_compiling_flag or state.ranging != get_ident():
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(*args, **kwargs)
+            if state.ranging != get_ident():
                 return original(*args, **kwargs)
             try:
                 with range_(BACKWARD_RANGE):
@@ -80,7 +84,7 @@ class HookedPasses:
                 strip_frame(error)
                 raise
 
-        return _named_like(backward, original)
+        return unseen_by_dynamo(self.state.torch, _named_like(backward, original))
 
     def generate(self, original: Any) -> Any:
         """A wrapper for `generate` of a language model."""
@@ -139,7 +143,7 @@ class HookedPasses:
             if not (under_dynamo() or compiler._is_compiling_flag):
                 report(optimizer)
 
-        return hook
+        return unseen_by_dynamo(self.state.torch, hook, with_callees=True)
 
 
 def _named_like(wrapper: Any, original: Any) -> Any:

@@ -15,6 +15,36 @@ def compiling(torch: Any) -> tuple[Callable[[], bool], Any]:
     return torch.compiler.is_dynamo_compiling, torch.compiler
 
 
+def dynamo_callback(torch: Any) -> Callable[[], Any]:
+    """What dynamo does with the frames of this thread: None for nothing.
+
+    Otherwise a call is part of something compiled that dynamo could not take in as a whole: a
+    wrapper passes it on at once, so that the frame behind it is the one dynamo looks at. To be
+    asked after `compiling`, since dynamo cannot trace it.
+    """
+    # The question that comes first is a frame too, and dynamo would compile it.
+    unseen_by_dynamo(torch, torch.compiler.is_dynamo_compiling)
+    found: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
+    return found
+
+
+def unseen_by_dynamo(torch: Any, wrapper: Any, *, with_callees: bool = False) -> Any:
+    """The same function; where dynamo meets its frame, it looks at what that calls instead.
+
+    With `with_callees` it looks at nothing that happens inside, which is for what calls no code of
+    the script's (torch before 2.7 cannot say that, and looks at the callees).
+    """
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        action = frames._FrameAction
+        inside = action.SKIP if with_callees else action.DEFAULT
+        strategy = frames._FrameExecStrategy(action.SKIP, inside)
+        frames.set_code_exec_strategy(wrapper.__code__, strategy)
+    elif hasattr(frames, "skip_code"):
+        frames.skip_code(wrapper.__code__)
+    return wrapper
+
+
 def strip_frame(error: BaseException) -> None:
     """Take the calling wrapper's own entry out of the traceback of `error`.
 

@@ -13,7 +13,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
-from profstack.passthrough import compiling
+from profstack.passthrough import compiling, unseen_by_dynamo
 
 # Steps up to here are short: the full boundary would take more than half a percent of them.
 SHORT_S = 0.002
@@ -55,4 +55,5 @@ def optimizer_hook(
         if count(ends) >= aim.steps:
             look()
 
+    unseen_by_dynamo(torch, hook, with_callees=True)
     return hook

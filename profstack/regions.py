@@ -181,8 +181,12 @@ class ModuleNames:
 
 def parameter_count(module: Any) -> int | None:
     """Parameters of a module and its children; None while a lazy one has no shape yet."""
+    from torch._C import DisableTorchFunction
+
     try:
-        return int(sum(parameter.numel() for parameter in module.parameters()))
+        # A function mode of the script's is not to hear of it.
+        with DisableTorchFunction():
+            return int(sum(parameter.numel() for parameter in module.parameters()))
     except Exception:
         # Uninitialised (lazy) parameters have no number of elements.
         return None
