@@ -8,14 +8,16 @@ import random
 from typing import Any
 
 import pytest
+from data_full_report import full
 from data_report import build, label, row
 
 from profstack.report.calltree import CallTree, call_tree
-from profstack.report.columns import label_of, unit_of
+from profstack.report.columns import Told, label_of, unit_of
 from profstack.report.page import composition, finite, prepare
 from profstack.report.series import MOST_POINTS, extremes, step_series
 from profstack.report.tables import (
     MOST_ROWS,
+    PageTable,
     compact,
     module_records,
     operators_by_name,
@@ -32,7 +34,7 @@ def test_every_column_of_the_schema_has_a_heading_without_its_unit() -> None:
             assert heading
             assert not heading.endswith(("_s", "_bytes", " bytes")), heading
             assert unit_of(column.name, column.type) in {
-                "s", "bytes", "flop", "mac", "rate", "count", "plain", "text"
+                "s", "bytes", "flop", "mac", "rate", "share", "count", "plain", "text"
             }  # fmt: skip
 
 
@@ -41,6 +43,7 @@ def test_every_column_of_the_schema_has_a_heading_without_its_unit() -> None:
     [
         ("self_s", "s"), ("flop_per_s", "rate"), ("rss_bytes", "bytes"), ("bytes", "bytes"),
         ("forward_mac", "mac"), ("flop", "flop"), ("calls", "count"), ("line", "plain"),
+        ("watch_share", "share"),
     ],
 )  # fmt: skip
 def test_the_unit_is_the_end_of_the_name(column: str, unit: str) -> None:
@@ -63,12 +66,15 @@ def test_numbers_keep_six_digits_and_whole_ones_lose_their_fraction() -> None:
     assert isinstance(compact(64.0), int)
     assert compact(float("nan")) is None
     assert compact(None) is None
+    assert compact([{"operator": "mul", "calls": 2.0, "time_share": None}, "x"]) == (
+        "operator mul calls 2, x"
+    )
 
 
 def test_a_cut_table_holds_the_heaviest_rows_and_says_so() -> None:
     records = [row("functions", name=str(n), self_s=float(n)) for n in range(MOST_ROWS + 5)]
     random.Random(1).shuffle(records)
-    table = page_table("functions", records, {}, by=weight("self_s"))
+    table = page_table("functions", records, Told(), by=weight("self_s"))
     self_s = [column.key for column in table.columns].index("self_s")
     assert len(table.rows) == MOST_ROWS
     assert min(cells[self_s] for cells in table.rows) == 5
@@ -79,7 +85,7 @@ def test_a_cut_table_holds_the_heaviest_rows_and_says_so() -> None:
 
 
 def test_a_whole_table_says_nothing_about_a_cut() -> None:
-    assert page_table("functions", [row("functions", name="f")], {}).left_out is None
+    assert page_table("functions", [row("functions", name="f")], Told()).left_out is None
 
 
 def test_empty_columns_carry_their_reason() -> None:
@@ -87,6 +93,63 @@ def test_empty_columns_carry_their_reason() -> None:
     reasons = {column.key: column.reason for column in columns}
     assert reasons["device_s"] == "this machine has no accelerator"
     assert reasons["self_s"] is None
+
+
+def test_columns_say_why_single_cells_are_empty_and_what_they_rest_on() -> None:
+    columns = {column.key: column for column in prepare(full()).tables["modules"].columns}
+    assert columns["flop_per_s"].reason is None
+    assert columns["flop_per_s"].cell_reason == "nothing in it has a formula"
+    assert columns["flop_per_s"].source == "FlopCounterMode, 1 step"
+    assert columns["self_s"].cell_reason is None
+
+
+def _column(table: PageTable, key: str) -> list[Any]:
+    at = [column.key for column in table.columns].index(key)
+    return [cells[at] for cells in table.rows]
+
+
+def test_the_lines_that_took_memory_stand_in_a_table_of_their_own() -> None:
+    table = prepare(full()).tables["memory_lines"]
+    assert _column(table, "line")[:3] == [68, 45, 69]
+    # The start-up's lines were seen by the watch alone: they stand last, as nothing is known
+    # of single runs.
+    assert _column(table, "line")[-1] == 1
+    assert "python_s" not in {column.key for column in table.columns}
+
+
+def test_lines_of_which_the_watch_saw_no_growth_took_no_memory() -> None:
+    report = build()
+    report["tables"]["lines"][0]["watch_bytes"] = 0
+    assert "memory_lines" not in prepare(report).tables
+
+
+def test_lines_over_which_nothing_changed_are_left_out_of_those_that_took_memory() -> None:
+    report = full()
+    for record in report["tables"]["lines"]:
+        if record["line"] == 68:
+            record |= dict.fromkeys(("increment_bytes", "largest_bytes", "allocated_bytes"), 0)
+    assert 68 not in _column(prepare(report).tables["memory_lines"], "line")
+
+
+def test_the_watchs_lines_stand_in_a_table_of_their_own() -> None:
+    tables = prepare(full()).tables
+    assert _column(tables["watch_lines"], "source") == ["import torch"]
+    assert "watch_lines" not in prepare(build()).tables
+
+
+def test_the_counters_keep_their_lists() -> None:
+    record = prepare(full()).counters[0]
+    assert record["uncounted"][0]["time_share"] == 0.031
+    assert prepare(build()).counters == []
+
+
+def test_what_only_a_counter_saw_is_no_part_of_the_step() -> None:
+    report = build()
+    records, median = report["tables"]["modules"], report["benchmark"]["median_s"]
+    before = composition(records, median)
+    records.append(row("modules", path="Teacher", depth=0, forward_flop=8))
+    assert composition(records, median) == before
+    assert composition(records[-1:], median).reason == "no layer of this run saw modules"
 
 
 def test_a_cut_module_tree_keeps_the_parents_of_what_it_keeps() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_full_report import full, full_of_hostile_names
 from data_report import HOSTILE, build, hostile, row
 from page_browser import EXECUTABLE, Browser
 
@@ -117,7 +118,7 @@ def test_facts_that_are_not_there_are_named_and_sizes_have_units(opened: Opened)
 
 def test_sections_without_content_are_not_there(opened: Opened) -> None:
     page = opened(build())
-    for absent in ("findings", "more", "verdict"):
+    for absent in ("findings", "flops", "more", "verdict", "watch"):
         assert count(page, f"#{absent}") == 0
         assert count(page, f"nav a[href='#{absent}']") == 0
 
@@ -152,8 +153,9 @@ def test_the_page_fits_its_window(
 ) -> None:
     if not d3:
         monkeypatch.setattr(html, "_d3", lambda: None)
-    page = opened(build(), width=size[0], height=size[1])
-    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    for report in (build(), full()):
+        page = opened(report, width=size[0], height=size[1])
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
 def test_without_d3_tables_work_and_the_charts_say_what_is_missing(
@@ -196,6 +198,151 @@ def test_a_layer_says_what_became_of_it(opened: Opened) -> None:
     assert "too few steps" in memory
     assert "profstack run --layers memory train.py" in memory
     assert "growth of the resident set, line by line" in memory
+
+
+def test_technique_memory_and_probe_effect_stand_side_by_side(opened: Opened) -> None:
+    page = opened(full())
+    layers = texts(page, ".layer")
+    assert len(layers) == 6
+    figures = [texts(page, f".layer:nth-child({at}) .layer-figure") for at in range(1, 7)]
+    assert [figure[0] for figure in figures] == [
+        *("techniquetracing", "techniquetracing", "techniquetracing"),
+        *("techniquetracing", "techniquecounting", "techniquesampling"),
+    ]
+    assert [figure[2] for figure in figures] == [
+        *("memory256 KiB", "memory8.68 MiB", "memory0 B"),
+        *("memory1.00 MiB", "memory293 KiB", "memory1.34 MiB"),
+    ]
+    tops = page.evaluate(
+        "[...document.querySelectorAll('.layer:first-child > *')]"
+        ".map(one => Math.round(one.getBoundingClientRect().top))"
+    )
+    assert len(set(tops)) == 1
+    assert "emitted" in layers[2]
+    assert "≤ 4.10 ×" in layers[4]
+    assert "slow by itself" in layers[4]
+    watch = page.evaluate(
+        "[...document.querySelectorAll('.layer:last-child .none')].map(one => one.title)"
+    )
+    assert watch == [
+        "it has no slices: it observes what is between them",
+        "it watches what no slice has",
+    ]
+
+
+def test_operations_stand_at_modules_and_counter_by_counter(opened: Opened) -> None:
+    page = opened(full())
+    assert "FlopCounterMode is the record" in texts(page, "#flop-lead")[0]
+    cards = texts(page, "#flop-cards .card")
+    assert "2.76 M FLOP" in cards[0]
+    assert "1.98 G FLOP/s" in cards[2]
+    assert column(page, "#flop-counters", 1) == [
+        *("FlopCounterMode (the record)", "recorded_shapes", "flops-profiler")
+    ]
+    assert column(page, "#flop-counters", 3) == ["5.16 M", "5.16 M", "–"]
+    assert column(page, "#flop-uncounted", 1) == ["aten::fft_fft", "aten::mul"]
+    assert "as the operator * counted as 0" in texts(page, "#flop-uncounted")[0]
+    heads = texts(page, "#module-tree th")
+    rates = column(page, "#module-tree", 1 + heads.index("FLOP/s"))
+    assert rates[:4] == ["3.10 G", "4.20 G", "134 M", "–"]
+    titles = page.evaluate(
+        "[...document.querySelectorAll('#module-tree td .none')].map(one => one.title)"
+    )
+    assert "nothing in it has a formula" in titles
+    assert "not measured" not in titles
+    button = "[...document.querySelectorAll('#module-tree th button')].find(one => "
+    assert page.evaluate(button + "one.textContent === 'FLOP/s').title").endswith(
+        "from FlopCounterMode, 1 step"
+    )
+
+
+def test_counters_without_figures_say_why(opened: Opened) -> None:
+    report = full()
+    note = "flops-profiler is not installed"
+    report["tables"]["flops"][2] = row("flops", counter="flops-profiler", note=note)
+    page = opened(report)
+    assert column(page, "#flop-counters", 7) == ["–", "–", note]
+    for one in report["tables"]["flops"]:
+        one |= dict.fromkeys(("forward_flop", "backward_flop", "forward_mac", "uncounted"))
+        one["note"] = note
+    page = opened(report)
+    assert "No counter has figures" in texts(page, "#flop-lead")[0]
+    assert note in texts(page, "#flop-lead")[0]
+
+
+def test_lines_tell_the_memory_they_took(opened: Opened) -> None:
+    page = opened(full())
+    assert column(page, "#memory-lines", 1)[:2] == ["train.py:68", "train.py:45"]
+    assert column(page, "#memory-lines", 3)[0] == "64.0 MiB"
+    listing = texts(page, ".listing")[0]
+    for said in ("memory", "start-up", "64.0 MiB", "62 %"):
+        assert said in listing
+    nowhere = "[...document.querySelectorAll('#lines .none')].filter(one => !one.title).length"
+    assert page.evaluate(nowhere) == 0
+
+
+def test_the_watch_shows_the_start_up_and_steps_out_of_line(opened: Opened) -> None:
+    page = opened(full())
+    cards = texts(page, "#watch-cards .card")
+    assert "208" in cards[0]
+    assert "0.87" in cards[1]
+    assert "rank correlation over 9 functions" in cards[1]
+    assert column(page, "#watch-table > div:first-child", 1)[0] == "<module>"
+    assert column(page, "#watch-table > div:first-child", 2)[2] == "torch/__init__.py:1"
+    assert column(page, "#watch-table > div:last-child", 3) == ["import torch"]
+    choose(page, "#watch-table", "steps")
+    assert column(page, "#watch-table > div:first-child", 1) == ["main"]
+    assert count(page, "#watch-table > div:last-child tr") == 0
+    assert column(page, "#watch-outliers", 1) == ["70", "88"]
+    assert column(page, "#watch-outliers", 3) == ["4.20 ×", "4.00 ×"]
+    assert "batches (train.py:20)" in column(page, "#watch-outliers", 4)[0]
+    assert "half as long again" in texts(page, "#watch-outliers")[0]
+
+
+def test_a_watch_that_cannot_be_compared_says_why(opened: Opened) -> None:
+    report = full()
+    why = "the watch has 18 samples in steps, 50 are needed"
+    report["watch"] |= {"rank_correlation": None, "rank_functions": 0, "reason": why}
+    report["tables"]["outliers"] = []
+    page = opened(report)
+    assert why in texts(page, "#watch-cards .card")[1]
+    assert "No step stands out" in texts(page, "#watch-outliers")[0]
+
+
+def test_regions_and_ranges_have_tables(opened: Opened) -> None:
+    page = opened(full())
+    assert texts(page, "#more-tables h3") == ["Regions", "NVTX ranges"]
+    more = texts(page, "#more-tables")[0]
+    for said in ("augment/crop", "clean slices", "Digits.features.0", "2.10 µs"):
+        assert said in more
+    titles = page.evaluate(
+        "[...document.querySelectorAll('#more-tables td .none')].map(one => one.title)"
+    )
+    assert titles == ["no more than reading the clock takes"]
+    assert "operations are counted by module and operator" in more
+
+
+def test_every_empty_cell_of_a_full_page_has_a_reason(opened: Opened) -> None:
+    report = full()
+    for name, table in report["tables"].items():
+        for key in table[0] if table else ():
+            if f"{name}.{key}" not in report["columns_reason"]:
+                report["cells_reason"].setdefault(f"{name}.{key}", "told")
+    page = opened(report)
+    page.evaluate("document.querySelectorAll('.empty-note input').forEach(one => one.click())")
+    page.settle()
+    silent = (
+        "[...document.querySelectorAll('main .none')].filter(one => !one.title || "
+        "one.title === 'not measured').map(one => one.closest('section').id + ' ' + "
+        "(one.closest('td, dd, .card') || one).textContent)"
+    )
+    assert page.evaluate(silent) == []
+
+
+def test_the_first_step_says_who_watched_it(opened: Opened) -> None:
+    report = build()
+    report["benchmark"]["first_step_layer"] = "memory"
+    assert any("first step, watched by memory" in one for one in texts(opened(report), ".card"))
 
 
 def test_every_slice_is_on_the_time_line(opened: Opened) -> None:
@@ -460,6 +607,15 @@ def test_names_of_the_program_show_as_text(opened: Opened) -> None:
     assert all(href.startswith("file:///") for href in hrefs)
     choose(page, "#call-tools", "sunburst")
     assert page.evaluate("window.broken") is None
+
+
+def test_names_that_the_later_layers_found_show_as_text(opened: Opened) -> None:
+    page = opened(full_of_hostile_names())
+    assert page.evaluate("window.broken") is None
+    assert count(page, "main img") == 0
+    for box in ("#flop-counters", "#flop-uncounted", "#memory-lines", "#watch-table",
+                "#watch-outliers", "#more-tables", "#layer-list"):  # fmt: skip
+        assert HOSTILE in texts(page, box)[0], box
 
 
 def test_a_page_of_a_run_that_saw_nothing_still_stands(opened: Opened) -> None:

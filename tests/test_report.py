@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
+from data_full_report import full, full_of_hostile_names
 from data_report import HOSTILE, build, hostile
 
 from profstack.errors import RecordingError
@@ -49,7 +50,7 @@ def test_the_schema_itself_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(jsonfile.schema())
 
 
-@pytest.mark.parametrize("make", [build, hostile])
+@pytest.mark.parametrize("make", [build, hostile, full, full_of_hostile_names])
 def test_the_report_keeps_to_the_schema(make: Callable[[], dict[str, Any]]) -> None:
     jsonschema.validate(json.loads(jsonfile.text(make())), jsonfile.schema())
 
@@ -116,6 +117,44 @@ def test_the_summary_fits_80_columns_without_colour() -> None:
     assert "warning: " in printed
 
 
+def test_the_summary_tells_what_counting_memory_and_the_watch_found() -> None:
+    printed = " ".join(text.summary(full(), width=80, colour=False).split())
+    for said in (
+        "operations: 2.76 M FLOP forward, 5.16 M backward per step (FlopCounterMode)",
+        "; without a formula: aten::fft_fft",
+        "memory: largest growth 64.0 MiB at train.py:68 loss.backward()",
+        "start-up: 62 % train.py:1",
+        "out of line: 2 steps; step 70 took 16.8 ms: main (train.py:61)",
+        "nvtx emitted",
+        "≤ 4.10 (its steps lay in the warm-up",
+        "– (it watches what no slice has)",
+    ):
+        assert said in printed, said
+
+
+def test_a_summary_without_the_later_layers_says_nothing_of_them() -> None:
+    printed = text.summary(build(), width=80, colour=False)
+    for word in ("operations:", "memory:", "start-up:", "out of line:", "FLOP/s", "technique"):
+        assert word not in printed
+
+
+def test_a_wide_terminal_shows_techniques_footprints_and_rates() -> None:
+    printed = text.summary(full(), width=130, colour=False)
+    (watch,) = (line for line in printed.splitlines() if line.startswith("watch"))
+    assert "sampling" in watch
+    assert "1.34 MiB" in watch
+    assert "FLOP/s" in printed
+    assert "8.01 G" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 130
+
+
+def test_a_first_step_that_was_watched_is_called_so() -> None:
+    report = build()
+    report["benchmark"]["first_step_layer"] = "memory"
+    printed = " ".join(text.summary(report, width=80, colour=False).split())
+    assert "(watched by memory)" in printed
+
+
 def test_the_summary_has_colour_when_asked() -> None:
     assert "\x1b[" in text.summary(build(), width=100, colour=True)
 
@@ -161,6 +200,13 @@ def test_names_cannot_drive_the_terminal() -> None:
     report["tables"]["operators"][0]["name"] = evil
     report["warnings"][0]["text"] = evil
     report["layers"][2]["reason"] = evil
+    tables, later = report["tables"], full()
+    for name in ("lines", "outliers", "flops"):
+        tables[name] = later["tables"][name]
+    tables["outliers"][0]["doing"] = tables["flops"][0]["uncounted"][0]["operator"] = evil
+    tables["lines"][7] |= {"source": evil, "file": evil}
+    report["columns_source"] = later["columns_source"]
+    report["probe_effect"][0]["note"] = evil
     printed = text.summary(report, width=80, colour=False)
     printed += text.table_text(
         REPORT["functions"], report["tables"]["functions"], width=80, colour=False
@@ -197,14 +243,15 @@ def test_rows_are_ordered_with_the_unknown_last_either_way() -> None:
     assert [r["v"] for r in rows.in_order(records, "v", falling=False)] == [1.0, 3.0, None]
 
 
-def test_hostile_names_are_data_and_never_markup() -> None:
-    page = html.render(hostile())
+@pytest.mark.parametrize("make", [hostile, full_of_hostile_names])
+def test_hostile_names_are_data_and_never_markup(make: Callable[[], dict[str, Any]]) -> None:
+    page = html.render(make())
     assert HOSTILE not in page
     assert "<img" not in page
     assert page.count("</script>") == 4, "early script, data, d3, page"
     data = re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
-    assert HOSTILE in json.loads(data[1])["facts"]["argv"]
+    assert HOSTILE in json.dumps(json.loads(data[1]), ensure_ascii=False).replace('\\"', '"')
 
 
 def test_the_page_names_nothing_outside_itself() -> None:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
-from profstack import __version__, registry
-from profstack.merge.benchmark import Clean, benchmark, clean_steps, probe_effect
-from profstack.merge.functions import PROFILED, calls, functions
-from profstack.merge.modules import TIMED, kernels, lines, modules, operators
-from profstack.merge.recorded import Recorded, Selection, nullable
+from profstack import __version__
+from profstack.merge.benchmark import Clean, benchmark, clean_steps
+from profstack.merge.disagreements import disagreements
+from profstack.merge.flops import (
+    Counted,
+    counted,
+    flop_rows,
+    flop_sources,
+    of_operators,
+    of_record,
+)
+from profstack.merge.functions import calls, functions
+from profstack.merge.layers import layer_rows, probe_effects, select
+from profstack.merge.lines import lines
+from profstack.merge.memory import memory_lines, memory_rows, module_memory
+from profstack.merge.modules import module_paths, modules
+from profstack.merge.operators import kernels, operators
+from profstack.merge.outliers import RULE, outlier_rows
+from profstack.merge.reasons import cells_reason, columns_reason
+from profstack.merge.recorded import Recorded, Selection, nullable, records
+from profstack.merge.regions import ranges, regions
+from profstack.merge.watch import function_shares, line_shares, summary, watch_rows
 from profstack.privacy import home_relative
 from profstack.schema import REPORT, SCHEMA_VERSION
 
-_WATCHED = {"torch": TIMED, "cprofile": PROFILED}
 # What the parent writes of a run; null where it was killed before it could.
 _RUN = (
     "started_at",
@@ -27,7 +42,6 @@ _RUN = (
     "rank",
     "world_size",
 )
-_LATER = "profstack {version} has no layer for it yet"
 
 
 def build_report(folder: Path) -> dict[str, Any]:
@@ -38,10 +52,18 @@ def build_report(folder: Path) -> dict[str, Any]:
     recorded = Recorded(folder)
     run = _read_run(folder)
     clean = clean_steps(recorded)
-    selections = {layer: recorded.select(layer, modes) for layer, modes in _WATCHED.items()}
-    effects = _probe_effects(recorded, clean, selections)
-    tables = _tables(recorded, clean, selections)
-    warnings = [*clean.warnings, *_mixed(selections), *_notes(recorded)]
+    selections = select(recorded)
+    effects = probe_effects(recorded, clean, selections)
+    counters = counted(recorded)
+    tables, sources = _tables(recorded, clean, selections, counters)
+    layers = layer_rows(recorded, clean, run, selections)
+    environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
+    warnings = [
+        *clean.warnings,
+        *_mixed(selections),
+        *disagreements(counters, module_paths(recorded)),
+        *_notes(recorded),
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "profstack_version": __version__,
@@ -49,22 +71,22 @@ def build_report(folder: Path) -> dict[str, Any]:
         "argv": run.get("argv", []),
         "status": _status(recorded, run),
         "run": {**dict.fromkeys(_RUN), "id": folder.resolve().name, **run.get("run", {})},
-        "environment": {
-            "python": None,
-            "torch": None,
-            **recorded.facts.get("environment", {}),
-            **run.get("environment", {}),
-        },
+        "environment": {"python": None, "torch": None, **environment},
         "step": _step(recorded, clean),
         "slices": _slices(recorded),
         "benchmark": _with_items(benchmark(recorded, clean), tables["modules"]),
         "probe_effect": effects,
-        "layers": _layers(recorded, run, selections),
+        "layers": layers,
         "verdict": None,
         "findings": [],
         "roofline": {"peaks": {}, "points": []},
         "tables": tables,
-        "columns_reason": _columns_reason(tables),
+        "columns_reason": columns_reason(
+            tables, layers, has_device=environment.get("device") not in (None, "cpu")
+        ),
+        "cells_reason": cells_reason(tables),
+        "columns_source": sources,
+        "watch": _watch(recorded, tables["functions"]),
         "warnings": warnings,
     }
 
@@ -96,7 +118,8 @@ def _status(recorded: Recorded, run: dict[str, Any]) -> str:
     if not len(recorded.frames["steps"]):
         return "failed"
     ended = "recording_ended" in recorded.facts
-    clean_exit = run.get("run", {}).get("exit_code") is not None
+    # A session ends while its process goes on.
+    clean_exit = run.get("run", {}).get("exit_code") is not None or run.get("in_process", False)
     cut_short = "uncaught" in recorded.facts
     return "complete" if ended and clean_exit and not cut_short else "partial"
 
@@ -147,119 +170,73 @@ def _with_items(figures: dict[str, Any], modules: list[dict[str, Any]]) -> dict[
     return figures
 
 
-def _probe_effects(
-    recorded: Recorded, clean: Clean, selections: dict[str, Selection | None]
-) -> list[dict[str, Any]]:
-    effects = []
-    for layer, selection in selections.items():
-        if selection is None:
-            continue
-        effect = probe_effect(recorded, clean, layer, selection)
-        selection.factor = effect["factor"]
-        effects.append(effect)
-    return effects
-
-
-def _layers(
-    recorded: Recorded, run: dict[str, Any], selections: dict[str, Selection | None]
-) -> list[dict[str, Any]]:
-    artifacts = [
-        {str(key): nullable(value) for key, value in row.items()}
-        for row in recorded.frames["artifacts"].to_dict("records")
-    ]
-    slices = recorded.frames["slices"]
-    rows = []
-    for row in recorded.frames["layers"].to_dict("records"):
-        layer = {str(key): nullable(value) for key, value in row.items()}
-        own = slices[slices["layer"] == layer["name"]]
-        description = registry.load(layer["name"]).description
-        selection = selections.get(layer["name"])
-        layer.update(
-            technique=description.technique,
-            tool=description.tool,
-            measures=description.measures,
-            does_not_measure=description.does_not_measure,
-            usual_slowdown=description.usual_slowdown,
-            conflicts=description.conflicts,
-            steps=int(own["steps"].sum()),
-            stop_s=nullable(own["stop_s"].sum()) if len(own) else None,
-            artifacts=[item for item in artifacts if item["layer"] == layer["name"]],
-            audit=_audit(own, selection),
-            command=None,
-        )
-        if layer["status"] == "empty":
-            layer["reason"] = layer["reason"] or _why_empty(recorded)
-            layer["command"] = _command(run, layer["name"])
-        if layer["reason"]:
-            layer["reason"] = home_relative(layer["reason"])
-        rows.append(layer)
-    return rows
-
-
-def _audit(own: Any, selection: Selection | None) -> list[str]:
-    if selection is None:
-        return []
-    lines = [f"{selection.steps} steps in {len(selection.slices)} slices ({selection.mode})"]
-    others = own[~own["slice"].isin(selection.slices)]
-    for mode, group in others.groupby("mode"):
-        lines.append(f"{int(group['steps'].sum())} more in slices of mode {mode}")
-    return lines
-
-
-def _why_empty(recorded: Recorded) -> str:
-    count = len(recorded.frames["steps"])
-    if not count:
-        return "no step was found in the script"
-    steps = "1 step" if count == 1 else f"{count} steps"
-    return f"the script ended after {steps}, before this layer's turn came"
-
-
-def _command(run: dict[str, Any], layer: str) -> str | None:
-    """The command that fills an empty layer: the same script measured whole."""
-    target = run.get("argv")
-    if not target:
-        return None
-    # The same steps would leave it empty again; measured whole it has data.
-    return shlex.join(["profstack", "run", "--step-by", "none", "--layers", layer, *target])
-
-
 def _tables(
-    recorded: Recorded, clean: Clean, selections: dict[str, Selection | None]
-) -> dict[str, list[dict[str, Any]]]:
+    recorded: Recorded,
+    clean: Clean,
+    selections: dict[str, Selection | None],
+    counters: dict[str, Counted],
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """All tables of the report, and what those columns rest on that have several sources."""
     torch, cprofile = selections["torch"], selections["cprofile"]
-    detail = recorded.select("torch", (("detail",),))
+    record = of_record(counters)
+    bytes_of, sources = module_memory(recorded, recorded.select("torch", (("detail",),)))
     traced = recorded.select("torch", (("lines",),))
     median = clean.median_s
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in REPORT}
     rows.update(
         steps=_step_rows(recorded),
-        modules=modules(recorded, torch, detail, median),
-        operators=operators(recorded, torch, median),
+        modules=modules(recorded, torch, median, bytes_of, record),
+        operators=operators(recorded, torch, median, of_operators(counters)),
         kernels=kernels(recorded, torch),
-        functions=functions(recorded, cprofile, median),
+        functions=functions(recorded, cprofile, median, function_shares(recorded)),
         calls=calls(recorded, cprofile),
-        lines=lines(recorded, traced),
-        memory=_plain(recorded.frames["memory"]),
-        artifacts=_plain(recorded.frames["artifacts"]),
+        lines=lines(recorded, traced, memory_lines(recorded), _watched_lines(recorded)),
+        memory=memory_rows(recorded),
+        regions=regions(recorded),
+        ranges=ranges(recorded, selections.get("nvtx")),
+        watch=watch_rows(recorded),
+        outliers=outlier_rows(recorded, clean),
+        flops=flop_rows(recorded, counters, torch),
+        artifacts=records(recorded.frames["artifacts"]),
     )
-    return {
-        name: [{**dict.fromkeys(REPORT[name].names), **row} for row in table]
-        for name, table in rows.items()
-    }
+    sources.update(flop_sources(counters))
+    tables = {}
+    for name, table in rows.items():
+        empty = dict.fromkeys(REPORT[name].names)
+        tables[name] = [{**empty, **row} for row in table]
+    return tables, sources
+
+
+def _watched_lines(recorded: Recorded) -> dict[tuple[str, int], dict[str, Any]]:
+    """The watch's columns of `lines`, by file and line."""
+    columns: dict[tuple[str, int], dict[str, Any]] = {}
+    for phase, column in (("startup", "startup_share"), ("step", "watch_share")):
+        for key, (share, _) in line_shares(recorded, phase).items():
+            columns.setdefault(key, {})[column] = share
+    for key, (_, grown) in line_shares(recorded).items():
+        columns.setdefault(key, {})["watch_bytes"] = grown
+    frames = recorded.frames["watch_frames"]
+    texts = frames[frames["source"].notna()][["file", "line", "source"]].drop_duplicates()
+    for file, line, source in texts.itertuples(index=False):
+        if (file, line) in columns:
+            columns[file, line]["source"] = source
+    return columns
+
+
+def _watch(recorded: Recorded, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """How much the watch has seen, and whether it agrees with cProfile; None without a watch."""
+    if not len(recorded.frames["watch_samples"]):
+        return None
+    said = summary(recorded, rows)
+    said["rank_functions"] = said.pop("compared_functions")
+    return {**said, "outlier_rule": RULE}
 
 
 def _step_rows(recorded: Recorded) -> list[dict[str, Any]]:
     columns = {"step": "index"}
     frame = recorded.frames["steps"].sort_values("step", kind="stable").rename(columns=columns)
     kept = [*REPORT["steps"].names, "flags"]
-    return _plain(frame[kept])
-
-
-def _plain(frame: Any) -> list[dict[str, Any]]:
-    return [
-        {str(key): nullable(value) for key, value in row.items()}
-        for row in frame.to_dict("records")
-    ]
+    return records(frame[kept])
 
 
 def _notes(recorded: Recorded) -> list[dict[str, str]]:
@@ -267,23 +244,3 @@ def _notes(recorded: Recorded) -> list[dict[str, str]]:
     # Each slice may have said the same.
     told = dict.fromkeys((str(row["slug"]), home_relative(str(row["text"]))) for row in notes)
     return [{"slug": slug, "text": text} for slug, text in told]
-
-
-def _columns_reason(tables: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    """Why a column is null in every row of a table that has rows."""
-    reasons = {}
-    later = _LATER.format(version=__version__)
-    for name, rows in tables.items():
-        for column in REPORT[name].names if rows else ():
-            if any(row[column] is not None for row in rows):
-                continue
-            if "device" in column:
-                reasons[f"{name}.{column}"] = "no accelerator was in use"
-            elif column == "calibrated_s":
-                reasons[f"{name}.{column}"] = (
-                    "the slice had fewer than 3 steps or a probe effect above 3, "
-                    "or there was no clean time"
-                )
-            else:
-                reasons[f"{name}.{column}"] = later
-    return reasons

@@ -31,6 +31,8 @@ class Clean:
     warmup_steps: int | None
     settled: bool | None
     warnings: list[dict[str, str]]
+    # The first step that is warm.
+    warm_from: int = 0
 
     @property
     def median_s(self) -> float | None:
@@ -64,7 +66,7 @@ def clean_steps(recorded: Recorded) -> Clean:
     if not warm.settled:
         warnings.append({"slug": "warmup-unsettled", "text": warm.reason})
     clean, lasting = _before_the_change(recorded, clean)
-    return Clean(clean, warm.steps, warm.settled, warnings + lasting)
+    return Clean(clean, warm.steps, warm.settled, warnings + lasting, first + warm.steps)
 
 
 def _has(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
@@ -121,24 +123,28 @@ def _by_slice(steps: pd.DataFrame) -> dict[int, list[float]]:
     return times
 
 
+# A layer that began before the step rule was known saw the first steps: nothing is like them.
+DISCOVERY = "discovery"
+
+
 def probe_effect(
     recorded: Recorded, clean: Clean, layer: str, selection: Selection
 ) -> dict[str, Any]:
     """Step time in the layer's slices over step time in the clean slices next to them.
 
-    Of a slice that two layers shared nobody can say what either of them cost: the factor is null.
+    Of a slice that two layers shared nobody can say what either of them cost: the factor is null,
+    and `note` says why. The first steps of a run are slow without any layer: they give no factor.
     """
-    own = recorded.steps_of(selection.slices)
-    own = own[(own["wall_s"] > 0) & ~_has(own, "eval", "partial")]
-    before, after = _around(clean.steps, selection.slices)
-    beside = before + after or list(_by_slice(clean.steps).values())
-    shared = selection.mode in ("shared", "whole")
+    own, beside = _compared(recorded, clean, selection)
+    note = _no_factor(selection, own, beside)
     ratio = Ratio(None, None, None)
-    if len(own) and beside and not shared:
+    if note is None:
         ratio = ratio_interval(list(_by_slice(own).values()), beside)
+        if (own["step"] < clean.warm_from).all():
+            note = "its steps lay in the warm-up, which was slow by itself"
     flat = [step for group in beside for step in group]
     return {
-        "layer": layer,
+        **no_effect(layer),
         "n_layer": len(own),
         "n_clean": len(flat),
         "step_median_s": nullable(own["wall_s"].median()) if len(own) else None,
@@ -146,14 +152,53 @@ def probe_effect(
         "factor": ratio.factor,
         "ci95_low": ratio.low,
         "ci95_high": ratio.high,
+        "note": note,
     }
+
+
+def no_effect(layer: str) -> dict[str, Any]:
+    """The probe effect of a layer of which none is known."""
+    figures = ("step_median_s", "clean_median_s", "factor", "ci95_low", "ci95_high", "note")
+    return {"layer": layer, "n_layer": 0, "n_clean": 0, **dict.fromkeys(figures)}
+
+
+def plain_factor(recorded: Recorded, clean: Clean, selection: Selection) -> float | None:
+    """The probe effect as one number, for the lesser modes of a layer."""
+    own, beside = _compared(recorded, clean, selection)
+    if _no_factor(selection, own, beside) is not None:
+        return None
+    flat = pd.Series([step for group in beside for step in group])
+    return float(own["wall_s"].median() / flat.median())
+
+
+def _compared(
+    recorded: Recorded, clean: Clean, selection: Selection
+) -> tuple[pd.DataFrame, list[list[float]]]:
+    """The steps a layer watched, and the times of the clean slices beside them."""
+    own = recorded.steps_of(selection.slices)
+    own = own[(own["wall_s"] > 0) & ~_has(own, "eval", "partial")]
+    before, after = _around(clean.steps, selection.slices)
+    return own, before + after or list(_by_slice(clean.steps).values())
+
+
+def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]]) -> str | None:
+    """Why no factor can be given; None where one can."""
+    if selection.mode == "shared":
+        return "it shared its steps with another layer: nobody can say what either cost"
+    if selection.mode == "whole":
+        return "the script was measured whole: there is no clean step beside it"
+    if selection.mode == DISCOVERY:
+        return "it watched the first steps alone, which are slow without any layer"
+    if not len(own):
+        return "none of its steps has a time of its own"
+    return None if beside else "there was no clean step to compare with"
 
 
 # The figures of the report's `benchmark`; those that later commands fill are null or empty here.
 FIGURES = (
-    "mode clock n samples_s counted_steps warmup_steps first_step_s median_s iqr_s mean_s std_s "
-    "min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s host_median_s device_median_s "
-    "autocorrelation drift steps_per_s items_per_s between_process"
+    "mode clock n samples_s counted_steps warmup_steps first_step_s first_step_layer median_s "
+    "iqr_s mean_s std_s min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s host_median_s "
+    "device_median_s autocorrelation drift steps_per_s items_per_s between_process"
 )
 LISTS = "mistakes ablation throughput warnings"
 
@@ -166,6 +211,7 @@ def benchmark(recorded: Recorded, clean: Clean) -> dict[str, Any]:
     result.update(mode="pipelined", clock="host", n=len(steps), samples_s=[], counted_steps=[])
     first = recorded.steps["wall_s"].iloc[:1]
     result["first_step_s"] = nullable(first.iloc[0]) if len(first) else None
+    result["first_step_layer"] = _layer_of_first(recorded)
     if not len(steps):
         why = (
             "the workload was measured whole, under observation: no clean time can be given"
@@ -178,6 +224,14 @@ def benchmark(recorded: Recorded, clean: Clean) -> dict[str, Any]:
     result.update(_figures(recorded, steps, summary), warmup_steps=clean.warmup_steps)
     result["warnings"] += _doubts(summary)
     return result
+
+
+def _layer_of_first(recorded: Recorded) -> str | None:
+    """The layer that watched the first step, whose time is then no clean one."""
+    numbers = recorded.steps["slice"].iloc[:1]
+    slices = recorded.slices
+    layers = slices[slices["slice"].isin(numbers)]["layer"].dropna()
+    return str(layers.iloc[0]) if len(layers) else None
 
 
 def _cpu_median_s(recorded: Recorded, steps: pd.DataFrame) -> float | None:

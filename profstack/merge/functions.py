@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,12 +15,20 @@ _KEYS = ["file", "line", "name"]
 
 
 def functions(
-    recorded: Recorded, selection: Selection | None, clean_s: float | None
+    recorded: Recorded,
+    selection: Selection | None,
+    clean_s: float | None,
+    watched: Mapping[tuple[str, int, str], float],
 ) -> list[dict[str, Any]]:
-    """Rows of `functions`, the longest own time first; the start-up's stand after the steps'."""
+    """Rows of `functions`, the longest own time first; the start-up's stand after the steps'.
+
+    `watched` are the shares that the watch gives functions in steps, by file, line and name.
+    """
     rows = []
     if selection is not None:
         rows += _function_rows(recorded.rows("functions", selection), selection, clean_s, "step")
+        for row in rows:
+            row["watch_share"] = watched.get((row["file"], row["line"], row["name"]))
     startup = recorded.frames["functions"]
     startup = startup[startup["slice"].isna()]
     once = Selection([], None, 1, 0.0)

@@ -1,15 +1,16 @@
-"""The tables that come from the torch layer: modules, operators, kernels and lines."""
+"""The table of modules: times of the torch layer, with the bytes and operations of others."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from profstack.merge.flops import BACKWARD, FORWARD, Counted, macs, whole
 from profstack.merge.recorded import Recorded, Selection, nullable
-from profstack.privacy import home_relative
-from profstack.regions import STEP_PARTS, WAIT
+from profstack.regions import OUTSIDE, STEP_PARTS, WAIT
 
 TIMED = (("timed",), ("detail",), ("shared",), ("whole",))
 _TIMES = ("forward_s", "forward_self_s", "backward_s", "backward_self_s")
@@ -24,25 +25,53 @@ def module_paths(recorded: Recorded) -> dict[int, str]:
 
 
 def modules(
-    recorded: Recorded, timed: Selection | None, detail: Selection | None, clean_s: float | None
+    recorded: Recorded,
+    timed: Selection | None,
+    clean_s: float | None,
+    memory: Mapping[int, Mapping[str, float | None]],
+    record: Counted | None,
 ) -> list[dict[str, Any]]:
-    """Rows of `modules`: the tree in order, then the parts of a step outside any module."""
-    if timed is None:
-        return []
+    """Rows of `modules`: the tree in order, then the parts of a step outside any module.
+
+    `memory` are columns of bytes by module; `record` is the counter of operations whose figures
+    stand here. A module that only one of the layers saw has a row all the same.
+    """
     totals = recorded.rows("module_times", timed)
     summed = totals.groupby("module_id")[["calls", *_TIMES, *_DEVICE_TIMES]].sum(min_count=1)
-    net = pd.Series(dtype=float)
-    if detail is not None:
-        memory = recorded.rows("module_times", detail)
-        net = memory.groupby("module_id")["host_net_bytes"].sum(min_count=1)
     known = recorded.frames["modules"].set_index("module_id")
+    counted = {number for number, _ in record.modules} if record is not None else set()
     rows = []
-    for number in _tree_order(known, set(summed.index)):
-        rows.append(_module_row(number, known, summed, net, timed, detail, clean_s))
+    for number in _tree_order(known, {*summed.index, *memory, *counted}):
+        row = _module_row(number, known)
+        if timed is not None and number in summed.index:
+            row.update(_times(summed.loc[number], timed, clean_s))
+            row["calls"] = timed.per_step(summed.loc[number]["calls"])
+        row.update(memory.get(number, {}))
+        row.update(_flop_columns(number, row, record))
+        rows.append(row)
     for number in STEP_PARTS:
-        if number in summed.index:
-            rows.append(_part_row(number, summed.loc[number], timed, clean_s))
+        if number in summed.index or number in counted:
+            rows.append(_part_row(number, summed, timed, clean_s, record))
     return rows
+
+
+def _flop_columns(number: int, row: Mapping[str, Any], record: Counted | None) -> dict[str, Any]:
+    """Operations of one row, and their rate where its time is that of the same work."""
+    if record is None:
+        return {}
+    forward = record.modules.get((number, FORWARD))
+    backward = record.modules.get((number, BACKWARD))
+    columns = {
+        "forward_flop": whole(forward),
+        "backward_flop": whole(backward),
+        "forward_mac": whole(macs(forward)) if record.multiply_adds else None,
+    }
+    seconds = row.get("calibrated_s")
+    # Without a count of the backward pass its time belongs to nothing that was counted.
+    halved = record.total(BACKWARD) is None and bool(row.get("backward_s"))
+    if forward is not None and seconds and seconds > 0 and not halved:
+        columns["flop_per_s"] = (forward + (backward or 0.0)) / seconds
+    return columns
 
 
 def _tree_order(known: pd.DataFrame, seen: set[int]) -> list[int]:
@@ -67,19 +96,11 @@ def _tree_order(known: pd.DataFrame, seen: set[int]) -> list[int]:
     return order
 
 
-def _module_row(
-    number: int,
-    known: pd.DataFrame,
-    summed: pd.DataFrame,
-    net: pd.Series,
-    timed: Selection,
-    detail: Selection | None,
-    clean_s: float | None,
-) -> dict[str, Any]:
+def _module_row(number: int, known: pd.DataFrame) -> dict[str, Any]:
+    """What is known of a module without any layer."""
     facts = known.loc[number]
-    path = str(facts["path"])
-    row: dict[str, Any] = {
-        "path": path,
+    return {
+        "path": str(facts["path"]),
         "label": nullable(facts["label"]),
         "type": facts["type"],
         "instance": nullable(facts["instance"]),
@@ -87,12 +108,6 @@ def _module_row(
         "aliases": json.loads(facts["aliases"]),
         "parameters": nullable(facts["parameters"]),
     }
-    if number in summed.index:
-        row.update(_times(summed.loc[number], timed, clean_s))
-        row["calls"] = timed.per_step(summed.loc[number]["calls"])
-    if detail is not None and number in net.index:
-        row["host_net_bytes"] = detail.per_step(net[number])
-    return row
 
 
 def _depth(number: int, known: pd.DataFrame) -> int:
@@ -117,96 +132,25 @@ def _times(totals: pd.Series, timed: Selection, clean_s: float | None) -> dict[s
 
 
 def _part_row(
-    number: int, totals: pd.Series, timed: Selection, clean_s: float | None
+    number: int,
+    summed: pd.DataFrame,
+    timed: Selection | None,
+    clean_s: float | None,
+    record: Counted | None,
 ) -> dict[str, Any]:
-    return {
+    whole_script = timed is not None and timed.mode == "whole"
+    row: dict[str, Any] = {
         # Of a script measured whole, what comes before its first model is the start-up.
-        "path": "(start-up)" if timed.mode == "whole" and number == WAIT else STEP_PARTS[number],
+        "path": "(start-up)" if whole_script and number == WAIT else STEP_PARTS[number],
         "type": "part of the step",
         "depth": 0,
         "aliases": [],
-        "calls": timed.per_step(totals["calls"]),
-        **_times(totals, timed, clean_s),
     }
-
-
-def operators(
-    recorded: Recorded, timed: Selection | None, clean_s: float | None
-) -> list[dict[str, Any]]:
-    """Rows of `operators`, the longest self time first."""
-    if timed is None:
-        return []
-    paths = module_paths(recorded)
-    frame = recorded.rows("operators", timed)
-    keys = ["name", "shapes", "module_id"]
-    summed = frame.groupby(keys, dropna=False)[["calls", "self_s", "total_s", "device_s"]].sum(
-        min_count=1
-    )
-    rows = []
-    for (name, shapes, module), totals in summed.sort_values("self_s", ascending=False).iterrows():
-        number = nullable(module)
-        rows.append(
-            {
-                "name": name,
-                "shapes": nullable(shapes),
-                "module": paths.get(int(number)) if number is not None else None,
-                "calls": timed.per_step(totals["calls"]),
-                "self_s": timed.per_step(totals["self_s"]),
-                "total_s": timed.per_step(totals["total_s"]),
-                "device_s": timed.per_step(totals["device_s"]),
-                "calibrated_s": timed.calibrated(totals["self_s"], clean_s),
-            }
-        )
-    return rows
-
-
-def kernels(recorded: Recorded, timed: Selection | None) -> list[dict[str, Any]]:
-    """Rows of `kernels`, the longest device time first."""
-    if timed is None:
-        return []
-    paths = module_paths(recorded)
-    frame = recorded.rows("kernels", timed)
-    keys = ["name", "device", "stream", "module_id", "operator"]
-    summed = frame.groupby(keys, dropna=False)[["calls", "device_s"]].sum(min_count=1)
-    rows = []
-    for key, totals in summed.sort_values("device_s", ascending=False).iterrows():
-        name, device, stream, module, operator = (nullable(part) for part in key)
-        rows.append(
-            {
-                "name": name,
-                "device": device,
-                "stream": stream,
-                "module": paths.get(int(module)) if module is not None else None,
-                "operator": operator,
-                "calls": timed.per_step(totals["calls"]),
-                "device_s": timed.per_step(totals["device_s"]),
-            }
-        )
-    return rows
-
-
-def lines(recorded: Recorded, selection: Selection | None) -> list[dict[str, Any]]:
-    """Rows of `lines`, file by file."""
-    if selection is None:
-        return []
-    frame = recorded.rows("lines", selection)
-    columns = ["calls", "python_s", "operator_s", "device_s"]
-    # A line whose count was given up in one slice has no count at all.
-    uncounted = frame[frame["calls"].isna()].groupby(["file", "line"]).size()
-    summed = frame.groupby(["file", "line", "source"], dropna=False)[columns].sum(min_count=1)
-    rows = []
-    for key, (_, totals) in zip(summed.index.tolist(), summed.iterrows(), strict=True):
-        file, line, source = key
-        known = (file, line) not in uncounted.index
-        rows.append(
-            {
-                "file": home_relative(str(file)),
-                "line": int(line),
-                "source": nullable(source),
-                "calls": selection.per_step(totals["calls"]) if known else None,
-                "python_s": selection.per_step(totals["python_s"]),
-                "operator_s": selection.per_step(totals["operator_s"]),
-                "device_s": selection.per_step(totals["device_s"]),
-            }
-        )
-    return rows
+    if timed is not None and number in summed.index:
+        row["calls"] = timed.per_step(summed.loc[number]["calls"])
+        row.update(_times(summed.loc[number], timed, clean_s))
+    columns = _flop_columns(number, row, record)
+    if number == OUTSIDE:
+        # What no module did may have been done by the loss or the optimizer too.
+        columns.pop("flop_per_s", None)
+    return {**row, **columns}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ class Selection:
     factor: float | None = None
     # Every slice holds steps in which the script evaluated its model: the figures are of both.
     mixed: bool = False
+
+    def in_words(self) -> str:
+        """How many steps it rests on."""
+        return "1 step" if self.steps == 1 else f"{self.steps} steps"
 
     def per_step(self, total: float | None) -> float | None:
         """A total over the slices as a figure per step."""
@@ -66,13 +71,13 @@ class Recorded:
         fact = self.facts.get(f"plan_{self.plan}")
         return (fact["rule"], fact["phase"]) if fact else (None, None)
 
-    @property
+    @cached_property
     def slices(self) -> pd.DataFrame:
         """Slices of the report's plan, in order."""
         frame = self.frames["slices"]
         return _where(frame.sort_values("slice"), frame["plan"] == self.plan)
 
-    @property
+    @cached_property
     def steps(self) -> pd.DataFrame:
         """Steps of the report's plan, in order, with the kind and round of their slice."""
         frame = self.frames["steps"].sort_values("step", kind="stable")
@@ -86,24 +91,40 @@ class Recorded:
         Slices in which the script evaluated its model are passed over where there are others, and
         so are those of the first round, which had no step to settle.
         """
-        slices = self.slices
-        slices = slices[(slices["layer"] == layer) & (slices["steps"] > 0)]
+        slices = self._observed_by(layer)
         for group in modes:
             chosen = slices[slices["mode"].isin(group)]
-            if not len(chosen):
-                continue
-            mixed = chosen.apply(self._is_mixed, axis=1)
-            chosen = chosen if mixed.all() else chosen[~mixed]
-            late = chosen["round"] > 1
-            chosen = chosen[late] if late.any() else chosen
-            return Selection(
-                chosen["slice"].tolist(),
-                str(chosen["mode"].iloc[0]),
-                int(chosen["counted_steps"].sum()),
-                float(chosen["counted_wall_s"].sum()),
-                mixed=bool(mixed.all()),
-            )
+            if len(chosen):
+                return self._best(chosen, late=True)
         return None
+
+    def select_all(self, layer: str) -> Selection | None:
+        """All slices of `layer`, the first ones too: what counts does not need warmth."""
+        chosen = self._observed_by(layer)
+        return self._best(chosen) if len(chosen) else None
+
+    def holding(self, rows: pd.DataFrame) -> Selection | None:
+        """The slices of the plan that recorded rows belong to, whoever observed them."""
+        slices = self.slices
+        chosen = slices[slices["slice"].isin(rows["slice"].unique()) & (slices["steps"] > 0)]
+        return self._best(chosen) if len(chosen) else None
+
+    def _observed_by(self, layer: str) -> pd.DataFrame:
+        return _where(self.slices, (self.slices["layer"] == layer) & (self.slices["steps"] > 0))
+
+    def _best(self, chosen: pd.DataFrame, *, late: bool = False) -> Selection:
+        """These slices, without those that hold evaluation where there are others."""
+        mixed = chosen.apply(self._is_mixed, axis=1)
+        chosen = chosen if mixed.all() else chosen[~mixed]
+        settled = chosen["round"] > 1
+        chosen = chosen[settled] if late and settled.any() else chosen
+        return Selection(
+            chosen["slice"].tolist(),
+            str(chosen["mode"].iloc[0]),
+            int(chosen["counted_steps"].sum()),
+            float(chosen["counted_wall_s"].sum()),
+            mixed=bool(mixed.all()),
+        )
 
     def steps_of(self, slices: Sequence[int]) -> pd.DataFrame:
         """The steps of the plan that lie in these slices; shared ones have them in common."""
@@ -140,3 +161,17 @@ def nullable(value: Any) -> Any:
     if value is None or (not isinstance(value, (list, dict)) and pd.isna(value)):
         return None
     return value.item() if hasattr(value, "item") else value
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dictionaries of plain values, None for what is missing; column by column."""
+    names = [str(name) for name in frame.columns]
+    columns = []
+    for name in frame.columns:
+        values: list[Any] = frame[name].tolist()
+        missing = frame[name].isna()
+        if missing.any():
+            gaps = missing.tolist()
+            values = [None if gap else value for gap, value in zip(gaps, values, strict=True)]
+        columns.append(values)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]

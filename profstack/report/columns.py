@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from profstack import schema
 
@@ -13,9 +14,15 @@ _LABELS = {
     "flops.forward_mac": "forward MAC",
     "functions.corrected_self_s": "corrected self",
     "functions.primitive_calls": "not recursive",
+    "functions.watch_share": "watch share",
+    "lines.allocated_bytes": "second source",
     "lines.increment_bytes": "RSS growth",
+    "lines.largest_bytes": "largest growth",
+    "lines.memory_source": "what the second source is",
+    "lines.occurrences": "runs seen",
     "lines.usage_bytes": "RSS after",
     "lines.watch_bytes": "RSS growth (watch)",
+    "lines.startup_share": "start-up share (watch)",
     "lines.watch_share": "watch share",
     "memory.rss_bytes": "resident set",
     "memory.t_s": "time",
@@ -23,27 +30,66 @@ _LABELS = {
     "modules.backward_flop": "backward FLOP",
     "modules.forward_mac": "forward MAC",
     "modules.flop_per_s": "FLOP/s",
+    "modules.host_net_bytes": "host memory kept",
+    "modules.device_net_bytes": "device memory kept",
+    "outliers.index": "step",
+    "outliers.factor": "of a clean step",
+    "outliers.rss_bytes": "RSS growth",
+    "outliers.doing": "what it was doing",
+    "ranges.emit_s": "emitting",
     "modules.path": "module",
     "operators.moved_bytes": "moved",
     "operators.flop": "FLOP",
     "regions.flop": "FLOP",
+    "regions.measured_in": "measured in",
     "steps.index": "step",
     "steps.wait_s": "wait",
+    "watch.rss_bytes": "RSS growth",
+    "watch.self_share": "share",
+    "watch.total_share": "share with callees",
 }
-_UNITS = (("_per_s", "rate"), ("_s", "s"), ("_bytes", "bytes"), ("_flop", "flop"), ("_mac", "mac"))
+_UNITS = (
+    ("_share", "share"),
+    ("_per_s", "rate"),
+    ("_s", "s"),
+    ("_bytes", "bytes"),
+    ("_flop", "flop"),
+    ("_mac", "mac"),
+)
 _BARE_UNITS = {"bytes": "bytes", "flop": "flop"}
 _PLAIN = frozenset({"line", "index", "depth", "instance", "stream", "slice", "step", "batch_size"})
 
 
 @dataclass(frozen=True)
 class PageColumn:
-    """One column as the page shows it; `reason` says why it is empty throughout, if it is."""
+    """One column as the page shows it.
+
+    `reason` says why it is empty throughout, `cell_reason` why single cells are, if they are;
+    `source` what its figures rest on, where that could be several things.
+    """
 
     key: str
     label: str
     unit: str
     meaning: str
     reason: str | None = None
+    cell_reason: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the report tells of columns, by `table.column`."""
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    cells: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, report: Mapping[str, Any]) -> Told:
+        """What a report tells; an older one tells less."""
+        keys = ("columns_reason", "cells_reason", "columns_source")
+        return cls(*(report.get(key) or {} for key in keys))
 
 
 def unit_of(column: str, kind: str = "REAL") -> str:
@@ -63,19 +109,22 @@ def label_of(table: str, column: str) -> str:
     special = _LABELS.get(f"{table}.{column}")
     if special is not None:
         return special
-    for ending, _ in _UNITS[1:]:
+    for ending, _ in _UNITS[2:]:
         if column.endswith(ending):
             column = column[: -len(ending)]
             break
     return column.replace("_", " ")
 
 
-def page_column(table: str, column: schema.Column, reasons: Mapping[str, str]) -> PageColumn:
+def page_column(table: str, column: schema.Column, told: Told) -> PageColumn:
     """The heading of one column of `schema.REPORT`."""
+    key = f"{table}.{column.name}"
     return PageColumn(
         key=column.name,
         label=label_of(table, column.name),
         unit=unit_of(column.name, column.type),
         meaning=column.meaning,
-        reason=reasons.get(f"{table}.{column.name}"),
+        reason=told.reasons.get(key),
+        cell_reason=told.cells.get(key),
+        source=told.sources.get(key),
     )

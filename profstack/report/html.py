@@ -34,7 +34,9 @@ _SCRIPTS = (
     "charts.js",
     "layers.js",
     "modules.js",
+    "flops.js",
     "calltree.js",
+    "watch.js",
     "lines.js",
     "start.js",
 )

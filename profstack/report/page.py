@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from profstack.report.calltree import CallTree, call_tree
+from profstack.report.columns import Told
 from profstack.report.series import StepSeries, memory_series, step_series
 from profstack.report.tables import (
     PageTable,
+    line_table,
     module_records,
     operator_summary,
     page_table,
@@ -53,6 +55,7 @@ class Page:
     slices: list[dict[str, Any]]
     composition: Composition
     tables: dict[str, PageTable]
+    counters: list[dict[str, Any]]
     call_trees: dict[str, CallTree]
     base: str
 
@@ -63,7 +66,8 @@ class Page:
 
 _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
-    "step", "probe_effect", "layers", "verdict", "findings", "warnings", "columns_reason",
+    "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings",
+    "columns_reason", "columns_source",
 )  # fmt: skip
 
 
@@ -81,7 +85,8 @@ def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
         steps=step_series(tables["steps"], report["slices"], report.get("benchmark") or {}),
         slices=finite([dict(entry) for entry in report["slices"]]),
         composition=composition(tables["modules"], benchmark.get("median_s")),
-        tables=_tables(tables, report.get("columns_reason") or {}),
+        tables=_tables(tables, Told.by(report)),
+        counters=finite([dict(row) for row in tables.get("flops") or []]),
         call_trees=_call_trees(tables["functions"], tables["calls"]),
         base=base,
     )
@@ -98,7 +103,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _tables(tables: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, PageTable]:
+def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     """The page's tables, the heaviest rows first; those without a row are not there."""
     weights = {
         "operators": weight("self_s"),
@@ -106,22 +111,25 @@ def _tables(tables: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, 
         "functions": weight("self_s"),
         "lines": weight("python_s", "operator_s"),
         "regions": weight("wall_s"),
-        "flops": None,
+        "ranges": None,
+        "watch": weight("total_share"),
+        "outliers": weight("wall_s"),
         "artifacts": None,
     }
     made = {
-        name: page_table(name, tables.get(name) or [], reasons, by=by)
-        for name, by in weights.items()
+        name: page_table(name, tables.get(name) or [], told, by=by) for name, by in weights.items()
     }
     steps = tables["steps"]
-    made["steps"] = page_table("steps", steps, reasons, by=weight("wall_s"), extra=(_FLAGS,))
-    made["memory"] = page_table("memory", memory_series(tables["memory"]), reasons)
+    made["steps"] = page_table("steps", steps, told, by=weight("wall_s"), extra=(_FLAGS,))
+    made["memory"] = page_table("memory", memory_series(tables["memory"]), told)
+    for name in ("memory_lines", "watch_lines"):
+        made[name] = line_table(name, tables["lines"], told)
     kept = module_records(tables["modules"])
     made["modules"] = dataclasses.replace(
-        page_table("modules", kept, reasons, most=len(kept)), total=len(tables["modules"])
+        page_table("modules", kept, told, most=len(kept)), total=len(tables["modules"])
     )
     if tables["operators"]:
-        made["operators_by_name"] = operator_summary(tables["operators"], reasons)
+        made["operators_by_name"] = operator_summary(tables["operators"], told)
     return {name: table for name, table in made.items() if table.rows}
 
 
@@ -141,8 +149,13 @@ def composition(modules: Sequence[Record], median_s: float | None) -> Compositio
 
     A root's time is divided into forward and backward as the layer's own slice saw them.
     """
-    roots = [record for record in modules if record["depth"] == 0]
-    if not roots:
+    # What only a counter of operations saw has no time to divide.
+    roots = [
+        record
+        for record in modules
+        if record["depth"] == 0 and (_is_timed(record) or record.get("forward_flop") is None)
+    ]
+    if not any(map(_is_timed, roots)):
         return Composition([], median_s, "no layer of this run saw modules")
     if median_s is None:
         return Composition([], None, "there is no clean median to calibrate to")
@@ -155,6 +168,11 @@ def composition(modules: Sequence[Record], median_s: float | None) -> Compositio
             )
         parts += _parts(record, seconds)
     return Composition(parts, median_s, None)
+
+
+def _is_timed(record: Record) -> bool:
+    times = ("calibrated_s", "forward_s", "backward_s", "self_s")
+    return any(record.get(column) is not None for column in times)
 
 
 def _parts(record: Record, seconds: float) -> list[Part]:

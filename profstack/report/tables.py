@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profstack import schema
-from profstack.report.columns import PageColumn, page_column
+from profstack.report.columns import PageColumn, Told, page_column
 
 Record = Mapping[str, Any]
 MOST_ROWS = 2_000
@@ -43,7 +43,8 @@ def compact(value: Any) -> Any:
 def _item_text(item: Any) -> str:
     """An entry of a list column as words."""
     if isinstance(item, Mapping):
-        return " ".join(f"{key} {value}" for key, value in item.items() if value is not None)
+        known = ((key, compact(value)) for key, value in item.items() if value is not None)
+        return " ".join(f"{key} {value}" for key, value in known)
     return str(item)
 
 
@@ -67,7 +68,7 @@ def left_out_text(kept: int, total: int, order: str) -> str | None:
 def page_table(
     name: str,
     records: Sequence[Record],
-    reasons: Mapping[str, str],
+    told: Told,
     *,
     by: Callable[[Record], float] | None = None,
     most: int = MOST_ROWS,
@@ -82,7 +83,7 @@ def page_table(
     order = "those with the most time" if by is not None else "the first"
     return PageTable(
         name=name,
-        columns=tuple(page_column(name, column, reasons) for column in columns),
+        columns=tuple(page_column(name, column, told) for column in columns),
         rows=[[compact(record.get(column.name)) for column in columns] for record in kept],
         total=len(records),
         left_out=left_out_text(len(kept), len(records), order),
@@ -99,6 +100,40 @@ def module_records(records: Sequence[Record], most: int = MOST_ROWS) -> list[Rec
         names = str(record["path"]).split(".")
         wanted.update(".".join(names[:count]) for count in range(1, len(names) + 1))
     return [record for record in records if record["path"] in wanted]
+
+
+# Tables that the page cuts out of `lines`: what one layer saw, and in which order.
+_CUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
+    "memory_lines": (
+        (
+            *("file", "line", "source", "largest_bytes", "increment_bytes", "allocated_bytes"),
+            *("usage_bytes", "occurrences", "watch_bytes", "memory_source"),
+        ),
+        ("largest_bytes", "increment_bytes", "allocated_bytes", "watch_bytes"),
+        "those that grew most",
+    ),
+    "watch_lines": (
+        ("file", "line", "source", "startup_share", "watch_share", "watch_bytes"),
+        ("startup_share", "watch_share"),
+        "those with the largest shares",
+    ),
+}
+
+
+def line_table(name: str, records: Sequence[Record], told: Told) -> PageTable:
+    """One of `_CUTS`: the lines with something above or below 0 there, the heaviest first."""
+    wanted, weights, order = _CUTS[name]
+    seen = [record for record in records if any(record.get(key) for key in weights)]
+    seen.sort(key=lambda record: [number(record.get(key)) for key in weights], reverse=True)
+    whole = page_table("lines", seen, told)
+    kept = [at for at, column in enumerate(whole.columns) if column.key in wanted]
+    return PageTable(
+        name=name,
+        columns=tuple(whole.columns[at] for at in kept),
+        rows=[[row[at] for at in kept] for row in whole.rows],
+        total=whole.total,
+        left_out=left_out_text(len(whole.rows), len(seen), order),
+    )
 
 
 _SUMMED = ("calls", "self_s", "total_s", "device_s", "calibrated_s", "flop", "moved_bytes")
@@ -125,10 +160,10 @@ def operators_by_name(records: Sequence[Record]) -> list[dict[str, Any]]:
     return summed
 
 
-def operator_summary(records: Sequence[Record], reasons: Mapping[str, str]) -> PageTable:
+def operator_summary(records: Sequence[Record], told: Told) -> PageTable:
     """The table of operators summed by name."""
     table = schema.REPORT["operators"]
-    meant = {column.name: page_column("operators", column, reasons) for column in table.columns}
+    meant = {column.name: page_column("operators", column, told) for column in table.columns}
     columns = (
         meant["name"],
         *(meant[column] for column in _SUMMED),

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from profstack.report.columns import label_of, unit_of
+from profstack.report.highlights import file_name, highlights
 from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -37,7 +38,10 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "flop": format_count,
     "mac": format_count,
     "rate": format_count,
+    "share": lambda value: f"{100 * value:.1f} %",
 }
+# From this width on there is room for what else the page shows.
+_WIDE = 110
 
 
 def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
@@ -46,12 +50,12 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
     console = _console(out, width, colour)
     for line in _headline(report):
         console.print(line)
-    console.print(_layers(report))
+    console.print(_layers(report, width))
     for table in (_modules(report, width), _operators(report, width), _functions(report, width)):
         if table is not None:
             console.print()
             console.print(table)
-    for line in _warnings(report):
+    for line in (*_highlights(report), *_warnings(report)):
         console.print(line)
     return _without_margins(out.getvalue())
 
@@ -139,7 +143,9 @@ def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
     if benchmark.get("items_per_s") is not None:
         details.append(f"{format_count(benchmark['items_per_s'])} items/s")
     details.append(f"IQR {format_seconds(benchmark.get('iqr_s'))}")
-    details.append(f"first step {format_seconds(benchmark.get('first_step_s'))}")
+    first_step = f"first step {format_seconds(benchmark.get('first_step_s'))}"
+    watcher = benchmark.get("first_step_layer")
+    details.append(first_step + (f" (watched by {printable(str(watcher))})" if watcher else ""))
     yield Text("            " + ", ".join(details))
     yield Text()
 
@@ -158,10 +164,11 @@ def _table(*columns: tuple[str, str]) -> Table:
     return table
 
 
-def _layers(report: Mapping[str, Any]) -> Table:
+def _layers(report: Mapping[str, Any], width: int) -> Table:
     """A row per layer; for one without data the reason and the command that fills it."""
     effects = {effect["layer"]: effect for effect in report.get("probe_effect") or []}
-    table = _table(("layer", "l"), ("status", "l"), ("steps", "r"), ("probe effect", "l"))
+    extra = (("technique", "l"), ("memory", "r")) if width >= _WIDE else ()
+    table = _table(("layer", "l"), ("status", "l"), ("steps", "r"), *extra, ("probe effect", "l"))
     for layer in report.get("layers") or []:
         status = str(layer["status"])
         words = probe_effect_words(effects.get(layer["name"]))
@@ -173,16 +180,29 @@ def _layers(report: Mapping[str, Any]) -> Table:
             Text(printable(str(layer["name"]))),
             Text(status, style=_STYLES.get(status, "yellow")),
             Text(str(layer["steps"]) if layer.get("steps") is not None else "–"),
+            *(_technique(layer) if extra else ()),
             Text(words),
         )
     return table
 
 
+def _technique(layer: Mapping[str, Any]) -> tuple[Text, Text]:
+    """How a layer observes, and what its tool holds in memory."""
+    technique = printable(str(layer.get("technique") or "–"))
+    return Text(technique), Text(format_bytes(layer.get("memory_bytes")))
+
+
 def probe_effect_words(effect: Mapping[str, Any] | None) -> str:
-    """The probe effect with its interval, and whether that tells it from 1."""
+    """The probe effect with its interval, and whether that tells it from 1.
+
+    With a note it is an upper bound, or there is none.
+    """
     if effect is None or effect.get("factor") is None:
-        return "–"
+        note = (effect or {}).get("note")
+        return f"– ({printable(str(note))})" if note else "–"
     words = f"{effect['factor']:.2f}"
+    if effect.get("note"):
+        return f"≤ {words} ({printable(str(effect['note']))})"
     low, high = effect.get("ci95_low"), effect.get("ci95_high")
     if low is None or high is None:
         return f"{words} (no interval: too few steps)"
@@ -213,18 +233,21 @@ def _modules(report: Mapping[str, Any], width: int) -> Table | None:
     heavy = sorted(
         (record for record in inside if record["depth"] > 0), key=weight("self_s"), reverse=True
     )
+    rates = width >= _WIDE and any(record.get("flop_per_s") is not None for record in inside)
+    extra = (("FLOP/s", "r"),) if rates else ()
     table = _table(
         ("module", "l"), ("forward", "r"), ("backward", "r"), ("self", "r"),
-        ("calibrated", "r"), ("share", "r"),
+        ("calibrated", "r"), ("share", "r"), *extra,
     )  # fmt: skip
     for record in [*roots, *heavy[:_TOP], *parts]:
         table.add_row(
-            _name(record["path"], width - 57),
+            _name(record["path"], width - 57 - 10 * len(extra)),
             *(
                 Text(format_seconds(record.get(column)))
                 for column in ("forward_s", "backward_s", "self_s", "calibrated_s")
             ),
             Text(_share(record.get("calibrated_s"), median)),
+            *(Text(format_count(record.get("flop_per_s"))) for _ in extra),
         )
     return table
 
@@ -252,7 +275,7 @@ def _functions(report: Mapping[str, Any], width: int) -> Table | None:
         return None
     table = _table(("function", "l"), ("calls", "r"), ("self", "r"), ("total", "r"))
     for record in sorted(records, key=weight("self_s"), reverse=True)[:_TOP]:
-        place = "" if record["file"] == "~" else f"  {_file_name(record['file'])}:{record['line']}"
+        place = "" if record["file"] == "~" else f"  {file_name(record['file'])}:{record['line']}"
         table.add_row(
             _name(f"{record['name']}{place}", width - 36),
             Text(format_count(record["calls"])),
@@ -262,8 +285,13 @@ def _functions(report: Mapping[str, Any], width: int) -> Table | None:
     return table
 
 
-def _file_name(path: Any) -> str:
-    return str(path).replace("\\", "/").rsplit("/", 1)[-1]
+def _highlights(report: Mapping[str, Any]) -> Iterable[Text]:
+    """What the counting, the memory and the watch found, a paragraph each."""
+    lines = highlights(report)
+    if lines:
+        yield Text()
+    for line in lines:
+        yield Text(printable(line))
 
 
 def _warnings(report: Mapping[str, Any]) -> Iterable[Text]:

@@ -183,13 +183,17 @@ const MEMORY_LINES = [["rss_bytes", "resident set", "var(--rss)"], ["device_allo
 
 function drawMemory(page) {
   const table = page.tables.memory;
-  if (!table) { drop("memory"); return; }
+  if (!table) {
+    if (!page.tables.memory_lines) drop("memory");
+    else byId("memory-chart").append(el("p", { class: "quiet" }, "No sample of the process's memory was taken."));
+    return;
+  }
   const records = asRecords(table).filter((record) => isNumber(record.t_s));
   const lines = MEMORY_LINES.filter(([key]) => records.some((record) => isNumber(record[key])));
   byId("memory-legend").append(el("ul", { class: "legend" }, MEMORY_LINES.map(([key, name, colour]) => {
     const column = table.columns.find((one) => one.key === key);
     const there = lines.some(([other]) => other === key);
-    return el("li", {}, there ? swatch(colour) : null, name, there ? null : [" ", none(column.reason)]);
+    return el("li", {}, there ? swatch(colour) : null, name, there ? null : [" ", none(whyEmpty(column))]);
   })));
   const box = byId("memory-chart");
   if (!D3) noCharts(box);

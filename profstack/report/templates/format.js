@@ -66,6 +66,7 @@ const FORMATS = {
   flop: formatCount,
   mac: formatCount,
   rate: formatCount,
+  share: formatPercent,
   plain: formatPlain,
 };
 

@@ -7,12 +7,14 @@ function drawLayers(page) {
 }
 
 function layerRow(layer, effect, most, page) {
+  const figure = (name, ...content) => el("div", { class: "layer-figure" }, el("div", { class: "small-name" }, name), content);
   return el("article", { class: "layer" },
     el("div", { class: "layer-name" }, swatch(kindColour(layer.name)), el("b", {}, layer.name), chip(layer.status, layer.status),
-      el("div", { class: "quiet" }, layer.tool, layer.version ? " " + layer.version : "", layer.technique ? ", " + layer.technique : "")),
-    el("div", { class: "layer-steps" }, el("div", { class: "small-name" }, term("step", "steps")), shown(layer.steps, "plain"),
-      isNumber(layer.stop_s) ? el("div", { class: "quiet" }, formatSeconds(layer.stop_s) + " pause") : null,
-      isNumber(layer.memory_bytes) ? el("div", { class: "quiet" }, formatBytes(layer.memory_bytes) + " memory") : null),
+      el("div", { class: "quiet" }, layer.tool, layer.version ? " " + layer.version : "")),
+    figure(term("technique"), shown(layer.technique, "text", layer.reason || "its package is no longer there")),
+    figure(term("step", "steps"), shown(layer.steps, "plain", layerSteps(layer)),
+      isNumber(layer.stop_s) ? el("div", { class: "quiet" }, formatSeconds(layer.stop_s) + " pause") : null),
+    figure(term("footprint", "memory"), shown(layer.memory_bytes, "bytes", layer.reason || "it was not told what the tool holds")),
     el("div", { class: "layer-effect" }, el("div", { class: "small-name" }, term("probe-effect", "probe effect")), probeEffect(effect, layer, most)),
     el("div", { class: "layer-words" },
       layer.reason ? el("p", {}, layer.reason) : null,
@@ -24,6 +26,8 @@ function layerRow(layer, effect, most, page) {
         ["measures", layer.measures], ["does not measure", layer.does_not_measure],
         ["usual slowdown", layer.usual_slowdown], ["conflicts with", layer.conflicts]]))));
 }
+
+const layerSteps = (layer) => layer.reason || "it has no slices: it observes what is between them";
 
 // An artifact stands as a row of its own or as its path alone.
 function artifactLink(artifact, page) {
@@ -45,15 +49,19 @@ function command(text) {
 
 // The factor with its interval, and in words when the interval holds 1.
 function probeEffect(effect, layer, most) {
-  if (!effect || !isNumber(effect.factor)) return none(layer.reason || "too few steps to compare with the clean ones");
+  if (!effect || !isNumber(effect.factor)) {
+    const why = (effect && effect.note) || "it has no step to compare with clean ones";
+    return layer.reason ? none(layer.reason) : [none(why), el("div", { class: "quiet" }, why)];
+  }
   const interval = isNumber(effect.ci95_low) && isNumber(effect.ci95_high);
   const same = interval && effect.ci95_low <= 1 && effect.ci95_high >= 1;
   return [
-    el("b", { class: "factor" }, formatFactor(effect.factor) + " ×"),
+    el("b", { class: "factor" }, (effect.note ? "≤ " : "") + formatFactor(effect.factor) + " ×"),
     interval ? el("span", { class: "quiet" }, " " + formatFactor(effect.ci95_low) + " – " + formatFactor(effect.ci95_high)) : el("span", { class: "quiet" }, " no interval: too few steps"),
     interval ? intervalBar(effect, most, kindColour(layer.name)) : null,
     same ? el("div", { class: "quiet" }, "not distinguishable from 1.00") : null,
-    el("div", { class: "quiet" }, formatSeconds(effect.step_median_s) + " against " + formatSeconds(effect.clean_median_s) + " clean, n = " + effect.n_layer + " and " + effect.n_clean),
+    effect.note ? el("div", { class: "quiet" }, effect.note) : null,
+    el("div", { class: "quiet" }, formatSeconds(effect.step_median_s) + " against " + formatSeconds(effect.clean_median_s) + " clean, ", el("span", { class: "together" }, "n = " + effect.n_layer + " and " + effect.n_clean)),
   ];
 }
 
@@ -75,15 +83,15 @@ function intervalBar(effect, most, colour) {
 }
 
 function drawSliceTable(page) {
-  const column = (key, label, unit, meaning) => ({ key, label, unit, meaning, reason: null });
+  const unseen = "the slice has no steps, or they are too short for the CPU clock";
   const columns = [
-    column("index", "slice", "plain", "number of the slice"), column("kind", "kind", "text", "what the slice is for"),
-    column("mode", "mode", "text", "the layer's own way of observing"), column("phase", "phase", "text", "train, eval or other"),
-    column("round", "round", "plain", "round of slices"), column("first_step", "first step", "plain", "its first step"),
-    column("steps", "steps", "plain", "number of steps"), column("step_median_s", "median step", "s", "median step time"),
-    column("started_s", "started", "s", "since the recording began"), column("wall_s", "wall", "s", "host time over its steps"),
-    column("cpu_s", "CPU", "s", "process CPU time over its steps"), column("stop_s", "pause", "s", "time to stop the tool and take in its data"),
-    column("settle_steps", "settle steps", "plain", "steps let go by after the switch")];
+    ownColumn("index", "slice", "plain", "number of the slice"), ownColumn("kind", "kind", "text", "what the slice is for"),
+    ownColumn("mode", "mode", "text", "the layer's own way of observing", "no layer observed it"), ownColumn("phase", "phase", "text", "train, eval or other"),
+    ownColumn("round", "round", "plain", "round of slices"), ownColumn("first_step", "first step", "plain", "its first step"),
+    ownColumn("steps", "steps", "plain", "number of steps"), ownColumn("step_median_s", "median step", "s", "median step time", "the slice has no steps"),
+    ownColumn("started_s", "started", "s", "since the recording began"), ownColumn("wall_s", "wall", "s", "host time over its steps"),
+    ownColumn("cpu_s", "CPU", "s", "process CPU time over its steps", unseen), ownColumn("stop_s", "pause", "s", "time to stop the tool and take in its data", "no layer observed it"),
+    ownColumn("settle_steps", "settle steps", "plain", "steps let go by after the switch")];
   const rows = page.slices.map((slice) => columns.map(({ key }) => slice[key] ?? null));
   makeTable(byId("slice-table"), { table: { columns, rows, left_out: null }, name: "slices", sort: { key: "index", direction: 1 },
     cells: { kind: (value) => el("td", { class: "text" }, swatch(kindColour(value)), value) } });

@@ -1,5 +1,7 @@
 // Source lines: each file as a listing with its times in the gutter, or all lines as a table.
 const MOST_LINES = 400;
+// What stands between the times and the source, where any line of the file has it.
+const LINE_EXTRAS = [["device_s", "device", "s"], ["largest_bytes", "memory", "bytes"], ["watch_share", "watch", "share"], ["startup_share", "start-up", "share"]];
 
 const lineTime = (record) => (record.python_s || 0) + (record.operator_s || 0);
 
@@ -19,11 +21,15 @@ function drawLines(page) {
   const wanted = searchBox("lines", (text) => { for (const row of listing.querySelectorAll("tr[data-text]")) row.hidden = Boolean(text) && !row.dataset.text.includes(text); });
   byId("line-tools").append(wanted);
   makeTable(byId("line-table"), { table, name: "all lines", sort: { key: "operator_s", direction: -1 }, bars: ["python_s", "operator_s"], barColour: "var(--self)",
-    cells: { source: (value) => el("td", { class: "text wide" }, el("code", {}, value === null ? NONE : value.trimEnd())) } });
+    first: ["file", "line", "source", "python_s", "operator_s", "calls"],
+    cells: { source: (value, record, one) => el("td", { class: "text wide" }, value === null ? none(whyEmpty(one)) : el("code", {}, value.trimEnd())) } });
 }
 
 function fileListing(lines, most, table) {
-  const reason = Object.fromEntries(table.columns.map((column) => [column.key, column.reason]));
+  const reason = Object.fromEntries(table.columns.map((column) => [column.key, whyEmpty(column)]));
+  const there = (key) => lines.some((line) => line[key] !== null);
+  const meaning = Object.fromEntries(table.columns.map((column) => [column.key, column.meaning]));
+  const extra = LINE_EXTRAS.filter(([key]) => there(key));
   const sorted = lines.slice().sort((a, b) => a.line - b.line);
   const shownLines = sorted.slice(0, MOST_LINES);
   let before = null;
@@ -34,15 +40,25 @@ function fileListing(lines, most, table) {
       el("td", { class: "number quiet" }, line.line),
       barCell(line.python_s, "s", line.python_s / most, "var(--self)", reason.python_s),
       barCell(line.operator_s, "s", line.operator_s / most, "var(--forward)", reason.operator_s),
-      line.device_s === null ? null : el("td", { class: "number" }, formatSeconds(line.device_s)),
+      extra.map(([key, , unit]) => el("td", { class: "number" }, shown(line[key], unit, reason[key]))),
       el("td", { class: "number quiet" }, shown(line.calls, "count", reason.calls)),
-      el("td", { class: "code" }, line.source === null ? none("the source file was not readable") : line.source));
+      el("td", { class: "code" }, line.source === null ? none(reason.source) : line.source));
     row.dataset.text = ((line.source || "") + " " + line.file).toLowerCase();
     return row;
   });
-  const device = lines.some((line) => line.device_s !== null);
   return el("table", { class: "listing" },
-    el("thead", {}, el("tr", {}, el("th", { class: "number" }, "line"), el("th", { class: "number" }, "python"), el("th", { class: "number" }, "operators"), device ? el("th", { class: "number" }, "device") : null, el("th", { class: "number" }, "calls"), el("th", {}, "source"))),
+    el("thead", {}, el("tr", {}, el("th", { class: "number" }, "line"), el("th", { class: "number" }, "python"), el("th", { class: "number" }, "operators"), extra.map(([key, name]) => el("th", { class: "number", title: meaning[key] }, name)), el("th", { class: "number" }, "calls"), el("th", {}, "source"))),
     el("tbody", {}, rows),
     sorted.length > MOST_LINES ? el("caption", {}, "the first " + MOST_LINES + " of " + sorted.length + " lines; the others are in the table below") : null);
+}
+
+// The lines whose memory was seen, those that took most at once first.
+function drawMemoryLines(page) {
+  const table = page.tables.memory_lines;
+  if (!table) return;
+  const box = el("div");
+  byId("memory-lines").append(el("h3", {}, "Lines that took memory"), el("p", { class: "lead" },
+    "Growth of the resident set while a line ran, over all its runs that the layer saw, the first steps too. The largest growth is that within one run, by either source. Lines over which nothing changed are not here."), box);
+  makeTable(box, { table, name: "lines", sort: { key: "largest_bytes", direction: -1 }, bars: ["largest_bytes"], barColour: "var(--accumulate)", hidden: ["line"],
+    first: ["file", "source", "largest_bytes", "increment_bytes", "allocated_bytes", "occurrences", "usage_bytes", "watch_bytes"], cells: sourceCells });
 }

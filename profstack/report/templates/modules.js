@@ -28,7 +28,7 @@ function eachNode(nodes, visit, depth = 0) {
   for (const node of nodes) { visit(node, depth); eachNode(node.children, visit, depth + 1); }
 }
 
-const MODULE_FIRST = ["path", "calibrated_s", "forward_s", "backward_s", "self_s", "calls", "type"];
+const MODULE_FIRST = ["path", "calibrated_s", "forward_s", "backward_s", "self_s", "forward_flop", "backward_flop", "flop_per_s", "host_net_bytes", "calls", "type"];
 const MODULE_HIDDEN = ["instance", "depth", "aliases", "label"];
 
 function drawModules(page) {
@@ -96,13 +96,14 @@ function drawModules(page) {
 function moduleCell(column, node, depth, view) {
   const record = node.record;
   if (column.key === "path") return pathCell(node, depth, view.toggle);
-  if (column.key === "calibrated_s") return calibratedCell(record, view.median, column);
+  if (column.key === "calibrated_s") return calibratedCell(record, view.median, whyEmpty(column));
   const colours = { forward_s: "var(--forward)", backward_s: "var(--backward)", self_s: "var(--self)" };
   // A part outside modules has no parameters and no calls: no measurement is lacking there.
-  const reason = column.reason || (node.part ? "a part of the step outside modules" : null);
+  const reason = column.reason || (node.part ? "a part of the step outside modules" : column.cell_reason);
   if (colours[column.key]) return barCell(record[column.key], "s", record[column.key] / view.most, colours[column.key], reason);
   const text = shown(record[column.key], column.unit, reason);
-  return el("td", { class: column.unit === "text" ? "text" : "number" }, text);
+  const exact = isNumber(record[column.key]) ? String(record[column.key]) : null;
+  return el("td", { class: column.unit === "text" ? "text" : "number", title: exact }, text);
 }
 
 function pathCell(node, depth, toggle) {
@@ -126,9 +127,9 @@ function pathCell(node, depth, toggle) {
 }
 
 // The calibrated time, its bar cut into forward and backward as the layer's slice saw them.
-function calibratedCell(record, median, column) {
+function calibratedCell(record, median, reason) {
   const share = record.calibrated_s / median;
-  const cell = barCell(record.calibrated_s, "s", null, null, column.reason);
+  const cell = barCell(record.calibrated_s, "s", null, null, reason);
   if (isNumber(record.calibrated_s) && median) {
     const both = (record.forward_s || 0) + (record.backward_s || 0);
     const forward = both > 0 ? (record.forward_s || 0) / both : 1;

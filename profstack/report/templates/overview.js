@@ -3,7 +3,7 @@ function drawHeader(facts) {
   const run = facts.run || {};
   byId("script").textContent = facts.script || NONE;
   const status = byId("status");
-  const ended = run.signal ? "signal " + run.signal : run.exit_code !== null && run.exit_code !== undefined ? "exit code " + run.exit_code : "still running";
+  const ended = run.signal ? "signal " + run.signal : run.exit_code !== null && run.exit_code !== undefined ? "exit code " + run.exit_code : run.finished_at ? "in a session" : "still running";
   status.append(chip(facts.status, facts.status), el("span", {}, ended),
     isNumber(run.duration_s) ? el("span", {}, formatSeconds(run.duration_s)) : "",
     el("span", {}, (facts.step && facts.step.count) || 0, " ", term("step", "steps")),
@@ -25,19 +25,20 @@ function drawBenchmark(page) {
   box.append(card(["median ", term("clean", "clean"), " ", term("step", "step")], shown(mark.median_s, "s", "no clean step was measured"),
     interval ? [formatSeconds(mark.ci95_low_s) + " – " + formatSeconds(mark.ci95_high_s), " ", term("interval", "95 % interval")] : "no interval: too few clean steps", "main"));
   const spread = isNumber(mark.iqr_s) && mark.median_s ? formatPercent(mark.iqr_s / mark.median_s) + " of the median" : null;
-  box.append(card([term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"], [shown(mark.iqr_s, "s")], [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)]));
-  box.append(card("steps per second", shown(mark.steps_per_s, "rate"), isNumber(mark.items_per_s) ? formatCount(mark.items_per_s) + " items/s" : "items/s unknown: no batch size seen"));
+  box.append(card([term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"], [shown(mark.iqr_s, "s", "fewer than 4 clean steps were measured")], [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)]));
+  box.append(card("steps per second", shown(mark.steps_per_s, "rate", "no clean step was measured"), isNumber(mark.items_per_s) ? formatCount(mark.items_per_s) + " items/s" : "items/s unknown: no batch size seen"));
   const times = isNumber(mark.first_step_s) && mark.median_s ? formatFactor(mark.first_step_s / mark.median_s) + " × the median" : null;
-  box.append(card("first step", shown(mark.first_step_s, "s"), [times ? times + ", " : "", formatPlain(mark.warmup_steps) + " ", term("warmup", "warm-up"), " steps"]));
+  box.append(card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", formatPlain(mark.warmup_steps) + " ", term("warmup", "warm-up"), " steps"]));
   const busy = isNumber(mark.cpu_median_s) && mark.median_s ? formatFactor(mark.cpu_median_s / mark.median_s) + " cores busy" : null;
-  box.append(card("CPU time per step", shown(mark.cpu_median_s, "s"), busy));
+  box.append(card("CPU time per step", shown(mark.cpu_median_s, "s", "no CPU time of a clean step was read"), busy));
   if (isNumber(mark.device_median_s)) box.append(card("device time per step", formatSeconds(mark.device_median_s), "by events on the device"));
+  const few = (least) => "fewer than " + least + " clean steps were measured";
   byId("benchmark-more").append(pairs([
     ["mode", mark.mode], ["clock", mark.clock],
-    ["mean ± std", isNumber(mark.mean_s) ? formatSeconds(mark.mean_s) + " ± " + formatSeconds(mark.std_s) : none()],
-    ["minimum", shown(mark.min_s, "s")], ["p90", shown(mark.p90_s, "s")], ["p99", shown(mark.p99_s, "s")],
-    ["autocorrelation", shown(mark.autocorrelation, "count")],
-    ["drift over the run", isNumber(mark.drift) ? (mark.drift > 0 ? "+" : "−") + (100 * Math.abs(mark.drift)).toFixed(1) + " %" : none()],
+    ["mean ± std", isNumber(mark.mean_s) ? formatSeconds(mark.mean_s) + " ± " + formatSeconds(mark.std_s) : none(few(1))],
+    ["minimum", shown(mark.min_s, "s", few(1))], ["p90", shown(mark.p90_s, "s", few(10))], ["p99", shown(mark.p99_s, "s", few(100))],
+    ["autocorrelation", shown(mark.autocorrelation, "count", few(10))],
+    ["drift over the run", isNumber(mark.drift) ? (mark.drift > 0 ? "+" : "−") + (100 * Math.abs(mark.drift)).toFixed(1) + " %" : none(few(9))],
     ["device median", shown(mark.device_median_s, "s", reasons["steps.device_s"])],
   ]));
   const warnings = (mark.warnings || []).map(asText);
@@ -52,7 +53,7 @@ const asText = (item) => {
 };
 
 const pairs = (entries) =>
-  el("dl", { class: "pairs" }, entries.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value === null || value === undefined || value === "" ? none() : value)]));
+  el("dl", { class: "pairs" }, entries.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value === null || value === undefined || value === "" ? none("nothing was recorded of it") : value)]));
 
 function drawFacts(facts) {
   const run = facts.run || {};

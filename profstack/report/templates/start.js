@@ -10,10 +10,12 @@ function main() {
     ["steps", () => { drawSteps(page); drawStepTable(page); }],
     ["layers", () => { drawLayers(page); drawTimeline(page); drawSliceTable(page); }],
     ["modules", () => drawModules(page)],
+    ["flops", () => drawFlops(page)],
     ["operators", () => drawOperators(page)],
     ["functions", () => drawFunctions(page)],
     ["lines", () => drawLines(page)],
-    ["memory", () => drawMemory(page)],
+    ["memory", () => { drawMemory(page); drawMemoryLines(page); }],
+    ["watch", () => drawWatch(page)],
     ["more", () => drawMore(page)],
     ["files", () => drawArtifacts(page)],
   ];
@@ -26,6 +28,7 @@ function main() {
   }
   watchTheme();
   watchSections();
+  keepWaysInside();
 }
 
 function drawStepTable(page) {
@@ -64,13 +67,18 @@ function drawFunctions(page) {
 }
 
 // Tables that only some layers fill.
+const MORE = [
+  ["regions", "Regions", "wall_s", "Named ranges of the script's own: host time per step, regions within included."],
+  ["ranges", "NVTX ranges", "emit_s", "Ranges emitted for a listener such as Nsight Systems: how often per step, and what emitting them took."],
+  ["kernels", "Kernels", "device_s", "What ran on the device, per step."],
+];
+
 function drawMore(page) {
-  const names = { kernels: ["Kernels", "device_s"], regions: ["Regions", "wall_s"], flops: ["Floating-point operations", "forward_flop"] };
-  const there = Object.entries(names).filter(([name]) => page.tables[name]);
+  const there = MORE.filter(([name]) => page.tables[name]);
   if (!there.length) { drop("more"); return; }
-  for (const [name, [title, key]] of there) {
+  for (const [name, title, key, lead] of there) {
     const box = el("div");
-    byId("more-tables").append(el("h3", {}, title), box);
+    byId("more-tables").append(el("h3", {}, title), el("p", { class: "lead" }, lead), box);
     makeTable(box, { table: page.tables[name], name, sort: { key, direction: -1 }, bars: [key], barColour: "var(--self)" });
   }
 }
@@ -80,6 +88,19 @@ function watchTheme() {
     const chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = chosen;
     try { window.localStorage.setItem("profstack-theme", chosen); } catch (error) { /* a page from a file may have no storage */ }
+  });
+}
+
+// In a notebook the page is the text of a frame, whose addresses are those of the notebook around it.
+function keepWaysInside() {
+  if (window.location.protocol !== "about:") return;
+  document.addEventListener("click", (event) => {
+    const way = event.target.closest("a[href]");
+    if (!way) return;
+    // Files beside the recording cannot be opened from there either.
+    event.preventDefault();
+    const aim = way.getAttribute("href");
+    if (aim.startsWith("#") && byId(aim.slice(1))) byId(aim.slice(1)).scrollIntoView();
   });
 }
 

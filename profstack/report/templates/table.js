@@ -24,6 +24,12 @@ const ordered = (columns, first) => {
 const emptyColumns = (table) =>
   table.columns.filter((column, at) => table.rows.every((row) => row[at] === null));
 
+// Why a cell of this column has nothing in it.
+const whyEmpty = (column) => column.reason || column.cell_reason;
+
+// A column of a table that the page makes itself.
+const ownColumn = (key, label, unit, meaning, cell_reason = null) => ({ key, label, unit, meaning, reason: null, cell_reason, source: null });
+
 // What the hidden columns are and why they are empty, one line per reason.
 function emptyNote(columns, onToggle) {
   if (!columns.length) return null;
@@ -55,7 +61,7 @@ function headCell(column, sort, onSort) {
   const numeric = column.unit !== "text";
   const active = sort.key === column.key;
   const cell = el("th", { scope: "col", class: numeric ? "number" : null, "aria-sort": active ? (sort.direction > 0 ? "ascending" : "descending") : "none" },
-    el("button", { type: "button", title: column.meaning + (column.reason ? " (" + column.reason + ")" : "") },
+    el("button", { type: "button", title: column.meaning + (column.source ? "; from " + column.source : "") + (column.reason ? " (" + column.reason + ")" : "") },
       column.label, el("span", { class: "arrow", "aria-hidden": "true" }, active ? (sort.direction > 0 ? "▲" : "▼") : "")));
   cell.firstChild.addEventListener("click", () => {
     const direction = active ? -sort.direction : numeric ? -1 : 1;
@@ -85,16 +91,16 @@ function bodyCell(column, record, spec, longest) {
   const custom = spec.cells && spec.cells[column.key];
   if (custom) return custom(value, record, column);
   if (spec.bars && spec.bars.includes(column.key)) {
-    return barCell(value, column.unit, value / longest[column.key], spec.barColour, column.reason);
+    return barCell(value, column.unit, value / longest[column.key], spec.barColour, whyEmpty(column));
   }
-  const text = shown(value, column.unit, column.reason);
+  const text = shown(value, column.unit, whyEmpty(column));
   const exact = typeof value === "number" && column.unit !== "plain" ? String(value) : null;
   if (column.unit !== "text") return el("td", { class: "number", title: exact }, text);
   return el("td", { class: "text", title: value === null ? null : value }, text);
 }
 
 // spec: table, name, sort {key, direction}, bars [keys], cells {key: (value, record) => td},
-// hidden [keys], first [keys], filter(record)
+// hidden [keys], first [keys], filter(record), plain (few rows: nothing to search)
 function makeTable(box, spec) {
   const table = spec.table;
   const records = asRecords(table);
@@ -110,6 +116,8 @@ function makeTable(box, spec) {
     const columns = ordered(table.columns, spec.first || []).filter((column) => !(spec.hidden || []).includes(column.key) && (state.empty || !empty.includes(column)));
     let found = records.filter((record) => (!state.wanted || haystacks.get(record).includes(state.wanted)) && (!spec.filter || spec.filter(record)));
     const longest = longestOf(spec.filter ? records.filter(spec.filter) : records, spec.bars || []);
+    // A share's bar is as long as the share.
+    for (const column of columns) if (column.unit === "share") longest[column.key] = 1;
     if (state.sort) found = found.slice().sort(compareBy(state.sort.key, state.sort.direction));
     const focused = head.contains(document.activeElement) ? document.activeElement.textContent.replace(/[▲▼]/g, "") : null;
     head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort || {}, (sort) => { state.sort = sort; draw(); }))));
@@ -130,7 +138,7 @@ function makeTable(box, spec) {
 
   const search = searchBox(spec.name, (wanted) => { state.wanted = wanted; state.rows = PAGE_ROWS; draw(); });
   append(box, [
-    el("div", { class: "tools" }, search, spec.controls, count),
+    spec.plain ? null : el("div", { class: "tools" }, search, spec.controls, count),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": spec.name }, el("table", {}, head, body)),
     more,
     table.left_out ? el("p", { class: "left-out" }, table.left_out) : null,

@@ -1,0 +1,65 @@
+// Floating-point operations: the counters side by side, and what each of them leaves out.
+function drawFlops(page) {
+  const all = page.counters || [];
+  const counters = all.filter((one) => !one.note);
+  if (!all.length) { drop("flops"); return; }
+  if (!counters.length) { byId("flop-lead").append("No counter has figures. ", all.map((one) => [el("b", {}, one.counter), ": ", one.note, ". "])); return; }
+  const source = (page.facts.columns_source || {})["modules.forward_flop"] || "";
+  const record = counters.find((one) => source.startsWith(one.counter)) || counters[0];
+  byId("flop-lead").append("Operations of one ", term("step", "step"), "; a multiply-add is two ", term("flop", "FLOP"), ". ",
+    el("b", {}, record.counter), " is the record: its figures stand at the modules", counters.length > 1 ? "; the others are there to check it." : ".");
+  drawRates(byId("flop-cards"), record, page.facts.benchmark.median_s);
+  drawCounters(byId("flop-counters"), all, record, page);
+  drawUncounted(byId("flop-uncounted"), counters);
+}
+
+const bothWays = (one) => (isNumber(one.forward_flop) ? one.forward_flop + (one.backward_flop || 0) : null);
+
+function drawRates(box, record, median) {
+  const all = bothWays(record);
+  const rate = isNumber(all) && median ? all / median : null;
+  box.append(card("forward", [shown(record.forward_flop, "flop", "nothing was counted"), " FLOP"], isNumber(record.forward_mac) ? formatCount(record.forward_mac) + " MAC" : null),
+    card("backward", [shown(record.backward_flop, "flop", "no backward pass was counted"), isNumber(record.backward_flop) ? " FLOP" : ""], isNumber(record.backward_flop) && record.forward_flop ? formatFactor(record.backward_flop / record.forward_flop) + " × forward" : null),
+    card(["rate in a ", term("clean", "clean"), " step"], [shown(rate, "rate", "there is no clean step time"), isNumber(rate) ? " FLOP/s" : ""], "counted operations over the whole step", "main"));
+}
+
+function drawCounters(box, counters, record, page) {
+  const lacking = (one) => (one.uncounted || []).map((row) => row.time_share).filter(isNumber).reduce((sum, share) => sum + share, 0);
+  const why = (key, otherwise) => (page.facts.columns_reason || {})["flops." + key] || otherwise;
+  const columns = [ownColumn("counter", "counter", "text", "what counts"),
+    ownColumn("forward_flop", "forward FLOP", "flop", "operations in forward, per step", why("forward_flop", "it counted nothing in forward")),
+    ownColumn("backward_flop", "backward FLOP", "flop", "operations in backward, per step", why("backward_flop", "it counted nothing in backward")),
+    ownColumn("forward_mac", "forward MAC", "mac", "multiply-adds in forward, per step", why("forward_mac", "it has formulas for more than multiply-adds")),
+    ownColumn("left_out", "without a formula", "count", "operators that ran and that it has no formula for", "it does not tell what it leaves out"),
+    ownColumn("left_share", "their share of time", "share", "time of those operators, with what they call, over the step's, as the torch layer saw it", "it does not tell what it leaves out"),
+    ownColumn("note", "why not", "text", "why a counter has no figures", "it has figures")];
+  const rows = counters.map((one) => [one.counter + (one === record ? " (the record)" : ""), one.forward_flop, one.backward_flop, one.forward_mac, one.uncounted ? one.uncounted.length : null, one.uncounted ? lacking(one) : null, one.note]);
+  const noted = counters.some((one) => one.note);
+  makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", plain: true, hidden: noted ? [] : ["note"],
+    cells: { note: (value) => el("td", { class: "text wrapped" }, value || none("it has figures")) } });
+}
+
+// One row per operator without a formula, one column per counter.
+function drawUncounted(box, counters) {
+  const operators = new Map();
+  for (const one of counters) {
+    for (const row of one.uncounted || []) {
+      const known = operators.get(row.operator) || { operator: row.operator, time_share: null };
+      if (isNumber(row.time_share)) known.time_share = row.time_share;
+      known[one.counter] = row.calls;
+      known.why = known.why || row.why || null;
+      operators.set(row.operator, known);
+    }
+  }
+  if (!operators.size) { box.append(el("p", { class: "quiet" }, "No operator that ran is without a formula.")); return; }
+  const keys = ["operator", "time_share", ...counters.map((one) => one.counter), "why"];
+  const columns = [ownColumn("operator", "operator or function", "text", "what ran without being counted"),
+    ownColumn("time_share", "share of the step", "share", "its time, with what it calls, over the step's", "the torch layer saw no operator of this name"),
+    ...counters.map((one) => ownColumn(one.counter, "calls, " + one.counter, "count", "calls per step that this counter left out", "it counts this one, or did not meet it")),
+    ownColumn("why", "known for", "text", "what is known of the tool", "there is nothing known of it")];
+  const rows = [...operators.values()].map((record) => keys.map((key) => (record[key] === undefined ? null : record[key])));
+  box.append(el("h3", {}, "Left out: no formula"));
+  const table = el("div");
+  box.append(table);
+  makeTable(table, { table: { columns, rows, left_out: null }, name: "uncounted operators", sort: { key: "time_share", direction: -1 }, bars: ["time_share"], barColour: "var(--self)" });
+}
