@@ -178,15 +178,17 @@ class Engine:
 
     def boundary(self) -> None:
         """A step has ended; the hot path of a clean slice."""
-        events, log = self.events, self.log
+        events, log, hooked = self.events, self.log, self.hooks.state
         rows, now = log.rows, _perf_counter()
         rows.append((now, _process_time(), events.activity, events.flags, events.shape))
         if log.timed:
             log.record_event()
-        if self.hooks.state.listener is not None:
-            self.hooks.state.listener.step_ended(log.total)
+        if hooked.listener is not None:
+            hooked.listener.step_ended(log.total)
         if len(rows) >= self.arming.aim.steps:
             self.look()
+        if hooked.listener is not None:
+            hooked.listener.step_begun(log.total)
         # What the next step begins with; in place, since a call would cost as much again.
         events.activity = events.shape = None
         events.flags = 0
@@ -234,9 +236,7 @@ class Engine:
 
     def _aim(self, steps: int) -> None:
         """Look again when the slice has `steps` steps, or earlier where a limit says so."""
-        limits = [steps]
-        if self._most is not None:
-            limits.append(self._most)
+        limits = [steps] if self._most is None else [steps, self._most]
         limits += [self.log.count + ahead for ahead in self._limits.next_look(self.log.total)]
         self.arming.aim.steps = min(limits)
 
@@ -330,8 +330,8 @@ class Engine:
             self.log.end_slice(planned, captured, stop_s)
             self.log.write_modules(self.names)
             ended = self.log.progress(planned)
-            median_s = ended.get("median_s") or self.arming.shortest_s
-            self.arming.shortest_s = min(self.arming.shortest_s, median_s)
+            shortest_s = self.arming.shortest_s
+            self.arming.shortest_s = min(shortest_s, ended.get("median_s") or shortest_s)
             tell(self.folder, ended)
 
     # -- ending --------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 The only module that reads /proc. A fact that this system does not give is None. Values of
 environment variables never become facts: what is gathered here is shown to other people.
-"""
 
-from __future__ import annotations
+The watch loads this before the script's first line: not even `__future__` may be imported.
+"""
 
 import os
 
@@ -71,6 +71,11 @@ def environment_facts(folder: str | os.PathLike[str] | None = None) -> dict[str,
     }
 
 
+def under_nsys() -> bool:
+    """Whether Nsight Systems observes this process and those that it starts."""
+    return bool(os.environ.get("NSYS_PROFILING_SESSION_ID"))
+
+
 class _ResidentSet:
     """An open file on this process's memory counters, reopened in a forked child."""
 
@@ -81,17 +86,36 @@ class _ResidentSet:
 
     def read(self) -> int | None:
         """Bytes resident now."""
+        size = self.size_in(self.text())
+        if size is None and self._file >= 0:
+            # The script closed the descriptor, or closed it and has another file there now.
+            self._open()
+            size = self.size_in(self.text())
+        return size
+
+    def text(self) -> bytes:
+        """What the system says now; nothing where it does not.
+
+        Up to here nothing is allocated that could have garbage collected, and from here on the
+        interpreter is not let go of.
+        """
         # The file belongs to the process that opened it: a child would read its parent's.
         if self._pid != os.getpid():
             self._open()
         if self._file < 0:
+            return b""
+        try:
+            return os.pread(self._file, 128, 0)
+        except OSError:
+            return b""
+
+    def size_in(self, text: bytes) -> int | None:
+        """Bytes resident by what the system said."""
+        fields = text.split()
+        try:
+            return int(fields[1]) * self._page_bytes if len(fields) == _STATM_FIELDS else None
+        except ValueError:
             return None
-        pages = self._pages()
-        if pages is None:
-            # The script closed the descriptor, or closed it and has another file there now.
-            self._open()
-            pages = self._pages() if self._file >= 0 else None
-        return None if pages is None else pages * self._page_bytes
 
     def _open(self) -> None:
         # The old descriptor is not closed: its number may be the script's by now.
@@ -101,15 +125,11 @@ class _ResidentSet:
         except OSError:
             self._file = -1
 
-    def _pages(self) -> int | None:
-        try:
-            fields = os.pread(self._file, 128, 0).split()
-            return int(fields[1]) if len(fields) == _STATM_FIELDS else None
-        except (OSError, ValueError):
-            return None
 
-
-rss_bytes = _ResidentSet().read
+_resident_set = _ResidentSet()
+rss_bytes = _resident_set.read
+# The same in two steps, for a thread on which nothing may be allocated while others can run.
+rss_text, rss_in = _resident_set.text, _resident_set.size_in
 
 
 def package_version(name: str) -> str | None:

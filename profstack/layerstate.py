@@ -62,6 +62,7 @@ class GuardedListener:
 
     def __init__(self, listener: Listener, fail: Callable[[Exception], None]) -> None:
         self._listener: Listener | None = listener
+        self._begun: Callable[[int], None] | None = getattr(listener, "step_begun", None)
         self._fail = fail
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
@@ -85,6 +86,14 @@ class GuardedListener:
         if self._listener is not None:
             try:
                 self._listener.step_ended(number)
+            except Exception as error:
+                self._ended(error)
+
+    def step_begun(self, number: int) -> None:
+        """Pass on that a step begins, to a listener that has that method."""
+        if self._begun is not None and self._listener is not None:
+            try:
+                self._begun(number)
             except Exception as error:
                 self._ended(error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from profstack.environment import under_nsys
 from profstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,14 +20,31 @@ if TYPE_CHECKING:
 BUILT_IN = {
     "cprofile": "profstack.wrappers.cprofile:CProfileWrapper",
     "torch": "profstack.wrappers.torch_profiler:TorchProfilerWrapper",
+    "nvtx": "profstack.wrappers.nvtx:NvtxWrapper",
+    "memory": "profstack.wrappers.memory:MemoryWrapper",
+    "flops": "profstack.wrappers.flops:FlopsWrapper",
+    "watch": "profstack.wrappers.watch:WatchWrapper",
 }
 
 ENTRY_POINTS = "profstack.wrappers"
+
+# Under Nsight Systems these alone: there is one client of CUPTI at a time, and its timeline is to
+# show steps that nothing else slows.
+BESIDE_NSYS = ("nvtx", "watch")
 
 
 def layer_names() -> list[str]:
     """The built-in layers, in the order of the page."""
     return list(BUILT_IN)
+
+
+def beside_nsys(layers: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Those of `layers` that are armed where Nsight Systems may be, and why the others are not."""
+    if not under_nsys():
+        return layers, {}
+    reason = "Nsight Systems observes this run: beside it only nvtx and watch are armed"
+    kept = [name for name in layers if name in BESIDE_NSYS]
+    return kept, {name: reason for name in layers if name not in kept}
 
 
 def load(name: str) -> type[Wrapper]:

@@ -112,6 +112,9 @@ class Listener(Protocol):
     def step_ended(self, number: int) -> None:
         """A step has ended; `number` is the next one's."""
 
+    def step_begun(self, number: int) -> None:
+        """Step `number` begins, in a slice that goes on or has begun; it may be left out."""
+
 
 def _nothing() -> None:
     """The default of a callback."""

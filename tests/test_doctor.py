@@ -34,7 +34,7 @@ def test_versions_are_those_installed(answer):
 
     assert answer["layer", "cprofile"].version
     assert answer["tool", "torch"].version == torch.__version__
-    for name in ("numpy", "pandas", "jinja2", "rich", "snakeviz"):
+    for name in ("numpy", "pandas", "jinja2", "rich", "snakeviz", "nvtx", "memory-profiler"):
         assert answer["tool", name].works
         assert answer["tool", name].version == metadata.version(name)
 
@@ -138,6 +138,40 @@ def test_a_probe_that_dies_is_told(monkeypatch):
     assert _checks._probe("torch") == ({}, "the check ended with code 1: OSError: no driver")
 
 
+@pytest.mark.parametrize("layer", ["nvtx", "memory"])
+def test_a_layer_without_its_package_is_told_and_the_others_work(layer):
+    layers = {
+        name: {"tool": name, "version": "1", "reason": None} for name in registry.layer_names()
+    }
+    layers[layer] = {"tool": layer, "version": None, "reason": f"no package for {layer}"}
+    answer = {"layers": layers, "problems": []}
+    checks = _checks._layer_checks(answer, "", {"cpu_events": 5}, "")
+    (failed,) = [check for check in checks if not check.works]
+    assert (failed.name, failed.detail) == (layer, f"no package for {layer}")
+    package = {"nvtx": "nvtx", "memory": "memory-profiler"}[layer]
+    assert failed.install == f"pip install {package}"
+    assert not failed.required
+    assert all(check.required for check in checks if check.name in ("cprofile", "torch"))
+
+
+@pytest.mark.parametrize(
+    ("nsys", "nvtx", "said"),
+    [
+        ("2022.4.2.1-df9881f", "0.2.17", True),
+        ("2021.3.1.54-ee9c30a", "0.3", True),
+        ("2022.4.2.1-df9881f", "0.2.11", False),
+        ("2024.6.2.225-246235244400v0", "0.2.17", False),
+        ("2022.4.2.1-df9881f", None, False),
+        (None, "0.2.17", False),
+    ],
+)
+def test_an_nsys_too_old_for_the_nvtx_there_is(nsys, nvtx, said):
+    text = _checks._what_it_takes(nsys, nvtx)
+    assert bool(text) is said
+    if said:
+        assert f"0.2.11 alone (here is {nvtx})" in text
+
+
 def test_cuda_without_kernel_events_is_told():
     found = {
         "version": "2.13.0",
@@ -206,7 +240,7 @@ def test_wrappers_of_other_packages_are_found_and_broken_ones_reported():
     assert len(problems) == 4
     with pytest.raises(UsageError, match=r"layer 'absent' of others.*; mend or uninstall others"):
         registry.load("absent")
-    assert registry.layer_names() == ["cprofile", "torch"]
+    assert "sound" not in registry.layer_names()
 
 
 @pytest.mark.usefixtures("other_package")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import profstack
-from profstack.environment import rss_bytes
+from profstack.environment import package_version, rss_bytes
 from profstack.units import format_bytes
 
 # Package -> what it is for. Without these no page can be made.
@@ -26,15 +26,16 @@ _REQUIRED = {
     "jinja2": "writes the page",
 }
 _OPTIONAL = {
+    "nvtx": "layer nvtx: named ranges for Nsight Systems",
+    "memory-profiler": "layer memory: memory by source line",
+    "flops-profiler": "layer flops: a cross-check of its operations; in profstack[all]",
     "rich": "progress and tables in the terminal",
     "snakeviz": "profstack view --snakeviz",
 }
-# Known to profstack, but no layer of this version uses them.
-_COMING = {
-    "nvtx": "named ranges for Nsight Systems",
-    "memory-profiler": "memory by source line",
-    "flops-profiler": "floating-point operations, as a cross-check",
-}
+# Layer -> the package without which there is no such layer, and every other one all the same.
+_PACKAGE_OF = {"nvtx": "nvtx", "memory": "memory-profiler"}
+# An nsys of this year or older takes no range of a newer nvtx than this.
+_OLD_NSYS, _OLD_NVTX = 2022, (0, 2, 11)
 _PROBE_TIMEOUT_S = 300
 _OLDEST_TORCH = (2, 6)
 
@@ -70,7 +71,7 @@ class Check:
 
 def gather() -> list[Check]:
     """Try everything out; takes as long as importing torch does, a few times."""
-    packages = {**_REQUIRED, **_OPTIONAL, **_COMING}
+    packages = {**_REQUIRED, **_OPTIONAL}
     layers, layers_problem = _probe("layers")
     torch, torch_problem = _probe("torch")
     found, packages_problem = _probe("packages:" + ",".join(packages))
@@ -118,6 +119,7 @@ def _layer_checks(
         reason = answer["reason"]
         if name == "torch" and reason is None:
             reason = _profiler_reason(torch, torch_problem)
+        package = _PACKAGE_OF.get(name)
         checks.append(
             Check(
                 "layer",
@@ -125,8 +127,9 @@ def _layer_checks(
                 reason is None,
                 answer.get("version"),
                 reason or f"by {answer['tool']}",
+                f"pip install {package}" if reason and package else None,
                 # Every layer profiles steps, and steps are found with torch alone.
-                required=not answer.get("third_party", False),
+                required=not (answer.get("third_party", False) or package),
             )
         )
     checks += [Check("layer", "?", False, None, text) for text in layers["problems"]]
@@ -197,9 +200,9 @@ def _device_checks(torch: dict[str, Any]) -> list[Check]:
 
 
 def _package_check(name: str, found: dict[str, Any], problem: str) -> Check:
-    """One package of the base install or of a coming layer."""
+    """One package of the base install or of an extra."""
     required = name in _REQUIRED
-    purpose = {**_REQUIRED, **_OPTIONAL}.get(name) or f"{_COMING[name]}; not used yet"
+    purpose = {**_REQUIRED, **_OPTIONAL}[name]
     if problem:
         return Check("tool", name, False, None, problem, required=required)
     version, reason = found[name]["version"], found[name]["reason"]
@@ -214,7 +217,7 @@ def _package_check(name: str, found: dict[str, Any], problem: str) -> Check:
 
 def _nsys_check() -> Check:
     """Nsight Systems, asked for its version."""
-    purpose = "Nsight Systems, a system-wide trace; not used yet"
+    purpose = "Nsight Systems: records the ranges of layer nvtx"
     path = shutil.which("nsys")
     if path is None:
         return Check("tool", "nsys", None, None, purpose, "the package nsight-systems")
@@ -232,7 +235,20 @@ def _nsys_check() -> Check:
         return Check("tool", "nsys", False, None, f"does not start: {error}")
     if done.returncode:
         return Check("tool", "nsys", False, None, f"--version ends with code {done.returncode}")
-    return Check("tool", "nsys", True, done.stdout.split()[-1] if done.stdout else None, purpose)
+    version = done.stdout.split()[-1] if done.stdout else None
+    purpose += _what_it_takes(version, package_version("nvtx"))
+    return Check("tool", "nsys", True, version, purpose)
+
+
+def _what_it_takes(nsys: str | None, nvtx: str | None) -> str:
+    """What to say of an nsys that is too old for the nvtx there is; else nothing."""
+    year, release = re.match(r"(\d{4})\.", nsys or ""), re.match(r"[\d.]*\d", nvtx or "")
+    if year is None or release is None or int(year[1]) > _OLD_NSYS:
+        return ""
+    if tuple(int(number) for number in release[0].split(".")) <= _OLD_NVTX:
+        return ""
+    newest = ".".join(map(str, _OLD_NVTX))
+    return f", of nvtx up to {newest} alone (here is {nvtx}): pip install nvtx=={newest}"
 
 
 def _memory_check() -> Check:

@@ -79,13 +79,13 @@ def main(argv: list[str]) -> int:
     wanted = target.parse(words)
     if os.environ.get("PROFSTACK") == "0":
         return launch.passed_through(wanted.arguments)
-    layers = _layers(options)
+    layers, left_out = _layers(options)
     rank = _rank()
     recorded = _ranks(options.ranks)
     if rank is not None and recorded is not None and rank not in recorded:
         return launch.passed_through(wanted.arguments)
     wanted.check()
-    return _Run(options, wanted, layers, rank, argv).execute()
+    return _Run(options, wanted, layers, left_out, rank, argv).execute()
 
 
 class _Run:
@@ -96,12 +96,14 @@ class _Run:
         options: argparse.Namespace,
         wanted: target.Target,
         layers: list[str],
+        left_out: dict[str, str],
         rank: int | None,
         argv: list[str],
     ) -> None:
         self.options = options
         self.target = wanted
         self.layers = layers
+        self.left_out = left_out
         self.rank = rank
         self.argv = argv
         self.folder = self._make_folder()
@@ -159,6 +161,7 @@ class _Run:
             "lockstep": lockstep,
             "step_by": options.step_by or ("step" if self.target.calls_step() else None),
             "layers": self.layers,
+            "left_out": self.left_out,
             "targets": asdict(chosen),
             "max_steps": options.max_steps,
             "max_seconds": options.max_seconds,
@@ -170,7 +173,8 @@ class _Run:
         self._environment = self._facts()
         self._write_run({"started_at": _iso(time.time())})
         profile = (whole or options.startup == "cprofile") and "cprofile" in self.layers
-        return ["profile"] if profile else []
+        words = {"profile": profile, "watch": "watch" in self.layers}
+        return [word for word, wanted in words.items() if wanted]
 
     def _write_run(self, facts: dict[str, Any]) -> None:
         """Write what the report says of the run itself; secrets in arguments are masked."""
@@ -264,8 +268,8 @@ class _Run:
             )
 
 
-def _layers(options: argparse.Namespace) -> list[str]:
-    """The layers asked for; an unknown name raises UsageError."""
+def _layers(options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """The layers asked for, and those left out with why; an unknown name raises UsageError."""
     known = registry.layer_names()
     chosen = options.layers.split(",") if options.layers else list(known)
     skipped = options.skip.split(",") if options.skip else []
@@ -275,7 +279,13 @@ def _layers(options: argparse.Namespace) -> list[str]:
     layers = [name for name in known if name in chosen and name not in skipped]
     if not layers:
         raise UsageError("no layer is left", next_step=f"the layers are {', '.join(known)}")
-    return layers
+    layers, left_out = registry.beside_nsys(layers)
+    if not layers:
+        raise UsageError(
+            f"under Nsight Systems there is no layer {' or '.join(left_out)}",
+            next_step=f"the layers are {', '.join(registry.BESIDE_NSYS)} there",
+        )
+    return layers, left_out
 
 
 def _rank() -> int | None:

@@ -1,0 +1,249 @@
+"""What Nsight Systems records of a run: the real one, read from the file it exports.
+
+An nsys of 2022 takes the ranges of nvtx up to 0.2.11 alone, so that version is put first on the
+path for it. Where its own importer is not found (Debian's), it is called by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CHECKOUT, clean_environment
+
+pytestmark = pytest.mark.slow
+
+STEPS = 60
+EXAMPLE = CHECKOUT / "examples" / "nvtx_markers.py"
+OLD_NVTX = "0.2.11"
+PUSH_POP, CATEGORY, DOMAIN = 59, 33, 75
+
+
+@dataclass(frozen=True)
+class Range:
+    """One push and pop, times in nanoseconds."""
+
+    domain: str
+    category: str | None
+    text: str
+    number: int | None
+    thread: int
+    start: int
+    end: int
+
+    def holds(self, other: Range) -> bool:
+        same = self.thread == other.thread
+        return same and self.start <= other.start and other.end <= self.end
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A run under nsys: what nsys exported and what profstack recorded."""
+
+    ranges: list[Range]
+    folder: Path
+    output: str
+
+    def of(self, domain: str) -> list[Range]:
+        return [each for each in self.ranges if each.domain == domain]
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "recording.sqlite")) as database:
+            return database.execute(query).fetchall()
+
+
+@pytest.fixture(scope="module")
+def nsys() -> str:
+    path = shutil.which("nsys")
+    if path is None:
+        pytest.skip("Nsight Systems (nsys) is not installed")
+    return path
+
+
+@pytest.fixture(scope="module")
+def is_old(nsys: str) -> bool:
+    """Whether it knows nvtx up to 0.2.11 alone."""
+    told = subprocess.run([nsys, "--version"], capture_output=True, text=True, check=True).stdout
+    year = re.search(r"(\d{4})\.\d", told)
+    assert year is not None, told
+    return int(year[1]) <= 2022
+
+
+@pytest.fixture(scope="module")
+def nvtx_path(is_old: bool, tmp_path_factory: pytest.TempPathFactory) -> str | None:
+    """A folder with an nvtx that this nsys takes; None where the installed one will do."""
+    if not is_old:
+        return None
+    folder = tmp_path_factory.mktemp("nvtx")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
+    done = subprocess.run(
+        [*pip, "--only-binary", ":all:", f"nvtx=={OLD_NVTX}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"nvtx {OLD_NVTX} cannot be installed here: {done.stderr.strip()[-200:]}")
+    return str(folder)
+
+
+def run_under_nsys(nsys: str, folder: Path, python_path: str | None) -> Observed:
+    """The example under profstack under nsys, and its export."""
+    environment = clean_environment(OMP_NUM_THREADS="1", TMPDIR=str(folder))
+    paths = [python_path, environment.get("PYTHONPATH")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    options = ["-t", "nvtx", "-s", "none", "--cpuctxsw", "none", "-o", str(folder / "out")]
+    program = [sys.executable, "-m", "profstack", "run", "--slice-steps", "5", "-o", "recording"]
+    done = subprocess.run(
+        [nsys, "profile", *options, *program, str(EXAMPLE), "--steps", str(STEPS)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert f"steps: {STEPS}" in done.stdout, done.stderr
+    ranges = list(read_ranges(export(nsys, folder)))
+    return Observed(ranges, folder / "recording", done.stdout + done.stderr)
+
+
+def export(nsys: str, folder: Path) -> Path:
+    """The recorded events as SQLite."""
+    report, database = folder / "out.nsys-rep", folder / "out.sqlite"
+    if not report.exists():
+        importer = find_importer(nsys)
+        subprocess.run(
+            [importer, "-i", folder / "out.qdstrm", "-o", report], capture_output=True, check=True
+        )
+    subprocess.run(
+        [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "-o", database, report],
+        capture_output=True,
+        check=True,
+    )
+    return database
+
+
+def find_importer(nsys: str) -> Path:
+    for above in Path(os.path.realpath(nsys)).parents:
+        for folder in ("", "lib/nsight-systems/"):
+            for found in above.glob(f"{folder}host-linux-*/QdstrmImporter"):
+                return found
+    pytest.skip("nsys has made no report, and its importer is not installed")
+
+
+def read_ranges(path: Path) -> Iterator[Range]:
+    """All push and pop ranges of an export, in the order in which they began."""
+    with closing(sqlite3.connect(path)) as database:
+        query = """SELECT eventType, start, end, domainId, category, int64Value, globalTid,
+            coalesce(text, (SELECT value FROM StringIds WHERE id = textId))
+            FROM NVTX_EVENTS ORDER BY start, end DESC"""
+        rows = database.execute(query).fetchall()
+    domains = {row[3]: row[7] for row in rows if row[0] == DOMAIN}
+    categories = {(row[3], row[4]): row[7] for row in rows if row[0] == CATEGORY}
+    for kind, start, end, domain, category, number, thread, text in rows:
+        if kind == PUSH_POP:
+            named = categories.get((domain, category))
+            yield Range(domains.get(domain, ""), named, text, number, thread, start, end)
+
+
+@pytest.fixture(scope="module")
+def observed(nsys: str, nvtx_path: str | None, tmp_path_factory: Any) -> Observed:
+    """The run that the tests below look at."""
+    return run_under_nsys(nsys, tmp_path_factory.mktemp("nsys"), nvtx_path)
+
+
+def test_every_step_of_the_slices_has_a_range_with_its_number(observed: Observed) -> None:
+    slices = observed.rows("SELECT first_step, steps FROM slices WHERE layer = 'nvtx'")
+    numbers = [first + n for first, steps in slices for n in range(steps)]
+    assert len(numbers) >= 6
+    steps = [each for each in observed.of("profstack") if each.category == "step"]
+    assert [(each.number, each.text) for each in steps] == [(n, f"step {n}") for n in numbers]
+    assert len({each.thread for each in observed.of("profstack")}) == 1
+    for one, next_one in pairwise(steps):
+        assert one.end <= next_one.start
+
+
+def test_ranges_are_nested(observed: Observed) -> None:
+    ranges = observed.of("profstack")
+    # What lies around what, directly or not, by category and text.
+    around = {
+        ("forward", "forward"): ("step", None),
+        ("module", "Adder"): ("forward", "forward"),
+        ("module", "Adder.recurrent"): ("module", "Adder"),
+        ("module", "Adder.read_out"): ("module", "Adder"),
+        ("module", "MSELoss"): ("step", None),
+        ("backward", "backward"): ("step", None),
+        ("optimizer", "optimizer Adam"): ("step", None),
+    }
+    steps = [each for each in ranges if each.category == "step"]
+    for (category, text), (outer, outer_text) in around.items():
+        found = [each for each in ranges if (each.category, each.text) == (category, text)]
+        assert len(found) == len(steps), text
+        for each in found:
+            assert sum(step.holds(each) for step in steps) == 1
+            outers = [o for o in ranges if o.category == outer and outer_text in (None, o.text)]
+            assert sum(o.holds(each) for o in outers) == 1, text
+    assert {(each.category, each.text) for each in ranges if each.category != "step"} == set(around)
+
+
+def test_counts_are_those_in_the_recording(observed: Observed) -> None:
+    counted = Counter((each.category, each.text) for each in observed.of("profstack"))
+    steps = sum(count for (category, _), count in counted.items() if category == "step")
+    query = "SELECT kind, name, SUM(calls) FROM ranges GROUP BY kind, name"
+    told = {(kind, name): calls for kind, name, calls in observed.rows(query)}
+    assert told.pop(("step", "step")) == steps
+    assert told.pop(("optimizer", "Adam")) == counted["optimizer", "optimizer Adam"]
+    assert told == {
+        key: count for key, count in counted.items() if key[0] not in ("step", "optimizer")
+    }
+
+
+def test_the_scripts_own_ranges_are_all_there(observed: Observed) -> None:
+    own = observed.of("nvtx_markers")
+    parts = ("load", "forward", "backward", "optimizer")
+    counted = Counter(each.text for each in own)
+    assert counted == {**{f"step {n}": 1 for n in range(STEPS)}, **dict.fromkeys(parts, STEPS)}
+    outer = [each for each in own if each.number is not None]
+    assert [each.number for each in outer] == list(range(STEPS))
+    for each in own:
+        if each.text in parts:
+            assert sum(step.holds(each) for step in outer) == 1
+
+
+def test_nvtx_is_recorded_and_the_other_profilers_say_why_they_are_not(observed: Observed) -> None:
+    layers = {
+        name: rest for name, *rest in observed.rows("SELECT name, status, reason FROM layers")
+    }
+    assert layers["nvtx"] == ["recorded", None]
+    for name in set(layers) - {"nvtx", "watch"}:
+        status, reason = layers[name]
+        assert status == "skipped"
+        assert "Nsight Systems" in reason
+    assert {"cprofile", "torch"} <= set(layers)
+    assert "probe effect" in observed.output
+
+
+def test_an_nsys_that_takes_no_range_of_a_newer_nvtx_is_told(
+    nsys: str, is_old: bool, tmp_path: Path
+) -> None:
+    if not is_old:
+        pytest.skip("this nsys takes the ranges of every nvtx")
+    observed = run_under_nsys(nsys, tmp_path, None)
+    assert observed.ranges == []
+    assert observed.rows("SELECT status FROM layers WHERE name = 'nvtx'") == [("emitted",)]
+    ((text,),) = observed.rows("SELECT text FROM notes WHERE slug = 'no-listener'")
+    assert "0.2.11" in text
