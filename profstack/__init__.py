@@ -2,11 +2,23 @@
 
 Importing this package imports neither torch nor any profiling tool, nor any module that a bare
 interpreter has not loaded already: inside a measured script it is there from the first line on.
+`Session`, `Recording` and `region` are loaded when they are first asked for.
 """
 
 import os
 
 __version__ = "0.1.0"
+
+# As typing's own, which is not to be imported here; type checkers know the name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from profstack.frozen import Recording
+    from profstack.session import Session
+    from profstack.userregions import region
+
+__all__ = ["Recording", "Session", "__version__", "region", "step"]
+
+_LATER = {"Recording": "frozen", "Session": "session", "region": "userregions"}
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _CHECKOUT = os.path.dirname(_HERE)
@@ -27,3 +39,23 @@ def step() -> None:
     from profstack import child
 
     child.user_step()
+
+
+def __getattr__(name: str) -> "object":
+    """What is loaded when it is first asked for."""
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module 'profstack' has no attribute {name!r}")
+    found = getattr(__import__(f"profstack.{module}", fromlist=["_"]), name)
+    if name == "region":
+        from profstack import child, userregions
+
+        if child.is_armed():
+            # The script is measured, and has not imported torch yet or does so right now.
+            userregions.switch_on()
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,92 @@
+"""Hands the regions of the script on while a slice lasts: as ranges, or to a listener."""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from typing import Any, Protocol
+
+from profstack.regions import RANGE_PREFIX
+
+REGION_PREFIX = RANGE_PREFIX + "region "
+
+
+class Hooked(Protocol):
+    """What of `HookState` tells whether ranges are emitted, and who listens."""
+
+    torch: Any
+    ranging: int | None
+
+    def told(self) -> Any:
+        """Whom to tell of regions on this thread, or None."""
+
+
+class Stay(Protocol):
+    """One stay in a region, as `userregions` keeps it."""
+
+    @property
+    def path(self) -> str:
+        """The names of the regions around it and its own."""
+
+    @property
+    def thread(self) -> int:
+        """The thread that is in it."""
+
+
+class Outlet:
+    """Gives the regions of one thread to a profiler as ranges and to a listener, well nested.
+
+    Tasks may leave regions in another order than they entered them: what lies over such a one is
+    closed with it and opened again.
+    """
+
+    def __init__(self, state: Hooked) -> None:
+        self._state = state
+        self._thread = get_ident()
+        self._stack: list[tuple[Stay, Any, Any]] = []
+
+    def entered(self, stay: Stay) -> None:
+        """A region has been entered on some thread."""
+        if stay.thread == self._thread:
+            self._open(stay)
+
+    def left(self, stay: Stay) -> None:
+        """A region has been left; also one that was never passed on."""
+        if all(each[0] is not stay for each in self._stack):
+            return
+        above = []
+        while True:
+            top = self._stack.pop()
+            self._close(*top)
+            if top[0] is stay:
+                break
+            above.append(top[0])
+        for other in reversed(above):
+            self._open(other)
+
+    def close(self) -> None:
+        """Nothing more is passed on: what is open ends here."""
+        while self._stack:
+            self._close(*self._stack.pop())
+
+    def _open(self, stay: Stay) -> None:
+        state, range_ = self._state, None
+        if state.ranging == self._thread:
+            try:
+                range_ = state.torch._C._profiler._RecordFunctionFast(REGION_PREFIX + stay.path)
+                range_.__enter__()
+            except Exception:
+                # A range is missing then; the script's own work goes on.
+                range_ = None
+        listener = state.told()
+        if listener is not None:
+            listener.enter("region", stay.path)
+        self._stack.append((stay, range_, listener))
+
+    def _close(self, stay: Stay, range_: Any, listener: Any) -> None:
+        if listener is not None and listener is self._state.told():
+            listener.leave("region", stay.path)
+        if range_ is not None:
+            try:
+                range_.__exit__(None, None, None)
+            except Exception:
+                pass  # the profiler it belonged to has gone

@@ -1,0 +1,332 @@
+"""Regions that the script names itself: `with profstack.region("augment"):`.
+
+While nothing observes, a region looks at one flag and does no more. While a run is recorded it is
+timed from when it is entered to when it is left, on every thread, and its path is the names of the
+regions around it and its own. Regions of one path are added up slice by slice; what is open at the
+edge of a slice is cut there. In a profiler's slice a region is a range, too.
+
+Nothing is imported here that costs anything: a script may use regions without any run around it.
+"""
+
+import sys
+from _thread import allocate_lock, get_ident
+from contextvars import ContextVar
+from time import perf_counter
+
+# As typing's own, which is not to be imported here; type checkers know the name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+    from typing import Any, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+    from profstack.regionoutlet import Hooked, Outlet
+
+# Paths of one slice that have rows of their own; a name with a number in it never ends.
+MOST_PATHS = 1000
+OTHERS = "(more regions)"
+# Stays that are over and not yet added up; until then a slice may still be cut before their end.
+MOST_PENDING = 4096
+
+_GENERATES = 0x20 | 0x200
+_SUSPENDS = _GENERATES | 0x80
+_ENTERS = frozenset(("__enter__", "__aenter__"))
+_ENDLESS = float("inf")
+
+
+class _Stay:
+    """One stay in a region, from when it is entered until it is left.
+
+    `previous` is what was entered before it in its context, `around` the stay that it lies in;
+    `frame` is the generator or coroutine that has entered it, which may stand still meanwhile.
+    """
+
+    __slots__ = (
+        "around",
+        "counts",
+        "entered",
+        "frame",
+        "is_left",
+        "name",
+        "path",
+        "previous",
+        "thread",
+    )
+
+    around: "_Stay | None"
+
+    def __init__(self, name: str, previous: "_Stay | None", frame: "FrameType | None") -> None:
+        self.name = self.path = name
+        self.previous = previous
+        self.frame = frame
+        self.thread = get_ident()
+        self.counts = True
+        self.is_left = False
+        # Until it is known it lies in no slice.
+        self.entered = _ENDLESS
+
+
+_current: "ContextVar[_Stay | None]" = ContextVar("profstack_region", default=None)
+_on = False
+_open: "dict[int, _Stay]" = {}
+# Path, when it was entered and left, and whether its time counts (not inside itself).
+_over: "list[tuple[str, float, float, bool]]" = []
+_totals: "dict[str, list[Any]]" = {}
+_adding = allocate_lock()
+_slice_start: "float | None" = None
+_outlet: "Outlet | None" = None
+
+
+def _never() -> bool:
+    return False
+
+
+# `torch.compiler.is_compiling` as soon as torch is there: dynamo takes it for true, and then sees
+# nothing of what a region does. It comes before every flag, or dynamo would guard that.
+_compiling = _never
+
+
+def _find_compiler() -> None:
+    global _compiling
+    compiler = sys.modules.get("torch.compiler")
+    if compiler is not None:
+        _compiling = compiler.is_compiling
+
+
+_find_compiler()
+
+
+class region:  # noqa: N801  # read as a word of the language, like `range`
+    """A named part of the program, as a context manager or a decorator.
+
+    `with profstack.region("augment"):` or `@profstack.region("augment")`, also for coroutines and
+    generators: a decorated generator is inside only while it runs, and a call of it is counted at
+    each item it gives. Between `with` and its end everything counts, also while a generator stands
+    still there. One object may be entered several times, also by several threads.
+
+    Raises TypeError where `name` is no text.
+    """
+
+    __slots__ = ("_stays", "name")
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f'a region has a name: profstack.region("load"), not {name!r}')
+        self.name = name
+        self._stays: list[_Stay] = []
+
+    def __enter__(self) -> "region":
+        if _compiling() or not _on:
+            return self
+        _enter(self.name, self._stays, sys._getframe(1))
+        return self
+
+    def __exit__(
+        self,
+        kind: "type[BaseException] | None",
+        error: "BaseException | None",
+        trace: "TracebackType | None",
+    ) -> None:
+        if _compiling() or not self._stays:
+            return
+        _leave(self._stays, perf_counter())
+
+    def __call__(self, function: "Function") -> "Function":
+        """The function inside this region at every call."""
+        from profstack.decorated import inside
+
+        decorated: Function = inside(region, self.name, function)
+        return decorated
+
+    def __repr__(self) -> str:
+        return f"region({self.name!r})"
+
+
+def _enter(name: str, stays: "list[_Stay]", frame: "FrameType") -> None:
+    previous = _current.get()
+    while previous is not None and previous.is_left:
+        previous = previous.previous
+    suspends = frame.f_code.co_flags & _SUSPENDS
+    stay = _Stay(name, previous, _kept(frame) if suspends else None)
+    around = previous
+    while around is not None and (around.is_left or _is_elsewhere(around)):
+        around = around.previous
+    stay.around = around
+    while around is not None and around.name != name:
+        around = around.around
+    if around is not None:
+        # Inside itself: the stay around it has the time, or a recursion would have it often.
+        stay.path, stay.counts = around.path, False
+    elif stay.around is not None:
+        stay.path = f"{stay.around.path}/{name}"
+    stays.append(stay)
+    _open[id(stay)] = stay
+    _current.set(stay)
+    if _outlet is not None:
+        _outlet.entered(stay)
+    stay.entered = perf_counter()
+
+
+def _leave(stays: "list[_Stay]", now: float) -> None:
+    stay = stays.pop() if len(stays) == 1 else _own(stays)
+    stay.is_left = True
+    stay.frame = None
+    if _outlet is not None:
+        _outlet.left(stay)
+    if _slice_start is not None:
+        _over.append((stay.path, stay.entered, now, stay.counts))
+        if len(_over) > MOST_PENDING:
+            _add_up()
+    _open.pop(id(stay), None)
+    if _current.get() is stay:
+        previous = stay.previous
+        while previous is not None and previous.is_left:
+            previous = previous.previous
+        _current.set(previous)
+
+
+def _own(stays: "list[_Stay]") -> _Stay:
+    """Of the stays in one object the one that ends here: of this context, else of this thread."""
+    stay = _current.get()
+    while stay is not None and stay not in stays:
+        stay = stay.previous
+    if stay is None:
+        thread = get_ident()
+        stay = next((each for each in reversed(stays) if each.thread == thread), stays[-1])
+    stays.remove(stay)
+    return stay
+
+
+def _kept(frame: "FrameType") -> "FrameType | None":
+    """The frame, if it may stand still while the region is open without being around anything.
+
+    A generator made into a context manager is different: what it has entered is around the body.
+    """
+    resumed_by = frame.f_back
+    if resumed_by is not None and resumed_by.f_code.co_name in _ENTERS:
+        return None
+    return frame
+
+
+def _is_elsewhere(stay: _Stay) -> bool:
+    """Whether the stay belongs to a generator that stands still: what runs now is not in it.
+
+    A coroutine that stands still may be waiting for what runs now, as the task it has started.
+    """
+    frame = stay.frame
+    return frame is not None and frame.f_code.co_flags & _GENERATES != 0 and frame.f_back is None
+
+
+def _stands_still(stay: _Stay) -> bool:
+    frame = stay.frame
+    return frame is not None and frame.f_back is None
+
+
+# -- for the engine, on the thread that trains -----------------------------------------------------
+
+
+def switch_on() -> None:
+    """From here on regions are kept in mind: a run is recorded, or waits for torch."""
+    global _on
+    _find_compiler()
+    _on = True
+
+
+def switch_off() -> None:
+    """The run is over, or this process is a forked one: regions cost nothing any more."""
+    global _on, _outlet, _slice_start
+    _on = False
+    _outlet = _slice_start = None
+    _open.clear()
+    _over.clear()
+    _totals.clear()
+
+
+def begin_slice(start: float) -> None:
+    """A slice begins; `start` is its first moment, as `perf_counter` gives it."""
+    global _slice_start
+    _over.clear()
+    _totals.clear()
+    _slice_start = start
+
+
+def take(end: float) -> "list[dict[str, Any]]":
+    """Rows of `region_times`, without their slice, from the slice's start up to `end`.
+
+    Afterwards nothing is added up until the next slice begins. `calls` are those entered in the
+    slice, 0 for a region that was open all the time.
+    """
+    global _slice_start
+    if _slice_start is None:
+        return []
+    still = _open.copy().values()
+    with _adding:
+        _add_over(end)
+        for stay in still:
+            # One that another thread leaves just now is missing, or is there already.
+            if not stay.is_left:
+                _add(stay.path, stay.entered, end, end, stay.counts)
+        _slice_start = None
+        rows = [
+            {"path": path, "calls": calls, "wall_s": wall_s}
+            for path, (calls, wall_s) in _totals.items()
+        ]
+        _totals.clear()
+    return rows
+
+
+def _add_up() -> None:
+    """Add what is over to the totals, unless another thread does so just now."""
+    if _adding.acquire(False):
+        try:
+            _add_over(_ENDLESS)
+        finally:
+            _adding.release()
+
+
+def _add_over(end: float) -> None:
+    while _over:
+        path, entered, left, counts = _over.pop()
+        _add(path, entered, min(left, end), end, counts)
+
+
+def _add(path: str, entered: float, left: float, end: float, counts: bool) -> None:
+    """Add the part of a stay that lies in the slice, which ends at `end`."""
+    start = _slice_start
+    if start is None or entered >= end or left < start or (left == start and entered < start):
+        return
+    total = _totals.get(path)
+    if total is None:
+        path = path if len(_totals) < MOST_PATHS else OTHERS
+        total = _totals.setdefault(path, [0, 0.0])
+    total[0] += entered >= start
+    if counts:
+        total[1] += left - max(entered, start)
+
+
+def tell(state: "Hooked | None") -> None:
+    """Pass this thread's regions on, to a profiler or a listener; with None no more.
+
+    What is open already is passed on at once, and closed again at the end: pairs are complete.
+    """
+    global _outlet
+    if _outlet is not None:
+        _outlet.close()
+        _outlet = None
+    if state is not None and (state.ranging is not None or state.told() is not None):
+        from profstack.regionoutlet import Outlet
+
+        _outlet = Outlet(state)
+        for stay in _open.copy().values():
+            if not _stands_still(stay):
+                _outlet.entered(stay)
+
+
+def current(thread: int) -> "str | None":
+    """The path of the region that a thread is in right now, asked by another one."""
+    for stay in reversed(_open.copy().values()):
+        if stay.thread == thread and not stay.is_left and not _stands_still(stay):
+            return stay.path
+    return None
