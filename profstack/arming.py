@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from profstack import userregions
 from profstack.hookstate import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT
 from profstack.observers import Observers
 from profstack.passthrough import has_compiled
@@ -28,6 +29,7 @@ class Arming:
         self.aim = Aim()
         self.shortest_s = float("inf")
         self._mode_before = OFF
+        userregions.switch_on()
 
     def arm(self, planned: Planned) -> None:
         """Put on what the slice needs, or the one that a settle slice prepares."""
@@ -62,6 +64,7 @@ class Arming:
         self.hooks.emit_ranges(True)
         listener = self.observers.listener()
         self.hooks.listen(listener)
+        userregions.tell(self.hooks.state)
         quick = None if listener is not None else self._quick_hook(planned)
         self.hooks.exchange_step_hook(quick)
         # While ranges are emitted nothing else is done at a call.
@@ -70,6 +73,7 @@ class Arming:
 
     def end(self) -> None:
         """The slice is over."""
+        userregions.tell(None)
         self.hooks.listen(None)
         self.hooks.emit_ranges(False)
 

@@ -101,7 +101,7 @@ def complain(text: str) -> None:
 
 
 def arm(folder: str, options: "Sequence[str]") -> None:
-    """Wait for torch; with the option `profile`, profile functions from here on."""
+    """Wait for torch; from here on profile functions (option `profile`) or watch (`watch`)."""
     global _pid, _folder, _finder, _armed_at
     _armed_at = time.perf_counter()
     _pid = os.getpid()
@@ -110,12 +110,19 @@ def arm(folder: str, options: "Sequence[str]") -> None:
         {"torch": _torch_arrived, "transformers.generation.utils": _generation_arrived}
     )
     sys.meta_path.insert(0, _finder)
-    if "profile" in options:
-        import atexit
-        from _lsprof import Profiler
+    if not options:
+        return
+    known = set(sys.path_importer_cache)
+    from profstack.watch import Sampler, borrowed
 
-        atexit.register(_finish_without_torch)
-        profiler = Profiler()
+    for entry in set(sys.path_importer_cache) - known:
+        del sys.path_importer_cache[entry]
+    borrowed("atexit").register(_finish_without_torch)
+    if "watch" in options:
+        _tools["watch"] = Sampler(_armed_at)
+        _tools["watch"].resume()
+    if "profile" in options:
+        profiler = borrowed("_lsprof").Profiler()
         _tools["cprofile"] = profiler
         profiler.enable()
 
@@ -123,6 +130,30 @@ def arm(folder: str, options: "Sequence[str]") -> None:
 def engine() -> "Engine | None":
     """The engine of this process; None before torch is imported and outside a measured run."""
     return _engine if _pid == os.getpid() else None
+
+
+def is_armed() -> bool:
+    """Whether this process is to be measured: the run's own child, or one with a session open."""
+    return _pid is not None and _pid == os.getpid()
+
+
+def adopt(engine: "Engine") -> None:
+    """A session measures this process: `profstack.step()` and `generate` are told to its engine."""
+    global _engine, _pid, _finder
+    _engine, _pid = engine, os.getpid()
+    name = "transformers.generation.utils"
+    if name in sys.modules:
+        engine.generation_arrived(sys.modules[name])
+    else:
+        _finder = _Finder({name: _generation_arrived})
+        sys.meta_path.insert(0, _finder)
+
+
+def let_go() -> None:
+    """The session is over: nobody measures this process any more."""
+    global _engine, _pid
+    release()
+    _engine = _pid = None
 
 
 def user_step() -> None:
@@ -136,12 +167,19 @@ def _torch_arrived(torch: "Any") -> None:
     if _pid != os.getpid():
         return
     # What is imported here is no work of the script's.
-    profiler = _tools.get("cprofile")
+    profiler, sampler = _tools.get("cprofile"), _tools.get("watch")
     if profiler is not None:
         profiler.disable()
+    if sampler is not None:
+        sampler.pause()
     from profstack.runner import start_engine
 
-    _engine = start_engine(_folder, torch, _tools, _armed_at)
+    try:
+        _engine = start_engine(_folder, torch, _tools, _armed_at)
+    finally:
+        if _engine is None and sampler is not None:
+            # Nobody will ask what it has seen.
+            _tools.pop("watch").close()
     if profiler is not None and _engine is not None and "cprofile" in _engine.tools:
         profiler.enable()
     if _engine is None:
@@ -161,12 +199,19 @@ def release() -> None:
 
 
 def _finish_without_torch() -> None:
-    if _engine is None and "cprofile" in _tools and _pid == os.getpid():
-        _tools["cprofile"].disable()
+    if _engine is None and _tools and _pid == os.getpid():
+        if "cprofile" in _tools:
+            _tools["cprofile"].disable()
+        if "watch" in _tools:
+            _tools["watch"].pause()
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             # Python ends by SIGINT then, but forgets to where anything is executed after it.
             return
-        from profstack.runner import record_without_torch
+        import warnings
 
-        release()
-        record_without_torch(_folder, _tools, _armed_at)
+        # What is imported for it has filters of its own, and the script's exit is not over yet.
+        with warnings.catch_warnings():
+            from profstack.runner import record_without_torch
+
+            release()
+            record_without_torch(_folder, _tools, _armed_at)

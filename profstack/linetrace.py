@@ -171,9 +171,15 @@ def _libraries() -> tuple[str, ...]:
     return tuple(os.path.join(paths[name], "") for name in ("stdlib", "purelib", "platlib"))
 
 
+def _is_cell(file: str) -> bool:
+    """Whether a code object comes from a cell of a notebook, or from IPython's prompt."""
+    folder = os.path.basename(os.path.dirname(file))
+    return folder.startswith("ipykernel_") or file.startswith("<ipython-input-")
+
+
 def is_users(file: str, root: str) -> bool:
     """Whether a code object's file is the user's own and not a library's."""
-    if file in ("<string>", "<stdin>"):
+    if file in ("<string>", "<stdin>") or _is_cell(file):
         return True
     if file.startswith("<"):
         return False

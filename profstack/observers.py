@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from profstack import registry
+from profstack import registry, userregions
 from profstack.environment import rss_bytes
 from profstack.layerstate import WITH_DATA, GuardedListener, LayerState, told
 from profstack.recording import Writer
@@ -23,7 +23,13 @@ from profstack.wrapper import Artifact, Captured, Listener, SliceContext, Wrappe
 class Observers:
     """All layers of a run; `active` are those that observe the slice in progress."""
 
-    def __init__(self, folder: Path, layers: list[str], writer: Writer) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        layers: list[str],
+        writer: Writer,
+        left_out: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.writer = writer
         self.layers: dict[str, LayerState] = {}
@@ -34,6 +40,8 @@ class Observers:
         self._told: set[str] = set()
         for name in layers:
             self._load(name)
+        for name, reason in (left_out or {}).items():
+            self.layers[name] = LayerState(name, None, "skipped", reason)
         self.write_layers()
 
     def _load(self, name: str) -> None:
@@ -277,7 +285,8 @@ class Observers:
         self.write_layers()
 
     def close(self) -> None:
-        """Undo whatever the wrappers hold outside slices."""
+        """Undo whatever the wrappers hold outside slices; the script's regions are let go, too."""
+        userregions.switch_off()
         for wrapper in self._wrappers:
             with contextlib.suppress(Exception):
                 wrapper.close()

@@ -17,7 +17,10 @@ from profstack.schema import RECORDED
 
 FOLDER = "rerun"
 # Tables whose rows belong to a slice, with the columns that hold module numbers.
-_BY_SLICE = ("module_times", "operators", "kernels", "functions", "calls", "lines")
+_BY_SLICE = (
+    *("module_times", "operators", "kernels", "functions", "calls", "lines"),
+    *("memory_lines", "module_memory", "flop_counts", "ranges", "region_times"),
+)
 
 
 def empty_layers(folder: Path) -> list[str]:
@@ -43,7 +46,8 @@ def copy_layers(folder: Path, again: Path, layers: Sequence[str]) -> list[str]:
         database.execute("ATTACH ? AS again", (str(again / DATABASE),))
         marks = ", ".join("?" * len(layers))
         filled = database.execute(
-            f"SELECT * FROM again.layers WHERE status = 'recorded' AND name IN ({marks})",
+            "SELECT * FROM again.layers WHERE status IN ('recorded', 'emitted') "
+            f"AND name IN ({marks})",
             tuple(layers),
         ).fetchall()
         database.execute("BEGIN")

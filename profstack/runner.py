@@ -97,7 +97,7 @@ def start_engine(
     layers = list(options["layers"])
     targets = Targets(**options["targets"])
     writer = Writer(folder)
-    observers = Observers(folder, layers, writer)
+    observers = Observers(folder, layers, writer, options.get("left_out"))
     engine = Engine(
         folder,
         torch,
@@ -177,7 +177,7 @@ def _note_uncaught(writer: Writer) -> None:
 
 
 def record_without_torch(folder_name: str, tools: Mapping[str, Any], origin: float) -> None:
-    """Record a script that never imported torch, measured whole by cProfile alone."""
+    """Record a script that never imported torch, measured whole by what ran from its start."""
     from profstack.benchmark.clock import Clock
     from profstack.child import complain
     from profstack.steplog import StepLog
@@ -186,10 +186,17 @@ def record_without_torch(folder_name: str, tools: Mapping[str, Any], origin: flo
     try:
         options = read_options(folder)
         writer = Writer(folder)
-        observers = Observers(folder, list(options["layers"]), writer)
+        left_out = options.get("left_out")
+        observers = Observers(folder, list(options["layers"]), writer, left_out)
         _note_uncaught(writer)
         log = StepLog(writer, Clock(), origin)
-        planned = Planned("whole", (("cprofile", "whole"),), 0, 1)
+        for name, state in observers.layers.items():
+            if state.wrapper is not None and name not in tools:
+                state.end("skipped", "nothing to observe in the script: it never imported torch")
+        # Without cProfile the watch alone has seen it, if it was to be watched.
+        planned = Planned("watch", (), 0, 1)
+        if "cprofile" in tools:
+            planned = Planned("whole", (("cprofile", "whole"),), 0, 1)
         log.begin_plan("whole", "other")
         log.begin_slice(planned, since_origin=True)
         log.stamp()

@@ -64,6 +64,7 @@ class StepEvents:
         forced: str | None,
     ) -> None:
         self.keeper = keeper
+        self._live_optimizers = live_optimizers
         self.finder = StepFinder(live_optimizers, forced)
         self.rule: str | None = None
         self.done = False
@@ -103,6 +104,19 @@ class StepEvents:
         self.shape = None
         self.flags = 0
         self.waiting = self.waits
+
+    def start_over(self, rule: str) -> None:
+        """Other work begins, with a step that begins now; from here on only `rule` ends steps."""
+        self.finder = StepFinder(self._live_optimizers, rule)
+        self.rule = None
+        self.thread = get_ident()
+        self.follows_calls = self.follows_backward = self.waits = True
+        self.backward_seen = self.evaluating = False
+        self._first_module = self._optimizer = self._followed = self._candidate = None
+        self._trained.clear()
+        self._stepping.clear()
+        self.begin_step()
+        self._first = self._first_training = _perf_counter()
 
     def follow(self, found: Found) -> None:
         """From now on the rule that was found ends steps, on the thread it was found on."""

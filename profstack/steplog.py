@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from profstack import userregions
 from profstack.benchmark.clock import Clock
 from profstack.environment import rss_bytes
 from profstack.recording import Writer
@@ -159,6 +160,7 @@ class StepLog:
         if since_origin:
             self._cpu_start = 0.0
             self.start = self.origin
+        userregions.begin_slice(self.start)
         return self.start
 
     def stop(self) -> None:
@@ -170,6 +172,7 @@ class StepLog:
         """Write the slice that is over, with what its observers saw, in one transaction."""
         self._sample_memory()
         self._last_progress = {}
+        regions = userregions.take(self.last)
         if not self.count and not captured:
             return
         if planned.kind == "settle":
@@ -189,6 +192,8 @@ class StepLog:
                 frames.setdefault(table, []).extend(records)
         if not frames["slices"]:
             frames["slices"].append(self._slice_row(planned, 0, None, None, stop_s))
+        number = frames["slices"][0]["slice"]
+        frames["region_times"] = [{"slice": number, **row} for row in regions]
         self.next_slice += max(1, len(planned.observers))
         if planned.kind != "settle":
             self._settled = 0

@@ -11,6 +11,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
+from profstack import userregions
 from profstack.evaluation import EvaluationWatch
 from profstack.hooked_calls import HookedCalls
 from profstack.hooked_passes import HookedPasses
@@ -168,6 +169,9 @@ class TorchHooks:
     def stop_ranges(self) -> None:
         """Emit no more ranges, though the slice goes on: another profiler would see them."""
         if self.mode == RANGES:
+            # A range left under another profiler than the one it was entered under writes into
+            # freed memory.
+            userregions.tell(None)
             self.emit_ranges(False)
             self.state.mode = DISCOVER
             self._wrap_backward(1)

@@ -30,15 +30,17 @@ RUNS = {
         "module",
         "ResNet18.layer4.1.conv2",
     ),
+    "nvtx": (("nvtx_markers.py", "--steps", "120"), "optimizer", "Adder.recurrent"),
 }
 
 # Those whose output holds times, or which are no scripts to run under profstack: the test of each.
 OWN_TESTS = {
     "convolution_counters.py": "test_convolution_example.py",
+    "session_by_hand.py": "test_session.py",
 }
 
 # Those that show profstack's own API.
-USES_IT: set[str] = set()
+USES_IT = {"session_by_hand.py"}
 
 # Threads that spin for one another make a shared machine ten times slower, and prove no more.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -78,8 +80,9 @@ def test_example_is_counted_and_unchanged(
     report = json.loads((tmp_path / "rec" / "report.json").read_text(encoding="utf-8"))
     assert report["step"]["rule"] == rule
     assert sum(report["step"]["counts_by_phase"].values()) == steps_told(plain.stdout)
+    # Nobody listens to NVTX here.
     assert {row["name"]: row["status"] for row in report["layers"]} == {
-        row["name"]: "recorded" for row in report["layers"]
+        row["name"]: "emitted" if row["name"] == "nvtx" else "recorded" for row in report["layers"]
     }
     if module is not None:
         assert module in {row["path"] for row in report["tables"]["modules"]}

@@ -19,25 +19,39 @@ WRAPPERS = CHECKOUT / "wrappers"
 
 # Names ending in a dot stand for every module of that package.
 ORDER = (
-    "errors units schema privacy",
+    "errors units tabletypes recordedtables schema privacy",
     "wrapper registry environment",
-    "steps slices regions passthrough collector watch evaluation quickstep",
+    (
+        "steps slices regions passthrough collector watch samples evaluation quickstep "
+        "userregions decorated regionoutlet"
+    ),
     "benchmark.",
-    "events scopes stepparts attribution linetrace",
+    (
+        "events scopes stepparts attribution linetrace nvtxranges recordedshapes "
+        "flopstable flopsprofiler "
+        "flopformulas flopmissed flopowners flopmode "
+        "heapcount memorysampler memoryreadings memorytrace memoryrows mprofile"
+    ),
     "recording",
     (
-        "session runner engine arming observers layerstate pageturn limits sink stepevents steplog "
-        "target torch_hooks hookstate hooked_calls hooked_passes child launch progress probe rerun"
+        "runner engine arming observers layerstate pageturn limits sink stepevents steplog "
+        "target torch_hooks hookstate hooked_calls hooked_passes child launch progress probe rerun "
+        "marks"
     ),
     "merge.",
     "findings.",
     "report.",
-    "commands.",
+    "commands. frozen inprocess session",
     "__main__",
 )
 # A wrapper may import these alone: the contract, the leaves, and what reads a profile's events.
 OPEN_TO_WRAPPERS = frozenset(
-    ("wrapper", "passthrough", "events", "attribution", "linetrace", *ORDER[0].split())
+    (
+        *["wrapper", "passthrough", "events", "attribution", "linetrace", "nvtxranges"],
+        *["recordedshapes", "flopsprofiler", "flopmode", "flopowners"],
+        *["memoryreadings", "memorytrace", "memoryrows", "mprofile", "watch"],
+        *ORDER[0].split(),
+    )
 )
 
 PARENT_SIDE = ("merge.", "findings.", "report.", "commands.", "recording", "launch", "progress")

@@ -414,6 +414,8 @@ def test_whose_files_are_the_users(tmp_path: Path) -> None:
     assert is_users(str(tmp_path / "train.py"), root)
     assert is_users(str(tmp_path / "lib" / "data.py"), root)
     assert is_users("<stdin>", root)
+    assert is_users("/tmp/ipykernel_7/1234567.py", root)
+    assert is_users("<ipython-input-3-abc>", root)
     assert not is_users("<frozen importlib._bootstrap>", root)
     assert not is_users(str(torch.__file__), root)
     assert not is_users(linetrace.__file__, str(CHECKOUT))

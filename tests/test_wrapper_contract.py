@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ast
 import inspect
 import os
@@ -20,13 +21,15 @@ from torch import nn
 
 from profstack import linetrace, registry
 from profstack.hookstate import DISCOVER, RANGES
+from profstack.layerstate import GuardedListener
 from profstack.regions import ModuleNames
 from profstack.schema import RECORDED
 from profstack.torch_hooks import TorchHooks
-from profstack.wrapper import Captured, Description, SliceContext, Wrapper
+from profstack.wrapper import TOLD, Captured, Description, Listener, SliceContext, Wrapper
 
 CASES = [(name, mode.name) for name in registry.BUILT_IN for mode in registry.load(name).modes]
 NAMES = list(registry.BUILT_IN)
+BACKGROUND = [name for name in NAMES if registry.load(name).background]
 HEADINGS = ("Measures:", "Does not measure:", "Usual slowdown:", "Conflicts:")
 
 
@@ -84,6 +87,7 @@ def armed() -> dict[str, Any]:
         "trace": sys.gettrace(),
         "thread profile": threading.getprofile() if sys.version_info >= (3, 10) else None,
         "torch profiler": torch._C._autograd._profiler_enabled(),
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "monitoring": [sys.monitoring.get_tool(number) for number in range(6)]
         if sys.version_info >= (3, 12)
         else None,
@@ -108,34 +112,54 @@ def make(name: str) -> Wrapper:
     return registry.load(name)()
 
 
-def steps_of(net: nn.Module, count: int) -> Callable[[], list[float]]:
+def steps_of(
+    net: nn.Module, count: int, listener: Listener | None = None
+) -> Callable[[], list[float]]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
     def run() -> list[float]:
         stamps = [time.perf_counter()]
-        for _ in range(count):
+        for number in range(1, count + 1):
             optimizer.zero_grad()
             net(torch.ones(2, 4)).sum().backward()
             optimizer.step()
             stamps.append(time.perf_counter())
+            if listener is not None:
+                listener.step_ended(number)
+                if number < count:
+                    listener.step_begun(number)
         return stamps
 
     return run
 
 
+def hooks_for(kind: type[Wrapper], mode: str) -> str:
+    """The hooks that stand in a slice of that mode, as far as they matter here."""
+    return DISCOVER if kind.mode(mode).calls == TOLD else RANGES
+
+
+def failed(error: Exception) -> None:
+    pytest.fail(f"the listener raised {error!r}")
+
+
 def observe(
     wrapper: Wrapper, mode: str, folder: Path, hooks: TorchHooks, index: int = 0, steps: int = 2
 ) -> Captured:
-    run = steps_of(Net(), steps)
-    run()
-    hooks.set_mode(RANGES)
+    net = Net()
+    steps_of(net, steps)()
+    hooks.set_mode(hooks_for(type(wrapper), mode))
     assert wrapper.busy_reason(mode) is None
     folder.mkdir(exist_ok=True)
     wrapper.start(SliceContext(index, mode, steps, folder))
     hooks.emit_ranges(True)
+    told = wrapper.listener()
+    # As in a run: told of calls are those alone who ask for it, and their errors are kept in.
+    listener = GuardedListener(told, failed) if told is not None else None
+    hooks.listen(listener)
     try:
-        stamps = run()
+        stamps = steps_of(net, steps, listener)()
     finally:
+        hooks.listen(None)
         hooks.emit_ranges(False)
         wrapper.stop()
     return wrapper.take(stamps, hooks.names.by_number())
@@ -168,7 +192,7 @@ def check(taken: Captured, folder: Path, index: int) -> None:
 def test_slice_is_captured_and_nothing_is_left(
     name: str, mode: str, tmp_path: Path, hooks: TorchHooks
 ) -> None:
-    hooks.set_mode(RANGES)
+    hooks.set_mode(hooks_for(registry.load(name), mode))
     before = armed()
     wrapper = make(name)
     taken = observe(wrapper, mode, tmp_path / name, hooks)
@@ -301,8 +325,9 @@ def test_results_and_random_numbers_are_untouched(
 def test_wrapper_says_what_it_is(name: str) -> None:
     kind = registry.load(name)
     assert kind.name == name
-    assert kind.occupies
-    assert kind.modes
+    # What observes in the background has no slices, and may be in nobody's way.
+    assert kind.occupies or kind.background
+    assert kind.modes or kind.background
     assert kind.unavailable_reason() is None
     assert kind.version()
     made = kind()
@@ -345,23 +370,115 @@ def _words(text: str) -> set[str]:
     return {word[:5] for word in re.findall(r"[a-z0-9.]+", text.lower()) if len(word) > 3}
 
 
+class CountingDomain:
+    """Stands for a domain of nvtx that a tool listens to, and knows what is open in it."""
+
+    def __init__(self) -> None:
+        self.open: list[Any] = []
+        self.push_range = self.open.append
+        self.pop_range = self.open.pop
+
+    def get_event_attributes(self, message: str, **_: Any) -> str:
+        return message
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_occupied_slots_are_really_used(name: str, tmp_path: Path) -> None:
+def test_occupied_slots_are_really_used(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a wrapper says it occupies is what changes when it is on, in one mode or another."""
+    domain = CountingDomain()
+    monkeypatch.setattr("nvtx.get_domain", lambda _: domain)
+    functions = armed()["functions"]
     wrapper = make(name)
     changed: set[str] = set()
     for mode in (each.name for each in wrapper.modes):
         wrapper.start(SliceContext(0, mode, 1, tmp_path))
+        told = wrapper.listener()
+        if told is not None:
+            told.enter("module", "Net", Net())
         during = armed()
+        changed |= {"nvtx domain"} if domain.open else set()
+        if told is not None:
+            told.leave("module", "Net")
         wrapper.stop()
+        assert domain.open == []
         wrapper.take([0.0, 1.0], {})
         monitored = sys.version_info >= (3, 12) and any(during["monitoring"])
         changed |= {"sys.setprofile"} if during["profile"] or monitored else set()
         changed |= {"sys.settrace"} if during["trace"] else set()
         changed |= {"kineto"} if during["torch profiler"] else set()
+        changed |= {"dispatch mode"} if during["dispatch modes"] else set()
+        changed |= {"patched functionals"} if during["functions"] != functions else set()
     wrapper.close()
     assert changed <= wrapper.occupies
     assert wrapper.occupies <= changed | {"cupti"}
+
+
+# -- layers in the background ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BACKGROUND)
+def test_background_layer_hands_over_what_it_saw_and_leaves_nothing(name: str) -> None:
+    before, threads = armed(), _thread._count()
+    wrapper = make(name)
+    work = steps_of(Net(), 1)
+    for _ in range(2):
+        wrapper.resume()
+        wrapper.resume()
+        until = time.perf_counter() + 0.1
+        while time.perf_counter() < until:
+            work()
+        wrapper.pause()
+        wrapper.pause()
+        work()
+        taken = wrapper.flush()
+        assert any(taken.frames.values())
+        for table, records in taken.frames.items():
+            assert len(RECORDED[table].rows(records)) == len(records)
+        assert taken.memory_bytes
+        assert taken.memory_bytes > 0
+        assert armed() == before
+    assert not any(wrapper.flush().frames.values())
+    wrapper.close()
+    wrapper.close()
+    # Asked again by a run that has ended meanwhile, it stays what it is.
+    wrapper.resume()
+    wrapper.pause()
+    assert _thread._count() == threads
+
+
+@pytest.mark.parametrize("name", BACKGROUND)
+def test_background_layer_that_never_began_has_nothing_and_says_so(name: str) -> None:
+    wrapper = make(name)
+    wrapper.pause()
+    wrapper.abandon()
+    assert not any(wrapper.flush().frames.values())
+    wrapper.close()
+    wrapper = make(name)
+    wrapper.resume()
+    wrapper.pause()
+    taken = wrapper.flush()
+    assert any(taken.frames.values()) or taken.notes
+    wrapper.close()
+
+
+@pytest.mark.parametrize("name", BACKGROUND)
+def test_background_layer_leaves_results_and_random_numbers_alone(name: str) -> None:
+    def run() -> list[Any]:
+        torch.manual_seed(3)
+        net = Net()
+        steps_of(net, 50)()
+        return [*net.linear.weight.tolist(), *torch.random.get_rng_state().tolist()]
+
+    plain = run()
+    wrapper = make(name)
+    wrapper.resume()
+    try:
+        observed = run()
+    finally:
+        wrapper.close()
+    assert observed == plain
 
 
 # -- the script's own torch.profiler ---------------------------------------------------------------

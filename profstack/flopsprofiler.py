@@ -1,0 +1,342 @@
+"""flops-profiler's count of a slice's forward work, with nothing of the tool left behind.
+
+flops-profiler by itself puts hooks on every module object, which switches fused paths off and
+changes results; it fails in the middle of the script's call on what its formulas do not know; and
+it does not give everything back. Here its own tables are read (which functions it counts, by
+which formula), and those functions are counted by wrappers of ours, which stand only while a
+module's forward call lasts, on the thread that makes it; which module that is, the listener of
+module calls is told. What a formula of the tool's raises stays in here. No module is touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from _thread import get_ident
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from profstack.flopstable import Formula, counted_functions, recurrent_function
+from profstack.passthrough import compiling, has_compiled, strip_frame
+
+COUNTER = "flops-profiler"
+
+# What version 0.1.2 drops or miscounts in the forward and gives no error for; operators by the
+# name that torch.profiler has for them. What it fails on is told by `FencedFlopsProfiler.notes`.
+KNOWN_MISSES: Mapping[str, str] = MappingProxyType(
+    {
+        "aten::scaled_dot_product_attention": "counted as 0",
+        "aten::_native_multi_head_attention": "fused attention of nn.MultiheadAttention: 0",
+        "aten::_transformer_encoder_layer_fwd": "fused nn.TransformerEncoderLayer: counted as 0",
+        "aten::matmul": "as the operator @ counted as 0; matrix times vector is counted as often "
+        "as the vector is long, and of broadcast batches only those of the first operand count",
+        "aten::mv": "counted as 0",
+        "aten::dot": "counted as 0",
+        "aten::addmm_": "in place: counted as 0",
+        "aten::add": "as the operator + counted as 0",
+        "aten::mul": "as the operator * counted as 0",
+        "aten::einsum": "rounded to four digits",
+        "aten::bilinear": "counted as 0",
+        "aten::cdist": "counted as 0",
+        "aten::upsample_nearest2d": "batch and channels are left out when a size is given",
+        "aten::upsample_bilinear2d": "batch and channels are left out when a size is given",
+    }
+)
+
+# The warnings module looks for the line that a warning is about past frames of files so named:
+# what warns inside a counted function names the same line as without us.
+_UNSEEN_FRAME = "<profstack, passed over like importlib._bootstrap>"
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """One name with our wrapper on it; `own` says that `owner` had not inherited it."""
+
+    owner: Any
+    name: str
+    own: bool
+    original: Any
+    wrapper: Any
+
+    def restore(self) -> None:
+        """Let the owner have what it had."""
+        if vars(self.owner).get(self.name) is not self.wrapper:
+            return
+        if self.own:
+            setattr(self.owner, self.name, self.original)
+        else:
+            delattr(self.owner, self.name)
+
+
+class FencedFlopsProfiler:
+    """Counts the forward work of a slice by module with flops-profiler's formulas.
+
+    A listener (`wrapper.Listener`) to be told of module calls between `start` and `stop`; then
+    `records` gives rows of table `flop_counts` and `notes` what it could not count.
+    """
+
+    _in_use: ClassVar[FencedFlopsProfiler | None] = None
+
+    def __init__(self) -> None:
+        self._torch: Any = None
+        self._formulas: list[tuple[Any, str, Formula]] = []
+        self._recurrent: Collection[type] = ()
+        self._plain: frozenset[type] = frozenset()
+        self._thread = 0
+        self._step = 0
+        self._counting = False
+        self._stack: list[tuple[str, str]] = []
+        self._replaced: dict[tuple[Any, str], _Replaced] = {}
+        # (step, module path, function, whether a formula gave a figure) -> calls, operations.
+        self._counts: dict[tuple[int, str, str, bool], list[int]] = {}
+        self._failures: dict[str, str] = {}
+        self._handler: Any = None
+        self._compiled = False
+
+    @staticmethod
+    def unavailable_reason() -> str | None:
+        """Why it cannot count on this machine, with what to install; None if it can."""
+        if importlib.util.find_spec("flops_profiler") is None:
+            return "flops-profiler is not installed; pip install 'profstack[all]'"
+        return None
+
+    @staticmethod
+    def version() -> str | None:
+        """Version of flops-profiler, None when it is not installed."""
+        try:
+            return version_of("flops-profiler")
+        except PackageNotFoundError:
+            return None
+
+    def busy_reason(self) -> str | None:
+        """Why it must not count right now; None if it may."""
+        if has_compiled():
+            return "flops-profiler is left out once dynamo has compiled: it would compile again"
+        if FencedFlopsProfiler._in_use is not None:
+            return "flops-profiler is counting already, and can do so only once at a time"
+        return None
+
+    # -- the slice -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Count module calls of this thread from now on.
+
+        Raises RuntimeError where `busy_reason` has one, and whatever importing flops-profiler or
+        reading its tables raises.
+        """
+        reason = self.busy_reason()
+        if reason is not None:
+            raise RuntimeError(reason)
+        import torch
+
+        tool: Any = importlib.import_module("flops_profiler.profiler")
+        self._torch = torch
+        self._formulas = counted_functions(tool, torch)
+        self._recurrent = frozenset(tool.MODULE_HOOK_MAPPING)
+        tensors = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype)
+        self._plain = frozenset((*tensors, int, float, bool, str, tuple, list, type(None)))
+        self._thread, self._step = get_ident(), 0
+        self._counts, self._failures, self._stack = {}, {}, []
+        self._compiled, self._counting = False, True
+        FencedFlopsProfiler._in_use = self
+        self._watch_dynamo()
+
+    def stop(self) -> None:
+        """Count no more; every function is as it was found. Safe to call twice."""
+        self._counting = False
+        self._stack = []
+        self._take_off()
+        if self._handler is not None:
+            callbacks = self._handler.start_callbacks
+            self._handler = None
+            if self._dynamo_compiles in callbacks:
+                callbacks.remove(self._dynamo_compiles)
+        if FencedFlopsProfiler._in_use is self:
+            FencedFlopsProfiler._in_use = None
+
+    def enter(self, kind: str, name: str, module: Any = None) -> None:
+        """A module's call, a backward pass, an optimizer's step or a region begins."""
+        if not self._counting:
+            return
+        self._watch_dynamo()
+        self._stack.append((kind, name))
+        if kind == "module" and type(module) in self._recurrent and self._in_forward():
+            function = recurrent_function(module)
+            self._failures[function] = "a multiply-add of it would count as one operation"
+            self._add(function, None)
+        self._adjust()
+
+    def leave(self, kind: str, name: str) -> None:
+        """It has ended, and with it whatever an error ended inside it."""
+        if not self._counting:
+            return
+        for position in range(len(self._stack) - 1, -1, -1):
+            if self._stack[position] == (kind, name):
+                del self._stack[position:]
+                break
+        self._adjust()
+
+    def step_ended(self, number: int) -> None:
+        """A step has ended."""
+        self._step += 1
+
+    def step_begun(self, number: int) -> None:
+        """A step begins: nothing to do, since module calls are told."""
+
+    # -- what was counted ------------------------------------------------------------------------
+
+    def records(
+        self, index: int, modules: Mapping[int, Any], left_out: Collection[int] = ()
+    ) -> list[dict[str, Any]]:
+        """Rows of `flop_counts`, one per module and function, of forward work alone.
+
+        `modules` are the names (`regions.Named`) of all modules by number; `left_out` are steps,
+        from 0 in the slice. Calls without a figure have a row of their own, with flop None. No
+        rows where dynamo compiled something meanwhile.
+        """
+        if self._compiled:
+            return []
+        sums: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
+        for (step, path, function, known), (calls, flop) in self._counts.items():
+            if step not in left_out:
+                entry = sums[path, function, known]
+                entry[0] += calls
+                entry[1] += flop
+        numbers = {named.path: number for number, named in modules.items()}
+        return [
+            {
+                "slice": index,
+                "counter": COUNTER,
+                "module_id": numbers.get(path),
+                "operator": function,
+                "backward": 0,
+                "calls": calls,
+                "flop": flop if known else None,
+            }
+            for (path, function, known), (calls, flop) in sums.items()
+        ]
+
+    def notes(self) -> list[tuple[str, str]]:
+        """What could not be counted, and why: slugs and sentences."""
+        if self._compiled:
+            text = "flops-profiler gave way: dynamo compiled something in its slice"
+            return [("gave-way", text)]
+        if not self._counts:
+            return [("empty-capture", "flops-profiler saw none of the functions it counts")]
+        return [
+            ("flops-uncounted", f"flops-profiler could not count {function}: {reason}")
+            for function, reason in sorted(self._failures.items())
+        ]
+
+    # -- the wrappers ----------------------------------------------------------------------------
+
+    def _in_forward(self) -> bool:
+        kinds = [kind for kind, _ in self._stack]
+        return "module" in kinds and "backward" not in kinds
+
+    def _adjust(self) -> None:
+        """Let the wrappers stand in forward calls, and nowhere else."""
+        wanted = self._counting and self._in_forward()
+        if wanted and not self._replaced:
+            self._put_on()
+        elif not wanted and self._replaced:
+            self._take_off()
+
+    def _put_on(self) -> None:
+        try:
+            for owner, name, formula in self._formulas:
+                original = getattr(owner, name)
+                wrapper = self._counted(owner, name, original, formula)
+                replaced = _Replaced(owner, name, name in vars(owner), original, wrapper)
+                self._replaced[owner, name] = replaced
+                setattr(owner, name, wrapper)
+        except BaseException:
+            self._take_off()
+            raise
+
+    def _take_off(self) -> None:
+        """Give every name back; what somebody else has put there since stays theirs."""
+        every, self._replaced = self._replaced, {}
+        for replaced in every.values():
+            replaced.restore()
+
+    def _counted(self, owner: Any, name: str, original: Any, formula: Formula) -> Any:
+        """A wrapper that counts a call and makes it."""
+        under_dynamo, compiler = compiling(self._torch)
+        tracing, modes = self._torch._C._get_tracing_state, self._torch._C._len_torch_function_stack
+
+        @functools.wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag:
+                return original(*args, **kwargs)
+            handled = None
+            try:
+                replaced = self._replaced.get((owner, name))
+                if replaced is not None and get_ident() == self._thread and tracing() is None:
+                    kinds = {*map(type, args), *map(type, kwargs.values())}
+                    odd = kinds - self._plain
+                    self._count(name, formula, args, kwargs, odd)
+                    if odd or modes():
+                        handled = replaced
+                        handled.restore()
+                return original(*args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+            finally:
+                # Handlers of the script's (`__torch_function__`) were asked: functions in Python
+                # give them whatever stands under their own name, which had to be theirs.
+                if handled is not None and self._replaced.get((owner, name)) is handled:
+                    setattr(owner, name, handled.wrapper)
+
+        code = counted.__code__.replace(co_filename=_UNSEEN_FRAME)  # type: ignore[attr-defined]
+        counted.__code__ = code  # type: ignore[attr-defined]  # typed as what it wraps
+        return counted
+
+    def _count(
+        self, name: str, formula: Formula, args: Any, kwargs: Any, odd: Collection[type]
+    ) -> None:
+        """Ask the tool's formula; what it raises is its own affair and goes no further.
+
+        What is `odd`, neither tensor nor number, is not asked for its shape: it may keep book.
+        """
+        flop = None
+        try:
+            if odd:
+                kinds = ", ".join(sorted(kind.__name__ for kind in odd))
+                self._failures[name] = f"it was called with {kinds}"
+            else:
+                # Formulas ask for shapes, which no handler of the script's is to hear of.
+                with self._torch._C.DisableTorchFunction():
+                    flop = int(formula(*args, **kwargs)[0])
+        except Exception as error:
+            text = str(error).partition("\n")[0]
+            self._failures[name] = f"its formula raises {type(error).__name__}: {text}".rstrip(": ")
+        self._add(name, flop)
+
+    def _add(self, function: str, flop: int | None) -> None:
+        path = next((name for kind, name in reversed(self._stack) if kind == "module"), "")
+        key = (self._step, path, function, flop is not None)
+        entry = self._counts.setdefault(key, [0, 0])
+        entry[0] += 1
+        entry[1] += flop or 0
+
+    # -- dynamo ----------------------------------------------------------------------------------
+
+    def _watch_dynamo(self) -> None:
+        """Be told before dynamo compiles: it would guard our wrappers, and compile again later."""
+        callback = sys.modules.get("torch._dynamo.callback")
+        if self._handler is None and callback is not None:
+            self._handler = callback.callback_handler
+            self._handler.register_start_callback(self._dynamo_compiles)
+
+    def _dynamo_compiles(self, *_: Any) -> None:
+        self._counting, self._compiled = False, True
+        self._take_off()

@@ -1,0 +1,179 @@
+"""Floating-point operations from the input shapes that a profile recorded.
+
+The formulas of `flopformulas` applied to the events of a slice: forward and backward per module,
+without a mode of torch's own, so that it works on compiled code too, where matrix products and
+convolutions are still called as operators. What a kernel of a compiler's does inside leaves no
+event, and is named as uncounted. Only operators that have a formula are asked for their inputs,
+and every different input is worked out once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from profstack.attribution import Attribution, in_steps
+from profstack.events import Bools, HostEvents, Interned, Ints, group
+from profstack.flopformulas import flop_of, has_formula
+from profstack.flopmissed import is_composite, is_missed
+
+COUNTER = "recorded_shapes"
+
+_OPERATOR = re.compile(r"\w+::\w+$")
+# Code that torch.compile made: it calls operators that are counted, and kernels that have no event
+# (C++) or one that tells nothing of what is inside (Triton).
+_COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
+
+
+def flop_records(
+    owned: Attribution,
+    index: int,
+    boundaries_ns: Sequence[int],
+    device_ns: Ints,
+    left_out: Collection[int] = (),
+) -> list[dict[str, Any]]:
+    """Rows of `flop_counts`, one per operator, module and direction.
+
+    Operations are what a module's own calls did, without those of modules inside, in all steps
+    but those `left_out`. Operators that do arithmetic and could not be counted have rows with
+    flop None. `device_ns` is the device time that each event launched.
+    """
+    events = owned.events
+    inside = in_steps(events, boundaries_ns, left_out) & ~owned.is_range & ~events.memory
+    positions = np.flatnonzero(inside & events.names.where(_is_counted))
+    flop, kind = _operations(events, positions)
+    done = ~_broken_off(owned, positions, kind, device_ns)
+    positions, flop = positions[done], flop[done]
+    # Of operators inside one another only the outermost counts: what it calls is a part of it.
+    known = positions[flop >= 0]
+    flop = flop[flop >= 0]
+    outermost = _around(events, known)[known] == 0
+    uncounted = _uncounted(events, inside, positions, known)
+    return [
+        *_rows(owned, index, known[outermost], flop[outermost]),
+        *_rows(owned, index, uncounted, None),
+    ]
+
+
+def _is_counted(name: str) -> bool:
+    # A composite operator is seen through: in eager code, what it calls is what is counted.
+    return has_formula(name) and not is_composite(name)
+
+
+def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
+    """Operations of every event at `positions`, -1 where there is no figure; and its kind.
+
+    Events of one kind have the same name and inputs; each kind is worked out once.
+    """
+    if not len(positions):
+        return positions, positions
+    raw = events.raw(positions)
+    names, ids = events.names.values, events.names.ids[positions]
+    shapes = Interned((str(event.shapes()) for event in raw), len(raw))
+    takes = np.array([_takes_values(name) for name in names], np.bool_)[ids].tolist()
+    asked = (
+        str(event.concrete_inputs()) if taken else ""
+        for event, taken in zip(raw, takes, strict=True)
+    )
+    values = Interned(asked, len(raw))
+    first, inverse = group([ids, shapes.ids, values.ids])
+    figures = []
+    for position in first.tolist():
+        event = raw[position]
+        concrete = event.concrete_inputs() if takes[position] else ()
+        figure = flop_of(names[ids[position]], event.shapes(), concrete)
+        figures.append(-1 if figure is None else figure)
+    return np.array(figures, np.int64)[inverse], inverse
+
+
+def _broken_off(owned: Attribution, positions: Ints, kind: Ints, device_ns: Ints) -> Bools:
+    """Which events began and did no work.
+
+    Checkpointing does forward work again up to the last tensor that it needs: the operator that
+    saves it has begun, and is broken off where it saves its inputs. It did nothing but that,
+    where others of its kind called operators or launched kernels.
+    """
+    events = owned.events
+    saves = events.names.where(lambda name: name == "aten::detach")
+    called = (events.parent >= 0) & ~events.memory
+    saved, worked = np.zeros((2, len(events)), np.bool_)
+    saved[events.parent[called & saves]] = True
+    worked[events.parent[called & ~saves]] = True
+    worked = (worked | (device_ns > 0))[positions]
+    works = np.bincount(kind, weights=worked)[kind] > 0
+    return works & ~worked & saved[positions] & owned.in_backward[positions]
+
+
+def _takes_values(name: str) -> bool:
+    """Whether a formula needs inputs that are no tensors (strides, masks): they cost to read."""
+    return not name.endswith(("mm", "mm_", "mv", "mv_", "dot"))
+
+
+def _around(events: HostEvents, marked: Ints) -> Ints:
+    """For every event the position plus 1 of the nearest marked one around it; 0 for none."""
+    marks = np.zeros(len(events), np.int64)
+    marks[marked] = marked + 1
+    nearest = events.inherit(marks)
+    return np.where(events.parent >= 0, nearest[np.maximum(events.parent, 0)], 0)
+
+
+def _holding(events: HostEvents, marked: Ints) -> Bools:
+    """Which events have a marked one somewhere inside."""
+    marks = np.zeros(len(events), np.bool_)
+    marks[marked] = True
+    holding = np.zeros(len(events), np.bool_)
+    for level in reversed(events.levels[1:]):
+        inner = level[marks[level] | holding[level]]
+        holding[events.parent[inner]] = True
+    return holding
+
+
+def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) -> Ints:
+    """Events that do arithmetic and have no figure, the outermost of those inside one another.
+
+    One with a counted operator inside hides nothing, and one inside a counted operator is a part
+    of it; but code that a compiler made hides its kernels whatever it calls besides.
+    """
+    without = np.zeros(len(events), np.bool_)
+    without[positions] = True
+    without[known] = False
+    missed = inside & (without | events.names.where(_is_missed))
+    missed &= (_around(events, known) == 0) & ~_holding(events, known)
+    missed &= _around(events, np.flatnonzero(missed)) == 0
+    compiled = inside & events.names.where(lambda name: _COMPILED.match(name) is not None)
+    return np.flatnonzero(missed | compiled)
+
+
+def _is_missed(name: str) -> bool:
+    is_operator = _OPERATOR.match(name) is not None and not has_formula(name)
+    return is_operator and is_missed(name) and not is_composite(name)
+
+
+def _rows(
+    owned: Attribution, index: int, positions: Ints, flop: Ints | None
+) -> list[dict[str, Any]]:
+    """Rows of the events at `positions`; None for `flop` says that there is no figure."""
+    names = owned.events.names
+    owner = owned.owner[positions]
+    backward = owned.in_backward[positions].astype(np.int64)
+    first, inverse = group([names.ids[positions], owner, backward])
+    calls = np.bincount(inverse, minlength=len(first)).tolist()
+    # Whole numbers throughout: sums of a float64 are exact to 9e15 only.
+    added = np.zeros(len(first), np.int64)
+    if flop is not None:
+        np.add.at(added, inverse, flop)
+    return [
+        {
+            "slice": index,
+            "counter": COUNTER,
+            "module_id": int(owner[position]) or None,
+            "operator": names.values[names.ids[positions[position]]],
+            "backward": int(backward[position]),
+            "calls": calls[number],
+            "flop": None if flop is None else int(added[number]),
+        }
+        for number, position in enumerate(first.tolist())
+    ]

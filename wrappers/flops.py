@@ -1,0 +1,200 @@
+"""FlopCounterMode: floating-point operations, forward and backward, by module and operator.
+
+Measures: floating-point operations (a multiply-add is 2) of matrix products, convolutions,
+attention and recurrent layers, exactly, from the shapes of every call, forward and backward by
+module object; beside it the calls of operators that do arithmetic and have no formula. A second
+slice counts the forward with flops-profiler as a cross-check, where that is installed.
+Does not measure: element-wise operators, reductions, normalisations and losses (nothing by
+convention), what a causal mask leaves out (causal attention counts dense), integer, sparse and
+nested arithmetic, other threads, kernels launched around torch's dispatcher, and anything once
+dynamo has compiled: then the shapes in the torch slice are the record.
+Usual slowdown: 1.2 on a 100 ms step, 4 on a 0.3 ms step; one step is enough.
+Conflicts: torch.compile, a dispatch mode of the script's own; the cross-check patches functionals.
+
+The counter is `torch.utils.flop_counter.FlopCounterMode`, with formulas for what it lacks. Its
+hooks on modules and its own dispatch stay off: the hooks change what the script sees, and the
+dispatch runs both branches of a condition, replaces kernels by their decompositions (that of
+SiLU's backward gives other digits) and imports dynamo.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from profstack.flopmode import COMPILED, Count, CountedStep
+from profstack.flopowners import Owner
+from profstack.flopsprofiler import FencedFlopsProfiler
+from profstack.passthrough import has_compiled
+from profstack.wrapper import (
+    TOLD,
+    Captured,
+    Description,
+    Listener,
+    Mode,
+    SliceContext,
+    Wrapper,
+)
+
+COUNTER = "FlopCounterMode"
+CHECK = "check"
+
+
+class FlopsWrapper(Wrapper):
+    """Drives `FlopCounterMode`, and flops-profiler beside it."""
+
+    name = "flops"
+    occupies = frozenset({"dispatch mode", "patched functionals"})
+    modes: ClassVar[tuple[Mode, ...]] = (
+        Mode("count", 1, 1, turn=10, calls=TOLD),
+        Mode(CHECK, 1, 1, turn=30, calls=TOLD),
+    )
+    cuts: ClassVar[bool] = True
+    description = Description(
+        technique="counting",
+        tool="FlopCounterMode",
+        measures="floating-point operations (a multiply-add is 2) of matrix products, "
+        "convolutions, attention and recurrent layers, forward and backward by module; calls of "
+        "operators without a formula; flops-profiler as a cross-check of the forward",
+        does_not_measure="element-wise operators, reductions, normalisations and losses (nothing "
+        "by convention); what a causal mask leaves out (causal attention counts dense); integer, "
+        "sparse and nested arithmetic; other threads; anything once dynamo has compiled",
+        usual_slowdown="1.2 on a 100 ms step, 4 on a 0.3 ms step; one step is enough",
+        conflicts="torch.compile; a dispatch mode of the script's own",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._context: SliceContext | None = None
+        self._count: Count | None = None
+        self._ended: Count | None = None
+        self._check: FencedFlopsProfiler | None = None
+
+    @staticmethod
+    def unavailable_reason() -> str | None:
+        """Counting needs torch alone, which only the script may import."""
+        return None if "torch" in sys.modules else "torch has not been imported"
+
+    @staticmethod
+    def version() -> str | None:
+        """The version of torch, of which the counter is a part."""
+        torch = sys.modules.get("torch")
+        return str(torch.__version__) if torch is not None else None
+
+    def busy_reason(self, mode: str) -> str | None:
+        """Compiled code and a script's own dispatch mode have precedence."""
+        if has_compiled():
+            return COMPILED
+        if mode == CHECK:
+            return FencedFlopsProfiler.unavailable_reason() or FencedFlopsProfiler().busy_reason()
+        import torch
+
+        if torch._C._len_torch_dispatch_stack():
+            return "the script uses a dispatch mode of its own"
+        return None
+
+    def start(self, context: SliceContext) -> None:
+        """Put the mode on, or flops-profiler's wrappers."""
+        import torch
+
+        self.close()
+        self._context = context
+        if context.mode == CHECK:
+            self._check = FencedFlopsProfiler()
+            self._check.start()
+            return
+        self._count = self._ended = Count(torch)
+        self._count.begin()
+
+    def listener(self) -> Listener | None:
+        """Whom to tell of calls and passes."""
+        if self._context is None:
+            return None
+        if self._context.mode == CHECK:
+            return self._check
+        return self._count
+
+    def stop(self) -> None:
+        """Take off what was put on."""
+        if self._check is not None:
+            self._check.stop()
+        if self._ended is not None:
+            self._ended.end()
+
+    def close(self) -> None:
+        """Also what a slice has left that was ended inside an operator."""
+        self.stop()
+        self._ended = None
+
+    def abandon(self) -> None:
+        """Forget the slice too: its step belongs to the parent."""
+        self.stop()
+        self._count = self._check = None
+
+    def take(
+        self,
+        stamps: Sequence[float],
+        modules: Mapping[int, Any],
+        left_out: Collection[int] = (),
+    ) -> Captured:
+        """Rows of `flop_counts` over all steps but those left out."""
+        context, count, check = self._context, self._count, self._check
+        self._context = self._count = self._check = None
+        if context is None:
+            return Captured()
+        if check is not None:
+            rows = check.records(context.index, modules, left_out)
+            return Captured(frames={"flop_counts": rows}, notes=check.notes())
+        if count is None:
+            return Captured()
+        if count.error is not None:
+            raise count.error
+        gave_way = count.gave_way or (COMPILED if has_compiled() else None)
+        if gave_way is not None:
+            return Captured(notes=[("gave-way", gave_way)])
+        steps = count.steps[: len(stamps) - 1]
+        # Steps that nobody told of are one.
+        steps = steps if count.steps else [count.rest()]
+        kept = [step for number, step in enumerate(steps) if number not in left_out]
+        numbers = {named.path: number for number, named in modules.items()}
+        rows = _records(context.index, kept, numbers)
+        notes = [
+            ("flops-uncounted", f"{name} could not be counted: {reason}")
+            for name, reason in sorted(count.failures.items())
+        ]
+        if not rows:
+            notes.append(("empty-capture", "no operator with floating-point operations was called"))
+        return Captured(frames={"flop_counts": rows}, notes=notes, holds_all=not count.steps)
+
+
+def _records(
+    index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """One row per module, direction and operator; calls without a figure have one of their own."""
+    sums: dict[tuple[int | None, int, str, bool], list[int]] = {}
+
+    def add(key: tuple[Owner, str], known: bool, calls: int, flop: int) -> None:
+        (whose, backward), operator = key
+        module = numbers.get(whose) if isinstance(whose, str) else whose
+        entry = sums.setdefault((module, backward, operator, known), [0, 0])
+        entry[0] += calls
+        entry[1] += flop
+
+    for step in steps:
+        for key, calls in step.calls.items():
+            add(key, True, calls, step.flop.get(key, 0))
+        for key, calls in step.missed.items():
+            add(key, False, calls, 0)
+    return [
+        {
+            "slice": index,
+            "counter": COUNTER,
+            "module_id": module,
+            "operator": operator,
+            "backward": backward,
+            "calls": calls,
+            "flop": flop if known else None,
+        }
+        for (module, backward, operator, known), (calls, flop) in sums.items()
+    ]

@@ -1,0 +1,150 @@
+"""The watch: a sampler over whatever neither a clean slice nor another layer's slice has.
+
+Measures: every 10 ms what the thread that trains is doing, as a stack of functions and lines, in
+which region of `profstack.region` it is, and the resident set of the process; start-up and steps
+alike, by sampling `sys._current_frames`. A sample weighs the watched time since the one before.
+Does not measure: single calls, what is over within 10 ms (a shorter step has less than one
+sample), other threads, time inside built-in functions apart from the line that calls them, and
+modules' paths. A sample comes when the interpreter's lock is free: of Python code between two
+calls into torch the later call is shown.
+Usual slowdown: 1.01 on a 0.3 ms step: a sample takes some 60 microseconds.
+Conflicts: from Python 3.12 on cProfile counts the calls of all threads: the watch stands back as
+soon as it sees a profiler of the script's own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from profstack.watch import INTERVAL_S, Sampler
+from profstack.wrapper import Captured, Description, Mode, SliceContext, Wrapper
+
+
+class WatchWrapper(Wrapper):
+    """Lets the sampler run between the slices of others, and hands over what it has seen."""
+
+    name = "watch"
+    # A thread of its own, which is in nobody's way.
+    occupies = frozenset()
+    modes: ClassVar[tuple[Mode, ...]] = ()
+    background: ClassVar[bool] = True
+    from_start: ClassVar[bool] = True
+    description = Description(
+        technique="sampling",
+        tool="sys._current_frames",
+        measures="every 10 ms the stack of the thread that trains, by function and line, its "
+        "region and the resident set; start-up and steps alike",
+        does_not_measure="single calls, steps under 10 ms one by one, other threads, modules' "
+        "paths, time inside built-in functions apart from the line that calls them; of Python "
+        "code between two calls into torch the later call is shown",
+        usual_slowdown="1.01 on a 0.3 ms step: 60 microseconds a sample",
+        conflicts="a profiler of the script's own, from Python 3.12 on",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._origin = time.perf_counter()
+        self._sampler: Sampler | None = None
+        self._seen = False
+        self._gave_way_noted = False
+
+    @staticmethod
+    def version() -> str | None:
+        """The sampler is profstack's own; what it asks comes with Python."""
+        return f"Python {platform.python_version()}"
+
+    def hand_over(self, tool: Any) -> None:
+        """Take over the sampler that runs since the script's first line."""
+        if self._sampler is not None:
+            self._sampler.close()
+        self._sampler = tool
+        tool.stacks.own += (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""),)
+
+    def resume(self) -> None:
+        """Sample from here on, on the thread that calls this."""
+        if self._sampler is None:
+            self.hand_over(Sampler(self._origin))
+        assert self._sampler is not None
+        self._sampler.resume()
+
+    def pause(self) -> None:
+        """Sample no more; the sampler's thread waits for a lock."""
+        if self._sampler is not None:
+            self._sampler.pause()
+
+    def flush(self) -> Captured:
+        """Frames and samples since the last time."""
+        if self._sampler is None:
+            return Captured()
+        frames, samples = self._sampler.flush()
+        self._seen = self._seen or any(sample["weight"] for sample in samples)
+        captured = Captured(memory_bytes=self._sampler.memory_bytes())
+        if self._seen:
+            captured.frames = {"watch_frames": frames, "watch_samples": samples}
+        captured.truncated = self._truncated(self._sampler)
+        captured.notes = self._notes(self._sampler)
+        return captured
+
+    def start(self, context: SliceContext) -> None:
+        """The same as `resume`: the watch has no slices of its own."""
+        self.resume()
+
+    def stop(self) -> None:
+        """The same as `pause`."""
+        self.pause()
+
+    def take(
+        self,
+        stamps: Sequence[float],
+        modules: Mapping[int, Any],
+        left_out: Collection[int] = (),
+    ) -> Captured:
+        """The same as `flush`."""
+        return self.flush()
+
+    def abandon(self) -> None:
+        """In a forked child there is no sampler: its thread has ended before the fork."""
+        self._sampler = None
+
+    def close(self) -> None:
+        """End the sampler's thread."""
+        if self._sampler is not None:
+            self._sampler.close()
+
+    def finish(self, folder: Path) -> list[Any]:
+        """There is no file that spans the run."""
+        return []
+
+    @staticmethod
+    def _truncated(sampler: Sampler) -> str | None:
+        said = []
+        if sampler.thinned:
+            said.append(
+                "to stay small the watch samples less often in a long run: "
+                + ", ".join(
+                    f"every {interval_s * 1e3:.0f} ms from {since_s:.0f} s on"
+                    for since_s, interval_s in sampler.thinned
+                )
+                + f", every {INTERVAL_S * 1e3:.0f} ms before"
+            )
+        if sampler.stacks.cut:
+            said.append("stacks were too deep or too many: some are cut short")
+        return "; ".join(said) or None
+
+    def _notes(self, sampler: Sampler) -> list[tuple[str, str]]:
+        notes = []
+        if sampler.failure is not None:
+            notes.append(("watch-ended", f"the watch ended early, {sampler.failure}"))
+        if sampler.gave_way and not self._gave_way_noted:
+            self._gave_way_noted = True
+            notes.append(
+                ("gave-way", "the watch stood back for a profiler that counts every thread's calls")
+            )
+        if not self._seen:
+            notes.append(("empty-capture", "the watch took no sample: nothing ran for 10 ms"))
+        return notes
