@@ -882,6 +882,23 @@ def test_history_that_the_script_records_is_its_own(
     assert not (tmp_path / "snapshot.pickle").exists()
 
 
+def test_history_that_cannot_be_had_costs_no_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = Device(monkeypatch)
+
+    def fails(path: str) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", fails)
+    captured = observe(takes_and_frees, tmp_path)
+    assert ("no-snapshot", "no history of the device's memory: RuntimeError: no room") in (
+        captured.notes
+    )
+    assert rows_of(captured)[at("take")]["allocated_bytes"] == near(80)
+    assert device.said == ["all", None]
+
+
 def test_forked_child_leaves_the_device_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -15,8 +15,9 @@ would compile the tracer.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -70,6 +71,7 @@ class MemoryWrapper(Wrapper):
         self._modules: ModuleGrowth | None = None
         self._snapshot: Path | None = None
         self._recording_history = False
+        self._problems: list[tuple[str, str]] = []
 
     @staticmethod
     def unavailable_reason() -> str | None:
@@ -99,6 +101,7 @@ class MemoryWrapper(Wrapper):
         self._tracer = MemoryTracer()
         self._modules = ModuleGrowth(self._tracer)
         self._snapshot = None
+        self._problems = []
         self._begin_history()
         # Nobody is told of calls before the step rule is known.
         self._tracer.start(wakes=context.steps is not None)
@@ -137,7 +140,7 @@ class MemoryWrapper(Wrapper):
             return Captured(notes=[("no-lines", text)], memory_bytes=tracer.readings.memory_bytes)
         unread = tracer.readings.heap_counter.reason
         frames: dict[str, Records] = {"memory_lines": line_records(figures, context.index, unread)}
-        notes = [("lines-truncated", text) for text in truncations(tracer)]
+        notes = [*self._problems, *(("lines-truncated", text) for text in truncations(tracer))]
         calls = growth.records(len(stamps) - 1, modules, context.index, left_out)
         if calls:
             frames["module_memory"] = calls
@@ -186,8 +189,9 @@ class MemoryWrapper(Wrapper):
         is_recording = getattr(torch._C, "_cuda_isHistoryEnabled", None)
         if not torch.cuda.is_initialized() or is_recording is None or is_recording():
             return
-        torch.cuda.memory._record_memory_history(stacks="python", max_entries=_MOST_ALLOCATIONS)
-        self._recording_history = True
+        with self._noting_problems():
+            torch.cuda.memory._record_memory_history(stacks="python", max_entries=_MOST_ALLOCATIONS)
+            self._recording_history = True
 
     def _end_history(self) -> None:
         """Write the history and let torch record no more."""
@@ -196,11 +200,21 @@ class MemoryWrapper(Wrapper):
         self._recording_history = False
         memory = sys.modules["torch"].cuda.memory
         path = self._context.folder / "snapshot.pickle"
+        with self._noting_problems():
+            try:
+                memory._dump_snapshot(str(path))
+                self._snapshot = path
+            finally:
+                memory._record_memory_history(enabled=None)
+
+    @contextlib.contextmanager
+    def _noting_problems(self) -> Iterator[None]:
+        """These functions are torch's own: without them the lines still have their figures."""
         try:
-            memory._dump_snapshot(str(path))
-            self._snapshot = path
-        finally:
-            memory._record_memory_history(enabled=None)
+            yield
+        except Exception as error:
+            text = f"no history of the device's memory: {type(error).__name__}: {error}"
+            self._problems.append(("no-snapshot", text))
 
 
 def _left_out(tracer: MemoryTracer) -> str | None:
