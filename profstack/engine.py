@@ -36,10 +36,7 @@ _perf_counter, _process_time = time.perf_counter, time.process_time
 
 
 class Engine:
-    """One per measured process; keeps the steps that `StepEvents` finds.
-
-    `make_plan` gives the slices of a new plan; `limits` are `max_steps` and `max_seconds`, or None.
-    """
+    """Keeps the steps that `StepEvents` finds; `limits` are `max_steps` and `max_seconds`."""
 
     def __init__(
         self,
@@ -117,6 +114,7 @@ class Engine:
         """The script does its first work, and how its steps end is not known yet."""
         if self._discovering and self._slice is None:
             self._slice = Planned("discovery", self._discovering, 0, 1)
+            self.observers.watch(on=False)
             self.observers.start(self._slice, self.log.next_slice, None)
 
     def _begin_whole(self, planned: Planned) -> None:
@@ -248,6 +246,7 @@ class Engine:
             self._next_slice()
         elif self.log.count >= StepLog.FLUSH:
             self._end_slice(complete=True)
+            self.observers.flush()
             self._begin_slice(planned)
         else:
             self._aim(self.log.count + 1 if for_page else StepLog.FLUSH)
@@ -277,7 +276,11 @@ class Engine:
 
     def _begin_slice(self, planned: Planned, *, since_origin: bool = False) -> bool:
         """Switch to the next slice; false when none of its observers could be switched on."""
+        watched = not planned.observers and planned.kind != "clean"
         with collector_off():
+            if not watched:
+                # Before the tools start: its handshake would stand in their rows.
+                self.observers.watch(on=False)
             self.arming.arm(planned)
             if planned.observers and not self.observers.start(
                 planned, self.log.next_slice, planned.steps, self.log.total
@@ -285,14 +288,10 @@ class Engine:
                 return False
         self._slice = planned
         self._page.measuring()
-        limits = (planned.max_steps, *self.observers.step_limits())
-        self._most = min((limit for limit in limits if limit), default=None)
-        if planned.round and planned.steps > 1 and planned.kind != "watch":
-            # A short script of very short steps shall not end within its first long slice.
-            so_far = max(20, planned.steps, self.log.total)
-            self._most = min(self._most or so_far, so_far)
+        self._most = planned.longest(self.observers.step_limits(), self.log.total)
         self.arming.begin(planned)
-        self.observers.watch(on=not planned.observers and planned.kind != "clean")
+        if watched:
+            self.observers.watch(on=True)
         if planned.kind == "clean":
             self.clock.synchronize()
         self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)

@@ -17,7 +17,7 @@ import uuid
 import weakref
 from typing import Any
 
-from profstack import child
+from profstack import child, registry
 from profstack.commands._write import write_report
 from profstack.engine import Engine
 from profstack.environment import environment_facts
@@ -27,6 +27,7 @@ from profstack.privacy import presentable_argv
 from profstack.recording import Writer, create_folder
 from profstack.runner import device_facts, live_optimizers, make_plan, torch_facts
 from profstack.slices import Targets
+from profstack.watch import Sampler
 
 # Engines that may be measuring, for processes forked meanwhile.
 _MEASURED: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -56,14 +57,15 @@ class InProcess:
         # Its load is not yet the session's own.
         self._environment = environment_facts(_program_folder())
         self._started, self._began = time.time(), time.perf_counter()
+        layers, left_out = registry.beside_nsys(self.layers)
         writer = Writer(folder)
         writer.facts({"environment": torch_facts(torch)})
         self.engine = Engine(
             folder,
             torch,
             writer,
-            Observers(folder, self.layers, writer),
-            lambda: make_plan(self.layers, self.targets),
+            Observers(folder, layers, writer, left_out),
+            lambda: make_plan(layers, self.targets),
             self.targets,
             live_optimizers=live_optimizers,
             wait_for_page=False,
@@ -72,6 +74,9 @@ class InProcess:
         child.adopt(self.engine)
         try:
             _abandon_in_children(self.engine)
+            if "watch" in layers:
+                # One that keeps time as the recording does.
+                self.engine.tools["watch"] = Sampler(self.engine.log.origin)
             self.engine.begin()
         except BaseException:
             child.let_go()

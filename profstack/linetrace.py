@@ -23,6 +23,7 @@ import numpy as np
 
 from profstack.attribution import in_steps
 from profstack.events import Bools, HostEvents, Ints, sums
+from profstack.passthrough import unseen_by_dynamo
 from profstack.regions import RANGE_PREFIX
 
 # Line events after which a code object is no longer traced line by line, and calls of it after
@@ -66,6 +67,9 @@ class LineTracer:
         if sys.gettrace() is not None:
             raise RuntimeError("a debugger or a coverage tool uses sys.settrace")
         self._running = True
+        # A script may compile for the first time in here: dynamo would take in these as well.
+        for function in (type(self)._global, type(self)._local, type(self)._stamp):
+            unseen_by_dynamo(sys.modules["torch"], function, with_callees=True)
         innermost = None
         for frame in _stack(sys._getframe(1)):
             if frame.f_trace is None and self._known(frame.f_code).own:

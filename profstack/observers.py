@@ -195,7 +195,10 @@ class Observers:
                 yield state, state.wrapper
 
     def watch(self, *, on: bool) -> None:
-        """Let the layers observe that take whatever no slice has, or end that for now."""
+        """Let the layers observe that take whatever no slice has, or end that for now.
+
+        What they have seen is written when they end, for the early page and a killed run's.
+        """
         for state, wrapper in self._background():
             try:
                 if on:
@@ -204,14 +207,17 @@ class Observers:
                     wrapper.pause()
             except Exception as error:
                 self.fail(state, error)
+        if not on:
+            self.flush()
 
     def flush(self) -> None:
         """Write what the layers in the background have seen."""
         for state, wrapper in self._background():
             try:
                 taken = wrapper.flush()
-                self._count(state, taken)
-                self.writer.write(taken.frames)
+                if any(taken.frames.values()):
+                    self._count(state, taken)
+                    self.writer.write(taken.frames)
             except Exception as error:
                 self.fail(state, error)
 

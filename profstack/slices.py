@@ -8,7 +8,7 @@ after it the open-ended watch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 
@@ -49,6 +49,14 @@ class Planned:
     max_steps: int | None = None
     # Who observes the slice after this one, for a settle slice: its hooks are put on already.
     prepares: tuple[tuple[str, str], ...] = ()
+
+    def longest(self, limits: Iterable[int | None], so_far: int) -> int | None:
+        """The most steps it may have, None for any number; `so_far` are the steps of the run."""
+        bounds = [limit for limit in (self.max_steps, *limits) if limit]
+        if self.round and self.steps > 1 and self.kind != "watch":
+            # A short script of very short steps shall not end within its first long slice.
+            bounds.append(max(20, self.steps, so_far))
+        return min(bounds, default=None)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,10 @@ def test_the_resident_set_stands_where_nothing_else_does(run: Run) -> None:
     assert (row["host_net_bytes"], row["device_net_bytes"]) == (4096, 512)
     assert row["device_peak_bytes"] == 65536
     source = report["columns_source"]["modules.host_net_bytes"]
-    assert source == "growth of the process's memory over the module's calls, 2 steps"
+    assert source == (
+        "growth of malloc's bytes in use, or of the resident set where the notes say so, over the "
+        "module's calls, 2 steps"
+    )
 
 
 def test_memory_over_time_holds_the_watch_too(run: Run) -> None:

@@ -32,6 +32,9 @@ def memory_lines(recorded: Recorded) -> dict[tuple[str, int], dict[str, Any]]:
         return {}
     grouped = frame.groupby(["file", "line"])
     summed = grouped[["increment_bytes", "allocated_bytes", "occurrences"]].sum(min_count=1)
+    # Both figures of a line are of the same runs, or the second is not known.
+    told = grouped["allocated_bytes"].count() == grouped.size()
+    summed["allocated_bytes"] = summed["allocated_bytes"].where(told)
     highest = grouped[["usage_bytes", "largest_bytes"]].max()
     texts = grouped[["source", "second_source"]].agg(_one_text)
     return {
@@ -95,7 +98,8 @@ def module_memory(
 
 
 _GROWTH = {
-    "host_net_bytes": "growth of the process's memory over the module's calls",
+    "host_net_bytes": "growth of malloc's bytes in use, or of the resident set where the notes "
+    "say so, over the module's calls",
     "device_net_bytes": "growth of live device bytes over the module's calls",
 }
 
