@@ -204,6 +204,9 @@ def _finish_without_torch() -> None:
             _tools["cprofile"].disable()
         if "watch" in _tools:
             _tools["watch"].pause()
+        if "cprofile" not in _tools and not _tools["watch"].has_seen():
+            # It ended before there was anything to see.
+            return
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             # Python ends by SIGINT then, but forgets to where anything is executed after it.
             return

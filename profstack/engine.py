@@ -114,8 +114,8 @@ class Engine:
         """The script does its first work, and how its steps end is not known yet."""
         if self._discovering and self._slice is None:
             self._slice = Planned("discovery", self._discovering, 0, 1)
-            self.observers.watch(on=False)
-            self.observers.start(self._slice, self.log.next_slice, None)
+            if self.observers.start(self._slice, self.log.next_slice, None):
+                self.observers.watch(on=False)
 
     def _begin_whole(self, planned: Planned) -> None:
         since_origin = bool(self.tools)
@@ -395,5 +395,6 @@ class Engine:
                 self.log.count_open_step()
         finally:
             self.hooks.remove()
+            self.observers.discard()
         self.observers.finish()
         self.log.finish(self.names)

@@ -93,9 +93,22 @@ class Count(Owners):
 
     def step_ended(self, number: int) -> None:
         """A step has ended: what was counted is its."""
+        if self.on and not self._stands():
+            # It began inside a hook of a backward pass, and autograd put the old modes back after.
+            self.gave_way = (
+                "the steps end inside a backward pass, where no dispatch mode stays on: FLOPs are "
+                "counted from the shapes in the torch slice alone"
+            )
+            self.end()
         with self._lock:
             self.steps.append(self.rest())
             self._step = CountedStep()
+
+    def _stands(self) -> bool:
+        """Whether the mode is on the stack, where `begin` has put it."""
+        inner = self.torch._C
+        depth = inner._len_torch_dispatch_stack()
+        return any(inner._get_dispatch_stack_at(place) is self._mode for place in range(depth))
 
     def rest(self) -> CountedStep:
         """What was counted since the last step ended."""

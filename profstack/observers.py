@@ -79,6 +79,10 @@ class Observers:
             except Exception as error:
                 self._undo(state.wrapper)
                 self.fail(state, error)
+            except BaseException:
+                # Ctrl-C in the midst of it: the tool would stay on in a script that goes on.
+                self._undo(state.wrapper)
+                raise
         return bool(self.active)
 
     def _undo(self, wrapper: Wrapper) -> None:
@@ -215,7 +219,7 @@ class Observers:
         for state, wrapper in self._background():
             try:
                 taken = wrapper.flush()
-                if any(taken.frames.values()):
+                if taken.notes or any(taken.frames.values()):
                     self._count(state, taken)
                     self.writer.write(taken.frames)
             except Exception as error:

@@ -182,11 +182,15 @@ class ModuleNames:
 def parameter_count(module: Any) -> int | None:
     """Parameters of a module and its children; None while a lazy one has no shape yet."""
     from torch._C import DisableTorchFunction
+    from torch.nn.parameter import is_lazy
 
     try:
         # A function mode of the script's is not to hear of it.
         with DisableTorchFunction():
-            return int(sum(parameter.numel() for parameter in module.parameters()))
+            parameters = list(module.parameters())
+            if any(map(is_lazy, parameters)):
+                return None
+            return int(sum(parameter.numel() for parameter in parameters))
     except Exception:
         # Uninitialised (lazy) parameters have no number of elements.
         return None

@@ -274,7 +274,10 @@ class _Steps(Generic[Item]):
         cut = True
         try:
             for item in self._iterable:
-                yield item
+                held = [item]
+                del item
+                # Whoever lets go of the batch inside the step frees it.
+                yield held.pop()
                 marks.ended()
             cut = False
         except Exception as error:

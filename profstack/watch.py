@@ -124,6 +124,10 @@ class Sampler:
             self.resume()
         return frames, samples.records()
 
+    def has_seen(self) -> bool:
+        """Whether there is a sample of any frame; asked when it samples no more."""
+        return any(row["frame"] is not None for row in self._samples.records())
+
     def memory_bytes(self) -> int:
         """The most memory it has held at once, as far as it knows."""
         held = self.stacks.memory_bytes() + self._samples.memory_bytes()

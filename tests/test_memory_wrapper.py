@@ -512,7 +512,8 @@ def test_room_for_more_readings_is_no_lines_growth(
     assert captured.memory_bytes is not None
     assert captured.memory_bytes > 6 * 8 * 1000
     for row in captured.frames["memory_lines"]:
-        assert abs(row["allocated_bytes"]) < 10_000, row
+        # A second source that got too dear for the machine's load has no figure.
+        assert abs(row["allocated_bytes"] or 0) < 10_000, row
 
 
 # -- giving way, and leaving nothing ---------------------------------------------------------------

@@ -17,6 +17,8 @@ def regions(recorded: Recorded) -> list[dict[str, Any]]:
     """
     frame = recorded.frames["region_times"]
     slices = recorded.slices
+    # Nothing is told of regions before the step rule is known.
+    slices = slices[(slices["kind"] != "startup") & (slices["mode"] != "discovery")]
     numbers = slices["slice"]
     clean = _over(slices[slices["kind"] == "clean"])
     others = _over(slices[slices["kind"] != "clean"])
