@@ -38,7 +38,7 @@ class Recording:
 
         Raises RecordingError where there is none, or one of another version.
         """
-        from profstack.commands.newest import recording_folder
+        from profstack.report.newest import recording_folder
 
         recording = cls(recording_folder(os.fspath(path), exactly=True))
         recording.to_dict()
@@ -60,12 +60,12 @@ class Recording:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that `report.json` holds; a recording still being written is read anew."""
-        from profstack.commands import _reports
+        from profstack.report import stored
 
         if self._still_written:
-            return _reports.build(self.folder)
+            return stored.build(self.folder)
         if self._report is None:
-            self._report = _reports.load(self.folder)
+            self._report = stored.load(self.folder)
         return self._report
 
     def save(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> Path:

@@ -18,13 +18,13 @@ import weakref
 from typing import Any
 
 from profstack import child, registry
-from profstack.commands._write import write_report
 from profstack.engine import Engine
 from profstack.environment import environment_facts
 from profstack.frozen import Recording, folder_name
 from profstack.observers import Observers
 from profstack.privacy import presentable_argv
 from profstack.recording import Writer, create_folder
+from profstack.report.write import write_report
 from profstack.runner import device_facts, live_optimizers, make_plan, torch_facts
 from profstack.slices import Targets
 from profstack.watch import Sampler

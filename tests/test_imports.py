@@ -41,7 +41,8 @@ ORDER = (
     "merge.",
     "findings.",
     "report.",
-    "commands. frozen inprocess session",
+    "frozen inprocess session",
+    "commands.",
     "__main__",
 )
 # A wrapper may import these alone: the contract, the leaves, and what reads a profile's events.

@@ -22,6 +22,7 @@ from data_recording import (
 
 from profstack.errors import RecordingError
 from profstack.merge import build_report
+from profstack.report.write import write_report
 from profstack.schema import REPORT
 
 
@@ -509,3 +510,21 @@ def test_items_per_second_follow_from_the_batch(run: Run) -> None:
     assert report["step"]["shapes"] == ["32x8"]
     assert report["benchmark"]["items_per_s"] == pytest.approx(32 / CLEAN_S)
     assert report["benchmark"]["cpu_median_s"] == pytest.approx(CLEAN_S / 2)
+
+
+def test_a_trace_is_named_as_it_lies_after_the_report_packed_it(run: Run) -> None:
+    plain = run.folder / "torch" / "trace.json"
+    plain.parent.mkdir()
+    plain.write_text('{"traceEvents": []}')
+    trace = {"layer": "torch", "path": "torch/trace.json", "opens_in": "Perfetto", "bytes": 19}
+    run.writer.write({"artifacts": [trace]})
+    usual(run)
+    run.writer.close()
+    packed = plain.with_name("trace.json.gz")
+    for _ in range(2):
+        write_report(run.folder)
+        written = json.loads((run.folder / "report.json").read_text())
+        (artifact,) = written["tables"]["artifacts"]
+        assert artifact["path"] == "torch/trace.json.gz"
+        assert artifact["bytes"] == packed.stat().st_size
+        assert not plain.exists()

@@ -21,9 +21,9 @@ from data_report import build
 
 from profstack import merge
 from profstack.commands import main
-from profstack.commands.newest import newest_recording, recording_folder
 from profstack.errors import RecordingError
 from profstack.report import html, jsonfile
+from profstack.report.newest import newest_recording, recording_folder
 
 
 def make_recording(folder: Path, *, age_s: float = 0.0) -> Path:

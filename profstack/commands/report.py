@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profstack.commands import _reports
-from profstack.commands.newest import recording_folder
+from profstack.report import stored
+from profstack.report.newest import recording_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +16,7 @@ HELP = "Write report.json and report.html again from a recording's tables."
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("folder", nargs="?", metavar="DIR", help=_reports.FOLDER_HELP)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write the page there and leave the recording as is"
     )
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Build the report and write it."""
     folder = recording_folder(arguments.folder, exactly=True)
-    report = _reports.build(folder)
+    report = stored.build(folder)
     from profstack.report import html, jsonfile
 
     if arguments.output is None:

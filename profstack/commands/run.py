@@ -208,7 +208,7 @@ class _Run:
 
     def _early_page(self) -> None:
         """Write the page while the script runs; the measured process waits with its slices."""
-        from profstack.commands._write import write_report
+        from profstack.report.write import write_report
 
         try:
             page = write_report(self.folder)
@@ -219,7 +219,7 @@ class _Run:
             (self.folder / PAGE_MARKER).touch()
 
     def _finish(self, code: int) -> None:
-        from profstack.commands._write import write_report
+        from profstack.report.write import write_report
 
         if not (self.folder / DATABASE).is_file():
             why = "it never imported torch" if code == 0 else "it ended before it imported torch"

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from profstack import schema
-from profstack.commands import _reports
-from profstack.commands.newest import recording_folder
 from profstack.errors import UsageError
+from profstack.report import stored
+from profstack.report.newest import recording_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +34,7 @@ _INDEXES = frozenset({"index", "step", "t_s", "line"})
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     names = ", ".join(schema.REPORT)
-    parser.add_argument("folder", nargs="?", metavar="DIR", help=_reports.FOLDER_HELP)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
     parser.add_argument("--table", metavar="NAME", help=f"one of {names}")
     parser.add_argument(
         "--limit", type=int, metavar="N", help="print N rows (default: 20 as text, else all)"
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print the summary or a table."""
     _check(arguments)
-    report = _reports.load(recording_folder(arguments.folder))
+    report = stored.load(recording_folder(arguments.folder))
     if arguments.table is not None:
         sys.stdout.write(_table(report, arguments))
     elif arguments.format == "json":

@@ -8,9 +8,9 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from profstack.commands import _reports
-from profstack.commands.newest import recording_folder
 from profstack.errors import RecordingError, UsageError
+from profstack.report import stored
+from profstack.report.newest import recording_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +23,7 @@ _PROFILES = ("cprofile/profile.prof", "cprofile/startup.prof")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("folder", nargs="?", metavar="DIR", help=_reports.FOLDER_HELP)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
     parser.add_argument(
         "--snakeviz",
         action="store_true",
@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if not page.is_file():
         from profstack.report import html
 
-        html.write(_reports.load(folder), page)
+        html.write(stored.load(folder), page)
         print(f"Wrote {page}")
     address = page.resolve().as_uri()
     if not arguments.no_browser:

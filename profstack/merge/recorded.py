@@ -61,6 +61,7 @@ class Recorded:
         self.frames: dict[str, pd.DataFrame] = {
             name: pd.DataFrame(rows, columns=columns) for name, (columns, rows) in tables.items()
         }
+        self.frames["artifacts"] = _as_they_lie(folder, self.frames["artifacts"])
         steps = self.frames["steps"]
         steps["flags"] = steps["flags"].fillna("")
         counts = steps["plan"].value_counts().sort_index()
@@ -148,6 +149,17 @@ class Recorded:
         """The rows of a table that belong to the selected slices."""
         frame = self.frames[table]
         return _where(frame, frame["slice"].isin(selection.slices if selection else []))
+
+
+def _as_they_lie(folder: Path, artifacts: pd.DataFrame) -> pd.DataFrame:
+    """The artifacts under the names and sizes they have now; a trace is packed after the run."""
+    rows = records(artifacts)
+    for row in rows:
+        packed = folder / f"{row['path']}.gz"
+        if packed.is_file() and not (folder / str(row["path"])).is_file():
+            row.update(path=f"{row['path']}.gz", bytes=packed.stat().st_size)
+    lying: pd.DataFrame = pd.DataFrame(rows, columns=artifacts.columns)
+    return lying
 
 
 def _where(frame: pd.DataFrame, chosen: pd.Series[bool]) -> pd.DataFrame:
