@@ -81,7 +81,9 @@ def armed_and_detached(
 def main() -> None:
     """Measure both workloads and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blocks", type=int, default=20)
+    # The machine's own speed changes within seconds: many short blocks in turn cancel that better
+    # than few long ones.
+    parser.add_argument("--blocks", type=int, default=80)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one block")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -89,8 +91,7 @@ def main() -> None:
         _, _, step = training_step(*size)
         block(step, 50)
         median = sorted(block(step, 50))[25]
-        # Enough of the longer ones that the interval is narrower than what it shall show.
-        steps = max(300, int(options.seconds / median))
+        steps = max(100, int(options.seconds / median))
         pairs = armed_and_detached(step, steps, options.blocks)
         ratio = pooled_ratio(pairs)
         print(

@@ -353,8 +353,7 @@ class Engine:
             self.hooks.remove()
             self.observers.discard()
             self.observers.close()
-            text = f"recording stopped by a defect of profstack: {told(error)}"
-            self.observers.note("disarmed", text)
+            self.observers.note("disarmed", f"stopped by a defect of profstack: {told(error)}")
         except Exception:
             pass  # nothing may reach the script, also not from a broken disk
 
@@ -364,9 +363,10 @@ class Engine:
         self.arming.detach()
 
     def rearm(self) -> None:
-        """Put the hooks back on after `detach`."""
-        self.events.done = False
-        self.arming.rearm(self._slice)
+        """Put the hooks back on after `detach`; while they are on it does nothing."""
+        if self.events.done:
+            self.events.done = False
+            self.arming.rearm(self._slice)
 
     def abandon(self) -> None:
         """In a forked child: nothing of it is recorded, and nothing is written from it."""

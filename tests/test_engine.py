@@ -765,7 +765,9 @@ def test_detached_steps_go_by_unseen_until_rearmed(bench: Callable[..., Bench]) 
     assert patched() == before
     training.run(10)
     one.engine.rearm()
-    training.run(10)
+    training.run(5)
+    one.engine.rearm()
+    training.run(5)
     one.engine.finish()
     assert training.losses == expected_losses(ENOUGH + 20)
     assert len(one.steps) == ENOUGH + 10
