@@ -35,9 +35,10 @@ class Clock:
     synchronize: Callable[[], None]
     record_event: Callable[[], Any]
 
-    def __init__(self, torch: Any = None) -> None:
+    def __init__(self, torch: Any = None, *, device: bool = True) -> None:
+        """`device` is False where what is timed uses none, although this process has opened one."""
         torch = torch or sys.modules.get("torch")
-        kind = _accelerator(torch) if torch is not None else None
+        kind = _accelerator(torch) if device and torch is not None else None
         self._device = _Device(torch, kind) if kind else None
         # Bound per object, so that without a device a call costs what an empty function does.
         self.synchronize = self._device.synchronize if self._device else _nothing
@@ -47,6 +48,22 @@ class Clock:
     def has_device(self) -> bool:
         """Whether the script has initialised an accelerator by now."""
         return self._device is not None and self._device.in_use()
+
+    def initialise(self) -> float | None:
+        """Open the accelerator that torch was built for, which a benchmark may do beforehand.
+
+        Returns the seconds it took; None where there is none that works, or where it is open
+        already.
+        """
+        if self._device is None or self._device.in_use() or not self._device.is_available():
+            return None
+        began = self.now()
+        self._device.open()
+        return self.now() - began
+
+    def was_used(self) -> bool:
+        """Whether anything but `initialise` has taken memory on a device."""
+        return self.has_device and self._device is not None and self._device.was_used()
 
     def elapsed_s(self, first: Any, second: Any) -> float | None:
         """Device time between two events of one device, None where it cannot be told.
@@ -88,11 +105,31 @@ class _Device:
 
     def __init__(self, torch: Any, kind: str) -> None:
         module: Any = getattr(torch, kind)
-        self._module = module
+        self._module, self._torch, self._kind = module, torch, kind
         self._has_context = getattr(torch._C, f"_{kind}_hasPrimaryContext", None)
         # MPS has a single device and no such question: there what torch has allocated tells.
         self._single = not hasattr(module, "is_initialized")
         self._capturing = getattr(module, "is_current_stream_capturing", None)
+
+    def is_available(self) -> bool:
+        """Whether there is a device that can be opened; asking does not open it."""
+        asked = getattr(self._module, "is_available", None)
+        return asked is None or bool(asked())
+
+    def open(self) -> None:
+        """Open the current device by a first allocation, which is given back."""
+        self._torch.empty(1, device=self._kind)
+        # MPS counts what is allocated as its being in use: the wait must not depend on that.
+        self._module.synchronize()
+        if hasattr(self._module, "reset_peak_memory_stats"):
+            self._module.reset_peak_memory_stats()
+
+    def was_used(self) -> bool:
+        """Whether memory was ever taken since; a kind that cannot tell counts as used."""
+        asked = getattr(self._module, "max_memory_allocated", None)
+        if asked is None:
+            return self.in_use()
+        return any(asked(index) for index in range(self._module.device_count()))
 
     def in_use(self) -> bool:
         """Whether the script has initialised this kind of device."""

@@ -79,6 +79,12 @@ def leading_dimension(inputs: Any) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
+def shapes_in_words(inputs: Any) -> str | None:
+    """The shapes of all tensors in order, as in `8x128, 8`; None without tensors."""
+    shapes = ["x".join(map(str, leaf.shape)) or "scalar" for leaf in _tensors(inputs)]
+    return ", ".join(shapes) or None
+
+
 def resized(inputs: Any, batch_size: int) -> Any:
     """The same (nested) inputs with another leading dimension: repeated from the start, or cut."""
     import torch

@@ -40,16 +40,17 @@ class Policy:
     `mode` is `synchronised` (the device is waited for after every sample) or `pipelined` (only
     round each block). `warmup` and `repeat` are fixed counts of samples; None leaves them to the
     data: warm-up ends when its end is seen in the times, and sampling when the 95 % interval of
-    the median reaches no further than `target` (a fraction) from it. `max_warmup_s` and `max_s`
-    bound both. `collect` leaves the garbage collector on.
+    the median reaches no further than `target` (a fraction) from it, with `min_samples` at the
+    least: of a hundred one is beyond the 99th percentile. `max_warmup_s` and `max_s` bound both in
+    seconds, a fixed count is the user's own word. `collect` leaves the garbage collector on.
     """
 
     mode: str = SYNCHRONISED
     warmup: int | None = None
     repeat: int | None = None
     target: float = 0.01
-    min_samples: int = 50
-    max_samples: int = 100_000
+    min_samples: int = 100
+    max_samples: int = 20_000
     max_warmup_s: float = 10.0
     max_s: float = 10.0
     collect: bool = False
@@ -65,7 +66,8 @@ class Samples:
     """Times of one series, in seconds per call: host, process CPU, and device where there is one.
 
     A sample is `calls` calls. `cpu_s` has one value per sample, or one per block where samples are
-    short; `device_s` is empty without a device.
+    short; `device_s` is empty without a device. Each block has its number of samples in `blocks`
+    and in `block_s` the mean time of a call over all of it, until the device was idle again.
     """
 
     calls: int = 1
@@ -73,6 +75,7 @@ class Samples:
     cpu_s: list[float] = field(default_factory=list)
     device_s: list[float | None] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
+    block_s: list[float] = field(default_factory=list)
 
     def extend(self, more: Samples) -> None:
         """Add a later block of the same series."""
@@ -80,6 +83,21 @@ class Samples:
         self.cpu_s += more.cpu_s
         self.device_s += more.device_s
         self.blocks += more.blocks
+        self.block_s += more.block_s
+
+    def series(self, mode: str) -> tuple[list[float], str]:
+        """The times that count in this mode, and whose they are: `host` or `device`.
+
+        In a pipeline the host runs ahead and its own stamps are those of launches. There the
+        device's times count if it has them all; if it has not (events of two devices cannot be
+        compared), the means of whole blocks do.
+        """
+        if mode == SYNCHRONISED or not self.device_s:
+            return self.host_s, "host"
+        device = [one for one in self.device_s if one is not None]
+        if len(device) == len(self.host_s):
+            return device, "device"
+        return self.block_s, "host"
 
 
 @dataclass
@@ -87,7 +105,7 @@ class Measured:
     """What a benchmark of one callable found; times in seconds per call.
 
     `warmup_s` are the calls before the samples, the first included; `warmup` is what was seen in
-    them. `stopped_by` is `interval`, `time`, `samples` or `repeat`.
+    them. `stopped_by` is `interval`, `time`, `samples`, `repeat` or `interrupt`.
     """
 
     policy: Policy
@@ -99,34 +117,53 @@ class Measured:
 
     @property
     def series_s(self) -> list[float]:
-        """The samples the mode's median is of.
-
-        In a pipeline the host runs ahead: there the device's own times are the steps', if it has
-        them all.
-        """
-        device = [one for one in self.samples.device_s if one is not None]
-        whole = bool(device) and len(device) == len(self.samples.host_s)
-        return device if whole and self.policy.mode == PIPELINED else self.samples.host_s
+        """The samples the mode's median is of."""
+        return self.samples.series(self.policy.mode)[0]
 
     @property
     def clock(self) -> str:
         """Whose time `series_s` is: `host` or `device`."""
-        return "host" if self.series_s is self.samples.host_s else "device"
+        return self.samples.series(self.policy.mode)[1]
 
     def summary(self) -> Summary:
         """The samples in numbers."""
         return summarize(self.series_s)
 
 
-def measure(call: Callable[[], Any], policy: Policy, clock: Clock | None = None) -> Measured:
-    """Time `call` under `policy`; an error in it is raised as it is."""
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while sampling: `measured` is what had been measured by then."""
+
+    def __init__(self, measured: Measured) -> None:
+        super().__init__()
+        self.measured = measured
+
+
+def measure(
+    call: Callable[[], Any],
+    policy: Policy,
+    clock: Clock | None = None,
+    *,
+    first_s: float | None = None,
+) -> Measured:
+    """Time `call` under `policy`; an error in it is raised as it is.
+
+    `first_s` is the time of its first call in seconds, where that has been made already. Ctrl-C
+    while there are samples raises `Interrupted`.
+    """
     clock = clock or Clock()
     with undisturbed(collect=policy.collect):
-        synchronised = policy.mode == SYNCHRONISED
-        first = timed_block(call, 1, 1, clock, synchronised=synchronised)
-        warmup_s, warmup, typical_s = _warm_up(call, first.host_s[0], policy, clock)
-        samples, stopped_by = _sample(call, typical_s, policy, clock)
-    return Measured(policy, first.host_s[0], warmup_s, warmup, samples, stopped_by)
+        if first_s is None:
+            first_s = timed_block(call, 1, 1, clock).host_s[0]
+        warmup_s, warmup, typical_s = _warm_up(call, first_s, policy, clock)
+        taken = Samples(max(1, math.ceil(_SHORTEST_SAMPLE_S / max(typical_s, 1e-9))))
+        try:
+            stopped_by = _sample(call, typical_s, taken, policy, clock)
+        except KeyboardInterrupt:
+            if not taken.host_s:
+                raise
+            measured = Measured(policy, first_s, warmup_s, warmup, taken, "interrupt")
+            raise Interrupted(measured) from None
+    return Measured(policy, first_s, warmup_s, warmup, taken, stopped_by)
 
 
 def timed_block(
@@ -158,6 +195,7 @@ def timed_block(
         if with_cpu:
             cpus.append(cpu())
     wait()
+    ended = now()
     if not with_cpu:
         cpus.append(cpu())
     per_cpu = calls if with_cpu else calls * samples
@@ -167,6 +205,7 @@ def timed_block(
         [(end - start) / per_cpu for start, end in pairwise(cpus)],
         [_per_call(clock.elapsed_s(start, end), calls) for start, end in pairwise(events)],
         [samples],
+        [(ended - stamps[0]) / (calls * samples)],
     )
 
 
@@ -180,40 +219,45 @@ def _warm_up(
     """Call until the times are stable: them all, what was seen in them, and a typical one."""
     times = [first_s]
     synchronised = policy.mode == SYNCHRONISED
+
+    def add(samples: int) -> None:
+        block = timed_block(call, samples, 1, clock, synchronised=synchronised)
+        series, _ = block.series(policy.mode)
+        # A mean of the block stands for each of its calls, where there is nothing better.
+        times.extend(series if len(series) == samples else series * samples)
+
     if policy.warmup is not None:
         # One call at least: what the first one takes tells nothing of the next.
-        left = max(policy.warmup - 1, 1)
-        times += timed_block(call, left, 1, clock, synchronised=synchronised).host_s
+        add(max(policy.warmup - 1, 1))
         fixed = Warmup(policy.warmup, policy.warmup, True, f"fixed at {policy.warmup} calls")
         return times, fixed, float(median(times[1:][-_FIRST_BLOCK:]))
-    began, size = clock.now(), _FIRST_BLOCK
+    began = clock.now()
+    # The first call may have taken a minute, and so may the next ones.
+    add(_within(_FIRST_BLOCK, first_s, policy.max_warmup_s))
     while True:
-        times += timed_block(call, size, 1, clock, synchronised=synchronised).host_s
         seen = detect(times)
         spent = clock.now() - began
         if seen.settled or spent > policy.max_warmup_s or len(times) >= policy.max_samples:
             return times, seen, float(median(times[len(times) // 2 :]))
-        size = _within(len(times), times[-1], policy.max_warmup_s - spent)
+        add(_within(len(times), times[-1], policy.max_warmup_s - spent))
 
 
 def _sample(
-    call: Callable[[], Any], typical_s: float, policy: Policy, clock: Clock
-) -> tuple[Samples, str]:
-    """Samples of a warm callable, and what ended them."""
-    calls = max(1, math.ceil(_SHORTEST_SAMPLE_S / max(typical_s, 1e-9)))
-    taken = Samples(calls)
+    call: Callable[[], Any], typical_s: float, taken: Samples, policy: Policy, clock: Clock
+) -> str:
+    """Fill `taken` with samples of a warm callable; returns what ended them."""
+    sample_s = typical_s * taken.calls
     wanted = policy.repeat if policy.repeat is not None else policy.min_samples
     began = clock.now()
     while True:
-        size = _within(wanted - len(taken.host_s), typical_s * calls, _LONGEST_BLOCK_S)
         taken.extend(
             timed_block(
                 call,
-                size,
-                calls,
+                _within(wanted - len(taken.host_s), sample_s, _LONGEST_BLOCK_S),
+                taken.calls,
                 clock,
                 synchronised=policy.mode == SYNCHRONISED,
-                with_cpu=typical_s * calls >= _SHORTEST_WITH_CPU_S,
+                with_cpu=sample_s >= _SHORTEST_WITH_CPU_S,
             )
         )
         if not policy.collect:
@@ -221,18 +265,19 @@ def _sample(
         if len(taken.host_s) >= wanted:
             ended = _why_enough(taken, policy)
             if ended is not None:
-                return taken, ended
+                return ended
             wanted = math.ceil(wanted * _GROWTH)
         if policy.repeat is None and clock.now() - began > policy.max_s:
-            return taken, "time"
+            return "time"
 
 
 def _why_enough(taken: Samples, policy: Policy) -> str | None:
     """What ends the sampling, None where it goes on."""
     if policy.repeat is not None:
         return "repeat"
-    interval = median_interval(taken.host_s)
-    middle = float(median(taken.host_s))
+    series, _ = taken.series(policy.mode)
+    interval = median_interval(series)
+    middle = float(median(series))
     if interval is not None and max(interval[1] - middle, middle - interval[0]) <= (
         policy.target * middle
     ):
