@@ -11,6 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from profstack.report.benchpage import (
+    CUT_AWAY,
+    BenchPage,
+    Roofline,
+    bench_page,
+    roofline_page,
+)
 from profstack.report.calltree import CallTree, call_tree
 from profstack.report.columns import Told
 from profstack.report.series import StepSeries, memory_series, step_series
@@ -57,6 +64,8 @@ class Page:
     tables: dict[str, PageTable]
     counters: list[dict[str, Any]]
     call_trees: dict[str, CallTree]
+    bench: BenchPage
+    roofline: Roofline | None
     base: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,7 +86,7 @@ def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
     benchmark = {
         key: value
         for key, value in (report.get("benchmark") or {}).items()
-        if key not in ("samples_s", "counted_steps")  # the step series holds them
+        if key not in CUT_AWAY
     }
     facts = {key: report.get(key) for key in _FACTS}
     return Page(
@@ -88,6 +97,8 @@ def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
         tables=_tables(tables, Told.by(report)),
         counters=finite([dict(row) for row in tables.get("flops") or []]),
         call_trees=_call_trees(tables["functions"], tables["calls"]),
+        bench=bench_page(report.get("benchmark") or {}),
+        roofline=roofline_page(finite(report.get("roofline"))),
         base=base,
     )
 

@@ -39,10 +39,11 @@ function drawBenchmark(page) {
     ["minimum", shown(mark.min_s, "s", few(1))], ["p90", shown(mark.p90_s, "s", few(10))], ["p99", shown(mark.p99_s, "s", few(100))],
     ["autocorrelation", shown(mark.autocorrelation, "count", few(10))],
     ["drift over the run", isNumber(mark.drift) ? (mark.drift > 0 ? "+" : "−") + (100 * Math.abs(mark.drift)).toFixed(1) + " %" : none(few(9))],
-    ["device median", shown(mark.device_median_s, "s", reasons["steps.device_s"])],
+    ["device median", shown(mark.device_median_s, "s", reasons["steps.device_s"] || "there is no device with a clock of its own")],
+    ...(page.bench.measured ? measuredFacts(mark) : []),
   ]));
   const warnings = (mark.warnings || []).map(asText);
-  if (warnings.length) byId("benchmark-warnings").append(el("ul", { class: "warnings" }, warnings.map((text) => el("li", {}, text))));
+  if (warnings.length) byId("benchmark-warnings").append(el("ul", { class: "warnings" }, warnings.map((text) => el("li", {}, withCommands(text)))));
 }
 
 const asText = (item) => {

@@ -1,0 +1,61 @@
+// Ways of running the same model side by side: time, speedup, equality, and what became of its operators.
+function drawCompare(page) {
+  const variants = page.facts.benchmark.compare || [];
+  if (!variants.length) { drop("compare"); return; }
+  byId("compare-bars").append(barRows(variants.map((one, at) => ({
+    name: one.variant,
+    bars: isNumber(one.median_s) ? [{ value: one.median_s, low: one.ci95_low_s, high: one.ci95_high_s, colour: seriesColour(at), points: (one.between_process || []).filter(isNumber),
+      text: [el("b", {}, formatSeconds(one.median_s)), isNumber(one.speedup) && one.variant !== "eager" ? el("span", { class: "quiet" }, " " + formatFactor(one.speedup) + " × as fast") : ""],
+      tip: [one.variant, [["median", formatSeconds(one.median_s)], spanText(one.ci95_low_s, one.ci95_high_s) ? ["95 %", spanText(one.ci95_low_s, one.ci95_high_s)] : null, ["n", formatPlain(one.n)], isNumber(one.compile_s) ? ["compile", formatSeconds(one.compile_s)] : null]] }] : [],
+    words: isNumber(one.median_s) ? null : one.status + (one.reason ? ": " + one.reason : ""),
+  })), "time of each variant"));
+  const dots = variants.some((one) => (one.between_process || []).length);
+  byId("compare-bars").append(el("p", { class: "quiet" }, "Whiskers are the 95 % interval of the median within this process", dots ? ["; dots are the medians of ", term("between-process", "fresh processes"), "."] : ["; between ", term("between-process", "fresh processes"), " the spread is wider."]));
+  drawCompareTable(byId("compare-table"), variants);
+  drawFused(byId("compare-fused"), variants);
+}
+
+// Operators and kernels stand beside eager's: fewer of them is what fusion looks like.
+function countCell(key, eager) {
+  return (value, record) => {
+    const change = isNumber(value) && record.variant !== "eager" && eager && isNumber(eager[key]) ? value - eager[key] : null;
+    return el("td", { class: "number" }, shown(value, "plain", record.reason || "they were not counted"), change ? el("span", { class: "quiet" }, " (" + (change > 0 ? "+" : "−") + Math.abs(change) + ")") : null);
+  };
+}
+
+const unlessEager = (record, text) => (record.variant === "eager" ? "the others stand beside it" : record.reason || text);
+
+function drawCompareTable(box, variants) {
+  const eager = variants.find((one) => one.variant === "eager");
+  const number = (unit, text) => (value, record) => el("td", { class: "number" }, shown(value, unit, unlessEager(record, text)));
+  const span = (low, high, format) => (isNumber(low) && isNumber(high) ? el("span", { class: "quiet" }, " " + format(low) + " – " + format(high)) : null);
+  const columns = [
+    ownColumn("variant", "variant", "text", "way of running the model"), ownColumn("status", "status", "text", "what became of it"), ownColumn("median_s", "median", "s", "median time of a call with its 95 % interval"),
+    ownColumn("speedup", "speedup", "count", "eager's time over its time, with the 95 % interval"), ownColumn("compile_s", "compile", "s", "time to make it ready, its first call included; no part of the median"),
+    ownColumn("equal", "results", "text", "whether they are eager's within the tolerance"), ownColumn("max_difference", "difference", "plain", "largest absolute difference of a result"), ownColumn("tolerance", "tolerance", "text", "what counts as equal", "nothing was compared"),
+    ownColumn("operators", "operators", "plain", "operators called by one call; beside it the change from eager"), ownColumn("kernels", "kernels", "plain", "kernels run by one call; beside it the change from eager", "no kernel of a device was seen"),
+    ownColumn("graphs", "graphs", "plain", "graphs compiled", "nothing was compiled"), ownColumn("breaks", "breaks", "plain", "graph breaks", "nothing was compiled"), ownColumn("n", "n", "plain", "samples"), ownColumn("why", "note", "text", "why it has no figures, or what else is to be known", "there is nothing to add")];
+  const records = variants.map((one) => ({ ...one, why: [one.reason, one.note].filter(Boolean).join("; ") || null }));
+  // The reason is wanted by the cells though it has no column of its own.
+  const reasons = new Map(records.map((one) => [one.variant, one.reason]));
+  const withReason = (cell) => (value, record, column) => cell(value, { ...record, reason: reasons.get(record.variant) }, column);
+  const cells = {
+    status: (value) => el("td", {}, chip(value, value === "measured" ? "complete" : value)),
+    median_s: (value, record) => { const one = variants.find((other) => other.variant === record.variant) || {}; return el("td", { class: "number" }, shown(value, "s", one.reason), span(one.ci95_low_s, one.ci95_high_s, formatSeconds)); },
+    speedup: (value, record) => { const one = variants.find((other) => other.variant === record.variant) || {}; return el("td", { class: "number" }, isNumber(value) ? formatFactor(value) + " ×" : none(one.reason), span(one.speedup_low, one.speedup_high, formatFactor)); },
+    compile_s: withReason(number("s", "there is nothing to compile")),
+    equal: withReason((value, record) => el("td", {}, value === null ? none(unlessEager(record, "they were not compared")) : chip(value ? "equal" : "differ", value ? "complete" : "failed"))),
+    max_difference: withReason((value, record) => el("td", { class: "number" }, isNumber(value) ? value.toPrecision(2) : none(unlessEager(record, "they were not compared")))),
+    tolerance: withReason((value, record) => el("td", { class: "text" }, shown(value, "text", unlessEager(record, "nothing was compared")))),
+    operators: withReason(countCell("operators", eager)), kernels: withReason(countCell("kernels", eager)),
+    graphs: withReason(number("plain", "nothing was compiled")), breaks: withReason(number("plain", "nothing was compiled")), n: withReason(number("plain", "it was not measured")),
+    why: (value) => el("td", { class: "text wrapped" }, value ? withCommands(value) : none("there is nothing to add")),
+  };
+  recordTable(box, records, columns, { name: "variants", cells });
+}
+
+function drawFused(box, variants) {
+  const fused = variants.filter((one) => (one.fused_names || []).length);
+  if (!fused.length) { box.remove(); return; }
+  append(box, fused.map((one) => el("details", {}, el("summary", {}, one.fused_names.length + (one.fused_names.length === 1 ? " fused kernel of " : " fused kernels of ") + one.variant), el("ul", { class: "names" }, one.fused_names.map((name) => el("li", {}, el("code", {}, name)))))));
+}
