@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+from profstack.interrupts import is_scripts
+
 # As typing's own, which is not to be imported here; type checkers know the name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +58,9 @@ class _Loader:
             raise
         try:
             self._callback(module)
-        except Exception as error:
+        except BaseException as error:
+            if is_scripts(error):
+                raise
             complain(f"not armed, {type(error).__name__}: {error}")
 
 
@@ -96,8 +100,9 @@ def complain(text: str) -> None:
     """One line on standard error that cannot fail."""
     try:
         sys.stderr.write(f"profstack: {text}\n")
-    except Exception:
-        pass
+    except Exception as error:
+        if is_scripts(error):
+            raise
 
 
 def arm(folder: str, options: "Sequence[str]") -> None:

@@ -17,7 +17,7 @@ from profstack.arming import Arming
 from profstack.benchmark.clock import Clock
 from profstack.collector import collector_off
 from profstack.hookstate import DISCOVER
-from profstack.layerstate import told
+from profstack.interrupts import is_scripts
 from profstack.limits import Limits
 from profstack.observers import Observers
 from profstack.pageturn import PageTurn
@@ -346,16 +346,16 @@ class Engine:
             self.finish()
         raise StopRun(0)
 
-    def disarm(self, error: Exception) -> None:
-        """A defect of our own: take everything off, note it, and leave the script alone."""
+    def disarm(self, error: BaseException) -> None:
+        """An error in our own work: take everything off, note it, and leave the script alone."""
         self.events.done = True
         try:
             self.hooks.remove()
-            self.observers.discard()
-            self.observers.close()
-            self.observers.note("disarmed", f"stopped by a defect of profstack: {told(error)}")
-        except Exception:
-            pass  # nothing may reach the script, also not from a broken disk
+            self.observers.disarm(error)
+        except Exception as another:
+            # Nothing may reach the script, also not from a broken disk, but what is its own.
+            if is_scripts(another):
+                raise
 
     def detach(self) -> None:
         """Take every hook off without ending the slice: steps go by unseen until `rearm`."""

@@ -8,6 +8,8 @@ The watch loads this before the script's first line: not even `__future__` may b
 
 import os
 
+from profstack.interrupts import is_scripts
+
 # Packages whose version may explain a number on the page.
 PACKAGES = (
     "torch",
@@ -106,7 +108,9 @@ class _ResidentSet:
             return b""
         try:
             return os.pread(self._file, 128, 0)
-        except OSError:
+        except OSError as error:
+            if is_scripts(error):
+                raise
             return b""
 
     def size_in(self, text: bytes) -> int | None:
@@ -122,8 +126,10 @@ class _ResidentSet:
         self._pid = os.getpid()
         try:
             self._file = os.open(_STATM, os.O_RDONLY)
-        except OSError:
+        except OSError as error:
             self._file = -1
+            if is_scripts(error):
+                raise
 
 
 _resident_set = _ResidentSet()
@@ -247,6 +253,58 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def available_memory_bytes() -> int | None:
+    """Bytes that may still be taken without swapping: of the machine, or of a container's rest.
+
+    None where neither is told.
+    """
+    fields = dict(_field(line) for line in (_read("/proc/meminfo") or "").splitlines())
+    free = fields.get("MemAvailable", "").removesuffix(" kB")
+    left = [int(free) * 1024] if free.isdigit() else []
+    for line in (_read("/proc/self/cgroup") or "").splitlines():
+        _, _, group = line.partition(":")
+        controllers, _, path = group.partition(":")
+        # Version 2 names no controllers; a limit may stand on any folder above the process's own.
+        if not controllers or "memory" in controllers.split(","):
+            root = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
+            above = [path.rstrip("/")]
+            while above[-1]:
+                above.append(above[-1].rpartition("/")[0])
+            left += [rest for part in above if (rest := _cgroup_rest(root + part)) is not None]
+    return max(0, min(left)) if left else None
+
+
+def _cgroup_rest(folder: str) -> int | None:
+    """Bytes that one control group may still take; files kept in memory can be dropped."""
+    for limit, usage, cache in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        most, used = (_first_line(f"{folder}/{name}") or "" for name in (limit, usage))
+        if most.isdigit() and used.isdigit():
+            lines = (_read(f"{folder}/memory.stat") or "").splitlines()
+            kept = dict(line.split()[:2] for line in lines if len(line.split()) >= 2)
+            return int(most) - int(used) + int(kept.get(cache, 0))
+    return None
+
+
+def peak_rss_bytes(*, reset: bool = False) -> int | None:
+    """Most bytes of this process that were resident at once; `reset` starts anew from here.
+
+    `getrusage` cannot be asked: what it says begins with the parent's peak. Where the system does
+    not let it be reset, the peak stays that of the whole process.
+    """
+    if reset:
+        try:
+            with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+                file.write("5")
+        except OSError:
+            pass
+    fields = dict(_field(line) for line in (_read("/proc/self/status") or "").splitlines())
+    peak = fields.get("VmHWM", "").removesuffix(" kB")
+    return int(peak) * 1024 if peak.isdigit() else None
 
 
 def _load_average() -> list[float] | None:

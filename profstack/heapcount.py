@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from profstack.interrupts import is_scripts
+
 # In place of a number that could not be read.
 UNKNOWN = -1
 
@@ -112,6 +114,8 @@ def cuda_counter() -> Callable[[], tuple[int, int]] | None:
         try:
             stats = torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
         except RuntimeError as error:
+            if is_scripts(error):
+                raise
             raise RuntimeError(f"the device's memory could not be read: {error}") from None
         return stats["current"], stats["peak"]
 

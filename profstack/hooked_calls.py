@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from profstack.hookstate import DISCOVER, LIGHT, NAMELESS, RANGES, ROOT, HookState
+from profstack.interrupts import is_scripts
 from profstack.passthrough import compiling, dynamo_callback, strip_frame, unseen_by_dynamo
 from profstack.regions import Named, script_label
 
@@ -45,7 +46,9 @@ class HookedCalls:
                 return self.state.names.inner(module, around)
             # 0 is here, 1 the wrapper, 2 whoever calls the module.
             return self.state.names.root(module, script_label(module, sys._getframe(2)))
-        except Exception:
+        except Exception as error:
+            if is_scripts(error):
+                raise
             # A module may answer to questions as it likes; the script's call must go through.
             return NAMELESS
 

@@ -21,6 +21,7 @@ from profstack import child, registry
 from profstack.engine import Engine
 from profstack.environment import environment_facts
 from profstack.frozen import Recording, folder_name
+from profstack.interrupts import is_scripts
 from profstack.observers import Observers
 from profstack.privacy import presentable_argv
 from profstack.recording import Writer, create_folder
@@ -99,7 +100,10 @@ class InProcess:
             writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
             engine.finish()
         except Exception as error:
+            scripts = is_scripts(error)
             engine.disarm(error)
+            if scripts:
+                raise
         finally:
             child.let_go()
             writer.close()
@@ -174,8 +178,10 @@ def _remove(folder: str, process: int) -> None:
 def _say(text: str) -> None:
     try:
         sys.stderr.write(f"{text}\n")
-    except Exception:
-        pass  # a closed stream is no reason to lose the recording
+    except Exception as error:
+        # A closed stream is no reason to lose the recording.
+        if is_scripts(error):
+            raise
 
 
 def _iso(seconds: float) -> str:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from profstack import registry
+from profstack.interrupts import is_scripts
 from profstack.wrapper import Artifact, Listener, Wrapper
 
 # What a layer with data is called.
 WITH_DATA = ("recorded", "emitted")
 
 
-def told(error: Exception) -> str:
+def told(error: BaseException) -> str:
     """An error with the place it came from, in one line."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -58,9 +59,13 @@ class LayerState:
 
 
 class GuardedListener:
-    """A wrapper's listener whose errors end its layer and go no further."""
+    """A wrapper's listener whose errors end its layer and go no further.
 
-    def __init__(self, listener: Listener, fail: Callable[[Exception], None]) -> None:
+    What a signal's handler raises in it ends the layer too, since what it had begun to note is
+    incomplete, and goes on to the script.
+    """
+
+    def __init__(self, listener: Listener, fail: Callable[[BaseException], None]) -> None:
         self._listener: Listener | None = listener
         self._begun: Callable[[int], None] | None = getattr(listener, "step_begun", None)
         self._fail = fail
@@ -70,33 +75,40 @@ class GuardedListener:
         if self._listener is not None:
             try:
                 self._listener.enter(kind, name, module)
-            except Exception as error:
-                self._ended(error)
+            except BaseException as error:
+                if self._ended(error):
+                    raise
 
     def leave(self, kind: str, name: str) -> None:
         """Pass on that it has ended."""
         if self._listener is not None:
             try:
                 self._listener.leave(kind, name)
-            except Exception as error:
-                self._ended(error)
+            except BaseException as error:
+                if self._ended(error):
+                    raise
 
     def step_ended(self, number: int) -> None:
         """Pass on that a step has ended."""
         if self._listener is not None:
             try:
                 self._listener.step_ended(number)
-            except Exception as error:
-                self._ended(error)
+            except BaseException as error:
+                if self._ended(error):
+                    raise
 
     def step_begun(self, number: int) -> None:
         """Pass on that a step begins, to a listener that has that method."""
         if self._begun is not None and self._listener is not None:
             try:
                 self._begun(number)
-            except Exception as error:
-                self._ended(error)
+            except BaseException as error:
+                if self._ended(error):
+                    raise
 
-    def _ended(self, error: Exception) -> None:
+    def _ended(self, error: BaseException) -> bool:
+        """End the layer; whether the error is the script's."""
         self._listener = None
+        scripts = is_scripts(error)
         self._fail(error)
+        return scripts

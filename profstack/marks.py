@@ -14,6 +14,7 @@ from typing import Any
 
 from profstack.engine import Engine
 from profstack.hookstate import DISCOVER, OFF
+from profstack.interrupts import is_scripts
 from profstack.slices import Planned, settle
 from profstack.stepevents import StopRun
 
@@ -179,5 +180,8 @@ class Marks:
             action(*arguments)
         except StopRun:
             raise
-        except Exception as error:
+        except BaseException as error:
+            scripts = is_scripts(error)
             self._engine.disarm(error)
+            if scripts:
+                raise

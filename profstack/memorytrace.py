@@ -9,7 +9,6 @@ row is let go until a module is called or a step begins, after a budget for good
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
@@ -17,6 +16,7 @@ from typing import Any
 
 from profstack import linetrace
 from profstack.heapcount import HeapCounter
+from profstack.interrupts import is_scripts
 from profstack.memoryreadings import NOBODY, Readings
 from profstack.passthrough import unseen_by_dynamo
 
@@ -28,7 +28,6 @@ _BURST = 100
 MOST_CALLS = 2_000_000
 # Where dynamo begins to compile a frame: it would go on to compile the tracer.
 _DYNAMO = ("torch/_dynamo/convert_frame.py", "torch\\_dynamo\\convert_frame.py")
-_HERE = os.path.dirname(__file__)
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 COMPILES = "dynamo compiles: it would try to compile the tracer too"
@@ -96,7 +95,7 @@ class MemoryTracer:
         self.let_go: dict[int, _Traced] = {}
         # Why it ended before it was stopped, and the error if there was one.
         self.ended: str | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.running = False
         self._paused: tuple[int, int] | None = None
         self._files: dict[str, bool] = {}
@@ -188,20 +187,14 @@ class MemoryTracer:
     def caught(self, error: BaseException) -> bool:
         """Whether an error in here is a defect of our own: it ends the tracing and is kept.
 
-        Else a signal came in here, and its handler raised: the script gets that, without our
-        frames in its traceback.
+        Else a signal came in here, and its handler raised: the script gets that.
         """
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        raised_in = trace.tb_frame.f_code.co_filename if trace is not None else ""
-        if isinstance(error, Exception) and os.path.dirname(raised_in) == _HERE:
-            self.error = self.error or error
-            self._end(str(error))
-            return True
-        error.__traceback__ = None
-        self._end("after a signal handler had raised")
-        return False
+        if is_scripts(error):
+            self._end("after a signal handler had raised")
+            return False
+        self.error = self.error or error
+        self._end(str(error))
+        return True
 
     def _end(self, reason: str | None = None) -> None:
         if not self.running:

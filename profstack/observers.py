@@ -1,11 +1,12 @@
 """The wrappers of one run: switched on and off at slice edges, their failures kept from the script.
 
-Whatever a wrapper raises ends its layer with a reason in the recording; the workload goes on.
+Whatever a wrapper raises ends its layer with a reason in the recording; the workload goes on. What
+a signal's handler raises meanwhile is not the wrapper's: it goes to the script, and the engine,
+interrupted in the midst of a switch, takes everything off.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 
 from profstack import registry, userregions
 from profstack.environment import rss_bytes
+from profstack.interrupts import is_scripts
 from profstack.layerstate import WITH_DATA, GuardedListener, LayerState, told
 from profstack.recording import Writer
 from profstack.slices import Planned
@@ -76,21 +78,20 @@ class Observers:
                 folder.mkdir(exist_ok=True)
                 state.wrapper.start(SliceContext(index + position, mode, steps, folder, first_step))
                 self.active.append(state)
-            except Exception as error:
+            except BaseException as error:
+                # Also Ctrl-C in the midst of it: the tool would stay on in a script that goes on.
                 self._undo(state.wrapper)
                 self.fail(state, error)
-            except BaseException:
-                # Ctrl-C in the midst of it: the tool would stay on in a script that goes on.
-                self._undo(state.wrapper)
-                raise
         return bool(self.active)
 
     def _undo(self, wrapper: Wrapper) -> None:
         """Switch off what a failed start may have left switched on."""
         try:
             wrapper.stop()
-        except Exception:  # why the start failed is what the reader needs to know
-            pass
+        except Exception as error:
+            # Why the start failed is what the reader needs to know.
+            if is_scripts(error):
+                raise
 
     def step_limits(self) -> list[int | None]:
         """The most steps that each active observer can take in."""
@@ -105,7 +106,9 @@ class Observers:
         wrapper = self.layers[layer].wrapper if layer in self.layers else None
         try:
             return wrapper is None or wrapper.busy_reason(mode) is not None
-        except Exception:
+        except Exception as error:
+            if is_scripts(error):
+                raise
             # Asked again at the start of the slice, where it ends the layer with a note.
             return True
 
@@ -186,10 +189,10 @@ class Observers:
                 return GuardedListener(told, partial(self._listener_failed, state))
         return None
 
-    def _listener_failed(self, state: LayerState, error: Exception) -> None:
+    def _listener_failed(self, state: LayerState, error: BaseException) -> None:
         if state.wrapper is not None:
             self._undo(state.wrapper)
-        self.fail(state, error)
+        self._end(state, error)
 
     # -- what observes in the background ---------------------------------------------------------
 
@@ -231,8 +234,10 @@ class Observers:
             try:
                 if state.wrapper is not None:
                     state.wrapper.abandon()
-            except Exception:  # the child is the script's, and what fails here is ours
-                pass
+            except Exception as error:
+                # The child is the script's, and what fails here is ours.
+                if is_scripts(error):
+                    raise
         self.active = []
         self.close()
 
@@ -281,6 +286,17 @@ class Observers:
         self.stop()
         self.active = []
 
+    def disarm(self, error: BaseException) -> None:
+        """End everything in the midst of the run, and say why."""
+        self.discard()
+        self.close()
+        reason = f"{_cause(error)}: {told(error)}"
+        self.note("disarmed", f"stopped by {reason}")
+        for state in self.layers.values():
+            if state.wrapper is not None and state.status not in WITH_DATA:
+                state.end("failed", f"before this layer's turn came, all ended by {reason}")
+        self.write_layers()
+
     def finish(self) -> None:
         """Let every wrapper write the files that span all slices, and record the layers' rows."""
         self.watch(on=False)
@@ -298,8 +314,11 @@ class Observers:
         """Undo whatever the wrappers hold outside slices; the script's regions are let go, too."""
         userregions.switch_off()
         for wrapper in self._wrappers:
-            with contextlib.suppress(Exception):
+            try:
                 wrapper.close()
+            except Exception as error:
+                if is_scripts(error):
+                    raise
 
     def write_layers(self) -> None:
         """Write the tables `layers` and `artifacts` as they stand now."""
@@ -316,9 +335,18 @@ class Observers:
         ]
         self.writer.replace("artifacts", artifacts)
 
-    def fail(self, state: LayerState, error: Exception) -> None:
-        """End a layer whose wrapper raised, with a note of what and where."""
-        state.end("failed", told(error))
+    def fail(self, state: LayerState, error: BaseException) -> None:
+        """End a layer whose wrapper raised, with a note of what and where.
+
+        What is the script's own is raised again.
+        """
+        if is_scripts(error):
+            raise error
+        self._end(state, error)
+
+    def _end(self, state: LayerState, error: BaseException) -> None:
+        is_own = is_scripts(error)
+        state.end("failed", f"{_cause(error)}: {told(error)}" if is_own else told(error))
         self.note("layer-failed", f"the layer {state.name} failed: {state.reason}", state.name)
 
     def note(self, slug: str, text: str, layer: str | None = None) -> None:
@@ -345,3 +373,10 @@ class Observers:
     def _keep(self, state: LayerState, artifacts: list[Artifact]) -> None:
         for artifact in artifacts:
             state.artifacts[artifact.path] = artifact
+
+
+def _cause(error: BaseException) -> str:
+    """What an error that ended something is, for the reader."""
+    if is_scripts(error):
+        return "an interruption of the script's that came in profstack's own work"
+    return "a defect of profstack"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from _thread import get_ident
 from typing import Any, Protocol
 
+from profstack.interrupts import is_scripts
 from profstack.regions import RANGE_PREFIX
 
 REGION_PREFIX = RANGE_PREFIX + "region "
@@ -74,7 +75,9 @@ class Outlet:
             try:
                 range_ = state.torch._C._profiler._RecordFunctionFast(REGION_PREFIX + stay.path)
                 range_.__enter__()
-            except Exception:
+            except Exception as error:
+                if is_scripts(error):
+                    raise
                 # A range is missing then; the script's own work goes on.
                 range_ = None
         listener = state.told()
@@ -88,5 +91,7 @@ class Outlet:
         if range_ is not None:
             try:
                 range_.__exit__(None, None, None)
-            except Exception:
-                pass  # the profiler it belonged to has gone
+            except Exception as error:
+                # The profiler it belonged to has gone.
+                if is_scripts(error):
+                    raise

@@ -20,6 +20,8 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
+from profstack.interrupts import is_scripts
+
 RANGE_PREFIX = "profstack::"
 MODULE_PREFIX = RANGE_PREFIX + "module "
 BACKWARD_RANGE = RANGE_PREFIX + "backward"
@@ -191,7 +193,9 @@ def parameter_count(module: Any) -> int | None:
             if any(map(is_lazy, parameters)):
                 return None
             return int(sum(parameter.numel() for parameter in parameters))
-    except Exception:
+    except Exception as error:
+        if is_scripts(error):
+            raise
         # Uninitialised (lazy) parameters have no number of elements.
         return None
 

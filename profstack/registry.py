@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from profstack.environment import under_nsys
 from profstack.errors import UsageError
+from profstack.interrupts import is_scripts
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -99,6 +100,8 @@ def _third_party(entry: EntryPoint) -> tuple[type[Wrapper] | None, str]:
     try:
         return _imported(entry.value, entry.name), ""
     except Exception as error:
+        if is_scripts(error):
+            raise
         # Somebody else's import may fail in any way; the run goes on without that layer.
         return None, f"{where}: {type(error).__name__}: {error}"
 

@@ -7,7 +7,6 @@ of the run stand in a file that the parent wrote into the recording's folder.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 from profstack import registry
 from profstack.engine import Engine
+from profstack.interrupts import is_scripts
 from profstack.observers import Observers
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
@@ -59,9 +59,13 @@ def layer_plans(layers: list[str]) -> list[LayerPlan]:
 def _modes(layers: list[str]) -> Iterator[tuple[str, type[Wrapper], Mode]]:
     """Every mode of the layers; none of one whose package is broken, which `Observers` tells."""
     for layer in layers:
-        with contextlib.suppress(Exception):
+        try:
             kind = registry.load(layer)
-            yield from ((layer, kind, mode) for mode in kind.modes)
+        except Exception as error:
+            if is_scripts(error):
+                raise
+            continue
+        yield from ((layer, kind, mode) for mode in kind.modes)
 
 
 def shared_modes(layers: list[str], mode: str = "shared") -> tuple[tuple[str, str], ...]:
@@ -113,7 +117,12 @@ def start_engine(
     )
     writer.facts({"environment": torch_facts(torch)})
     engine.tools.update(tools)
-    engine.begin(whole=shared_modes(layers, "whole") if options["whole"] else ())
+    try:
+        engine.begin(whole=shared_modes(layers, "whole") if options["whole"] else ())
+    except BaseException:
+        # Nobody will end it.
+        engine.abandon()
+        raise
     _arrange_the_end(engine)
     return engine
 

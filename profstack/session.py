@@ -19,6 +19,7 @@ from profstack import child, registry
 from profstack.errors import ProfstackError, RecordingError, UsageError
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
+from profstack.interrupts import is_scripts
 from profstack.passthrough import strip_frame
 from profstack.slices import Targets
 
@@ -110,6 +111,8 @@ class Session:
         except ProfstackError:
             raise
         except Exception as problem:
+            if is_scripts(problem):
+                raise
             # A defect of ours: the program goes on unmeasured.
             self._fail(problem)
             return None
@@ -135,6 +138,8 @@ class Session:
                 self._marks.close(failed=kind is not None)
                 self._recording = self._own.finish(kind, self._output is not None)
         except Exception as problem:
+            if is_scripts(problem):
+                raise
             # The program has done its work: that its figures are lost must not end it.
             self._fail(problem)
         finally:

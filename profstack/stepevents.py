@@ -13,6 +13,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from profstack.interrupts import is_scripts
 from profstack.regions import Named
 from profstack.steps import Found, StepFinder
 
@@ -50,8 +51,8 @@ class Keeper(Protocol):
     def total_steps(self) -> int:
         """Steps so far, under all rules."""
 
-    def disarm(self, error: Exception) -> None:
-        """An error of our own: end everything, quietly."""
+    def disarm(self, error: BaseException) -> None:
+        """An error came up in our own work: end everything, quietly."""
 
 
 class StepEvents:
@@ -232,10 +233,9 @@ class StepEvents:
                 return
             try:
                 self._boundary()
-            except StopRun:
-                raise
-            except Exception as error:
-                self.keeper.disarm(error)
+            except BaseException as error:
+                if self._is_for_script(error):
+                    raise
         elif not self._foreign():
             self._leave(optimizer)
             # One inside another is part of its step. Starts are not told of in every slice.
@@ -340,7 +340,17 @@ class StepEvents:
     def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
         try:
             action(*arguments)
-        except StopRun:
-            raise
-        except Exception as error:
-            self.keeper.disarm(error)
+        except BaseException as error:
+            if self._is_for_script(error):
+                raise
+
+    def _is_for_script(self, error: BaseException) -> bool:
+        """Whether the script gets the error; whatever was not raised on purpose ends the rest.
+
+        A signal's handler may have raised in the midst of a switch: nobody knows what stands.
+        """
+        if isinstance(error, StopRun):
+            return True
+        scripts = is_scripts(error)
+        self.keeper.disarm(error)
+        return scripts

@@ -14,6 +14,7 @@ import sys
 import time
 
 from profstack.environment import rss_bytes, rss_in, rss_text
+from profstack.interrupts import is_scripts
 from profstack.samples import Samples, Stacks
 
 # As typing's own, which is not to be imported here; type checkers know the name.
@@ -155,8 +156,10 @@ class Sampler:
         try:
             _thread.start_new_thread(self._run, ())
         except RuntimeError as error:
-            # As many threads as this process may have, or an interpreter about to end.
             self._alive = False
+            if is_scripts(error):
+                raise
+            # As many threads as this process may have, or an interpreter about to end.
             self.failure = str(error)
 
     def _poke(self) -> None:
@@ -181,7 +184,9 @@ class Sampler:
         while hasattr(os, "sched_getaffinity") and self._native and _perf_counter() < gone:
             try:
                 os.sched_getaffinity(self._native)
-            except OSError:
+            except OSError as error:
+                if is_scripts(error):
+                    raise
                 break
             time.sleep(0)
 

@@ -19,7 +19,7 @@ WRAPPERS = CHECKOUT / "wrappers"
 
 # Names ending in a dot stand for every module of that package.
 ORDER = (
-    "errors units tabletypes recordedtables schema privacy",
+    "interrupts errors units tabletypes recordedtables schema privacy",
     "wrapper registry environment",
     (
         "steps slices regions passthrough collector watch samples evaluation quickstep "

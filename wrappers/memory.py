@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from profstack import mprofile
+from profstack.interrupts import is_scripts
 from profstack.memoryreadings import Reading
 from profstack.memoryrows import line_figures, line_records, timeline, truncations
 from profstack.memorytrace import COMPILES, OTHER_TRACER, MemoryTracer
@@ -151,6 +152,8 @@ class MemoryWrapper(Wrapper):
         try:
             artifacts.append(self._listing(context, mprofile.listing(figures)))
         except Exception as error:
+            if is_scripts(error):
+                raise
             # The figures are there without it.
             text = f"memory_profiler could not write its listing: {type(error).__name__}: {error}"
             notes.append(("no-listing", text))
@@ -213,6 +216,8 @@ class MemoryWrapper(Wrapper):
         try:
             yield
         except Exception as error:
+            if is_scripts(error):
+                raise
             text = f"no history of the device's memory: {type(error).__name__}: {error}"
             self._problems.append(("no-snapshot", text))
 

@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+from profstack.interrupts import is_scripts
 from profstack.nvtxranges import INJECTION, KINDS, Domain, Emitter, Range, less_the_clock
 from profstack.wrapper import (
     TOLD,
@@ -160,6 +161,8 @@ class NvtxWrapper(Wrapper):
         try:
             call()
         except Exception as error:
+            if is_scripts(error):
+                raise
             # The ranges do not need it.
             self._notes.append(
                 ("cuda-profiler", f"cudaProfiler{call.__name__.capitalize()}: {error}")

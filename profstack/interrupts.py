@@ -1,0 +1,70 @@
+"""Errors that are the script's own although they came up in profstack's code.
+
+The interpreter runs the handler of a signal between any two instructions, also between two of
+profstack's. What it raises (a time limit's error, say) is meant for the script, which gets it.
+
+Used from the script's first line on: nothing may be imported here that a bare interpreter has not
+loaded.
+"""
+
+import sys
+
+# As typing's own, which is not to be imported here; type checkers know the name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+    from typing import Any
+
+_VARARGS = 0x04
+
+
+def is_scripts(error: "BaseException") -> bool:
+    """Whether the script is to get an error that was caught in profstack's code.
+
+    That is what ends programs (Ctrl-C, `sys.exit`), and what the handler of a signal has raised:
+    its traceback begins with the handler from here on, as if nothing of profstack's had been
+    around it. To be followed by a bare `raise`.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        if _handles_signal(trace.tb_frame):
+            error.__traceback__ = trace
+            return True
+        trace = trace.tb_next
+    return not isinstance(error, Exception)
+
+
+def _handles_signal(frame: "FrameType") -> bool:
+    """Whether the interpreter called it for a signal.
+
+    It is given a number and the very frame that it was called from. A handler that has thrown these
+    away is known as long as it is installed.
+    """
+    interrupted, code = frame.f_back, frame.f_code
+    if interrupted is None:
+        return False
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    held = [frame.f_locals.get(name) for name in names]
+    if code.co_flags & _VARARGS:
+        rest = frame.f_locals.get(code.co_varnames[len(names)])
+        held.extend(rest if isinstance(rest, tuple) else ())
+    given = any(
+        held[at] is interrupted and isinstance(held[at - 1], int) for at in range(1, len(held))
+    )
+    return given or code in _installed()
+
+
+def _installed() -> "list[CodeType]":
+    """The code of all handlers that are functions, methods, or objects that can be called."""
+    # The script has loaded it if it has handlers.
+    signals: Any = sys.modules.get("_signal")
+    if signals is None:
+        return []
+    handlers = [signals.getsignal(number) for number in signals.valid_signals()]
+    called = [each if hasattr(each, "__code__") else _called(each) for each in handlers]
+    return [each.__code__ for each in called if hasattr(each, "__code__")]
+
+
+def _called(handler: "Any") -> "Any":
+    """The function that a call of anything else runs."""
+    return getattr(handler, "func", None) or type(handler).__call__
