@@ -11,6 +11,10 @@ BIN := $(VENV)/bin
 # What an installation depends on; sources are seen through the editable install.
 DECLARED := setup.cfg pyproject.toml constraints.txt
 
+# What tests compare with, beside the environment: without its dependencies, so that pip leaves
+# torch alone, and where no other import finds it.
+BESIDE := $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)
+
 .PHONY: demo test clean
 
 demo: $(VENV)/.demo-installed
@@ -33,6 +37,7 @@ $(VENV)/.demo-installed: $(DECLARED) | $(BIN)/python
 
 $(VENV)/.test-installed: $(DECLARED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,examples,test]'
+	$(BESIDE)/torchvision torchvision pillow
 	touch $@
 
 clean:

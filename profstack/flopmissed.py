@@ -23,6 +23,8 @@ _NO_PRODUCT = re.compile(
     r"upsample|interp|thnn_fused|convert|reorder|flatten|check_errors|lu_unpack|dropout_state|mask"
     r"|vector_norm|powsum|fftfreq|fftshift|linalg_(?:diagonal|cross)|slice_inverse"
 )
+# Of torchvision's own operators, those that interpolate, pool or choose.
+_VISION = re.compile(r"torchvision::_?(?:ps_)?q?(?:nms|roi_align|roi_pool)(?:_backward)?$")
 # Markers, communication, and what only asks.
 _NO_WORK = frozenset(("prim", "prims", "profiler", "c10d", "_c10d_functional", "symm_mem"))
 
@@ -54,6 +56,8 @@ def is_missed(operator_name: str) -> bool:
     namespace, _, name = operator_name.partition("::")
     if namespace in _NO_WORK or not name:
         return bool(not name)
+    if _VISION.match(operator_name):
+        return False
     if namespace != "aten":
         return not _is_elementwise(namespace, name)
     name = name.strip("_")

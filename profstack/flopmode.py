@@ -46,11 +46,14 @@ class Count(Owners):
     """Counts operators: how often, and what FlopCounterMode's formulas say of them.
 
     `gave_way` says why counting ended before its time: what was counted is not the whole then.
+    On tensors of the device `meta` nothing is computed, so that nothing is counted there, unless
+    `on_meta`: what the work would be is wanted then.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, *, on_meta: bool = False) -> None:
         super().__init__(torch)
         self.torch = torch
+        self._on_meta = on_meta
         self.counter = flop_counter(torch)
         self._parents = self.counter.mod_tracker = _Parents()
         self.on = False
@@ -165,7 +168,9 @@ class Count(Owners):
             if tensor.is_nested or tensor.layout not in (torch.strided, torch._mkldnn):
                 return "the shapes of sparse and nested tensors do not tell the work"
             plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-            if tensor.is_meta or (not plain and hasattr(tensor, "fake_mode")):
+            if (tensor.is_meta and not self._on_meta) or (
+                not plain and hasattr(tensor, "fake_mode")
+            ):
                 return "nothing is computed: its tensors have no data"
         return None
 

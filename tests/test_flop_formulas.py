@@ -308,6 +308,9 @@ def test_unknown_operators_are_missed_and_elementwise_ones_are_not() -> None:
     counted = count(lambda: (mystery(X), X + X))
     assert counted.operators == {"profstack_test::mystery": None}
     assert is_missed("no::such")
+    assert is_missed("torchvision::deform_conv2d")
+    assert not is_missed("torchvision::roi_align")
+    assert not is_missed("torchvision::_ps_roi_pool_backward")
     assert not is_missed("aten::_thnn_fused_lstm_cell")
     assert not is_missed("c10d::allreduce_")
     assert is_missed("aten::matmul")
