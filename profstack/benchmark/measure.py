@@ -41,8 +41,10 @@ class Policy:
     round each block). `warmup` and `repeat` are fixed counts of samples; None leaves them to the
     data: warm-up ends when its end is seen in the times, and sampling when the 95 % interval of
     the median reaches no further than `target` (a fraction) from it, with `min_samples` at the
-    least: of a hundred one is beyond the 99th percentile. `max_warmup_s` and `max_s` bound both in
-    seconds, a fixed count is the user's own word. `collect` leaves the garbage collector on.
+    least (of a hundred one is beyond the 99th percentile) that take `min_s` seconds together: a
+    hundred short calls are over before the machine's clock has changed once. `max_warmup_s` and
+    `max_s` bound both in seconds, a fixed count is the user's own word. `collect` leaves the
+    garbage collector on.
     """
 
     mode: str = SYNCHRONISED
@@ -51,6 +53,7 @@ class Policy:
     target: float = 0.01
     min_samples: int = 100
     max_samples: int = 20_000
+    min_s: float = 0.5
     max_warmup_s: float = 10.0
     max_s: float = 10.0
     collect: bool = False
@@ -76,6 +79,12 @@ class Samples:
     device_s: list[float | None] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     block_s: list[float] = field(default_factory=list)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds that all samples took, waiting for the device included."""
+        each = zip(self.blocks, self.block_s, strict=True)
+        return self.calls * sum(samples * seconds for samples, seconds in each)
 
     def extend(self, more: Samples) -> None:
         """Add a later block of the same series."""
@@ -266,7 +275,7 @@ def _sample(
             ended = _why_enough(taken, policy)
             if ended is not None:
                 return ended
-            wanted = math.ceil(wanted * _GROWTH)
+            wanted = min(math.ceil(wanted * _GROWTH), policy.max_samples)
         if policy.repeat is None and clock.now() - began > policy.max_s:
             return "time"
 
@@ -275,6 +284,10 @@ def _why_enough(taken: Samples, policy: Policy) -> str | None:
     """What ends the sampling, None where it goes on."""
     if policy.repeat is not None:
         return "repeat"
+    if len(taken.host_s) >= policy.max_samples:
+        return "samples"
+    if taken.total_s < policy.min_s:
+        return None
     series, _ = taken.series(policy.mode)
     interval = median_interval(series)
     middle = float(median(series))
@@ -282,7 +295,7 @@ def _why_enough(taken: Samples, policy: Policy) -> str | None:
         policy.target * middle
     ):
         return "interval"
-    return "samples" if len(taken.host_s) >= policy.max_samples else None
+    return None
 
 
 def _within(samples: int, sample_s: float, seconds: float) -> int:

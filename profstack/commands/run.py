@@ -7,7 +7,6 @@ passes signals on, shows progress, and builds the page from what the child recor
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import sys
@@ -18,7 +17,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from profstack import launch, progress, registry, rerun, target
+from profstack import launch, progress, rerun, target
+from profstack.commands._options import chosen_layers, count, iso, number
 from profstack.commands._parser import CommandParser
 from profstack.errors import ProfstackError, UsageError
 from profstack.recording import (
@@ -53,13 +53,13 @@ def parser() -> argparse.ArgumentParser:
     add("--layers", metavar="A,B", help="only these layers (see 'profstack doctor')")
     add("--skip", metavar="A,B", help="all layers but these")
     add("--step-by", choices=(*RULES, "none"), help="what ends a step (default: found out)")
-    add("--max-steps", type=_count, metavar="N", help="end the script after N steps")
-    add("--max-seconds", type=_number, metavar="S", help="end it at the first step after S s")
+    add("--max-steps", type=count, metavar="N", help="end the script after N steps")
+    add("--max-seconds", type=number, metavar="S", help="end it at the first step after S s")
     add("--startup", choices=("cprofile",), help="profile the start-up exactly")
     add("--rerun", action="store_true", help="fill empty layers by running the script again")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all")
     for field in fields(Targets):
-        kind = _count if field.type in ("int", int) else _number
+        kind = count if field.type in ("int", int) else number
         flag = "--" + field.name.replace("_", "-")
         add(flag, type=kind, default=field.default, metavar="X", help=argparse.SUPPRESS)
     return result
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
     wanted = target.parse(words)
     if os.environ.get("PROFSTACK") == "0":
         return launch.passed_through(wanted.arguments)
-    layers, left_out = _layers(options)
+    layers, left_out = chosen_layers(options.layers, options.skip)
     rank = _rank()
     recorded = _ranks(options.ranks)
     if rank is not None and recorded is not None and rank not in recorded:
@@ -128,8 +128,8 @@ class _Run:
                 self._page_thread.join()
         facts = {
             "id": str(uuid.uuid4()),
-            "started_at": _iso(started),
-            "finished_at": _iso(time.time()),
+            "started_at": iso(started),
+            "finished_at": iso(time.time()),
             "duration_s": time.perf_counter() - begun,
             "exit_code": code if code >= 0 else None,
             "signal": -code if code < 0 else None,
@@ -171,7 +171,7 @@ class _Run:
         self._child_options = content
         (self.folder / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
         self._environment = self._facts()
-        self._write_run({"started_at": _iso(time.time())})
+        self._write_run({"started_at": iso(time.time())})
         profile = (whole or options.startup == "cprofile") and "cprofile" in self.layers
         words = {"profile": profile, "watch": "watch" in self.layers}
         return [word for word, wanted in words.items() if wanted]
@@ -268,26 +268,6 @@ class _Run:
             )
 
 
-def _layers(options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
-    """The layers asked for, and those left out with why; an unknown name raises UsageError."""
-    known = registry.layer_names()
-    chosen = options.layers.split(",") if options.layers else list(known)
-    skipped = options.skip.split(",") if options.skip else []
-    for name in (*chosen, *skipped):
-        if name not in known:
-            raise UsageError(f"no layer '{name}'", next_step=f"the layers are {', '.join(known)}")
-    layers = [name for name in known if name in chosen and name not in skipped]
-    if not layers:
-        raise UsageError("no layer is left", next_step=f"the layers are {', '.join(known)}")
-    layers, left_out = registry.beside_nsys(layers)
-    if not layers:
-        raise UsageError(
-            f"under Nsight Systems there is no layer {' or '.join(left_out)}",
-            next_step=f"the layers are {', '.join(registry.BESIDE_NSYS)} there",
-        )
-    return layers, left_out
-
-
 def _rank() -> int | None:
     for name in ("RANK", "SLURM_PROCID"):
         value = _int_variable(name)
@@ -320,29 +300,3 @@ def _ranks(ranks: str) -> set[int] | None:
 def _int_variable(name: str) -> int | None:
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None
-
-
-def _iso(seconds: float) -> str:
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return moment.isoformat(timespec="milliseconds")
-
-
-def _count(text: str) -> int:
-    value: int = _read(int, text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _number(text: str) -> float:
-    value: float = _read(float, text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _read(kind: type[Any], text: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no number") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profstack import __version__
+from profstack.benchfolder import FACT
 from profstack.merge.benchmark import Clean, benchmark, clean_steps
 from profstack.merge.disagreements import disagreements
 from profstack.merge.flops import (
@@ -74,7 +75,7 @@ def build_report(folder: Path) -> dict[str, Any]:
         "environment": {"python": None, "torch": None, **environment},
         "step": _step(recorded, clean),
         "slices": _slices(recorded),
-        "benchmark": _with_items(benchmark(recorded, clean), tables["modules"]),
+        "benchmark": _benchmark(recorded, clean, environment, tables["modules"]),
         "probe_effect": effects,
         "layers": layers,
         "verdict": None,
@@ -115,6 +116,9 @@ def _mixed(selections: dict[str, Selection | None]) -> list[dict[str, str]]:
 
 
 def _status(recorded: Recorded, run: dict[str, Any]) -> str:
+    bench = recorded.facts.get(FACT)
+    if bench is not None:
+        return _bench_status(recorded, run, bench)
     if not len(recorded.frames["steps"]):
         return "failed"
     ended = "recording_ended" in recorded.facts
@@ -122,6 +126,17 @@ def _status(recorded: Recorded, run: dict[str, Any]) -> str:
     clean_exit = run.get("run", {}).get("exit_code") is not None or run.get("in_process", False)
     cut_short = "uncaught" in recorded.facts
     return "complete" if ended and clean_exit and not cut_short else "partial"
+
+
+def _bench_status(recorded: Recorded, run: dict[str, Any], bench: dict[str, Any]) -> str:
+    """Of a benchmark: whether it measured, and whether all that was asked for came to its end."""
+    if bench["figures"] is None:
+        return "failed"
+    code = run.get("run", {}).get("exit_code")
+    ended = code == 0 or run.get("in_process", False)
+    layers_ended = "recording_ended" in recorded.facts or not len(recorded.frames["steps"])
+    cut_short = bench["problems"] or bench["figures"].get("part_problems")
+    return "complete" if ended and layers_ended and not cut_short else "partial"
 
 
 def _step(recorded: Recorded, clean: Clean) -> dict[str, Any]:
@@ -154,8 +169,20 @@ def _slices(recorded: Recorded) -> list[dict[str, Any]]:
     return rows
 
 
-def _with_items(figures: dict[str, Any], modules: list[dict[str, Any]]) -> dict[str, Any]:
-    """Items per second stand only where one call of one model takes in a step's whole batch."""
+def _benchmark(
+    recorded: Recorded,
+    clean: Clean,
+    environment: dict[str, Any],
+    modules: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """The clean figures.
+
+    A run's items per second stand only where one call of one model takes in a step's whole batch;
+    of a benchmark the batch size is read from the inputs of the very call, or stated.
+    """
+    figures = benchmark(recorded, clean, environment)
+    if clean.bench is not None:
+        return figures
     calls = [
         row["calls"]
         for row in modules

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from profstack.benchfolder import FACT
+from profstack.benchmark import doubts
+from profstack.benchmark.conditions import GC_ON
+from profstack.benchmark.figures import by_shape
 from profstack.benchmark.statistics import (
     Ratio,
     Summary,
@@ -15,12 +19,13 @@ from profstack.benchmark.statistics import (
     ratio_interval,
     summarize,
 )
+from profstack.benchmark.subject import READ
 from profstack.benchmark.warmup import detect
 from profstack.merge.recorded import Recorded, Selection, nullable
 
 # A change left behind by an observer is worth a warning from this size on.
 LASTING = 0.02
-FEW_STEPS = 10
+FEW_STEPS = doubts.FEW_STEPS
 
 
 @dataclass
@@ -33,10 +38,22 @@ class Clean:
     warnings: list[dict[str, str]]
     # The first step that is warm.
     warm_from: int = 0
+    # What `profstack bench` measured before any layer, if this is its recording.
+    bench: Mapping[str, Any] | None = None
 
     @property
     def median_s(self) -> float | None:
-        """Median host time of a clean step; None when there is none."""
+        """Median time of a clean step, the headline; None when there is none.
+
+        A benchmark has its own, of all its samples.
+        """
+        if self.bench is not None and self.bench["figures"] is not None:
+            return float(self.bench["figures"]["median_s"])
+        return self.session_median_s
+
+    @property
+    def session_median_s(self) -> float | None:
+        """Median host time of the clean steps between the layers' slices."""
         return float(self.steps["wall_s"].median()) if len(self.steps) else None
 
 
@@ -66,7 +83,11 @@ def clean_steps(recorded: Recorded) -> Clean:
     if not warm.settled:
         warnings.append({"slug": "warmup-unsettled", "text": warm.reason})
     clean, lasting = _before_the_change(recorded, clean)
-    return Clean(clean, warm.steps, warm.settled, warnings + lasting, first + warm.steps)
+    bench = recorded.facts.get(FACT)
+    if bench is not None and not len(steps):
+        # No layer was recorded: there is nothing that could be wrong with their steps.
+        warnings, lasting = [], []
+    return Clean(clean, warm.steps, warm.settled, warnings + lasting, first + warm.steps, bench)
 
 
 def _has(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
@@ -194,21 +215,33 @@ def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]
     return None if beside else "there was no clean step to compare with"
 
 
-# The figures of the report's `benchmark`; those that later commands fill are null or empty here.
+# The figures of the report's `benchmark`; those that only `profstack bench` has are null of a run.
 FIGURES = (
     "mode clock n samples_s counted_steps warmup_steps first_step_s first_step_layer median_s "
     "iqr_s mean_s std_s min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s host_median_s "
-    "device_median_s autocorrelation drift steps_per_s items_per_s between_process"
+    "device_median_s autocorrelation drift outliers steps_per_s items_per_s between_process target "
+    "initialisation_s warmup_s warmup_reason stopped_by calls_per_sample garbage batch_size "
+    "batch_size_is gradients training modes_note synchronised_median_s synchronised_ci95_low_s "
+    "synchronised_ci95_high_s pipelined_median_s pipelined_ci95_low_s pipelined_ci95_high_s "
+    "device_state"
 )
-LISTS = "mistakes ablation throughput warnings"
+LISTS = "by_shape mistakes ablation throughput throughput_limits compare warnings"
+# What the report has under other names, or in words, of the figures of `profstack bench`.
+_INNER = ("part_problems", "warmup_settled", "target_interval", "training_layers")
 
 
-def benchmark(recorded: Recorded, clean: Clean) -> dict[str, Any]:
+def benchmark(
+    recorded: Recorded, clean: Clean, environment: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The part `benchmark` of the report; every figure null with a warning where none is."""
-    steps = clean.steps
     result: dict[str, Any] = dict.fromkeys(FIGURES.split())
     result.update((name, []) for name in LISTS.split())
-    result.update(mode="pipelined", clock="host", n=len(steps), samples_s=[], counted_steps=[])
+    if clean.bench is not None:
+        return _of_bench(result, recorded, clean, environment or {})
+    steps = clean.steps
+    mode = "synchronised" if recorded.facts.get("synchronised") else "pipelined"
+    result.update(mode=mode, clock="host", n=len(steps), samples_s=[], counted_steps=[])
+    result["garbage"] = GC_ON
     first = recorded.steps["wall_s"].iloc[:1]
     result["first_step_s"] = nullable(first.iloc[0]) if len(first) else None
     result["first_step_layer"] = _layer_of_first(recorded)
@@ -222,8 +255,47 @@ def benchmark(recorded: Recorded, clean: Clean) -> dict[str, Any]:
         return result
     summary = summarize(steps["wall_s"].tolist())
     result.update(_figures(recorded, steps, summary), warmup_steps=clean.warmup_steps)
-    result["warnings"] += _doubts(summary)
+    result.update(
+        {
+            f"{mode}_median_s": summary.median,
+            f"{mode}_ci95_low_s": summary.ci95_low,
+            f"{mode}_ci95_high_s": summary.ci95_high,
+            "by_shape": _by_shape(recorded, steps),
+        }
+    )
+    result["warnings"] += doubts.of_run(result, environment or {})
     return result
+
+
+def _of_bench(
+    result: dict[str, Any], recorded: Recorded, clean: Clean, environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What `profstack bench` measured before any layer, and what speaks against it."""
+    fact: Mapping[str, Any] = clean.bench or {}
+    problems = [
+        f"process {problem['process'] + 1}: {problem['text']}" for problem in fact["problems"]
+    ]
+    figures = fact["figures"]
+    if figures is None:
+        result.update(n=0, samples_s=[], counted_steps=[])
+        result["warnings"] += problems or ["nothing was measured"]
+        return result
+    result.update({key: value for key, value in figures.items() if key not in _INNER})
+    # The samples are no steps of the recording: its steps are those of the layers, after them.
+    result["counted_steps"] = []
+    result["warnings"] += [
+        *problems,
+        *figures.get("part_problems", []),
+        *doubts.of_bench(figures, environment),
+        *doubts.of_layers(figures["median_s"], clean.session_median_s),
+    ]
+    return result
+
+
+def _by_shape(recorded: Recorded, steps: pd.DataFrame) -> list[dict[str, Any]]:
+    """Clean step times by the shape of the step's first input, which short steps do not tell."""
+    shaped = steps[steps["shape"].notna()]
+    return by_shape({str(shape): of["wall_s"].tolist() for shape, of in shaped.groupby("shape")})
 
 
 def _layer_of_first(recorded: Recorded) -> str | None:
@@ -266,24 +338,12 @@ def _figures(recorded: Recorded, steps: pd.DataFrame, summary: Summary) -> dict[
         "ci95_high_s": summary.ci95_high,
         "autocorrelation": summary.autocorrelation,
         "drift": summary.drift,
+        "outliers": summary.outliers,
+        "batch_size": int(batch) if batch else None,
+        "batch_size_is": READ if batch else None,
         "cpu_median_s": _cpu_median_s(recorded, steps),
         "host_median_s": summary.median,
         "device_median_s": nullable(steps["device_s"].median()),
         "steps_per_s": 1.0 / summary.median if summary.median else None,
         "items_per_s": batch / summary.median if batch and summary.median else None,
     }
-
-
-def _doubts(summary: Summary) -> list[str]:
-    """Why the figures may not be trusted as they stand."""
-    doubts = []
-    if summary.n < FEW_STEPS:
-        doubts.append(
-            f"only {summary.n} clean steps: the median is rough; let the script run more steps"
-        )
-    if summary.drift is not None and abs(summary.drift) > 0.05:
-        doubts.append(
-            f"the clean step time drifted by {summary.drift:+.1%} over the run: the machine or "
-            "the work changed"
-        )
-    return doubts

@@ -1,0 +1,182 @@
+"""One process of `profstack bench`: loads the target, measures it cleanly, then the rest.
+
+It is started by the command with the recording's folder, in which its options lie, and leaves its
+figures there after every part: a later part that is killed takes none of them with it. The first
+process also records the layers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import profstack
+from profstack.benchfolder import LAYERS, OPTIONS, result_path
+from profstack.benchlayers import record_layers
+from profstack.benchmark.benchrun import Asked, BenchRun
+from profstack.benchmark.clock import Clock
+from profstack.benchmark.loading import Loaded, load, split_spec
+from profstack.benchmark.subject import Request
+from profstack.errors import ProfstackError
+from profstack.runner import device_facts, torch_facts
+from profstack.units import format_seconds
+
+_OWN = os.path.dirname(os.path.abspath(profstack.__file__)) + os.sep
+
+# Exit codes: of an error a user can mend, of the target's own error, and of Ctrl-C.
+USAGE, RAISED, INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: list[str]) -> int:
+    """Measure as the options in the folder say; returns the exit code.
+
+    `arguments` are the recording's folder and the number of this process.
+    """
+    folder, process = Path(arguments[0]).resolve(), int(arguments[1])
+    options = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+    if options["json"]:
+        # Standard output is the command's answer: what the target prints must not be in it.
+        sys.stdout.flush()
+        os.dup2(2, 1)
+    return _Child(folder, process, options).run()
+
+
+class _Child:
+    """One process's work, from the target to its last part."""
+
+    def __init__(self, folder: Path, process: int, options: dict[str, Any]) -> None:
+        self.folder = folder
+        self.process = process
+        self.options = options
+        self.request = Request(**options["request"])
+        self.kept: dict[str, Any] = {"figures": None, "environment": {}, "error": None}
+
+    def run(self) -> int:
+        """Everything; an error of the target is shown as its own, and what there is stays."""
+        sys.argv = [split_spec(self.request.spec)[0]]
+        try:
+            self._measure()
+        except KeyboardInterrupt:
+            self._keep_error("KeyboardInterrupt")
+            return INTERRUPTED
+        except ProfstackError as error:
+            sys.stderr.write(f"profstack: {' '.join(str(error).split())}\n")
+            self._keep_error(str(error))
+            return USAGE
+        except SystemExit as stop:
+            sys.stderr.write(f"profstack: {self.request.spec} ended its process itself\n")
+            self._keep_error(f"SystemExit({stop.code!r})")
+            return stop.code if isinstance(stop.code, int) and stop.code else RAISED
+        except BaseException as error:
+            self._keep_error(f"{type(error).__name__}: {error}")
+            _show(error)
+            return RAISED
+        return 0
+
+    def _measure(self) -> None:
+        import torch
+
+        opened: list[float | None] = []
+        clock = Clock()
+        wants_device = not (self.request.device or "").startswith("cpu")
+        initialise = (lambda: opened.append(clock.initialise())) if wants_device else None
+        loaded = load(self.request, initialise)
+        clock = _clock_for(loaded, clock)
+        self.kept["environment"] = _facts(torch, clock)
+        self._tell(_described(loaded))
+        run = BenchRun(
+            loaded.subject,
+            Asked(**{**self.options["asked"], "process": self.process}),
+            clock,
+            first_s=loaded.first_s,
+            keep=self._keep,
+            tell=self._tell,
+        )
+        run.result["initialisation_s"] = opened[0] if opened and clock.has_device else None
+        run.result["import_s"], run.result["build_s"] = loaded.import_s, loaded.build_s
+        run.clean()
+        run.parts()
+        if self.process == 0 and self.options["layers"]:
+            self._record_layers(loaded)
+
+    def _record_layers(self, loaded: Loaded) -> None:
+        """All layers over the same callable; a defect in here costs the layers alone."""
+        names = self.options["layers"]
+        self._tell(f"layers {', '.join(names)} ...")
+        try:
+            name = loaded.subject.name
+            record_layers(loaded.subject, name, names, output=self.folder / LAYERS)
+        except Exception as error:
+            if _target_part(error.__traceback__) is not None:
+                raise
+            self.kept["layers_problem"] = f"{type(error).__name__}: {error}"
+            self._write()
+
+    def _keep(self, figures: dict[str, Any]) -> None:
+        self.kept["figures"] = figures
+        self._write()
+
+    def _keep_error(self, error: str) -> None:
+        self.kept["error"] = error
+        self._write()
+
+    def _write(self) -> None:
+        path = result_path(self.folder, self.process)
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(self.kept), encoding="utf-8")
+        os.replace(unfinished, path)
+
+    def _tell(self, text: str) -> None:
+        if self.options["quiet"]:
+            return
+        count = self.options["processes"]
+        which = f"process {self.process + 1} of {count}: " if count > 1 else ""
+        sys.stderr.write(f"profstack: {which}{text}\n")
+        sys.stderr.flush()
+
+
+def _clock_for(loaded: Loaded, clock: Clock) -> Clock:
+    """A clock without the device where the target uses none, although it was opened for it."""
+    if loaded.subject.model is None and loaded.first_s is None:
+        # Not called yet: it may still come to the device.
+        return clock
+    return clock if clock.was_used() else Clock(device=False)
+
+
+def _facts(torch: Any, clock: Clock) -> dict[str, Any]:
+    facts = {**torch_facts(torch), **device_facts(torch)}
+    return facts if clock.has_device else {**facts, "device": "cpu", "gpu": None}
+
+
+def _described(loaded: Loaded) -> str:
+    """What is measured, in one line."""
+    subject = loaded.subject
+    if subject.model is None:
+        return f"function {subject.name}, imported in {format_seconds(loaded.import_s)}"
+    mode = "training" if subject.training else "evaluation"
+    gradients = "on" if subject.gradients else "off"
+    batch = f", batch size {subject.batch_size}" if subject.batch_size is not None else ""
+    return f"model {subject.name} in {mode} mode, gradients {gradients}{batch}"
+
+
+def _show(error: BaseException) -> None:
+    """The traceback of the target's error, without the frames that called it."""
+    trace = _target_part(error.__traceback__)
+    # Without a frame of the target's the error is ours, and every frame is needed.
+    error.__traceback__ = trace if trace is not None else error.__traceback__
+    traceback.print_exception(type(error), error, error.__traceback__)
+
+
+def _target_part(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is neither ours nor the import system's."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not (file.startswith((_OWN, "<frozen importlib", "<string>")) or "importlib" in file):
+            return trace
+        trace = trace.tb_next
+    return None

@@ -1,0 +1,112 @@
+"""The folder of a benchmark's recording, in which its processes and the command meet.
+
+The command leaves the options there, each process its figures, the first one its layers; at the
+end all of it becomes one recording.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from profstack.benchmark.processes import between, join_compared
+from profstack.recording import DATABASE, Writer
+
+OPTIONS = "logs/bench.json"
+# The recording of the layers while it is made: a recording of its own.
+LAYERS = "logs/layers"
+FACT = "bench"
+_PAGES = ("report.html", "report.json")
+
+
+def result_path(folder: Path, process: int) -> Path:
+    """Where the figures of one process lie."""
+    return folder / "logs" / f"bench-{process}.json"
+
+
+def read_results(folder: Path, processes: int) -> list[dict[str, Any] | None]:
+    """What each process left; None for one that left nothing."""
+    return [_read(result_path(folder, number)) for number in range(processes)]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return result
+
+
+def joined(results: Sequence[Mapping[str, Any] | None], codes: Sequence[int]) -> dict[str, Any]:
+    """The figures of all processes as one fact of the recording.
+
+    The first process that gave any has the headline; `codes` are the exit codes.
+    """
+    figures = [result["figures"] if result else None for result in results]
+    first = next((one for one in figures if one and one.get("median_s") is not None), None)
+    fact: dict[str, Any] = {"figures": None, "problems": _problems(results, codes)}
+    if first is None:
+        return fact
+    fact["figures"] = joined_figures = dict(first)
+    if len(results) > 1:
+        medians = [one.get("median_s") if one else None for one in figures]
+        joined_figures["between_process"] = between(medians)
+        compared = [one["compare"] for one in figures if one and one.get("compare")]
+        if compared:
+            joined_figures["compare"] = join_compared(compared)
+    return fact
+
+
+def _problems(
+    results: Sequence[Mapping[str, Any] | None], codes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """What went wrong in which process, in words."""
+    problems = []
+    for number, (result, code) in enumerate(zip(results, codes, strict=False)):
+        error = result.get("error") if result else None
+        if code < 0:
+            error = f"it was ended by signal {-code}"
+        elif code and not error:
+            error = f"it ended with exit code {code}"
+        if error:
+            problems.append({"process": number, "text": error})
+        layers = result.get("layers_problem") if result else None
+        if layers:
+            problems.append({"process": number, "text": f"the layers failed: {layers}"})
+    return problems
+
+
+def take_layers(folder: Path) -> bool:
+    """Make the layers' recording part of the benchmark's own; false where there is none.
+
+    Also where its process was killed: what it had written by then is there.
+    """
+    made = folder / LAYERS
+    if not made.is_dir():
+        return False
+    for entry in made.iterdir():
+        if entry.name in _PAGES:
+            entry.unlink()
+        elif entry.name == "logs":
+            for log in entry.iterdir():
+                log.replace(folder / "logs" / log.name)
+        else:
+            entry.replace(folder / entry.name)
+    shutil.rmtree(made)
+    return (folder / DATABASE).is_file()
+
+
+def write_figures(folder: Path, fact: Mapping[str, Any], without_layers: Mapping[str, str]) -> None:
+    """Write the figures into the recording; `without_layers` says why each layer has no slice."""
+    writer = Writer(folder)
+    writer.facts({FACT: fact})
+    if without_layers:
+        rows = [
+            {"name": name, "status": "skipped", "reason": reason}
+            for name, reason in without_layers.items()
+        ]
+        writer.write({"layers": rows})
+    writer.close()

@@ -1,0 +1,207 @@
+"""Why a benchmark's figures may not be trusted as they stand, and what to do about each.
+
+Every doubt names the number it comes from, why that matters, and the next command to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from profstack.benchmark.devicestate import slowed_by
+from profstack.units import format_seconds
+
+FEW_STEPS = 10
+# One of a hundred samples lies beyond the 99th percentile.
+_ENOUGH = 100
+_DRIFT = 0.05
+# An effective number of samples below a third of theirs.
+_AUTOCORRELATION = 0.5
+# CPU time below this share of the wall time, or above one thread's worth, is worth a word.
+_LITTLE_CPU = 0.9
+_BUSY = 0.5
+_OUTLIERS = 0.05
+_LAYERS_APART = 0.05
+
+Figures = Mapping[str, Any]
+
+
+def of_bench(figures: Figures, environment: Figures) -> list[str]:
+    """The doubts of `profstack bench`, the gravest first."""
+    return [
+        *_interrupted(figures),
+        *_warmup(figures),
+        *_samples(figures),
+        *_drift(figures, "repeat with --max-seconds 60, or on an idle machine"),
+        *_series(figures),
+        *_machine(figures, environment),
+        *_model(figures),
+        *_processes(figures),
+    ]
+
+
+def of_run(figures: Figures, environment: Figures) -> list[str]:
+    """The doubts of the clean steps of `profstack run`."""
+    more = "let the script run more steps"
+    found = []
+    if figures["n"] < FEW_STEPS:
+        found.append(f"only {figures['n']} clean steps: the median is rough; {more}")
+    found += _drift(figures, f"{more}, or repeat on an idle machine")
+    found += _machine(figures, environment)
+    return found
+
+
+def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
+    """Whether the clean steps between the layers' slices took what the benchmark's did."""
+    if session_median_s is None or not median_s:
+        return []
+    change = session_median_s / median_s - 1.0
+    if abs(change) <= _LAYERS_APART:
+        return []
+    text = (
+        f"the clean steps between the layers take {format_seconds(session_median_s)}, "
+        f"{change:+.0%} against the benchmark: the tables' shares hold, and their calibrated times "
+        "are scaled to the benchmark; for closer ones repeat with --layers torch"
+    )
+    return [text]
+
+
+def _interrupted(figures: Figures) -> Iterator[str]:
+    if figures["stopped_by"] == "interrupt":
+        yield f"interrupted after {figures['n']} samples: the figures are of those alone"
+
+
+def _warmup(figures: Figures) -> Iterator[str]:
+    if figures.get("warmup_settled") is False:
+        yield (
+            f"no end of the warm-up was seen ({figures['warmup_reason']}): the samples may still "
+            "be falling; repeat with --warmup 200 --repeat 300"
+        )
+
+
+def _samples(figures: Figures) -> Iterator[str]:
+    """Too few of them, or an interval that stayed wider than was asked for."""
+    n, half = figures["n"], relative_half_width(figures)
+    target = figures.get("target_interval")
+    if half is None:
+        yield (
+            f"no interval of the median: {n} samples are too few; repeat with --max-seconds "
+            f"{_seconds_for(figures, _ENOUGH)}"
+        )
+    elif target is not None and half > target:
+        # The interval narrows with the root of the samples.
+        wanted = n * (half / target) ** 2
+        yield (
+            f"the interval reaches {half:.1%} from the median, and {target:.1%} was asked for: "
+            f"repeat with --max-seconds {_seconds_for(figures, wanted)}"
+        )
+    if half is not None and n < _ENOUGH:
+        yield (
+            f"only {n} samples: no p99 can be given, which needs {_ENOUGH}; repeat with "
+            f"--max-seconds {_seconds_for(figures, _ENOUGH)}"
+        )
+
+
+def _seconds_for(figures: Figures, samples: float) -> int:
+    """Seconds in which so many samples are taken, rounded up to tens."""
+    calls = figures.get("calls_per_sample") or 1
+    seconds = samples * calls * figures["mean_s"] * 1.2
+    return max(20, -(-int(seconds + 1) // 10) * 10)
+
+
+def relative_half_width(figures: Figures) -> float | None:
+    """How far the interval of the median reaches from it, as a share of it."""
+    low, high, middle = (figures.get(key) for key in ("ci95_low_s", "ci95_high_s", "median_s"))
+    if low is None or high is None or not middle:
+        return None
+    return float(max(high - middle, middle - low) / middle)
+
+
+def _drift(figures: Figures, remedy: str) -> Iterator[str]:
+    drift = figures["drift"]
+    if drift is not None and abs(drift) > _DRIFT:
+        yield (
+            f"the step time drifted by {drift:+.1%} from the first third of the samples to the "
+            f"last: the machine or the work changed; {remedy}"
+        )
+
+
+def _series(figures: Figures) -> Iterator[str]:
+    """Samples that depend on each other, or that have a second kind among them."""
+    dependence, n = figures["autocorrelation"], figures["n"]
+    if dependence is not None and dependence > _AUTOCORRELATION:
+        yield (
+            f"neighbouring samples are correlated by {dependence:.2f}: {n} samples tell what "
+            f"{n * (1 - dependence) / (1 + dependence):.0f} independent ones would, which the "
+            "interval allows for; repeat with --processes 5"
+        )
+    outliers = figures["outliers"] or 0
+    if outliers > max(3, _OUTLIERS * n):
+        yield (
+            f"{outliers} of {n} samples are outliers (slowest {format_seconds(_slowest(figures))},"
+            f" median {format_seconds(figures['median_s'])}): something interrupts the work; "
+            "repeat on an idle machine, or look at them with --layers watch"
+        )
+
+
+def _slowest(figures: Figures) -> float | None:
+    return max(figures["samples_s"], default=None)
+
+
+def _machine(figures: Figures, environment: Figures) -> Iterator[str]:
+    """What the machine was doing besides, and how it was set up."""
+    wall, cpu = figures["host_median_s"], figures["cpu_median_s"]
+    load = (environment.get("load_average") or [None])[0]
+    cores = environment.get("usable_cores") or environment.get("logical_cores")
+    if wall and cpu is not None and cpu < _LITTLE_CPU * wall and not figures["device_median_s"]:
+        yield (
+            f"a step takes {format_seconds(wall)} of wall time and {format_seconds(cpu)} of CPU "
+            f"time (ratio {cpu / wall:.2f}): it waits for files, a lock or a core that others "
+            "have; repeat on an idle machine, or see where with --layers watch"
+        )
+    if load is not None and cores and load > _BUSY * cores:
+        yield (
+            f"the load average was {load:g} on {cores} usable cores before the start: other work "
+            "took part of the machine; repeat when it is idle, or with --processes 5"
+        )
+    if environment.get("cpu_governor") == "powersave":
+        yield (
+            "the CPU governor is powersave: clocks rise late and the times depend on what ran "
+            "before; try 'sudo cpupower frequency-set -g performance' and repeat"
+        )
+    for reason in slowed_by(figures.get("device_state")):
+        yield (
+            f"{reason}: the device ran below its speed; let it cool or raise its limit, see "
+            "'nvidia-smi -q -d PERFORMANCE', and repeat"
+        )
+
+
+def _model(figures: Figures) -> Iterator[str]:
+    """A model in a state in which it is seldom used."""
+    unusual: Sequence[str] = figures.get("training_layers") or ()
+    if unusual and not figures["gradients"]:
+        yield (
+            f"the model is in training mode ({', '.join(unusual)}) and no gradients are recorded: "
+            "as inference its results are random or change its statistics; call model.eval() in "
+            "the factory, or measure training with a function that does a step"
+        )
+
+
+def _processes(figures: Figures) -> Iterator[str]:
+    """What one process says nothing of, or how far several were apart."""
+    between = figures.get("between_process") or {}
+    half = relative_half_width(figures)
+    if between.get("processes"):
+        spread = between.get("spread")
+        if spread is not None and half is not None and spread > 2 * half:
+            yield (
+                f"{between['processes']} processes differ by {spread:.1%}, and the interval inside "
+                f"one reaches {half:.1%}: smaller differences between two programs show nothing; "
+                f"compare with --processes {max(5, 2 * between['processes'])}"
+            )
+    elif half is not None:
+        yield (
+            f"the interval ({half:.2%} to either side) is of one process and says nothing of the "
+            "spread between processes, which was 4 to 20 times as wide where it was measured: "
+            "try --processes 5 before comparing"
+        )

@@ -1,0 +1,331 @@
+"""`profstack bench`: measure one callable or model cleanly, then under every layer.
+
+This process never imports torch: it makes the recording's folder, starts one fresh process after
+the other, each of which loads the target and measures it, and builds the page from what they left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from profstack.commands._options import chosen_layers, count, iso, number
+from profstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from profstack.benchmark.benchrun import Asked
+    from profstack.benchmark.subject import Request
+
+HELP = "Measure a function or a model until its time is known well, then under every layer."
+
+_TARGETS_HELP = """\
+targets: file.py:function, module:function, or in their place a model or a class of models with
+--input. A function is called once to see what it is: if it returns (model, inputs) these are
+measured, else the function itself. The exit code is 1 if the target raises an error.
+"""
+_NO_LAYERS = "none"
+_VARIANTS = ("eager", "compile", "trace", "script")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_INTERRUPTED = 130
+
+# With -m or a script of ours its folder would come first; the target's own has to.
+_START = """
+import sys
+sys.path[0] = sys.argv.pop(1)
+from profstack.benchchild import main
+del sys.path[0]
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.epilog = _TARGETS_HELP
+    add = parser.add_argument
+    add("spec", metavar="TARGET", help="file.py:function or module:function")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--factory", action="store_const", const="factory", dest="kind", help="it gives a model"
+    )
+    kind.add_argument(
+        "--step", action="store_const", const="step", dest="kind", help="it is what is measured"
+    )
+    add("--input", action="append", default=[], metavar="SHAPE", help="1x3x224x224[:dtype]")
+    add("--device", metavar="D", help="move the model and its inputs there")
+    add("--batch-size", type=count, metavar="N", help="items of one call")
+    add("--grad", action="store_true", help="record gradients (forward alone is called)")
+    how = parser.add_argument_group("how long to measure")
+    add = how.add_argument
+    add("--warmup", type=count, metavar="N", help="calls before the samples (default: found out)")
+    add("--repeat", type=count, metavar="N", help="samples (default: until --target is reached)")
+    add("--target", type=number, metavar="F", help="half-width of the interval (default: 0.01)")
+    add("--max-seconds", type=number, metavar="S", help="of warm-up and samples (default: 10)")
+    modes = ("synchronised", "pipelined", "both")
+    add("--mode", choices=modes, default="both", help="when a device is waited for")
+    add("--processes", type=count, default=1, metavar="N", help="fresh processes, one by one")
+    add("--gc", action="store_true", help="leave the garbage collector on while timing")
+    what = parser.add_argument_group("what else to measure")
+    add = what.add_argument
+    add("--mistakes", action="store_true", help="what usual mistakes of timing make of it")
+    add("--ablation", action="store_true", help="warm-up, waiting and events, each left out")
+    add("--compare", metavar="A,B", help=f"ways to run the model: {','.join(_VARIANTS)}")
+    add("--throughput", action="store_true", help="largest batch, and the rate of each size")
+    add("--search", choices=("binary", "linear"), default="binary", help="for the largest batch")
+    add("--dtype", metavar="A,B", help="data types for --throughput: float32,bfloat16")
+    add("--memory-limit", type=_size, metavar="SIZE", help="for --throughput on a CPU: 2GiB")
+    add("--layers", metavar="A,B", help="only these layers, or none")
+    add("--skip", metavar="A,B", help="all layers but these")
+    add = parser.add_argument_group("the recording").add_argument
+    add("-o", "--output", metavar="DIR", help="folder of the recording (default: profstack-runs/)")
+    add("--force", action="store_true", help="replace the recording in --output")
+    add("--open", action="store_true", help="open the page when it is written")
+    add("-q", "--quiet", action="store_true", help="no progress and no summary")
+    add("--json", action="store_true", help="print the figures as JSON")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Measure, and write the page; returns the exit code."""
+    from profstack.benchmark import loading
+    from profstack.benchmark.inputs import check_shape
+
+    for text in arguments.input:
+        check_shape(text)
+    request = _request(arguments)
+    loading.check(request)
+    layers = _layers(arguments)
+    asked = _asked(arguments)
+    return _Bench(arguments, request, asked, layers).execute()
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    from profstack.benchmark.subject import Request
+
+    return Request(
+        arguments.spec,
+        arguments.kind,
+        tuple(arguments.input),
+        arguments.device,
+        arguments.batch_size,
+        arguments.grad,
+    )
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    """What is to be measured; raises UsageError for options that contradict each other."""
+    from profstack.benchmark.benchrun import Asked
+
+    policy: dict[str, Any] = {"collect": arguments.gc}
+    given = {
+        "warmup": arguments.warmup,
+        "repeat": arguments.repeat,
+        "target": arguments.target,
+        "max_s": arguments.max_seconds,
+        "max_warmup_s": arguments.max_seconds,
+    }
+    policy.update((key, value) for key, value in given.items() if value is not None)
+    if arguments.repeat is not None and arguments.target is not None:
+        raise UsageError(
+            "--repeat fixes the number of samples, and --target leaves it to them",
+            next_step="give one of the two",
+        )
+    if not arguments.throughput and (arguments.dtype or arguments.memory_limit):
+        raise UsageError(
+            "--dtype and --memory-limit are of the search for the largest batch",
+            next_step="add --throughput",
+        )
+    compare = _words(arguments.compare)
+    unknown = [name for name in compare if name not in _VARIANTS]
+    if unknown:
+        raise UsageError(
+            f"--compare knows no {unknown[0]!r}", next_step=f"it knows {', '.join(_VARIANTS)}"
+        )
+    return Asked(
+        mode=arguments.mode,
+        policy=policy,
+        mistakes=arguments.mistakes,
+        ablation=arguments.ablation,
+        compare=compare,
+        throughput=arguments.throughput,
+        search=arguments.search,
+        dtypes=_words(arguments.dtype),
+        memory_limit=arguments.memory_limit,
+    )
+
+
+def _layers(arguments: argparse.Namespace) -> list[str]:
+    """The layers to record with; none for `--layers none`."""
+    if arguments.layers == _NO_LAYERS:
+        return []
+    return chosen_layers(arguments.layers, arguments.skip)[0]
+
+
+class _Bench:
+    """One benchmark, from the folder to the exit code."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        request: Request,
+        asked: Asked,
+        layers: list[str],
+    ) -> None:
+        from profstack.benchmark.loading import short_name
+        from profstack.frozen import folder_name
+        from profstack.recording import create_folder
+
+        self.options = options
+        self.request = request
+        self.asked = asked
+        self.layers = layers
+        name = folder_name(f"bench-{short_name(request.spec)}")
+        self.folder = create_folder(name, options.output, force=options.force)
+        self.codes: list[int] = []
+        self._environment: dict[str, Any] = {}
+
+    def execute(self) -> int:
+        """Run the processes, then write the page."""
+        from profstack import benchfolder
+
+        started, begun = time.time(), time.perf_counter()
+        self._write_options()
+        for process in range(self.options.processes):
+            self.codes.append(self._run_process(process))
+            if self.codes[-1]:
+                break
+        code = _exit_code(self.codes)
+        results = benchfolder.read_results(self.folder, len(self.codes))
+        if code == 2 and not any(result and result["figures"] for result in results):
+            # The target cannot be measured, and was never begun: nothing is left behind.
+            shutil.rmtree(self.folder)
+            return code
+        self._write_run(started, time.perf_counter() - begun, results)
+        self._join(results)
+        self._finish()
+        return code
+
+    def _write_options(self) -> None:
+        from profstack.benchfolder import OPTIONS
+        from profstack.environment import environment_facts
+
+        content = {
+            "request": self.request.as_json(),
+            "asked": self.asked.as_json(),
+            "layers": self.layers,
+            "processes": self.options.processes,
+            "quiet": self.options.quiet,
+            "json": self.options.json,
+        }
+        (self.folder / OPTIONS).write_text(json.dumps(content), encoding="utf-8")
+        place = self.request.spec.rpartition(":")[0]
+        where = os.path.dirname(os.path.abspath(place)) if place.endswith(".py") else os.getcwd()
+        self._environment = environment_facts(where)
+
+    def _run_process(self, process: int) -> int:
+        from profstack import launch
+
+        root = str(Path(__file__).resolve().parents[2])
+        arguments = ["-c", _START, root, str(self.folder), str(process)]
+        return _wait([sys.executable, *launch.interpreter_flags(), *arguments])
+
+    def _write_run(self, started: float, seconds: float, results: list[Any]) -> None:
+        """What the report says of the run itself; secrets in arguments are masked."""
+        from profstack.privacy import home_relative, presentable_argv
+
+        code = self.codes[-1]
+        first = results[0] or {}
+        content = {
+            "script": home_relative(self.request.spec),
+            "argv": presentable_argv(sys.argv[1:]),
+            "run": {
+                "id": str(uuid.uuid4()),
+                "started_at": iso(started),
+                "finished_at": iso(time.time()),
+                "duration_s": seconds,
+                "exit_code": code if code >= 0 else None,
+                "signal": -code if code < 0 else None,
+                "stopped_by": "interrupt" if code == _INTERRUPTED else None,
+                "rank": None,
+                "world_size": None,
+            },
+            "environment": {**self._environment, **first.get("environment", {})},
+        }
+        self._run_facts = content
+
+    def _join(self, results: list[Any]) -> None:
+        """Make one recording of what the processes left."""
+        from profstack import benchfolder, registry
+
+        has_layers = benchfolder.take_layers(self.folder)
+        (self.folder / "logs" / "run.json").write_text(
+            json.dumps(self._run_facts), encoding="utf-8"
+        )
+        fact = benchfolder.joined(results, self.codes)
+        why = "left out by --layers none"
+        if self.layers:
+            why = "the benchmark ended before its layers began"
+        names = [] if has_layers else registry.layer_names()
+        benchfolder.write_figures(self.folder, fact, dict.fromkeys(names, why))
+
+    def _finish(self) -> None:
+        from profstack.report.write import write_report
+
+        page = write_report(self.folder)
+        report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
+        if self.options.json:
+            print(json.dumps(report["benchmark"]))
+        elif not self.options.quiet:
+            from profstack.report import text
+
+            width = shutil.get_terminal_size((80, 24)).columns
+            print(text.summary(report, width=width, colour=sys.stdout.isatty()).rstrip())
+        wrote = f"Wrote {page}"
+        # What is read by a program is JSON alone.
+        print(wrote, file=sys.stderr if self.options.json else sys.stdout)
+        if self.options.open:
+            import webbrowser
+
+            webbrowser.open(page.resolve().as_uri())
+
+
+def _wait(command: list[str]) -> int:
+    """Run a process to its end and pass on what ends it; the exit code, negative for a signal."""
+    child = subprocess.Popen(command)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+    try:
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:
+                # The terminal has told the child as well; what it still writes is waited for.
+                continue
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit_code(codes: list[int]) -> int:
+    """That of the process that failed, as `profstack run` gives it."""
+    code = codes[-1]
+    return code if code >= 0 else 128 - code
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def _size(text: str) -> int:
+    """Bytes of `512M`, `2GiB` or `1000000`."""
+    import re
+
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    if not found or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text} is no size; write 512MiB or 2GiB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
