@@ -30,18 +30,19 @@ ORDER = (
         "events scopes stepparts attribution linetrace nvtxranges recordedshapes "
         "flopstable flopsprofiler "
         "flopformulas flopmissed flopowners flopmode "
+        "tensorinputs movedpointwise movedsizes movedrules operatorrows "
         "heapcount memorysampler memoryreadings memorytrace memoryrows mprofile"
     ),
     "recording",
     (
         "runner engine arming observers layerstate pageturn limits sink stepevents steplog "
         "target torch_hooks hookstate hooked_calls hooked_passes child launch progress probe rerun "
-        "marks"
+        "marks benchfolder"
     ),
     "merge.",
     "findings.",
     "report.",
-    "frozen inprocess session",
+    "frozen inprocess session benchlayers benchchild benchsession",
     "commands.",
     "__main__",
 )
@@ -49,7 +50,7 @@ ORDER = (
 OPEN_TO_WRAPPERS = frozenset(
     (
         *["wrapper", "passthrough", "events", "attribution", "linetrace", "nvtxranges"],
-        *["recordedshapes", "flopsprofiler", "flopmode", "flopowners"],
+        *["operatorrows", "recordedshapes", "flopsprofiler", "flopmode", "flopowners"],
         *["memoryreadings", "memorytrace", "memoryrows", "mprofile", "watch"],
         *ORDER[0].split(),
     )
