@@ -417,10 +417,8 @@ def bench() -> dict[str, Any]:
         "ablation": _ablation(median),
         "compare": _compare(median),
         "warnings": [
-            "the medians of 5 fresh processes differ by 8.0 %, 12 times the interval within one: "
-            "a comparison needs more of them, `--processes 10`",
-            "drift -0.6 %: the clocks fell while sampling; fix them and measure again with "
-            "`profstack bench models/digits.py:make --max-seconds 60`",
+            "the medians of 5 fresh processes differ by 8.0 %: ask for more, `--processes 10`",
+            "drift -0.6 %: the clocks fell; `profstack bench models/digits.py:make --repeat 900`",
         ],
     }  # fmt: skip
     report |= {
@@ -430,9 +428,20 @@ def bench() -> dict[str, Any]:
         "roofline": _roofline(),
         "warnings": [],
     }
+    _stretch(report, median / 4.0e-3)
     record = row("flops", counter="FlopCounterMode", forward_flop=1_210_000_000)
     report["tables"]["flops"] = [record | {"forward_mac": 605_000_000, "uncounted": []}]
     return report
+
+
+def _stretch(report: dict[str, Any], factor: float) -> None:
+    """The tables of a step that takes so much longer."""
+    report["step"] |= {"batch_size": 32, "shapes": ["[32, 1, 8, 8]"]}
+    for table in ("modules", "operators"):
+        for record in report["tables"][table]:
+            for column, value in record.items():
+                if column.endswith("_s") and value is not None:
+                    record[column] = value * factor
 
 
 def bench_of_hostile_names() -> dict[str, Any]:
@@ -440,15 +449,12 @@ def bench_of_hostile_names() -> dict[str, Any]:
     report = bench()
     report["benchmark"] = _with_hostile_texts(report["benchmark"])
     report["roofline"] = _with_hostile_texts(report["roofline"])
-    # A second series of the first name in each chart, so that their keys are hostile too.
     report["script"] = HOSTILE
     return report
 
 
 # What is one of few words by the schema.
-_WORDS = frozenset(
-    "mode clock status search timing kind seconds_is bound source stopped_by variant dtype".split()
-)
+_WORDS = {"mode", "clock", "status", "search", "timing", "kind", "seconds_is", "bound", "source"}
 
 
 def _with_hostile_texts(value: Any, key: str = "") -> Any:

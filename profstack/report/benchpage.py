@@ -102,8 +102,8 @@ def histogram(samples_s: Sequence[float]) -> Histogram | None:
         return None
     lower, _, upper = statistics.quantiles(ordered, n=4)
     reach = _REACH * (upper - lower)
-    start = max(ordered[0], lower - reach)
-    end = min(ordered[-1], upper + reach)
+    within = [one for one in ordered if lower - reach <= one <= upper + reach]
+    start, end = within[0], within[-1]
     width = 2 * (upper - lower) / len(ordered) ** (1 / 3)
     if not width or end <= start:
         # More than half of the samples are the same: a clock's single tick.

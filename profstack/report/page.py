@@ -84,9 +84,7 @@ def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
     """The page of a report; `base` leads from the page's folder to the recording's."""
     tables = report["tables"]
     benchmark = {
-        key: value
-        for key, value in (report.get("benchmark") or {}).items()
-        if key not in CUT_AWAY
+        key: value for key, value in (report.get("benchmark") or {}).items() if key not in CUT_AWAY
     }
     facts = {key: report.get(key) for key in _FACTS}
     return Page(

@@ -9,13 +9,22 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from profstack.report.benchpage import is_measured
+from profstack.report.benchtext import bench_headline, bench_parts
 from profstack.report.columns import label_of, unit_of
-from profstack.report.highlights import file_name, highlights
+from profstack.report.highlights import highlights
 from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
+from profstack.report.textparts import (
+    console,
+    plain_table,
+    printable,
+    short_name,
+    style_of,
+    without_margins,
+)
 from profstack.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -25,12 +34,6 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 _TOP = 5
-_STYLES = {
-    "recorded": "green",
-    "emitted": "green",
-    "complete": "green",
-    "failed": "red",
-}
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "s": format_seconds,
     "bytes": format_bytes,
@@ -47,17 +50,21 @@ _WIDE = 110
 def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
     """The lines that end a run: clean step time, layers, where the time goes, warnings."""
     out = io.StringIO()
-    console = _console(out, width, colour)
-    for line in _headline(report):
-        console.print(line)
-    console.print(_layers(report, width))
+    screen = console(out, width, colour)
+    measured = is_measured(report.get("benchmark") or {})
+    for line in bench_headline(report) if measured else _headline(report):
+        screen.print(line)
+    for part in bench_parts(report, width):
+        screen.print(part)
+    if report.get("layers") or not measured:
+        screen.print(_layers(report, width))
     for table in (_modules(report, width), _operators(report, width), _functions(report, width)):
         if table is not None:
-            console.print()
-            console.print(table)
+            screen.print()
+            screen.print(table)
     for line in (*_highlights(report), *_warnings(report)):
-        console.print(line)
-    return _without_margins(out.getvalue())
+        screen.print(line)
+    return without_margins(out.getvalue())
 
 
 def table_text(
@@ -80,8 +87,8 @@ def table_text(
         )
     for record in records[:MOST_ROWS]:
         shown.add_row(*(cell(record.get(name), unit_of(name, kinds[name])) for name in names))
-    _console(out, width, colour).print(shown)
-    return _without_margins(out.getvalue())
+    console(out, width, colour).print(shown)
+    return without_margins(out.getvalue())
 
 
 def cell(value: Any, unit: str) -> Text:
@@ -93,30 +100,6 @@ def cell(value: Any, unit: str) -> Text:
     return Text(printable(str(compact(value))))
 
 
-def printable(text: str) -> str:
-    """Text that a terminal only shows: no escape sequences, no characters without an encoding."""
-    kept = "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
-    return kept.encode("utf-8", "replace").decode("utf-8")
-
-
-def _console(out: io.StringIO, width: int, colour: bool) -> Console:
-    return Console(
-        file=out,
-        width=max(width, 40),
-        force_terminal=colour,
-        no_color=not colour,
-        color_system="standard" if colour else None,
-        markup=False,
-        highlight=False,
-        legacy_windows=False,
-    )
-
-
-def _without_margins(text: str) -> str:
-    """Lines without the spaces that pad them to the width."""
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-
-
 def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
     """What ran and how long a clean step takes."""
     benchmark = report.get("benchmark") or {}
@@ -124,7 +107,7 @@ def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
     status = str(report.get("status"))
     steps = "1 step" if count == 1 else f"{count:,} steps"
     first = Text(printable(f"{report.get('script')}: {steps}, "))
-    first.append(status, style=_STYLES.get(status, "yellow"))
+    first.append(status, style=style_of(status))
     yield first
     median = benchmark.get("median_s")
     if median is None:
@@ -150,25 +133,13 @@ def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
     yield Text()
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    """A table without lines; each column is its heading and l or r."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, (heading, side) in enumerate(columns):
-        numeric = side == "r"
-        table.add_column(
-            heading,
-            justify="right" if numeric else "left",
-            no_wrap=numeric or number == 0,
-            overflow="fold" if not numeric and number else "ellipsis",
-        )
-    return table
-
-
 def _layers(report: Mapping[str, Any], width: int) -> Table:
     """A row per layer; for one without data the reason and the command that fills it."""
     effects = {effect["layer"]: effect for effect in report.get("probe_effect") or []}
     extra = (("technique", "l"), ("memory", "r")) if width >= _WIDE else ()
-    table = _table(("layer", "l"), ("status", "l"), ("steps", "r"), *extra, ("probe effect", "l"))
+    table = plain_table(
+        ("layer", "l"), ("status", "l"), ("steps", "r"), *extra, ("probe effect", "l")
+    )
     for layer in report.get("layers") or []:
         status = str(layer["status"])
         words = probe_effect_words(effects.get(layer["name"]))
@@ -178,7 +149,7 @@ def _layers(report: Mapping[str, Any], width: int) -> Table:
                 words += printable(f": {layer['command']}")
         table.add_row(
             Text(printable(str(layer["name"]))),
-            Text(status, style=_STYLES.get(status, "yellow")),
+            Text(status, style=style_of(status)),
             Text(str(layer["steps"]) if layer.get("steps") is not None else "–"),
             *(_technique(layer) if extra else ()),
             Text(words),
@@ -210,13 +181,6 @@ def probe_effect_words(effect: Mapping[str, Any] | None) -> str:
     return f"{words}, not distinguishable from 1.00" if low <= 1 <= high else words
 
 
-def _name(name: Any, room: int) -> Text:
-    """A name cut to its room beside the numbers: its end tells more than its beginning."""
-    text = printable(str(name))
-    most = max(room, 16)
-    return Text(text if len(text) <= most else "…" + text[1 - most :])
-
-
 def _share(seconds: float | None, median: float | None) -> str:
     return "–" if seconds is None or not median else f"{100 * seconds / median:.1f} %"
 
@@ -235,13 +199,13 @@ def _modules(report: Mapping[str, Any], width: int) -> Table | None:
     )
     rates = width >= _WIDE and any(record.get("flop_per_s") is not None for record in inside)
     extra = (("FLOP/s", "r"),) if rates else ()
-    table = _table(
+    table = plain_table(
         ("module", "l"), ("forward", "r"), ("backward", "r"), ("self", "r"),
         ("calibrated", "r"), ("share", "r"), *extra,
     )  # fmt: skip
     for record in [*roots, *heavy[:_TOP], *parts]:
         table.add_row(
-            _name(record["path"], width - 57 - 10 * len(extra)),
+            short_name(record["path"], width - 57 - 10 * len(extra)),
             *(
                 Text(format_seconds(record.get(column)))
                 for column in ("forward_s", "backward_s", "self_s", "calibrated_s")
@@ -257,10 +221,10 @@ def _operators(report: Mapping[str, Any], width: int) -> Table | None:
     records = operators_by_name(report["tables"]["operators"])
     if not records:
         return None
-    table = _table(("operator", "l"), ("calls", "r"), ("self", "r"), ("calibrated", "r"))
+    table = plain_table(("operator", "l"), ("calls", "r"), ("self", "r"), ("calibrated", "r"))
     for record in sorted(records, key=weight("self_s"), reverse=True)[:_TOP]:
         table.add_row(
-            _name(record["name"], width - 36),
+            short_name(record["name"], width - 36),
             Text(format_count(record["calls"])),
             Text(format_seconds(record["self_s"])),
             Text(format_seconds(record["calibrated_s"])),
@@ -273,11 +237,11 @@ def _functions(report: Mapping[str, Any], width: int) -> Table | None:
     records = [row for row in report["tables"]["functions"] if row.get("phase") == "step"]
     if not records:
         return None
-    table = _table(("function", "l"), ("calls", "r"), ("self", "r"), ("total", "r"))
+    table = plain_table(("function", "l"), ("calls", "r"), ("self", "r"), ("total", "r"))
     for record in sorted(records, key=weight("self_s"), reverse=True)[:_TOP]:
         place = "" if record["file"] == "~" else f"  {file_name(record['file'])}:{record['line']}"
         table.add_row(
-            _name(f"{record['name']}{place}", width - 36),
+            short_name(f"{record['name']}{place}", width - 36),
             Text(format_count(record["calls"])),
             Text(format_seconds(record["self_s"])),
             Text(format_seconds(record["total_s"])),

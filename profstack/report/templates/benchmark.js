@@ -29,8 +29,6 @@ function drawMeasured(page) {
   drawDeviceState(byId("device-state"), mark.device_state);
 }
 
-const spanText = (low, high) => (isNumber(low) && isNumber(high) ? formatSeconds(low) + " – " + formatSeconds(high) : null);
-
 // Rows on one zoomed scale: {name, value, low, high, points, colour, words}.
 function spanRows(rows) {
   const ends = rows.flatMap((row) => [row.value, row.low, row.high, ...(row.points || [])]).filter(isNumber);
@@ -43,7 +41,7 @@ function spanRows(rows) {
       isNumber(row.low) && isNumber(row.high) ? piece("range", row.low, row.high, row.colour) : null,
       (row.points || []).filter(isNumber).map((point) => piece("dot", point, null, row.colour)), isNumber(row.value) ? piece("point", row.value, null, "var(--text)") : null),
     el("div", { class: "bar-value" }, row.words))),
-  el("div", { class: "span-row quiet ends", "aria-hidden": "true" }, el("div"), el("div", { class: "span-ends" }, el("span", {}, formatSeconds(from)), el("span", {}, formatSeconds(to))), el("div")));
+  el("div", { class: "span-row quiet ends", "aria-hidden": "true" }, el("div"), el("div", { class: "span-ends" }, el("span", {}, fineSeconds([from, to], 0.5)(from)), el("span", {}, fineSeconds([from, to], 0.5)(to))), el("div")));
 }
 
 function drawModes(box, mark, page) {
@@ -51,11 +49,11 @@ function drawModes(box, mark, page) {
   const onCpu = String((page.facts.environment || {}).device || "cpu").startsWith("cpu");
   const rows = ["synchronised", "pipelined"].map((mode, at) => ({ mode, name: [term(mode)], value: mark[mode + "_median_s"], low: mark[mode + "_ci95_low_s"], high: mark[mode + "_ci95_high_s"], colour: seriesColour(at) }));
   const there = rows.filter((row) => isNumber(row.value));
-  for (const row of there) row.words = [el("b", {}, formatSeconds(row.value)), spanText(row.low, row.high) ? el("span", { class: "quiet" }, " " + spanText(row.low, row.high)) : el("span", { class: "quiet" }, " no interval")];
+  for (const row of there) row.words = [el("b", {}, spanFormat(row.low, row.high)(row.value)), spanText(row.low, row.high) ? el("span", { class: "quiet" }, " " + spanText(row.low, row.high)) : el("span", { class: "quiet" }, " no interval")];
   box.append(el("h3", {}, "Both ways of timing"));
   if (there.length === 2) {
     const change = rows[1].value / rows[0].value - 1;
-    const differ = Math.abs(change) < 0.0005 ? "less than 0.1 %" : formatPercent(Math.abs(change));
+    const differ = Math.abs(change) < 0.001 ? "less than 0.1 %" : formatPercent(Math.abs(change));
     box.append(spanRows(rows), el("p", { class: "quiet" }, onCpu ? "The same on a CPU: a call returns when its work is done. Here the two differ by " + differ + ", which is noise or drift."
       : change < 0 ? "A pipeline takes " + differ + " less: that is what waiting for the device after every step costs." : "A pipeline takes " + differ + " more, which is noise or drift."));
     return;
@@ -99,14 +97,6 @@ function samplesSvg(width, bars, mark) {
     svg.append(textShape("median " + formatSeconds(mark.median_s), { x: at, y: frame.top - 10, "text-anchor": at > width - 90 ? "end" : at < 110 ? "start" : "middle" }, "label median-label"));
   }
   return svg;
-}
-
-// Times that lie close together, with as many digits as tell them apart.
-function fineSeconds(values) {
-  const step = Math.min(...values.slice(1).map((value, at) => value - values[at]).filter((gap) => gap > 0));
-  const [scale, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]].find(([one]) => Math.max(...values) >= one) || [1e-9, "ns"];
-  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9)));
-  return (value) => (value / scale).toFixed(Number.isFinite(digits) ? digits : 2) + " " + unit;
 }
 
 function drawWarmup(page, mark) {
@@ -159,7 +149,7 @@ function drawBetween(box, mark, page) {
   box.append(spanRows([
     { name: medians.length + " fresh processes", value: between.median_s, low: between.low_s, high: between.high_s, points: medians, colour: seriesColour(1), words: [el("b", {}, formatPercent(between.spread)), el("span", { class: "quiet" }, " lowest to highest")] },
     { name: "within one", value: mark.median_s, low: mark.ci95_low_s, high: mark.ci95_high_s, colour: seriesColour(0), words: inside ? [el("b", {}, formatPercent(narrow / mark.median_s)), el("span", { class: "quiet" }, " 95 % interval")] : "no interval" },
-  ]), el("p", {}, "The error bar of a comparison is the upper one", narrow ? [wide > narrow ? ", " + formatFactor(wide / narrow) + " times the lower" : ""] : "", ": two versions of a program run in two processes. The lower one says only how well this process's own median is known."),
+  ]), el("p", {}, "The error bar of a comparison is the upper one", narrow ? [wide > narrow ? ", " + formatFactor(wide / narrow) + " times the lower" : ""] : "", ", since two versions of a program run in two processes. The lower one says only how well this process's own median is known."),
   el("p", { class: "quiet" }, "Medians: " + medians.map(formatSeconds).join(", ") + (isNumber(between.std_s) ? "; standard deviation " + formatSeconds(between.std_s) : "") + "."));
 }
 
@@ -172,6 +162,9 @@ function drawShapes(box, mark) {
   { name: "by input shape", sort: { key: "median_s", direction: -1 }, bars: ["median_s"], barColour: "var(--self)" });
 }
 
+const STATE_UNITS = [[/_mhz$/, ", MHz"], [/_c$/, ", °C"], [/_w$/, ", W"], [/_percent$/, ", %"]];
+const stateName = (key) => STATE_UNITS.reduce((name, [ending, unit]) => name.replace(ending, unit), key).replaceAll("_", " ");
+
 // Before beside after: what changed while measuring stands out.
 function drawDeviceState(box, state) {
   const before = (state && state.before) || {}, after = (state && state.after) || {};
@@ -183,6 +176,6 @@ function drawDeviceState(box, state) {
   box.append(el("div", { class: "scroll" }, el("table", { class: "state" }, el("thead", {}, el("tr", {}, ["", "before", "after"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
     el("tbody", {}, keys.map((key) => {
       const changed = JSON.stringify(before[key]) !== JSON.stringify(after[key]);
-      return el("tr", { class: changed ? "changed" : null }, el("td", {}, key.replaceAll("_", " ")), el("td", {}, text(before[key])), el("td", {}, text(after[key]), changed ? el("span", { class: "quiet" }, " changed") : null));
+      return el("tr", { class: changed ? "changed" : null }, el("td", {}, stateName(key)), el("td", {}, text(before[key])), el("td", {}, text(after[key]), changed ? el("span", { class: "quiet" }, " changed") : null));
     })))), state.reason ? el("p", { class: "quiet" }, state.reason) : "");
 }

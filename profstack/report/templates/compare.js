@@ -11,6 +11,8 @@ function drawCompare(page) {
   })), "time of each variant"));
   const dots = variants.some((one) => (one.between_process || []).length);
   byId("compare-bars").append(el("p", { class: "quiet" }, "Whiskers are the 95 % interval of the median within this process", dots ? ["; dots are the medians of ", term("between-process", "fresh processes"), "."] : ["; between ", term("between-process", "fresh processes"), " the spread is wider."]));
+  const tolerances = [...new Set(variants.map((one) => one.tolerance).filter((one) => one !== null && one !== undefined))];
+  if (tolerances.length) byId("compare-bars").append(el("p", { class: "quiet" }, "Results are equal when they are eager's within " + tolerances.join("; or ") + "."));
   drawCompareTable(byId("compare-table"), variants);
   drawFused(byId("compare-fused"), variants);
 }
@@ -25,6 +27,8 @@ function countCell(key, eager) {
 
 const unlessEager = (record, text) => (record.variant === "eager" ? "the others stand beside it" : record.reason || text);
 
+const smallNumber = (value) => (value !== 0 && value < 1e-3 ? value.toExponential(1).replace("e-", "e−") : value.toPrecision(2));
+
 function drawCompareTable(box, variants) {
   const eager = variants.find((one) => one.variant === "eager");
   const number = (unit, text) => (value, record) => el("td", { class: "number" }, shown(value, unit, unlessEager(record, text)));
@@ -32,9 +36,9 @@ function drawCompareTable(box, variants) {
   const columns = [
     ownColumn("variant", "variant", "text", "way of running the model"), ownColumn("status", "status", "text", "what became of it"), ownColumn("median_s", "median", "s", "median time of a call with its 95 % interval"),
     ownColumn("speedup", "speedup", "count", "eager's time over its time, with the 95 % interval"), ownColumn("compile_s", "compile", "s", "time to make it ready, its first call included; no part of the median"),
-    ownColumn("equal", "results", "text", "whether they are eager's within the tolerance"), ownColumn("max_difference", "difference", "plain", "largest absolute difference of a result"), ownColumn("tolerance", "tolerance", "text", "what counts as equal", "nothing was compared"),
+    ownColumn("equal", "results", "text", "whether they are eager's within the tolerance"), ownColumn("max_difference", "difference", "plain", "largest absolute difference of a result"),
     ownColumn("operators", "operators", "plain", "operators called by one call; beside it the change from eager"), ownColumn("kernels", "kernels", "plain", "kernels run by one call; beside it the change from eager", "no kernel of a device was seen"),
-    ownColumn("graphs", "graphs", "plain", "graphs compiled", "nothing was compiled"), ownColumn("breaks", "breaks", "plain", "graph breaks", "nothing was compiled"), ownColumn("n", "n", "plain", "samples"), ownColumn("why", "note", "text", "why it has no figures, or what else is to be known", "there is nothing to add")];
+    ownColumn("graphs", "graphs", "plain", "graphs compiled, and the breaks between them"), ownColumn("why", "note", "text", "why it has no figures, or what else is to be known", "there is nothing to add"), ownColumn("n", "n", "plain", "samples")];
   const records = variants.map((one) => ({ ...one, why: [one.reason, one.note].filter(Boolean).join("; ") || null }));
   // The reason is wanted by the cells though it has no column of its own.
   const reasons = new Map(records.map((one) => [one.variant, one.reason]));
@@ -45,10 +49,10 @@ function drawCompareTable(box, variants) {
     speedup: (value, record) => { const one = variants.find((other) => other.variant === record.variant) || {}; return el("td", { class: "number" }, isNumber(value) ? formatFactor(value) + " ×" : none(one.reason), span(one.speedup_low, one.speedup_high, formatFactor)); },
     compile_s: withReason(number("s", "there is nothing to compile")),
     equal: withReason((value, record) => el("td", {}, value === null ? none(unlessEager(record, "they were not compared")) : chip(value ? "equal" : "differ", value ? "complete" : "failed"))),
-    max_difference: withReason((value, record) => el("td", { class: "number" }, isNumber(value) ? value.toPrecision(2) : none(unlessEager(record, "they were not compared")))),
-    tolerance: withReason((value, record) => el("td", { class: "text" }, shown(value, "text", unlessEager(record, "nothing was compared")))),
+    max_difference: withReason((value, record) => el("td", { class: "number" }, isNumber(value) ? smallNumber(value) : none(unlessEager(record, "they were not compared")))),
     operators: withReason(countCell("operators", eager)), kernels: withReason(countCell("kernels", eager)),
-    graphs: withReason(number("plain", "nothing was compiled")), breaks: withReason(number("plain", "nothing was compiled")), n: withReason(number("plain", "it was not measured")),
+    graphs: withReason((value, record) => { const one = variants.find((other) => other.variant === record.variant) || {}; return el("td", { class: "number" }, shown(value, "plain", unlessEager(record, "nothing was compiled")), isNumber(one.breaks) ? el("span", { class: "quiet" }, ", " + one.breaks + (one.breaks === 1 ? " break" : " breaks")) : null); }),
+    n: withReason(number("plain", "it was not measured")),
     why: (value) => el("td", { class: "text wrapped" }, value ? withCommands(value) : none("there is nothing to add")),
   };
   recordTable(box, records, columns, { name: "variants", cells });

@@ -64,7 +64,7 @@ function ablationGrid(variant, cells) {
 function ablationCell(cell, reference) {
   if (!cell) return el("td", {}, none("this cell was not measured"));
   if (!cell.valid || cell.error) {
-    return el("td", { class: "invalid" }, chip(cell.valid ? "failed" : "invalid", "failed"), cell.error ? el("code", {}, cell.error) : null, cell.note ? el("div", { class: "quiet" }, cell.note) : null);
+    return el("td", { class: "invalid" }, el("b", {}, cell.valid ? "failed" : "invalid"), cell.error ? el("code", {}, cell.error) : null, cell.note ? el("div", { class: "quiet" }, cell.note) : null);
   }
   const base = reference && isNumber(reference.mean_s) ? reference.mean_s : null;
   return el("td", { class: cell === reference ? "reference" : null },

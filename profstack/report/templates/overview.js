@@ -23,7 +23,7 @@ function drawBenchmark(page) {
   const box = byId("benchmark-cards");
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
   box.append(card(["median ", term("clean", "clean"), " ", term("step", "step")], shown(mark.median_s, "s", "no clean step was measured"),
-    interval ? [formatSeconds(mark.ci95_low_s) + " – " + formatSeconds(mark.ci95_high_s), " ", term("interval", "95 % interval")] : "no interval: too few clean steps", "main"));
+    interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval")] : "no interval: too few clean steps", "main"));
   const spread = isNumber(mark.iqr_s) && mark.median_s ? formatPercent(mark.iqr_s / mark.median_s) + " of the median" : null;
   box.append(card([term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"], [shown(mark.iqr_s, "s", "fewer than 4 clean steps were measured")], [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)]));
   box.append(card("steps per second", shown(mark.steps_per_s, "rate", "no clean step was measured"), isNumber(mark.items_per_s) ? formatCount(mark.items_per_s) + " items/s" : "items/s unknown: no batch size seen"));

@@ -47,7 +47,7 @@ function markSample(kind, colour, className) {
   const svg = canvas(14, 12, "");
   svg.setAttribute("class", "mark-sample");
   svg.setAttribute("aria-hidden", "true");
-  svg.append(drawMark(kind, 7, 6, 4, className, { fill: kind === "cross" ? "none" : colour, stroke: colour }));
+  svg.append(drawMark(kind, 7, 6, 4, className, { fill: kind === "cross" || className === "ring" ? "none" : colour, stroke: colour }));
   return svg;
 }
 
@@ -80,6 +80,21 @@ function withCommands(text) {
   });
   return found;
 }
+
+// Times that lie close together, with as many digits as tell them apart: at most `most` decimals.
+function fineSeconds(values, more = 0, most = 6) {
+  const sorted = values.filter(isNumber).sort((a, b) => a - b);
+  const gaps = sorted.slice(1).map((value, at) => value - sorted[at]).filter((gap) => gap > 0);
+  if (!gaps.length) return formatSeconds;
+  const largest = sorted[sorted.length - 1];
+  const [scale, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]].find(([one]) => largest >= one) || [1e-9, "ns"];
+  const digits = Math.min(most, Math.max(0, Math.ceil(-Math.log10(Math.min(...gaps) / scale) + more - 1e-9)));
+  return (value) => (value / scale).toFixed(digits) + " " + unit;
+}
+
+// Both ends of an interval; the median may want to be written as they are.
+const spanFormat = (low, high) => (isNumber(low) && isNumber(high) && high > low && high < 59.95 && high - low < 0.1 * high ? fineSeconds([low, high], 0.5) : formatSeconds);
+const spanText = (low, high) => (isNumber(low) && isNumber(high) ? spanFormat(low, high)(low) + " – " + spanFormat(low, high)(high) : null);
 
 // Rows of bars from 0 with whiskers and values: rows are {name, bars: [bar], words}, a bar is
 // {value, low, high, colour, name, text, points, tip}. A whisker beyond the scale is cut and says so.

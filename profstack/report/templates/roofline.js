@@ -1,5 +1,6 @@
 // What the step, its modules and operators reach under the roofs of the machine.
 const BOUNDS = { compute: ["triangle", "var(--kind-clean)"], memory: ["circle", "var(--kind-torch)"], overhead: ["square", "var(--kind-nvtx)"] };
+const MOST_NAMES = 10;
 const boundLook = (bound) => BOUNDS[bound] || ["diamond", "var(--soft)"];
 const boundWords = (bound) => (BOUNDS[bound] ? bound + "-bound" : "not told");
 const formatRate = (value) => (isNumber(value) ? formatCount(value) + "FLOP/s" : NONE).replace(/^([\d.]+)FLOP/, "$1 FLOP");
@@ -52,8 +53,10 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
   const x = logScale(all.map((point) => point.intensity).concat(ridges), 2.5, 2.5, frame.left, frame.right);
   const y = logScale(all.map((point) => point.flop_per_s).concat(flops.map((peak) => peak.value)), 2.5, 2.2, frame.bottom, frame.top);
   plotAxes(svg, frame, { scale: x, ticks: logTicks(x), format: formatCount, title: "arithmetic intensity, FLOP per byte" }, { scale: y, ticks: logTicks(y), format: formatCount, title: "FLOP/s" });
-  drawRoofs(svg, frame, x, y, flops, bytes);
-  const taken = [];
+  const around = (px, py) => ({ left: px - 6, right: px + 6, top: py - 6, bottom: py + 6 });
+  const taken = shownPoints.map((point) => around(x(point.intensity), y(point.flop_per_s)));
+  drawRoofs(svg, frame, x, y, flops, bytes, taken);
+  const most = taken.length + MOST_NAMES;
   // The heaviest get their names first, as far as there is room.
   const ordered = shownPoints.slice().sort((a, b) => (b.seconds || 0) - (a.seconds || 0));
   for (const point of ordered) {
@@ -63,22 +66,33 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
     withTip(svg, drawMark(kind, px, py, 4.6, "mark roof-point", { fill: colour }), px, py, point.name, [
       ["bound", boundWords(point.bound)], ["intensity", formatCount(point.intensity) + " FLOP/byte"], ["rate", formatRate(point.flop_per_s)], isNumber(point.share_of_peak) ? ["of its roof", formatPercent(point.share_of_peak)] : null,
       ["time", formatSeconds(point.seconds) + (point.seconds_is ? ", " + point.seconds_is : "")], ["FLOP", formatCount(point.flop)], ["moved", formatBytes(point.moved_bytes)], point.reason ? ["why", point.reason] : null]);
-    nameMark(svg, frame, taken, px, py, point.name);
+    if (taken.length < most) nameMark(svg, frame, taken, px, py, point.name);
   }
   return svg;
 }
 
+// Beside, above or below its mark, wherever nothing stands yet.
 function nameMark(svg, frame, taken, px, py, name) {
   const text = name.length > 30 ? "…" + name.slice(-29) : name;
-  const wide = text.length * 6.4;
-  const left = px + 10 + wide < frame.right ? px + 10 : px - 10 - wide;
-  const box = { left, right: left + wide, top: py - 8, bottom: py + 8 };
-  if (left < frame.left || taken.length > 7 || taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) return;
-  taken.push(box);
-  svg.append(textShape(text, { x: left, y: py + 4 }, "label over-chart"));
+  const wide = widthOf(text);
+  placeText(svg, frame, taken, text, [[px + 11, py], [px - 11 - wide, py], [px - wide / 2, py - 15], [px - wide / 2, py + 15]], "label over-chart");
 }
 
-function drawRoofs(svg, frame, x, y, flops, bytes) {
+const widthOf = (text) => text.length * 6.5;
+
+// Puts a text at the first of some places, each its left end and its middle, where nothing stands.
+function placeText(svg, frame, taken, text, places, className) {
+  for (const [left, middle] of places) {
+    const box = { left, right: left + widthOf(text), top: middle - 7, bottom: middle + 7 };
+    const inside = box.left >= frame.left && box.right <= frame.right + 2 && box.top >= frame.top - 4 && box.bottom <= frame.bottom;
+    if (!inside || taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) continue;
+    taken.push(box);
+    svg.append(textShape(text, { x: left, y: middle + 4 }, className));
+    return;
+  }
+}
+
+function drawRoofs(svg, frame, x, y, flops, bytes, taken) {
   const dashed = (peak) => (peak.source === "datasheet" ? "roof datasheet" : "roof");
   const [low, high] = x.domain(), floor = y.domain()[0];
   const best = (source) => Math.max(...flops.filter((peak) => peak.source === source).map((peak) => peak.value), -Infinity);
@@ -91,16 +105,14 @@ function drawRoofs(svg, frame, x, y, flops, bytes) {
     const at = Math.sqrt(start * end);
     svg.append(textShape("memory " + formatBandwidth(one.value), { x: x(at), y: y(at * one.value) - 7, "text-anchor": "middle", transform: `rotate(${slope} ${x(at)} ${y(at * one.value)})` }, "label roof-label"));
   }
-  const lines = [];
   for (const peak of flops.slice().sort((a, b) => b.value - a.value)) {
     const slopes = bytes.filter((one) => one.source === peak.source);
     const band = Math.max(...(slopes.length ? slopes : bytes).map((one) => one.value), -Infinity);
-    const start = band > 0 ? Math.max(low, peak.value / band) : low;
-    svg.append(shape("line", { x1: x(start), x2: frame.right, y1: y(peak.value), y2: y(peak.value), class: dashed(peak) }));
-    // Two roofs close together: the lower one has its words below.
-    const crowded = lines.some((other) => Math.abs(other - y(peak.value)) < 15);
-    lines.push(y(peak.value));
-    svg.append(textShape(peak.dtype + " " + formatRate(peak.value), { x: frame.right, y: y(peak.value) + (crowded ? 13 : -5), "text-anchor": "end" }, "label roof-label"));
+    const start = x(band > 0 ? Math.max(low, peak.value / band) : low), height = y(peak.value);
+    svg.append(shape("line", { x1: start, x2: frame.right, y1: height, y2: height, class: dashed(peak) }));
+    const text = peak.dtype + " " + formatRate(peak.value);
+    const right = frame.right - widthOf(text);
+    placeText(svg, frame, taken, text, [[right, height - 9], [right, height + 10], [start + 4, height - 9], [start + 4, height + 10], [frame.left + 4, height - 9]], "label roof-label");
   }
 }
 
@@ -122,7 +134,7 @@ function drawRooflineTable(box, facts) {
   const columns = [
     ownColumn("name", "name", "text", "what ran"), ownColumn("kind", "kind", "text", "step, module or operator"), ownColumn("bound", "bound", "text", "what holds it back"), ownColumn("share_of_peak", "of its roof", "share", "its rate over the roof above it"),
     ownColumn("intensity", "FLOP/byte", "count", "operations per byte moved"), ownColumn("flop_per_s", "FLOP/s", "rate", "operations per second"), ownColumn("seconds", "time", "s", "its time per step"), ownColumn("seconds_is", "which is", "text", "clean: measured without a layer; calibrated: the layer's share of it"),
-    ownColumn("flop", "FLOP", "flop", "operations per step"), ownColumn("moved_bytes", "moved", "bytes", "bytes read and written per step"), ownColumn("dtype", "data type", "text", "data type"), ownColumn("reason", "why", "text", "why it has no place, or is bound as it is", "there is nothing to add")];
+    ownColumn("reason", "why", "text", "why it has no place, or is bound as it is", "there is nothing to add"), ownColumn("flop", "FLOP", "flop", "operations per step"), ownColumn("moved_bytes", "moved", "bytes", "bytes read and written per step"), ownColumn("dtype", "data type", "text", "data type")];
   const why = cellWithReason("it was not told");
   const share = (value, record, column) => (isNumber(value) && value > 1 ? el("td", { class: "number" }, chip(formatPercent(value), "failed")) : isNumber(value) ? barCell(value, column.unit, value, "var(--self)") : why(value, record, column));
   const rows = facts.points.map((record) => columns.map(({ key }) => record[key] ?? null));

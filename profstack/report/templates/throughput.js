@@ -27,7 +27,7 @@ function curvesSvg(width, view, shownAs) {
   if (!points.length) return svg;
   const sizes = [...new Set(view.rows.map((row) => row.batch_size).filter(isNumber))].sort((a, b) => a - b);
   const x = logScale(sizes, 1.12, 1.12, frame.left, frame.right);
-  const y = logScale(points.map((row) => row[shownAs.key]), 1.15, 1.35, frame.bottom, frame.top);
+  const y = logScale(points.map((row) => row[shownAs.key]), 1.15, shownAs.peaks ? 1.4 : 2.4, frame.bottom, frame.top);
   plotAxes(svg, frame, { scale: x, ticks: sizes, format: String, title: "batch size" }, { scale: y, ticks: logTicks(y), format: shownAs.format, title: shownAs.name });
   view.dtypes.forEach((dtype, at) => {
     const own = points.filter((row) => row.dtype === dtype).sort((a, b) => a.batch_size - b.batch_size);
@@ -53,7 +53,8 @@ function limitMarks(svg, own, limit, shownAs, x, y, colour) {
   const knee = at(limit.knee_batch), most = at(limit.max_batch);
   if (knee) {
     svg.append(drawMark("circle", x(knee.batch_size), y(knee[shownAs.key]), 8, "ring knee", { stroke: colour, fill: "none" }));
-    svg.append(textShape("knee " + knee.batch_size, { x: x(knee.batch_size), y: y(knee[shownAs.key]) + 22, "text-anchor": "middle" }, "label over-chart"));
+    // Below a curve that flattens there is room; beside one that rises the ring has to do.
+    if (shownAs.peaks) svg.append(textShape("knee " + knee.batch_size, { x: x(knee.batch_size), y: y(knee[shownAs.key]) + 22, "text-anchor": "middle" }, "label over-chart"));
   }
   if (most && shownAs.peaks) svg.append(textShape("▲ " + formatCount(limit.max_items_per_s ?? most.items_per_s), { x: x(most.batch_size), y: y(most[shownAs.key]) - 10, "text-anchor": "middle" }, "label over-chart maximum"));
 }
@@ -61,7 +62,9 @@ function limitMarks(svg, own, limit, shownAs, x, y, colour) {
 function drawLimits(box, limits) {
   if (!limits.length) { box.remove(); return; }
   const unknown = "no batch was measured";
-  recordTable(box, limits, [
+  const table = el("div");
+  append(box, [el("h3", {}, "Where the search ended"), table]);
+  recordTable(table, limits, [
     ownColumn("dtype", "data type", "text", "data type of model and inputs"), ownColumn("largest_batch", "largest batch", "plain", "largest batch that ran", unknown),
     ownColumn("limited_by", "ended by", "text", "what refused a larger one", "nothing refused: the search's own bound ended it"),
     ownColumn("knee_batch", "knee at", "plain", "batch size from which on a larger one gains little", "no knee was seen in the curve"), ownColumn("knee_items_per_s", "items/s there", "rate", "rate at the knee", "no knee was seen in the curve"),
@@ -81,5 +84,7 @@ function drawThroughputTable(box, rows) {
     ownColumn("peak_memory_bytes", "peak memory", "bytes", "most memory in use meanwhile"), ownColumn("batches", "batches", "plain", "batches timed"), ownColumn("total_s", "total", "s", "host time over them all"), ownColumn("reason", "why not", "text", "why there are no figures", "it has figures")];
   const spec = { name: "batches", plain: false, sort: { key: "batch_size", direction: 1 }, hidden: rows.some((row) => row.reason) ? [] : ["reason"],
     cells: { ...Object.fromEntries(figures.map((key) => [key, why])), status: (value) => el("td", {}, chip(value, value === "measured" ? "complete" : value === "failed" ? "failed" : "partial")), reason: (value) => el("td", { class: "text wrapped" }, shown(value, "text", "it has figures")) } };
-  recordTable(box, rows, columns, spec);
+  const table = el("div");
+  append(box, [el("h3", {}, "Every batch"), table]);
+  recordTable(table, rows, columns, spec);
 }
