@@ -15,7 +15,7 @@ from rich.text import Text
 from profstack.report.benchpage import is_measured
 from profstack.report.benchtext import bench_headline, bench_parts
 from profstack.report.columns import label_of, unit_of
-from profstack.report.highlights import highlights
+from profstack.report.highlights import file_name, highlights
 from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
 from profstack.report.textparts import (
     console,
