@@ -1,23 +1,15 @@
-"""A benchmark in the terminal: its headline, and a short table for each of its parts.
-
-Only parts that the report has are printed. Times stand with their intervals, and what has no
-figure says why.
-"""
+"""The headline of a benchmark in the terminal: its median, and what else belongs to it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich.text import Text
 
-from profstack.report.textparts import plain_table, printable, short_name, style_of
+from profstack.report.textparts import indented, printable, style_of
 from profstack.units import format_count, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
 
 Record = Mapping[str, Any]
 _ENDED_BY = {
@@ -28,7 +20,7 @@ _ENDED_BY = {
 }
 
 
-def bench_headline(report: Record) -> Iterable[Text]:
+def bench_headline(report: Record, width: int) -> Iterable[Text]:
     """What was measured, its median with interval and mode, and what else belongs to it."""
     mark = report.get("benchmark") or {}
     status = str(report.get("status"))
@@ -43,14 +35,11 @@ def bench_headline(report: Record) -> Iterable[Text]:
     line.append(format_seconds(mark["median_s"]), style="bold")
     span = interval(mark.get("ci95_low_s"), mark.get("ci95_high_s"))
     line.append(f"  (95 % interval {span}" if span else "  (no interval")
-    line.append(f", {printable(str(mark.get('mode')))}, n = {mark.get('n')}")
-    ended = mark.get("stopped_by")
-    line.append(f", {printable(_ENDED_BY.get(str(ended), str(ended)))})" if ended else ")")
+    line.append(f", {printable(str(mark.get('mode')))}, n = {mark.get('n')})")
     yield line
-    yield Text("      " + printable(", ".join(_rates(mark))))
-    yield Text("      " + printable(", ".join(_shape_of_times(mark))))
-    yield from _modes(mark)
-    yield from _between(mark)
+    details = [", ".join(_rates(mark)), ", ".join(_shape_of_times(mark))]
+    for words in (*details, *_modes(mark), *_between(mark)):
+        yield from indented(words, width)
     yield Text()
 
 
@@ -76,7 +65,10 @@ def _shape_of_times(mark: Record) -> list[str]:
     if mark.get("warmup_steps") is not None:
         words.append(f"{mark['warmup_steps']} warm-up calls")
     if mark.get("outliers"):
-        words.append(f"{mark['outliers']} outliers")
+        words.append("1 outlier" if mark["outliers"] == 1 else f"{mark['outliers']} outliers")
+    ended = mark.get("stopped_by")
+    if ended is not None:
+        words.append(_ENDED_BY.get(str(ended), f"ended by {ended}"))
     return words
 
 
@@ -93,7 +85,7 @@ def interval(low_s: float | None, high_s: float | None) -> str | None:
     return f"{low_s / scale:.{digits}f} to {high_s / scale:.{digits}f} {unit}"
 
 
-def _modes(mark: Record) -> Iterable[Text]:
+def _modes(mark: Record) -> Iterable[str]:
     """The other way of timing, where both were measured."""
     other = "pipelined" if mark.get("mode") == "synchronised" else "synchronised"
     median = mark.get(f"{other}_median_s")
@@ -102,190 +94,19 @@ def _modes(mark: Record) -> Iterable[Text]:
     if mark.get("synchronised_median_s") is None:
         return
     span = interval(mark.get(f"{other}_ci95_low_s"), mark.get(f"{other}_ci95_high_s"))
-    words = f"      {other} {format_seconds(median)}"
-    yield Text(words + (f" (95 % interval {span})" if span else ""))
+    words = f"{other} {format_seconds(median)}"
+    yield words + (f" (95 % interval {span})" if span else "")
 
 
-def _between(mark: Record) -> Iterable[Text]:
+def _between(mark: Record) -> Iterable[str]:
     """The spread between fresh processes: what a comparison has to reckon with."""
     between = mark.get("between_process") or {}
     medians = [one for one in between.get("medians_s") or () if one is not None]
     if len(medians) < 2:
         return
     spread = between.get("spread")
-    words = f"      {len(medians)} fresh processes: {format_seconds(between.get('low_s'))} to "
+    words = f"{len(medians)} fresh processes: {format_seconds(between.get('low_s'))} to "
     words += format_seconds(between.get("high_s"))
     if spread is not None:
         words += f", {100 * spread:.1f} % apart"
-    yield Text(words + ": the error bar of a comparison")
-
-
-def bench_parts(report: Record, width: int) -> Iterable[RenderableType]:
-    """The parts that were asked for, each a table followed by an empty line."""
-    mark = report.get("benchmark") or {}
-    tables = (
-        _shapes(mark.get("by_shape") or ()),
-        _throughput(mark.get("throughput") or (), mark.get("throughput_limits") or ()),
-        _compare(mark.get("compare") or ()),
-        _mistakes(mark.get("mistakes") or (), width),
-        _ablation(mark.get("ablation") or ()),
-        _mfu((report.get("roofline") or {}).get("mfu") or ()),
-    )
-    for table in tables:
-        if table is not None:
-            yield table
-            yield Text()
-
-
-def _shapes(rows: Sequence[Record]) -> Table | None:
-    """Step time by input shape, where there is more than one."""
-    if len(rows) < 2:
-        return None
-    table = plain_table(("input shapes", "l"), ("n", "r"), ("median", "r"), ("95 % interval", "l"))
-    for row in rows:
-        span = interval(row.get("ci95_low_s"), row.get("ci95_high_s"))
-        table.add_row(
-            short_name(row.get("shape"), 30),
-            str(row.get("n")),
-            format_seconds(row.get("median_s")),
-            span or "–",
-        )
-    return table
-
-
-def _throughput(rows: Sequence[Record], limits: Sequence[Record]) -> Table | None:
-    """A row per data type: the knee, the maximum, and what ended the search."""
-    if not limits and not rows:
-        return None
-    table = plain_table(
-        ("throughput", "l"), ("knee", "r"), ("items/s", "r"), ("maximum", "r"), ("items/s", "r"),
-        ("largest", "r"), ("ended by", "l"),
-    )  # fmt: skip
-    known = {one.get("dtype") for one in limits}
-    for limit in limits:
-        table.add_row(
-            Text(printable(str(limit.get("dtype")))),
-            _whole(limit.get("knee_batch")),
-            format_count(limit.get("knee_items_per_s")),
-            _whole(limit.get("max_batch")),
-            format_count(limit.get("max_items_per_s")),
-            _whole(limit.get("largest_batch")),
-            Text(printable(str(limit.get("limited_by") or limit.get("note") or "–"))),
-        )
-    for row in rows:
-        if row.get("dtype") not in known and row.get("status") != "measured":
-            known.add(row.get("dtype"))
-            why = Text(printable(f"{row.get('status')}: {row.get('reason')}"))
-            table.add_row(Text(printable(str(row.get("dtype")))), *("–",) * 5, why)
-    return table
-
-
-def _whole(value: Any) -> str:
-    """A batch size, which nobody wants rounded."""
-    return "–" if value is None else str(value)
-
-
-def _compare(rows: Sequence[Record]) -> Table | None:
-    """A row per variant: time, speedup, and whether its results are the same."""
-    if not rows:
-        return None
-    table = plain_table(
-        ("variant", "l"), ("median", "r"), ("speedup", "r"), ("compile", "r"), ("operators", "r"),
-        ("results", "l"),
-    )  # fmt: skip
-    for row in rows:
-        words = {True: "equal", False: "differ", None: "–"}[row.get("equal")]
-        if row.get("equal") is False and row.get("max_difference") is not None:
-            words += f" by {row['max_difference']:.2g}"
-        if row.get("status") != "measured":
-            words = f"{row.get('status')}: {row.get('reason')}"
-        colour = "red" if row.get("equal") is False or row.get("status") == "failed" else ""
-        table.add_row(
-            Text(printable(str(row.get("variant")))),
-            format_seconds(row.get("median_s")),
-            _factor(row, "speedup", "speedup_low", "speedup_high"),
-            format_seconds(row.get("compile_s")),
-            _whole(row.get("operators")),
-            Text(printable(words), style=colour),
-        )
-    return table
-
-
-def _factor(row: Record, value: str, low: str, high: str) -> str:
-    """A factor with its interval in brackets."""
-    if row.get(value) is None:
-        return "–"
-    words = f"{row[value]:.2f}"
-    if row.get(low) is not None and row.get(high) is not None:
-        words += f" ({row[low]:.2f} to {row[high]:.2f})"
-    return words
-
-
-def _mistakes(rows: Sequence[Record], width: int) -> Table | None:
-    """A row per mistake: wrong beside right; those that cannot differ here say so."""
-    if not rows:
-        return None
-    table = plain_table(("timing mistake", "l"), ("wrong", "r"), ("right", "r"), ("factor", "l"))
-    for row in rows:
-        words = _factor(row, "factor", "ci95_low", "ci95_high")
-        if row.get("error"):
-            words = str(row["error"])
-        elif not row.get("applies"):
-            words = f"cannot differ here: {row.get('note')}"
-        table.add_row(
-            short_name(row.get("title"), width - 54),
-            _mean(row.get("wrong_s"), row.get("wrong_std_s")),
-            _mean(row.get("right_s"), row.get("right_std_s")),
-            Text(printable(words)),
-        )
-    return table
-
-
-def _mean(mean_s: float | None, std_s: float | None) -> str:
-    words = format_seconds(mean_s)
-    return words if std_s is None else f"{words} ± {format_seconds(std_s)}"
-
-
-def _ablation(cells: Sequence[Record]) -> Table | None:
-    """The cells in rows of clock and synchronisation; an invalid one says its error."""
-    if not cells:
-        return None
-    table = plain_table(("ablation", "l"), ("after warm-up", "l"), ("without warm-up", "l"))
-    places: dict[tuple[Any, ...], dict[bool, Record]] = {}
-    for cell in cells:
-        key = (cell.get("variant"), cell.get("timing"), cell.get("synchronise"))
-        places.setdefault(key, {})[bool(cell.get("warmup"))] = cell
-    for (variant, timing, synchronise), row in places.items():
-        waited = "synchronised" if synchronise else "not synchronised"
-        table.add_row(
-            short_name(f"{variant}: {timing}, {waited}", 40),
-            *(_ablation_cell(row.get(warm)) for warm in (True, False)),
-        )
-    return table
-
-
-def _ablation_cell(cell: Record | None) -> Text:
-    if cell is None:
-        return Text("–")
-    if cell.get("error") or not cell.get("valid"):
-        said = printable(f"invalid: {cell.get('error') or cell.get('note')}")
-        return Text(said, style="red")
-    return Text(_mean(cell.get("mean_s"), cell.get("std_s")))
-
-
-def _mfu(rows: Sequence[Record]) -> Table | None:
-    """The share of each peak that the step reaches; above 100 % something is wrong."""
-    if not rows:
-        return None
-    table = plain_table(("MFU", "l"), ("of the peak", "r"), ("FLOP", "r"), ("note", "l"))
-    for row in rows:
-        value = row.get("value")
-        over = value is not None and value > 1
-        note = row.get("warning") or ("above 100 %: one of the figures is wrong" if over else "")
-        table.add_row(
-            Text(printable(f"{row.get('source')}, {row.get('dtype')}")),
-            Text("–" if value is None else f"{100 * value:.1f} %", style="red" if over else ""),
-            format_count(row.get("flop")),
-            Text(printable(str(note))),
-        )
-    return table
+    yield words + ": the error bar of a comparison"

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from profstack.report.benchpage import is_measured
-from profstack.report.benchtext import bench_headline, bench_parts
+from profstack.report.benchparts import bench_parts
+from profstack.report.benchtext import bench_headline
 from profstack.report.columns import label_of, unit_of
 from profstack.report.highlights import file_name, highlights
 from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
@@ -52,7 +53,7 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
     out = io.StringIO()
     screen = console(out, width, colour)
     measured = is_measured(report.get("benchmark") or {})
-    for line in bench_headline(report) if measured else _headline(report):
+    for line in bench_headline(report, width) if measured else _headline(report):
         screen.print(line)
     for part in bench_parts(report, width):
         screen.print(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -46,6 +47,14 @@ def console(out: io.StringIO, width: int, colour: bool) -> Console:
 def without_margins(text: str) -> str:
     """Lines without the spaces that pad them to the width."""
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def indented(words: str, width: int) -> list[Text]:
+    """A paragraph that belongs to what stands above it, its later lines further in."""
+    lines = textwrap.wrap(
+        printable(words), max(width, 40), initial_indent="      ", subsequent_indent="        "
+    )
+    return [Text(line) for line in lines]
 
 
 def plain_table(*columns: tuple[str, str]) -> Table:
