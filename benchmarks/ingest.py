@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from workloads import training_step
 
-from profstack.attribution import attribute, operator_records
+from profstack.attribution import attribute
 from profstack.events import read_host
+from profstack.operatorrows import operator_records
 
 Table = dict[str, tuple[int, float, float]]
 
@@ -52,7 +53,7 @@ def by_columns(results: Any) -> Table:
     edges = [int(host.start.min()), int(host.end.max())]
     owned = attribute(host, edges, lambda number: False)
     table: Table = defaultdict(lambda: (0, 0.0, 0.0))
-    for row in operator_records(owned, 0, edges, host.start * 0, with_shapes=False):
+    for row in operator_records(owned, 0, edges, host.start * 0):
         calls, own, total = table[row["name"]]
         table[row["name"]] = (
             calls + row["calls"],

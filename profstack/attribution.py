@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profstack.events import Bools, HostEvents, Interned, Ints, group, integers, sums
+from profstack.events import Bools, HostEvents, Ints, integers, sums
 from profstack.regions import LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED
 from profstack.scopes import (
     BACKWARD,
@@ -270,57 +269,6 @@ def module_records(result: Attribution, index: int, *, memory: bool) -> list[dic
 
 def _seconds(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else nanoseconds * _S
-
-
-def operator_records(
-    result: Attribution,
-    index: int,
-    boundaries_ns: Sequence[int],
-    device_ns: Ints,
-    *,
-    with_shapes: bool,
-    left_out: Collection[int] = (),
-) -> list[dict[str, Any]]:
-    """Rows of `operators`: one per name, input shapes, owner and direction."""
-    events = result.events
-    wanted = ~result.is_range & ~events.memory
-    wanted &= in_steps(events, boundaries_ns, left_out)
-    chosen = np.flatnonzero(wanted)
-    if not len(chosen):
-        return []
-    raw = events.raw(chosen) if with_shapes else []
-    texts = (shape_text(event.shapes()) for event in raw) if raw else repeat("", len(chosen))
-    shapes = Interned(texts, len(chosen))
-    owner = result.owner[chosen]
-    backward = result.in_backward[chosen].astype(np.int64)
-    first, inverse = group([events.names.ids[chosen], shapes.ids, owner, backward])
-    count = len(first)
-    own = sums(inverse, events.self_time()[chosen], count)
-    total = sums(inverse, events.duration[chosen], count)
-    device = sums(inverse, device_ns[chosen], count)
-    calls = np.bincount(inverse, minlength=count)
-    has_device = bool(device_ns.any())
-    return [
-        {
-            "slice": index,
-            "name": events.names.values[events.names.ids[chosen[position]]],
-            "shapes": shapes.values[shapes.ids[position]] or None,
-            "module_id": int(owner[position]) or None,
-            "backward": int(backward[position]),
-            "calls": int(calls[number]),
-            "self_s": own[number] * _S,
-            "total_s": total[number] * _S,
-            "device_s": device[number] * _S if has_device else None,
-        }
-        for number, position in enumerate(first.tolist())
-    ]
-
-
-def shape_text(shapes: Any) -> str:
-    """Input shapes as the profiler's tables write them, without the empty ones at the end."""
-    if not shapes:
-        return ""
-    return str(list(shapes))
 
 
 def kernel_records(

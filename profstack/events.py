@@ -269,6 +269,25 @@ def forward_of(events: HostEvents, backward: Ints, forward: Bools) -> Ints:
     return result
 
 
+def around(events: HostEvents, marked: Ints) -> Ints:
+    """For every event the position plus 1 of the nearest marked one around it; 0 for none."""
+    marks = np.zeros(len(events), np.int64)
+    marks[marked] = marked + 1
+    nearest = events.inherit(marks)
+    return np.where(events.parent >= 0, nearest[np.maximum(events.parent, 0)], 0)
+
+
+def holding(events: HostEvents, marked: Ints) -> Bools:
+    """Which events have a marked one somewhere inside."""
+    marks = np.zeros(len(events), np.bool_)
+    marks[marked] = True
+    found = np.zeros(len(events), np.bool_)
+    for level in reversed(events.levels[1:]):
+        inner = level[marks[level] | found[level]]
+        found[events.parent[inner]] = True
+    return found
+
+
 def group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Group events by several columns: first position of each group, and every event's group.
 

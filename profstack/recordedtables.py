@@ -80,12 +80,27 @@ RECORDED: dict[str, Table] = {
             "slice INTEGER slice",
             "name TEXT operator",
             "shapes TEXT input shapes",
+            "dtype TEXT type of its first floating-point input, as torch names it",
             "module_id INTEGER module whose forward called it or made its backward, or null",
             "backward INTEGER 1 for backward work",
             "calls INTEGER calls",
             "self_s REAL time without children",
             "total_s REAL time with children",
             "device_s REAL device time of the kernels it launched",
+            "moved_bytes INTEGER bytes of its inputs read and its outputs written, null where no "
+            "rule tells",
+        ),
+        table(
+            "moved_bytes",
+            "slice INTEGER slice",
+            "module_id INTEGER module whose forward called it or made its backward, or null",
+            "operator TEXT operator; of those inside one another the outermost one with a rule",
+            "backward INTEGER 1 for backward work",
+            "dtype TEXT type of its first floating-point input, as torch names it",
+            "calls INTEGER calls",
+            "total_s REAL time with what it calls; of one that no rule covers its own time",
+            "device_s REAL device time of the kernels launched in that time",
+            "moved_bytes INTEGER bytes read and written, null where no rule tells",
         ),
         table(
             "kernels",
@@ -164,12 +179,14 @@ RECORDED: dict[str, Table] = {
         table(
             "flop_counts",
             "slice INTEGER slice",
-            "counter TEXT FlopCounterMode, recorded_shapes or flops-profiler",
+            "counter TEXT FlopCounterMode, recorded_shapes, flops-profiler, thop or fvcore",
             "module_id INTEGER module, null outside every module",
             "operator TEXT operator, null where the counter knows modules alone",
             "backward INTEGER 1 for backward work",
             "calls INTEGER calls",
             "flop INTEGER floating-point operations, a multiply-add is 2; null without a formula",
+            "masked_flop INTEGER of these, what masks of attention called as causal leave out; null "
+            "where that is not known",
         ),
         table(
             "ranges",

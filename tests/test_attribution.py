@@ -15,8 +15,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch_slice import Slice, observe, self_s
 
-from profstack.attribution import attribute, kernel_records, module_records, operator_records
+from profstack.attribution import attribute, kernel_records, module_records
 from profstack.events import EVALUATE, clip_to_steps, read_host
+from profstack.operatorrows import moved_records, operator_records, read_inputs
 
 Step = Callable[[], object]
 
@@ -624,7 +625,7 @@ def test_kernels_go_to_the_module_that_launched_them() -> None:
         (None, 7, "cuda:0"): 1,
     }
     edges = [int(host.start.min()), int(host.end.max())]
-    operators = operator_records(owned, 0, edges, device_ns, with_shapes=False)
+    operators = operator_records(owned, 0, edges, device_ns)
     assert sum(row["device_s"] for row in operators) == pytest.approx(device_ns.sum() * 1e-9)
 
 
@@ -683,13 +684,7 @@ def test_an_empty_slice_has_no_rows_but_its_time() -> None:
     host = read_host([])
     rows = module_records(attribute(host, [0, 1000], lambda number: False), 0, memory=True)
     assert sum(map(self_s, rows)) == pytest.approx(1e-6)
-    assert (
-        operator_records(
-            attribute(host, [0, 1000], lambda number: False),
-            0,
-            [0, 1000],
-            host.start,
-            with_shapes=True,
-        )
-        == []
-    )
+    owned = attribute(host, [0, 1000], lambda number: False)
+    inputs = read_inputs(owned, [0, 1000])
+    assert operator_records(owned, 0, [0, 1000], host.start, inputs) == []
+    assert moved_records(owned, 0, inputs, host.start) == []

@@ -19,7 +19,7 @@ WRAPPERS = CHECKOUT / "wrappers"
 
 # Names ending in a dot stand for every module of that package.
 ORDER = (
-    "interrupts errors units tabletypes recordedtables schema privacy",
+    "interrupts rawthreads errors units tabletypes recordedtables schema privacy",
     "wrapper registry environment",
     (
         "steps slices regions passthrough collector watch samples evaluation quickstep "
@@ -29,9 +29,9 @@ ORDER = (
     (
         "events scopes stepparts attribution linetrace nvtxranges recordedshapes "
         "flopstable flopsprofiler "
-        "flopformulas flopmissed flopowners flopmode "
+        "flopformulas flopmasks flopmissed flopowners flopmode flopcopies "
         "tensorinputs movedpointwise movedsizes movedrules operatorrows "
-        "heapcount memorysampler memoryreadings memorytrace memoryrows mprofile"
+        "heapcount memorysampler memoryreadings memorytrace memoryrows mprofile devicehistory"
     ),
     "recording",
     (
@@ -51,7 +51,7 @@ OPEN_TO_WRAPPERS = frozenset(
     (
         *["wrapper", "passthrough", "events", "attribution", "linetrace", "nvtxranges"],
         *["operatorrows", "recordedshapes", "flopsprofiler", "flopmode", "flopowners"],
-        *["memoryreadings", "memorytrace", "memoryrows", "mprofile", "watch"],
+        *["memoryreadings", "memorytrace", "memoryrows", "mprofile", "devicehistory", "watch"],
         *ORDER[0].split(),
     )
 )

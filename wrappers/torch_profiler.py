@@ -1,7 +1,7 @@
 """torch.profiler: operators, backward functions, device kernels, memory, by module.
 
 Measures: host time of every operator and backward function on the workload's thread and the
-backward threads, their input shapes and the floating-point operations that follow from them,
+backward threads, their input shapes and the operations and bytes that follow from them,
 device kernels with the operator that launched them, host and device memory taken and given back
 (in slices of mode `detail`), and the time of the script's own source lines (in slices of mode
 `lines`).
@@ -29,7 +29,6 @@ from profstack.attribution import (
     attribute,
     kernel_records,
     module_records,
-    operator_records,
 )
 from profstack.events import (
     DEVICE_KINDS,
@@ -40,6 +39,7 @@ from profstack.events import (
     read_host,
 )
 from profstack.linetrace import LineTracer, line_records
+from profstack.operatorrows import moved_records, operator_records, read_inputs
 from profstack.passthrough import has_compiled
 from profstack.recordedshapes import flop_records
 from profstack.wrapper import (
@@ -225,6 +225,7 @@ class TorchProfilerWrapper(Wrapper):
         ]
         kernel_rows, device_ns = kernel_records(owned, kernels, context.index)
         memory = context.mode == "detail"
+        inputs = read_inputs(owned, boundaries, left_out) if self._shapes else None
         frames: dict[str, Records] = {
             "module_times": module_records(owned, context.index, memory=memory),
             "operators": operator_records(
@@ -232,11 +233,13 @@ class TorchProfilerWrapper(Wrapper):
                 context.index,
                 boundaries,
                 device_ns,
-                with_shapes=self._shapes,
-                left_out=left_out,
+                inputs,
+                left_out,
             ),
             "kernels": kernel_rows,
         }
+        if inputs is not None:
+            frames["moved_bytes"] = moved_records(owned, context.index, inputs, device_ns)
         notes = []
         if self._shapes:
             try:
