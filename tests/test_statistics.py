@@ -108,7 +108,7 @@ class TestMedianInterval:
     @pytest.mark.parametrize("n", [50, 100, 200])
     @pytest.mark.parametrize("phi", [0.0, 0.25, 0.5])
     def test_holds_the_truth_as_often_as_it_says(self, n: int, phi: float) -> None:
-        trials = 600
+        trials = 400
         series = autocorrelated(np.random.default_rng(1000 + n), n, phi, trials)
         hits = 0
         for number, noise in enumerate(series):
@@ -117,12 +117,12 @@ class TestMedianInterval:
             hits += interval[0] <= 0.01 <= interval[1]
         assert 0.93 <= hits / trials <= 0.97
 
-    @pytest.mark.parametrize("phi", [0.0, 0.5])
+    @pytest.mark.parametrize("phi", [0.0, 0.25, 0.5])
     def test_holds_it_in_long_series_too(self, phi: float) -> None:
         series = autocorrelated(np.random.default_rng(7), 5000, phi, 300)
         intervals = [median_interval(list(noise), seed=i) for i, noise in enumerate(series)]
         hits = sum(low <= 0.0 <= high for low, high in filter(None, intervals))
-        assert 0.92 <= hits / 300 <= 0.98
+        assert 0.93 <= hits / 300 <= 0.97
 
     def test_is_wider_where_neighbours_agree(self) -> None:
         rng = np.random.default_rng(5)
