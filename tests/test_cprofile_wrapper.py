@@ -7,16 +7,20 @@ import gc
 import io
 import json
 import pstats
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
+from data_recording import Run
 from torch import nn
 
+from profstack import callcost
 from profstack.hookstate import DISCOVER, RANGES, ROOT
 from profstack.regions import ModuleNames
 from profstack.torch_hooks import TorchHooks
@@ -280,6 +284,77 @@ def test_call_through_a_wrapper_goes_to_its_callers() -> None:
     # The wrapper's own clock is no work of the script's.
     assert named[clock][:2] == [5, 5]
     assert named[clock][2] == pytest.approx(0.1)
+
+
+# -- what it costs itself ------------------------------------------------------------------------
+
+
+def tiny() -> None:
+    """So short that its time under cProfile is mostly cProfile's."""
+
+
+def many_calls() -> None:
+    for _ in range(20_000):
+        tiny()
+
+
+def facts(taken: Captured) -> dict[str, Any]:
+    return {row["key"]: json.loads(row["value"]) for row in taken.frames.get("facts", ())}
+
+
+def test_cost_of_a_call_is_measured_once_and_leaves_nothing(tmp_path: Path) -> None:
+    wrapper, before = CProfileWrapper(), random.getstate()
+    (cost,) = facts(captured(work, tmp_path, wrapper)).values()
+    for kind in ("python", "builtin"):
+        assert 0 < cost[kind]["inner_s"] < 1e-4
+        assert 0 <= cost[kind]["outer_s"] < 1e-4
+        assert cost[kind]["inner_spread_s"] >= 0
+    assert cost["bytecode_factor"] > 0.5
+    assert (cost["calls"], cost["rounds"] >= 5) == (500, True)
+    again = captured(work, tmp_path, wrapper, 1)
+    assert not facts(again)
+    assert not any("callcost" in row["file"] for row in again.frames["functions"])
+    assert random.getstate() == before
+
+
+def test_cost_is_not_measured_under_a_trace_or_profile_function(tmp_path: Path) -> None:
+    def own(frame: Any, event: str, argument: Any) -> None:
+        seen.append(frame.f_code.co_filename)
+
+    seen: list[str] = []
+    for get, put in ((sys.getprofile, sys.setprofile), (sys.gettrace, sys.settrace)):
+        before = get()
+        put(own)
+        try:
+            cost = callcost.measure()
+        finally:
+            put(before)
+        assert cost is None
+    # Its own call and what it asks; no loop.
+    assert len([file for file in seen if "callcost" in file]) < 20
+
+
+def test_corrected_self_time_is_nearer_to_the_clean_time(tmp_path: Path) -> None:
+    """A loop of calls that do nothing: what cProfile adds is most of what it shows."""
+    clean, raw, corrected = [], [], []
+    for number in range(5):
+        begun = perf_counter()
+        many_calls()
+        clean.append(perf_counter() - begun)
+        run = Run(tmp_path / str(number))
+        run.clean()
+        taken = captured(many_calls, tmp_path)
+        frames = {name: list(taken.frames[name]) for name in ("functions", "calls")}
+        run.cprofile([0.01] * 3, frames=frames)
+        run.writer.write({"facts": taken.frames["facts"]})
+        rows = run.finish()["tables"]["functions"]
+        ours = [row for row in rows if row["name"] in ("tiny", "many_calls")]
+        assert len(ours) == 2
+        raw.append(3 * sum(row["self_s"] for row in ours))
+        # An empty function has nothing left that could be told.
+        corrected.append(3 * sum(row["corrected_self_s"] or 0.0 for row in ours))
+    # The least disturbed of five: other programs only add.
+    assert abs(min(corrected) - min(clean)) < 0.7 * abs(min(raw) - min(clean))
 
 
 # -- other profilers -----------------------------------------------------------------------------

@@ -27,10 +27,10 @@ ORDER = (
     ),
     "benchmark.",
     (
-        "events scopes stepparts attribution linetrace nvtxranges recordedshapes "
+        "callcost events scopes stepparts attribution linetrace nvtxranges recordedshapes "
         "flopstable flopsprofiler "
-        "flopformulas flopmasks flopmissed flopowners flopmode flopcopies "
-        "tensorinputs movedpointwise movedsizes movedrules operatorrows "
+        "flopproducts flopformulas flopmasks flopmissed flopowners flopmode flopcopies "
+        "tensorinputs movedpointwise movedsizes operatorschemas movedrules operatorrows "
         "heapcount memorysampler memoryreadings memorytrace memoryrows mprofile devicehistory"
     ),
     "recording",
@@ -49,7 +49,7 @@ ORDER = (
 # A wrapper may import these alone: the contract, the leaves, and what reads a profile's events.
 OPEN_TO_WRAPPERS = frozenset(
     (
-        *["wrapper", "passthrough", "events", "attribution", "linetrace", "nvtxranges"],
+        *["wrapper", "passthrough", "callcost", "events", "attribution", "linetrace", "nvtxranges"],
         *["operatorrows", "recordedshapes", "flopsprofiler", "flopmode", "flopowners"],
         *["memoryreadings", "memorytrace", "memoryrows", "mprofile", "devicehistory", "watch"],
         *ORDER[0].split(),

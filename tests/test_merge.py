@@ -147,6 +147,94 @@ def test_functions_are_per_step_and_those_of_the_startup_are_not(run: Run) -> No
     assert call["total_s"] == pytest.approx(0.01)
 
 
+COST = {
+    "python": {
+        "inner_s": 1e-6,
+        "outer_s": 2e-6,
+        "inner_spread_s": 1e-7,
+        "outer_spread_s": 1e-7,
+    },
+    "builtin": {
+        "inner_s": 3e-6,
+        "outer_s": 5e-6,
+        "inner_spread_s": 0.0,
+        "outer_spread_s": 0.0,
+    },
+    "bytecode_factor": 2.96,
+    "calls": 500,
+    "rounds": 15,
+}
+
+
+def called(caller: str, callee: str, calls: int, **more: object) -> dict[str, object]:
+    """A record of `calls`, from one of the script's functions."""
+    names = {"caller_file": "train.py", "caller_line": 3, "caller_name": caller}
+    place = {"callee_file": "train.py", "callee_line": 3, "callee_name": callee, "calls": calls}
+    return {**names, **place, "self_s": 0.0, "total_s": 0.0, **more}
+
+
+def test_what_cprofile_adds_to_calls_is_taken_off(run: Run) -> None:
+    run.clean()
+    length = {"callee_file": "~", "callee_line": 0}
+    frames = {
+        "functions": [
+            function("loop", 3, 0.300),
+            function("tiny", 3000, 0.030),
+            function("empty", 3000, 0.0031),
+            {**function("<built-in method len>", 300, 0.006), "file": "~", "line": 0},
+        ],
+        "calls": [
+            called("loop", "tiny", 3000),
+            called("loop", "empty", 2000),
+            called("tiny", "empty", 1000),
+            called("loop", "<built-in method len>", 300, **length),
+        ],
+    }
+    run.cprofile([CPROFILE_S] * 3, frames=frames)
+    run.writer.write({"functions": [function("load", 4, 1.0)]})
+    run.writer.write({"calls": [called("load", "start", 10_000)]})
+    run.layers(cprofile="recorded")
+    run.writer.facts({"cprofile_cost": COST})
+    report = run.finish()
+    rows = by(report["tables"]["functions"], "name")
+    # 3 calls in, 5000 of Python functions out and 300 of a built-in one; over three steps.
+    loop = 0.300 - 3 * 1e-6 - 5000 * 2e-6 - 300 * 5e-6
+    assert rows["loop"]["corrected_self_s"] == pytest.approx(loop / 3)
+    tiny = 0.030 - 3000 * 1e-6 - 1000 * 2e-6
+    assert rows["tiny"]["corrected_self_s"] == pytest.approx(tiny / 3)
+    assert rows["tiny"]["self_s"] == pytest.approx(0.01)
+    builtin = rows["<built-in method len>"]
+    assert builtin["corrected_self_s"] == pytest.approx((0.006 - 300 * 3e-6) / 3)
+    # 0.1 ms is left of it, and 3000 calls are known to 0.3 ms: that tells nothing.
+    assert rows["empty"]["corrected_self_s"] is None
+    assert report["cells_reason"]["functions.corrected_self_s"]
+    assert rows["load"]["corrected_self_s"] == pytest.approx(1.0 - 4e-6 - 0.02)
+    said = report["layers"][0]["audit"][1]
+    assert "1.000 us to the own time of a Python function and 2.000 us to that of its" in said
+    assert "3.0 times" in said
+
+
+def test_without_its_cost_no_self_time_is_corrected(run: Run) -> None:
+    run.clean()
+    run.cprofile([CPROFILE_S] * 3, frames={"functions": [function("train", 3, 0.003)]})
+    run.layers(cprofile="recorded")
+    report = run.finish()
+    assert report["tables"]["functions"][0]["corrected_self_s"] is None
+    assert "not measured" in report["columns_reason"]["functions.corrected_self_s"]
+    assert len(report["layers"][0]["audit"]) == 1
+
+
+def test_a_function_that_calls_nothing_pays_for_its_own_calls_alone(run: Run) -> None:
+    run.clean()
+    run.cprofile([CPROFILE_S] * 3, frames={"functions": [function("train", 3000, 0.030)]})
+    run.writer.facts({"cprofile_cost": {**COST, "bytecode_factor": 0.99}})
+    run.layers(cprofile="recorded")
+    report = run.finish()
+    row = report["tables"]["functions"][0]
+    assert row["corrected_self_s"] == pytest.approx((0.030 - 0.003) / 3)
+    assert "times as long" not in report["layers"][0]["audit"][1]
+
+
 def test_lines_are_per_step_and_a_count_given_up_is_null(run: Run) -> None:
     run.clean()
     line = {"file": "train.py", "source": "x", "python_s": 0.003, "operator_s": None}

@@ -1,8 +1,14 @@
-"""The tables that come from cProfile: functions and calls, of the steps and of the start-up."""
+"""The tables that come from cProfile: functions and calls, of the steps and of the start-up.
+
+cProfile's own cost stands in its times: a part of each call in the callee's own time, the rest in
+the caller's. What it is on this machine was measured in the process that was profiled, and is
+taken off in `corrected_self_s`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,7 +17,14 @@ from profstack.merge.recorded import Recorded, Selection, nullable
 from profstack.privacy import home_relative
 
 PROFILED = (("timed",), ("shared",), ("whole",))
+COST = "cprofile_cost"
 _KEYS = ["file", "line", "name"]
+_CALLER = [f"caller_{key}" for key in _KEYS]
+# What pstats calls the file of a built-in function.
+_BUILTIN_FILE = "~"
+_KINDS = ("python", "builtin")
+# A factor that is told: less is within what the measurement of it scatters by.
+_SLOWER = 1.1
 
 
 def functions(
@@ -26,17 +39,23 @@ def functions(
     """
     rows = []
     if selection is not None:
-        rows += _function_rows(recorded.rows("functions", selection), selection, clean_s, "step")
+        overhead = _overhead(recorded, recorded.rows("calls", selection))
+        frame = recorded.rows("functions", selection)
+        rows += _function_rows(frame, selection, clean_s, "step", overhead)
         for row in rows:
             row["watch_share"] = watched.get((row["file"], row["line"], row["name"]))
-    startup = recorded.frames["functions"]
-    startup = startup[startup["slice"].isna()]
+    startup, made = recorded.frames["functions"], recorded.frames["calls"]
+    startup, made = startup[startup["slice"].isna()], made[made["slice"].isna()]
     once = Selection([], None, 1, 0.0)
-    return rows + _function_rows(startup, once, None, "startup")
+    return rows + _function_rows(startup, once, None, "startup", _overhead(recorded, made))
 
 
 def _function_rows(
-    frame: pd.DataFrame, selection: Selection, clean_s: float | None, phase: str
+    frame: pd.DataFrame,
+    selection: Selection,
+    clean_s: float | None,
+    phase: str,
+    overhead: _Overhead | None,
 ) -> list[dict[str, Any]]:
     columns = ["calls", "primitive_calls", "self_s", "total_s"]
     summed = frame.groupby(_KEYS)[columns].sum().sort_values("self_s", ascending=False)
@@ -51,9 +70,77 @@ def _function_rows(
             "self_s": selection.per_step(totals["self_s"]),
             "total_s": selection.per_step(totals["total_s"]),
             "calibrated_s": selection.calibrated(totals["self_s"], clean_s),
+            "corrected_self_s": selection.per_step(
+                overhead.corrected((file, line, name), totals) if overhead is not None else None
+            ),
         }
         for (file, line, name), totals in summed.iterrows()
     ]
+
+
+@dataclass(frozen=True)
+class _Overhead:
+    """What cProfile adds to the own times of functions.
+
+    `made` is what the calls that a function makes add to its own time, with the error of that, in
+    seconds over all its calls, by file, line and name.
+    """
+
+    cost: Mapping[str, Any]
+    made: Mapping[Any, tuple[float, float]]
+
+    def corrected(self, function: tuple[Any, Any, Any], totals: Any) -> float | None:
+        """Own time without it; None where what is left lies within the error of what it adds.
+
+        The error is the scatter of the cost per call, for every call.
+        """
+        cost = self.cost[_kind(function[0])]
+        added, error = self.made.get(function, (0.0, 0.0))
+        added += totals["calls"] * cost["inner_s"]
+        error += totals["calls"] * cost["inner_spread_s"]
+        left = float(totals["self_s"] - added)
+        return left if left > error else None
+
+
+def _overhead(recorded: Recorded, calls: pd.DataFrame) -> _Overhead | None:
+    """cProfile's cost in the functions that make these calls; None where it was not measured."""
+    cost = recorded.facts.get(COST)
+    if cost is None:
+        return None
+    kinds = calls["callee_file"].map(_kind)
+    frame = calls[_CALLER].assign(
+        **{
+            name: calls["calls"] * kinds.map({kind: cost[kind][name] for kind in _KINDS})
+            for name in ("outer_s", "outer_spread_s")
+        }
+    )
+    summed = frame.groupby(_CALLER)[["outer_s", "outer_spread_s"]].sum()
+    made = zip(summed["outer_s"].tolist(), summed["outer_spread_s"].tolist(), strict=True)
+    return _Overhead(cost, dict(zip(summed.index.tolist(), made, strict=True)))
+
+
+def _kind(file: Any) -> str:
+    return "builtin" if file == _BUILTIN_FILE else "python"
+
+
+def cost_in_words(recorded: Recorded) -> str | None:
+    """What cProfile adds to a call on this machine; None where it was not measured."""
+    cost = recorded.facts.get(COST)
+    if cost is None:
+        return None
+    parts = [
+        f"{1e6 * cost[kind]['inner_s']:.3f} us to the own time of {words} and "
+        f"{1e6 * cost[kind]['outer_s']:.3f} us to that of its caller"
+        for kind, words in (("python", "a Python function"), ("builtin", "a built-in one"))
+    ]
+    rests = f"medians of {cost['rounds']} times {cost['calls']} calls in this process"
+    text = f"cProfile adds to each call {', '.join(parts)} ({rests}); corrected self is without it"
+    if cost["bytecode_factor"] < _SLOWER:
+        return text
+    return (
+        f"{text}; Python code between calls runs {cost['bytecode_factor']:.1f} times as long "
+        "under a profile function of this Python, which is still in it"
+    )
 
 
 def calls(recorded: Recorded, selection: Selection | None) -> list[dict[str, Any]]:

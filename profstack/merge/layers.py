@@ -8,7 +8,7 @@ from typing import Any
 
 from profstack import registry
 from profstack.merge.benchmark import DISCOVERY, Clean, no_effect, plain_factor, probe_effect
-from profstack.merge.functions import PROFILED
+from profstack.merge.functions import PROFILED, cost_in_words
 from profstack.merge.modules import TIMED
 from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.privacy import home_relative
@@ -121,6 +121,9 @@ def _audit(
         return []
     slices = "1 slice" if len(selection.slices) == 1 else f"{len(selection.slices)} slices"
     lines = [f"{selection.in_words()} in {slices} ({selection.mode})"]
+    cost = cost_in_words(recorded) if name == "cprofile" else None
+    if cost is not None:
+        lines.append(cost)
     others = own[~own["slice"].isin(selection.slices)]
     for mode, group in others.groupby("mode"):
         line = f"{int(group['steps'].sum())} more in slices of mode {mode}"
