@@ -118,7 +118,8 @@ def arm(folder: str, options: "Sequence[str]") -> None:
     if not options:
         return
     known = set(sys.path_importer_cache)
-    from profstack.watch import Sampler, borrowed
+    from profstack.rawthreads import borrowed
+    from profstack.watch import Sampler
 
     for entry in set(sys.path_importer_cache) - known:
         del sys.path_importer_cache[entry]

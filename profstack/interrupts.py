@@ -7,6 +7,7 @@ Used from the script's first line on: nothing may be imported here that a bare i
 loaded.
 """
 
+import os
 import sys
 
 # As typing's own, which is not to be imported here; type checkers know the name.
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _VARARGS = 0x04
+_HERE = os.path.join(os.path.dirname(__file__), "")
 
 
 def is_scripts(error: "BaseException") -> bool:
@@ -41,7 +43,8 @@ def _handles_signal(frame: "FrameType") -> bool:
     away is known as long as it is installed.
     """
     interrupted, code = frame.f_back, frame.f_code
-    if interrupted is None:
+    if interrupted is None or code.co_filename.startswith(_HERE):
+        # To ask a frame of ours for its locals would have it hold the very error that holds it.
         return False
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     held = [frame.f_locals.get(name) for name in names]

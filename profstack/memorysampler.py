@@ -7,14 +7,40 @@ begins; what it held in between is seen from another thread alone.
 from __future__ import annotations
 
 import _thread
+import importlib
 import os
 import time
 from array import array
 from collections.abc import Callable
+from typing import Any
+
+from profstack.interrupts import is_scripts
+from profstack.rawthreads import (
+    after_the_fork,
+    at_forks,
+    block_signals,
+    no_more_forks,
+    wait_until_gone,
+)
 
 INTERVAL_S = 0.001
+# It answers in microseconds. Should it not, the script shall go on all the same.
+_PATIENCE_S = 1.0
 # When there are as many, every second one goes and the interval doubles.
 MOST_SAMPLES = 16_384
+
+
+class _Thread:
+    """One run of the thread: locks to tell it to end, and to be told that it has begun and ended.
+
+    It is a raw one: one of `threading` would show in the script's list of threads.
+    """
+
+    def __init__(self) -> None:
+        self.halt, self.ready, self.gone = (_thread.allocate_lock() for _ in range(3))
+        for lock in (self.halt, self.ready, self.gone):
+            lock.acquire()
+        self.native: int | None = None
 
 
 class MemorySampler:
@@ -32,46 +58,84 @@ class MemorySampler:
         self.heap = array("q", bytes(8 * MOST_SAMPLES))
         self.count = 0
         self._interval_s = INTERVAL_S
-        self._halt = _thread.allocate_lock()
-        self._ready = _thread.allocate_lock()
-        self._gone = _thread.allocate_lock()
-        self._pid: int | None = None
+        self._signals: Any = importlib.import_module("_signal")
+        self._thread: _Thread | None = None
+        self._wanted_in: int | None = None
+        # Forks that are going on, each on its own thread.
+        self._forking = 0
 
     def start(self) -> None:
         """Begin to sample; where no thread can be started there are no samples."""
-        for lock in (self._halt, self._ready, self._gone):
-            lock.acquire()
-        try:
-            # One of `threading` would show in the script's list of threads.
-            _thread.start_new_thread(self._run, ())
-        except RuntimeError:
-            return
-        self._pid = os.getpid()
-        # A thread brings memory of its own, which is no line's.
-        self._ready.acquire(timeout=1.0)
+        self._wanted_in = os.getpid()
+        at_forks(self)
+        self._begin()
 
     def stop(self) -> None:
         """End the thread and wait for it; safe to call twice, and in a forked child."""
-        pid, self._pid = self._pid, None
-        if pid is not None:
-            self._halt.release()
-        # A child has none of its parent's threads.
-        if pid == os.getpid():
-            self._gone.acquire(timeout=1.0)
+        self._wanted_in = None
+        no_more_forks(self)
+        self._end()
 
-    def _run(self) -> None:
+    def release(self) -> None:
+        """It has been stopped, and nobody will ask for its samples."""
+        self.times, self.resident, self.heap = array("q"), array("q"), array("q")
+        self.count = 0
+
+    # -- forks -----------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """The process is about to fork: there shall be no thread of ours in it."""
+        self._forking += 1
+        self._end()
+
+    def after_fork(self) -> None:
+        """The process has forked, and goes on."""
+        # One that was made while another thread forked was not told of the beginning.
+        self._forking = max(0, self._forking - 1)
+        after_the_fork(self._begin)
+
+    def forget(self) -> None:
+        """In the child of a fork: this is another process's sampler."""
+        self._wanted_in = self._thread = None
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._thread is not None or self._forking or self._wanted_in != os.getpid():
+            return
+        thread = _Thread()
+        try:
+            _thread.start_new_thread(self._run, (thread,))
+        except RuntimeError as error:
+            if is_scripts(error):
+                raise
+            return
+        self._thread = thread
+        # A thread brings memory of its own, which is no line's.
+        thread.ready.acquire(timeout=_PATIENCE_S)
+
+    def _end(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.halt.release()
+            thread.gone.acquire(timeout=_PATIENCE_S)
+            wait_until_gone(thread.native, _PATIENCE_S)
+
+    def _run(self, thread: _Thread) -> None:
         try:
             try:
+                block_signals(self._signals)
+                thread.native = _thread.get_native_id()
                 self._read()
             finally:
-                self._ready.release()
-            while not self._halt.acquire(timeout=self._interval_s):
+                thread.ready.release()
+            while not thread.halt.acquire(timeout=self._interval_s):
                 resident, heap = self._read()
                 self.keep(time.perf_counter_ns(), resident, heap)
         except Exception:
             pass  # it would be printed; there are no more samples, and none is missed by a line
         finally:
-            self._gone.release()
+            thread.gone.release()
 
     def keep(self, now: int, resident: int, heap: int) -> None:
         """Add a sample."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -85,11 +85,12 @@ class _Frame:
 class MemoryTracer:
     """Reads memory whenever the thread that started it runs a line of the script.
 
-    The places of `readings` are numbers in `lines`.
+    The places of `readings` are numbers in `lines`; `on_end` is called when it has ended by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
         self.readings = Readings()
+        self._on_end = on_end
         self.lines: list[tuple[CodeType, int]] = []
         # What has rested at some time, and its events.
         self.let_go: dict[int, _Traced] = {}
@@ -206,6 +207,22 @@ class MemoryTracer:
             sys.settrace(None)
         if self.error is None:
             self.readings.add(NOBODY, NOBODY)
+        if reason is not None:
+            self.readings.sampler.stop()
+            self._on_end()
+
+    def release(self) -> None:
+        """It has been stopped, and what it has seen is taken: nothing of it is held any more.
+
+        A generator that is suspended holds the tracer itself, until it goes on or ends.
+        """
+        self.readings.release()
+        self._on_end = lambda: None
+        self.lines.clear()
+        self.let_go.clear()
+        self._codes.clear()
+        self._resting.clear()
+        self._files.clear()
 
     # -- what the interpreter tells --------------------------------------------------------------
 

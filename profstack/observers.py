@@ -40,6 +40,8 @@ class Observers:
         self.on_give_way: Callable[[], None] = lambda: None
         self._wrappers: list[Wrapper] = []
         self._told: set[str] = set()
+        # Of the active layers those whose tools have ended by themselves.
+        self._over: set[str] = set()
         for name in layers:
             self._load(name)
         for name, reason in (left_out or {}).items():
@@ -57,6 +59,7 @@ class Observers:
                 return
             state.wrapper = kind()
             state.wrapper.on_give_way = self._gave_way
+            state.wrapper.on_end = partial(self._tool_ended, state)
             # A layer that ends early lets go of its wrapper; what it holds is undone at the end.
             self._wrappers.append(state.wrapper)
         except Exception as error:
@@ -65,6 +68,7 @@ class Observers:
     def start(self, planned: Planned, index: int, steps: int | None, first_step: int = 0) -> bool:
         """Switch the slice's observers on; false when none of them could be."""
         self._rss_before = rss_bytes()
+        self._over.clear()
         for position, (name, mode) in enumerate(planned.observers):
             state = self.layers[name]
             if state.wrapper is None:
@@ -216,6 +220,12 @@ class Observers:
                 self.fail(state, error)
         if not on:
             self.flush()
+
+    def _tool_ended(self, state: LayerState) -> None:
+        """Nothing observes the rest of the slice (a first compilation, say): the watch does."""
+        self._over.add(state.name)
+        if all(active.name in self._over for active in self.active):
+            self.watch(on=True)
 
     def flush(self) -> None:
         """Write what the layers in the background have seen."""

@@ -1,8 +1,8 @@
 """The watch's sampler: what the workload's thread does every 10 ms, and the resident set.
 
 It runs from before the script's first line, so nothing may be imported here that a bare
-interpreter has not loaded (`borrowed` leaves no trace). Its thread is a raw one: `threading` does
-not know it, the process does not wait for it, and whenever the process forks it is gone.
+interpreter has not loaded. Its thread is a raw one: `threading` does not know it, the process does
+not wait for it, and whenever the process forks it is gone.
 
 A sample weighs the watched time since the one before it, in units of 10 ms: what keeps the
 interpreter to itself for long is not lost. While the watch pauses its thread waits for a lock.
@@ -15,6 +15,14 @@ import time
 
 from profstack.environment import rss_bytes, rss_in, rss_text
 from profstack.interrupts import is_scripts
+from profstack.rawthreads import (
+    after_the_fork,
+    at_forks,
+    block_signals,
+    borrowed,
+    no_more_forks,
+    wait_until_gone,
+)
 from profstack.samples import Samples, Stacks
 
 # As typing's own, which is not to be imported here; type checkers know the name.
@@ -31,17 +39,6 @@ MOST_LEVELS = 4
 PATIENCE_S = 1.0
 
 _perf_counter, _get_ident = time.perf_counter, _thread.get_ident
-_living: "list[Sampler]" = []
-_forks_seen = False
-
-
-def borrowed(name: str) -> "Any":
-    """A module of the interpreter itself, without leaving it in `sys.modules`."""
-    known = name in sys.modules
-    module = __import__(name)
-    if not known:
-        del sys.modules[name]
-    return module
 
 
 class Sampler:
@@ -78,8 +75,7 @@ class Sampler:
         # Released to have the thread look what is wanted; and by the thread when it stands still,
         # and when it has ended.
         self._wake, self._still, self._ended = (_locked() for _ in range(3))
-        _living.append(self)
-        _see_forks()
+        at_forks(self)
 
     # -- from the outside ------------------------------------------------------------------------
 
@@ -142,8 +138,7 @@ class Sampler:
         self._closed = True
         self._wanted = False
         self._stop()
-        if self in _living:
-            _living.remove(self)
+        no_more_forks(self)
 
     # -- the thread ------------------------------------------------------------------------------
 
@@ -179,24 +174,11 @@ class Sampler:
             return
         self._ending = True
         self._ask(self._ended)
-        gone = _perf_counter() + PATIENCE_S
-        # The interpreter has let go of the thread before the system does; there is no joining it.
-        while hasattr(os, "sched_getaffinity") and self._native and _perf_counter() < gone:
-            try:
-                os.sched_getaffinity(self._native)
-            except OSError as error:
-                if is_scripts(error):
-                    raise
-                break
-            time.sleep(0)
+        wait_until_gone(self._native, PATIENCE_S)
 
     def _run(self) -> None:
         try:
-            if hasattr(self._signals, "pthread_sigmask"):
-                # A signal shall come where it came without this thread.
-                self._signals.pthread_sigmask(
-                    self._signals.SIG_BLOCK, self._signals.valid_signals()
-                )
+            block_signals(self._signals)
             self._native = _thread.get_native_id()
             self._watch()
         except BaseException as error:
@@ -279,12 +261,9 @@ class Sampler:
 
     def after_fork(self) -> None:
         """The process has forked, and goes on."""
-        self._forking -= 1
-        if sys.version_info >= (3, 13):
-            # Python counts the threads only after this, and warns if there is more than one.
-            _Later(self._start_again)
-        else:
-            self._start_again()
+        # One that was made while another thread forked was not told of the beginning.
+        self._forking = max(0, self._forking - 1)
+        after_the_fork(self._start_again)
 
     def _start_again(self) -> None:
         if self._wanted and not self._alive and os.getpid() == self._pid:
@@ -296,17 +275,6 @@ class Sampler:
         self._wanted = self._alive = False
         self._samples = Samples()
         self.stacks = Stacks()
-
-
-class _Later:
-    """Calls once, at the next garbage collection: the one moment soon after that always comes."""
-
-    def __init__(self, call: "Callable[[], None]") -> None:
-        self._call = call
-        self._itself = self
-
-    def __del__(self) -> None:
-        self._call()
 
 
 def _locked() -> "Any":
@@ -323,25 +291,3 @@ def _is_profiled() -> bool:
     """Whether a profiler counts what this thread does as the script's, as cProfile from 3.12 on."""
     monitoring = getattr(sys, "monitoring", None)
     return monitoring is not None and monitoring.get_tool(monitoring.PROFILER_ID) is not None
-
-
-def _see_forks() -> None:
-    global _forks_seen
-    if _forks_seen or not hasattr(os, "register_at_fork"):
-        return
-    _forks_seen = True
-    os.register_at_fork(
-        before=lambda: _each(Sampler.before_fork),
-        after_in_parent=lambda: _each(Sampler.after_fork),
-        after_in_child=_in_child,
-    )
-
-
-def _each(call: "Callable[[Sampler], None]") -> None:
-    for sampler in list(_living):
-        call(sampler)
-
-
-def _in_child() -> None:
-    _each(Sampler.forget)
-    _living.clear()

@@ -139,6 +139,8 @@ class Wrapper(ABC):
     def __init__(self) -> None:
         # Called when the wrapper ends its slice early, for a tool of the script's own.
         self.on_give_way: Callable[[], None] = _nothing
+        # Called when the tool is off in the midst of its slice: others may observe the rest.
+        self.on_end: Callable[[], None] = _nothing
 
     @classmethod
     def mode(cls, name: str) -> Mode:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -563,6 +564,48 @@ def test_an_error_in_the_script_passes_unchanged(bench: Callable[..., Bench]) ->
         assert not any("profstack" in str(path.parent) for path in frames[1:])
     one.engine.finish()
     assert training.losses == expected_losses(ENOUGH)
+
+
+@pytest.mark.parametrize("when", ["before the rule is known", "in a slice"])
+def test_the_watch_takes_what_the_memory_tracer_leaves_by_ending_itself(
+    bench: Callable[..., Bench], when: str
+) -> None:
+    """Else nobody would see a first compilation."""
+    one = bench("memory", "watch")
+    one.engine.begin()
+    wrapper: Any = one.observers.layers["watch"].wrapper
+    # As dynamo's file is called; by it the tracer knows that something is about to be compiled.
+    names: dict[str, Any] = {}
+    file = str(Path(__file__).parent / "torch/_dynamo/convert_frame.py")
+    exec(compile("def convert(work): work()", file, "exec"), names)
+
+    def compiling() -> None:
+        before, until = wrapper._sampler.taken, time.perf_counter() + 20
+        while wrapper._sampler.taken < before + 3 and time.perf_counter() < until:
+            pass
+
+    training = Training()
+    if when == "in a slice":
+        for _ in range(ENOUGH):
+            slice_ = one.engine._slice
+            if slice_ is not None and slice_.kind == "memory":
+                break
+            training.step()
+    nn.Linear(4, 4)(torch.ones(4))
+    assert sys.gettrace() is not None
+    names["convert"](compiling)
+    assert sys.gettrace() is None
+    training.run(20)
+    one.engine.finish()
+    seen = {row["frame"] for row in one.table("watch_samples") if row["weight"]}
+    frames = {row["frame"] for row in one.table("watch_frames") if row["name"] == "compiling"}
+    assert seen & frames
+    assert one.layers["watch"]["status"] == "recorded"
+    clean = [row for row in one.table("slices") if row["kind"] == "clean"]
+    times = [row["t_s"] for row in one.table("watch_samples") if row["weight"]]
+    assert clean
+    for row in clean:
+        assert not any(row["started_s"] < at <= row["started_s"] + row["wall_s"] for at in times)
 
 
 # -- ending ------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from torch import nn
 from profstack.engine import Engine
 from profstack.interrupts import is_scripts
 from profstack.layerstate import GuardedListener
+from profstack.memorysampler import MemorySampler
 from profstack.observers import Observers
 from profstack.recording import Writer, create_folder, read_tables
 from profstack.runner import make_plan
@@ -116,6 +119,28 @@ def test_an_error_of_our_own_is_not(handle: Callable[[Any], None]) -> None:
     assert not is_scripts(caught(lambda: {}["missing"]))
     error = ValueError("never raised")
     assert not is_scripts(error)
+
+
+def test_the_question_leaves_nothing_for_the_garbage_collector() -> None:
+    """What holds an error that holds its frames would hold all that the script has there."""
+
+    class Big:
+        pass
+
+    def asks() -> weakref.ref[Big]:
+        big = Big()
+        sampler = MemorySampler(lambda: (0, 0))
+        sampler.start()
+        # It asks whose the error is by which the system says that the thread has gone.
+        sampler.stop()
+        return weakref.ref(big)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asks()() is None
+    finally:
+        gc.enable()
 
 
 def test_what_ends_programs_is_the_scripts() -> None:

@@ -542,6 +542,13 @@ def test_a_script_that_switches_tracing_off_is_let_do_so(tmp_path: Path) -> None
     assert sys.gettrace() is None
 
 
+# A function in a file that is called as dynamo's is where it begins to compile a frame.
+_CONVERT = "def compile_frame(work=lambda: None):\n    work()\n"
+_NAMES: dict[str, Any] = {}
+exec(compile(_CONVERT, str(HERE.parent / "torch/_dynamo/convert_frame.py"), "exec"), _NAMES)
+compile_frame = _NAMES["compile_frame"]
+
+
 class TimeUpError(Exception):
     """What a signal handler of the script's raises."""
 
@@ -579,6 +586,31 @@ def test_signal_that_arrives_in_the_tracer_is_the_scripts(
     assert sys.gettrace() is None
     taken = wrapper.take([0.0, time.perf_counter()], {})
     assert "signal" in str(taken.truncated)
+
+
+@pytest.mark.parametrize("way", ["compiles", "calls", "stopped"])
+def test_tracer_tells_when_it_has_ended_by_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+) -> None:
+    ended: list[bool] = []
+    wrapper = MemoryWrapper()
+    wrapper.on_end = lambda: ended.append(sys.gettrace() is None)
+    if way == "calls":
+        monkeypatch.setattr(memorytrace, "MOST_CALLS", 5)
+    wrapper.start(SliceContext(0, "lines", 1, tmp_path))
+    if way == "compiles":
+        compile_frame()
+    elif way == "calls":
+        hot_calls()
+    told = list(ended)
+    tracer = wrapper._tracer
+    assert tracer is not None
+    # Nor is memory sampled for the rest of a slice that traces nothing.
+    samples = tracer.readings.sampler.count
+    time.sleep(0.02)
+    assert way == "stopped" or tracer.readings.sampler.count == samples
+    wrapper.stop()
+    assert told == ended == ([] if way == "stopped" else [True])
 
 
 def test_defect_of_our_own_ends_the_layer_and_not_the_script(tmp_path: Path) -> None:
@@ -652,6 +684,29 @@ def test_suspended_generator_is_let_go_later(tmp_path: Path) -> None:
     finally:
         sys.settrace(None)
     assert generator.gi_frame.f_trace is None  # type: ignore[attr-defined]
+
+
+def test_suspended_generator_holds_nothing_of_what_was_seen(tmp_path: Path) -> None:
+    generator: Any = numbers()
+    observe(lambda: next(generator, None), tmp_path, steps=1)
+    readings = generator.gi_frame.f_trace.__self__.tracer.readings
+    assert readings.memory_bytes == 0
+    # It goes on all the same.
+    assert next(generator) == 1
+
+
+def test_discarded_slice_is_let_go_of_by_the_next_one_or_the_end(tmp_path: Path) -> None:
+    wrapper = MemoryWrapper()
+    for end in (lambda: wrapper.start(SliceContext(1, "lines", 1, tmp_path)), wrapper.close):
+        wrapper.start(SliceContext(0, "lines", 1, tmp_path))
+        tracer = wrapper._tracer
+        assert tracer is not None
+        wrapper.stop()
+        assert tracer.readings.memory_bytes > MIB
+        end()
+        assert tracer.readings.memory_bytes == 0
+        wrapper.stop()
+    assert sys.gettrace() is None
 
 
 def test_slice_after_a_slice_within_one_generator(tmp_path: Path) -> None:
@@ -744,6 +799,77 @@ def test_sampler_that_fails_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     time.sleep(0.01)
     sampler.stop()
     assert capfd.readouterr() == ("", "")
+
+
+def run_sampler(code: str) -> str:
+    """What a process prints that has no other thread than the sampler's."""
+    begin = """
+        import os, signal, time
+        def threads():
+            return len(os.listdir("/proc/self/task"))
+        # What is registered first is called last before a fork.
+        at_fork = []
+        os.register_at_fork(before=lambda: at_fork.append(threads()))
+        from profstack.memorysampler import MemorySampler
+        sampler = MemorySampler(lambda: (1, 1))
+        sampler.start()
+        def more():
+            before, until = sampler.count, time.perf_counter() + 20
+            while sampler.count == before and time.perf_counter() < until:
+                time.sleep(0.001)
+            return sampler.count > before
+        assert more() and threads() == 2
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(begin) + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env=clean_environment(PYTHONPATH=str(CHECKOUT)),
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells it")
+def test_fork_finds_no_thread_of_the_samplers() -> None:
+    printed = run_sampler(
+        """
+        import gc
+        for _ in range(5):
+            pid = os.fork()
+            if not pid:
+                sampler.stop()
+                os._exit(threads() != 1)
+            assert os.waitpid(pid, 0)[1] == 0
+            # From Python 3.13 on it is begun again with the next collection.
+            gc.collect()
+            assert more(), "it goes on after the fork"
+        sampler.stop()
+        print(at_fork, threads())
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        print(threads())
+        """
+    )
+    assert printed == "[1, 1, 1, 1, 1] 1\n1\n"
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="no signals to wait for")
+def test_signal_that_the_script_has_blocked_passes_the_sampler_by() -> None:
+    """A thread that does not block it would be given it, and the process would end."""
+    printed = run_sampler(
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert more()
+        print(signal.sigtimedwait({signal.SIGUSR1}, 5).si_signo == signal.SIGUSR1)
+        sampler.stop()
+        """
+    )
+    assert printed == "True\n"
 
 
 def test_thinned_samples_keep_the_highest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -880,6 +1006,29 @@ def test_history_that_the_script_records_is_its_own(
     device = Device(monkeypatch, recording=True)
     observe(hot, tmp_path)
     assert device.said == []
+    assert not (tmp_path / "snapshot.pickle").exists()
+
+
+@pytest.mark.parametrize("enabled", ["state", None])
+def test_history_that_the_script_begins_or_ends_meanwhile_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, enabled: str | None
+) -> None:
+    """By whatever name it called it: all of them come to the same function of torch's."""
+    said: list[Any] = []
+
+    def switch(enabled: str | None, *_: Any) -> None:
+        said.append(enabled)
+
+    begin: Any = torch.cuda.memory._record_memory_history
+    Device(monkeypatch)
+    # As on a machine with a device: torch's own function over a switch that this build lacks.
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", begin)
+    monkeypatch.setattr(torch._C, "_cuda_record_memory_history", switch, raising=False)
+    captured = observe(lambda: begin(enabled), tmp_path, steps=1)
+    assert said == ["all", enabled]
+    assert torch._C._cuda_record_memory_history is switch  # type: ignore[attr-defined]
+    (told,) = [text for slug, text in captured.notes if slug == "no-snapshot"]
+    assert told.endswith("the script called torch.cuda.memory._record_memory_history meanwhile")
     assert not (tmp_path / "snapshot.pickle").exists()
 
 

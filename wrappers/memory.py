@@ -15,13 +15,13 @@ would compile the tracer.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from profstack import mprofile
+from profstack.devicehistory import DeviceHistory
 from profstack.interrupts import is_scripts
 from profstack.memoryreadings import Reading
 from profstack.memoryrows import line_figures, line_records, timeline, truncations
@@ -38,9 +38,6 @@ from profstack.wrapper import (
     SliceContext,
     Wrapper,
 )
-
-# Allocations that the device's own history holds.
-_MOST_ALLOCATIONS = 100_000
 
 
 class MemoryWrapper(Wrapper):
@@ -70,9 +67,8 @@ class MemoryWrapper(Wrapper):
         self._tracer: MemoryTracer | None = None
         self._context: SliceContext | None = None
         self._modules: ModuleGrowth | None = None
+        self._history = DeviceHistory()
         self._snapshot: Path | None = None
-        self._recording_history = False
-        self._problems: list[tuple[str, str]] = []
 
     @staticmethod
     def unavailable_reason() -> str | None:
@@ -99,11 +95,12 @@ class MemoryWrapper(Wrapper):
     def start(self, context: SliceContext) -> None:
         """Trace the script's lines, also of the frames that are running."""
         self._context = context
-        self._tracer = MemoryTracer()
+        self._let_go()
+        self._tracer = MemoryTracer(self.on_end)
         self._modules = ModuleGrowth(self._tracer)
         self._snapshot = None
-        self._problems = []
-        self._begin_history()
+        self._history = DeviceHistory()
+        self._history.begin()
         # Nobody is told of calls before the step rule is known.
         self._tracer.start(wakes=context.steps is not None)
 
@@ -111,12 +108,25 @@ class MemoryWrapper(Wrapper):
         """Trace no more."""
         if self._tracer is not None:
             self._tracer.stop()
-        self._end_history()
+        if self._context is not None:
+            path = self._context.folder / "snapshot.pickle"
+            if self._history.end(path):
+                self._snapshot = path
 
     def abandon(self) -> None:
         """A forked child has no device and no files: the tracer alone is taken off."""
-        self._recording_history = False
+        self._history.abandon()
         self.stop()
+
+    def close(self) -> None:
+        """Let go of a slice that was discarded."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        tracer, self._tracer, self._modules = self._tracer, None, None
+        if tracer is not None:
+            tracer.stop()
+            tracer.release()
 
     def take(
         self,
@@ -125,11 +135,23 @@ class MemoryWrapper(Wrapper):
         left_out: Collection[int] = (),
     ) -> Captured:
         """Rows of `memory_lines` and `module_memory`, and memory_profiler's files."""
-        tracer, self._tracer = self._tracer, None
-        growth, self._modules = self._modules, None
-        context = self._context
+        tracer, growth, context = self._tracer, self._modules, self._context
         if tracer is None or growth is None or context is None:
             return Captured(notes=[("empty-capture", "no line was traced")])
+        try:
+            return self._taken(tracer, growth, context, stamps, modules, left_out)
+        finally:
+            self._let_go()
+
+    def _taken(
+        self,
+        tracer: MemoryTracer,
+        growth: ModuleGrowth,
+        context: SliceContext,
+        stamps: Sequence[float],
+        modules: Mapping[int, Any],
+        left_out: Collection[int],
+    ) -> Captured:
         if tracer.error is not None:
             raise tracer.error
         if tracer.ended in (COMPILES, OTHER_TRACER):
@@ -141,7 +163,10 @@ class MemoryWrapper(Wrapper):
             return Captured(notes=[("no-lines", text)], memory_bytes=tracer.readings.memory_bytes)
         unread = tracer.readings.heap_counter.reason
         frames: dict[str, Records] = {"memory_lines": line_records(figures, context.index, unread)}
-        notes = [*self._problems, *(("lines-truncated", text) for text in truncations(tracer))]
+        notes = [
+            *self._history.problems,
+            *(("lines-truncated", text) for text in truncations(tracer)),
+        ]
         calls = growth.records(len(stamps) - 1, modules, context.index, left_out)
         if calls:
             frames["module_memory"] = calls
@@ -183,43 +208,6 @@ class MemoryWrapper(Wrapper):
         with open(path, "a", encoding="utf-8") as file:
             file.write(f"Slice {context.index}, from step {context.first_step}\n\n{listing}\n")
         return Artifact(path, "any editor")
-
-    # -- the device's own history ----------------------------------------------------------------
-
-    def _begin_history(self) -> None:
-        """Let torch record what is allocated on a CUDA device that the script uses."""
-        torch = sys.modules["torch"]
-        is_recording = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-        if not torch.cuda.is_initialized() or is_recording is None or is_recording():
-            return
-        with self._noting_problems():
-            torch.cuda.memory._record_memory_history(stacks="python", max_entries=_MOST_ALLOCATIONS)
-            self._recording_history = True
-
-    def _end_history(self) -> None:
-        """Write the history and let torch record no more."""
-        if not self._recording_history or self._context is None:
-            return
-        self._recording_history = False
-        memory = sys.modules["torch"].cuda.memory
-        path = self._context.folder / "snapshot.pickle"
-        with self._noting_problems():
-            try:
-                memory._dump_snapshot(str(path))
-                self._snapshot = path
-            finally:
-                memory._record_memory_history(enabled=None)
-
-    @contextlib.contextmanager
-    def _noting_problems(self) -> Iterator[None]:
-        """These functions are torch's own: without them the lines still have their figures."""
-        try:
-            yield
-        except Exception as error:
-            if is_scripts(error):
-                raise
-            text = f"no history of the device's memory: {type(error).__name__}: {error}"
-            self._problems.append(("no-snapshot", text))
 
 
 def _left_out(tracer: MemoryTracer) -> str | None:
