@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import profstack
-from profstack.benchfolder import LAYERS, OPTIONS, result_path
+from profstack.benchfolder import LAYERS, LAYERS_ALONE, OPTIONS, result_path
 from profstack.benchlayers import record_layers
 from profstack.benchmark.benchrun import Asked, BenchRun
 from profstack.benchmark.clock import Clock
@@ -35,21 +37,41 @@ USAGE, RAISED, INTERRUPTED = 2, 1, 130
 def main(arguments: list[str]) -> int:
     """Measure as the options in the folder say; returns the exit code.
 
-    `arguments` are the recording's folder and the number of this process.
+    `arguments` are the recording's folder and the number of this process, or `layers` for one that
+    records these alone.
     """
-    folder, process = Path(arguments[0]).resolve(), int(arguments[1])
+    folder, process = Path(arguments[0]).resolve(), arguments[1]
     options = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
     if options["json"]:
         # Standard output is the command's answer: what the target prints must not be in it.
         sys.stdout.flush()
         os.dup2(2, 1)
+    signal.signal(signal.SIGINT, _Once())
     return _Child(folder, process, options).run()
+
+
+class _Once:
+    """Ctrl-C as Python has it, but one that comes at once a second time is the same one.
+
+    The terminal tells this process, and so may the command that started it.
+    """
+
+    _SAME_S = 1.0
+
+    def __init__(self) -> None:
+        self._last = -self._SAME_S
+
+    def __call__(self, number: int, frame: object) -> None:
+        now = time.monotonic()
+        again, self._last = now - self._last < self._SAME_S, now
+        if not again:
+            raise KeyboardInterrupt
 
 
 class _Child:
     """One process's work, from the target to its last part."""
 
-    def __init__(self, folder: Path, process: int, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, process: str, options: dict[str, Any]) -> None:
         self.folder = folder
         self.process = process
         self.options = options
@@ -88,10 +110,13 @@ class _Child:
         loaded = load(self.request, initialise)
         clock = _clock_for(loaded, clock)
         self.kept["environment"] = _facts(torch, clock)
+        if self.process == LAYERS_ALONE:
+            self._record_layers(loaded)
+            return
         self._tell(_described(loaded))
         run = BenchRun(
             loaded.subject,
-            Asked(**{**self.options["asked"], "process": self.process}),
+            Asked(**{**self.options["asked"], "process": int(self.process)}),
             clock,
             first_s=loaded.first_s,
             keep=self._keep,
@@ -101,7 +126,7 @@ class _Child:
         run.result["import_s"], run.result["build_s"] = loaded.import_s, loaded.build_s
         run.clean()
         run.parts()
-        if self.process == 0 and self.options["layers"]:
+        if self.process == "0" and self.options["layers"] and not self.options["layers_apart"]:
             self._record_layers(loaded)
 
     def _record_layers(self, loaded: Loaded) -> None:
@@ -135,7 +160,8 @@ class _Child:
         if self.options["quiet"]:
             return
         count = self.options["processes"]
-        which = f"process {self.process + 1} of {count}: " if count > 1 else ""
+        numbered = count > 1 and self.process != LAYERS_ALONE
+        which = f"process {int(self.process) + 1} of {count}: " if numbered else ""
         sys.stderr.write(f"profstack: {which}{text}\n")
         sys.stderr.flush()
 

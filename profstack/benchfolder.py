@@ -18,11 +18,13 @@ from profstack.recording import DATABASE, Writer
 OPTIONS = "logs/bench.json"
 # The recording of the layers while it is made: a recording of its own.
 LAYERS = "logs/layers"
+# In place of a process's number: it records the layers and measures nothing.
+LAYERS_ALONE = "layers"
 FACT = "bench"
 _PAGES = ("report.html", "report.json")
 
 
-def result_path(folder: Path, process: int) -> Path:
+def result_path(folder: Path, process: int | str) -> Path:
     """Where the figures of one process lie."""
     return folder / "logs" / f"bench-{process}.json"
 
@@ -30,6 +32,14 @@ def result_path(folder: Path, process: int) -> Path:
 def read_results(folder: Path, processes: int) -> list[dict[str, Any] | None]:
     """What each process left; None for one that left nothing."""
     return [_read(result_path(folder, number)) for number in range(processes)]
+
+
+def layers_problems(folder: Path, code: int | None) -> list[str]:
+    """What went wrong in the process of the layers alone; `code` is None where there was none."""
+    if code is None:
+        return []
+    found = _problems([_read(result_path(folder, LAYERS_ALONE))], [code])
+    return [f"the process of the layers: {problem}" for problem in found]
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -60,22 +70,22 @@ def joined(results: Sequence[Mapping[str, Any] | None], codes: Sequence[int]) ->
     return fact
 
 
-def _problems(
-    results: Sequence[Mapping[str, Any] | None], codes: Sequence[int]
-) -> list[dict[str, Any]]:
+def _problems(results: Sequence[Mapping[str, Any] | None], codes: Sequence[int]) -> list[str]:
     """What went wrong in which process, in words."""
     problems = []
     for number, (result, code) in enumerate(zip(results, codes, strict=False)):
+        which = f"process {number + 1}: " if len(results) > 1 else ""
         error = result.get("error") if result else None
         if code < 0:
-            error = f"it was ended by signal {-code}"
+            error = f"ended by signal {-code}"
+        elif error == "KeyboardInterrupt":
+            error = "interrupted (Ctrl-C)"
         elif code and not error:
-            error = f"it ended with exit code {code}"
+            error = f"ended with exit code {code}"
         if error:
-            problems.append({"process": number, "text": error})
-        layers = result.get("layers_problem") if result else None
-        if layers:
-            problems.append({"process": number, "text": f"the layers failed: {layers}"})
+            problems.append(f"{which}{error}")
+        if result and result.get("layers_problem"):
+            problems.append(f"{which}the layers failed: {result['layers_problem']}")
     return problems
 
 

@@ -42,7 +42,7 @@ ORDER = (
     "merge.",
     "findings.",
     "report.",
-    "frozen inprocess session benchlayers benchchild benchsession",
+    "frozen inprocess session benchlayers benchchild benchstart benchsession",
     "commands.",
     "__main__",
 )

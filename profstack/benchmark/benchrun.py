@@ -6,11 +6,11 @@ in the clean measurement is the workload's and is raised; one in a part is told 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from profstack.benchmark.ablation import ablation
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.devicestate import device_state, round_state
 from profstack.benchmark.figures import figures
@@ -22,7 +22,12 @@ from profstack.benchmark.measure import (
     Policy,
     measure,
 )
+from profstack.benchmark.mistakes import mistakes
 from profstack.benchmark.subject import Subject
+from profstack.benchmark.throughput import Options as SearchOptions
+from profstack.benchmark.throughput import search
+from profstack.benchmark.variants import compare
+from profstack.errors import ProfstackError
 from profstack.units import format_seconds
 
 BOTH = "both"
@@ -120,30 +125,49 @@ class BenchRun:
         self._tell(_headline(self.result))
 
     def parts(self) -> dict[str, Any]:
-        """Everything that was asked for besides, one part after the other."""
-        asked, subject, clock = self.asked, self.subject, self.clock
-        policy = Policy(**asked.policy)
-        if asked.mistakes:
-            warmup_s = self.result.get("warmup_s") or ()
-            arguments = (subject, policy, clock)
-            self._part("mistakes", "mistakes", "mistakes", *arguments, warmup_s=warmup_s)
-        if asked.ablation:
-            self._part("ablation", "ablation", "ablation", subject, policy, clock)
+        """Everything that was asked for besides, one part after the other.
+
+        What is compared between processes is measured in all of them, the rest in the first.
+        """
+        asked, wanted = self.asked, (self.subject, Policy(**self.asked.policy), self.clock)
+        first = asked.process == 0
         if asked.compare:
-            names = list(asked.compare)
-            wanted = (subject, names, policy, clock)
-            self._part("compare", "variants", "compare", *wanted, rotate=asked.process)
+            self._part("compare", lambda: self._compare(wanted[1]))
+        if asked.mistakes and first:
+            warmup_s = self.result.get("warmup_s") or ()
+            self._part("mistakes", lambda: mistakes(*wanted, warmup_s=warmup_s))
+        if asked.ablation and first:
+            self._part("ablation", lambda: ablation(*wanted))
+        if asked.throughput and first:
+            self._part("throughput", self._throughput)
         return self.result
 
-    def _part(self, key: str, module: str, name: str, *arguments: Any, **options: Any) -> None:
-        """Call one part and keep what it gives; an error in it is told in its place."""
+    def _compare(self, policy: Policy) -> list[dict[str, Any]]:
+        names, number = list(self.asked.compare), self.asked.process
+        return compare(self.subject, names, policy, self.clock, rotate=number)
+
+    def _throughput(self) -> list[dict[str, Any]]:
+        options = SearchOptions(memory_limit_bytes=self.asked.memory_limit)
+        rows, limits = search(
+            self.subject,
+            dtypes=self.asked.dtypes,
+            search=self.asked.search,
+            options=options,
+            clock=self.clock,
+            tell=self._tell,
+        )
+        self.result["throughput_limits"] = limits
+        return rows
+
+    def _part(self, key: str, part: Callable[[], list[dict[str, Any]]]) -> None:
+        """Measure one part and keep what it gives; an error in it is told in its place."""
         self._tell(f"{key} ...")
         try:
-            part = getattr(importlib.import_module(f"profstack.benchmark.{module}"), name)
-            self.result[key] = part(*arguments, **options)
+            self.result[key] = part()
         except Exception as error:
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.result["part_problems"].append(f"--{key} gave nothing: {said}")
+            said = str(error).splitlines()[0] if str(error) else "no message"
+            kind = "" if isinstance(error, ProfstackError) else f"{type(error).__name__}: "
+            self.result["part_problems"].append(f"--{key} gave nothing: {kind}{said}")
         self._keep(self.result)
 
 

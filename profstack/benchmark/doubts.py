@@ -21,15 +21,19 @@ _AUTOCORRELATION = 0.5
 _LITTLE_CPU = 0.9
 _BUSY = 0.5
 _OUTLIERS = 0.05
+_LONGEST_ADVICE_S = 600.0
 _LAYERS_APART = 0.05
+_MARKING_S = 5e-6
 
 Figures = Mapping[str, Any]
 
 
 def of_bench(figures: Figures, environment: Figures) -> list[str]:
     """The doubts of `profstack bench`, the gravest first."""
+    if figures["stopped_by"] == "interrupt":
+        stopped = f"interrupted after {figures['n']} samples: the figures are of those alone"
+        return [stopped, *_machine(figures, environment), *_model(figures)]
     return [
-        *_interrupted(figures),
         *_warmup(figures),
         *_samples(figures),
         *_drift(figures, "repeat with --max-seconds 60, or on an idle machine"),
@@ -56,19 +60,15 @@ def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
     if session_median_s is None or not median_s:
         return []
     change = session_median_s / median_s - 1.0
-    if abs(change) <= _LAYERS_APART:
+    # The clean steps of a session are marked one by one, and the benchmark's calls are not.
+    if abs(change) <= _LAYERS_APART or abs(session_median_s - median_s) <= _MARKING_S:
         return []
     text = (
         f"the clean steps between the layers take {format_seconds(session_median_s)}, "
-        f"{change:+.0%} against the benchmark: the tables' shares hold, and their calibrated times "
-        "are scaled to the benchmark; for closer ones repeat with --layers torch"
+        f"{change + 1:.3g} times what they took in the benchmark: the tables' shares hold, and "
+        "their calibrated times are scaled to the benchmark; for closer ones repeat with --layers torch"
     )
     return [text]
-
-
-def _interrupted(figures: Figures) -> Iterator[str]:
-    if figures["stopped_by"] == "interrupt":
-        yield f"interrupted after {figures['n']} samples: the figures are of those alone"
 
 
 def _warmup(figures: Figures) -> Iterator[str]:
@@ -84,29 +84,31 @@ def _samples(figures: Figures) -> Iterator[str]:
     n, half = figures["n"], relative_half_width(figures)
     target = figures.get("target_interval")
     if half is None:
-        yield (
-            f"no interval of the median: {n} samples are too few; repeat with --max-seconds "
-            f"{_seconds_for(figures, _ENOUGH)}"
-        )
+        yield f"no interval of the median: {n} samples are too few; {_longer(figures, _ENOUGH)}"
     elif target is not None and half > target:
         # The interval narrows with the root of the samples.
-        wanted = n * (half / target) ** 2
         yield (
-            f"the interval reaches {half:.1%} from the median, and {target:.1%} was asked for: "
-            f"repeat with --max-seconds {_seconds_for(figures, wanted)}"
+            f"the interval reaches {half:.2g} of the median to either side, and {target:.2g} was "
+            f"asked for: {_longer(figures, n * (half / target) ** 2)}"
         )
     if half is not None and n < _ENOUGH:
         yield (
-            f"only {n} samples: no p99 can be given, which needs {_ENOUGH}; repeat with "
-            f"--max-seconds {_seconds_for(figures, _ENOUGH)}"
+            f"only {n} samples: no p99 can be given, which needs {_ENOUGH}; "
+            f"{_longer(figures, _ENOUGH)}"
         )
 
 
-def _seconds_for(figures: Figures, samples: float) -> int:
-    """Seconds in which so many samples are taken, rounded up to tens."""
+def _longer(figures: Figures, samples: float) -> str:
+    """What to do to have so many samples."""
+    if figures.get("target_interval") is None:
+        return f"repeat with --repeat {max(_ENOUGH, round(samples))}"
     calls = figures.get("calls_per_sample") or 1
     seconds = samples * calls * figures["mean_s"] * 1.2
-    return max(20, -(-int(seconds + 1) // 10) * 10)
+    if seconds > _LONGEST_ADVICE_S:
+        half = relative_half_width(figures)
+        wider = "on a quieter machine" if half is None else f"with --target {half * 1.2:.1g}"
+        return f"that would take about {format_seconds(seconds)}: repeat {wider}"
+    return f"repeat with --max-seconds {max(20, -(-int(seconds + 1) // 10) * 10)}"
 
 
 def relative_half_width(figures: Figures) -> float | None:

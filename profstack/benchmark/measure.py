@@ -22,8 +22,8 @@ from profstack.benchmark.warmup import Warmup, detect
 
 SYNCHRONISED, PIPELINED = "synchronised", "pipelined"
 
-# Two readings of the clock and an append take 0.1 us: of a sample this long they are 0.2 %.
-_SHORTEST_SAMPLE_S = 50e-6
+# Two readings of the clock and an append take 0.1 us: of a sample this long they are 0.1 %.
+_SHORTEST_SAMPLE_S = 100e-6
 # Reading the process's CPU clock is a system call of 0.6 us: below this it is read per block.
 _SHORTEST_WITH_CPU_S = 1e-3
 _FIRST_BLOCK = 8
@@ -256,7 +256,10 @@ def _sample(
 ) -> str:
     """Fill `taken` with samples of a warm callable; returns what ended them."""
     sample_s = typical_s * taken.calls
-    wanted = policy.repeat if policy.repeat is not None else policy.min_samples
+    wanted = policy.repeat
+    if wanted is None:
+        wanted = max(policy.min_samples, math.ceil(policy.min_s / max(sample_s, 1e-9)))
+        wanted = min(wanted, policy.max_samples)
     began = clock.now()
     while True:
         taken.extend(

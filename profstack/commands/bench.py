@@ -37,15 +37,6 @@ _VARIANTS = ("eager", "compile", "trace", "script")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _INTERRUPTED = 130
 
-# With -m or a script of ours its folder would come first; the target's own has to.
-_START = """
-import sys
-sys.path[0] = sys.argv.pop(1)
-from profstack.benchchild import main
-del sys.path[0]
-sys.exit(main(sys.argv[1:]))
-"""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -189,6 +180,8 @@ class _Bench:
         name = folder_name(f"bench-{short_name(request.spec)}")
         self.folder = create_folder(name, options.output, force=options.force)
         self.codes: list[int] = []
+        # Of the process of the layers alone, if there is one.
+        self.layers_code: int | None = None
         self._environment: dict[str, Any] = {}
 
     def execute(self) -> int:
@@ -201,7 +194,9 @@ class _Bench:
             self.codes.append(self._run_process(process))
             if self.codes[-1]:
                 break
-        code = _exit_code(self.codes)
+        if self._layers_apart and not self.codes[-1]:
+            self.layers_code = self._run_process(benchfolder.LAYERS_ALONE)
+        code = _exit_code([*self.codes, self.layers_code or 0])
         results = benchfolder.read_results(self.folder, len(self.codes))
         if code == 2 and not any(result and result["figures"] for result in results):
             # The target cannot be measured, and was never begun: nothing is left behind.
@@ -220,6 +215,7 @@ class _Bench:
             "request": self.request.as_json(),
             "asked": self.asked.as_json(),
             "layers": self.layers,
+            "layers_apart": self._layers_apart,
             "processes": self.options.processes,
             "quiet": self.options.quiet,
             "json": self.options.json,
@@ -229,18 +225,26 @@ class _Bench:
         where = os.path.dirname(os.path.abspath(place)) if place.endswith(".py") else os.getcwd()
         self._environment = environment_facts(where)
 
-    def _run_process(self, process: int) -> int:
+    @property
+    def _layers_apart(self) -> bool:
+        """Whether a process of their own records the layers.
+
+        Where dynamo has compiled anything the layers can see less, also of code that is eager.
+        """
+        return bool(self.layers) and "compile" in self.asked.compare
+
+    def _run_process(self, process: int | str) -> int:
         from profstack import launch
 
-        root = str(Path(__file__).resolve().parents[2])
-        arguments = ["-c", _START, root, str(self.folder), str(process)]
+        start = Path(__file__).resolve().parents[1] / "benchstart.py"
+        arguments = [str(start), str(self.folder), str(process)]
         return _wait([sys.executable, *launch.interpreter_flags(), *arguments])
 
     def _write_run(self, started: float, seconds: float, results: list[Any]) -> None:
         """What the report says of the run itself; secrets in arguments are masked."""
         from profstack.privacy import home_relative, presentable_argv
 
-        code = self.codes[-1]
+        code = self.layers_code or self.codes[-1]
         first = results[0] or {}
         content = {
             "script": home_relative(self.request.spec),
@@ -269,6 +273,7 @@ class _Bench:
             json.dumps(self._run_facts), encoding="utf-8"
         )
         fact = benchfolder.joined(results, self.codes)
+        fact["problems"] += benchfolder.layers_problems(self.folder, self.layers_code)
         why = "left out by --layers none"
         if self.layers:
             why = "the benchmark ended before its layers began"
@@ -305,15 +310,16 @@ def _wait(command: list[str]) -> int:
             try:
                 return child.wait()
             except KeyboardInterrupt:
-                # The terminal has told the child as well; what it still writes is waited for.
-                continue
+                # Where it was the terminal it has told the child as well, which takes two at once
+                # for one. What it still writes is waited for.
+                child.send_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _exit_code(codes: list[int]) -> int:
     """That of the process that failed, as `profstack run` gives it."""
-    code = codes[-1]
+    code = next((one for one in codes if one), 0)
     return code if code >= 0 else 128 - code
 
 

@@ -272,9 +272,7 @@ def _of_bench(
 ) -> dict[str, Any]:
     """What `profstack bench` measured before any layer, and what speaks against it."""
     fact: Mapping[str, Any] = clean.bench or {}
-    problems = [
-        f"process {problem['process'] + 1}: {problem['text']}" for problem in fact["problems"]
-    ]
+    problems = list(fact["problems"])
     figures = fact["figures"]
     if figures is None:
         result.update(n=0, samples_s=[], counted_steps=[])
