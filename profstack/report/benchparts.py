@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from profstack.report.benchtext import interval
-from profstack.report.textparts import indented, plain_table, printable, short_name
+from profstack.report.textparts import WIDE, indented, plain_table, printable, short_name
 from profstack.units import format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Record = Mapping[str, Any]
-_INVALID = "invalid"
+_INVALID, _EMPTY = "invalid", "no figure"
 
 
 def bench_parts(report: Record, width: int) -> Iterable[RenderableType]:
@@ -27,9 +27,10 @@ def bench_parts(report: Record, width: int) -> Iterable[RenderableType]:
     mark = report.get("benchmark") or {}
     compare, mistakes = mark.get("compare") or (), mark.get("mistakes") or ()
     ablation = mark.get("ablation") or ()
+    rates, limits = mark.get("throughput") or (), mark.get("throughput_limits") or ()
     parts = (
         (_shapes(mark.get("by_shape") or ()), ()),
-        (_throughput(mark.get("throughput") or (), mark.get("throughput_limits") or ()), ()),
+        (_throughput(rates, limits), _ends(rates, limits)),
         (_compare(compare), [(row.get("variant"), row.get("reason")) for row in compare]),
         (_mistakes(mistakes, width), [(row.get("title"), _why_not(row)) for row in mistakes]),
         (_ablation(ablation), _errors(ablation)),
@@ -53,9 +54,16 @@ def _why_not(mistake: Record) -> str | None:
 
 
 def _errors(cells: Sequence[Record]) -> list[tuple[str, Any]]:
-    """Every error of the ablation once, under the word that stands in its cells."""
+    """Every reason for a cell without a figure once, under the word that stands in the cells."""
     found = dict.fromkeys(cell.get("error") or "" for cell in cells if cell.get("error"))
-    return [(_INVALID, error) for error in found]
+    empty = (cell for cell in cells if _is_empty(cell))
+    notes = dict.fromkeys(cell.get("note") or "" for cell in empty)
+    return [*((_INVALID, error) for error in found), *((_EMPTY, note) for note in notes)]
+
+
+def _is_empty(cell: Record) -> bool:
+    """Whether a cell has no figure of its own though nothing is wrong with it."""
+    return bool(cell.get("valid")) and not cell.get("error") and cell.get("mean_s") is None
 
 
 def _shapes(rows: Sequence[Record]) -> Table | None:
@@ -75,14 +83,13 @@ def _shapes(rows: Sequence[Record]) -> Table | None:
 
 
 def _throughput(rows: Sequence[Record], limits: Sequence[Record]) -> Table | None:
-    """A row per data type: the knee, the maximum, and what ended the search."""
-    if not limits and not rows:
+    """A row per data type: the knee, the maximum, and the largest batch."""
+    if not (limits or rows):
         return None
     table = plain_table(
         ("throughput", "l"), ("knee", "r"), ("items/s", "r"), ("maximum", "r"), ("items/s", "r"),
-        ("largest", "r"), ("ended by", "l"),
+        ("largest", "r"),
     )  # fmt: skip
-    known = {one.get("dtype") for one in limits}
     for limit in limits:
         table.add_row(
             Text(printable(str(limit.get("dtype")))),
@@ -91,14 +98,19 @@ def _throughput(rows: Sequence[Record], limits: Sequence[Record]) -> Table | Non
             _whole(limit.get("max_batch")),
             format_count(limit.get("max_items_per_s")),
             _whole(limit.get("largest_batch")),
-            Text(printable(str(limit.get("limited_by") or limit.get("note") or "–"))),
         )
+    return table
+
+
+def _ends(rows: Sequence[Record], limits: Sequence[Record]) -> list[tuple[Any, Any]]:
+    """What ended each search, and why a data type without a search has no figures."""
+    known = {one.get("dtype") for one in limits}
+    ends = [(one.get("dtype"), one.get("limited_by") or one.get("note")) for one in limits]
     for row in rows:
         if row.get("dtype") not in known and row.get("status") != "measured":
             known.add(row.get("dtype"))
-            why = Text(printable(f"{row.get('status')}: {row.get('reason')}"))
-            table.add_row(Text(printable(str(row.get("dtype")))), *("–",) * 5, why)
-    return table
+            ends.append((row.get("dtype"), f"{row.get('status')}: {row.get('reason')}"))
+    return ends
 
 
 def _whole(value: Any) -> str:
@@ -146,15 +158,16 @@ def _mistakes(rows: Sequence[Record], width: int) -> Table | None:
     """A row per mistake: wrong beside right; those that cannot differ here say so."""
     if not rows:
         return None
+    deviations = width >= WIDE
     table = plain_table(("timing mistake", "l"), ("wrong", "r"), ("right", "r"), ("factor", "l"))
     for row in rows:
         words = _factor(row, "factor", "ci95_low", "ci95_high")
         if _why_not(row) is not None:
             words = "failed" if row.get("error") else "cannot differ here"
         table.add_row(
-            short_name(row.get("title"), width - 54),
-            _mean(row.get("wrong_s"), row.get("wrong_std_s")),
-            _mean(row.get("right_s"), row.get("right_std_s")),
+            short_name(row.get("title"), width - (54 if deviations else 40)),
+            _mean(row.get("wrong_s"), row.get("wrong_std_s") if deviations else None),
+            _mean(row.get("right_s"), row.get("right_std_s") if deviations else None),
             Text(printable(words)),
         )
     return table
@@ -188,7 +201,7 @@ def _ablation_cell(cell: Record | None) -> Text:
         return Text("–")
     if cell.get("error") or not cell.get("valid"):
         return Text(_INVALID, style="red")
-    return Text(_mean(cell.get("mean_s"), cell.get("std_s")))
+    return Text(_EMPTY if _is_empty(cell) else _mean(cell.get("mean_s"), cell.get("std_s")))
 
 
 def _mfu(rows: Sequence[Record]) -> Table | None:

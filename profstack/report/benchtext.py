@@ -17,6 +17,7 @@ _ENDED_BY = {
     "time": "ended by the time bound",
     "samples": "ended by the largest number of samples",
     "repeat": "as many as asked for",
+    "interrupt": "interrupted",
 }
 
 

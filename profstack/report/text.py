@@ -19,6 +19,7 @@ from profstack.report.columns import label_of, unit_of
 from profstack.report.highlights import file_name, highlights
 from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
 from profstack.report.textparts import (
+    WIDE,
     console,
     plain_table,
     printable,
@@ -44,8 +45,6 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "rate": format_count,
     "share": lambda value: f"{100 * value:.1f} %",
 }
-# From this width on there is room for what else the page shows.
-_WIDE = 110
 
 
 def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
@@ -137,7 +136,7 @@ def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
 def _layers(report: Mapping[str, Any], width: int) -> Table:
     """A row per layer; for one without data the reason and the command that fills it."""
     effects = {effect["layer"]: effect for effect in report.get("probe_effect") or []}
-    extra = (("technique", "l"), ("memory", "r")) if width >= _WIDE else ()
+    extra = (("technique", "l"), ("memory", "r")) if width >= WIDE else ()
     table = plain_table(
         ("layer", "l"), ("status", "l"), ("steps", "r"), *extra, ("probe effect", "l")
     )
@@ -198,7 +197,7 @@ def _modules(report: Mapping[str, Any], width: int) -> Table | None:
     heavy = sorted(
         (record for record in inside if record["depth"] > 0), key=weight("self_s"), reverse=True
     )
-    rates = width >= _WIDE and any(record.get("flop_per_s") is not None for record in inside)
+    rates = width >= WIDE and any(record.get("flop_per_s") is not None for record in inside)
     extra = (("FLOP/s", "r"),) if rates else ()
     table = plain_table(
         ("module", "l"), ("forward", "r"), ("backward", "r"), ("self", "r"),

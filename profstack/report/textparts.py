@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+# From this width on there is room for what else the page shows.
+WIDE = 110
 _STYLES = {
     "recorded": "green",
     "emitted": "green",

@@ -1,5 +1,5 @@
 // How the benchmark came to its figures: both modes, samples, warm-up, shapes, processes, device.
-const ENDED_BY = { interval: "the interval, narrow enough", time: "the time bound", samples: "the largest number of samples", repeat: "the fixed number of samples" };
+const ENDED_BY = { interval: "the interval, narrow enough", time: "the time bound", samples: "the largest number of samples", repeat: "the fixed number of samples", interrupt: "an interruption" };
 const yesNo = (value, yes, no) => (value === null || value === undefined ? null : value ? yes : no);
 
 // More rows for the statistics of a benchmark; a run's clean steps have none of them.
@@ -12,6 +12,7 @@ function measuredFacts(mark) {
     ["warm-up", mark.warmup_reason || null],
     ["outliers", many],
     ["garbage collection", mark.garbage],
+    ["import, then build", isNumber(mark.import_s) && isNumber(mark.build_s) ? formatSeconds(mark.import_s) + ", then " + formatSeconds(mark.build_s) : none("it was not told")],
     ["batch size", isNumber(mark.batch_size) ? mark.batch_size + (mark.batch_size_is ? ", " + mark.batch_size_is : "") : none("the inputs do not tell it, and none was stated")],
     ["gradients", shown(yesNo(mark.gradients, "on", "off"), "text", "the function decides for itself")],
     ["model's mode", shown(yesNo(mark.training, "training", "evaluation"), "text", "there is no model")],
@@ -26,7 +27,7 @@ function drawMeasured(page) {
   drawWarmup(page, mark);
   drawBetween(byId("between"), mark, page);
   drawShapes(byId("by-shape"), mark);
-  drawDeviceState(byId("device-state"), mark.device_state);
+  drawDeviceState(byId("device-state"), mark.device_state, String((page.facts.environment || {}).device || "cpu").startsWith("cpu"));
 }
 
 // Rows on one zoomed scale: {name, value, low, high, points, colour, words}.
@@ -44,6 +45,8 @@ function spanRows(rows) {
   el("div", { class: "span-row quiet ends", "aria-hidden": "true" }, el("div"), el("div", { class: "span-ends" }, el("span", {}, fineSeconds([from, to], 0.5)(from)), el("span", {}, fineSeconds([from, to], 0.5)(to))), el("div")));
 }
 
+const sentence = (text) => withCommands(text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : "."));
+
 function drawModes(box, mark, page) {
   if (!page.bench.measured) { box.remove(); return; }
   const onCpu = String((page.facts.environment || {}).device || "cpu").startsWith("cpu");
@@ -58,7 +61,7 @@ function drawModes(box, mark, page) {
       : change < 0 ? "A pipeline takes " + differ + " less: that is what waiting for the device after every step costs." : "A pipeline takes " + differ + " more, which is noise or drift."));
     return;
   }
-  const missing = onCpu ? "The other way is the same on a CPU: a call returns when its work is done." : ["The other way was not asked for: ", el("code", {}, "--mode both"), " measures it."];
+  const missing = mark.modes_note ? sentence(mark.modes_note) : onCpu ? "The other way is the same on a CPU: a call returns when its work is done." : ["The other way was not asked for: ", el("code", {}, "--mode both"), " measures it."];
   append(box, [there.length ? spanRows(there) : null, el("p", { class: "quiet" }, missing)]);
 }
 
@@ -155,27 +158,37 @@ function drawBetween(box, mark, page) {
 
 function drawShapes(box, mark) {
   const shapes = mark.by_shape || [];
-  if (!shapes.length) { box.remove(); return; }
+  if (shapes.length < 2) { box.remove(); return; }
   box.append(el("h3", {}, "By input shape"));
   recordTable(box, shapes, [ownColumn("shape", "shapes", "text", "shapes of the inputs"), ownColumn("n", "n", "plain", "samples"), ownColumn("median_s", "median", "s", "median time", "it has no sample"),
     ownColumn("ci95_low_s", "95 % from", "s", "low end of the interval", "fewer than 6 samples"), ownColumn("ci95_high_s", "to", "s", "high end of the interval", "fewer than 6 samples")],
   { name: "by input shape", sort: { key: "median_s", direction: -1 }, bars: ["median_s"], barColour: "var(--self)" });
 }
 
-const STATE_UNITS = [[/_mhz$/, ", MHz"], [/_c$/, ", °C"], [/_w$/, ", W"], [/_percent$/, ", %"]];
+const STATE_UNITS = [[/_hz$/, " clock"], [/_mhz$/, ", MHz"], [/_c$/, ", °C"], [/_w$/, ", W"], [/_percent$/, ", %"]];
 const stateName = (key) => STATE_UNITS.reduce((name, [ending, unit]) => name.replace(ending, unit), key).replaceAll("_", " ");
 
+// One entry per device and property, whether one device stands there or a list of them.
+function flatState(state) {
+  const { devices, ...own } = state || {};
+  const several = (devices || []).length > 1;
+  for (const [at, device] of (devices || []).entries()) {
+    for (const [key, value] of Object.entries(device)) if (key !== "index") own[(several ? "GPU " + (device.index ?? at) + ": " : "") + key] = value;
+  }
+  return own;
+}
+
 // Before beside after: what changed while measuring stands out.
-function drawDeviceState(box, state) {
-  const before = (state && state.before) || {}, after = (state && state.after) || {};
+function drawDeviceState(box, state, onCpu) {
+  const before = flatState(state && state.before), after = flatState(state && state.after);
   const keys = [...new Set([...Object.keys(before), ...Object.keys(after)])];
-  if (!keys.length && !(state && state.reason)) { box.remove(); return; }
+  if (!keys.length && (onCpu || !(state && state.reason))) { box.remove(); return; }
   box.append(el("h3", {}, "State of the device"));
   if (!keys.length) { box.append(el("p", { class: "quiet" }, "Not known: " + state.reason + ".")); return; }
-  const text = (value) => (value === null || value === undefined ? none(state.reason || "the driver does not tell") : Array.isArray(value) && !value.length ? "none" : value === true ? "on" : value === false ? "off" : asText(value));
+  const text = (value, key) => (/_hz$/.test(key) && isNumber(value) ? formatCount(value) + "Hz" : value === null || value === undefined ? none(state.reason || "the driver does not tell") : Array.isArray(value) && !value.length ? "none" : value === true ? "on" : value === false ? "off" : asText(value));
   box.append(el("div", { class: "scroll" }, el("table", { class: "state" }, el("thead", {}, el("tr", {}, ["", "before", "after"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
     el("tbody", {}, keys.map((key) => {
       const changed = JSON.stringify(before[key]) !== JSON.stringify(after[key]);
-      return el("tr", { class: changed ? "changed" : null }, el("td", {}, stateName(key)), el("td", {}, text(before[key])), el("td", {}, text(after[key]), changed ? el("span", { class: "quiet" }, " changed") : null));
+      return el("tr", { class: changed ? "changed" : null }, el("td", {}, stateName(key)), el("td", {}, text(before[key], key)), el("td", {}, text(after[key], key), changed ? el("span", { class: "quiet" }, " changed") : null));
     })))), state.reason ? el("p", { class: "quiet" }, state.reason) : "");
 }

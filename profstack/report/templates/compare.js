@@ -7,7 +7,7 @@ function drawCompare(page) {
     bars: isNumber(one.median_s) ? [{ value: one.median_s, low: one.ci95_low_s, high: one.ci95_high_s, colour: seriesColour(at), points: (one.between_process || []).filter(isNumber),
       text: [el("b", {}, formatSeconds(one.median_s)), isNumber(one.speedup) && one.variant !== "eager" ? el("span", { class: "quiet" }, " " + formatFactor(one.speedup) + " × as fast") : ""],
       tip: [one.variant, [["median", formatSeconds(one.median_s)], spanText(one.ci95_low_s, one.ci95_high_s) ? ["95 %", spanText(one.ci95_low_s, one.ci95_high_s)] : null, ["n", formatPlain(one.n)], isNumber(one.compile_s) ? ["compile", formatSeconds(one.compile_s)] : null]] }] : [],
-    words: isNumber(one.median_s) ? null : one.status + (one.reason ? ": " + one.reason : ""),
+    words: [isNumber(one.median_s) ? null : one.status + (one.reason ? ": " + one.reason : ""), isNumber(one.median_s) && one.reason ? one.reason : null, one.note ? withCommands(one.note) : null].filter(Boolean).map((words) => el("div", {}, words)),
   })), "time of each variant"));
   const dots = variants.some((one) => (one.between_process || []).length);
   byId("compare-bars").append(el("p", { class: "quiet" }, "Whiskers are the 95 % interval of the median within this process", dots ? ["; dots are the medians of ", term("between-process", "fresh processes"), "."] : ["; between ", term("between-process", "fresh processes"), " the spread is wider."]));
@@ -27,7 +27,7 @@ function countCell(key, eager) {
 
 const unlessEager = (record, text) => (record.variant === "eager" ? "the others stand beside it" : record.reason || text);
 
-const smallNumber = (value) => (value !== 0 && value < 1e-3 ? value.toExponential(1).replace("e-", "e−") : value.toPrecision(2));
+const smallNumber = (value) => (value === 0 ? "0" : value < 1e-3 ? value.toExponential(1).replace("e-", "e−") : value.toPrecision(2));
 
 function drawCompareTable(box, variants) {
   const eager = variants.find((one) => one.variant === "eager");
@@ -38,10 +38,9 @@ function drawCompareTable(box, variants) {
     ownColumn("speedup", "speedup", "count", "eager's time over its time, with the 95 % interval"), ownColumn("compile_s", "compile", "s", "time to make it ready, its first call included; no part of the median"),
     ownColumn("equal", "results", "text", "whether they are eager's within the tolerance"), ownColumn("max_difference", "difference", "plain", "largest absolute difference of a result"),
     ownColumn("operators", "operators", "plain", "operators called by one call; beside it the change from eager"), ownColumn("kernels", "kernels", "plain", "kernels run by one call; beside it the change from eager", "no kernel of a device was seen"),
-    ownColumn("graphs", "graphs", "plain", "graphs compiled, and the breaks between them"), ownColumn("why", "note", "text", "why it has no figures, or what else is to be known", "there is nothing to add"), ownColumn("n", "n", "plain", "samples")];
-  const records = variants.map((one) => ({ ...one, why: [one.reason, one.note].filter(Boolean).join("; ") || null }));
+    ownColumn("graphs", "graphs", "plain", "graphs compiled, and the breaks between them"), ownColumn("n", "n", "plain", "samples")];
   // The reason is wanted by the cells though it has no column of its own.
-  const reasons = new Map(records.map((one) => [one.variant, one.reason]));
+  const reasons = new Map(variants.map((one) => [one.variant, one.reason]));
   const withReason = (cell) => (value, record, column) => cell(value, { ...record, reason: reasons.get(record.variant) }, column);
   const cells = {
     status: (value) => el("td", {}, chip(value, value === "measured" ? "complete" : value)),
@@ -53,9 +52,8 @@ function drawCompareTable(box, variants) {
     operators: withReason(countCell("operators", eager)), kernels: withReason(countCell("kernels", eager)),
     graphs: withReason((value, record) => { const one = variants.find((other) => other.variant === record.variant) || {}; return el("td", { class: "number" }, shown(value, "plain", unlessEager(record, "nothing was compiled")), isNumber(one.breaks) ? el("span", { class: "quiet" }, ", " + one.breaks + (one.breaks === 1 ? " break" : " breaks")) : null); }),
     n: withReason(number("plain", "it was not measured")),
-    why: (value) => el("td", { class: "text wrapped" }, value ? withCommands(value) : none("there is nothing to add")),
   };
-  recordTable(box, records, columns, { name: "variants", cells });
+  recordTable(box, variants, columns, { name: "variants", cells });
 }
 
 function drawFused(box, variants) {

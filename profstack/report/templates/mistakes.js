@@ -9,11 +9,12 @@ function drawMistakes(page) {
     text: [el("b", {}, formatSeconds(row[side + "_s"])), isNumber(row[side + "_std_s"]) ? el("span", { class: "quiet" }, " ± " + formatSeconds(row[side + "_std_s"])) : null],
     tip: [row.title + ", " + side, [["mean", formatSeconds(row[side + "_s"])], ["deviation", isNumber(row[side + "_std_s"]) ? formatSeconds(row[side + "_std_s"]) : "one sample has none"], ["n", formatPlain(row["n_" + side])], isNumber(row.factor) ? ["wrong over right", formatFactor(row.factor) + " ×"] : null]],
   });
-  const drawn = mistakes.filter((row) => row.applies && !row.error && isNumber(row.wrong_s) && isNumber(row.right_s));
-  if (drawn.length) {
-    byId("mistakes-bars").append(el("ul", { class: "legend" }, [["wrong", WRONG], ["right", RIGHT]].map(([name, colour]) => el("li", {}, swatch(colour), name)), el("li", { class: "quiet" }, "whiskers: standard deviation")),
-      barRows(drawn.map((row) => ({ name: row.title, bars: [bar(row, "wrong", WRONG), bar(row, "right", RIGHT)] })), "wrong and right, side by side"));
-  } else byId("mistakes-bars").append(el("p", { class: "quiet" }, "None of them can differ here: the table says why."));
+  const measured = (row) => row.applies && !row.error && isNumber(row.wrong_s) && isNumber(row.right_s);
+  // What can be compared stands first; the rest says in words why not.
+  const ordered = [...mistakes.filter(measured), ...mistakes.filter((row) => !measured(row))];
+  const words = (row) => [row.error ? el("code", {}, row.error) : null, row.error && row.note ? " " : null, row.note ? withCommands(row.note) : null];
+  append(byId("mistakes-bars"), [ordered.some(measured) ? el("ul", { class: "legend" }, [["wrong", WRONG], ["right", RIGHT]].map(([name, colour]) => el("li", {}, swatch(colour), name)), el("li", { class: "quiet" }, "whiskers: standard deviation")) : null,
+    barRows(ordered.map((row) => ({ name: row.title, bars: measured(row) ? [bar(row, "wrong", WRONG), bar(row, "right", RIGHT)] : [], words: words(row) })), "wrong and right, side by side")]);
   drawMistakeTable(byId("mistakes-table"), mistakes);
 }
 
@@ -23,7 +24,7 @@ function drawMistakeTable(box, mistakes) {
   const columns = [
     ownColumn("title", "mistake", "text", "what is done wrong"), ownColumn("state", "here", "text", "whether it can differ on this device"),
     ownColumn("wrong_s", "wrong", "s", "mean and deviation as the mistake has it"), ownColumn("right_s", "right", "s", "mean and deviation, timed right"),
-    ownColumn("factor", "wrong over right", "count", "the factor with its 95 % interval"), ownColumn("n_wrong", "n wrong", "plain", "samples of the wrong way"), ownColumn("n_right", "n right", "plain", "samples of the right way"), ownColumn("why", "what is wrong with it, or why it cannot differ", "text", "in words")];
+    ownColumn("factor", "wrong over right", "count", "the factor with its 95 % interval"), ownColumn("n_wrong", "n wrong", "plain", "samples of the wrong way"), ownColumn("n_right", "n right", "plain", "samples of the right way")];
   const records = mistakes.map((row) => ({ ...row, state: mistakeStatus(row), why: [row.error, row.note].filter(Boolean).join("; ") || null }));
   const of = (record) => records.find((row) => row.title === record.title) || {};
   const why = (row) => (row.applies ? row.why : "it cannot differ here: " + (row.note || "no reason was told"));
@@ -33,15 +34,14 @@ function drawMistakeTable(box, mistakes) {
     state: (value, record) => { const row = of(record); return el("td", {}, row.error ? chip("failed", "failed") : row.applies ? verdictChip(row) : el("span", { class: "quiet" }, "cannot differ")); },
     wrong_s: mean("wrong"), right_s: mean("right"), n_wrong: plain, n_right: plain,
     factor: (value, record) => { const row = of(record); return el("td", { class: "number" }, isNumber(value) ? formatFactor(value) + " ×" : none(why(row)), isNumber(row.ci95_low) && isNumber(row.ci95_high) ? el("span", { class: "quiet" }, " " + formatFactor(row.ci95_low) + " – " + formatFactor(row.ci95_high)) : null); },
-    why: (value) => el("td", { class: "text wrapped" }, value ? withCommands(value) : none("nothing was told")),
   } });
 }
 
-// An interval that holds 1 tells no difference; without an interval nothing is claimed.
+// An interval that holds 1 tells no difference, and a wide one nothing; without an interval nothing is claimed.
 function verdictChip(row) {
   if (!isNumber(row.factor)) return none(row.note || "it was not measured");
   if (!isNumber(row.ci95_low) || !isNumber(row.ci95_high)) return el("span", { class: "quiet" }, "no interval");
-  return row.ci95_low <= 1 && row.ci95_high >= 1 ? chip("no difference seen", "complete") : chip(formatPercent(Math.abs(row.factor - 1)) + (row.factor > 1 ? " too long" : " too short"), "failed");
+  return row.ci95_low <= 1 && row.ci95_high >= 1 ? (row.ci95_high > 1.2 * row.ci95_low ? chip("from " + formatFactor(row.ci95_low) + " to " + formatFactor(row.ci95_high) + " ×", "partial") : chip("no difference seen", "complete")) : chip(formatPercent(Math.abs(row.factor - 1)) + (row.factor > 1 ? " too long" : " too short"), "failed");
 }
 
 const WAYS = [["host", true], ["host", false], ["events", true], ["events", false]];
@@ -52,23 +52,25 @@ function drawAblation(page) {
   append(byId("ablation-grids"), [...new Set(cells.map((cell) => cell.variant))].map((variant) => ablationGrid(variant, cells.filter((cell) => cell.variant === variant))));
 }
 
+// Notes stand once under the grid, by number: most cells have the same.
 function ablationGrid(variant, cells) {
   const find = (timing, synchronise, warmup) => cells.find((cell) => cell.timing === timing && cell.synchronise === synchronise && cell.warmup === warmup);
   const reference = find("host", true, true);
+  const notes = [...new Set(WAYS.flatMap((way) => [true, false].map((warmup) => (find(...way, warmup) || {}).note)).filter(Boolean))];
   const clock = (timing, synchronise) => [el("b", {}, timing === "host" ? "host clock" : "device events"), el("div", { class: "quiet" }, synchronise ? "synchronised" : "not synchronised")];
   return el("div", {}, el("h3", {}, variant), el("div", { class: "scroll" }, el("table", { class: "ablation" },
     el("thead", {}, el("tr", {}, ["", "after warm-up", "without warm-up"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
-    el("tbody", {}, WAYS.map(([timing, synchronise]) => el("tr", {}, el("th", { scope: "row", class: "head-cell" }, clock(timing, synchronise)), [true, false].map((warmup) => ablationCell(find(timing, synchronise, warmup), reference))))))));
+    el("tbody", {}, WAYS.map(([timing, synchronise]) => el("tr", {}, el("th", { scope: "row", class: "head-cell" }, clock(timing, synchronise)), [true, false].map((warmup) => ablationCell(find(timing, synchronise, warmup), reference, notes))))))),
+  notes.length ? el("ol", { class: "names quiet" }, notes.map((note) => el("li", {}, withCommands(note)))) : null);
 }
 
-function ablationCell(cell, reference) {
+function ablationCell(cell, reference, notes) {
   if (!cell) return el("td", {}, none("this cell was not measured"));
-  if (!cell.valid || cell.error) {
-    return el("td", { class: "invalid" }, el("b", {}, cell.valid ? "failed" : "invalid"), cell.error ? el("code", {}, cell.error) : null, cell.note ? el("div", { class: "quiet" }, cell.note) : null);
-  }
+  const note = cell.note ? el("sup", { title: cell.note }, String(notes.indexOf(cell.note) + 1)) : null;
+  if (!cell.valid || cell.error) return el("td", { class: "invalid" }, el("b", {}, cell.valid ? "failed" : "invalid"), note, cell.error ? el("code", {}, cell.error) : null);
+  if (!isNumber(cell.mean_s)) return el("td", {}, el("span", { class: "quiet" }, "no figure of its own"), note);
   const base = reference && isNumber(reference.mean_s) ? reference.mean_s : null;
   return el("td", { class: cell === reference ? "reference" : null },
-    el("b", {}, shown(cell.mean_s, "s", cell.note)), isNumber(cell.std_s) ? el("span", { class: "quiet" }, " ± " + formatSeconds(cell.std_s)) : null,
-    el("div", { class: "quiet" }, cell === reference ? "the right way, " : isNumber(cell.mean_s) && base ? formatFactor(cell.mean_s / base) + " ×, " : "", "n = " + formatPlain(cell.n)),
-    cell.note ? el("div", { class: "quiet" }, cell.note) : null);
+    el("b", {}, formatSeconds(cell.mean_s)), isNumber(cell.std_s) ? el("span", { class: "quiet" }, " ± " + formatSeconds(cell.std_s)) : null, note,
+    el("div", { class: "quiet" }, cell === reference ? "the right way, " : base ? formatFactor(cell.mean_s / base) + " ×, " : "", "n = " + formatPlain(cell.n)));
 }

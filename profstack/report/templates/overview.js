@@ -107,7 +107,7 @@ function drawComposition(composition) {
       piece.addEventListener("mouseleave", hideTip);
       bar.append(piece);
     }
-    legend.append(el("li", {}, swatch(partColour(part)), name + " ", el("b", {}, formatSeconds(part.seconds)), el("span", { class: "quiet" }, " " + share)));
+    if (part.seconds !== 0) legend.append(el("li", {}, swatch(partColour(part)), name + " ", el("b", {}, formatSeconds(part.seconds)), el("span", { class: "quiet" }, " " + share)));
   }
   box.append(bar, legend);
 }

@@ -65,19 +65,17 @@ function chartIn(box, draw) {
   return drawAtWidth(box, (width) => box.replaceChildren(draw(width)));
 }
 
-// Text with the commands in it as code: between backticks, and options that stand alone.
+// Commands in a text: between backticks or quotes, and options that stand alone with their values.
+const COMMANDS = /`([^`]+)`|(?<!\w)'([a-z][^'\n]* [^'\n]*)'(?!\w)|(?<![\w-])(--(?:layers|skip|mode|compare|search|dtype|input|device) [\w,:.]*\w|--[a-z][a-z-]*[a-z](?:[ =]\d[\w.]*\w|[ =]\d)?)/g;
+
 function withCommands(text) {
-  const found = [];
-  String(text).split("`").forEach((piece, at, all) => {
-    if (at % 2 && at < all.length - 1) { found.push(el("code", {}, piece)); return; }
-    const plain = at % 2 ? "`" + piece : piece;
-    let last = 0;
-    for (const match of plain.matchAll(/(?<![\w-])--[a-z][a-z-]*[a-z](?:[ =]\d[\w.,]*)?/g)) {
-      found.push(plain.slice(last, match.index), el("code", {}, match[0].replace(/[.,]$/, "")), /[.,]$/.test(match[0]) ? match[0].slice(-1) : "");
-      last = match.index + match[0].length;
-    }
-    found.push(plain.slice(last));
-  });
+  const found = [], whole = String(text);
+  let last = 0;
+  for (const match of whole.matchAll(COMMANDS)) {
+    found.push(whole.slice(last, match.index), el("code", {}, match[1] || match[2] || match[3]));
+    last = match.index + match[0].length;
+  }
+  found.push(whole.slice(last));
   return found;
 }
 
@@ -104,7 +102,7 @@ function barRows(rows, label) {
   const reach = Math.max(...bars.flatMap((bar) => [bar.value, bar.high || 0, ...(bar.points || [])]));
   const most = Math.min(reach, 1.8 * longest) * 1.02 || 1;
   return el("div", { class: "bar-rows", role: "group", "aria-label": label }, rows.map((row) => el("div", { class: "bar-row" + (row.bars.length ? "" : " quiet") },
-    el("div", { class: "bar-name" }, row.name), el("div", { class: "bar-tracks" }, row.bars.map((bar) => barLine(bar, most)), row.words ? el("p", { class: "bar-words" }, row.words) : null))));
+    el("div", { class: "bar-name" }, row.name), el("div", { class: "bar-tracks" }, row.bars.map((bar) => barLine(bar, most)), row.words ? el("p", { class: "bar-words quiet" }, row.words) : null))));
 }
 
 function barLine(bar, most) {

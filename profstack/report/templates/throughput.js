@@ -69,9 +69,9 @@ function drawLimits(box, limits) {
     ownColumn("limited_by", "ended by", "text", "what refused a larger one", "nothing refused: the search's own bound ended it"),
     ownColumn("knee_batch", "knee at", "plain", "batch size from which on a larger one gains little", "no knee was seen in the curve"), ownColumn("knee_items_per_s", "items/s there", "rate", "rate at the knee", "no knee was seen in the curve"),
     ownColumn("max_batch", "maximum at", "plain", "batch size of the highest rate", unknown), ownColumn("max_items_per_s", "items/s", "rate", "highest rate", unknown),
-    ownColumn("memory_limit_bytes", "memory limit", "bytes", "memory that the search was allowed", "no limit was set"), ownColumn("search", "search", "text", "how the largest batch was looked for", "it was not told"),
-    ownColumn("note", "note", "text", "what else is to be known", "there is nothing to add")], {
-    name: "limits", cells: { limited_by: (value) => el("td", { class: "text wrapped" }, shown(value, "text", "nothing refused: the search's own bound ended it")), note: (value) => el("td", { class: "text wrapped" }, value ? withCommands(value) : none("there is nothing to add")) } });
+    ownColumn("memory_limit_bytes", "memory limit", "bytes", "memory that the search was allowed", "no limit was set"), ownColumn("search", "search", "text", "how the largest batch was looked for", "it was not told")], { name: "limits", cells: { limited_by: (value) => el("td", { class: "text wrapped" }, shown(value, "text", "nothing refused: the search's own bound ended it")) } });
+  const notes = [...new Set(limits.map((one) => one.note).filter(Boolean))];
+  append(box, notes.map((note) => el("p", { class: "quiet" }, notes.length > 1 ? limits.filter((one) => one.note === note).map((one) => one.dtype).join(", ") + ": " : "", sentence(note))));
 }
 
 function drawThroughputTable(box, rows) {
