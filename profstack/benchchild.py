@@ -80,7 +80,10 @@ class _Child:
 
     def run(self) -> int:
         """Everything; an error of the target is shown as its own, and what there is stays."""
-        sys.argv = [split_spec(self.request.spec)[0]]
+        place, _ = split_spec(self.request.spec)
+        sys.argv = [place]
+        if place.endswith(".py"):
+            _stand_for(place)
         try:
             self._measure()
         except KeyboardInterrupt:
@@ -108,6 +111,9 @@ class _Child:
         wants_device = not (self.request.device or "").startswith("cpu")
         initialise = (lambda: opened.append(clock.initialise())) if wants_device else None
         loaded = load(self.request, initialise)
+        module = sys.modules.get(split_spec(self.request.spec)[0])
+        if module is not None and getattr(module, "__file__", None):
+            _stand_for(str(module.__file__))
         clock = _clock_for(loaded, clock)
         self.kept["environment"] = _facts(torch, clock)
         if self.process == LAYERS_ALONE:
@@ -164,6 +170,15 @@ class _Child:
         which = f"process {int(self.process) + 1} of {count}: " if numbered else ""
         sys.stderr.write(f"profstack: {which}{text}\n")
         sys.stderr.flush()
+
+
+def _stand_for(file: str) -> None:
+    """Let the target's file stand for the program.
+
+    By it the layers tell the user's own code from that of libraries, and processes that the target
+    starts find its names.
+    """
+    sys.modules["__main__"].__file__ = os.path.abspath(file)
 
 
 def _clock_for(loaded: Loaded, clock: Clock) -> Clock:

@@ -66,7 +66,8 @@ def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
     text = (
         f"the clean steps between the layers take {format_seconds(session_median_s)}, "
         f"{change + 1:.3g} times what they took in the benchmark: the tables' shares hold, and "
-        "their calibrated times are scaled to the benchmark; for closer ones repeat with --layers torch"
+        "their calibrated times are scaled to the benchmark; for closer ones repeat with "
+        "--layers torch"
     )
     return [text]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from profstack import registry
+from profstack.benchfolder import FACT
 from profstack.merge.benchmark import DISCOVERY, Clean, no_effect, plain_factor, probe_effect
 from profstack.merge.functions import PROFILED, cost_in_words
 from profstack.merge.modules import TIMED
@@ -154,6 +155,10 @@ def _command(recorded: Recorded, run: Mapping[str, Any], layer: str) -> str | No
     its turn earlier where it is alone, if there are steps at all.
     """
     target = run.get("argv")
+    if FACT in recorded.facts:
+        # Of an option that is given twice the later one counts.
+        words = [word for word in target or () if word != "--force"]
+        return shlex.join(["profstack", *words, "--layers", layer]) if words else None
     wrapper = wrapper_of(layer)
     whole = wrapper is None or any(mode.name == "whole" for mode in wrapper.modes)
     has_steps = len(recorded.frames["steps"]) > 0 and recorded.rule != "whole"
