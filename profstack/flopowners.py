@@ -12,7 +12,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from profstack.regions import OPTIMIZER
@@ -60,6 +60,7 @@ class Owners:
         self._makes_functions: Callable[[], bool] = torch.is_grad_enabled
         self._call_code = torch.nn.Module._wrapped_call_impl.__code__
         self._pass_code = torch.autograd.graph._engine_run_backward.__code__
+        self._step_code = _code_of_steps(torch.optim.Optimizer)
         self._on_step = on_step
         self._thread = threading.get_ident()
         self._made = {self._thread: _Made(self._next_number())}
@@ -74,6 +75,7 @@ class Owners:
         """A module's call, a backward pass, an optimizer's step or a region begins."""
         if kind == "region":
             return
+        self._forget_failed_steps()
         if kind == "module":
             self._paths[id(module)] = name
         self._stack.append((kind, name))
@@ -100,6 +102,25 @@ class Owners:
         made.mark(number, self._innermost())
         made.seen = number
 
+    def _forget_failed_steps(self) -> bool:
+        """An error ends an optimizer's step without a word: whether there was one that had ended.
+
+        Its frame tells: while a step is taken, that is on the stack.
+        """
+        if not any(kind == "optimizer" for kind, _ in self._stack) or self._is_stepping():
+            return False
+        self._stack = [each for each in self._stack if each[0] != "optimizer"]
+        return True
+
+    def _is_stepping(self) -> bool:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code is self._step_code:
+                return True
+            frame = frame.f_back
+        # Where steps cannot be told by their frames, the word counts.
+        return self._step_code is None
+
     def _innermost(self) -> str | int | None:
         """The module or step part being run, None inside a backward pass and outside of all."""
         if not self._stack:
@@ -117,6 +138,11 @@ class Owners:
         if threading.get_ident() != self._thread:
             return self._elsewhere(function)
         innermost = self._innermost()
+        if innermost == OPTIMIZER and self._forget_failed_steps():
+            # Nothing was told since the error, and this operator's own function has its number.
+            self._made[self._thread].mark(self._next_number() - 1, self._innermost())
+            self._changed()
+            innermost = self._innermost()
         if innermost == OPTIMIZER:
             return (OPTIMIZER, 0)
         if innermost is not None:
@@ -169,3 +195,11 @@ class Owners:
                 return self._paths.get(id(frame.f_locals.get("self"))), False
             frame = frame.f_back
         return None, False
+
+
+def _code_of_steps(optimizer: Any) -> CodeType | None:
+    """The code of the wrapper through which torch calls every `Optimizer.step` that has hooks."""
+    for constant in optimizer.profile_hook_step.__code__.co_consts:
+        if isinstance(constant, CodeType):
+            return constant
+    return None
