@@ -177,10 +177,10 @@ class Engine:
     def boundary(self) -> None:
         """A step has ended; the hot path of a clean slice."""
         events, log, hooked = self.events, self.log, self.hooks.state
-        rows, now = log.rows, _perf_counter()
-        rows.append((now, _process_time(), events.activity, events.flags, events.shape))
         if log.timed:
             log.record_event()
+        rows, now = log.rows, _perf_counter()
+        rows.append((now, _process_time(), events.activity, events.flags, events.shape))
         if hooked.listener is not None:
             hooked.listener.step_ended(log.total)
         if len(rows) >= self.arming.aim.steps:

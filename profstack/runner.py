@@ -115,7 +115,8 @@ def start_engine(
         wait_for_page=not options["lockstep"],
         origin=origin,
     )
-    writer.facts({"environment": torch_facts(torch)})
+    engine.log.synchronised = bool(options.get("sync"))
+    writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})
     engine.tools.update(tools)
     try:
         engine.begin(whole=shared_modes(layers, "whole") if options["whole"] else ())

@@ -56,6 +56,8 @@ class StepLog:
         self._events: list[Any] = []
         self._first_event: Any = None
         self.timed = False
+        # Whether the device is waited for after every clean step, and whether it is in this slice.
+        self.synchronised = self._waits = False
         self._settled = 0
         self._memory: list[dict[str, Any]] = []
         self._modules_written = 0
@@ -101,8 +103,10 @@ class StepLog:
         self.rows.append((_perf_counter(), _process_time(), None, 0, None))
 
     def record_event(self) -> None:
-        """Record the device's own mark of the boundary."""
+        """Record the device's own mark of the boundary, and wait for it where that is asked for."""
         self._events.append(self.clock.record_event())
+        if self._waits:
+            self.clock.synchronize()
 
     def begin_plan(self, rule: str, phase: str) -> None:
         """A rule was found: a new plan begins."""
@@ -154,6 +158,7 @@ class StepLog:
         self._events = []
         self._cpu_end = None
         self.timed = planned.kind in ("clean", "watch") and self.clock.has_device
+        self._waits = self.synchronised and planned.kind == "clean"
         self._first_event = self.clock.record_event() if self.timed else None
         self._cpu_start = _process_time()
         self.start = _perf_counter()

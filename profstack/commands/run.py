@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     add("--step-by", choices=(*RULES, "none"), help="what ends a step (default: found out)")
     add("--max-steps", type=count, metavar="N", help="end the script after N steps")
     add("--max-seconds", type=number, metavar="S", help="end it at the first step after S s")
+    add("--sync", action="store_true", help="wait for the device after every clean step")
     add("--startup", choices=("cprofile",), help="profile the start-up exactly")
     add("--rerun", action="store_true", help="fill empty layers by running the script again")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all")
@@ -166,6 +167,7 @@ class _Run:
             "max_steps": options.max_steps,
             "max_seconds": options.max_seconds,
             "startup": options.startup,
+            "sync": options.sync,
             "whole": whole,
         }
         self._child_options = content
