@@ -216,3 +216,43 @@ def test_an_argument_list_gets_both(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ann")
     argv = ["--out", "/home/ann/runs", "--token=/home/ann/secret"]
     assert presentable_argv(argv) == ["--out", "~/runs", "--token=***"]
+
+
+@needs_statm
+def test_peak_of_the_resident_set_starts_anew_where_it_is_told_to():
+    code = (
+        "from profstack.environment import peak_rss_bytes, rss_bytes\n"
+        "held = b'a' * 2**27\n"
+        "first = peak_rss_bytes()\n"
+        "del held\n"
+        "assert peak_rss_bytes() == first > 2**27\n"
+        "again = peak_rss_bytes(reset=True)\n"
+        # Where it may not be reset it stays.
+        "assert again == first or again < 2**26, again\n"
+    )
+    # Its parent is large: what getrusage says of such a child begins there.
+    subprocess.run([sys.executable, "-c", code], env=clean_environment(), check=True)
+
+
+def test_available_memory_is_the_least_that_is_told(tmp_path, monkeypatch):
+    files = {
+        "/proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n",
+        "/proc/self/cgroup": "4:memory:/outer/inner\n3:cpuset:/x\n0::/box/own\n",
+        # The limit stands above the process's own group; dropped files are not in the way.
+        "/sys/fs/cgroup/box/memory.max": "3000000",
+        "/sys/fs/cgroup/box/memory.current": "1500000",
+        "/sys/fs/cgroup/box/memory.stat": "anon 1\ninactive_file 500000\n",
+        "/sys/fs/cgroup/box/own/memory.max": "max",
+        "/sys/fs/cgroup/box/own/memory.current": "1500000",
+    }
+    monkeypatch.setattr(environment, "_read", files.get)
+    assert environment.available_memory_bytes() == 2_000_000
+    old = "/sys/fs/cgroup/memory/outer/inner/memory"
+    files |= {f"{old}.limit_in_bytes": "1000", f"{old}.usage_in_bytes": "400"}
+    assert environment.available_memory_bytes() == 600
+    files[f"{old}.usage_in_bytes"] = "1400"
+    assert environment.available_memory_bytes() == 0
+    files.clear()
+    assert environment.available_memory_bytes() is None
+    files["/proc/meminfo"] = "MemAvailable:    4000 kB\n"
+    assert environment.available_memory_bytes() == 4000 * 1024
