@@ -2,7 +2,7 @@
 
 Importing this package imports neither torch nor any profiling tool, nor any module that a bare
 interpreter has not loaded already: inside a measured script it is there from the first line on.
-`Session`, `Recording` and `region` are loaded when they are first asked for.
+`Session`, `Recording`, `benchmark` and `region` are loaded when they are first asked for.
 """
 
 import os
@@ -12,11 +12,14 @@ __version__ = "0.1.0"
 # As typing's own, which is not to be imported here; type checkers know the name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from profstack.benchsession import benchmark
     from profstack.frozen import Recording
     from profstack.session import Session
     from profstack.userregions import region
 
-__all__ = ["Recording", "Session", "__version__", "region", "step"]
+__all__ = ["Recording", "Session", "__version__", "benchmark", "region", "step"]
 
 _LATER = {"Recording": "frozen", "Session": "session", "region": "userregions"}
 
@@ -41,8 +44,18 @@ def step() -> None:
     child.user_step()
 
 
+def _benchmark(target: "Any", *inputs: "Any", **options: "Any") -> "Recording":
+    """What a call of the package `profstack.benchmark` does, which may not import this itself."""
+    from profstack import benchsession
+
+    return benchsession.benchmark(target, *inputs, **options)
+
+
 def __getattr__(name: str) -> "object":
     """What is loaded when it is first asked for."""
+    if name == "benchmark":
+        # A package that can be called; importing it makes it an attribute of this one.
+        return __import__("profstack.benchmark", fromlist=["_"])
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module 'profstack' has no attribute {name!r}")

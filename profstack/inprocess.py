@@ -71,7 +71,7 @@ class InProcess:
             live_optimizers=live_optimizers,
             wait_for_page=False,
         )
-        self._write_run({"started_at": _iso(self._started)})
+        self._write_run({"started_at": iso(self._started)})
         child.adopt(self.engine)
         try:
             _abandon_in_children(self.engine)
@@ -110,8 +110,8 @@ class InProcess:
         self._write_run(
             {
                 "id": str(uuid.uuid4()),
-                "started_at": _iso(self._started),
-                "finished_at": _iso(time.time()),
+                "started_at": iso(self._started),
+                "finished_at": iso(time.time()),
                 "duration_s": time.perf_counter() - self._began,
                 "stopped_by": self.stopped_by,
             }
@@ -129,7 +129,7 @@ class InProcess:
     def _write_run(self, facts: dict[str, Any]) -> None:
         content = {
             "script": self.name,
-            "argv": presentable_argv(_program()),
+            "argv": presentable_argv(program()),
             # The process goes on: it has no exit code.
             "in_process": True,
             "run": facts,
@@ -143,7 +143,7 @@ def _in_notebook() -> bool:
     return "ipykernel" in sys.modules
 
 
-def _program() -> list[str]:
+def program() -> list[str]:
     """The command line of this program; that of a notebook's kernel says nothing of it."""
     words = list(getattr(sys, "argv", ()))
     return [] if _in_notebook() or not any(words) else words
@@ -184,6 +184,7 @@ def _say(text: str) -> None:
             raise
 
 
-def _iso(seconds: float) -> str:
+def iso(seconds: float) -> str:
+    """A moment in seconds since 1970 as the reports write it."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds")

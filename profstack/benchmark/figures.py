@@ -60,6 +60,7 @@ def figures(measured: Mapping[str, Measured], subject: Subject) -> dict[str, Any
         # A function has gradients as it pleases, and nobody has looked.
         "gradients": None if subject.model is None else subject.gradients,
         "training": subject.training,
+        "training_layers": subject.training_layers,
         "by_shape": _by_shape(subject, series),
         **_both_modes(measured, head),
     }

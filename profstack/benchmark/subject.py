@@ -76,6 +76,29 @@ class Subject:
         """The model's mode, which is left as it is; None of a function."""
         return None if self.model is None else bool(self.model.training)
 
+    @property
+    def training_layers(self) -> list[str]:
+        """Types of the model's modules that in its training mode do what inference does not.
+
+        They drop values at random, or normalise by the batch and change their own statistics.
+        """
+        from torch import nn
+
+        normalising = nn.modules.batchnorm._BatchNorm
+        dropping = nn.modules.dropout._DropoutNd
+        found = {
+            type(module).__name__
+            for module in (self.model.modules() if self.model is not None else ())
+            if module.training
+            and (
+                isinstance(module, normalising)
+                or (isinstance(module, dropping) and module.p > 0)
+                # Recurrent layers and attention have theirs as a number.
+                or (isinstance(getattr(module, "dropout", None), float) and module.dropout > 0)
+            )
+        }
+        return sorted(found)
+
     def conditions(self) -> AbstractContextManager[Any]:
         """Gradients on or off as they are to be measured: entered once, round all calls.
 
