@@ -7,14 +7,19 @@ is kept, so that a test can say there was none.
 
 from __future__ import annotations
 
+import atexit
 import base64
+import functools
 import json
 import os
 import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -213,3 +218,58 @@ class Browser:
         if "method" in message:
             self._events.append(message)
         return message
+
+
+@functools.cache
+def shared() -> Browser:
+    """The one browser of a test run: starting one takes longer than most tests."""
+    profile = tempfile.TemporaryDirectory(prefix="page-browser-")
+    browser = Browser(Path(profile.name))
+    atexit.register(profile.cleanup)
+    atexit.register(browser.close)
+    return browser
+
+
+@contextmanager
+def pages(folder: Path) -> Iterator[Callable[..., Browser]]:
+    """A function that writes and opens the page of a report; at the end nothing may be broken."""
+    from profstack.report import html
+
+    def open_page(report: dict[str, Any], **window: Any) -> Browser:
+        path = folder / "report.html"
+        html.write(report, path)
+        shared().open(path, **window)
+        return shared()
+
+    yield open_page
+    assert shared().errors() == []
+    assert shared().requests() == []
+    assert shared().evaluate("document.querySelectorAll('.broken:not(noscript *)').length") == 0
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    """The text of every element a selector finds."""
+    found = browser.evaluate(
+        f"[...document.querySelectorAll({selector!r})].map(one => one.textContent)"
+    )
+    assert isinstance(found, list)
+    return found
+
+
+def count(browser: Browser, selector: str) -> int:
+    """How many elements a selector finds."""
+    return len(texts(browser, selector))
+
+
+def column(browser: Browser, box: str, number: int) -> list[str]:
+    """The texts of a table's column, counted from 1."""
+    return texts(browser, f"{box} tbody tr td:nth-child({number})")
+
+
+def choose(browser: Browser, box: str, text: str) -> None:
+    """Press the button with this text."""
+    browser.evaluate(
+        f"[...document.querySelectorAll({box!r} + ' button')]"
+        f".find(one => one.textContent === {text!r}).click()"
+    )
+    browser.settle()

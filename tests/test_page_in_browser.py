@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from data_full_report import full, full_of_hostile_names
 from data_report import HOSTILE, build, hostile, row
-from page_browser import EXECUTABLE, Browser
+from page_browser import EXECUTABLE, Browser, choose, column, count, pages, texts
 
 from profstack.report import html
 
@@ -33,49 +33,11 @@ _NAMES_OF_THE_PROGRAM = (
 Opened = Callable[..., Browser]
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests; each opens a page of its own."""
-    with Browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
-
-
 @pytest.fixture
-def opened(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
-    """A function that writes and opens the page of a report; at the end nothing may be broken."""
-
-    def open_page(report: dict[str, Any], **window: Any) -> Browser:
-        path = tmp_path / "report.html"
-        html.write(report, path)
-        browser.open(path, **window)
-        return browser
-
-    yield open_page
-    assert browser.errors() == []
-    assert browser.requests() == []
-    assert browser.evaluate("document.querySelectorAll('.broken:not(noscript *)').length") == 0
-
-
-def texts(browser: Browser, selector: str) -> list[str]:
-    """The text of every element a selector finds."""
-    found = browser.evaluate(
-        f"[...document.querySelectorAll({selector!r})].map(one => one.textContent)"
-    )
-    assert isinstance(found, list)
-    return found
-
-
-def count(browser: Browser, selector: str) -> int:
-    return len(texts(browser, selector))
-
-
-def choose(browser: Browser, box: str, text: str) -> None:
-    """Press the button with this text."""
-    browser.evaluate(
-        f"[...document.querySelectorAll({box!r} + ' button')]"
-        f".find(one => one.textContent === {text!r}).click()"
-    )
-    browser.settle()
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Opens the page of a report; at the end nothing may be broken."""
+    with pages(tmp_path) as open_page:
+        yield open_page
 
 
 def nested_data(size: int) -> dict[str, Any]:
@@ -354,10 +316,6 @@ def test_every_slice_is_on_the_time_line(opened: Opened) -> None:
         "[...document.querySelectorAll('#timeline .slice')].map(one => +one.getAttribute('width'))"
     )
     assert max(widths) - min(widths) < 1
-
-
-def column(browser: Browser, box: str, number: int) -> list[str]:
-    return texts(browser, f"{box} tbody tr td:nth-child({number})")
 
 
 def test_tables_sort_both_ways_by_value_not_by_text(opened: Opened) -> None:

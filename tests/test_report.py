@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
+from data_bench_report import bare, bench, bench_of_hostile_names
 from data_full_report import full, full_of_hostile_names
 from data_report import HOSTILE, build, hostile
 
@@ -50,9 +51,37 @@ def test_the_schema_itself_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(jsonfile.schema())
 
 
-@pytest.mark.parametrize("make", [build, hostile, full, full_of_hostile_names])
+_MAKERS = [build, hostile, full, full_of_hostile_names, bench, bare, bench_of_hostile_names]
+
+
+@pytest.mark.parametrize("make", _MAKERS)
 def test_the_report_keeps_to_the_schema(make: Callable[[], dict[str, Any]]) -> None:
     jsonschema.validate(json.loads(jsonfile.text(make())), jsonfile.schema())
+
+
+def test_everything_of_a_benchmark_may_be_unknown() -> None:
+    report = bench()
+    for key, value in report["benchmark"].items():
+        if not isinstance(value, list) and key != "n":
+            report["benchmark"][key] = None
+    jsonschema.validate(report, jsonfile.schema())
+    html.render(report)
+    assert "not measured" in text.summary(report, width=80, colour=False)
+
+
+@pytest.mark.parametrize(
+    "part", ["throughput", "throughput_limits", "mistakes", "ablation", "compare", "by_shape"]
+)
+def test_rows_of_a_benchmark_hold_what_was_agreed_and_nothing_else(part: str) -> None:
+    schema = jsonfile.schema()["properties"]["benchmark"]["properties"][part]["items"]
+    rows_of = bench()["benchmark"][part]
+    assert rows_of
+    for row in rows_of:
+        assert set(row) == set(schema["properties"]) == set(schema["required"])
+    report = bench()
+    report["benchmark"][part][0]["surprise"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="surprise"):
+        jsonschema.validate(report, jsonfile.schema())
 
 
 @pytest.mark.parametrize(
@@ -64,10 +93,15 @@ def test_the_report_keeps_to_the_schema(make: Callable[[], dict[str, Any]]) -> N
         lambda report: report["layers"][0].update(status="ok"),
         lambda report: report.pop("warnings"),
         lambda report: report["benchmark"].update(median_s="4 ms"),
+        lambda report: report["benchmark"]["compare"][0].update(status="fine"),
+        lambda report: report["benchmark"]["throughput"][0].update(batch_size="one"),
+        lambda report: report["roofline"]["points"][0].update(bound="luck"),
+        lambda report: report["roofline"]["points"][0].pop("reason"),
+        lambda report: report["benchmark"].update(stopped_by=3),
     ],
 )
 def test_the_schema_refuses_what_is_not_agreed(spoil: Callable[[dict[str, Any]], object]) -> None:
-    report = build()
+    report = bench()
     spoil(report)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(report, jsonfile.schema())
@@ -130,6 +164,68 @@ def test_the_summary_tells_what_counting_memory_and_the_watch_found() -> None:
         "– (it watches what no slice has)",
     ):
         assert said in printed, said
+
+
+def test_the_summary_of_a_benchmark_holds_its_headline_and_its_parts() -> None:
+    printed = text.summary(bench(), width=80, colour=False)
+    assert "\x1b" not in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+    said = " ".join(printed.split())
+    for words in (
+        "models/digits.py:make: complete",
+        "step: 12.9 ms (95 % interval 12.85 to 12.94 ms, synchronised, n = 420)",
+        "77.6 steps/s, 2.48 k items/s (batch of 32, read from the inputs), CPU time 25.3 ms",
+        "first call 312 ms, 6 warm-up calls, 3 outliers, ended by the interval",
+        "pipelined 12.9 ms",
+        "5 fresh processes: 12.7 ms to 13.7 ms, 8.0 % apart: the error bar of a comparison",
+        "[32, 1, 16, 16] 110 37.4 ms",
+        "float32 16 3.54 k 64 4.35 k 192",
+        "float32: memory: the limit of 2.00 GiB refuses a batch of 256",
+        "compile 9.15 ms 1.41 (1.39 to 1.43) 18.4 s 23 equal",
+        "13.1 ms 0.98 (0.97 to 1.00) 410 ms 58 differ by 0.013",
+        "script: NotSupportedError: Compiled functions can't take variable number of arguments",
+        "no warm-up 20.5 ms 12.9 ms 1.59 (1.31 to 2.20)",
+        "no synchronisation – – cannot differ here",
+        "no synchronisation: a CPU has done its work when the call returns",
+        "compute: events, not synchronised invalid invalid",
+        "invalid: RuntimeError: Both events must be completed",
+        "measured, float32 45.0 % 1.21 G",
+        "warning: the medians of 5 fresh processes differ by 8.0 %",
+    ):
+        assert words in said, words
+
+
+def test_the_summary_of_a_benchmark_alone_has_no_tables() -> None:
+    printed = text.summary(bare(), width=80, colour=False)
+    for word in ("layer", "variant", "throughput", "mistake", "ablation", "MFU", "processes"):
+        assert word not in printed
+    assert "step: 12.9 ms" in printed
+
+
+def test_a_wide_terminal_shows_the_deviations_of_mistakes() -> None:
+    printed = text.summary(bench(), width=130, colour=False)
+    assert "20.5 ms ± 60.1 ms" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 130
+
+
+def test_utilisation_above_the_peak_is_called_wrong() -> None:
+    report = bench()
+    report["roofline"]["mfu"][0]["value"] = 1.3
+    said = " ".join(text.summary(report, width=100, colour=False).split())
+    assert "130.0 % 1.21 G above 100 %: one of the figures is wrong" in said
+
+
+def test_names_in_a_benchmark_cannot_drive_the_terminal() -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\udc80"
+    printed = json.dumps(bench_of_hostile_names()).replace(
+        json.dumps(HOSTILE)[1:-1], json.dumps(evil)[1:-1]
+    )
+    for width in (1, 80, 130):
+        shown = text.summary(json.loads(printed), width=width, colour=False)
+        assert "\x1b" not in shown
+        assert "\x07" not in shown
+        assert "[bold red]x[/]" in shown
+        shown.encode("utf-8")
 
 
 def test_a_summary_without_the_later_layers_says_nothing_of_them() -> None:
@@ -243,7 +339,7 @@ def test_rows_are_ordered_with_the_unknown_last_either_way() -> None:
     assert [r["v"] for r in rows.in_order(records, "v", falling=False)] == [1.0, 3.0, None]
 
 
-@pytest.mark.parametrize("make", [hostile, full_of_hostile_names])
+@pytest.mark.parametrize("make", [hostile, full_of_hostile_names, bench_of_hostile_names])
 def test_hostile_names_are_data_and_never_markup(make: Callable[[], dict[str, Any]]) -> None:
     page = html.render(make())
     assert HOSTILE not in page

@@ -71,6 +71,8 @@ function kindLegend(kinds, hidden, redraw) {
 
 function drawSteps(page) {
   const points = page.steps.points.map(([index, wall, slice, cpu, wait, phase, flags, counted, outlier]) => ({ index, wall, slice, cpu, wait, phase, flags, counted, outlier }));
+  // A benchmark alone has no steps beside its samples.
+  if (!points.length && page.bench.measured) { drop("steps"); return; }
   if (!points.length) { byId("steps-chart").append(el("p", { class: "quiet" }, "No step was found in this run.")); return; }
   if (!D3) { noCharts(byId("steps-chart")); return; }
   const slices = new Map(page.slices.map((slice) => [slice.index, slice]));

@@ -129,7 +129,7 @@ function drawFindings(facts) {
 function drawWarnings(facts) {
   const warnings = facts.warnings || [];
   if (!warnings.length) { drop("warnings"); return; }
-  append(byId("warning-list"), warnings.map((warning) => el("li", {}, warning.slug ? el("code", {}, warning.slug) : "", " ", asText(warning.text ?? warning))));
+  append(byId("warning-list"), warnings.map((warning) => el("li", {}, warning.slug ? el("code", {}, warning.slug) : "", " ", withCommands(asText(warning.text ?? warning)))));
 }
 
 // A section that has nothing to say goes, with its way in the navigation.

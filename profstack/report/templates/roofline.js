@@ -56,7 +56,7 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
   const around = (px, py) => ({ left: px - 6, right: px + 6, top: py - 6, bottom: py + 6 });
   const taken = shownPoints.map((point) => around(x(point.intensity), y(point.flop_per_s)));
   drawRoofs(svg, frame, x, y, flops, bytes, taken);
-  const most = taken.length + MOST_NAMES;
+  const before = taken.length;
   // The heaviest get their names first, as far as there is room.
   const ordered = shownPoints.slice().sort((a, b) => (b.seconds || 0) - (a.seconds || 0));
   for (const point of ordered) {
@@ -66,7 +66,7 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
     withTip(svg, drawMark(kind, px, py, 4.6, "mark roof-point", { fill: colour }), px, py, point.name, [
       ["bound", boundWords(point.bound)], ["intensity", formatCount(point.intensity) + " FLOP/byte"], ["rate", formatRate(point.flop_per_s)], isNumber(point.share_of_peak) ? ["of its roof", formatPercent(point.share_of_peak)] : null,
       ["time", formatSeconds(point.seconds) + (point.seconds_is ? ", " + point.seconds_is : "")], ["FLOP", formatCount(point.flop)], ["moved", formatBytes(point.moved_bytes)], point.reason ? ["why", point.reason] : null]);
-    if (taken.length < most) nameMark(svg, frame, taken, px, py, point.name);
+    if (taken.length < before + MOST_NAMES) nameMark(svg, frame, taken, px, py, point.name);
   }
   return svg;
 }
@@ -109,11 +109,13 @@ function drawRoofs(svg, frame, x, y, flops, bytes, taken) {
     const slopes = bytes.filter((one) => one.source === peak.source);
     const band = Math.max(...(slopes.length ? slopes : bytes).map((one) => one.value), -Infinity);
     const start = x(band > 0 ? Math.max(low, peak.value / band) : low), height = y(peak.value);
-    svg.append(shape("line", { x1: start, x2: frame.right, y1: height, y2: height, class: dashed(peak) }));
+    svg.append(shape("line", { x1: frame.left, x2: start, y1: height, y2: height, class: "roof beyond" }), shape("line", { x1: start, x2: frame.right, y1: height, y2: height, class: dashed(peak) }));
     const text = peak.dtype + " " + formatRate(peak.value);
     const right = frame.right - widthOf(text);
     placeText(svg, frame, taken, text, [[right, height - 9], [right, height + 10], [start + 4, height - 9], [start + 4, height + 10], [frame.left + 4, height - 9]], "label roof-label");
   }
+  // Names of points are not to lie on a roof.
+  for (const peak of flops) taken.push({ left: frame.left, right: frame.right, top: y(peak.value) - 1, bottom: y(peak.value) + 1 });
 }
 
 // What has no place in the plot, by reason.

@@ -12,7 +12,7 @@ function main() {
     ["mistakes", () => drawMistakes(page)],
     ["ablation", () => drawAblation(page)],
     ["steps", () => { drawSteps(page); drawStepTable(page); }],
-    ["layers", () => { drawLayers(page); drawTimeline(page); drawSliceTable(page); }],
+    ["layers", () => { if (page.bench.measured && !(page.facts.layers || []).length) { drop("layers"); return; } drawLayers(page); drawTimeline(page); drawSliceTable(page); }],
     ["modules", () => drawModules(page)],
     ["flops", () => drawFlops(page)],
     ["roofline", () => drawRoofline(page)],
@@ -37,7 +37,7 @@ function main() {
 }
 
 function drawStepTable(page) {
-  if (!page.tables.steps) { byId("step-table").remove(); return; }
+  if (!page.tables.steps) { if (byId("step-table")) byId("step-table").remove(); return; }
   makeTable(byId("step-table"), { table: page.tables.steps, name: "steps", sort: { key: "wall_s", direction: -1 }, bars: ["wall_s"], barColour: "var(--self)" });
 }
 
