@@ -9,6 +9,7 @@ function drawFlops(page) {
   byId("flop-lead").append("Operations of one ", term("step", "step"), "; a multiply-add is two ", term("flop", "FLOP"), ". ",
     el("b", {}, record.counter), " is the record: its figures stand at the modules", counters.length > 1 ? "; the others are there to check it." : ".");
   drawRates(byId("flop-cards"), record, page.facts.benchmark.median_s);
+  drawCausal(byId("flop-lead"), record);
   drawCounters(byId("flop-counters"), all, record, page);
   drawUncounted(byId("flop-uncounted"), counters);
 }
@@ -23,20 +24,33 @@ function drawRates(box, record, median) {
     card(["rate in a ", term("clean", "clean"), " step"], [shown(rate, "rate", "there is no clean step time"), isNumber(rate) ? " FLOP/s" : ""], "counted operations over the whole step", "main"));
 }
 
+// Both totals where attention was called as causal: dense, and what the mask leaves.
+function drawCausal(box, record) {
+  if (!isNumber(record.causal_forward_flop)) return;
+  const backward = isNumber(record.causal_backward_flop) ? [" and ", el("b", {}, formatCount(record.causal_backward_flop)), " backward"] : [];
+  box.append(" Attention that is called as causal counts dense, as by formula; counted as its mask leaves it, the step has ",
+    el("b", {}, formatCount(record.causal_forward_flop)), " FLOP forward", backward, ". Kernels differ in how much of the rest they skip.");
+}
+
 function drawCounters(box, counters, record, page) {
   const lacking = (one) => (one.uncounted || []).map((row) => row.time_share).filter(isNumber).reduce((sum, share) => sum + share, 0);
   const why = (key, otherwise) => (page.facts.columns_reason || {})["flops." + key] || otherwise;
   const columns = [ownColumn("counter", "counter", "text", "what counts"),
     ownColumn("forward_flop", "forward FLOP", "flop", "operations in forward, per step", why("forward_flop", "it counted nothing in forward")),
     ownColumn("backward_flop", "backward FLOP", "flop", "operations in backward, per step", why("backward_flop", "it counted nothing in backward")),
+    ownColumn("causal_forward_flop", "forward, masked", "flop", "the same with attention called as causal counted as its mask leaves it", why("causal_forward_flop", "it does not tell which attention is causal")),
+    ownColumn("causal_backward_flop", "backward, masked", "flop", "the same of backward", why("causal_backward_flop", "it does not tell which attention is causal")),
     ownColumn("forward_mac", "forward MAC", "mac", "multiply-adds in forward, per step", why("forward_mac", "it has formulas for more than multiply-adds")),
     ownColumn("left_out", "without a formula", "count", "operators that ran and that it has no formula for", "it does not tell what it leaves out"),
     ownColumn("left_share", "their share of time", "share", "time of those operators, with what they call, over the step's, as the torch layer saw it", "it does not tell what it leaves out"),
+    ownColumn("difference", "against the record", "text", "by how much it differs from the record, in which operators, and why", "it is the record, or has no figures"),
     ownColumn("note", "why not", "text", "why a counter has no figures", "it has figures")];
-  const rows = counters.map((one) => [one.counter + (one === record ? " (the record)" : ""), one.forward_flop, one.backward_flop, one.forward_mac, one.uncounted ? one.uncounted.length : null, one.uncounted ? lacking(one) : null, one.note]);
-  const noted = counters.some((one) => one.note);
-  makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", plain: true, hidden: noted ? [] : ["note"],
-    cells: { note: (value) => el("td", { class: "text wrapped" }, value || none("it has figures")) } });
+  const rows = counters.map((one) => [one.counter + (one === record ? " (the record)" : ""), one.forward_flop, one.backward_flop, one.causal_forward_flop, one.causal_backward_flop, one.forward_mac, one.uncounted ? one.uncounted.length : null, one.uncounted ? lacking(one) : null, one.difference, one.note]);
+  const seldom = ["causal_forward_flop", "causal_backward_flop", "difference", "note"];
+  const hidden = seldom.filter((key) => counters.every((one) => one[key] === null || one[key] === undefined));
+  const wrapped = (reason) => (value) => el("td", { class: "text wrapped" }, value || none(reason));
+  makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", plain: true, hidden,
+    cells: { difference: wrapped("it is the record, or has no figures"), note: wrapped("it has figures") } });
 }
 
 // One row per operator without a formula, one column per counter.

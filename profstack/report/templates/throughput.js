@@ -11,12 +11,22 @@ function drawThroughput(page) {
     rows.some((row) => row.status !== "measured") ? el("li", {}, markSample("cross", "var(--bad)", "refused"), "refused or failed") : null));
   const measured = rows.filter((row) => isNumber(row.batch_size) && isNumber(row.items_per_s) && row.items_per_s > 0);
   if (measured.length) {
-    const view = { rows, measured, limits, dtypes, look };
+    const view = { measured, refused: smallestRefusals(rows), limits, dtypes, look };
     chartIn(byId("rate-chart"), (width) => curvesSvg(width, view, { key: "items_per_s", name: "items per second", format: formatCount, peaks: true }));
     chartIn(byId("latency-chart"), (width) => curvesSvg(width, view, { key: "latency_s", name: "median time of a batch", format: formatSeconds, peaks: false }));
   } else byId("throughput-charts").replaceChildren(el("p", { class: "quiet" }, "No batch was measured: the table says why."));
   drawLimits(byId("throughput-limits"), limits);
   drawThroughputTable(byId("throughput-table"), rows);
+}
+
+// Between the largest batch and the first refusal many sizes are tried: the smallest refused one says it.
+function smallestRefusals(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    if (row.status === "measured" || !isNumber(row.batch_size)) continue;
+    if (!found.has(row.dtype) || row.batch_size < found.get(row.dtype).batch_size) found.set(row.dtype, row);
+  }
+  return [...found.values()];
 }
 
 function curvesSvg(width, view, shownAs) {
@@ -25,7 +35,7 @@ function curvesSvg(width, view, shownAs) {
   const svg = canvas(width, height, shownAs.name + " against batch size");
   const points = view.measured.filter((row) => isNumber(row[shownAs.key]) && row[shownAs.key] > 0);
   if (!points.length) return svg;
-  const sizes = [...new Set(view.rows.map((row) => row.batch_size).filter(isNumber))].sort((a, b) => a - b);
+  const sizes = [...new Set([...view.measured, ...view.refused].map((row) => row.batch_size))].sort((a, b) => a - b);
   const x = logScale(sizes, 1.12, 1.12, frame.left, frame.right);
   const y = logScale(points.map((row) => row[shownAs.key]), 1.15, shownAs.peaks ? 1.4 : 2.4, frame.bottom, frame.top);
   plotAxes(svg, frame, { scale: x, ticks: sizes, format: String, title: "batch size" }, { scale: y, ticks: logTicks(y), format: shownAs.format, title: shownAs.name });
@@ -39,7 +49,7 @@ function curvesSvg(width, view, shownAs) {
     }
     const limit = view.limits.find((one) => one.dtype === dtype);
     if (limit) limitMarks(svg, own, limit, shownAs, x, y, colour);
-    for (const row of view.rows.filter((one) => one.dtype === dtype && one.status !== "measured" && isNumber(one.batch_size))) {
+    for (const row of view.refused.filter((one) => one.dtype === dtype)) {
       const px = x(row.batch_size), py = frame.top + 6 + 16 * at;
       svg.append(shape("line", { x1: px, x2: px, y1: py + 6, y2: frame.bottom, class: "refusal" }, { stroke: colour }));
       withTip(svg, drawMark("cross", px, py, 4, "refused", { stroke: colour }), px, py, dtype + ", batch of " + row.batch_size + ": " + row.status, [["why", row.reason || "not told"]]);
