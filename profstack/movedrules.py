@@ -17,6 +17,7 @@ from typing import Any
 from profstack.flopmissed import is_composite
 from profstack.movedpointwise import pointwise
 from profstack.movedsizes import WITH_SIZES, pooled_or_resized
+from profstack.operatorschemas import inputs_among, marks_of
 from profstack.tensorinputs import INTEGER, Tensor, arguments_of, floating_name, itemsize
 
 Arguments = Sequence[Any]
@@ -319,7 +320,7 @@ def moved_bytes(
     if rule is None:
         return None
     try:
-        return int(rule(*arguments[: _inputs(name, len(arguments))]))
+        return int(rule(*arguments[: inputs_among(name, len(arguments))]))
     except Exception:
         # Inputs that were not recorded, or of kinds that the rule does not know.
         return None
@@ -334,23 +335,7 @@ def takes_values(operator: str, dtypes: Sequence[str]) -> bool:
         return True
     # An element-wise operator gives floating-point numbers for floating-point numbers; of whole
     # ones it depends on the numbers that it is given besides.
-    return "pointwise" in _marks(name) and floating_name(dtypes) is None
-
-
-@cache
-def has_own_kernel(operator: str) -> bool:
-    """Whether a CPU kernel stands behind an operator, which then does work besides its calls."""
-    import torch
-
-    namespace, _, name = operator.partition("::")
-    try:
-        packet = getattr(getattr(torch.ops, namespace), name)
-        names = [getattr(packet, one).name() for one in packet.overloads()]
-    except AttributeError:
-        return True
-    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    known: list[str] = [each for each in names if torch._C._dispatch_has_kernel(each)]
-    return any(has(each, "CPU") for each in known)
+    return "pointwise" in marks_of(name) and floating_name(dtypes) is None
 
 
 @cache
@@ -362,44 +347,9 @@ def _rule(name: str) -> Rule | None:
         return _RULES[name]
     if name.endswith("_") and name[:-1] in _RULES:
         return _RULES[name[:-1]]
-    marks = _marks(name)
+    marks = marks_of(name)
     if "view" in marks:
         return _nothing
     if "pointwise" in marks:
         return lambda *arguments: pointwise(name, arguments)
     return pooled_or_resized(name)
-
-
-@cache
-def _marks(name: str) -> frozenset[str]:
-    """What torch says of an operator: whether it gives views, or works element by element."""
-    import torch
-
-    try:
-        packet = getattr(torch.ops.aten, name)
-        overloads = [getattr(packet, one) for one in packet.overloads()]
-    except AttributeError:
-        return frozenset()
-    found = set()
-    if overloads and overloads[0].is_view:
-        found.add("view")
-    if any(torch.Tag.pointwise in one.tags for one in overloads):
-        found.add("pointwise")
-    return frozenset(found)
-
-
-@cache
-def _inputs(name: str, count: int) -> int:
-    """How many of `count` arguments go in: of a variant `out=` the last ones are its outputs."""
-    import torch
-
-    try:
-        packet = getattr(torch.ops.aten, name)
-        schemas = [(one, getattr(packet, one)._schema.arguments) for one in packet.overloads()]
-    except AttributeError:
-        return count
-    fitting = [(one, given) for one, given in schemas if len(given) == count]
-    if not fitting or not all(one.endswith("out") for one, _ in fitting):
-        return count
-    given = fitting[0][1]
-    return count - sum(bool(each.is_out) for each in given)

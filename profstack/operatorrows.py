@@ -17,7 +17,8 @@ import numpy as np
 from profstack.attribution import Attribution, in_steps
 from profstack.events import Bools, HostEvents, Interned, Ints, around, group, holding, sums
 from profstack.flopmissed import is_composite
-from profstack.movedrules import has_own_kernel, moved_bytes, takes_values
+from profstack.movedrules import moved_bytes, takes_values
+from profstack.operatorschemas import has_own_kernel
 from profstack.tensorinputs import floating_name
 
 _S = 1e-9

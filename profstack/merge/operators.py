@@ -30,9 +30,11 @@ def operators(
     paths = module_paths(recorded)
     frame = recorded.rows("operators", timed)
     keys = ["name", "shapes", "module_id"]
-    summed = frame.groupby(keys, dropna=False)[["calls", "self_s", "total_s", "device_s"]].sum(
-        min_count=1
-    )
+    sums = ["calls", "self_s", "total_s", "device_s", "moved_bytes"]
+    grouped = frame.assign(lacks=frame["moved_bytes"].isna()).groupby(keys, dropna=False)
+    summed = grouped[sums].sum(min_count=1)
+    # A sum over calls of which some have no figure is none.
+    summed["moved_bytes"] = summed["moved_bytes"].where(~grouped["lacks"].any())
     numbers = [None if pd.isna(module) else int(module) for _, _, module in summed.index]
     variants = Counter(zip(summed.index.get_level_values("name"), numbers, strict=True))
     rows = []
@@ -51,6 +53,7 @@ def operators(
                 "total_s": timed.per_step(totals["total_s"]),
                 "device_s": timed.per_step(totals["device_s"]),
                 "calibrated_s": timed.calibrated(totals["self_s"], clean_s),
+                "moved_bytes": timed.per_step(totals["moved_bytes"]),
             }
         )
     return rows

@@ -61,7 +61,7 @@ _OTHERWISE = {
     "modules.flop_per_s": "the time of no counted module is calibrated: " + _CALIBRATED,
     "operators.shapes": "the slices recorded no input shapes",
     "operators.flop": "no counter knows the operations of single operators here",
-    "operators.moved_bytes": "the types of the operators' inputs are not recorded",
+    "operators.moved_bytes": "the slices recorded no inputs, or no rule tells what they moved",
     "operators.module": "no operator was called inside a module",
     "functions.corrected_self_s": "what cProfile adds to each call was not measured",
     "functions.watch_share": "the watch took no sample in these functions",
@@ -84,6 +84,10 @@ _OTHERWISE = {
     "outliers.doing": "the watch took no sample in these steps",
     "flops.backward_flop": "no backward pass was counted",
     "flops.forward_mac": "the counter has formulas for more than multiply-adds",
+    "flops.causal_forward_flop": "no attention was called as causal: of masks given as tensors, and "
+    "of attention as products one by one, nothing tells what they leave out",
+    "flops.causal_backward_flop": "no attention was called as causal, or no backward pass counted",
+    "flops.difference": "there is one counter with figures alone",
     "flops.note": "every counter has figures",
 }
 # Why single cells of a column are empty where others are not.
@@ -112,6 +116,8 @@ _CELLS = {
     "operators.calibrated_s": _CALIBRATED,
     "operators.flop": "it has no formula, or it ran with several shapes in this module, which "
     "its counter does not tell apart",
+    "operators.moved_bytes": "it only calls others, which move the bytes; or no rule tells what "
+    "its outputs are, or the profiler recorded no types (of lists of tensors)",
     "kernels.module": "it was launched outside every module",
     "kernels.operator": "the profiler linked it to no operator",
     "functions.calibrated_s": "a start-up has no clean time; of steps, " + _CALIBRATED,
@@ -139,6 +145,9 @@ _CELLS = {
     "flops.forward_flop": "it counted nothing in forward",
     "flops.backward_flop": "it counted nothing in backward",
     "flops.forward_mac": "it counted nothing in forward, or more than multiply-adds",
+    "flops.causal_forward_flop": "it does not tell which attention is causal",
+    "flops.causal_backward_flop": "it does not tell which attention is causal",
+    "flops.difference": "it is the record, or has no figures",
     "flops.uncounted": "it counted nothing",
     "flops.note": "it has figures",
 }

@@ -1,0 +1,348 @@
+"""Peaks of this machine, measured: products of matrices by type, and copies in memory.
+
+The rates are measured in a process of its own, so that neither the measured script's process nor
+the parent, which has no torch, is touched:
+
+    python -m profstack.benchmark.peaks --dtypes float32 --threads 1
+
+prints one line of JSON. What was measured is kept in the user's cache folder, by device, CPU,
+threads, version of torch and type, and is not measured again. A rate is the best of several
+blocks of calls, so that other work on the machine, which only ever slows one down, is left out;
+a block is long enough that it is a rate that the machine holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from profstack.benchmark.clock import Clock
+from profstack.environment import environment_facts
+
+# TF32 is how tensor cores multiply numbers that are stored as float32.
+DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
+_VERSION = 1
+_MEMORY = "memory"
+
+_SECONDS_PER_DTYPE = 0.4
+_SECONDS_FOR_COPIES = 0.3
+_SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
+_BLOCK_S = {"cpu": 0.02, "cuda": 0.05}
+_LEAST_BLOCKS = 3
+# With less of the CPU than this in its best block, a rate is measured again next time.
+_BUSY = 0.8
+# Beyond the last-level cache of what is in use today, both arrays together, with room to spare.
+_COPIED_BYTES = {"cpu": 256 << 20, "cuda": 512 << 20}
+# Where memory is limited, a copy may take this much of it.
+_SHARE_OF_LIMIT = 8
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the peaks depend on. `device` is cpu or cuda; `threads` is None on a GPU."""
+
+    device: str
+    name: str | None
+    cpu: str | None
+    threads: int | None
+    torch: str | None
+
+    def key(self, dtype: str) -> str:
+        """What one rate is kept under."""
+        threads = "" if self.threads is None else str(self.threads)
+        parts = (self.device, self.name or "", self.cpu or "", threads, self.torch or "", dtype)
+        return " | ".join(parts)
+
+
+# -- kept ------------------------------------------------------------------------------------------
+
+
+def cache_path() -> Path | None:
+    """The file that peaks are kept in; None where the user has no folder for such files."""
+    folder = os.environ.get("XDG_CACHE_HOME")
+    with contextlib.suppress(RuntimeError):
+        return (Path(folder) if folder else Path.home() / ".cache") / "profstack" / "peaks.json"
+    return None
+
+
+def cached(machine: Machine, dtypes: Iterable[str]) -> dict[str, Any] | None:
+    """The peaks of `machine` for all of `dtypes` and memory; None if any is lacking."""
+    kept = _read_cache()
+    rates = [kept.get(machine.key(dtype)) for dtype in dtypes]
+    memory = kept.get(machine.key(_MEMORY))
+    if memory is None or any(rate is None or rate["disturbed"] for rate in (*rates, memory)):
+        return None
+    return _peaks_of(machine, rates, memory)
+
+
+def _peaks_of(machine: Machine, rates: Sequence[Any], memory: dict[str, Any]) -> dict[str, Any]:
+    lacking = [f"{rate['dtype']}: {rate['how']}" for rate in rates if rate["value"] is None]
+    return {
+        "device": machine.name or machine.device,
+        "threads": machine.threads,
+        "torch": machine.torch,
+        "measured_at": memory["measured_at"],
+        "flop_per_s": [
+            _shown(rate, "dtype", "value", "how") for rate in rates if rate["value"] is not None
+        ],
+        "bytes_per_s": [_shown(memory, "value", "how")] if memory["value"] is not None else [],
+        "reason": "; ".join(lacking) or None,
+    }
+
+
+def _shown(rate: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {**{name: rate[name] for name in names}, "source": "measured"}
+
+
+def _read_cache() -> dict[str, dict[str, Any]]:
+    """All that is kept; nothing of a file that is damaged or of another version."""
+    path = cache_path()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path else {}
+        if content.get("version") != _VERSION:
+            return {}
+        names = {"dtype", "value", "how", "measured_at", "disturbed"}
+        return {str(key): entry for key, entry in content["peaks"].items() if names <= entry.keys()}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return {}
+
+
+def _keep(machine: Machine, entries: Iterable[dict[str, Any]]) -> None:
+    """Add to what is kept; the file is whole at every moment, and what fails costs only time."""
+    path = cache_path()
+    if path is None:
+        return
+    kept = {**_read_cache(), **{machine.key(entry["dtype"]): entry for entry in entries}}
+    text = json.dumps({"version": _VERSION, "peaks": kept}, indent=1)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix="peaks-", delete=False
+        ) as file:
+            file.write(text)
+        try:
+            os.replace(file.name, path)
+        except OSError:
+            os.unlink(file.name)
+
+
+def measured(
+    machine: Machine, dtypes: Sequence[str], timeout_s: float = _TIMEOUT_S
+) -> dict[str, Any]:
+    """Measure in a process of its own, and keep it; like `cached`.
+
+    Never raises: where nothing could be measured, `reason` says why and the lists are empty.
+    """
+    command = [sys.executable, "-m", "profstack.benchmark.peaks"]
+    command += ["--dtypes", ",".join(dtypes), "--device", machine.device]
+    if machine.threads is not None:
+        command += ["--threads", str(machine.threads)]
+    try:
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+        said = answer.stdout.splitlines()[-1] if answer.stdout.strip() else "{}"
+        result = json.loads(said)
+        entries = result["peaks"]
+    except (OSError, subprocess.SubprocessError) as error:
+        return _nothing(machine, f"{type(error).__name__}: {error}")
+    except (ValueError, KeyError, TypeError):
+        last = answer.stderr.strip().splitlines()[-1:] or [f"exit code {answer.returncode}"]
+        return _nothing(machine, last[0][:300])
+    found = Machine(**result["machine"])
+    if machine.name is not None and found.name != machine.name:
+        return _nothing(machine, f"the device found there is {found.name}, not {machine.name}")
+    if machine.torch is not None and found.torch != machine.torch:
+        return _nothing(machine, f"torch is {found.torch} there, not {machine.torch}")
+    entries = [_better(machine, entry) for entry in entries]
+    _keep(machine, entries)
+    by_dtype = {entry["dtype"]: entry for entry in entries}
+    return _peaks_of(machine, [by_dtype[dtype] for dtype in dtypes], by_dtype[_MEMORY])
+
+
+def _better(machine: Machine, entry: dict[str, Any]) -> dict[str, Any]:
+    """Of a rate that was disturbed and one measured before, the higher counts."""
+    # Other work only ever slows one down.
+    before = _read_cache().get(machine.key(entry["dtype"]))
+    if before is None or not entry["disturbed"] or (before["value"] or 0) <= (entry["value"] or 0):
+        return entry
+    return before
+
+
+def _nothing(machine: Machine, why: str) -> dict[str, Any]:
+    entry = {"value": None, "measured_at": None}
+    peaks = _peaks_of(machine, [], entry)
+    return {**peaks, "reason": f"the peaks could not be measured: {why}"}
+
+
+# -- measured --------------------------------------------------------------------------------------
+
+
+def peaks(dtypes: Sequence[str], device: str = "cpu", threads: int | None = None) -> dict[str, Any]:
+    """Measure in this process: about 0.4 s for each of `dtypes` and 0.3 s for memory.
+
+    Gives `machine` and `peaks`, one entry per type and one for memory: dtype, value (FLOP/s or
+    bytes/s; None where it could not be measured), how, measured_at. Changes the number of
+    threads and the precision of products for the whole process.
+    """
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    kind = device.partition(":")[0]
+    machine = this_machine(torch, kind)
+    if kind == "cuda":
+        # Opens the device: its clock must know of it.
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has none there
+    clock = Clock(torch)
+    entries = [
+        _entry(dtype, partial(_product_rate, torch, dtype, device, clock)) for dtype in dtypes
+    ]
+    entries.append(_entry(_MEMORY, partial(_copy_rate, torch, device, clock)))
+    return {"machine": asdict(machine), "peaks": entries}
+
+
+def processor_name() -> str | None:
+    """The CPU's name as profstack states it everywhere."""
+    name = environment_facts()["cpu"]
+    return str(name) if name is not None else None
+
+
+def this_machine(torch: Any, device: str) -> Machine:
+    """What peaks measured in this process depend on."""
+    cpu = processor_name()
+    if device == "cpu":
+        return Machine("cpu", cpu, cpu, torch.get_num_threads(), str(torch.__version__))
+    name = torch.cuda.get_device_name()
+    return Machine(device, name, cpu, None, str(torch.__version__))
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """The fastest block of a call: seconds per call, and CPU time over wall time meanwhile."""
+
+    seconds: float
+    busy: float
+
+
+def _entry(dtype: str, measure: Callable[[], tuple[float, float, str]]) -> dict[str, Any]:
+    """One rate; what cannot be multiplied on this device, or fits nowhere, has none."""
+    value: float | None
+    try:
+        value, busy, how = measure()
+    except Exception as error:
+        first = str(error).strip().splitlines()[:1] or [""]
+        value, busy, how = None, 1.0, f"{type(error).__name__}: {first[0][:200]}"
+    disturbed = busy < _BUSY
+    if disturbed:
+        how += f"; other work took the CPU meanwhile (this had {busy:.0%} of it): it may be more"
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return {
+        "dtype": dtype,
+        "value": value,
+        "how": how,
+        "measured_at": now,
+        "disturbed": disturbed,
+    }
+
+
+def _product_rate(torch: Any, dtype: str, device: str, clock: Clock) -> tuple[float, float, str]:
+    """The best rate over square matrices of several sizes, the largest that the time allows."""
+    kind = device.partition(":")[0]
+    if dtype == "tf32" and kind != "cuda":
+        raise ValueError("TF32 is a mode of CUDA's tensor cores")
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    stored = getattr(torch, "float32" if dtype == "tf32" else dtype)
+    begun = clock.now()
+    best, busy, best_size = 0.0, 1.0, 0
+    for size in _SIZES[kind]:
+        # A product of matrices twice as large takes eight times as long.
+        longest = _LEAST_BLOCKS * 2 * size**3 / best if best else 0.0
+        if longest > _SECONDS_PER_DTYPE - (clock.now() - begun):
+            break
+        a, b = (torch.rand(size, size, device=device).to(stored) for _ in range(2))
+        out = torch.empty(size, size, dtype=stored, device=device)
+        timed = _fastest(partial(torch.mm, a, b, out=out), _SECONDS_PER_DTYPE / 4, kind, clock)
+        if 2 * size**3 / timed.seconds > best:
+            best, busy, best_size = 2 * size**3 / timed.seconds, timed.busy, size
+    how = f"product of two {best_size} x {best_size} matrices, the best of several sizes"
+    return best, _per_thread(torch, busy, kind), how
+
+
+def _copy_rate(torch: Any, device: str, clock: Clock) -> tuple[float, float, str]:
+    """Bytes read and written per second by one copy after the other."""
+    kind = device.partition(":")[0]
+    size = _COPIED_BYTES[kind]
+    if kind == "cpu":
+        limit = environment_facts()["memory_limit_bytes"]
+        size = min(size, limit // _SHARE_OF_LIMIT) if isinstance(limit, int) else size
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.zeros_like(source)
+    timed = _fastest(partial(target.copy_, source), _SECONDS_FOR_COPIES, kind, clock)
+    how = (
+        f"copy of {size >> 20} MiB, bytes read and bytes written counted once each (a line fetched "
+        "only to be overwritten is not)"
+    )
+    return 2 * 4 * (size // 4) / timed.seconds, _per_thread(torch, timed.busy, kind), how
+
+
+def _per_thread(torch: Any, busy: float, kind: str) -> float:
+    """The share of its threads that a block had; a GPU does not wait for the CPU."""
+    return busy / torch.get_num_threads() if kind == "cpu" else 1.0
+
+
+def _fastest(call: Callable[[], object], seconds: float, kind: str, clock: Clock) -> _Timed:
+    """The fastest of the blocks that fit into `seconds`, of three at least."""
+    firsts = []
+    for _ in range(3):
+        start = clock.now()
+        call()
+        clock.synchronize()
+        firsts.append(clock.now() - start)
+    calls = max(1, round(_BLOCK_S[kind] / max(min(firsts), 1e-9)))
+    begun = clock.now()
+    blocks: list[_Timed] = []
+    while len(blocks) < _LEAST_BLOCKS or clock.now() - begun < seconds:
+        start, start_cpu = clock.now(), clock.cpu()
+        for _ in range(calls):
+            call()
+        clock.synchronize()
+        wall = clock.now() - start
+        blocks.append(_Timed(wall / calls, (clock.cpu() - start_cpu) / wall))
+        if clock.now() - begun > 4 * seconds:
+            # It takes longer than was expected: three blocks of it would be too many.
+            break
+    return min(blocks, key=lambda block: block.seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and write one line of JSON to standard output."""
+    parser = argparse.ArgumentParser(prog="python -m profstack.benchmark.peaks")
+    parser.add_argument("--dtypes", default="float32", help=f"some of {','.join(DTYPES)}")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args(argv)
+    result = peaks(options.dtypes.split(","), options.device, options.threads)
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

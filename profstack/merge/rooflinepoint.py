@@ -1,0 +1,116 @@
+"""One point of the roofline: its rate, the roof over it, and what holds it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# A roof holds a point back where it explains at least this share of the point's time.
+EXPLAINS = 0.5
+
+_NO_FLOP = "its operations are not counted: no formula is known for them"
+_NO_TIME = "its time is not calibrated: too few steps, or too much disturbed"
+_NO_PEAK = "no peak is known for it"
+
+
+class Roofs:
+    """The rates that hold a point back: as measured, or as stated where nothing was measured."""
+
+    def __init__(self, peaks: Mapping[str, Any]) -> None:
+        self._flop_per_s: dict[str, float] = {}
+        for source in ("datasheet", "measured"):
+            # What was measured takes the place of what is stated.
+            self._flop_per_s.update(
+                {
+                    peak["dtype"]: peak["value"]
+                    for peak in peaks["flop_per_s"]
+                    if peak["source"] == source and peak["value"]
+                }
+            )
+        rates = {peak["source"]: peak["value"] for peak in peaks["bytes_per_s"] if peak["value"]}
+        self.bytes_per_s: float | None = rates.get("measured") or rates.get("datasheet")
+
+    def flop_per_s(self, dtype: str | None) -> float | None:
+        """The peak for a type. Numbers stored as float32 may be multiplied as TF32 on a GPU."""
+        if dtype == "float32":
+            both = [self._flop_per_s.get(name) for name in ("float32", "tf32")]
+            return max((one for one in both if one is not None), default=None)
+        return self._flop_per_s.get(dtype) if dtype is not None else None
+
+
+def point(
+    roofs: Roofs,
+    kind: str,
+    name: str,
+    dtype: str | None,
+    flop: float | None,
+    moved: float | None,
+    seconds: float | None,
+    seconds_is: str,
+    lacking: str | None,
+) -> dict[str, Any]:
+    """A row of `points`; `lacking` says what is not in `moved`, or why there is no `moved`."""
+    seconds = seconds if seconds is not None and seconds > 0 else None
+    intensity = flop / moved if flop and moved else None
+    rate = flop / seconds if flop and seconds else None
+    share, bound, reason = _judge(roofs, dtype, flop, moved, seconds, intensity, lacking)
+    return {
+        "kind": kind,
+        "name": name,
+        "dtype": dtype,
+        "flop": flop,
+        "moved_bytes": moved,
+        "seconds": seconds,
+        "seconds_is": seconds_is if seconds is not None else None,
+        "intensity": intensity,
+        "flop_per_s": rate,
+        "share_of_peak": share,
+        "bound": bound,
+        "reason": reason,
+    }
+
+
+def _judge(
+    roofs: Roofs,
+    dtype: str | None,
+    flop: float | None,
+    moved: float | None,
+    seconds: float | None,
+    intensity: float | None,
+    lacking: str | None,
+) -> tuple[float | None, str | None, str | None]:
+    """The share of the roof that is reached, what holds it back, and why or why not."""
+    peak, memory = roofs.flop_per_s(dtype), roofs.bytes_per_s
+    if seconds is None:
+        return None, None, _NO_TIME
+    if memory is None or (flop and peak is None):
+        return None, None, _NO_PEAK
+    if moved is None:
+        return None, None, lacking
+    if not flop or peak is None or intensity is None:
+        return _without_flop(moved / seconds / memory)
+    share = flop / seconds / min(peak, memory * intensity)
+    below = intensity < peak / memory
+    if share < EXPLAINS:
+        roof = "memory's" if below else "peak"
+        return share, "overhead", _joined(f"{share:.0%} of the {roof} rate", lacking)
+    why = None
+    if share > 1:
+        why = (
+            "above the memory's roof: its data stay in caches between operators"
+            if below
+            else "above the measured peak: its operations, its time or the peak is wrong"
+        )
+    return share, "memory" if below else "compute", _joined(why, lacking)
+
+
+def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:
+    """The bytes alone may explain the time."""
+    if share < EXPLAINS:
+        return None, None, _NO_FLOP
+    text = f"{_NO_FLOP}; its bytes alone are {share:.0%} of what the memory copies in its time"
+    return None, "memory", text
+
+
+def _joined(*texts: str | None) -> str | None:
+    return "; ".join(text for text in texts if text) or None
