@@ -56,7 +56,8 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
   const around = (px, py) => ({ left: px - 6, right: px + 6, top: py - 6, bottom: py + 6 });
   const taken = shownPoints.map((point) => around(x(point.intensity), y(point.flop_per_s)));
   drawRoofs(svg, frame, x, y, flops, bytes, taken);
-  const before = taken.length;
+  const before = taken.length, names = shape("g");
+  svg.append(names);
   // The heaviest get their names first, as far as there is room.
   const ordered = shownPoints.slice().sort((a, b) => (b.seconds || 0) - (a.seconds || 0));
   for (const point of ordered) {
@@ -66,7 +67,7 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
     withTip(svg, drawMark(kind, px, py, 4.6, "mark roof-point", { fill: colour }), px, py, point.name, [
       ["bound", boundWords(point.bound)], ["intensity", formatCount(point.intensity) + " FLOP/byte"], ["rate", formatRate(point.flop_per_s)], isNumber(point.share_of_peak) ? ["of its roof", formatPercent(point.share_of_peak)] : null,
       ["time", formatSeconds(point.seconds) + (point.seconds_is ? ", " + point.seconds_is : "")], ["FLOP", formatCount(point.flop)], ["moved", formatBytes(point.moved_bytes)], point.reason ? ["why", point.reason] : null]);
-    if (taken.length < before + MOST_NAMES) nameMark(svg, frame, taken, px, py, point.name);
+    if (taken.length < before + MOST_NAMES) nameMark(names, frame, taken, px, py, point.name);
   }
   return svg;
 }
@@ -75,15 +76,15 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
 function nameMark(svg, frame, taken, px, py, name) {
   const text = name.length > 30 ? "…" + name.slice(-29) : name;
   const wide = widthOf(text);
-  placeText(svg, frame, taken, text, [[px + 11, py], [px - 11 - wide, py], [px - wide / 2, py - 15], [px - wide / 2, py + 15]], "label over-chart");
+  placeText(svg, frame, taken, text, [[px + 11, py], [px - 11 - wide, py], [px - wide / 2, py - 13], [px - wide / 2, py + 14], [px + 6, py - 13], [px - 6 - wide, py - 13], [px + 6, py + 13]], "label over-chart");
 }
 
-const widthOf = (text) => text.length * 6.5;
+const widthOf = (text) => text.length * 6.6;
 
 // Puts a text at the first of some places, each its left end and its middle, where nothing stands.
 function placeText(svg, frame, taken, text, places, className) {
   for (const [left, middle] of places) {
-    const box = { left, right: left + widthOf(text), top: middle - 7, bottom: middle + 7 };
+    const box = { left, right: left + widthOf(text), top: middle - 6, bottom: middle + 6 };
     const inside = box.left >= frame.left && box.right <= frame.right + 2 && box.top >= frame.top - 4 && box.bottom <= frame.bottom;
     if (!inside || taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) continue;
     taken.push(box);
@@ -105,6 +106,8 @@ function drawRoofs(svg, frame, x, y, flops, bytes, taken) {
     const at = Math.sqrt(start * end);
     svg.append(textShape("memory " + formatBandwidth(one.value), { x: x(at), y: y(at * one.value) - 7, "text-anchor": "middle", transform: `rotate(${slope} ${x(at)} ${y(at * one.value)})` }, "label roof-label"));
   }
+  // No words are to lie on a roof.
+  for (const peak of flops) taken.push({ left: frame.left, right: frame.right, top: y(peak.value) - 1, bottom: y(peak.value) + 1 });
   for (const peak of flops.slice().sort((a, b) => b.value - a.value)) {
     const slopes = bytes.filter((one) => one.source === peak.source);
     const band = Math.max(...(slopes.length ? slopes : bytes).map((one) => one.value), -Infinity);
@@ -114,8 +117,6 @@ function drawRoofs(svg, frame, x, y, flops, bytes, taken) {
     const right = frame.right - widthOf(text);
     placeText(svg, frame, taken, text, [[right, height - 9], [right, height + 10], [start + 4, height - 9], [start + 4, height + 10], [frame.left + 4, height - 9]], "label roof-label");
   }
-  // Names of points are not to lie on a roof.
-  for (const peak of flops) taken.push({ left: frame.left, right: frame.right, top: y(peak.value) - 1, bottom: y(peak.value) + 1 });
 }
 
 // What has no place in the plot, by reason.
