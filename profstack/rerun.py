@@ -86,6 +86,11 @@ def _copy_layer(database: sqlite3.Connection, layer: dict[str, Any]) -> None:
         "SELECT * FROM again.artifacts WHERE layer = ?", (name,)
     ).fetchall():
         _insert(database, "artifacts", dict(row))
+    # Facts of a layer bear its name: they were found out where its rows come from.
+    for row in database.execute("SELECT * FROM again.facts").fetchall():
+        if row["key"].startswith(f"{name}_"):
+            database.execute("DELETE FROM main.facts WHERE key = ?", (row["key"],))
+            _insert(database, "facts", dict(row))
     text = f"the layer {name} was filled by a second run, measured as a whole (--rerun)"
     _insert(database, "notes", {"slug": "rerun", "layer": name, "text": text})
 

@@ -23,6 +23,7 @@ from data_recording import (
 from profstack.errors import RecordingError
 from profstack.merge import build_report
 from profstack.report.write import write_report
+from profstack.rerun import copy_layers
 from profstack.schema import REPORT
 
 
@@ -233,6 +234,20 @@ def test_a_function_that_calls_nothing_pays_for_its_own_calls_alone(run: Run) ->
     row = report["tables"]["functions"][0]
     assert row["corrected_self_s"] == pytest.approx((0.030 - 0.003) / 3)
     assert "times as long" not in report["layers"][0]["audit"][1]
+
+
+def test_a_layer_of_a_second_run_brings_its_cost_along(run: Run, tmp_path: Path) -> None:
+    again = Run(tmp_path / "again")
+    again.cprofile([CPROFILE_S] * 3, frames={"functions": [function("train", 3000, 0.030)]})
+    again.writer.facts({"cprofile_cost": COST})
+    again.layers(cprofile="recorded")
+    again.finish()
+    run.clean()
+    run.layers(cprofile="empty")
+    run.finish()
+    assert copy_layers(run.folder, again.folder, ["cprofile"]) == ["cprofile"]
+    (row,) = report_of(run.folder)["tables"]["functions"]
+    assert row["corrected_self_s"] == pytest.approx((0.030 - 0.003) / 3)
 
 
 def test_lines_are_per_step_and_a_count_given_up_is_null(run: Run) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import random
 import sys
 import warnings
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,14 @@ from profstack.errors import UsageError
 
 SHORT = Policy(warmup=2, repeat=20, max_s=1.0)
 SCHEMA = Path(sys.modules["profstack"].__path__[0]) / "report" / "report.schema.json"
+
+
+@pytest.fixture(autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """What has been imported by now is left out of collections: with the compiler that is a lot."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def rows_of(subject: Subject, *names: str, policy: Policy = SHORT) -> dict[str, dict[str, Any]]:
@@ -247,6 +257,7 @@ def test_reasons_hold_no_data_of_the_users() -> None:
     assert "Dictionary inputs differ" in reason
     assert len(why_failed(RuntimeError("x" * 5000))[1]) <= 240
     assert why_failed(RuntimeError())[1] == "RuntimeError"
+    assert why_failed(OSError("no source of <f at 0x7f12>"))[1] == "OSError: no source of <f>"
 
 
 # -- results -------------------------------------------------------------------------------------
@@ -473,12 +484,9 @@ def test_kernels_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         FakeEvent("Memcpy HtoD (Pageable -> Device)", device),
         FakeEvent("augment", device, annotation=True),
     ]
-    monkeypatch.setattr(variantcounts, "_events", lambda step, clock: events)
+    monkeypatch.setattr(variantcounts, "_events", lambda step, clock, on_device: events)
 
-    class WithDevice(Clock):
-        has_device = True
-
-    counts = counted(lambda: None, WithDevice())
+    counts = counted(lambda: None, Clock(), on_device=True)
     assert (counts.operators, counts.kernels) == (1, 3)
     assert counts.fused_names == ["triton_poi_fused_relu_0"]
     assert counts.note is None

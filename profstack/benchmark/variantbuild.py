@@ -243,7 +243,7 @@ def why_failed(error: Exception) -> tuple[str, str]:
     if lines and said != lines[0] and not re.match(r"[\[\]\d.\s,()+-]*$", lines[-1]):
         said = f"{said} ...: {lines[-1].split(':', 1)[-1]}"
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    text = home_relative(text.rstrip(":"))
+    text = re.sub(r" at 0x[0-9a-f]+", "", home_relative(text.rstrip(":")))
     return "failed", text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
 
 

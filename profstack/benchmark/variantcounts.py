@@ -74,10 +74,13 @@ def graphs() -> Graphs:
     )
 
 
-def counted(step: Callable[[], Any], clock: Clock, *, generated: bool = False) -> Counts:
+def counted(
+    step: Callable[[], Any], clock: Clock, *, on_device: bool = False, generated: bool = False
+) -> Counts:
     """One call under torch.profiler; call it warm.
 
-    `generated` says that the CPU kernels in it were built with `PROFILED`.
+    `on_device` says that it works on an accelerator, whose kernels are counted then; `generated`
+    that the CPU kernels in it were built with `PROFILED`.
     """
     import torch
 
@@ -86,7 +89,7 @@ def counted(step: Callable[[], Any], clock: Clock, *, generated: bool = False) -
         return Counts(note="not counted: another torch profiler is at work")
     try:
         with _quietly():
-            events = _events(step, clock)
+            events = _events(step, clock, on_device=on_device)
     except RuntimeError as error:
         lines = str(error).splitlines() or [type(error).__name__]
         return Counts(note=f"not counted: the profiler says {lines[0]}")
@@ -94,18 +97,18 @@ def counted(step: Callable[[], Any], clock: Clock, *, generated: bool = False) -
     operators = _outermost(on_host)
     if not on_host:
         return Counts(note="not counted: the profiler saw nothing in this call")
-    if clock.has_device:
+    if on_device:
         names = [event.name() for event in events if _is_kernel(event, profiler.DeviceType.CPU)]
     elif generated:
         names = [event.name() for event in on_host if _GENERATED.match(event.name())]
     else:
         return Counts(operators, None, None, _UNSEEN)
     fused = list(dict.fromkeys(name for name in names if _FUSED.match(name)))
-    note = None if clock.has_device else f"kernels: those generated; {_UNSEEN}"
+    note = None if on_device else f"kernels: those generated; {_UNSEEN}"
     return Counts(operators, len(names), fused, note)
 
 
-def _events(step: Callable[[], Any], clock: Clock) -> list[Any]:
+def _events(step: Callable[[], Any], clock: Clock, *, on_device: bool) -> list[Any]:
     """The profiler's events of one call, read where they are cheapest."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -113,7 +116,7 @@ def _events(step: Callable[[], Any], clock: Clock) -> list[Any]:
     supported: Any = vars(torch.autograd)["_supported_activities"]
 
     kinds = {ProfilerActivity.CPU}
-    if clock.has_device:
+    if on_device:
         kinds |= set(supported())
         # The first session on a device starts late, and may miss the first kernels.
         with profile(activities=kinds):

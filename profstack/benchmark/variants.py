@@ -12,6 +12,7 @@ from typing import Any
 
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.measure import Policy
+from profstack.benchmark.othercalls import uses_device
 from profstack.benchmark.subject import Subject
 from profstack.benchmark.variantbuild import (
     COMPILE,
@@ -155,17 +156,14 @@ def _count(variant: Variant, subject: Subject, clock: Clock) -> None:
     if variant.built is None or variant.failure is not None:
         return
     try:
-        variant.counts = counted(variant.built.step, clock)
-        if (
-            variant.name == COMPILE
-            and not clock.has_device
-            and variant.counts.operators is not None
-        ):
+        on_device = uses_device(subject, clock)
+        counts = variant.counts = counted(variant.built.step, clock, on_device=on_device)
+        if variant.name == COMPILE and not on_device and counts.operators is not None:
             marked = build(COMPILE, subject, options=PROFILED)
             for _ in range(2):
                 marked.step()
             seen = counted(marked.step, clock, generated=True)
-            variant.counts = replace(seen, operators=variant.counts.operators)
+            variant.counts = replace(seen, operators=counts.operators)
     except Exception as error:
         _, reason = why_failed(error)
         variant.counts = replace(variant.counts, note=f"kernels were not counted: {reason}")
