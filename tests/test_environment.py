@@ -221,14 +221,14 @@ def test_an_argument_list_gets_both(monkeypatch):
 @needs_statm
 def test_peak_of_the_resident_set_starts_anew_where_it_is_told_to():
     code = (
-        "from profstack.environment import peak_rss_bytes, rss_bytes\n"
+        "from profstack.environment import peak_rss_bytes\n"
         "held = b'a' * 2**27\n"
         "first = peak_rss_bytes()\n"
         "del held\n"
-        "assert peak_rss_bytes() == first > 2**27\n"
+        "assert peak_rss_bytes() > first - 2**20 > 2**27\n"
         "again = peak_rss_bytes(reset=True)\n"
         # Where it may not be reset it stays.
-        "assert again == first or again < 2**26, again\n"
+        "assert again > first - 2**20 or again < 2**26, again\n"
     )
     # Its parent is large: what getrusage says of such a child begins there.
     subprocess.run([sys.executable, "-c", code], env=clean_environment(), check=True)
