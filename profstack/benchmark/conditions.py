@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-GC_OFF = "off while timing, collected between blocks"
+GC_OFF = "off while timing, collected between blocks of samples"
 GC_ON = "as the program has it"
 
 

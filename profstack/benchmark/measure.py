@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 from profstack.benchmark.clock import Clock
@@ -27,7 +28,11 @@ _SHORTEST_SAMPLE_S = 100e-6
 # Reading the process's CPU clock is a system call of 0.6 us: below this it is read per block.
 _SHORTEST_WITH_CPU_S = 1e-3
 _FIRST_BLOCK = 8
+# Of so many calls the later half is long enough for a trend to show in it.
+_ENOUGH_CALLS = 16
 _LONGEST_BLOCK_S = 0.5
+# With torch loaded a collection takes 50 to 100 ms: after each long call it would take for ever.
+_COLLECT_EVERY = 10.0
 # Looking at the interval after every sample would stop at the luckiest moment: it is looked at
 # when there are a quarter more samples than last time.
 _GROWTH = 1.25
@@ -246,7 +251,8 @@ def _warm_up(
     while True:
         seen = detect(times)
         spent = clock.now() - began
-        if seen.settled or spent > policy.max_warmup_s or len(times) >= policy.max_samples:
+        settled = seen.settled and len(times) >= _ENOUGH_CALLS
+        if settled or spent > policy.max_warmup_s or len(times) >= policy.max_samples:
             return times, seen, float(median(times[len(times) // 2 :]))
         add(_within(len(times), times[-1], policy.max_warmup_s - spent))
 
@@ -261,6 +267,7 @@ def _sample(
         wanted = max(policy.min_samples, math.ceil(policy.min_s / max(sample_s, 1e-9)))
         wanted = min(wanted, policy.max_samples)
     began = clock.now()
+    collection_s = collected_at = 0.0
     while True:
         taken.extend(
             timed_block(
@@ -272,8 +279,8 @@ def _sample(
                 with_cpu=sample_s >= _SHORTEST_WITH_CPU_S,
             )
         )
-        if not policy.collect:
-            gc.collect()
+        if not policy.collect and taken.total_s - collected_at > _COLLECT_EVERY * collection_s:
+            collection_s, collected_at = _collect(), taken.total_s
         if len(taken.host_s) >= wanted:
             ended = _why_enough(taken, policy)
             if ended is not None:
@@ -281,6 +288,13 @@ def _sample(
             wanted = min(math.ceil(wanted * _GROWTH), policy.max_samples)
         if policy.repeat is None and clock.now() - began > policy.max_s:
             return "time"
+
+
+def _collect() -> float:
+    """Collect garbage between blocks; the seconds it took."""
+    began = perf_counter()
+    gc.collect()
+    return perf_counter() - began
 
 
 def _why_enough(taken: Samples, policy: Policy) -> str | None:

@@ -1,0 +1,262 @@
+"""The loop of a benchmark on a clock of its own: time passes only where made-up work says so."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from profstack.benchmark.clock import Clock
+from profstack.benchmark.conditions import GC_OFF, GC_ON
+from profstack.benchmark.measure import (
+    PIPELINED,
+    SYNCHRONISED,
+    Interrupted,
+    Policy,
+    measure,
+    timed_block,
+)
+
+
+class Machine(Clock):
+    """A host and a device that runs behind it, by the rules of CUDA: launches return at once."""
+
+    def __init__(self, *, device: bool = False) -> None:
+        self.host_s = 0.0
+        self.busy_s = 0.0
+        self.free_at = 0.0
+        self.current = 0
+        self.waits = 0
+        self.on = device
+        self.synchronize = self._synchronize  # type: ignore[method-assign]
+        self.record_event = self._record_event  # type: ignore[method-assign]
+        self.now = lambda: self.host_s  # type: ignore[misc,method-assign]
+        self.cpu = lambda: self.busy_s  # type: ignore[misc,method-assign]
+
+    @property
+    def has_device(self) -> bool:
+        return self.on
+
+    def work(self, host_s: float, device_s: float = 0.0) -> None:
+        self.host_s += host_s
+        self.busy_s += host_s
+        if device_s:
+            self.free_at = max(self.free_at, self.host_s) + device_s
+
+    def _synchronize(self) -> None:
+        self.waits += 1
+        self.host_s = max(self.host_s, self.free_at)
+
+    def _record_event(self) -> Any:
+        return (self.current, max(self.free_at, self.host_s)) if self.on else None
+
+    def elapsed_s(self, first: Any, second: Any) -> float | None:
+        if first is None or second is None or first[0] != second[0]:
+            return None
+        return float(second[1] - first[1])
+
+
+def counted(action: Callable[[int], None]) -> tuple[Callable[[], None], list[int]]:
+    """A callable that is told its number, and the list of numbers it was called with."""
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(len(calls))
+        action(calls[-1])
+
+    return call, calls
+
+
+def test_a_steady_call_is_measured_until_its_interval_is_narrow() -> None:
+    machine = Machine()
+    measured = measure(lambda: machine.work(0.001), Policy(), machine)
+    assert measured.stopped_by == "interval"
+    assert measured.series_s == pytest.approx([0.001] * len(measured.series_s))
+    assert measured.clock == "host"
+    summary = measured.summary()
+    assert summary.n >= 500, "a hundred samples of a millisecond are over too soon"
+    assert summary.p99 is not None
+    assert measured.samples.cpu_s == pytest.approx(measured.samples.host_s)
+
+
+def test_the_first_call_and_the_warm_up_are_apart() -> None:
+    machine = Machine()
+    call, calls = counted(lambda n: machine.work(2.0 if n == 0 else 0.01 if n < 5 else 0.001))
+    measured = measure(call, Policy(), machine)
+    assert measured.first_s == measured.warmup_s[0] == 2.0
+    assert measured.warmup_s[1:5] == pytest.approx([0.01] * 4)
+    assert measured.warmup.steps == 5
+    assert max(measured.series_s) == pytest.approx(0.001)
+    assert len(calls) == len(measured.warmup_s) + len(measured.series_s)
+
+
+def test_a_first_call_that_was_made_already_is_not_made_again() -> None:
+    machine = Machine()
+    call, calls = counted(lambda n: machine.work(0.01))
+    measured = measure(call, Policy(warmup=3, repeat=4), machine, first_s=0.5)
+    assert measured.first_s == 0.5
+    assert measured.warmup_s == pytest.approx([0.5, 0.01, 0.01])
+    assert len(calls) == 2 + 4
+
+
+def test_a_call_of_a_minute_is_made_a_few_times_only() -> None:
+    machine = Machine()
+    call, calls = counted(lambda n: machine.work(60.0))
+    measured = measure(call, Policy(), machine)
+    assert len(calls) <= 3
+    assert measured.stopped_by == "time"
+    assert not measured.warmup.settled
+    assert measured.series_s == [60.0]
+
+
+def test_fixed_counts_are_kept_to() -> None:
+    machine = Machine()
+    call, calls = counted(lambda n: machine.work(0.05))
+    measured = measure(call, Policy(warmup=10, repeat=300), machine)
+    assert (len(calls), len(measured.series_s), measured.stopped_by) == (310, 300, "repeat")
+    assert measured.warmup.reason == "fixed at 10 calls"
+
+
+def test_what_does_not_become_narrow_ends_with_its_time() -> None:
+    machine = Machine()
+    call, _ = counted(lambda n: machine.work(0.01 if n % 2 else 0.02))
+    measured = measure(call, Policy(max_s=3.0), machine)
+    assert measured.stopped_by == "time"
+    assert 3.0 <= measured.samples.total_s <= 3.0 + 1.0
+
+
+def test_samples_of_a_short_call_are_many_calls() -> None:
+    machine = Machine()
+    measured = measure(lambda: machine.work(1e-6), Policy(), machine)
+    assert measured.samples.calls in (100, 101), "a sample is a tenth of a millisecond"
+    assert measured.summary().median == pytest.approx(1e-6)
+
+
+class TestOnADevice:
+    """A step takes 0.1 ms on the host and 1 ms on the device."""
+
+    def test_synchronised_is_the_time_of_one_step_alone(self) -> None:
+        machine = Machine(device=True)
+        policy = Policy(mode=SYNCHRONISED, warmup=2, repeat=20)
+        measured = measure(lambda: machine.work(1e-4, 1e-3), policy, machine)
+        assert measured.series_s == pytest.approx([1.1e-3] * 20)
+        assert measured.clock == "host"
+
+    def test_pipelined_is_the_time_between_steps(self) -> None:
+        machine = Machine(device=True)
+        policy = Policy(mode=PIPELINED, warmup=2, repeat=20)
+        measured = measure(lambda: machine.work(1e-4, 1e-3), policy, machine)
+        assert measured.clock == "device"
+        # The host is away with a launch once, when the device has nothing to do yet.
+        assert measured.series_s == pytest.approx([1.1e-3] + [1e-3] * 19)
+        assert measured.samples.host_s == pytest.approx([1e-4] * 20), "the host ran ahead"
+
+    def test_a_pipeline_waits_only_round_its_blocks(self) -> None:
+        machine = Machine(device=True)
+        timed_block(lambda: machine.work(1e-4, 1e-3), 20, 1, machine, synchronised=False)
+        assert machine.waits == 2
+        timed_block(lambda: machine.work(1e-4, 1e-3), 20, 1, machine, synchronised=True)
+        assert machine.waits == 2 + 2 + 20
+
+    def test_where_events_lie_on_two_devices_whole_blocks_are_timed(self) -> None:
+        machine = Machine(device=True)
+
+        def step() -> None:
+            machine.work(1e-4, 1e-3)
+            machine.current = 1 - machine.current
+
+        block = timed_block(step, 20, 1, machine, synchronised=False)
+        assert block.device_s == [None] * 20
+        series, whose = block.series(PIPELINED)
+        assert whose == "host"
+        assert series == pytest.approx([(1e-4 + 20 * 1e-3) / 20]), "the wait belongs to it"
+        assert block.series(SYNCHRONISED)[0] == block.host_s
+
+    def test_the_interval_is_that_of_the_times_that_count(self) -> None:
+        machine = Machine(device=True)
+        # The launches scatter by half, and the device does not.
+        call, _ = counted(lambda n: machine.work(2e-4 if n % 2 else 1e-4, 1e-3))
+        measured = measure(call, Policy(mode=PIPELINED, max_s=30.0), machine)
+        assert measured.stopped_by == "interval"
+
+
+def test_ctrl_c_keeps_the_samples_so_far() -> None:
+    machine = Machine()
+
+    def action(number: int) -> None:
+        machine.work(0.1)
+        if number == 40:
+            raise KeyboardInterrupt
+
+    call, _ = counted(action)
+    with pytest.raises(Interrupted) as stopped:
+        measure(call, Policy(warmup=5, repeat=100), machine)
+    kept = stopped.value.measured
+    assert kept.stopped_by == "interrupt"
+    # Calls 0 to 4 were the warm-up; a block of five samples was going on.
+    assert kept.series_s == pytest.approx([0.1] * 35)
+
+
+def test_ctrl_c_before_any_sample_has_nothing_to_keep() -> None:
+    machine = Machine()
+
+    def action(number: int) -> None:
+        machine.work(0.1)
+        if number == 3:
+            raise KeyboardInterrupt
+
+    call, _ = counted(action)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        measure(call, Policy(warmup=5, repeat=100), machine)
+    assert not isinstance(stopped.value, Interrupted)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_trace_functions_and_collections_are_put_aside_and_back(fails: bool) -> None:
+    machine = Machine()
+    seen: list[tuple[Any, Any, bool]] = []
+
+    def call() -> None:
+        seen.append((sys.gettrace(), sys.getprofile(), gc.isenabled()))
+        machine.work(0.1)
+        if fails and len(seen) > 5:
+            raise ValueError("the work's own")
+
+    def tracer(frame: Any, event: str, arg: Any) -> None:
+        return None
+
+    def profiler(frame: Any, event: str, arg: Any) -> None:
+        return None
+
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(tracer)
+    sys.setprofile(profiler)
+    try:
+        if fails:
+            with pytest.raises(ValueError, match="own"):
+                measure(call, Policy(warmup=2, repeat=10), machine)
+        else:
+            measure(call, Policy(warmup=2, repeat=10), machine)
+        after = sys.gettrace(), sys.getprofile()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    assert set(seen) == {(None, None, False)}
+    assert after == (tracer, profiler)
+    assert gc.isenabled()
+
+
+def test_the_collector_may_stay_on_and_is_named() -> None:
+    machine = Machine()
+    seen: list[bool] = []
+
+    def call() -> None:
+        seen.append(gc.isenabled())
+        machine.work(0.1)
+
+    measure(call, Policy(warmup=2, repeat=3, collect=True), machine)
+    assert all(seen)
+    assert (Policy(collect=True).garbage, Policy().garbage) == (GC_ON, GC_OFF)
