@@ -540,6 +540,7 @@ def target(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @needs_limit
 def test_a_model_that_exhausts_memory_does_not_take_down_the_search(target):
     subject = load(Request(f"{target}:hostile")).subject
