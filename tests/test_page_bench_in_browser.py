@@ -241,6 +241,8 @@ def test_points_lie_under_the_roof_and_are_told_apart_by_shape(opened: Opened) -
     # Two measured ceilings, one of the datasheet, the memory's slope.
     assert count(page, "#roofline-chart .roof:not(.beyond)") == 4
     assert count(page, "#roofline-chart .roof.datasheet") == 1
+    names = texts(page, "#roofline-chart .over-chart")
+    assert "aten::addmm" in names, "where it ran stands in the details"
     said = hover(page, "#roofline-chart .hit")
     for words in ("step", "compute-bound", "94.5 GFLOP/s", "12.6 FLOP/byte"):
         assert words in said, words

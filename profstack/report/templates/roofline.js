@@ -67,7 +67,7 @@ function rooflineSvg(width, shownPoints, all, flops, bytes) {
     withTip(svg, drawMark(kind, px, py, 4.6, "mark roof-point", { fill: colour }), px, py, point.name, [
       ["bound", boundWords(point.bound)], ["intensity", formatCount(point.intensity) + " FLOP/byte"], ["rate", formatRate(point.flop_per_s)], isNumber(point.share_of_peak) ? ["of its roof", formatPercent(point.share_of_peak)] : null,
       ["time", formatSeconds(point.seconds) + (point.seconds_is ? ", " + point.seconds_is : "")], ["FLOP", formatCount(point.flop)], ["moved", formatBytes(point.moved_bytes)], point.reason ? ["why", point.reason] : null]);
-    if (taken.length < before + MOST_NAMES) nameMark(names, frame, taken, px, py, point.name);
+    if (taken.length < before + MOST_NAMES) nameMark(names, frame, taken, px, py, point.kind === "operator" ? point.name.split(" in ")[0] : point.name);
   }
   return svg;
 }
@@ -136,7 +136,7 @@ function drawRooflineTable(box, facts) {
   if (!facts.points.length) return;
   const columns = [
     ownColumn("name", "name", "text", "what ran"), ownColumn("kind", "kind", "text", "step, module or operator"), ownColumn("bound", "bound", "text", "what holds it back"), ownColumn("share_of_peak", "of its roof", "share", "its rate over the roof above it"),
-    ownColumn("intensity", "FLOP/byte", "count", "operations per byte moved"), ownColumn("flop_per_s", "FLOP/s", "rate", "operations per second"), ownColumn("seconds", "time", "s", "its time per step"), ownColumn("seconds_is", "which is", "text", "clean: measured without a layer; calibrated: the layer's share of it"),
+    ownColumn("intensity", "FLOP/byte", "count", "operations per byte moved"), ownColumn("flop_per_s", "FLOP/s", "rate", "operations per second"), ownColumn("seconds", "time", "s", "its time per step"), ownColumn("seconds_is", "which is", "text", "clean: measured without a layer; calibrated: the layer's share of it; device: the device's own time"),
     ownColumn("reason", "why", "text", "why it has no place, or is bound as it is", "there is nothing to add"), ownColumn("flop", "FLOP", "flop", "operations per step"), ownColumn("moved_bytes", "moved", "bytes", "bytes read and written per step"), ownColumn("dtype", "data type", "text", "data type")];
   const why = cellWithReason("it was not told");
   const share = (value, record, column) => (isNumber(value) && value > 1 ? el("td", { class: "number" }, chip(formatPercent(value), "failed")) : isNumber(value) ? barCell(value, column.unit, value, "var(--self)") : why(value, record, column));
