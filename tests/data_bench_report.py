@@ -365,7 +365,7 @@ def _roofline() -> dict[str, Any]:
             _point("module", "Digits.classifier.2", 1.9e6, 0.3e6, 0.0009, "overhead"),
             _point("module", "Digits.features.1", None, 33e6, 0.0011, None, _NO_FORMULA),
             _point("operator", "aten::mkldnn_convolution", 0.9e9, 54e6, 0.0062, "compute"),
-            _point("operator", "aten::addmm in Digits.classifier.0", 0.30e9, 9.7e6, 0.0022, "compute"),
+            _point("operator", "aten::addmm in Digits.features", 0.3e9, 9.7e6, 0.0022, "compute"),
             _point("operator", "aten::mm", 2.1e6, 1.1e6, 0.0003, "memory"),
             _point("operator", "aten::native_layer_norm", 8.1e6, 13e6, 0.0008, "memory"),
             _point("operator", "aten::bmm", 0.9e6, 0.12e6, 0.0004, "overhead"),
