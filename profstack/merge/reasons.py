@@ -104,6 +104,9 @@ _CELLS = {
     "modules.parameters": "its parameters were not known when it was called",
     "modules.label": "no variable of the script holds it",
     "modules.instance": "it is no module",
+    "functions.corrected_self_s": (
+        "what cProfile adds to its calls is as much as its own time, within the error of that"
+    ),
     "modules.forward_flop": "no operator that it calls has a formula for its operations",
     "modules.backward_flop": "none of its backward work has a formula for its operations",
     "modules.forward_mac": "no operator that it calls has a formula for its operations",
