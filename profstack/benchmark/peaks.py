@@ -40,8 +40,9 @@ _SECONDS_FOR_COPIES = 0.3
 _SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
 _BLOCK_S = {"cpu": 0.02, "cuda": 0.05}
 _LEAST_BLOCKS = 3
-# With less of the CPU than this in its best block, a rate is measured again next time.
+# With less of the CPU than this in its best block, a rate is measured again, an hour later.
 _BUSY = 0.8
+_DISTURBED_KEPT_S = 3600.0
 # Beyond the last-level cache of what is in use today, both arrays together, with room to spare.
 _COPIED_BYTES = {"cpu": 256 << 20, "cuda": 512 << 20}
 # Where memory is limited, a copy may take this much of it.
@@ -82,9 +83,21 @@ def cached(machine: Machine, dtypes: Iterable[str]) -> dict[str, Any] | None:
     kept = _read_cache()
     rates = [kept.get(machine.key(dtype)) for dtype in dtypes]
     memory = kept.get(machine.key(_MEMORY))
-    if memory is None or any(rate is None or rate["disturbed"] for rate in (*rates, memory)):
+    if memory is None or any(rate is None or _is_stale(rate) for rate in (*rates, memory)):
         return None
     return _peaks_of(machine, rates, memory)
+
+
+def _is_stale(rate: dict[str, Any]) -> bool:
+    """Whether a rate was measured beside other work, and some time ago: it may be better now."""
+    if not rate["disturbed"]:
+        return False
+    try:
+        measured_at = datetime.datetime.fromisoformat(rate["measured_at"])
+        age = datetime.datetime.now(datetime.timezone.utc) - measured_at
+    except (TypeError, ValueError):
+        return True
+    return age.total_seconds() > _DISTURBED_KEPT_S
 
 
 def _peaks_of(machine: Machine, rates: Sequence[Any], memory: dict[str, Any]) -> dict[str, Any]:

@@ -31,10 +31,12 @@ def keep_peaks(
 ) -> None:
     """Write the peaks into a recording that is complete, if it has none yet; never raises.
 
-    Peaks that are not known are measured where `measure` says so, after a line to `tell`.
+    Peaks that are not known are measured where `measure` says so, after a line to `tell`, and
+    PROFSTACK_PEAKS=0 does not forbid it.
     """
     if (folder / FILE).exists():
         return
+    measure = measure and os.environ.get("PROFSTACK_PEAKS") != "0"
     try:
         content = _find(folder, measure=measure, tell=tell)
     except Exception as error:
