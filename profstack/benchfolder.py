@@ -102,7 +102,9 @@ def take_layers(folder: Path) -> bool:
             entry.unlink()
         elif entry.name == "logs":
             for log in entry.iterdir():
-                log.replace(folder / "logs" / log.name)
+                # Peaks are found for the recording as a whole.
+                if log.name != "peaks.json":
+                    log.replace(folder / "logs" / log.name)
         else:
             entry.replace(folder / entry.name)
     shutil.rmtree(made)

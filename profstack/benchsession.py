@@ -29,6 +29,7 @@ from profstack.benchmark.subject import READ, STATED, Subject, of_model
 from profstack.environment import environment_facts
 from profstack.errors import UsageError
 from profstack.frozen import Recording, folder_name
+from profstack.merge.machinepeaks import keep_peaks
 from profstack.privacy import presentable_argv
 from profstack.recording import create_folder
 from profstack.report.write import write_report
@@ -227,6 +228,7 @@ class _Here:
         why = "the benchmark ended before its layers began" if self.layers else "none was asked for"
         names = [] if has_layers else registry.layer_names()
         benchfolder.write_figures(self.folder, fact, dict.fromkeys(names, why))
+        keep_peaks(self.folder, measure=has_layers and "torch" in self.layers)
         return write_report(self.folder)
 
     def _write_run(self, of_torch: Mapping[str, Any]) -> None:

@@ -75,6 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--memory-limit", type=_size, metavar="SIZE", help="for --throughput on a CPU: 2GiB")
     add("--layers", metavar="A,B", help="only these layers, or none")
     add("--skip", metavar="A,B", help="all layers but these")
+    add(
+        "--no-peaks", action="store_true", help="do not measure the machine's peaks, once, after it"
+    )
     add = parser.add_argument_group("the recording").add_argument
     add("-o", "--output", metavar="DIR", help="folder of the recording (default: profstack-runs/)")
     add("--force", action="store_true", help="replace the recording in --output")
@@ -267,6 +270,7 @@ class _Bench:
     def _join(self, results: list[Any]) -> None:
         """Make one recording of what the processes left."""
         from profstack import benchfolder, registry
+        from profstack.merge.machinepeaks import keep_peaks
 
         has_layers = benchfolder.take_layers(self.folder)
         (self.folder / "logs" / "run.json").write_text(
@@ -279,6 +283,11 @@ class _Bench:
             why = "the benchmark ended before its layers began"
         names = [] if has_layers else registry.layer_names()
         benchfolder.write_figures(self.folder, fact, dict.fromkeys(names, why))
+        keep_peaks(
+            self.folder,
+            measure=has_layers and "torch" in self.layers and not self.options.no_peaks,
+            tell=None if self.options.quiet else _tell,
+        )
 
     def _finish(self) -> None:
         from profstack.report.write import write_report
@@ -299,6 +308,10 @@ class _Bench:
             import webbrowser
 
             webbrowser.open(page.resolve().as_uri())
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _wait(command: list[str]) -> int:

@@ -57,6 +57,9 @@ def parser() -> argparse.ArgumentParser:
     add("--max-seconds", type=number, metavar="S", help="end it at the first step after S s")
     add("--sync", action="store_true", help="wait for the device after every clean step")
     add("--startup", choices=("cprofile",), help="profile the start-up exactly")
+    add(
+        "--no-peaks", action="store_true", help="do not measure the machine's peaks, once, after it"
+    )
     add("--rerun", action="store_true", help="fill empty layers by running the script again")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all")
     for field in fields(Targets):
@@ -228,6 +231,7 @@ class _Run:
             record_nothing(self.folder, self.layers, why)
             self.display.line(f"profstack: nothing was recorded of the script: {why}")
             self.options.quiet = True
+        self._keep_peaks()
         try:
             page = write_report(self.folder)
         except ProfstackError as error:
@@ -240,6 +244,14 @@ class _Run:
             import webbrowser
 
             webbrowser.open(page.resolve().as_uri())
+
+    def _keep_peaks(self) -> None:
+        """What the machine can do, beside which the page sets what the script did."""
+        from profstack.merge.machinepeaks import keep_peaks
+
+        measure = "torch" in self.layers and not self.options.no_peaks
+        tell = None if self.options.quiet else self.display.line
+        keep_peaks(self.folder, measure=measure, tell=tell)
 
     def _summary(self) -> None:
         import shutil

@@ -10,10 +10,11 @@ from profstack import __version__
 from profstack.benchfolder import FACT
 from profstack.merge.benchmark import Clean, benchmark, clean_steps
 from profstack.merge.disagreements import disagreements
+from profstack.merge.floprows import flop_rows
 from profstack.merge.flops import (
+    SHAPES,
     Counted,
     counted,
-    flop_rows,
     flop_sources,
     of_operators,
     of_record,
@@ -21,6 +22,7 @@ from profstack.merge.flops import (
 from profstack.merge.functions import calls, functions
 from profstack.merge.layers import layer_rows, probe_effects, select
 from profstack.merge.lines import lines
+from profstack.merge.machinepeaks import read_peaks
 from profstack.merge.memory import memory_lines, memory_rows, module_memory
 from profstack.merge.modules import module_paths, modules
 from profstack.merge.operators import kernels, operators
@@ -28,6 +30,7 @@ from profstack.merge.outliers import RULE, outlier_rows
 from profstack.merge.reasons import cells_reason, columns_reason
 from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.merge.regions import ranges, regions
+from profstack.merge.roofline import roofline
 from profstack.merge.watch import function_shares, line_shares, summary, watch_rows
 from profstack.privacy import home_relative
 from profstack.schema import REPORT, SCHEMA_VERSION
@@ -80,7 +83,15 @@ def build_report(folder: Path) -> dict[str, Any]:
         "layers": layers,
         "verdict": None,
         "findings": [],
-        "roofline": {"peaks": {}, "points": []},
+        "roofline": roofline(
+            recorded,
+            selections["torch"],
+            clean.median_s,
+            of_record(counters),
+            counters.get(SHAPES),
+            tables["modules"],
+            read_peaks(folder),
+        ),
         "tables": tables,
         "columns_reason": columns_reason(
             tables, layers, has_device=environment.get("device") not in (None, "cpu")

@@ -156,6 +156,9 @@ def _command(recorded: Recorded, run: Mapping[str, Any], layer: str) -> str | No
     """
     target = run.get("argv")
     if FACT in recorded.facts:
+        if "recording_ended" in recorded.facts:
+            # It had its turn, and there was nothing for it to see.
+            return None
         # Of an option that is given twice the later one counts.
         words = [word for word in target or () if word != "--force"]
         return shlex.join(["profstack", *words, "--layers", layer]) if words else None
