@@ -38,6 +38,7 @@ $(VENV)/.demo-installed: $(DECLARED) | $(BIN)/python
 $(VENV)/.test-installed: $(DECLARED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,examples,test]'
 	$(BESIDE)/torchvision torchvision pillow
+	$(BESIDE)/counters thop fvcore iopath portalocker tabulate termcolor tqdm yacs
 	touch $@
 
 clean:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from profstack import flopcopies
 from profstack.benchmark.subject import Subject
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
@@ -43,8 +44,9 @@ def record_layers(
     marks = marks_of(engine)
     failed: BaseException | None = None
     try:
-        with subject.conditions():
-            _repeat(own, marks, subject.step, max_seconds)
+        step = subject.step
+        with subject.conditions(), flopcopies.given(step):
+            _repeat(own, marks, step, max_seconds)
     except BaseException as error:
         strip_frame(error)
         failed = error

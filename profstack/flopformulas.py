@@ -10,285 +10,54 @@ normalisations, losses and whatever only moves data have no formula and are not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from math import prod
 from typing import Any
 
-Shape = Sequence[int]
-Formula = Callable[..., int]
-
-# -- products of matrices --------------------------------------------------------------------------
-
-
-def _mm(a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
-    """(m, k) @ (k, n)."""
-    return 2 * a[0] * a[1] * b[1]
-
-
-def _addmm(_: Shape, a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
-    return _mm(a, b)
-
-
-def _bmm(a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
-    """(b, m, k) @ (b, k, n)."""
-    return a[0] * _mm(a[1:], b[1:])
-
-
-def _baddbmm(_: Shape, a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
-    return _bmm(a, b)
-
-
-def _mv(matrix: Shape, *rest: Any, **named: Any) -> int:
-    """Also for the product of two vectors, of which the first may stand for the matrix."""
-    return 2 * prod(matrix)
-
-
-def _addmv(_: Shape, matrix: Shape, *rest: Any, **named: Any) -> int:
-    return _mv(matrix)
-
-
-def _linear(x: Shape, weight: Shape, *rest: Any, **named: Any) -> int:
-    """(..., k) @ (n, k) transposed; also where the weights are of 8 bits."""
-    return 2 * prod(x) * weight[0]
-
-
-def _int4_linear(x: Shape, packed: Shape, group: int, scales: Shape, **named: Any) -> int:
-    """The packed weights tell nothing of their number: `scales` is (groups, n, 2)."""
-    return 2 * prod(x) * scales[1]
-
-
-def _grouped_mm(a: Any, b: Any, offsets: Any = None, *rest: Any, **named: Any) -> int:
-    """Products of groups of rows; `offsets` are the groups' ends in the dimension they divide."""
-    used = None if offsets is None else int(offsets[-1])
-    if a.dim() == 3 and b.dim() == 3:
-        return int(_bmm(a.shape, b.shape))
-    if used is None:
-        raise ValueError("groups without offsets")
-    if a.dim() == 2 and b.dim() == 2:
-        return 2 * int(a.shape[0]) * used * int(b.shape[1])
-    if a.dim() == 2:
-        return 2 * used * int(prod(b.shape[1:]))
-    return 2 * used * int(prod(a.shape[1:]))
-
-
-_grouped_mm._get_raw = True  # type: ignore[attr-defined]  # how torch marks formulas of tensors
-
-
-# -- convolution -----------------------------------------------------------------------------------
-
-
-def _convolution_backward(
-    grad: Shape,
-    x: Shape,
-    weight: Shape,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: Any,
-    output_mask: Sequence[bool],
-    *rest: Any,
-    **named: Any,
-) -> int:
-    """As much as the forward for each of the two gradients.
-
-    Each of the forward's multiply-adds takes one element of the input and one of the weights, and
-    gives one product to the gradient of either. torch's own formula counts the gradient of the
-    weights `groups` times.
-    """
-    positions = x[2:] if transposed else grad[2:]
-    forward = 2 * x[0] * prod(positions) * prod(weight)
-    return forward * (bool(output_mask[0]) + bool(output_mask[1]))
-
-
-# -- attention -------------------------------------------------------------------------------------
-
-
-def _attention(query: Shape, key: Shape, value: Shape, *rest: Any, **named: Any) -> int:
-    """Scores (s x t from e) and their product with the values (s x f from t), every head.
-
-    What a causal mask leaves out is counted: kernels differ in how much of it they skip.
-    """
-    batch, heads, s, e = query
-    return 2 * batch * heads * s * key[2] * (e + value[3])
-
-
-def _attention_backward(
-    grad: Shape, query: Shape, key: Shape, value: Shape, *rest: Any, **named: Any
-) -> int:
-    """The scores again, and the gradients of weights, values, queries and keys."""
-    batch, heads, s, e = query
-    return 2 * batch * heads * s * key[2] * (3 * e + 2 * value[3])
-
-
-def _multi_head_attention(
-    query: Shape,
-    key: Shape,
-    value: Shape,
-    embed_dim: Any,
-    heads: Any,
-    qkv_weight: Shape,
-    qkv_bias: Any,
-    out_weight: Shape,
-    *rest: Any,
-    **named: Any,
-) -> int:
-    """Projections of queries, keys and values, attention, and the projection out.
-
-    `qkv_weight` is (3 d, d): a third of it for each of the three inputs.
-    """
-    batch, s, d = query
-    t = key[1]
-    projections = (s + 2 * t) * (prod(qkv_weight) // 3) + s * prod(out_weight)
-    return 2 * batch * (projections + 2 * s * t * d)
-
-
-def _encoder_layer(
-    x: Shape,
-    embed_dim: Any,
-    heads: Any,
-    qkv_weight: Shape,
-    qkv_bias: Any,
-    out_weight: Shape,
-    out_bias: Any,
-    *rest: Any,
-    **named: Any,
-) -> int:
-    """Attention of the layer's input to itself, and the two linear layers after it."""
-    first: Shape = rest[7]
-    second: Shape = rest[9]
-    attention = _multi_head_attention(x, x, x, None, None, qkv_weight, None, out_weight)
-    return attention + 2 * x[0] * x[1] * (prod(first) + prod(second))
-
-
-# -- recurrent layers ------------------------------------------------------------------------------
-
-
-def _rnn_layer(x: Shape, weight_ih: Shape, weight_hh: Shape, *rest: Any, **named: Any) -> int:
-    """One layer in one direction: every weight is used once per element of the sequence."""
-    return 2 * prod(x[:-1]) * (prod(weight_ih) + prod(weight_hh))
-
-
-def _rnn_layer_backward(x: Shape, *weights: Any, **named: Any) -> int:
-    """The gradients of what every product was of; the kernel computes all of them."""
-    return 2 * _rnn_layer(x, weights[0], weights[1])
-
-
-def _cudnn_rnn(x: Shape, weights: Sequence[Shape], *rest: Any, **named: Any) -> int:
-    """All layers and directions, packed sequences too: `weights` are matrices and biases."""
-    matrices = [prod(weight) for weight in weights if len(weight) == 2]
-    if not matrices:
-        raise ValueError("no weights")
-    return 2 * prod(x[:-1]) * sum(matrices)
-
-
-def _cudnn_rnn_backward(x: Shape, weights: Sequence[Shape], *rest: Any, **named: Any) -> int:
-    """Gradients of the inputs always, those of the weights where they are asked for."""
-    output_mask = rest[19]
-    return _cudnn_rnn(x, weights) * (1 + bool(output_mask[3]))
-
-
-# -- others ----------------------------------------------------------------------------------------
-
-
-def _trilinear(
-    one: Shape,
-    two: Shape,
-    three: Shape,
-    expand_one: Sequence[int],
-    expand_two: Sequence[int],
-    expand_three: Sequence[int],
-    summed: Sequence[int],
-    unrolled: int = 1,
-    **named: Any,
-) -> int:
-    """Sums over products of three tensors, as the kernel makes them: two products of matrices.
-
-    The first is of `one` and `two`, the second of the outcome and `three`; both are made anew for
-    every place in the dimension `unrolled`.
-    """
-    given = ((one, expand_one), (two, expand_two), (three, expand_three))
-    first, second, third = (_expanded(shape, places) for shape, places in given)
-    size = max(first[unrolled], second[unrolled], third[unrolled])
-    first[unrolled] = second[unrolled] = third[unrolled] = size
-    inner = [dim for dim in summed if dim != unrolled]
-    early = [dim for dim in inner if dim in expand_three]
-    late = [dim for dim in inner if dim not in expand_three]
-    product = [
-        1 if dim in early else max(sizes)
-        for dim, sizes in enumerate(zip(first, second, strict=True))
-    ]
-    return _sum_of_products(first, second, early) + _sum_of_products(product, third, late)
-
-
-def _expanded(shape: Shape, where: Sequence[int]) -> list[int]:
-    """The shape with a dimension of 1 put in at each of the places."""
-    sizes = list(shape)
-    for place in sorted(where):
-        sizes.insert(place, 1)
-    return sizes
-
-
-def _sum_of_products(a: Shape, b: Shape, summed: Sequence[int]) -> int:
-    """What only one of both has and is summed is added up before they are multiplied.
-
-    Without a sum the product is an element-wise one, which counts nothing.
-    """
-    if not summed:
-        return 0
-    total = 2
-    for dim, (left, right) in enumerate(zip(a, b, strict=True)):
-        total *= min(left, right) if dim in summed else max(left, right)
-    return total
-
-
-def _euclidean_dist(a: Shape, b: Shape, **named: Any) -> int:
-    """Distances by a product of matrices; two columns are appended for the squares."""
-    batch = prod(max(left, right) for left, right in zip(a[:-2], b[:-2], strict=True))
-    return 2 * batch * a[-2] * b[-2] * (a[-1] + 2)
-
+from profstack import flopproducts as of
+from profstack.flopproducts import Formula, Shape
 
 # -- who has which formula -------------------------------------------------------------------------
 
 _ADDED: Mapping[str, Formula] = {
     # These three are torch's own, which fail where a type of the output is given.
-    "addmm": _addmm,
-    "bmm": _bmm,
-    "baddbmm": _baddbmm,
-    "_scaled_mm_v2": _mm,
-    "addmm_": _addmm,
-    "_addmm_activation": _addmm,
-    "baddbmm_": _baddbmm,
-    "mv": _mv,
-    "dot": _mv,
-    "vdot": _mv,
-    "addmv": _addmv,
-    "addmv_": _addmv,
-    "addbmm": _baddbmm,
-    "addbmm_": _baddbmm,
-    "linear": _linear,
-    "mkldnn_linear": _linear,
-    "_weight_int8pack_mm": _linear,
-    "_weight_int4pack_mm": _int4_linear,
-    "_weight_int4pack_mm_for_cpu": _int4_linear,
-    "_grouped_mm": _grouped_mm,
-    "convolution_backward": _convolution_backward,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    "_scaled_dot_product_fused_attention_overrideable": _attention,
-    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
-    "_scaled_dot_product_attention_math_for_mps": _attention,
-    "_native_multi_head_attention": _multi_head_attention,
-    "_transformer_encoder_layer_fwd": _encoder_layer,
-    "mkldnn_rnn_layer": _rnn_layer,
-    "mkldnn_rnn_layer_backward": _rnn_layer_backward,
-    "_cudnn_rnn": _cudnn_rnn,
-    "_cudnn_rnn_backward": _cudnn_rnn_backward,
-    "_trilinear": _trilinear,
-    "_euclidean_dist": _euclidean_dist,
+    "addmm": of.addmm,
+    "bmm": of.bmm,
+    "baddbmm": of.baddbmm,
+    "_scaled_mm_v2": of.mm,
+    "addmm_": of.addmm,
+    "_addmm_activation": of.addmm,
+    "baddbmm_": of.baddbmm,
+    "mv": of.mv,
+    "dot": of.mv,
+    "vdot": of.mv,
+    "addmv": of.addmv,
+    "addmv_": of.addmv,
+    "addbmm": of.baddbmm,
+    "addbmm_": of.baddbmm,
+    "linear": of.linear,
+    "mkldnn_linear": of.linear,
+    "_weight_int8pack_mm": of.linear,
+    "_weight_int4pack_mm": of.int4_linear,
+    "_weight_int4pack_mm_for_cpu": of.int4_linear,
+    "_grouped_mm": of.grouped_mm,
+    "convolution_backward": of.convolution_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": of.attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": of.attention_backward,
+    "_scaled_dot_product_fused_attention_overrideable": of.attention,
+    "_scaled_dot_product_fused_attention_overrideable_backward": of.attention_backward,
+    "_scaled_dot_product_attention_math_for_mps": of.attention,
+    "_native_multi_head_attention": of.multi_head_attention,
+    "_transformer_encoder_layer_fwd": of.encoder_layer,
+    "mkldnn_rnn_layer": of.rnn_layer,
+    "mkldnn_rnn_layer_backward": of.rnn_layer_backward,
+    "_cudnn_rnn": of.cudnn_rnn,
+    "_cudnn_rnn_backward": of.cudnn_rnn_backward,
+    "_trilinear": of.trilinear,
+    "_euclidean_dist": of.euclidean_dist,
+    "_cdist_forward": of.cdist,
+    "_cdist_backward": of.cdist_backward,
+    "conv_tbc": of.conv_tbc,
 }
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from profstack.flopformulas import flop_counter, operator_name
+from profstack.flopmasks import left_out
 from profstack.flopmissed import is_missed
 from profstack.flopowners import OUTSIDE, Owner, Owners
 
@@ -29,9 +30,14 @@ _OTHER_BACKWARD = frozenset(
 
 @dataclass
 class CountedStep:
-    """What was counted in one step; `missed` are calls without a figure."""
+    """What was counted in one step; `missed` are calls without a figure.
+
+    `masked` are operations that causal masks leave out of `flop`, None where that is not known;
+    what was not called as causal has none.
+    """
 
     flop: dict[tuple[Owner, str], int] = field(default_factory=dict)
+    masked: dict[tuple[Owner, str], int | None] = field(default_factory=dict)
     calls: dict[tuple[Owner, str], int] = field(default_factory=dict)
     missed: dict[tuple[Owner, str], int] = field(default_factory=dict)
 
@@ -152,12 +158,23 @@ class Count(Owners):
         self._parents.parents = (owner,)
         try:
             with self._lock:
+                counted = self.counter.flop_counts[owner]
+                before = counted[operator]
                 self.counter._count_flops(operator, out, args, kwargs)
+                self._mask((owner, name), args, kwargs, int(counted[operator] - before))
         except Exception as error:
             text = str(error).partition("\n")[0]
             self.failures[name] = f"its formula raises {type(error).__name__}: {text}".rstrip(": ")
             return False
         return True
+
+    def _mask(self, key: tuple[Owner, str], args: Any, kwargs: Any, flop: int) -> None:
+        """Note what a causal mask leaves out of a call."""
+        masked = left_out(key[1], args, kwargs, flop)
+        if masked != 0:
+            before = self._step.masked.get(key, 0)
+            both = None if masked is None or before is None else before + masked
+            self._step.masked[key] = both
 
     def _without_figure(self, args: Any) -> str | None:
         """Why shapes do not tell the work on these tensors; None where they do."""

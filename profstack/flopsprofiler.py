@@ -219,6 +219,7 @@ class FencedFlopsProfiler:
                 "backward": 0,
                 "calls": calls,
                 "flop": flop if known else None,
+                "masked_flop": None,
             }
             for (path, function, known), (calls, flop) in sums.items()
         ]

@@ -18,6 +18,7 @@ import numpy as np
 from profstack.attribution import Attribution, in_steps
 from profstack.events import Bools, HostEvents, Interned, Ints, group
 from profstack.flopformulas import flop_of, has_formula
+from profstack.flopmasks import left_out
 from profstack.flopmissed import is_composite, is_missed
 
 COUNTER = "recorded_shapes"
@@ -44,16 +45,16 @@ def flop_records(
     events = owned.events
     inside = in_steps(events, boundaries_ns, left_out) & ~owned.is_range & ~events.memory
     positions = np.flatnonzero(inside & events.names.where(_is_counted))
-    flop, kind = _operations(events, positions)
+    figures, kind = _operations(events, positions)
     done = ~_broken_off(owned, positions, kind, device_ns)
-    positions, flop = positions[done], flop[done]
+    positions, figures = positions[done], figures[done]
     # Of operators inside one another only the outermost counts: what it calls is a part of it.
-    known = positions[flop >= 0]
-    flop = flop[flop >= 0]
+    known = positions[figures[:, 0] >= 0]
+    figures = figures[figures[:, 0] >= 0]
     outermost = _around(events, known)[known] == 0
     uncounted = _uncounted(events, inside, positions, known)
     return [
-        *_rows(owned, index, known[outermost], flop[outermost]),
+        *_rows(owned, index, known[outermost], figures[outermost]),
         *_rows(owned, index, uncounted, None),
     ]
 
@@ -64,12 +65,13 @@ def _is_counted(name: str) -> bool:
 
 
 def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
-    """Operations of every event at `positions`, -1 where there is no figure; and its kind.
+    """Operations of every event at `positions`, beside those that its mask leaves out; its kind.
 
-    Events of one kind have the same name and inputs; each kind is worked out once.
+    -1 stands where there is no figure. Events of one kind have the same name and inputs; each kind
+    is worked out once.
     """
     if not len(positions):
-        return positions, positions
+        return np.zeros((0, 2), np.int64), positions
     raw = events.raw(positions)
     names, ids = events.names.values, events.names.ids[positions]
     shapes = Interned((str(event.shapes()) for event in raw), len(raw))
@@ -84,9 +86,18 @@ def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
     for position in first.tolist():
         event = raw[position]
         concrete = event.concrete_inputs() if takes[position] else ()
-        figure = flop_of(names[ids[position]], event.shapes(), concrete)
-        figures.append(-1 if figure is None else figure)
+        name, given = names[ids[position]], event.shapes()
+        flop = flop_of(name, given, concrete)
+        masked = None if flop is None else _masked(name, given, concrete, flop)
+        figures.append([-1 if figure is None else figure for figure in (flop, masked)])
     return np.array(figures, np.int64)[inverse], inverse
+
+
+def _masked(name: str, shapes: Sequence[Any], concrete: Sequence[Any], flop: int) -> int | None:
+    """Operations that a causal mask leaves out, as far as an event's inputs tell."""
+    values = [*concrete, *[None] * (len(shapes) - len(concrete))]
+    inputs = [shape or value for shape, value in zip(shapes, values, strict=False)]
+    return left_out(name, inputs, {}, flop)
 
 
 def _broken_off(owned: Attribution, positions: Ints, kind: Ints, device_ns: Ints) -> Bools:
@@ -153,18 +164,19 @@ def _is_missed(name: str) -> bool:
 
 
 def _rows(
-    owned: Attribution, index: int, positions: Ints, flop: Ints | None
+    owned: Attribution, index: int, positions: Ints, figures: Ints | None
 ) -> list[dict[str, Any]]:
-    """Rows of the events at `positions`; None for `flop` says that there is no figure."""
+    """Rows of the events at `positions`; None for `figures` says that there are none."""
     names = owned.events.names
     owner = owned.owner[positions]
     backward = owned.in_backward[positions].astype(np.int64)
     first, inverse = group([names.ids[positions], owner, backward])
     calls = np.bincount(inverse, minlength=len(first)).tolist()
     # Whole numbers throughout: sums of a float64 are exact to 9e15 only.
-    added = np.zeros(len(first), np.int64)
-    if flop is not None:
-        np.add.at(added, inverse, flop)
+    added, unknown = np.zeros((len(first), 2), np.int64), np.zeros(len(first), np.bool_)
+    if figures is not None:
+        np.add.at(added, inverse, figures)
+        unknown[inverse[figures[:, 1] < 0]] = True
     return [
         {
             "slice": index,
@@ -173,7 +185,8 @@ def _rows(
             "operator": names.values[names.ids[positions[position]]],
             "backward": int(backward[position]),
             "calls": calls[number],
-            "flop": None if flop is None else int(added[number]),
+            "flop": None if figures is None else int(added[number, 0]),
+            "masked_flop": None if figures is None or unknown[number] else int(added[number, 1]),
         }
         for number, position in enumerate(first.tolist())
     ]

@@ -185,8 +185,8 @@ RECORDED: dict[str, Table] = {
             "backward INTEGER 1 for backward work",
             "calls INTEGER calls",
             "flop INTEGER floating-point operations, a multiply-add is 2; null without a formula",
-            "masked_flop INTEGER of these, what masks of attention called as causal leave out; null "
-            "where that is not known",
+            "masked_flop INTEGER those of them that masks of attention called as causal leave out; "
+            "null where that is not known",
         ),
         table(
             "ranges",

@@ -164,7 +164,12 @@ REPORT: dict[str, Table] = {
             "counter TEXT counter",
             "forward_flop INTEGER operations in forward",
             "backward_flop INTEGER operations in backward",
+            "causal_forward_flop INTEGER the same of forward, with attention called as causal "
+            "counted as its mask leaves it; null without such attention",
+            "causal_backward_flop INTEGER the same of backward",
             "forward_mac INTEGER multiply-adds in forward",
+            "difference TEXT by how much its forward and backward differ from the record's, in "
+            "which operators and why",
             "uncounted JSON operators without a formula: operator, calls, time_share",
             "note TEXT why it has no figures",
         ),

@@ -50,7 +50,14 @@ ORDER = (
 OPEN_TO_WRAPPERS = frozenset(
     (
         *["wrapper", "passthrough", "callcost", "events", "attribution", "linetrace", "nvtxranges"],
-        *["operatorrows", "recordedshapes", "flopsprofiler", "flopmode", "flopowners"],
+        *[
+            "operatorrows",
+            "recordedshapes",
+            "flopsprofiler",
+            "flopcopies",
+            "flopmode",
+            "flopowners",
+        ],
         *["memoryreadings", "memorytrace", "memoryrows", "mprofile", "devicehistory", "watch"],
         *ORDER[0].split(),
     )

@@ -178,8 +178,11 @@ def test_counters_stand_side_by_side_with_what_they_leave_out(run: Run) -> None:
     assert not [row for row in report["warnings"] if row["slug"] == "flop-counters-disagree"]
 
 
-def disagreeing(run: Run, shape: str | None = None) -> list[str]:
-    """The texts of the warnings where one counter saw half of the attention."""
+def disagreed(run: Run, shape: str | None = None, elsewhere: str | None = None) -> dict[str, Any]:
+    """The report where one counter saw half of the attention.
+
+    `shape` is that of the inputs of its steps, `elsewhere` that of others'.
+    """
     watched(
         run,
         [
@@ -195,10 +198,15 @@ def disagreeing(run: Run, shape: str | None = None) -> list[str]:
     index = run.torch([0.5], mode="detail", number=1, frames={"flop_counts": shaped})
     if shape is not None:
         database = run.writer._database
+        database.execute("UPDATE steps SET shape = ?", (elsewhere,))
         database.execute("UPDATE steps SET shape = ? WHERE slice = ?", (shape, index))
-    return [
-        row["text"] for row in run.finish()["warnings"] if row["slug"] == "flop-counters-disagree"
-    ]
+    return run.finish()
+
+
+def disagreeing(run: Run, **shapes: str) -> list[str]:
+    """The texts of its warnings."""
+    warnings = disagreed(run, **shapes)["warnings"]
+    return [row["text"] for row in warnings if row["slug"] == "flop-counters-disagree"]
 
 
 def test_a_disagreement_names_the_operators(run: Run) -> None:
@@ -212,6 +220,100 @@ def test_a_disagreement_names_the_operators(run: Run) -> None:
         "flops-profiler counts 0.687 times the forward multiply-adds of FlopCounterMode; "
         "they differ in Net.body (aten::_scaled_dot_product_attention)"
     )
+
+
+def differences(report: dict[str, Any]) -> dict[str, str | None]:
+    return {row["counter"]: row["difference"] for row in report["tables"]["flops"]}
+
+
+def test_each_difference_has_its_amount_and_its_reason(run: Run) -> None:
+    assert differences(disagreed(run)) == {
+        "FlopCounterMode": None,
+        "recorded_shapes": "forward 0.667 times the record: "
+        "-500 aten::_scaled_dot_product_attention",
+        # 1100 of 1500: nothing of attention, 30 of 1000 for biases, and 70 by element.
+        "flops-profiler": "forward 0.733 times the record: "
+        "-500 in Net.body (aten::_scaled_dot_product_attention), which it does not count, "
+        "+70 of work that the record leaves out by convention (relu 70), "
+        "+30 in formulas, such as for a bias",
+    }
+
+
+def test_counters_that_agree_say_so(run: Run) -> None:
+    watched(
+        run,
+        [
+            count("FlopCounterMode", 1000, module=3),
+            count("thop", 1000, module=3, operator="Linear"),
+            count("fvcore", 2000, module=3, operator="linear"),
+        ],
+    )
+    shaped = [count("recorded_shapes", 1000, module=3, operator="aten::mm")]
+    run.torch([0.5], mode="detail", number=1, frames={"flop_counts": shaped})
+    found = differences(run.finish())
+    assert found["recorded_shapes"] == "the same"
+    assert found["thop"] == "the same forward"
+    assert found["fvcore"] == (
+        "forward 2.000 times the record: +1 k in Net.body.fc (aten::mm), which it counts 2 times"
+    )
+    assert found["flops-profiler"] is None
+
+
+def test_steps_with_other_inputs_are_not_compared(run: Run) -> None:
+    found = differences(disagreed(run, shape="7x8", elsewhere="5x5"))
+    assert found["recorded_shapes"] == "not compared: it saw steps with other inputs"
+
+
+def test_where_inputs_are_not_known_it_is_said(run: Run) -> None:
+    text = differences(disagreed(run, shape="7x8"))["recorded_shapes"]
+    assert text is not None
+    assert text.startswith("forward 0.667 times the record")
+    assert text.endswith("(whether their steps had the same inputs is not known)")
+
+
+def causal(report: dict[str, Any]) -> list[tuple[int | None, int | None]]:
+    """Forward and backward of the counters with attention counted as masks leave it."""
+    rows = [row for row in report["tables"]["flops"] if row["note"] is None]
+    return [(row["causal_forward_flop"], row["causal_backward_flop"]) for row in rows]
+
+
+def test_causal_attention_has_both_totals(run: Run) -> None:
+    counts = [
+        count("FlopCounterMode", 1000, module=3, masked_flop=0),
+        count("FlopCounterMode", 600, module=2, masked_flop=250, operator="aten::attention"),
+        count("FlopCounterMode", 4000, module=3, masked_flop=600, backward=1),
+        count("FlopCounterMode", None, module=3, operator="aten::fft", calls=2),
+        count("flops-profiler", 1000, module=3, operator="linear"),
+    ]
+    watched(run, counts)
+    assert causal(run.finish()) == [(1350, 3400), (None, None)]
+
+
+def test_without_causal_attention_there_is_one_total(run: Run) -> None:
+    watched(run, [count("FlopCounterMode", 1000, module=3, masked_flop=0)])
+    report = run.finish()
+    assert causal(report) == [(None, None)]
+    reason = report["columns_reason"]["flops.causal_forward_flop"]
+    assert "no attention was called as causal" in reason
+
+
+def test_a_mask_that_nobody_knows_leaves_no_total(run: Run) -> None:
+    counts = [
+        count("FlopCounterMode", 600, module=2, masked_flop=250),
+        count("FlopCounterMode", 600, module=3, masked_flop=None),
+    ]
+    watched(run, counts)
+    assert causal(run.finish()) == [(None, None)]
+
+
+def test_tools_that_are_not_there_have_no_row(run: Run) -> None:
+    watched(run, [count("FlopCounterMode", 1000, module=3)])
+    note = "fvcore has no figures: it raises RuntimeError"
+    run.writer.write({"notes": [{"slug": "flops-uncounted", "layer": "flops", "text": note}]})
+    rows = by(run.finish()["tables"]["flops"], "counter")
+    assert rows["fvcore"]["note"] == note
+    assert "thop" not in rows
+    assert rows["flops-profiler"]["note"] != note
 
 
 def test_what_flops_profiler_is_known_to_miss_is_listed_where_it_ran(run: Run) -> None:

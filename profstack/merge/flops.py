@@ -14,16 +14,18 @@ from typing import Any
 
 import pandas as pd
 
-from profstack.flopsprofiler import KNOWN_MISSES
+from profstack.flopcopies import COUNTERS as COPIED
 from profstack.merge.recorded import Recorded, Selection, nullable
 from profstack.regions import OUTSIDE
 
 # In the order in which they are believed: the first that counted anything is the record.
-COUNTERS = ("FlopCounterMode", "recorded_shapes", "flops-profiler")
+COUNTERS = ("FlopCounterMode", "recorded_shapes", "flops-profiler", "thop", "fvcore")
 # This one works on compiled code too.
 SHAPES = "recorded_shapes"
-# This one counts functions of Python, the others operators of torch.
+# This one counts functions of Python, thop types of modules, and fvcore operators of a trace.
 FUNCTIONS = "flops-profiler"
+# What these count by has names of their own; the others' operators are torch's.
+OTHER_TOOLS = (FUNCTIONS, *COPIED)
 FORWARD, BACKWARD = 0, 1
 # These count nothing but multiply-adds; others have formulas for element-wise work too.
 MULTIPLY_ADDS = ("FlopCounterMode", SHAPES)
@@ -44,6 +46,19 @@ class Counted:
         rows = self.rows[self.rows["backward"] == direction]
         return self.selection.per_step(rows["flop"].sum(min_count=1))
 
+    def causal_total(self, direction: int) -> float | None:
+        """The same with attention called as causal counted as its mask leaves it.
+
+        None where no attention was, or where what a mask leaves is not known.
+        """
+        known = self.rows[self.rows["flop"].notna()]
+        masked = known["masked_flop"] if "masked_flop" in known else known["flop"] * float("nan")
+        dense = self.total(direction)
+        if dense is None or masked.isna().any() or not masked.sum():
+            return None
+        left_out = self.selection.per_step(masked[known["backward"] == direction].sum())
+        return None if left_out is None else dense - left_out
+
     @property
     def multiply_adds(self) -> bool:
         """Whether every operation it counts is one half of a multiply-add."""
@@ -53,7 +68,7 @@ class Counted:
     def _names(self) -> pd.Series[Any]:
         """The operators of all rows, those of torch as the profiler names them."""
         operators = self.rows["operator"]
-        return operators if self.counter == FUNCTIONS else operators.map(operator_name)
+        return operators if self.counter in OTHER_TOOLS else operators.map(operator_name)
 
     @cached_property
     def own(self) -> dict[tuple[int, int], float]:
@@ -164,53 +179,6 @@ def flop_sources(counters: Mapping[str, Counted]) -> dict[str, str]:
     }
 
 
-def flop_rows(
-    recorded: Recorded, counters: Mapping[str, Counted], timed: Selection | None
-) -> list[dict[str, Any]]:
-    """Rows of `flops`: one per counter, with the operators it has no formula for.
-
-    A counter without figures says why, where the run was to count at all.
-    """
-    if not counters and "flops" not in recorded.frames["layers"]["name"].tolist():
-        return []
-    seen = _operators_seen(recorded, timed)
-    return [
-        _flop_row(counters[counter], seen)
-        if counter in counters
-        else {"counter": counter, "note": _why_none(recorded, counter)}
-        for counter in COUNTERS
-    ]
-
-
-def _flop_row(one: Counted, seen: Mapping[str, _Seen]) -> dict[str, Any]:
-    forward = one.total(FORWARD)
-    return {
-        "counter": one.counter,
-        "forward_flop": whole(forward),
-        "backward_flop": whole(one.total(BACKWARD)),
-        "forward_mac": whole(macs(forward)) if one.multiply_adds else None,
-        "uncounted": _uncounted(one, seen),
-    }
-
-
-def _why_none(recorded: Recorded, counter: str) -> str:
-    """Why a counter has no rows: what its layer noted of it, or what became of the layer."""
-    layer = "torch" if counter == SHAPES else "flops"
-    layers = recorded.frames["layers"]
-    row = layers[layers["name"] == layer]
-    if not len(row):
-        return f"the layer {layer} was not asked for"
-    notes = recorded.frames["notes"]
-    texts = notes[notes["layer"] == layer]["text"].astype(str).tolist()
-    told = [text for text in texts if (FUNCTIONS in text) == (counter == FUNCTIONS)]
-    reason = nullable(row["reason"].iloc[0])
-    if layer == "flops" and (told or reason is not None):
-        return str(told[0] if told else reason).removeprefix("flops: ")
-    if counter == SHAPES:
-        return "no slice of the torch layer held a counted operator with its shapes"
-    return "its slice held nothing that it counts, or the run ended before its turn"
-
-
 def macs(flop: float | None) -> float | None:
     """Multiply-adds of a count that holds nothing else."""
     return None if flop is None else flop / 2
@@ -219,40 +187,3 @@ def macs(flop: float | None) -> float | None:
 def whole(value: float | None) -> int | None:
     """A mean per step as the whole number that a count is."""
     return None if value is None else round(value)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What the torch slices saw of one operator: calls per step, and its share of the step."""
-
-    calls: float
-    time_share: float
-
-
-def _operators_seen(recorded: Recorded, timed: Selection | None) -> dict[str, _Seen]:
-    """Every operator of the torch slices; its time is with what it calls, as it has no count."""
-    if timed is None or not timed.wall_s:
-        return {}
-    summed = recorded.rows("operators", timed).groupby("name")[["calls", "total_s"]].sum()
-    rows = zip(summed.index, summed.to_numpy(float).tolist(), strict=True)
-    return {
-        str(name): _Seen(timed.per_step(calls) or 0.0, total_s / timed.wall_s)
-        for name, (calls, total_s) in rows
-    }
-
-
-def _uncounted(one: Counted, seen: Mapping[str, _Seen]) -> list[dict[str, Any]]:
-    """The operators without a formula, those with the most time first."""
-    rows = []
-    for name, calls in one.uncounted.items():
-        known = seen.get(name) or seen.get(f"aten::{name}")
-        share = known.time_share if known is not None else None
-        rows.append({"operator": name, "calls": calls, "time_share": share})
-    if one.counter == FUNCTIONS:
-        rows += [
-            {"operator": name, "calls": seen[name].calls, "time_share": seen[name].time_share}
-            | {"why": why}
-            for name, why in KNOWN_MISSES.items()
-            if name in seen
-        ]
-    return sorted(rows, key=lambda row: (-(row["time_share"] or 0.0), str(row["operator"])))

@@ -84,8 +84,8 @@ _OTHERWISE = {
     "outliers.doing": "the watch took no sample in these steps",
     "flops.backward_flop": "no backward pass was counted",
     "flops.forward_mac": "the counter has formulas for more than multiply-adds",
-    "flops.causal_forward_flop": "no attention was called as causal: of masks given as tensors, and "
-    "of attention as products one by one, nothing tells what they leave out",
+    "flops.causal_forward_flop": "no attention was called as causal; of masks given as tensors, "
+    "and of attention as products one by one, nothing tells what they leave out",
     "flops.causal_backward_flop": "no attention was called as causal, or no backward pass counted",
     "flops.difference": "there is one counter with figures alone",
     "flops.note": "every counter has figures",
