@@ -7,9 +7,12 @@ harness/runner.py, what may differ at the head of the latter.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ahead import done_ahead
 from harness.cases import CASES, Case
 from harness.runner import MOMENTS, Outcome, differences, report_of, run_plain, run_profiled
 
@@ -36,22 +39,55 @@ def ran_as_meant(case: Case, outcome: Outcome) -> None:
     assert set(outcome.facts) == set(MOMENTS[:2] if case.torn else MOMENTS)
 
 
-@pytest.mark.parametrize("case", PARAMETERS)
-def test_script_is_unharmed_and_counted(case: Case, tmp_path: Path) -> None:
-    plain = run_plain(case, tmp_path)
-    ran_as_meant(case, plain)
-    assert (tmp_path / "work" / "runs.log").read_text() == "once\n"
+@dataclass(frozen=True)
+class Pair:
+    """A case's two runs, one after the other, what each said of how often it ran, and a report."""
 
-    recording = tmp_path / "recording"
-    profiled = run_profiled(case, tmp_path, recording)
+    plain: Outcome
+    profiled: Outcome
+    runs: tuple[str, str]
+    recording: Path
+
+
+def pair_of(case: Case, base: Path) -> Pair:
+    """Run a case plain and profiled; a plain run that failed already is not run again."""
+    runs, recording = base / "work" / "runs.log", base / "recording"
+    plain = run_plain(case, base)
+    ran_as_meant(case, plain)
+    plain_runs = runs.read_text()
+    profiled = run_profiled(case, base, recording)
+    return Pair(plain, profiled, (plain_runs, runs.read_text()), recording)
+
+
+@pytest.fixture(scope="module")
+def pairs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Case], Pair]]:
+    """Both runs of each case; two cases are run at a time."""
+
+    folder = tmp_path_factory.mktemp("cases")
+
+    def run(case: Case) -> Pair:
+        (folder / case.name).mkdir()
+        return pair_of(case, folder / case.name)
+
+    with done_ahead(request, "case", run, lambda case: case.name) as found:
+        yield found
+
+
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_script_is_unharmed_and_counted(case: Case, pairs: Callable[[Case], Pair]) -> None:
+    pair = pairs(case)
+    plain, profiled = pair.plain, pair.profiled
+    assert pair.runs[0] == "once\n"
     found = differences(plain, profiled)
     assert not found, "\n".join(found)
     # An empty difference would also come from a run that observed nothing.
-    assert (tmp_path / "work" / "runs.log").read_text() == "once\n"
+    assert pair.runs[1] == "once\n"
     if case.name == "no_torch":
         # There is nothing to measure for a profiler of torch; it may say so.
         return
-    report = report_of(recording)
+    report = report_of(pair.recording)
     if case.torn:
         # What the engine had not written yet has ended with the process.
         assert 0 < counted_steps(report) <= plain.steps
