@@ -37,7 +37,8 @@ if not os.path.isdir(os.path.join(_HERE, "wrappers")) and os.path.isfile(
 def step() -> None:
     """Mark the end of a step; outside a measured run it does nothing.
 
-    The first call makes `profstack.step()` the step rule of the run.
+    The first call makes `profstack.step()` the step rule of the run. It ends no step as long as a
+    session is open that marks steps itself.
     """
     from profstack import child
 

@@ -2,6 +2,7 @@
 
 What lies between two loops over steps is no step. The slice in progress ends with a loop, what it
 still lacks comes first in the next one, and only the layers in the background see what is between.
+The script's own `profstack.step()` ends no step as long as a session is open that marks them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from profstack.stepevents import StopRun
 # In shorter loops every step to settle would leave none to measure.
 LONG_LOOP = 4
 _NEVER = 1 << 60
+# The workload of a script that says itself where its steps end, after a session has.
+_OWN_WORD = object()
+_IGNORED = (
+    "profstack.step() was called while a session marks steps (Session.steps, Session.run or a "
+    "decorated function): these calls end no step"
+)
 
 _MARKS: weakref.WeakKeyDictionary[Engine, Marks] = weakref.WeakKeyDictionary()
 
@@ -37,7 +44,7 @@ class Marks:
     """
 
     def __init__(self, engine: Engine) -> None:
-        # The engine holds nothing of this, and the table above must not keep it alive.
+        # The engine holds this alone by its methods, and the table above must not keep it alive.
         self._reference = weakref.ref(engine)
         self._workload: object = None
         self._inside = False
@@ -46,6 +53,12 @@ class Marks:
         self._cut = False
         self._steps_before = 0
         self._last_loop = 0
+        # Sessions that are open inside one another, and the outermost of those that mark steps.
+        self._open = 0
+        self._marking: int | None = None
+        # In which of them the latest loop has begun.
+        self._begun_in = 0
+        self._noted = False
 
     @property
     def _engine(self) -> Engine:
@@ -71,19 +84,34 @@ class Marks:
         planned = None if self.over else self._engine._slice
         return planned is not None and planned.round > 1
 
+    def entered(self) -> None:
+        """A session is open that may mark steps."""
+        self._open += 1
+
+    def left(self) -> None:
+        """It is over, while the engine goes on with what is around it."""
+        if self._begun_in == self._open:
+            self.end(cut=self._inside)
+        self._open -= 1
+        if self._marking is not None and self._open < self._marking:
+            self._marking = None
+
     def begin(self, workload: object) -> bool:
         """A loop over steps begins, its first step now; false inside a step: it is part of that."""
         if self._inside or self.over or self._engine._step_by not in (None, "step"):
             return False
         self.end()
         self._inside = True
+        self._begun_in = self._open
+        self._marking = self._open if self._marking is None else min(self._marking, self._open)
+        self._engine.events.on_word = self._is_own_word
         self._guarded(self._begin, workload)
         return True
 
     def ended(self) -> None:
         """A step has ended and the next one begins."""
         if not self.over:
-            self._engine.user_step()
+            self._engine.events.marked()
 
     def end(self, *, cut: bool = False) -> None:
         """The loop has ended with its latest step, or in the middle of one (`cut`)."""
@@ -111,6 +139,19 @@ class Marks:
         self.end(cut=self._inside)
         if not failed and not self.over:
             self._guarded(self._count_cut)
+
+    def _is_own_word(self) -> bool:
+        """Whether the call of `profstack.step()` that is just made ends a step."""
+        if self._marking is not None:
+            if not self._noted:
+                self._noted = True
+                self._guarded(self._engine.observers.note, "step-ignored", _IGNORED)
+            return False
+        if self._workload is not _OWN_WORD:
+            # The step that ends here began while nobody looked: the next one is the first.
+            self._guarded(self._begin, _OWN_WORD)
+            return False
+        return True
 
     # -- what becomes of it --------------------------------------------------------------------
 

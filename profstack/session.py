@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from profstack import child, registry
+from profstack import child, flopcopies, registry
 from profstack.errors import ProfstackError, RecordingError, UsageError
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
@@ -100,7 +100,9 @@ class Session:
         else:
             child.complain(f"session {self.name!r} marks the steps of the run it is in")
             self._recording = Recording(around.folder, still_written=True)
-        self._marks = marks_of(around) if around is not None else None
+        if around is not None:
+            self._marks = marks_of(around)
+            self._marks.entered()
         self._state = "open"
         return self
 
@@ -134,7 +136,9 @@ class Session:
             # A child process forked inside: the recording is its parent's.
             return
         try:
-            if self._own is not None and self._marks is not None:
+            if self._own is None and self._marks is not None:
+                self._marks.left()
+            elif self._own is not None and self._marks is not None:
                 self._marks.close(failed=kind is not None)
                 self._recording = self._own.finish(kind, self._output is not None)
         except Exception as problem:
@@ -164,7 +168,9 @@ class Session:
 
         A step begins where its item is asked for, so that waiting for a loader belongs to it. A
         loop entered again, as in the next epoch, goes on with the same measurement. The iteration
-        that leaves the loop by `break` counts, but has no time: nothing tells its end.
+        that leaves the loop by `break` counts, but has no time: nothing tells its end. While the
+        session marks steps `profstack.step()` ends none, neither inside such a loop nor between
+        two.
         """
         self._check_open("steps")
         frame = sys._getframe(1)
@@ -188,7 +194,9 @@ class Session:
         try:
             if marks is None or not marks.begin(object()):
                 return function(*args, **kwargs)
-            return self._repeat(marks, functools.partial(function, *args, **kwargs))
+            call = functools.partial(function, *args, **kwargs)
+            with flopcopies.given(call):
+                return self._repeat(marks, call)
         except BaseException as error:
             strip_frame(error)
             raise

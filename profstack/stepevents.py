@@ -11,6 +11,7 @@ import time
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from profstack.interrupts import is_scripts
@@ -80,6 +81,8 @@ class StepEvents:
         self.flags = 0
         self.shape: Any = None
         self.backward_seen = False
+        # Whether the steps of the rule that stands train.
+        self._trains = False
         self._first: float | None = None
         self._first_training: float | None = None
         self._first_module: weakref.ref[Any] | None = None
@@ -98,6 +101,8 @@ class StepEvents:
         self._told = 0
         self._boundary = keeper.boundary
         self._generating = False
+        # Asked at each call of `profstack.step()` whether it ends a step.
+        self.on_word: Callable[[], bool] | None = None
 
     def begin_step(self) -> None:
         """Forget what is known of the step that has ended."""
@@ -124,6 +129,7 @@ class StepEvents:
         self.thread = get_ident()
         if self.rule is not None:
             self._trained.clear()
+        self._trains = found.rule == "optimizer" or self.backward_seen
         self.rule = found.rule
         self.follows_calls = found.rule == "module"
         # Which of the two it is decides the phase of a next plan, too.
@@ -270,7 +276,12 @@ class StepEvents:
             self._guarded(self._ended, "generate", self.finder.generate)
 
     def user_step(self) -> None:
-        """`profstack.step()` was called."""
+        """`profstack.step()` was called; who marks steps otherwise may say that it ends none."""
+        if not (self.done or self._foreign()) and (self.on_word is None or self.on_word()):
+            self.marked()
+
+    def marked(self) -> None:
+        """A step has ended, by somebody's own word."""
         if not (self.done or self._foreign()):
             self._guarded(self._ended, "step", self.finder.user_step)
 
@@ -318,7 +329,12 @@ class StepEvents:
             self.keeper.boundary()
         else:
             now = _perf_counter()
-            self._adopt(find(now, self._began(now)), now)
+            found = find(now, self._began(now))
+            if found is not None and rule == "step" and self.rule is not None:
+                # What ends here was counted by the rule before: this one begins with the next.
+                found = replace(found, first_start=now, past_ends=())
+                self.backward_seen = self.backward_seen or self._trains
+            self._adopt(found, now)
 
     def _began(self, now: float) -> float:
         """When the step that ends now began: at the last boundary, or at the first training."""

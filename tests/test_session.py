@@ -264,6 +264,89 @@ def test_the_scripts_own_word_ends_steps() -> None:
     assert opened.recording.to_dict()["step"]["rule"] == "step"
 
 
+def ignored(recording: Recording) -> list[str]:
+    warned = recording.to_dict()["warnings"]
+    return [row["text"] for row in warned if row["slug"] == "step-ignored"]
+
+
+def test_the_scripts_own_word_between_loops_ends_no_step() -> None:
+    training = Training()
+    with session() as opened:
+        for _ in range(6):
+            for _ in opened.steps(range(11)):
+                training.train()
+            for _ in range(7):
+                training.train()
+                step()
+    report = opened.recording.to_dict()
+    assert report["step"]["counts_by_phase"] == {"train": 66}
+    assert report["step"]["count"] == 66
+    assert len(steps_of(opened.recording)) == 66
+    assert {row["plan"] for row in report["slices"]} == {1}
+    assert len(ignored(opened.recording)) == 1
+
+
+@pytest.mark.parametrize("way", ["steps", "run", "decorated"])
+def test_the_scripts_own_word_inside_a_marked_step_is_part_of_it(way: str) -> None:
+    training = Training()
+
+    def twice() -> None:
+        for _ in range(2):
+            training.train()
+            step()
+
+    with session() as opened:
+        if way == "steps":
+            for _ in opened.steps(range(30)):
+                twice()
+        elif way == "run":
+            opened.run(twice)
+        else:
+            decorated = opened(twice)
+            for _ in range(30):
+                decorated()
+    report = opened.recording.to_dict()
+    assert report["step"]["counts_by_phase"] == {"train": len(training.losses) // 2}
+    assert len(ignored(opened.recording)) == 1
+
+
+@pytest.mark.parametrize("decorated", [False, True])
+def test_after_an_inner_session_the_scripts_own_word_counts_again(decorated: bool) -> None:
+    gc.collect()
+    training = Training()
+    with session("outer") as outer:
+        for _ in range(20):
+            training.train()
+            step()
+        with session("inner") as inner:
+            train = inner(training.train) if decorated else training.train
+            for _ in range(15) if decorated else inner.steps(range(15)):
+                train()
+        for _ in range(21):
+            training.train()
+            step()
+    report = outer.recording.to_dict()
+    # The first call says where the first step begins: it ended one that nobody saw begin.
+    assert report["step"]["counts_by_phase"] == {"train": 20 + 15 + 20}
+    assert ignored(outer.recording) == []
+    frames = steps_of(outer.recording)
+    assert frames["index"].tolist() == list(range(55))
+    assert frames["wall_s"].notna().all()
+
+
+def test_the_scripts_own_word_after_a_rule_that_was_found_counts_no_step_twice() -> None:
+    gc.collect()
+    training = Training()
+    with session() as opened:
+        # The only optimizer there is: its first step is a rule.
+        for _ in range(30):
+            training.train()
+            step()
+    report = opened.recording.to_dict()
+    assert report["step"]["rule"] == "step"
+    assert report["step"]["counts_by_phase"] == {"train": 30}
+
+
 def test_no_step_at_all_leaves_a_recording_that_says_so() -> None:
     with session() as opened:
         for _ in opened.steps([]):
