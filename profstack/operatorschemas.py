@@ -11,8 +11,14 @@ from typing import Any
 
 @cache
 def has_own_kernel(operator: str) -> bool:
-    """Whether a CPU kernel stands behind an operator, which then does work besides its calls."""
+    """Whether a kernel stands behind an operator, which then does work besides its calls.
+
+    Those on lists of tensors have one for some lists, and call single operators for the others.
+    """
     import torch
+
+    if operator.startswith("aten::_foreach_"):
+        return False
 
     namespace, _, name = operator.partition("::")
     try:
@@ -22,7 +28,7 @@ def has_own_kernel(operator: str) -> bool:
         return True
     has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     known: list[str] = [each for each in names if torch._C._dispatch_has_kernel(each)]
-    return any(has(each, "CPU") for each in known)
+    return any(has(each, key) for each in known for key in ("CPU", "CUDA"))
 
 
 @cache

@@ -74,7 +74,11 @@ def test_the_roof_that_explains_half_of_the_time_holds_back(flop, moved, share, 
 
 
 def test_above_a_roof_it_says_why():
-    assert "caches" in judged(20e9, 20e9, 1.0)["reason"]
+    cached = judged(20e9, 20e9, 1.0)
+    assert cached["bound"] == "memory"
+    assert "caches" in cached["reason"]
+    # The memory cannot hold back what outruns it: here it is the peak.
+    assert judged(60e9, 12e9, 1.0)["bound"] == "compute"
     over = judged(200e9, 1e9, 1.0)
     assert over["share_of_peak"] == pytest.approx(2.0)
     assert "wrong" in over["reason"]
@@ -103,6 +107,8 @@ def test_without_a_count_bytes_alone_may_explain_the_time():
     assert found["bound"] == "memory"
     assert "80%" in found["reason"]
     assert found["flop_per_s"] is None
+    assert judged(None, 4e9, 1.0)["bound"] is None
+    assert "caches" in judged(None, 20e9, 1.0)["reason"]
 
 
 def test_what_is_left_out_of_the_bytes_is_said():

@@ -12,8 +12,10 @@ measured. Which roof holds a point back:
 - none, with a reason, where operations, bytes, time or a peak are not known. Without a count of
   operations a point whose bytes alone explain half of its time is memory-bound all the same.
 
-Bytes are those of every operator by itself, all its inputs and outputs: what caches keep between
-operators never reaches the memory, so a point may move more than the memory could have.
+Bytes are those of every operator by itself, all its inputs and outputs, and a module's are the
+sum over its operators. That is an upper bound on the traffic of the memory: what caches keep from
+one operator to the next never reaches it, so a point may lie above the memory's roof. Then it is
+the peak that holds it back, if that explains half of its time.
 """
 
 from __future__ import annotations

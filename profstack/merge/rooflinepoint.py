@@ -9,6 +9,7 @@ from typing import Any
 EXPLAINS = 0.5
 
 _NO_FLOP = "its operations are not counted: no formula is known for them"
+_CACHED = "it finds its data in caches"
 _NO_TIME = "its time is not calibrated: too few steps, or too much disturbed"
 _NO_PEAK = "no peak is known for it"
 
@@ -91,25 +92,31 @@ def _judge(
         return _without_flop(moved / seconds / memory)
     share = flop / seconds / min(peak, memory * intensity)
     below = intensity < peak / memory
+    of_peak = flop / seconds / peak
     if share < EXPLAINS:
-        roof = "memory's" if below else "peak"
-        return share, "overhead", _joined(f"{share:.0%} of the {roof} rate", lacking)
-    why = None
-    if share > 1:
-        why = (
-            "above the memory's roof: its data stay in caches between operators"
-            if below
-            else "above the measured peak: its operations, its time or the peak is wrong"
+        roof = "memory" if below else "peak"
+        return (
+            share,
+            "overhead",
+            _joined(f"{share:.0%} of the rate that the {roof} allows", lacking),
         )
+    if below and share > 1:
+        # What outruns the memory is not held back by it.
+        bound = "compute" if of_peak >= EXPLAINS else "memory"
+        over = f"it is above the memory's roof: {_CACHED}, and reaches {of_peak:.0%} of the peak"
+        return share, bound, _joined(over, lacking)
+    why = (
+        "it is above the peak: its operations, its time or the peak is wrong" if share > 1 else None
+    )
     return share, "memory" if below else "compute", _joined(why, lacking)
 
 
 def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:
     """The bytes alone may explain the time."""
-    if share < EXPLAINS:
-        return None, None, _NO_FLOP
-    text = f"{_NO_FLOP}; its bytes alone are {share:.0%} of what the memory copies in its time"
-    return None, "memory", text
+    text = f"{_NO_FLOP}; its bytes alone would take {share:.0%} of its time at the memory's rate"
+    if share > 1:
+        text += f": {_CACHED}"
+    return None, "memory" if share >= EXPLAINS else None, text
 
 
 def _joined(*texts: str | None) -> str | None:
