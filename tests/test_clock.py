@@ -76,6 +76,31 @@ class FakeCuda:
         return 1000 * (index + 1) if index in self.open_devices else 0
 
 
+class OpeningCuda(FakeCuda):
+    """One that is opened by the first allocation, and knows the most it has allocated."""
+
+    def __init__(self, devices: int, open_devices: set[int]) -> None:
+        super().__init__(devices, open_devices)
+        self.peak = 0
+
+    def is_available(self) -> bool:
+        return self.devices > 0
+
+    def empty(self, size: int, *, device: str) -> None:
+        assert (size, device) == (1, "cuda")
+        self.open_devices.add(0)
+        self.peak = 512
+
+    def synchronize(self, index: int = 0) -> None:
+        super().synchronize(index)
+
+    def reset_peak_memory_stats(self) -> None:
+        self.peak = 0
+
+    def max_memory_allocated(self, index: int) -> int:
+        return self.peak
+
+
 def fake_torch(cuda: FakeCuda, *, has_context: bool = True, accelerator: bool = True) -> Any:
     core = SimpleNamespace()
     if has_context:
@@ -164,6 +189,34 @@ class TestWithCuda:
         assert clock.elapsed_s(first, second) == pytest.approx(0.25)
         assert clock.elapsed_s(first, elsewhere) is None, "two devices share no clock"
         assert clock.elapsed_s(None, second) is None
+
+    def test_opens_the_device_when_asked_and_only_then(
+        self, accelerator: bool, has_context: bool
+    ) -> None:
+        cuda = OpeningCuda(1, set())
+        torch = fake_torch(cuda, has_context=has_context, accelerator=accelerator)
+        torch.empty = cuda.empty
+        clock = Clock(torch)
+        assert not clock.has_device
+        seconds = clock.initialise()
+        assert seconds is not None
+        assert seconds >= 0
+        assert clock.has_device
+        assert not clock.was_used(), "what opened it does not count"
+        assert clock.initialise() is None, "it is open already"
+        cuda.peak = 4096
+        assert clock.was_used()
+        host = Clock(torch, device=False)
+        assert not host.has_device
+        assert host.record_event() is None
+
+    def test_opens_nothing_where_no_device_works(
+        self, accelerator: bool, has_context: bool
+    ) -> None:
+        cuda = OpeningCuda(0, set())
+        clock = Clock(fake_torch(cuda, has_context=has_context, accelerator=accelerator))
+        assert clock.initialise() is None
+        assert not clock.has_device
 
     def test_keeps_out_of_a_graph_capture(self, accelerator: bool, has_context: bool) -> None:
         cuda = FakeCuda(1, {0})
