@@ -71,8 +71,9 @@ def test_samples_and_warm_up_are_drawn_as_they_are(opened: Opened) -> None:
     page = opened(report)
     bars = histogram(report["benchmark"]["samples_s"])
     assert bars is not None
-    assert count(page, "#samples-chart .sample-bar") == len(bars.counts)
-    heights = numbers(page, "#samples-chart .sample-bar", "height")
+    assert count(page, "#samples-chart .sample-bar:not(.beyond)") == len(bars.counts)
+    assert "3" in texts(page, "#samples-chart .sample-bar.beyond + text")
+    heights = numbers(page, "#samples-chart .sample-bar:not(.beyond)", "height")
     assert heights.index(max(heights)) == bars.counts.index(max(bars.counts))
     assert count(page, "#samples-chart .interval-band") == 1
     assert "3 samples lie beyond the right edge, up to 34.4 ms" in texts(page, "#samples-note")[0]
@@ -150,6 +151,13 @@ def test_a_curve_per_data_type_with_its_knee_and_its_refusal(opened: Opened) -> 
         assert count(page, f"{chart} .refused") == 2
     labels = texts(page, "#rate-chart .over-chart")
     assert labels == ["knee 16", "▲ 4.35 k", "knee 32", "▲ 2.71 k"]
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('#rate-chart .over-chart')].map(one => one.getBBox())"
+        ".map(box => [box.x, box.y, box.x + box.width, box.y + box.height])"
+    )
+    for one, other in itertools.combinations(boxes, 2):
+        apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        assert apart, "labels do not overlap"
     # Doubling the batch is one step on the logarithmic axis.
     centres = numbers(page, "#rate-chart .hit", "cx")[: len(BATCHES)]
     steps = [right - left for left, right in itertools.pairwise(centres[:8])]

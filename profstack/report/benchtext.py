@@ -64,7 +64,8 @@ def _shape_of_times(mark: Record) -> list[str]:
     words = [f"IQR {format_seconds(mark.get('iqr_s'))}"]
     words.append(f"first call {format_seconds(mark.get('first_step_s'))}")
     if mark.get("warmup_steps") is not None:
-        words.append(f"{mark['warmup_steps']} warm-up calls")
+        calls = mark["warmup_steps"]
+        words.append("1 warm-up call" if calls == 1 else f"{calls} warm-up calls")
     if mark.get("outliers"):
         words.append("1 outlier" if mark["outliers"] == 1 else f"{mark['outliers']} outliers")
     ended = mark.get("stopped_by")

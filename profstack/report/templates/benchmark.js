@@ -61,7 +61,7 @@ function drawModes(box, mark, page) {
       : change < 0 ? "A pipeline takes " + differ + " less: that is what waiting for the device after every step costs." : "A pipeline takes " + differ + " more, which is noise or drift."));
     return;
   }
-  const missing = mark.modes_note ? sentence(mark.modes_note) : onCpu ? "The other way is the same on a CPU: a call returns when its work is done." : ["The other way was not asked for: ", el("code", {}, "--mode both"), " measures it."];
+  const missing = mark.modes_note ? sentence(mark.modes_note) : onCpu ? "The other way is the same on a CPU: a call returns when its work is done." : ["The other way was not asked for: ", commandCode("--mode both"), " measures it."];
   append(box, [there.length ? spanRows(there) : null, el("p", { class: "quiet" }, missing)]);
 }
 
@@ -77,12 +77,13 @@ function drawSamples(page, mark) {
 
 function samplesSvg(width, bars, mark) {
   const height = 220;
-  const frame = { left: 46, right: width - 12, top: 26, bottom: height - 42 };
+  // Samples beyond the edge have a bar of their own beside the axis.
+  const frame = { left: 46, right: width - (bars.beyond ? 58 : 12), top: 26, bottom: height - 42 };
   const svg = canvas(width, height, "histogram of the samples");
   const end = bars.start_s + bars.width_s * bars.counts.length;
   const x = D3.scale.linear().domain([bars.start_s, end]).range([frame.left, frame.right]);
   const y = D3.scale.linear().domain([0, Math.max(...bars.counts, 1)]).range([frame.bottom, frame.top]);
-  plotAxes(svg, frame, { scale: x, ticks: x.ticks(Math.max(3, Math.round(width / 120))), format: fineSeconds(x.ticks(4)), title: "time of a step" }, { scale: y, ticks: y.ticks(4).filter(Number.isInteger), format: String });
+  plotAxes(svg, frame, { scale: x, ticks: x.ticks(Math.max(3, Math.round(width / 120))).filter((value) => !bars.beyond || x(value) < frame.right - 22), format: fineSeconds(x.ticks(4)), title: "time of a step" }, { scale: y, ticks: y.ticks(4).filter(Number.isInteger), format: String });
   const within = (value) => Math.min(Math.max(x(value), frame.left), frame.right);
   if (isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s)) {
     svg.append(shape("rect", { x: within(mark.ci95_low_s), width: Math.max(within(mark.ci95_high_s) - within(mark.ci95_low_s), 1.5), y: frame.top - 4, height: frame.bottom - frame.top + 4, class: "interval-band" }));
@@ -94,12 +95,22 @@ function samplesSvg(width, bars, mark) {
     bar.addEventListener("mouseleave", hideTip);
     svg.append(bar);
   });
+  if (bars.beyond) svg.append(...beyondBar(bars, frame, y, width));
   if (isNumber(mark.median_s)) {
     const at = within(mark.median_s);
     svg.append(shape("line", { x1: at, x2: at, y1: frame.top - 4, y2: frame.bottom, class: "median" }));
     svg.append(textShape("median " + formatSeconds(mark.median_s), { x: at, y: frame.top - 10, "text-anchor": at > width - 90 ? "end" : at < 110 ? "start" : "middle" }, "label median-label"));
   }
   return svg;
+}
+
+function beyondBar(bars, frame, y, width) {
+  const top = Math.max(y(bars.beyond), frame.top - 4), left = frame.right + 14;
+  const bar = shape("rect", { x: left, width: 26, y: top, height: Math.max(frame.bottom - top, 1), class: "sample-bar beyond" });
+  bar.addEventListener("mousemove", (event) => showTip(event, "beyond the axis", [["samples", bars.beyond], ["slowest", formatSeconds(bars.most_s)]]));
+  bar.addEventListener("mouseleave", hideTip);
+  return [bar, textShape(formatCount(bars.beyond), { x: left + 13, y: top - 4, "text-anchor": "middle" }),
+    shape("line", { x1: left - 4, x2: left + 30, y1: frame.bottom, y2: frame.bottom, class: "axis" }), textShape("beyond", { x: Math.min(left + 34, width), y: frame.bottom + 17, "text-anchor": "end" })];
 }
 
 function drawWarmup(page, mark) {
@@ -144,7 +155,7 @@ function drawBetween(box, mark, page) {
   if (!page.bench.measured && !medians.length) { box.remove(); return; }
   box.append(el("h3", {}, term("between-process", "Between processes")));
   if (medians.length < 2) {
-    append(box, [el("p", { class: "quiet" }, between && between.note ? withCommands(between.note) : ["One process was measured. What a fresh one would give is not known, and its spread is the error bar of any comparison: ", el("code", {}, "--processes 5"), " shows it."])]);
+    append(box, [el("p", { class: "quiet" }, between && between.note ? withCommands(between.note) : ["One process was measured. What a fresh one would give is not known, and its spread is the error bar of any comparison: ", commandCode("--processes 5"), " shows it."])]);
     return;
   }
   const inside = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);

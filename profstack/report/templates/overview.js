@@ -28,7 +28,7 @@ function drawBenchmark(page) {
   box.append(card([term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"], [shown(mark.iqr_s, "s", "fewer than 4 clean steps were measured")], [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)]));
   box.append(card("steps per second", shown(mark.steps_per_s, "rate", "no clean step was measured"), isNumber(mark.items_per_s) ? formatCount(mark.items_per_s) + " items/s" : "items/s unknown: no batch size seen"));
   const times = isNumber(mark.first_step_s) && mark.median_s ? formatFactor(mark.first_step_s / mark.median_s) + " × the median" : null;
-  box.append(card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", formatPlain(mark.warmup_steps) + " ", term("warmup", "warm-up"), " steps"]));
+  box.append(card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", formatPlain(mark.warmup_steps) + " ", term("warmup", "warm-up"), mark.warmup_steps === 1 ? " step" : " steps"]));
   const busy = isNumber(mark.cpu_median_s) && mark.median_s ? formatFactor(mark.cpu_median_s / mark.median_s) + " cores busy" : null;
   box.append(card("CPU time per step", shown(mark.cpu_median_s, "s", "no CPU time of a clean step was read"), busy));
   if (isNumber(mark.device_median_s)) box.append(card("device time per step", formatSeconds(mark.device_median_s), "by events on the device"));

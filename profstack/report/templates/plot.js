@@ -60,6 +60,20 @@ function withTip(svg, node, x, y, title, lines) {
   svg.append(node, ring);
 }
 
+const widthOf = (text) => text.length * 6.6;
+
+// Puts a text at the first of some places, each its left end and its middle, where nothing stands.
+function placeText(svg, frame, taken, text, places, className) {
+  for (const [left, middle] of places) {
+    const box = { left, right: left + widthOf(text), top: middle - 6, bottom: middle + 6 };
+    const inside = box.left >= frame.left && box.right <= frame.right + 2 && box.top >= frame.top - 4 && box.bottom <= frame.bottom;
+    if (!inside || taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) continue;
+    taken.push(box);
+    svg.append(textShape(text, { x: left, y: middle + 4 }, className));
+    return;
+  }
+}
+
 function chartIn(box, draw) {
   if (!D3) { noCharts(box); return () => {}; }
   return drawAtWidth(box, (width) => box.replaceChildren(draw(width)));
@@ -68,11 +82,14 @@ function chartIn(box, draw) {
 // Commands in a text: between backticks or quotes, and options that stand alone with their values.
 const COMMANDS = /`([^`]+)`|(?<!\w)'([a-z][^'\n]* [^'\n]*)'(?!\w)|(?<![\w-])(--(?:layers|skip|mode|compare|search|dtype|input|device) [\w,:.]*\w|--[a-z][a-z-]*[a-z](?:[ =]\d[\w.]*\w|[ =]\d)?)/g;
 
+// A short one stays in one piece: "--" at the end of a line reads as a dash.
+const commandCode = (text) => el("code", { class: text.length < 40 ? "whole" : null }, text);
+
 function withCommands(text) {
   const found = [], whole = String(text);
   let last = 0;
   for (const match of whole.matchAll(COMMANDS)) {
-    found.push(whole.slice(last, match.index), el("code", {}, match[1] || match[2] || match[3]));
+    found.push(whole.slice(last, match.index), commandCode(match[1] || match[2] || match[3]));
     last = match.index + match[0].length;
   }
   found.push(whole.slice(last));

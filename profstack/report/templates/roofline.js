@@ -42,7 +42,7 @@ function drawRooflineChart(facts, points, kinds, flops, bytes) {
   const bounds = [...new Set(points.map((point) => (BOUNDS[point.bound] ? point.bound : null)))].sort();
   byId("roofline-legend").append(el("ul", { class: "legend" }, bounds.map((bound) => el("li", {}, markSample(...boundLook(bound), "mark"), bound ? term(bound + "-bound") : boundWords(bound))),
     points.some((point) => point.kind === "step") ? el("li", {}, markSample("circle", "var(--text)", "ring"), "the whole step") : null,
-    el("li", { class: "quiet" }, "— measured roof"), [...flops, ...bytes].some((peak) => peak.source === "datasheet") ? el("li", { class: "quiet" }, "- - datasheet") : null));
+    [...flops, ...bytes].some((peak) => peak.source === "measured") ? el("li", { class: "quiet" }, "— measured roof") : null, [...flops, ...bytes].some((peak) => peak.source === "datasheet") ? el("li", { class: "quiet" }, "- - datasheet") : null));
 }
 
 function rooflineSvg(width, shownPoints, all, flops, bytes) {
@@ -77,20 +77,6 @@ function nameMark(svg, frame, taken, px, py, name) {
   const text = name.length > 30 ? "…" + name.slice(-29) : name;
   const wide = widthOf(text);
   placeText(svg, frame, taken, text, [[px + 11, py], [px - 11 - wide, py], [px - wide / 2, py - 13], [px - wide / 2, py + 14], [px + 6, py - 13], [px - 6 - wide, py - 13], [px + 6, py + 13]], "label over-chart");
-}
-
-const widthOf = (text) => text.length * 6.6;
-
-// Puts a text at the first of some places, each its left end and its middle, where nothing stands.
-function placeText(svg, frame, taken, text, places, className) {
-  for (const [left, middle] of places) {
-    const box = { left, right: left + widthOf(text), top: middle - 6, bottom: middle + 6 };
-    const inside = box.left >= frame.left && box.right <= frame.right + 2 && box.top >= frame.top - 4 && box.bottom <= frame.bottom;
-    if (!inside || taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) continue;
-    taken.push(box);
-    svg.append(textShape(text, { x: left, y: middle + 4 }, className));
-    return;
-  }
 }
 
 function drawRoofs(svg, frame, x, y, flops, bytes, taken) {

@@ -37,8 +37,10 @@ function curvesSvg(width, view, shownAs) {
   if (!points.length) return svg;
   const sizes = [...new Set([...view.measured, ...view.refused].map((row) => row.batch_size))].sort((a, b) => a - b);
   const x = logScale(sizes, 1.12, 1.12, frame.left, frame.right);
-  const y = logScale(points.map((row) => row[shownAs.key]), 1.15, shownAs.peaks ? 1.4 : 2.4, frame.bottom, frame.top);
+  const y = logScale(points.map((row) => row[shownAs.key]), 1.15, shownAs.peaks ? 2 : 2.4, frame.bottom, frame.top);
   plotAxes(svg, frame, { scale: x, ticks: sizes, format: String, title: "batch size" }, { scale: y, ticks: logTicks(y), format: shownAs.format, title: shownAs.name });
+  const taken = points.map((row) => ({ left: x(row.batch_size) - 5, right: x(row.batch_size) + 5, top: y(row[shownAs.key]) - 5, bottom: y(row[shownAs.key]) + 5 }));
+  const words = shape("g");
   view.dtypes.forEach((dtype, at) => {
     const own = points.filter((row) => row.dtype === dtype).sort((a, b) => a.batch_size - b.batch_size);
     const { colour, kind } = view.look(dtype);
@@ -48,25 +50,30 @@ function curvesSvg(width, view, shownAs) {
         ["items/s", formatCount(row.items_per_s)], ["median batch", formatSeconds(row.latency_s)], isNumber(row.latency_p90_s) ? ["p90", formatSeconds(row.latency_p90_s)] : null, ["batches", formatPlain(row.batches)], isNumber(row.peak_memory_bytes) ? ["peak memory", formatBytes(row.peak_memory_bytes)] : null]);
     }
     const limit = view.limits.find((one) => one.dtype === dtype);
-    if (limit) limitMarks(svg, own, limit, shownAs, x, y, colour);
+    if (limit) limitMarks(svg, words, own, limit, shownAs, x, y, colour, { frame, taken });
     for (const row of view.refused.filter((one) => one.dtype === dtype)) {
       const px = x(row.batch_size), py = frame.top + 6 + 16 * at;
       svg.append(shape("line", { x1: px, x2: px, y1: py + 6, y2: frame.bottom, class: "refusal" }, { stroke: colour }));
       withTip(svg, drawMark("cross", px, py, 4, "refused", { stroke: colour }), px, py, dtype + ", batch of " + row.batch_size + ": " + row.status, [["why", row.reason || "not told"]]);
     }
   });
+  svg.append(words);
   return svg;
 }
 
-function limitMarks(svg, own, limit, shownAs, x, y, colour) {
+function limitMarks(svg, words, own, limit, shownAs, x, y, colour, room) {
+  // Below a curve that flattens there is room, as a rule.
+  const say = (text, row, places) => {
+    const px = x(row.batch_size), py = y(row[shownAs.key]), wide = widthOf(text);
+    placeText(words, room.frame, room.taken, text, places.map((place) => ({ below: [px - wide / 2, py + 18], above: [px - wide / 2, py - 15], left: [px - wide - 12, py], right: [px + 12, py + 16], lower: [px - wide / 2, py + 34] })[place]), "label over-chart");
+  };
   const at = (size) => own.find((row) => row.batch_size === size);
   const knee = at(limit.knee_batch), most = at(limit.max_batch);
   if (knee) {
     svg.append(drawMark("circle", x(knee.batch_size), y(knee[shownAs.key]), 8, "ring knee", { stroke: colour, fill: "none" }));
-    // Below a curve that flattens there is room; beside one that rises the ring has to do.
-    if (shownAs.peaks) svg.append(textShape("knee " + knee.batch_size, { x: x(knee.batch_size), y: y(knee[shownAs.key]) + 22, "text-anchor": "middle" }, "label over-chart"));
+    if (shownAs.peaks) say("knee " + knee.batch_size, knee, ["below", "above", "right", "lower", "left"]);
   }
-  if (most && shownAs.peaks) svg.append(textShape("▲ " + formatCount(limit.max_items_per_s ?? most.items_per_s), { x: x(most.batch_size), y: y(most[shownAs.key]) - 10, "text-anchor": "middle" }, "label over-chart maximum"));
+  if (most && shownAs.peaks) say("▲ " + formatCount(limit.max_items_per_s ?? most.items_per_s), most, ["above", "below", "right", "lower", "left"]);
 }
 
 function drawLimits(box, limits) {
