@@ -3,7 +3,7 @@ function drawFlops(page) {
   const all = page.counters || [];
   const counters = all.filter((one) => !one.note);
   if (!all.length) { drop("flops"); return; }
-  if (!counters.length) { byId("flop-lead").append("No counter has figures. ", all.map((one) => [el("b", {}, one.counter), ": ", one.note, ". "])); return; }
+  if (!counters.length) { byId("flop-lead").append("No counter has figures. ", ...all.flatMap((one) => [el("b", {}, one.counter), ": ", one.note, ". "])); return; }
   const source = (page.facts.columns_source || {})["modules.forward_flop"] || "";
   const record = counters.find((one) => source.startsWith(one.counter)) || counters[0];
   byId("flop-lead").append("Operations of one ", term("step", "step"), "; a multiply-add is two ", term("flop", "FLOP"), ". ",
@@ -29,7 +29,7 @@ function drawCausal(box, record) {
   if (!isNumber(record.causal_forward_flop)) return;
   const backward = isNumber(record.causal_backward_flop) ? [" and ", el("b", {}, formatCount(record.causal_backward_flop)), " backward"] : [];
   box.append(" Attention that is called as causal counts dense, as by formula; counted as its mask leaves it, the step has ",
-    el("b", {}, formatCount(record.causal_forward_flop)), " FLOP forward", backward, ". Kernels differ in how much of the rest they skip.");
+    el("b", {}, formatCount(record.causal_forward_flop)), " FLOP forward", ...backward, ". Kernels differ in how much of the rest they skip.");
 }
 
 function drawCounters(box, counters, record, page) {
