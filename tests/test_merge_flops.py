@@ -259,6 +259,22 @@ def test_counters_that_agree_say_so(run: Run) -> None:
     assert found["flops-profiler"] is None
 
 
+def test_what_is_nothing_of_the_whole_is_no_disagreement(run: Run) -> None:
+    """A bias of one weight in a module that does next to nothing."""
+    watched(
+        run,
+        [
+            count("FlopCounterMode", 10_000_000, module=3),
+            count("FlopCounterMode", 4, module=2),
+            count("flops-profiler", 10_000_000, module=3, operator="linear"),
+            count("flops-profiler", 6, module=2, operator="linear"),
+        ],
+    )
+    report = run.finish()
+    assert differences(report)["flops-profiler"] == "the same forward"
+    assert not [row for row in report["warnings"] if row["slug"] == "flop-counters-disagree"]
+
+
 def test_steps_with_other_inputs_are_not_compared(run: Run) -> None:
     found = differences(disagreed(run, shape="7x8", elsewhere="5x5"))
     assert found["recorded_shapes"] == "not compared: it saw steps with other inputs"

@@ -14,6 +14,8 @@ from profstack.units import format_count
 ROUNDING = 1e-3
 # One that also counts the additions of a bias differs by less than this where nothing is lacking.
 CONVENTION = 0.1
+# A difference in one module that is less than this of the whole is not worth a word.
+NEGLIGIBLE = 1e-5
 # What the other tools count as multiply-adds, as they name it; all they count besides is
 # element-wise work, which the record leaves out on purpose.
 _MULTIPLYING = {
@@ -86,7 +88,7 @@ def _of_a_tool(record: Counted, other: Counted, paths: Mapping[int, str]) -> str
     if not total or theirs_total is None:
         return "there is no forward to compare"
     ours, theirs = _by_module(record, other)
-    gaps = _gaps(ours, theirs, CONVENTION)
+    gaps = _module_gaps(ours, theirs)
     parts = _signed(
         {
             f"in {_with_operators(record, number, paths)}, "
@@ -159,7 +161,7 @@ def _directions(record: Counted, other: Counted) -> list[str]:
 def _forward_disagreement(record: Counted, other: Counted, paths: Mapping[int, str]) -> str | None:
     """Where one with names of its own differs in the multiply-adds of a module's forward."""
     ours, theirs = _by_module(record, other)
-    places = [_with_operators(record, number, paths) for number in _gaps(ours, theirs, CONVENTION)]
+    places = [_with_operators(record, number, paths) for number in _module_gaps(ours, theirs)]
     if not places:
         return None
     share = sum(theirs.values()) / (sum(ours.values()) or 1.0)
@@ -187,6 +189,13 @@ def _gaps(
         if _differ(ours.get(key, 0.0), theirs.get(key, 0.0), beyond)
     }
     return dict(sorted(gaps.items(), key=lambda item: (-abs(item[1]), str(item[0]))))
+
+
+def _module_gaps(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
+    """The gaps in multiply-adds by module that no convention explains."""
+    least = NEGLIGIBLE * sum(ours.values())
+    gaps = _gaps(ours, theirs, CONVENTION)
+    return {number: gap for number, gap in gaps.items() if abs(gap) > least}
 
 
 def _signed(gaps: Mapping[str, float]) -> list[str]:
