@@ -243,11 +243,30 @@ def _loss_backward(grad: Tensor, x: Tensor, *rest: Any) -> int:
     return read((grad, x, *rest)) + x.nbytes
 
 
+# -- recurrent layers ------------------------------------------------------------------------------
+
+
+def _rnn_layer(x: Tensor, w_ih: Tensor, w_hh: Tensor, *rest: Any) -> int:
+    """One layer in one direction; its weights are counted once, not for every element.
+
+    Out come the hidden state of every element, and both last states.
+    """
+    biases, states = rest[:2], rest[2:4]
+    outputs = prod(x.shape[:-1]) * w_hh.shape[1] * x.dtype.itemsize + read(states)
+    return read((x, w_ih, w_hh, *biases, *states)) + outputs
+
+
+def _rnn_layer_backward(*arguments: Any) -> int:
+    """Gradients of the input, of both weights and biases, and of both first states."""
+    # The last argument is the forward's workspace.
+    return read(arguments[:-1]) + read(arguments[:7])
+
+
 # By the names without `aten::`; in-place variants go by the one without `_`.
 _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (_nothing, "empty empty_like empty_strided empty_permuted new_empty new_empty_strided"),
     (_nothing, "resize_ resize_as_ as_strided_ squeeze_ unsqueeze_ transpose_ t_ swapaxes_"),
-    (_nothing, "swapdims_ detach_ set_ is_same_size cudnn_is_acceptable _unsafe_view"),
+    (_nothing, "swapdims_ detach_ set_ is_same_size cudnn_is_acceptable _unsafe_view unsafe_split"),
     (_write_self, "fill_ zero_ normal_ uniform_ random_ exponential_ geometric_ log_normal_"),
     (_write_self, "cauchy_"),
     (_drawn, "bernoulli_"),
@@ -257,7 +276,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (_same, "triu tril flip roll logcumsumexp masked_fill bernoulli"),
     (_cumulated, "cumsum cumprod"),
     (_same, "hardtanh_backward leaky_relu_backward elu_backward hardswish_backward"),
-    (_same, "hardsigmoid_backward softplus_backward"),
+    (_same, "hardsigmoid_backward softplus_backward mish_backward log_sigmoid_backward"),
     (_dropout, "native_dropout"),
     (_halved, "glu"),
     (_like_second, "glu_backward"),
@@ -289,12 +308,15 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (_loss, "mse_loss smooth_l1_loss huber_loss binary_cross_entropy"),
     (_loss_backward, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
     (_loss_backward, "binary_cross_entropy_backward"),
+    (_rnn_layer, "mkldnn_rnn_layer"),
+    (_rnn_layer_backward, "mkldnn_rnn_layer_backward"),
     (_element, "_local_scalar_dense"),
 )
 # These go by shapes and types alone.
 _BY_SHAPE: tuple[Rule, ...] = (
     *(_nothing, _write_self, _drawn, _copy, _same, _dropout, _halved, _like_second, _element),
     *(_mm, _addmm, _mv, _addmv, _linear, _attention, _attention_backward, _embedding),
+    *(_rnn_layer, _rnn_layer_backward),
 )
 _PLAIN = frozenset(name for rule, names in _FAMILIES if rule in _BY_SHAPE for name in names.split())
 _RULES: dict[str, Rule] = {

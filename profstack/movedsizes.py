@@ -129,7 +129,11 @@ def _adaptive_pool(x: Tensor, sizes: Sequence[int]) -> int:
     return x.nbytes + prod(x.shape[:-dims]) * prod(sizes) * x.dtype.itemsize
 
 
-def _upsample(x: Tensor, sizes: Sequence[int], *rest: Any) -> int:
+def _upsample(x: Tensor, sizes: Sequence[int] | None, *rest: Any) -> int:
+    """To sizes, or by factors, which then come last."""
+    if sizes is None:
+        factors = zip(x.shape[2:], rest[-1], strict=True)
+        sizes = [int(size * factor) for size, factor in factors]
     return x.nbytes + prod(x.shape[:2]) * prod(sizes) * x.dtype.itemsize
 
 

@@ -52,6 +52,8 @@ IMAGE, KERNEL = t(4, 6, 9, 9), t(8, 6, 3, 3)
 MASK = t(4, 1, dtype=torch.bool)
 Q, K, V = t(2, 3, 8, 4), t(2, 3, 5, 4), t(2, 3, 5, 4)
 HALF = torch.bfloat16
+# Forward, one LSTM layer of 5 with biases, in inference.
+RECURRENT = (False, [], 2, 5, 1, True, False, False, False)
 # Stride, padding, dilation, no transposing, output padding and groups.
 PLACED = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
 MASKS = (False, True, True), (True, True, False)
@@ -256,6 +258,13 @@ BY_HAND = [
         (t(2, 3, 8, 4), Q, K, V, t(2, 3, 8, 4), t(2, 3, 8), 0.0, False),
         (3 * 192 + 2 * 120 + 48 + 192 + 2 * 120) * F4,
     ),
+    # Input, weights, biases and states in; the state of every element and both last ones out.
+    (
+        aten.mkldnn_rnn_layer,
+        (t(3, 2, 4), t(20, 4), t(20, 5), t(20), t(20), t(2, 5), t(2, 5), *RECURRENT),
+        (24 + 80 + 100 + 40 + 20 + 3 * 2 * 5 + 20) * F4,
+    ),
+    (aten.upsample_nearest2d, (t(*X), None, (2.0, 1.5)), (1536 + 3 * 1536) * F4),
     (aten._local_scalar_dense, (torch.tensor(1.0),), F4),
 ]
 
@@ -267,6 +276,20 @@ BY_HAND = [
 )
 def test_what_is_left_alone_is_not_counted(operator, arguments, expected):
     assert ran(operator, *arguments)[0] == expected
+
+
+def test_the_backward_pass_of_a_recurrent_layer():
+    layer = torch.nn.LSTM(4, 5)
+    x = t(3, 2, 4).requires_grad_()
+    with torch.autograd.profiler.profile(record_shapes=True, use_kineto=True) as profile:
+        layer(x)[0].sum().backward()
+    name = "aten::mkldnn_rnn_layer_backward"
+    event = next(e for e in profile.kineto_results.events() if e.name() == name)
+    figure = moved_bytes(name, event.shapes(), event.dtypes(), event.concrete_inputs())
+    given = 24 + 80 + 100 + 40 + 20
+    # The outputs of the forward, and the gradient of the first of them.
+    outputs = 30 + 20
+    assert figure == (given + outputs + 30 + given) * F4
 
 
 def test_an_output_that_is_given_is_written_and_not_read():
