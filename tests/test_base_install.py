@@ -18,6 +18,8 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 HELD = ("diffusers", "lightning", "wandb")
+# Next to nothing of what is installed is run: byte code of it all would be for nobody.
+INSTALL = ("-m", "pip", "install", "-q", "--no-compile")
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +39,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "venv", folder)
     python = folder / "bin" / "python"
     constraints = ("-c", CHECKOUT / "constraints.txt")
-    run(python, "-m", "pip", "install", "-q", *constraints, "torch", "setuptools>=77", *HELD)
+    run(python, *INSTALL, *constraints, "torch", "setuptools>=77", *HELD)
     return python
 
 
@@ -68,7 +70,7 @@ def test_the_base_install_changes_no_installed_package(held: Path, copy: Path) -
     changed = set(planned(held, *constraints, f"{copy}[all]")) & set(before)
     assert "importlib-metadata" in changed
 
-    run(held, "-m", "pip", "install", "-q", "--no-build-isolation", *constraints, copy)
+    run(held, *INSTALL, "--no-build-isolation", *constraints, copy)
     after = installed(held)
     assert {name: after.get(name) for name in before} == before
     assert "profstack" in after

@@ -8,10 +8,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import CHECKOUT, RunProfstack, clean_environment
+from ahead import done_ahead
+from conftest import CHECKOUT, clean_environment
 
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 
@@ -55,31 +58,64 @@ def steps_told(output: str) -> int:
     return int(match[1])
 
 
+@dataclass(frozen=True)
+class Pair:
+    """An example's plain run and its run under `profstack run`, with the recording of that."""
+
+    plain: subprocess.CompletedProcess[str]
+    profiled: subprocess.CompletedProcess[str]
+    recording: Path
+
+
+@pytest.fixture(scope="module")
+def pairs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[tuple[str, ...]], Pair]]:
+    """Both runs of an example, one after the other; two examples are run at a time."""
+    folder = tmp_path_factory.mktemp("examples")
+
+    def run(words: tuple[str, ...]) -> Pair:
+        script = str(CHECKOUT / "examples" / words[0])
+        work = folder / "-".join(words)
+        work.mkdir()
+        commands = (
+            [sys.executable, script, *words[1:]],
+            [sys.executable, "-m", "profstack", "run", "-o", "rec", script, *words[1:]],
+        )
+        plain, profiled = (
+            subprocess.run(
+                command,
+                cwd=work,
+                env=clean_environment(**ONE_THREAD),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            for command in commands
+        )
+        return Pair(plain, profiled, work / "rec")
+
+    with done_ahead(request, "words", run) as found:
+        yield found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "rule", "module"), RUNS.values(), ids=RUNS)
 def test_example_is_counted_and_unchanged(
-    run_profstack: RunProfstack,
-    tmp_path: Path,
+    pairs: Callable[[tuple[str, ...]], Pair],
     words: tuple[str, ...],
     rule: str,
     module: str | None,
 ) -> None:
-    script = str(CHECKOUT / "examples" / words[0])
-    plain = subprocess.run(
-        [sys.executable, script, *words[1:]],
-        cwd=tmp_path,
-        env=clean_environment(**ONE_THREAD),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    pair = pairs(words)
+    plain, done = pair.plain, pair.profiled
     assert plain.returncode == 0, plain.stderr
-    done = run_profstack(["run", "-o", "rec", script, *words[1:]], env=ONE_THREAD)
     assert done.returncode == 0, done.stderr
     assert done.stdout == plain.stdout
 
-    report = json.loads((tmp_path / "rec" / "report.json").read_text(encoding="utf-8"))
+    report = json.loads((pair.recording / "report.json").read_text(encoding="utf-8"))
     assert report["step"]["rule"] == rule
     assert sum(report["step"]["counts_by_phase"].values()) == steps_told(plain.stdout)
     # Nobody listens to NVTX here.
