@@ -45,7 +45,7 @@ SLUGS = [
     "under-cprofile",
     "under-torch-profiler",
 ]
-# Each calls three times what the one before it does, on a virtual machine.
+# What a warm call takes on a virtual machine, and a cold one.
 STEP_S, COLD_S = 1e-3, 10e-3
 Rows = dict[str, dict[str, Any]]
 
