@@ -129,12 +129,33 @@ def test_lesser_modes_tell_what_they_cost(run: Run) -> None:
 @pytest.mark.parametrize("name", ["nvtx", "memory"])
 def test_a_layer_that_needs_steps_is_filled_where_it_is_alone(run: Run, name: str) -> None:
     run.clean(3)
-    run.layers(**{name: "empty"})
-    (layer,) = run.finish()["layers"]
+    run.layers(flops="recorded", **{name: "empty"})
+    layer = by(run.finish()["layers"], "name")[name]
     assert "the script ended after 3 steps" in layer["reason"]
     assert shlex.split(layer["command"]) == [
         *("profstack", "run", "--layers", name, "train.py", "--size", "a b")
     ]
+
+
+@pytest.mark.parametrize(("name", "fills"), [("nvtx", False), ("flops", False), ("torch", True)])
+def test_no_command_stands_where_no_step_is_left_once_it_is_known_where_steps_end(
+    run: Run, name: str, fills: bool
+) -> None:
+    run.slice("startup", [0.02] * 2, number=0)
+    run.layers(memory="recorded", **{name: "empty"})
+    layer = by(run.finish()["layers"], "name")[name]
+    assert "the script ended after 2 steps" in layer["reason"]
+    assert (layer["command"] is not None) is fills
+    assert ("needs one more at least" in layer["reason"]) is not fills
+
+
+@pytest.mark.parametrize("name", ["nvtx", "watch"])
+def test_no_command_stands_that_would_do_the_same_again(run: Run, name: str) -> None:
+    run.clean(3)
+    run.layers(**{"watch": "recorded", name: "empty"})
+    layer = by(run.finish()["layers"], "name")[name]
+    assert layer["command"] is None
+    assert layer["reason"]
 
 
 @pytest.mark.parametrize(("name", "fills"), [("nvtx", False), ("cprofile", True)])

@@ -78,8 +78,8 @@ def layer_rows(
         layer["artifacts"] = [item for item in artifacts if item["layer"] == layer["name"]]
         layer["command"] = None
         if layer["status"] == "empty":
-            layer["reason"] = layer["reason"] or _why_empty(recorded)
             layer["command"] = _command(recorded, run, layer["name"])
+            layer["reason"] = layer["reason"] or _why_empty(recorded, layer["command"])
         if layer["reason"]:
             layer["reason"] = home_relative(layer["reason"])
         rows.append(layer)
@@ -135,7 +135,7 @@ def _audit(
     return lines
 
 
-def _why_empty(recorded: Recorded) -> str:
+def _why_empty(recorded: Recorded, command: str | None) -> str:
     count = len(recorded.frames["steps"])
     if recorded.rule == "whole":
         return (
@@ -145,14 +145,34 @@ def _why_empty(recorded: Recorded) -> str:
     if not count:
         return "no step was found in the script"
     steps = "1 step" if count == 1 else f"{count} steps"
+    if command is None and not _has_turns(recorded):
+        return (
+            f"the script ended after {steps}, by which it was seen where steps end: this layer "
+            "needs one more at least, and no command gives it one while the script makes no more"
+        )
     return f"the script ended after {steps}, before this layer's turn came"
+
+
+def _has_turns(recorded: Recorded) -> bool:
+    """Whether steps were left for layers once it was known where they end."""
+    slices = recorded.frames["slices"]
+    return bool(slices.loc[slices["round"] >= 1, "steps"].sum() > 0)
+
+
+def _was_alone(recorded: Recorded, layer: str) -> bool:
+    """Whether no other layer was there whose turn could come before this one's."""
+    for name in recorded.frames["layers"]["name"].tolist():
+        wrapper = wrapper_of(name)
+        if name != layer and not (wrapper is not None and wrapper.background):
+            return False
+    return True
 
 
 def _command(recorded: Recorded, run: Mapping[str, Any], layer: str) -> str | None:
     """The command that fills an empty layer; None where none would.
 
     A layer that can do without steps has data where the script is measured whole. Another one has
-    its turn earlier where it is alone, if there are steps at all.
+    its turn earlier where it is alone: at the first step for which any layer had one here.
     """
     target = run.get("argv")
     if FACT in recorded.facts:
@@ -164,8 +184,12 @@ def _command(recorded: Recorded, run: Mapping[str, Any], layer: str) -> str | No
         return shlex.join(["profstack", *words, "--layers", layer]) if words else None
     wrapper = wrapper_of(layer)
     whole = wrapper is None or any(mode.name == "whole" for mode in wrapper.modes)
-    has_steps = len(recorded.frames["steps"]) > 0 and recorded.rule != "whole"
-    if not target or not (whole or has_steps):
+    has_steps = _has_turns(recorded) and recorded.rule != "whole"
+    background = wrapper is not None and wrapper.background
+    if not target or background or not (whole or has_steps):
+        return None
+    if _was_alone(recorded, layer) and (not whole or recorded.rule == "whole"):
+        # It would be the same again.
         return None
     options = ["--step-by", "none"] if whole else []
     return shlex.join(["profstack", "run", *options, "--layers", layer, *target])
