@@ -203,9 +203,11 @@ def _readme_commands() -> set[tuple[str, str]]:
         own = re.split(r"\s(?:-m\s|-c\s|-\s|\S+\.py\b)", shown[2])[0]
         found.update((shown[1], option) for option in _options_in(own))
         found.add((shown[1], ""))
-    # The table of options is that of `profstack run`.
-    for cell in re.findall(r"^\| (`-.*?) \|", text, flags=re.MULTILINE):
-        found.update(("run", option) for option in _options_in(cell))
+    # Tables of options are those of `profstack run`, but in the section of the benchmark.
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        command = "bench" if section.startswith("A benchmark") else "run"
+        for cell in re.findall(r"^\| (`-.*?) \|", section, flags=re.MULTILINE):
+            found.update((command, option) for option in _options_in(cell))
     return found
 
 
@@ -215,6 +217,8 @@ def test_the_readme_is_read_as_people_read_it():
     assert ("run", "-o") in said
     assert ("run", "--max-seconds") in said
     assert ("run", "--epochs") not in said
+    assert ("bench", "--throughput") in said
+    assert ("run", "--throughput") not in said
 
 
 def test_commands_and_options_in_the_readme_exist(capsys):
