@@ -23,6 +23,7 @@ import numpy as np
 
 from profstack.attribution import in_steps
 from profstack.events import Bools, HostEvents, Ints, sums
+from profstack.interrupts import is_scripts
 from profstack.passthrough import unseen_by_dynamo
 from profstack.regions import RANGE_PREFIX
 
@@ -61,6 +62,8 @@ class LineTracer:
         self._codes: dict[int, _Traced] = {}
         self._root = script_folder()
         self._running = False
+        # Why it ended before it was stopped.
+        self.ended: str | None = None
 
     def start(self) -> None:
         """Trace from here on; frames of the script that are running already as well."""
@@ -68,7 +71,8 @@ class LineTracer:
             raise RuntimeError("a debugger or a coverage tool uses sys.settrace")
         self._running = True
         # A script may compile for the first time in here: dynamo would take in these as well.
-        for function in (type(self)._global, type(self)._local, type(self)._stamp):
+        own = type(self)
+        for function in (own._global, own._local, own._line, own._stamp, own._stamp_nobody):
             unseen_by_dynamo(sys.modules["torch"], function, with_callees=True)
         innermost = None
         for frame in _stack(sys._getframe(1)):
@@ -96,45 +100,78 @@ class LineTracer:
             frame.f_trace_lines = True
 
     def _global(self, frame: FrameType, event: str, argument: Any) -> Any:
-        traced = self._codes.get(id(frame.f_code)) or self._known(frame.f_code)
-        if not traced.own or not self._running:
-            return None
-        if traced.truncated:
-            traced.calls += 1
-            if traced.calls > BUDGET:
+        try:
+            traced = self._codes.get(id(frame.f_code)) or self._known(frame.f_code)
+            if not traced.own or not self._running:
                 return None
-            frame.f_trace_lines = False
-            self._stamp(frame)
-        elif traced.suspends and frame.f_lineno != frame.f_code.co_firstlineno:
-            # A generator goes on in the middle of a line, which is no new line to run.
-            self._stamp(frame)
+            if traced.truncated:
+                traced.calls += 1
+                if traced.calls > BUDGET:
+                    return None
+                frame.f_trace_lines = False
+                self._stamp(frame)
+            elif traced.suspends and frame.f_lineno != frame.f_code.co_firstlineno:
+                # A generator goes on in the middle of a line, which is no new line to run.
+                self._stamp(frame)
+        except BaseException as error:
+            if self._is_for_script(error):
+                raise
+            return None
         return self._local
 
     def _local(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not self._running:
-            self._let_go(frame)
+        try:
+            if not self._running:
+                self._let_go(frame)
+                return None
+            if event == "line":
+                self._line(frame)
+            elif event == "return":
+                caller = frame.f_back
+                while caller is not None and caller.f_trace is None:
+                    caller = caller.f_back
+                if caller is not None:
+                    self._stamp(caller)
+                else:
+                    self._stamp_nobody()
+        except BaseException as error:
+            if self._is_for_script(error):
+                raise
             return None
-        if event == "line":
-            traced = self._known(frame.f_code)
-            traced.spent += 1
-            if traced.spent > BUDGET:
-                if not traced.truncated:
-                    traced.truncated = True
-                    self.truncated.append(frame.f_code)
-                # Returning None from here would not end it: this does, for this call.
-                frame.f_trace_lines = False
-            self._stamp(frame, runs=True)
-        elif event == "return":
-            caller = frame.f_back
-            while caller is not None and caller.f_trace is None:
-                caller = caller.f_back
-            if caller is not None:
-                self._stamp(caller)
-            else:
-                self.places.append(_NOBODY)
-                self.runs.append(False)
-                self.times.append(time.time_ns())
         return self._local
+
+    def _line(self, frame: FrameType) -> None:
+        traced = self._known(frame.f_code)
+        traced.spent += 1
+        if traced.spent > BUDGET:
+            if not traced.truncated:
+                traced.truncated = True
+                self.truncated.append(frame.f_code)
+            # Returning None from a trace function would not end it: this does, for this call.
+            frame.f_trace_lines = False
+        self._stamp(frame, runs=True)
+
+    def _is_for_script(self, error: BaseException) -> bool:
+        """An error in here ends the tracing: it is the script's, or a defect that it never sees.
+
+        The time from here on is no line's.
+        """
+        scripts = is_scripts(error)
+        self.ended = "a signal's handler raised" if scripts else f"{type(error).__name__}: {error}"
+        self._running = False
+        if getattr(sys.gettrace(), "__self__", None) is self:
+            sys.settrace(None)
+        # It may have come between two columns.
+        whole = min(len(self.places), len(self.runs), len(self.times))
+        for column in (self.places, self.runs, self.times):
+            del column[whole:]
+        self._stamp_nobody()
+        return scripts
+
+    def _stamp_nobody(self) -> None:
+        self.places.append(_NOBODY)
+        self.runs.append(False)
+        self.times.append(time.time_ns())
 
     def _stamp(self, frame: FrameType, *, runs: bool = False) -> None:
         """From now on time is spent on the frame's line; of a truncated one, on the first."""
@@ -244,6 +281,8 @@ def line_records(
         for (file, line), (calls_, python, operator) in by_line.items()
     ]
     notes = [("lines-truncated", _truncation(code)) for code in tracer.truncated]
+    if tracer.ended is not None:
+        notes.append(("lines-truncated", f"lines were traced until {tracer.ended}"))
     return records, notes
 
 

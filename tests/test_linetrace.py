@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -58,8 +59,9 @@ def check_sums(seen: Slice) -> None:
     assert all(row["python_s"] >= 0 and row["operator_s"] >= 0 for row in rows)
     total = sum(row["python_s"] + row["operator_s"] for row in rows)
     assert total <= seen.wall_s + 2e-9  # stamps are whole nanoseconds
-    # The step function's own lines are all there is but for the caller's loop.
-    assert total > 0.9 * seen.wall_s
+    # The step function's own lines are all there is but for the caller's loop, in which the
+    # machine may have done something else.
+    assert total > 0.5 * seen.wall_s
 
 
 class Net(nn.Module):
@@ -157,7 +159,7 @@ def test_range_of_the_scripts_own_is_no_operator() -> None:
 class Python(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.003)  # @sleep-in-function
+        time.sleep(0.02)  # @sleep-in-function
         return x * 2  # @mul-in-function
 
     @staticmethod
@@ -174,8 +176,10 @@ def test_python_inside_an_operator_stands_on_its_own_lines() -> None:
 
     seen = traced(step)
     rows = lines_of(seen)
-    assert rows[at("sleep-in-function")]["python_s"] >= 0.006
-    assert rows[at("apply")]["operator_s"] < 0.003
+    assert rows[at("sleep-in-function")]["python_s"] >= 0.04
+    # What was slept is not there a second time.
+    apply = rows[at("apply")]["operator_s"]
+    assert apply < rows[at("sleep-in-function")]["python_s"]
     assert rows[at("mul-in-function")]["operator_s"] > 0
     assert rows[at("backward-in-function")]["operator_s"] > 0
     check_sums(seen)
@@ -185,7 +189,7 @@ def numbers() -> Iterator[torch.Tensor]:
     for size in (8, 16):
         taken = X[:size] @ X.T  # @in-generator
         yield taken
-        time.sleep(0.002)  # @after-yield
+        time.sleep(0.02)  # @after-yield
 
 
 def test_generator() -> None:
@@ -198,8 +202,8 @@ def test_generator() -> None:
     rows = lines_of(seen)
     assert rows[at("in-generator")]["operator_s"] > 0
     assert rows[at("in-generator")]["calls"] == 4
-    assert rows[at("after-yield")]["python_s"] >= 0.008
-    assert 0.004 <= rows[at("consumer")]["python_s"] < 0.008
+    assert rows[at("after-yield")]["python_s"] >= 0.08
+    assert 0.004 <= rows[at("consumer")]["python_s"] < rows[at("after-yield")]["python_s"]
     check_sums(seen)
 
 
@@ -229,14 +233,14 @@ def test_exception_that_is_caught() -> None:
         try:
             failing()
         except KeyError:
-            time.sleep(0.002)  # @handler
+            time.sleep(0.02)  # @handler
         X.sum()  # @after-handler
 
     seen = traced(step)
     rows = lines_of(seen)
     assert rows[at("raise")]["calls"] == 2
-    assert rows[at("handler")]["python_s"] >= 0.004
-    assert rows[at("raise")]["python_s"] < 0.004
+    assert rows[at("handler")]["python_s"] >= 0.04
+    assert rows[at("raise")]["python_s"] < rows[at("handler")]["python_s"]
     assert rows[at("after-handler")]["operator_s"] > 0
     check_sums(seen)
 
@@ -263,9 +267,6 @@ def hot_calls() -> int:
 
 @pytest.mark.parametrize("step", [hot, hot_calls])
 def test_hot_loop_is_let_go_and_says_so(step: Callable[[], int]) -> None:
-    plain = min(_timed(step) for _ in range(5))
-    tracer_plain = min(_observed(step) for _ in range(3))
-    assert tracer_plain < 10 * plain
     seen = traced(step, steps=1, warm=0)
     slugs = [slug for slug, _ in seen.captured.notes]
     assert "lines-truncated" in slugs
@@ -280,27 +281,89 @@ def test_hot_loop_is_let_go_and_says_so(step: Callable[[], int]) -> None:
     check_sums(seen)
 
 
-def _timed(step: Callable[[], object]) -> float:
-    before = time.perf_counter()
-    step()
-    return time.perf_counter() - before
+class Counted(LineTracer):
+    """Counts what the interpreter tells it: each time costs, whatever becomes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: dict[str, int] = {"call": 0, "line": 0, "return": 0, "exception": 0}
+
+    def _global(self, frame: Any, event: str, argument: Any) -> Any:
+        self.events[event] += 1
+        return super()._global(frame, event, argument)
+
+    def _local(self, frame: Any, event: str, argument: Any) -> Any:
+        self.events[event] += 1
+        return super()._local(frame, event, argument)
 
 
-def _observed(step: Callable[[], object]) -> float:
-    tracer = LineTracer()
+@pytest.mark.parametrize("step", [hot, hot_calls])
+def test_events_and_stamps_of_a_hot_loop_are_bounded(step: Callable[[], int]) -> None:
+    tracer = Counted()
     tracer.start()
+    step()
+    step()
+    tracer.stop()
+    # Of a call the interpreter tells always, of its lines and its end only where it is traced.
+    assert tracer.events["call"] <= 2 * 60_000 + 10
+    assert BUDGET < tracer.events["line"] < 3 * BUDGET
+    assert tracer.events["return"] < 3 * BUDGET
+    assert len(tracer.times) < 20 * BUDGET
+
+
+class TimeUpError(Exception):
+    """What a signal handler of the script's raises."""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["scripts", "own"])
+@pytest.mark.parametrize("place", ["_known", "_stamp"])
+def test_error_in_the_tracer_ends_it_and_only_the_scripts_own_passes(place: str, own: bool) -> None:
+    def handler(number: int, frame: Any) -> None:
+        raise TimeUpError
+
+    tracer: Any = LineTracer()
+    original, calls = getattr(tracer, place), []
+
+    def interrupted(*arguments: Any, **keywords: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 20:
+            if own:
+                raise KeyError("a defect")
+            signal.raise_signal(signal.SIGUSR1)
+        return original(*arguments, **keywords)
+
+    raised, before = 0, signal.signal(signal.SIGUSR1, handler)
     try:
-        return _timed(step)
+        tracer.start()
+        setattr(tracer, place, interrupted)
+        try:
+            hot_calls()
+        except TimeUpError:
+            raised += 1
+        assert sys.gettrace() is None
+        hot_calls()
     finally:
         tracer.stop()
+        signal.signal(signal.SIGUSR1, before)
+    assert raised == (not own)
+    assert len(calls) == 20
+    assert tracer.ended == ("KeyError: 'a defect'" if own else "a signal's handler raised")
+    # What comes after it is no line's time.
+    assert tracer.places[-1] < 0
+    assert len(tracer.places) == len(tracer.times) == len(tracer.runs)
 
 
-def test_stamps_of_a_hot_loop_are_bounded() -> None:
-    tracer = LineTracer()
-    tracer.start()
-    hot_calls()
-    tracer.stop()
-    assert len(tracer.times) < 20 * BUDGET
+def test_end_of_the_tracer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = LineTracer._stamp, []
+
+    def fails(self: LineTracer, *arguments: Any, **keywords: Any) -> Any:
+        calls.append(1)
+        return 1 // 0 if len(calls) == 8 else original(self, *arguments, **keywords)
+
+    monkeypatch.setattr(LineTracer, "_stamp", fails)
+    notes = traced(signs, steps=2).captured.notes
+    told = [text for slug, text in notes if slug == "lines-truncated"]
+    assert told == ["lines were traced until ZeroDivisionError: integer division or modulo by zero"]
 
 
 def test_recursive_function_over_budget_costs_no_more() -> None:

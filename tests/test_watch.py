@@ -36,14 +36,21 @@ def sampler() -> Iterator[Sampler]:
     made.close()
 
 
-def busy(seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
+def busy(seconds: float, sampler: Sampler | None = None, samples: int = 1) -> None:
+    """Work for so long, and on a machine under load until the sampler has seen it."""
+    begun, before = time.perf_counter(), sampler.taken if sampler is not None else 0
+    while time.perf_counter() < begun + seconds or (
+        sampler is not None
+        and sampler.taken < before + samples
+        and time.perf_counter() < begun + 20.0
+    ):
         sum(range(100))
 
 
-def sleeping(seconds: float) -> None:
-    time.sleep(seconds)
+def sleeping(sampler: Sampler) -> None:
+    before, late = sampler.taken, time.perf_counter() + 20.0
+    while sampler.taken < before + 2 and time.perf_counter() < late:
+        time.sleep(0.05)
 
 
 def weighed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -72,14 +79,14 @@ def names(frames: list[dict[str, Any]], number: int | None) -> list[str]:
 
 def test_samples_name_function_and_line_whether_the_lock_is_held_or_not(sampler: Sampler) -> None:
     sampler.resume()
-    busy(0.15)
-    sleeping(0.15)
+    busy(0.15, sampler, 2)
+    sleeping(sampler)
     sampler.pause()
     frames, rows = sampler.flush()
     leaves = {names(frames, row["frame"])[0] for row in weighed(rows)}
     assert {"busy", "sleeping"} <= leaves
     lines = {row["line"] for row in frames if row["name"] == "sleeping"}
-    assert lines == {sleeping.__code__.co_firstlineno + 1}
+    assert sleeping.__code__.co_firstlineno + 3 in lines
     assert all(row["rss_bytes"] > 2**20 for row in rows)
     here = [row for row in frames if row["name"] == "busy"]
     assert {row["file"] for row in here} == {__file__}
@@ -88,11 +95,11 @@ def test_samples_name_function_and_line_whether_the_lock_is_held_or_not(sampler:
 
 def test_weights_are_the_watched_time_and_nothing_of_a_pause(sampler: Sampler) -> None:
     sampler.resume()
-    busy(0.06)
+    busy(0.06, sampler)
     sampler.pause()
     time.sleep(0.3)
     sampler.resume()
-    busy(0.06)
+    busy(0.06, sampler)
     sampler.pause()
     _, rows = sampler.flush()
     edges = [row["t_s"] for row in rows if not row["weight"]]
@@ -126,9 +133,9 @@ def test_a_sample_overdue_at_the_pause_is_given_up(
 
 def test_a_frame_is_numbered_once_over_the_whole_run(sampler: Sampler) -> None:
     sampler.resume()
-    busy(0.1)
+    busy(0.1, sampler)
     first, rows = sampler.flush()
-    busy(0.1)
+    busy(0.1, sampler)
     sampler.pause()
     second, more = sampler.flush()
     numbers = [row["frame"] for row in first + second]
@@ -145,7 +152,7 @@ def test_it_follows_the_thread_that_resumed_it(sampler: Sampler) -> None:
 
     def train() -> None:
         sampler.resume()
-        busy(0.15)
+        busy(0.15, sampler)
         sampler.pause()
 
     worker = threading.Thread(target=train)
@@ -158,7 +165,7 @@ def test_it_follows_the_thread_that_resumed_it(sampler: Sampler) -> None:
     # The thread is gone: the one that made it is there still.
     sampler.resume()
     sampler._followed = -1
-    busy(0.05)
+    busy(0.05, sampler)
     sampler.pause()
     more, rows = sampler.flush()
     stacks = [names(frames + more, row["frame"]) for row in weighed(rows)]
@@ -171,9 +178,9 @@ def test_the_users_region_stands_beside_the_stack(sampler: Sampler) -> None:
     try:
         sampler.resume()
         with userregions.region("augment"), userregions.region("crop"):
-            busy(0.08)
+            busy(0.08, sampler)
         inside = sampler.taken
-        busy(0.08)
+        busy(0.08, sampler, 2)
         sampler.pause()
     finally:
         userregions.switch_off()
@@ -303,7 +310,8 @@ def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(
     wrapper.resume()
     made = wrapper._sampler
     assert made is not None
-    busy(0.9)
+    # Three samples of each interval, and some of the longest.
+    busy(0.9, made, 3 * watch.MOST_LEVELS + 3)
     wrapper.pause()
     taken = wrapper.flush()
     wrapper.close()
@@ -320,7 +328,7 @@ def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(
 def test_the_footprint_is_told(sampler: Sampler) -> None:
     empty = sampler.memory_bytes()
     sampler.resume()
-    busy(0.1)
+    busy(0.1, sampler)
     sampler.flush()
     assert sampler.memory_bytes() > empty
     most = sampler.memory_bytes()
@@ -350,7 +358,7 @@ def test_while_it_pauses_its_thread_never_runs(sampler: Sampler) -> None:
     busy(0.3)
     assert switches(sampler) == before
     sampler.resume()
-    busy(0.1)
+    busy(0.1, sampler)
     assert switches(sampler) > before
 
 
@@ -406,7 +414,9 @@ def test_finalizers_run_on_the_scripts_own_thread(sampler: Sampler) -> None:
 
     sampler.resume()
     until = time.perf_counter() + 1.0
-    while time.perf_counter() < until:
+    while time.perf_counter() < until or (
+        sampler.taken < 101 and time.perf_counter() < until + 20.0
+    ):
         Circle()
         # Time without the lock, for the sampler to come when the counter stands anywhere.
         os.getpid()
@@ -420,9 +430,13 @@ def test_finalizers_run_on_the_scripts_own_thread(sampler: Sampler) -> None:
 def test_a_failure_ends_the_watch_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapper = WatchWrapper()
     wrapper.resume()
-    busy(0.05)
+    made = wrapper._sampler
+    assert made is not None
+    busy(0.05, made)
     monkeypatch.setattr(watch, "rss_in", lambda _: 1 // 0)
-    busy(0.05)
+    late = time.perf_counter() + 20.0
+    while made.failure is None and time.perf_counter() < late:
+        time.sleep(0.01)
     monkeypatch.undo()
     wrapper.pause()
     wrapper.resume()
@@ -505,8 +519,9 @@ def test_a_fork_finds_no_thread_and_raises_no_warning() -> None:
                 os._exit(0 if right else 1)
             assert os.waitpid(pid, 0)[1] == 0
             garbage = [[] for _ in range(20_000)]
-        before = sampler.taken
-        time.sleep(0.1)
+        before, late = sampler.taken, time.perf_counter() + 20
+        while sampler.taken == before and time.perf_counter() < late:
+            time.sleep(0.01)
         assert sampler.taken > before, "it goes on after the forks"
         print(len([row for row in sampler.flush()[1] if row["weight"]]) > 10)
         """,
@@ -533,8 +548,9 @@ def test_forks_of_several_threads_at_once() -> None:
             sampler.pause(); time.sleep(0.001); sampler.resume(); time.sleep(0.001)
         for each in threads: each.join()
         garbage = [[] for _ in range(20_000)]
-        before = sampler.taken
-        time.sleep(0.1)
+        before, late = sampler.taken, time.perf_counter() + 20
+        while sampler.taken == before and time.perf_counter() < late:
+            time.sleep(0.01)
         sampler.pause(); sampler.close()
         import _thread
         print(sampler.taken > before, _thread._count(), sampler._forking)
