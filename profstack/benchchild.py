@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,7 +23,9 @@ from profstack.benchfolder import LAYERS, LAYERS_ALONE, OPTIONS, result_path
 from profstack.benchlayers import record_layers
 from profstack.benchmark.benchrun import Asked, BenchRun
 from profstack.benchmark.clock import Clock
+from profstack.benchmark.conditions import undisturbed
 from profstack.benchmark.loading import Loaded, load, split_spec
+from profstack.benchmark.measure import timed_block
 from profstack.benchmark.subject import Request
 from profstack.errors import ProfstackError
 from profstack.runner import device_facts, torch_facts
@@ -114,7 +117,8 @@ class _Child:
         module = sys.modules.get(split_spec(self.request.spec)[0])
         if module is not None and getattr(module, "__file__", None):
             _stand_for(str(module.__file__))
-        clock = _clock_for(loaded, clock)
+        loaded = _called(loaded, clock)
+        clock = clock if clock.was_used() else Clock(device=False)
         self.kept["environment"] = _facts(torch, clock)
         if self.process == LAYERS_ALONE:
             self._record_layers(loaded)
@@ -181,12 +185,14 @@ def _stand_for(file: str) -> None:
     sys.modules["__main__"].__file__ = os.path.abspath(file)
 
 
-def _clock_for(loaded: Loaded, clock: Clock) -> Clock:
-    """A clock without the device where the target uses none, although it was opened for it."""
-    if loaded.subject.model is None and loaded.first_s is None:
-        # Not called yet: it may still come to the device.
-        return clock
-    return clock if clock.was_used() else Clock(device=False)
+def _called(loaded: Loaded, clock: Clock) -> Loaded:
+    """The target after its first call, if it is a function: before it nobody knows its device."""
+    subject = loaded.subject
+    if subject.model is not None or loaded.first_s is not None:
+        return loaded
+    with undisturbed(), subject.conditions():
+        first = timed_block(subject.step, 1, 1, clock)
+    return replace(loaded, first_s=first.host_s[0])
 
 
 def _facts(torch: Any, clock: Clock) -> dict[str, Any]:

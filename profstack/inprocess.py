@@ -22,6 +22,7 @@ from profstack.engine import Engine
 from profstack.environment import environment_facts
 from profstack.frozen import Recording, folder_name
 from profstack.interrupts import is_scripts
+from profstack.merge.machinepeaks import keep_peaks
 from profstack.observers import Observers
 from profstack.privacy import presentable_argv
 from profstack.recording import Writer, create_folder
@@ -116,6 +117,8 @@ class InProcess:
                 "stopped_by": self.stopped_by,
             }
         )
+        # Those that are known: the program does not wait while they are measured.
+        keep_peaks(engine.folder, measure=False)
         page = write_report(engine.folder)
         if tell:
             _say(f"Wrote {page}")

@@ -91,6 +91,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from profstack.benchmark import loading
     from profstack.benchmark.inputs import check_shape
 
+    if os.environ.get("PROFSTACK") == "0":
+        raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to measure")
     for text in arguments.input:
         check_shape(text)
     request = _request(arguments)
