@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any
 
 from profstack.flopmissed import is_missed
+from profstack.interrupts import is_scripts
 from profstack.passthrough import has_compiled
 
 COUNTERS = ("thop", "fvcore")
@@ -100,6 +101,8 @@ def count(
                 counts = _counted(tool, _given)
                 rows += _rows(tool, index, counts, _numbers(_given.model, modules), steps)
             except Exception as error:
+                if is_scripts(error):
+                    raise
                 text = str(error).strip().partition("\n")[0]
                 reason = f"it raises {type(error).__name__}: {text}".rstrip(": ")
         if reason is not None:

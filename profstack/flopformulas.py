@@ -16,6 +16,7 @@ from typing import Any
 
 from profstack import flopproducts as of
 from profstack.flopproducts import Formula, Shape
+from profstack.interrupts import is_scripts
 
 # -- who has which formula -------------------------------------------------------------------------
 
@@ -140,7 +141,9 @@ def flop_of(
         output = _output_shape(operator_name, arguments)
         flop = formula(*arguments, out_val=output)
         return int(flop)
-    except Exception:
+    except Exception as error:
+        if is_scripts(error):
+            raise
         # Inputs that were not recorded, or of kinds that have no shape: there is no figure.
         return None
 

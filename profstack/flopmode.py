@@ -18,6 +18,7 @@ from profstack.flopformulas import flop_counter, operator_name
 from profstack.flopmasks import left_out
 from profstack.flopmissed import is_missed
 from profstack.flopowners import OUTSIDE, Owner, Owners
+from profstack.interrupts import is_scripts
 
 COMPILED = "dynamo has compiled: FLOPs are counted from the shapes in the torch slice alone"
 # What has such a backward (all of torch's operators were tried, with second derivatives): the
@@ -64,7 +65,7 @@ class Count(Owners):
         self._parents = self.counter.mod_tracker = _Parents()
         self.on = False
         self.gave_way: str | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.steps: list[CountedStep] = []
         self.failures: dict[str, str] = {}
         self._step = CountedStep()
@@ -144,8 +145,12 @@ class Count(Owners):
             with self._lock:
                 calls = self._step.calls if known else self._step.missed
                 calls[owner, name] = calls.get((owner, name), 0) + 1
-        except Exception as error:
-            self.on, self.error = False, error
+        except BaseException as error:
+            self.on = False
+            if is_scripts(error):
+                self.gave_way = "a signal's handler raised while an operator was counted"
+                raise
+            self.error = error
 
     def _ask(
         self, name: str, owner: Owner, operator: Any, out: Any, args: Any, kwargs: Any
@@ -163,6 +168,8 @@ class Count(Owners):
                 self.counter._count_flops(operator, out, args, kwargs)
                 self._mask((owner, name), args, kwargs, int(counted[operator] - before))
         except Exception as error:
+            if is_scripts(error):
+                raise
             text = str(error).partition("\n")[0]
             self.failures[name] = f"its formula raises {type(error).__name__}: {text}".rstrip(": ")
             return False

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from profstack.flopstable import Formula, counted_functions, recurrent_function
+from profstack.interrupts import is_scripts
 from profstack.passthrough import compiling, has_compiled, strip_frame
 
 COUNTER = "flops-profiler"
@@ -318,6 +319,8 @@ class FencedFlopsProfiler:
                 with self._torch._C.DisableTorchFunction():
                     flop = int(formula(*args, **kwargs)[0])
         except Exception as error:
+            if is_scripts(error):
+                raise
             text = str(error).partition("\n")[0]
             self._failures[name] = f"its formula raises {type(error).__name__}: {text}".rstrip(": ")
         self._add(name, flop)

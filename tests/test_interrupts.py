@@ -18,6 +18,7 @@ from conftest import CHECKOUT
 from torch import nn
 
 from profstack.engine import Engine
+from profstack.flopmode import Count
 from profstack.interrupts import is_scripts
 from profstack.layerstate import GuardedListener
 from profstack.memorysampler import MemorySampler
@@ -348,13 +349,38 @@ def test_a_layer_that_was_interrupted_while_it_listened_says_so(
     assert layers["cprofile"]["status"] == "recorded"
 
 
+def test_a_signal_while_an_operator_is_counted_is_raised_once(
+    workload: Workload, handle: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not come again when the layer's figures are taken."""
+    owner, calls = Count.owner, []
+
+    def interrupted(self: Count) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            interrupt()
+        return owner(self)
+
+    handle(plain)
+    monkeypatch.setattr(Count, "owner", interrupted)
+    workload.engine.begin()
+    workload.run(40)
+    assert len(calls) >= 2
+    assert len(workload.raised) == 1
+    texts = [row["text"] for row in workload.table("notes") if row["layer"] == "flops"]
+    assert any("signal's handler" in text for text in texts)
+    layers = {row["name"]: row for row in workload.table("layers")}
+    assert layers["torch"]["status"] == "recorded"
+
+
 def test_no_guard_of_ours_is_without_the_question() -> None:
     """Whoever adds a guard over everything must ask whose the error is."""
     # What runs in the measured process while the script does.
     names = (
         *("child", "engine", "hooked_calls", "inprocess", "layerstate", "marks", "observers"),
         *("regionoutlet", "regions", "registry", "session", "stepevents", "wrappers/memory"),
-        *("wrappers/nvtx", "linetrace", "memorytrace"),
+        *("wrappers/nvtx", "wrappers/torch_profiler", "linetrace", "memorytrace", "flopmode"),
+        *("flopsprofiler", "flopcopies", "flopformulas", "devicehistory"),
     )
     asking = ("is_scripts", ".fail(", ".caught(", "_is_for_script(", "_ended(")
     missing = []

@@ -38,6 +38,7 @@ from profstack.events import (
     of_observed_thread,
     read_host,
 )
+from profstack.interrupts import is_scripts
 from profstack.linetrace import LineTracer, line_records
 from profstack.operatorrows import moved_records, operator_records, read_inputs
 from profstack.passthrough import has_compiled
@@ -247,6 +248,8 @@ class TorchProfilerWrapper(Wrapper):
                     owned, context.index, boundaries, device_ns, left_out
                 )
             except Exception as error:
+                if is_scripts(error):
+                    raise
                 # The times stand without it.
                 text = f"no operations from recorded shapes: {type(error).__name__}: {error}"
                 notes.append(("flops-uncounted", text))
@@ -301,11 +304,13 @@ class TorchProfilerWrapper(Wrapper):
                 self._foreign = True
                 self._gave_way |= self._profile is not None
                 # What fails in here is ours, and the script's profiler must start.
-                with contextlib.suppress(Exception):
-                    self.stop()
                 # Also between slices: ranges may be on already for the next one.
-                with contextlib.suppress(Exception):
-                    self.on_give_way()
+                for end in (self.stop, self.on_give_way):
+                    try:
+                        end()
+                    except Exception as error:
+                        if is_scripts(error):
+                            raise
             return prepare(*args, **kwargs)
 
         @functools.wraps(disable)
