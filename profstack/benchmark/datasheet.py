@@ -4,7 +4,8 @@ Dense rates throughout: what a maker states "with sparsity" is twice what a prod
 matrices can reach. Rates of 16-bit types are those of tensor cores adding up in float32, which is
 what torch asks for; float64 is that of tensor cores where there are any for it. A GPU that is not
 in the table has no such figure: variants of one chip differ in clocks, power and memory, and a
-name that merely looks alike tells nothing.
+name that merely looks alike tells nothing. (The B200 is not in it: under that one name several
+rates are stated for float64, float32 and the memory.)
 """
 
 from __future__ import annotations
@@ -65,9 +66,6 @@ _SHEETS = {
     ),
     "NVIDIA GeForce RTX 4090": Sheet(
         _rates(None, 82.6, 82.6, 165.2), 1008 * _G, "NVIDIA Ada whitepaper"
-    ),
-    "NVIDIA B200": Sheet(
-        _rates(40.0, 80.0, 1100.0, 2250.0), 8000 * _G, "NVIDIA Blackwell brief, HGX B200 at 1,000 W"
     ),
 }
 

@@ -5,10 +5,12 @@ the parent, which has no torch, is touched:
 
     python -m profstack.benchmark.peaks --dtypes float32 --threads 1
 
-prints one line of JSON. What was measured is kept in the user's cache folder, by device, CPU,
-threads, version of torch and type, and is not measured again. A rate is the best of several
-blocks of calls, so that other work on the machine, which only ever slows one down, is left out;
-a block is long enough that it is a rate that the machine holds.
+prints one line of JSON. (`measured` starts it in a way that imports nothing of the folder that the
+user happens to be in: a script there called `profile.py` would run once more.) What was measured
+is kept in the user's cache folder, by device, CPU, threads, version of torch and type, and is not
+measured again. A rate is the best of several blocks of calls, and of several measurements, so that
+other work on the machine, which only ever slows one down, is left out; a block is long enough that
+it is a rate that the machine holds.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
@@ -42,12 +45,18 @@ _BLOCK_S = {"cpu": 0.02, "cuda": 0.05}
 _LEAST_BLOCKS = 3
 # With less of the CPU than this in its best block, a rate is measured again, an hour later.
 _BUSY = 0.8
-_DISTURBED_KEPT_S = 3600.0
+_RETRIED_S = 3600.0
 # Beyond the last-level cache of what is in use today, both arrays together, with room to spare.
 _COPIED_BYTES = {"cpu": 256 << 20, "cuda": 512 << 20}
 # Where memory is limited, a copy may take this much of it.
 _SHARE_OF_LIMIT = 8
 _TIMEOUT_S = 120.0
+# The folder that profstack is in comes last: it may be one of many packages.
+_START = (
+    "import sys; sys.path[:] = [*filter(None, sys.path), {root!r}]; "
+    "from profstack.benchmark.peaks import main; main()"
+)
+_ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
 @dataclass(frozen=True)
@@ -72,32 +81,44 @@ class Machine:
 
 def cache_path() -> Path | None:
     """The file that peaks are kept in; None where the user has no folder for such files."""
-    folder = os.environ.get("XDG_CACHE_HOME")
+    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
     with contextlib.suppress(RuntimeError):
-        return (Path(folder) if folder else Path.home() / ".cache") / "profstack" / "peaks.json"
+        # A relative one is to be ignored: it would be another in every folder.
+        folder = folder if folder.is_absolute() else Path.home() / ".cache"
+        return folder / "profstack" / "peaks.json"
     return None
 
 
 def cached(machine: Machine, dtypes: Iterable[str]) -> dict[str, Any] | None:
     """The peaks of `machine` for all of `dtypes` and memory; None if any is lacking."""
-    kept = _read_cache()
-    rates = [kept.get(machine.key(dtype)) for dtype in dtypes]
-    memory = kept.get(machine.key(_MEMORY))
-    if memory is None or any(rate is None or _is_stale(rate) for rate in (*rates, memory)):
+    known = _known(machine)
+    rates = [known.get(dtype) for dtype in dtypes]
+    memory = known.get(_MEMORY)
+    if memory is None or None in rates:
         return None
     return _peaks_of(machine, rates, memory)
 
 
-def _is_stale(rate: dict[str, Any]) -> bool:
-    """Whether a rate was measured beside other work, and some time ago: it may be better now."""
-    if not rate["disturbed"]:
+def _known(machine: Machine) -> dict[str, dict[str, Any]]:
+    """What need not be measured again on `machine`, by type."""
+    kept = _read_cache()
+    rates = {dtype: kept.get(machine.key(dtype)) for dtype in (*DTYPES, _MEMORY)}
+    return {dtype: rate for dtype, rate in rates.items() if rate is not None and not _is_old(rate)}
+
+
+def _is_old(rate: dict[str, Any]) -> bool:
+    """Whether a rate was measured beside other work or not at all, and some time ago.
+
+    It may be better now: memory that was full is free again.
+    """
+    if not rate["disturbed"] and rate["value"] is not None:
         return False
     try:
-        measured_at = datetime.datetime.fromisoformat(rate["measured_at"])
-        age = datetime.datetime.now(datetime.timezone.utc) - measured_at
+        tried_at = datetime.datetime.fromisoformat(rate.get("tried_at") or rate["measured_at"])
+        age = datetime.datetime.now(datetime.timezone.utc) - tried_at
     except (TypeError, ValueError):
         return True
-    return age.total_seconds() > _DISTURBED_KEPT_S
+    return age.total_seconds() > _RETRIED_S
 
 
 def _peaks_of(machine: Machine, rates: Sequence[Any], memory: dict[str, Any]) -> dict[str, Any]:
@@ -126,10 +147,16 @@ def _read_cache() -> dict[str, dict[str, Any]]:
         content = json.loads(path.read_text(encoding="utf-8")) if path else {}
         if content.get("version") != _VERSION:
             return {}
-        names = {"dtype", "value", "how", "measured_at", "disturbed"}
-        return {str(key): entry for key, entry in content["peaks"].items() if names <= entry.keys()}
+        return {str(key): entry for key, entry in content["peaks"].items() if _is_whole(entry)}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}
+
+
+def _is_whole(entry: dict[str, Any]) -> bool:
+    if not {"dtype", "value", "how", "measured_at", "disturbed"} <= entry.keys():
+        return False
+    value = entry["value"]
+    return value is None or (isinstance(value, float) and math.isfinite(value) and value > 0)
 
 
 def _keep(machine: Machine, entries: Iterable[dict[str, Any]]) -> None:
@@ -144,22 +171,27 @@ def _keep(machine: Machine, entries: Iterable[dict[str, Any]]) -> None:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix="peaks-", delete=False
         ) as file:
-            file.write(text)
-        try:
-            os.replace(file.name, path)
-        except OSError:
-            os.unlink(file.name)
+            name = file.name
+            try:
+                file.write(text)
+                file.close()
+                os.replace(name, path)
+            except OSError:
+                # A full disk, mostly.
+                os.unlink(name)
 
 
 def measured(
     machine: Machine, dtypes: Sequence[str], timeout_s: float = _TIMEOUT_S
 ) -> dict[str, Any]:
-    """Measure in a process of its own, and keep it; like `cached`.
+    """Measure what is not known in a process of its own, and keep it; like `cached`.
 
     Never raises: where nothing could be measured, `reason` says why and the lists are empty.
     """
-    command = [sys.executable, "-m", "profstack.benchmark.peaks"]
-    command += ["--dtypes", ",".join(dtypes), "--device", machine.device]
+    known = _known(machine)
+    lacking = [dtype for dtype in dtypes if dtype not in known]
+    command = [sys.executable, "-c", _START.format(root=_ROOT)]
+    command += ["--dtypes", ",".join(lacking), "--device", machine.device]
     if machine.threads is not None:
         command += ["--threads", str(machine.threads)]
     try:
@@ -187,17 +219,17 @@ def measured(
         return _nothing(machine, f"torch is {found.torch} there, not {machine.torch}")
     entries = [_better(machine, entry) for entry in entries]
     _keep(machine, entries)
-    by_dtype = {entry["dtype"]: entry for entry in entries}
+    by_dtype = {**known, **{entry["dtype"]: entry for entry in entries}}
     return _peaks_of(machine, [by_dtype[dtype] for dtype in dtypes], by_dtype[_MEMORY])
 
 
 def _better(machine: Machine, entry: dict[str, Any]) -> dict[str, Any]:
-    """Of a rate that was disturbed and one measured before, the higher counts."""
-    # Other work only ever slows one down.
+    """Of a rate and one that was measured before, the higher counts."""
+    # The machine did reach it, and other work only ever slows one down.
     before = _read_cache().get(machine.key(entry["dtype"]))
-    if before is None or not entry["disturbed"] or (before["value"] or 0) <= (entry["value"] or 0):
+    if before is None or (before["value"] or 0) <= (entry["value"] or 0):
         return entry
-    return before
+    return {**before, "tried_at": entry["measured_at"]}
 
 
 def _nothing(machine: Machine, why: str) -> dict[str, Any]:
@@ -353,7 +385,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args(argv)
-    result = peaks(options.dtypes.split(","), options.device, options.threads)
+    dtypes = [dtype for dtype in options.dtypes.split(",") if dtype]
+    result = peaks(dtypes, options.device, options.threads)
     sys.stdout.write(json.dumps(result) + "\n")
 
 
