@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from profstack.attribution import Attribution, in_steps
-from profstack.events import Bools, HostEvents, Interned, Ints, group
+from profstack.events import Bools, HostEvents, Interned, Ints, around, group, holding
 from profstack.flopformulas import flop_of, has_formula
 from profstack.flopmasks import left_out
 from profstack.flopmissed import is_composite, is_missed
@@ -51,7 +51,7 @@ def flop_records(
     # Of operators inside one another only the outermost counts: what it calls is a part of it.
     known = positions[figures[:, 0] >= 0]
     figures = figures[figures[:, 0] >= 0]
-    outermost = _around(events, known)[known] == 0
+    outermost = around(events, known)[known] == 0
     uncounted = _uncounted(events, inside, positions, known)
     return [
         *_rows(owned, index, known[outermost], figures[outermost]),
@@ -123,25 +123,6 @@ def _takes_values(name: str) -> bool:
     return not name.endswith(("mm", "mm_", "mv", "mv_", "dot"))
 
 
-def _around(events: HostEvents, marked: Ints) -> Ints:
-    """For every event the position plus 1 of the nearest marked one around it; 0 for none."""
-    marks = np.zeros(len(events), np.int64)
-    marks[marked] = marked + 1
-    nearest = events.inherit(marks)
-    return np.where(events.parent >= 0, nearest[np.maximum(events.parent, 0)], 0)
-
-
-def _holding(events: HostEvents, marked: Ints) -> Bools:
-    """Which events have a marked one somewhere inside."""
-    marks = np.zeros(len(events), np.bool_)
-    marks[marked] = True
-    holding = np.zeros(len(events), np.bool_)
-    for level in reversed(events.levels[1:]):
-        inner = level[marks[level] | holding[level]]
-        holding[events.parent[inner]] = True
-    return holding
-
-
 def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) -> Ints:
     """Events that do arithmetic and have no figure, the outermost of those inside one another.
 
@@ -152,8 +133,8 @@ def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) 
     without[positions] = True
     without[known] = False
     missed = inside & (without | events.names.where(_is_missed))
-    missed &= (_around(events, known) == 0) & ~_holding(events, known)
-    missed &= _around(events, np.flatnonzero(missed)) == 0
+    missed &= (around(events, known) == 0) & ~holding(events, known)
+    missed &= around(events, np.flatnonzero(missed)) == 0
     compiled = inside & events.names.where(lambda name: _COMPILED.match(name) is not None)
     return np.flatnonzero(missed | compiled)
 

@@ -7,6 +7,7 @@ of the run stand in a file that the parent wrote into the recording's folder.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -142,11 +143,27 @@ def torch_facts(torch: Any) -> dict[str, Any]:
 
 
 def device_facts(torch: Any) -> dict[str, Any]:
-    """The device that the script has used by now, and the name of the GPU if it is one."""
+    """The device that the script has used by now, and what a GPU is called and multiplies in."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return {"device": "cuda", "gpu": torch.cuda.get_device_name()}
+        return {"device": "cuda", "gpu": torch.cuda.get_device_name(), **_tf32_facts(torch)}
     other = torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0
     return {"device": "mps" if other else "cpu", "gpu": None}
+
+
+def _tf32_facts(torch: Any) -> dict[str, Any]:
+    """Whether numbers stored as float32 are multiplied as TF32 by now, as far as torch tells."""
+    found = {}
+    for name, backend, part in (
+        ("tf32_products", torch.backends.cuda.matmul, None),
+        ("tf32_convolutions", torch.backends.cudnn, "conv"),
+    ):
+        # Which of both ways of asking may be used depends on how the script chose it: torch
+        # raises for one that was set the other way. The newer one answers to both.
+        with contextlib.suppress(RuntimeError):
+            newer = getattr(backend, part, None) if part else backend
+            precision = getattr(newer, "fp32_precision", None)
+            found[name] = backend.allow_tf32 if precision is None else precision == "tf32"
+    return found
 
 
 def _arrange_the_end(engine: Engine) -> None:

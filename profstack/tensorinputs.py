@@ -65,7 +65,7 @@ class Tensor:
 
     @property
     def numel(self) -> int:
-        """Elements; one that was expanded counts as if it were not."""
+        """Elements; of one that was expanded all that it shows, not only those in memory."""
         return prod(self.shape)
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch_slice import observe
 
 from profstack.merge.recorded import Recorded
 from profstack.merge.roofline import roofline
-from profstack.merge.rooflinepoint import Roofs, point
+from profstack.merge.rooflinepoint import Roofs, percent, point
 
 PEAK, MEMORY = 100e9, 10e9
 RIDGE = PEAK / MEMORY
@@ -111,6 +113,13 @@ def test_without_a_count_bytes_alone_may_explain_the_time():
     assert "caches" in judged(None, 20e9, 1.0)["reason"]
 
 
+def test_a_little_is_not_called_none():
+    assert "less than 1% of its time" in judged(None, 1e3, 1.0)["reason"]
+    assert judged(1e3, 1e3, 1.0)["reason"] == "less than 1% of the rate that the memory allows"
+    assert percent(0.0) == "0%"
+    assert percent(0.01) == "1%"
+
+
 def test_what_is_left_out_of_the_bytes_is_said():
     assert "without" in judged(80e9, 0.8e9, 1.0, "without the bytes of cat")["reason"]
 
@@ -120,8 +129,8 @@ def test_measured_peaks_stand_before_stated_ones():
     roofs = Roofs(peaks([*rates(float32=PEAK), stated]))
     assert roofs.flop_per_s("float32") == PEAK
     assert Roofs(peaks([stated])).flop_per_s("float32") == 1.0
-    # What is stored as float32 may be multiplied as TF32.
-    assert Roofs(peaks(rates(float32=1.0, tf32=8.0))).flop_per_s("float32") == 8.0
+    # Whether what is stored as float32 is multiplied as TF32 is for the script to say.
+    assert Roofs(peaks(rates(float32=1.0, tf32=8.0))).flop_per_s("float32") == 1.0
     assert roofs.flop_per_s("float16") is None
     assert roofs.flop_per_s(None) is None
 
@@ -154,14 +163,21 @@ def moved(
     }
 
 
-def recorded(folder: Path, rows: list[dict[str, Any]], **peak: Any) -> dict[str, Any]:
+def recorded(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    facts: dict[str, Any] | None = None,
+    name: str = "aten::mm",
+    **peak: Any,
+) -> dict[str, Any]:
     """The roofline of a root with two modules: clean steps of 10 ms, observed ones of 12 ms."""
     run = Run(folder)
+    run.writer.facts({"environment": facts or {}})
     run.writer.write({"modules": [module(1, "Net"), module(2, "Net.a", 1), module(3, "Net.b", 1)]})
     run.clean()
     times = [module_times(n, STEPS, STEPS * s) for n, s in ((1, 0.012), (2, 0.006), (3, 0.006))]
     flops = [
-        {"counter": "recorded_shapes", "module_id": n, "operator": "aten::mm", "backward": 0}
+        {"counter": "recorded_shapes", "module_id": n, "operator": name, "backward": 0}
         | {"calls": STEPS, "flop": STEPS * 40_000_000}
         for n in (2, 3)
     ]
@@ -207,6 +223,61 @@ def test_step_modules_and_operators_have_their_own_time_and_work(tmp_path):
     assert mfu["value"] == pytest.approx(0.08)
     assert mfu["warning"] is None
     assert found["reason"] is None
+
+
+def test_the_type_is_that_of_what_is_multiplied_however_long_the_rest_takes(tmp_path):
+    rows = [
+        moved("aten::mm", 2, 0.002, 2_000_000, dtype="bfloat16"),
+        moved("aten::mm", 3, 0.002, 2_000_000, dtype="bfloat16"),
+        moved("aten::addcdiv_", None, 0.007, 2_000_000),
+    ]
+    found = recorded(tmp_path / "run", rows, flop=rates(float32=4e9, bfloat16=PEAK))
+    (mfu,) = found["mfu"]
+    assert mfu["dtype"] == "bfloat16"
+    assert mfu["value"] == pytest.approx(0.08)
+    points = by(found["points"], "name")
+    assert points["step"]["dtype"] == "bfloat16"
+    assert points["aten::addcdiv_ in outside modules"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "dtype"),
+    [
+        # What torch does where nothing is said: cuDNN uses TF32, products do not.
+        ("aten::mm", {}, "float32"),
+        ("aten::convolution", {}, "tf32"),
+        ("aten::mm", {"tf32_products": True}, "tf32"),
+        ("aten::convolution", {"tf32_convolutions": False}, "float32"),
+    ],
+)
+def test_float32_has_the_roof_of_what_it_is_multiplied_as(tmp_path, name, facts, dtype):
+    rows = [moved(name, module_id, 0.006, 200_000) for module_id in (2, 3)]
+    both = rates(float32=PEAK, tf32=8 * PEAK)
+    found = recorded(tmp_path / "run", rows, facts, name, flop=both)
+    assert [row["dtype"] for row in found["mfu"]] == [dtype]
+    known = {rate["dtype"]: rate["value"] for rate in both}
+    assert found["mfu"][0]["value"] == pytest.approx(8e9 / known[dtype])
+    for point_ in found["points"]:
+        assert point_["dtype"] == dtype
+        assert point_["share_of_peak"] == pytest.approx(point_["flop_per_s"] / known[dtype])
+    # Where there is no such peak, as on a CPU, it is float32 whatever is said.
+    alone = recorded(tmp_path / "cpu", rows, {"tf32_products": True}, name)
+    assert {row["dtype"] for row in alone["mfu"]} == {"float32"}
+
+
+def test_torch_is_asked_what_float32_is_multiplied_as():
+    code = (
+        "import torch; from profstack.runner import _tf32_facts; print(_tf32_facts(torch));"
+        "torch.backends.cudnn.allow_tf32 = False; torch.set_float32_matmul_precision('high');"
+        "print(_tf32_facts(torch))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "{'tf32_products': False, 'tf32_convolutions': True}",
+        "{'tf32_products': True, 'tf32_convolutions': False}",
+    ]
 
 
 def test_more_than_the_peak_is_a_warning(tmp_path):

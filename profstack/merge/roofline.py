@@ -20,6 +20,7 @@ the peak that holds it back, if that explains half of its time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ _MOST_OPERATORS = 60
 # What a point may leave out of its bytes, as a share of its operators' time.
 _LARGEST_GAP = 0.05
 _OUTSIDE = "outside modules"
+# Operators whose precision is that of cuDNN; all others that multiply go by that of products.
+_BY_CUDNN = re.compile("conv|rnn")
 
 
 @dataclass
@@ -47,6 +50,7 @@ class _Work:
     opaque_s: float = 0.0
     opaque: dict[str, float] = field(default_factory=dict)
     types: dict[str, float] = field(default_factory=dict)
+    multiplied: dict[str, float] = field(default_factory=dict)
 
     def add(self, row: Mapping[str, Any], seconds: float) -> None:
         """Add a row of `moved_bytes`; `seconds` is its time, on the device where there is one."""
@@ -57,12 +61,19 @@ class _Work:
             self.opaque[name] = self.opaque.get(name, 0.0) + seconds
             return
         self.moved_bytes += row["moved_bytes"]
-        if row["dtype"] is not None:
-            self.types[row["dtype"]] = self.types.get(row["dtype"], 0.0) + seconds
+        if (dtype := row["dtype"]) is not None:
+            self.types[dtype] = self.types.get(dtype, 0.0) + seconds
+            if row["counted"]:
+                self.multiplied[dtype] = self.multiplied.get(dtype, 0.0) + seconds
 
     def dtype(self) -> str | None:
-        """The type that most of the time went to."""
-        return max(self.types, key=lambda name: self.types[name]) if self.types else None
+        """The type that most of the time of what is counted went to, or of all if nothing is.
+
+        Products of bfloat16 beside an optimizer of float32 are held back by the peak of bfloat16,
+        however long the optimizer takes.
+        """
+        types = self.multiplied or self.types
+        return max(types, key=lambda name: types[name]) if types else None
 
     def bytes(self) -> tuple[float | None, str | None]:
         """Bytes moved, and what is lacking of them; None where that may be much."""
@@ -95,8 +106,8 @@ def roofline(
     operations stand at the modules and `shaped` the one at the operators; `modules` are the rows
     of that table, and `peaks` is what `read_peaks` gave.
     """
-    rows = _moved_rows(recorded, timed)
     roofs = Roofs(peaks)
+    rows = _with_types(_moved_rows(recorded, timed), recorded, shaped, roofs)
     flop = _step_flop(record)
     whole = _together(rows)
     points = []
@@ -134,8 +145,7 @@ def _mfu(
         return []
     rows = []
     for peak in peaks["flop_per_s"]:
-        matches = peak["dtype"] == dtype or (peak["dtype"], dtype) == ("tf32", "float32")
-        if not matches or not peak["value"]:
+        if peak["dtype"] != dtype or not peak["value"]:
             continue
         value = flop / step_s / peak["value"]
         warning = None
@@ -177,6 +187,28 @@ def _moved_rows(recorded: Recorded, timed: Selection | None) -> list[dict[str, A
         time = totals["device_s"] if on_device else totals["total_s"]
         rows.append({**named, "moved_bytes": moved, "seconds": timed.per_step(time) or 0.0})
     return rows
+
+
+def _with_types(
+    rows: list[dict[str, Any]], recorded: Recorded, shaped: Counted | None, roofs: Roofs
+) -> list[dict[str, Any]]:
+    """The rows with whether their operations are counted, and the type that they multiply in.
+
+    What is stored as float32 is multiplied as TF32 on a GPU that can, where the script lets it.
+    """
+    facts = recorded.facts.get("environment", {})
+    counts = shaped.by_place if shaped is not None else {}
+    typed = []
+    for row in rows:
+        number = None if row["module_id"] is None else int(row["module_id"])
+        dtype, counted = row["dtype"], bool(counts.get((row["operator"], number)))
+        if dtype == "float32" and counted and roofs.flop_per_s("tf32") is not None:
+            # As torch has it where the script says nothing.
+            by_cudnn = _BY_CUDNN.search(row["operator"]) is not None
+            name = "tf32_convolutions" if by_cudnn else "tf32_products"
+            dtype = "tf32" if facts.get(name, by_cudnn) else dtype
+        typed.append({**row, "dtype": dtype, "counted": counted})
+    return typed
 
 
 def _together(rows: list[dict[str, Any]]) -> _Work:

@@ -32,10 +32,7 @@ class Roofs:
         self.bytes_per_s: float | None = rates.get("measured") or rates.get("datasheet")
 
     def flop_per_s(self, dtype: str | None) -> float | None:
-        """The peak for a type. Numbers stored as float32 may be multiplied as TF32 on a GPU."""
-        if dtype == "float32":
-            both = [self._flop_per_s.get(name) for name in ("float32", "tf32")]
-            return max((one for one in both if one is not None), default=None)
+        """The peak for a type, or for `tf32`; None where it is not known."""
         return self._flop_per_s.get(dtype) if dtype is not None else None
 
 
@@ -98,12 +95,14 @@ def _judge(
         return (
             share,
             "overhead",
-            _joined(f"{share:.0%} of the rate that the {roof} allows", lacking),
+            _joined(f"{percent(share)} of the rate that the {roof} allows", lacking),
         )
     if below and share > 1:
         # What outruns the memory is not held back by it.
         bound = "compute" if of_peak >= EXPLAINS else "memory"
-        over = f"it is above the memory's roof: {_CACHED}, and reaches {of_peak:.0%} of the peak"
+        over = (
+            f"it is above the memory's roof: {_CACHED}, and reaches {percent(of_peak)} of the peak"
+        )
         return share, bound, _joined(over, lacking)
     why = (
         "it is above the peak: its operations, its time or the peak is wrong" if share > 1 else None
@@ -113,10 +112,17 @@ def _judge(
 
 def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:
     """The bytes alone may explain the time."""
-    text = f"{_NO_FLOP}; its bytes alone would take {share:.0%} of its time at the memory's rate"
+    text = (
+        f"{_NO_FLOP}; its bytes alone would take {percent(share)} of its time at the memory's rate"
+    )
     if share > 1:
         text += f": {_CACHED}"
     return None, "memory" if share >= EXPLAINS else None, text
+
+
+def percent(share: float) -> str:
+    """A share in words: what is little is not none."""
+    return f"{share:.0%}" if share == 0 or share >= 0.01 else "less than 1%"
 
 
 def _joined(*texts: str | None) -> str | None:
