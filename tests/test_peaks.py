@@ -401,6 +401,14 @@ def test_a_recording_without_peaks_or_with_damaged_ones_has_a_reason(tmp_path):
     assert "could not be found" in read_peaks(tmp_path)["reason"]
     (tmp_path / "logs" / "peaks.json").write_text("{")
     assert "damaged" in read_peaks(tmp_path)["reason"]
+    rate = {"dtype": "float32", "value": 1e9, "source": "measured", "how": "by hand"}
+    for wrong in (None, 3, [None], [{}], [{**rate, "value": "fast"}], [{**rate, "source": "x"}]):
+        (tmp_path / "logs" / "peaks.json").write_text(json.dumps({"flop_per_s": wrong}))
+        found = read_peaks(tmp_path)
+        assert "damaged" in found["reason"]
+        assert found["flop_per_s"] == []
+    (tmp_path / "logs" / "peaks.json").write_text(json.dumps({"flop_per_s": [rate]}))
+    assert read_peaks(tmp_path)["flop_per_s"] == [rate]
     (tmp_path / "logs" / "peaks.json").write_text(json.dumps({"device": "x", "more": os.name}))
     assert set(read_peaks(tmp_path)) == {
         *("device", "threads", "torch", "measured_at", "reason", "flop_per_s", "bytes_per_s")

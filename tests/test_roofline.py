@@ -15,6 +15,7 @@ from data_recording import CLEAN_S, TORCH_S, Run, by, module, module_times, oper
 from torch import nn
 from torch_slice import observe
 
+from profstack.benchmark.peaks import OTHER_WORK
 from profstack.merge.recorded import Recorded
 from profstack.merge.roofline import roofline
 from profstack.merge.rooflinepoint import Roofs, percent, point
@@ -118,6 +119,17 @@ def test_a_little_is_not_called_none():
     assert judged(1e3, 1e3, 1.0)["reason"] == "less than 1% of the rate that the memory allows"
     assert percent(0.0) == "0%"
     assert percent(0.01) == "1%"
+    assert percent(0.29) == "29%"
+    assert "moves no bytes" in judged(None, 0.0, 1.0)["reason"]
+
+
+def test_a_share_just_below_the_half_does_not_read_as_the_half():
+    found = judged(49.96e9, 0.5e9, 1.0)
+    assert found["bound"] == "overhead"
+    assert found["reason"].startswith("49% of")
+    alone = judged(None, 4.996e9, 1.0)
+    assert alone["bound"] is None
+    assert "49% of its time" in alone["reason"]
 
 
 def test_what_is_left_out_of_the_bytes_is_said():
@@ -286,6 +298,15 @@ def test_more_than_the_peak_is_a_warning(tmp_path):
     assert mfu["value"] == pytest.approx(2.0)
     assert "200%" in mfu["warning"]
     assert "wrong" in by(found["points"], "name")["step"]["reason"]
+
+
+def test_a_peak_that_was_measured_beside_other_work_is_a_warning_too(tmp_path):
+    rate = {"dtype": "float32", "value": 20e9, "source": "measured"}
+    how = f"product; {OTHER_WORK} (this had 50% of it): it may be more"
+    found = recorded(tmp_path / "run", ROWS, flop=[{**rate, "how": how}])
+    (mfu,) = found["mfu"]
+    assert mfu["value"] == pytest.approx(0.4)
+    assert "beside other work" in mfu["warning"]
 
 
 def test_bytes_that_may_be_much_less_than_all_are_none(tmp_path):

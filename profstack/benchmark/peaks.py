@@ -35,6 +35,8 @@ from profstack.environment import environment_facts
 
 # TF32 is how tensor cores multiply numbers that are stored as float32.
 DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
+# What `how` says of a rate that may be higher than it was measured.
+OTHER_WORK = "other work took the CPU meanwhile"
 _VERSION = 1
 _MEMORY = "memory"
 
@@ -298,7 +300,7 @@ def _entry(dtype: str, measure: Callable[[], tuple[float, float, str]]) -> dict[
         value, busy, how = None, 1.0, f"{type(error).__name__}: {first[0][:200]}"
     disturbed = busy < _BUSY
     if disturbed:
-        how += f"; other work took the CPU meanwhile (this had {busy:.0%} of it): it may be more"
+        how += f"; {OTHER_WORK} (this had {busy:.0%} of it): it may be more"
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return {
         "dtype": dtype,

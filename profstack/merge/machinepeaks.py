@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ FILE = Path("logs") / "peaks.json"
 _ABOUT_S = 2
 # A type that less of the operators' time went to than this has no peak measured for it.
 _LEAST_SHARE = 0.01
+_SOURCES = ("measured", "datasheet")
 NO_TORCH = "the run has no torch in it"
 
 
@@ -55,10 +57,16 @@ def read_peaks(folder: Path) -> dict[str, Any]:
     empty.update(flop_per_s=[], bytes_per_s=[])
     try:
         kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return {**empty, **{key: value for key, value in kept.items() if key in empty}}
+        found = {**empty, **{key: value for key, value in kept.items() if key in empty}}
+        for rate in (*found["flop_per_s"], *found["bytes_per_s"]):
+            if not math.isfinite(rate["value"]) or rate["source"] not in _SOURCES:
+                raise ValueError(rate)
+        if all(isinstance(rate["dtype"], str) for rate in found["flop_per_s"]):
+            return found
+        why = "the file of the peaks is damaged"
     except FileNotFoundError:
         why = "no peaks were measured for this recording"
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
         why = "the file of the peaks is damaged"
     return {**empty, "reason": why}
 
@@ -90,7 +98,7 @@ def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) ->
             "threads": machine.threads,
             "torch": machine.torch,
             "reason": "the peaks of this machine are not known, and were not to be measured; "
-            "next: profstack run without --no-peaks",
+            "next: profstack run without --no-peaks and without PROFSTACK_PEAKS=0",
         }
     for key, rates in stated.items():
         found[key] = [*found.get(key, []), *rates]

@@ -27,6 +27,7 @@ from typing import Any
 
 import pandas as pd
 
+from profstack.benchmark.peaks import OTHER_WORK
 from profstack.merge.flops import BACKWARD, FORWARD, Counted
 from profstack.merge.modules import module_paths
 from profstack.merge.recorded import Recorded, Selection, nullable
@@ -149,6 +150,11 @@ def _mfu(
             continue
         value = flop / step_s / peak["value"]
         warning = None
+        if OTHER_WORK in (peak["how"] or ""):
+            warning = (
+                "the peak was measured beside other work, and may be higher: then this is less; "
+                "next: measure again in an hour, when the machine is idle"
+            )
         if value > 1:
             warning = (
                 f"the step would reach {value:.0%} of the {peak['source']} peak: the count of "

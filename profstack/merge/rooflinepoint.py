@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -112,6 +113,8 @@ def _judge(
 
 def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:
     """The bytes alone may explain the time."""
+    if not share:
+        return None, None, "it moves no bytes and nothing in it is counted: views, mostly"
     text = (
         f"{_NO_FLOP}; its bytes alone would take {percent(share)} of its time at the memory's rate"
     )
@@ -121,8 +124,10 @@ def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:
 
 
 def percent(share: float) -> str:
-    """A share in words: what is little is not none."""
-    return f"{share:.0%}" if share == 0 or share >= 0.01 else "less than 1%"
+    """A share in words, rounded down: 49.9% is not the half that a label asks for."""
+    # What is little is not none, and a product such as 0.29 * 100 lies just below a whole number.
+    whole = math.floor(100 * share + 1e-9)
+    return f"{whole}%" if whole or not share else "less than 1%"
 
 
 def _joined(*texts: str | None) -> str | None:
