@@ -97,7 +97,8 @@ class _Child:
             self._keep_error(str(error))
             return USAGE
         except SystemExit as stop:
-            sys.stderr.write(f"profstack: {self.request.spec} ended its process itself\n")
+            called = f"{self.request.spec} called sys.exit({stop.code!r})"
+            sys.stderr.write(f"profstack: {called}: a benchmark needs a call that returns\n")
             self._keep_error(f"SystemExit({stop.code!r})")
             return stop.code if isinstance(stop.code, int) and stop.code else RAISED
         except BaseException as error:

@@ -58,6 +58,8 @@ def benchmark(
     throughput: bool = False,
     search: str = "binary",
     dtypes: Sequence[str] = (),
+    memory_limit: int | None = None,
+    max_batch: int | None = None,
     layers: Sequence[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
@@ -69,10 +71,10 @@ def benchmark(
     `pipelined` or `both`; `warmup` and `repeat` are fixed counts, else the data decide, until the
     interval of the median reaches no further than `target_interval` (a fraction, 0.01 by default)
     or `max_seconds` (10) are over; `collect` leaves the garbage collector on. `mistakes`,
-    `ablation`, `compare`, `throughput`, `search` and `dtypes` ask for more, as the options of
-    `profstack bench` do. `layers` are those to record with after the clean measurement (default:
-    all; an empty list for none). `output` is the folder (default: a temporary one, which goes with
-    the recording; `recording.save()` copies it).
+    `ablation`, `compare`, `throughput`, `search`, `dtypes`, `memory_limit` (bytes) and `max_batch`
+    ask for more, as the options of `profstack bench` do. `layers` are those to record with after
+    the clean measurement (default: all; an empty list for none). `output` is the folder (default: a
+    temporary one, which goes with the recording; `recording.save()` copies it).
 
     Raises UsageError for arguments that make no sense and inside a measured run, RecordingError
     for a folder in use, and what the target raises as it is.
@@ -86,6 +88,8 @@ def benchmark(
         throughput=throughput,
         search=search,
         dtypes=list(dtypes),
+        memory_limit=memory_limit,
+        max_batch=max_batch,
     )
     subject = _subject(target, inputs, named_inputs, name, gradients, batch_size)
     chosen = _layers(layers)

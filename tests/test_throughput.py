@@ -115,14 +115,14 @@ class Scripted:
 def scripted(monkeypatch):
     """Search with a scripted prober, on a model of whom nothing else is asked."""
 
-    def run(prober, how="binary", **options):
+    def run(prober, how="binary", *, keep=None, tell=None, **options):
         @contextlib.contextmanager
         def instead(*_):
             yield prober
 
         monkeypatch.setattr(throughput, "_prober", instead)
         subject = of_model(torch.nn.Linear(2, 2), (torch.ones(1, 2),), request=Request("a.py:b"))
-        rows, limits = search(subject, search=how, options=Options(**options))
+        rows, limits = search(subject, search=how, options=Options(**options), keep=keep, tell=tell)
         assert len(limits) == 1
         return rows, limits[0]
 
@@ -163,6 +163,40 @@ class TestTheSearch:
         assert max(size for size, _ in prober.asked) == cap
         assert rows[-1]["batch_size"] == cap
         assert rows[-1]["status"] == "measured"
+
+    def test_what_was_timed_is_kept_as_it_comes(self, scripted):
+        kept = []
+
+        class Interrupted(Scripted):
+            def attempt(self, batch_size, *, timed):
+                if batch_size == 4:
+                    raise KeyboardInterrupt
+                return super().attempt(batch_size, timed=timed)
+
+        with pytest.raises(KeyboardInterrupt):
+            scripted(Interrupted(10), keep=lambda *found: kept.append(found))
+        rows, (limit,) = kept[-1]
+        assert [(row["dtype"], row["batch_size"]) for row in rows] == [
+            ("float32", 1),
+            ("float32", 2),
+        ]
+        assert limit["largest_batch"] == 2
+        assert limit["memory_limit_bytes"] == 1000
+        assert limit["limited_by"] == "the search was ended before it was over"
+        assert "batches of 3 to 65536 were not tried" in limit["note"]
+
+    def test_what_is_kept_at_the_end_is_the_answer(self, scripted):
+        kept = []
+        rows, limit = scripted(Scripted(10), keep=lambda *found: kept.append(found))
+        assert [row["batch_size"] for row in kept[-1][0]] == [row["batch_size"] for row in rows]
+        assert kept[-1][1][0]["largest_batch"] == limit["largest_batch"] == 10
+
+    def test_a_long_linear_search_is_told_in_few_lines(self, scripted):
+        lines = []
+        scripted(Scripted(1000), "linear", tell=lines.append)
+        untimed = [line for line in lines if line.endswith("worked")]
+        assert len(untimed) == 1
+        assert any("batch of 1001: refused" in line for line in lines)
 
     def test_says_when_its_time_ended_it(self, scripted):
         _, found = scripted(Scripted(10**9), max_search_s=-1.0)

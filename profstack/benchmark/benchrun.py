@@ -7,7 +7,7 @@ in the clean measurement is the workload's and is raised; one in a part is told 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from profstack.benchmark.ablation import ablation
@@ -39,7 +39,7 @@ class Asked:
     """What is to be measured besides the clean time, as plain data.
 
     `policy` are the fields of `Policy` that differ from its own; `mode` is one of `MODES`.
-    `compare`, `dtypes` are names; `memory_limit` is in bytes.
+    `compare`, `dtypes` are names; `memory_limit` is in bytes, and `max_batch` the largest tried.
     """
 
     mode: str = BOTH
@@ -51,6 +51,7 @@ class Asked:
     search: str = "binary"
     dtypes: Sequence[str] = ()
     memory_limit: int | None = None
+    max_batch: int | None = None
     # The number of this process: variants are compared in another order in each.
     process: int = 0
 
@@ -148,6 +149,8 @@ class BenchRun:
 
     def _throughput(self) -> list[dict[str, Any]]:
         options = SearchOptions(memory_limit_bytes=self.asked.memory_limit)
+        if self.asked.max_batch is not None:
+            options = replace(options, max_batch=self.asked.max_batch)
         rows, limits = search(
             self.subject,
             dtypes=self.asked.dtypes,
@@ -155,9 +158,15 @@ class BenchRun:
             options=options,
             clock=self.clock,
             tell=self._tell,
+            keep=self._keep_throughput,
         )
-        self.result["throughput_limits"] = limits
+        self._keep_throughput(rows, limits)
         return rows
+
+    def _keep_throughput(self, rows: list[dict[str, Any]], limits: list[dict[str, Any]]) -> None:
+        """What there is of a search, which may take long and be ended before it is over."""
+        self.result["throughput"], self.result["throughput_limits"] = rows, limits
+        self._keep(self.result)
 
     def _part(self, key: str, part: Callable[[], list[dict[str, Any]]]) -> None:
         """Measure one part and keep what it gives; an error in it is told in its place."""

@@ -17,7 +17,16 @@ from typing import Any
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.probedtype import borrowed, check_dtype, device_kind, own_dtype
 from profstack.benchmark.probers import ChildProber, DeviceProber, Prober, limited_device
-from profstack.benchmark.probetrial import ENDED, FAILED, MEASURED, REFUSED, Probe, Trial, judged
+from profstack.benchmark.probetrial import (
+    ENDED,
+    FAILED,
+    MEASURED,
+    REFUSED,
+    WORKED,
+    Probe,
+    Trial,
+    judged,
+)
 from profstack.benchmark.subject import Subject
 from profstack.errors import UsageError
 from profstack.units import format_seconds
@@ -32,6 +41,7 @@ KNEE_RULE = (
 )
 # How often the largest size is made smaller when it runs, but not as often as timing needs.
 _TRIES = 4
+_LINE_EVERY_S = 5.0
 
 _ROW = (
     *("batch_size", "batches", "total_s", "items_per_s", "latency_s", "latency_p90_s"),
@@ -66,13 +76,15 @@ def search(
     options: Options | None = None,
     clock: Clock | None = None,
     tell: Callable[[str], None] | None = None,
+    keep: Callable[[list[dict[str, Any]], list[dict[str, Any]]], None] | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows for `benchmark.throughput` and `benchmark.throughput_limits` of the report.
 
     `dtypes` are names of floating-point types to convert model and inputs to, none for the ones
-    they have; `search` is `binary` or `linear`; `tell` is called with a line about each size. On a
-    device sizes are tried in this process, and the model is afterwards as it was; on a CPU in
-    processes that load `subject.request` anew. What the model raises is a row, never raised.
+    they have; `search` is `binary` or `linear`; `tell` is called with lines about the sizes, and
+    `keep` with rows and limits so far whenever a size was timed or did not run. On a device sizes
+    are tried in this process, and the model is afterwards as it was; on a CPU in processes that
+    load `subject.request` anew. What the model raises is a row, never raised.
 
     Raises UsageError where other batch sizes cannot be had of the subject, for a type that torch
     has not, and where the search needs another process or a memory limit and cannot have it.
@@ -82,21 +94,27 @@ def search(
     clock, tell = clock or Clock(), tell or _silent
     rows: list[dict[str, Any]] = []
     limits: list[dict[str, Any]] = []
+
+    def so_far(one: _Search) -> None:
+        """Hand over what there is, of a search that is going on."""
+        if keep is not None:
+            own = [_row(one.dtype, probe) for probe in one.shown()]
+            keep([*rows, *own], [*limits, one.limits()])
+
     # Each type once, in the order given.
     for dtype in dict.fromkeys(dtypes) or (None,):
-        one = _Search(search, options, tell)
-        label = dtype
+        one = _Search(search, options, tell, so_far, dtype)
         try:
             with _prober(subject, dtype, options, clock) as prober:
                 one.run(prober)
-                label = dtype or prober.dtype
         except UsageError:
             raise
         except Exception as error:
             # The model cannot be converted, or there is no memory to.
             one.stop(judged(error, 1))
-        rows += [_row(label, probe) for probe in one.shown()]
-        limits.append(one.limits(label))
+        one.is_over = True
+        rows += [_row(one.dtype, probe) for probe in one.shown()]
+        limits.append(one.limits())
     return rows, limits
 
 
@@ -116,9 +134,20 @@ def knee(measured: Sequence[Probe]) -> Probe | None:
 class _Search:
     """The search in one data type: what was tried, and what ended it."""
 
-    def __init__(self, search: str, options: Options, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        search: str,
+        options: Options,
+        tell: Callable[[str], None],
+        keep: Callable[[_Search], None],
+        dtype: str | None,
+    ) -> None:
+        self.is_over = False
+        self.dtype = dtype
         self._linear = search == LINEAR
-        self._options, self._tell = options, tell
+        self._options, self._tell, self._keep = options, tell, keep
+        self._told_at = 0.0
+        self._prober: Prober | None = None
         self._until = monotonic() + options.max_search_s
         self._probes: list[Probe] = []
         self._stopper: Probe | None = None
@@ -130,6 +159,7 @@ class _Search:
 
     def run(self, prober: Prober) -> None:
         """Find the largest batch and time the sizes on the way."""
+        self._prober = prober
         self._tell(f"{prober.dtype or 'as it is'}: looking for the largest batch")
         if self._linear:
             with closing(prober.walk(1, self._options.max_batch)) as walk:
@@ -141,7 +171,6 @@ class _Search:
             self._double(prober)
             self._halve(prober)
         self._time_largest(prober)
-        self._limit_bytes = prober.memory_limit_bytes
         self._notes.append(prober.about)
 
     def stop(self, probe: Probe) -> None:
@@ -155,13 +184,13 @@ class _Search:
             told.append(self._stopper)
         return sorted(told, key=lambda one: one.batch_size)
 
-    def limits(self, dtype: str | None) -> dict[str, Any]:
+    def limits(self) -> dict[str, Any]:
         """The search's row of `benchmark.throughput_limits`."""
         measured = [one for one in self._probes if one.status == MEASURED]
         bend = knee(measured)
         best = max(measured, key=lambda one: one.items_per_s or 0.0, default=None)
         return {
-            "dtype": dtype,
+            "dtype": self.dtype,
             "search": LINEAR if self._linear else BINARY,
             "largest_batch": self._worked or None,
             "limited_by": self._limited_by(),
@@ -215,10 +244,10 @@ class _Search:
 
     def _timed(self, prober: Prober, size: int) -> Probe:
         probe = prober.attempt(size, timed=True)
-        self._report(probe)
         # It ran before: the same size is not shown twice.
         self._probes = [one for one in self._probes if one.batch_size != size]
         self._probes.append(probe)
+        self._report(probe)
         return probe
 
     def _take(self, probe: Probe) -> bool:
@@ -226,15 +255,24 @@ class _Search:
         # A library that fails where smaller batches ran, in words it has for short memory too.
         if probe.status == FAILED and not probe.certain and self._worked:
             probe.status = REFUSED
-        self._report(probe)
         self._probes.append(probe)
         if probe.worked:
             self._worked = probe.batch_size
         else:
             self.stop(probe)
+        self._report(probe)
         return probe.worked
 
     def _report(self, probe: Probe) -> None:
+        """Keep what there is, and say it: of a linear search a line every few seconds."""
+        if self._prober is not None:
+            self.dtype = self.dtype or self._prober.dtype
+            self._limit_bytes = self._prober.memory_limit_bytes
+        if probe.status != WORKED:
+            self._keep(self)
+        elif self._linear and monotonic() - self._told_at < _LINE_EVERY_S:
+            return
+        self._told_at = monotonic()
         rate = f", {probe.items_per_s:.4g} items/s" if probe.items_per_s is not None else ""
         why = f": {probe.reason}" if probe.reason and not probe.worked else ""
         self._tell(f"batch of {probe.batch_size}: {probe.status}{rate}{why}")
@@ -247,6 +285,8 @@ class _Search:
 
     def _limited_by(self) -> str | None:
         size = self._not
+        if not self.is_over:
+            return "the search was ended before it was over"
         if self._stopped_by is not None and self._not - self._worked > 1:
             return self._stopped_by
         if self._stopper is None:
@@ -263,7 +303,7 @@ class _Search:
         """What is not known of where the largest batch lies: sizes between the last two tried."""
         first, last = self._worked + 1, self._not - 1
         is_open = self._stopper is not None or self._stopped_by is not None
-        is_open = is_open and first <= last
+        is_open = (is_open or not self.is_over) and first <= last
         return [f"batches of {first} to {last} were not tried"] if is_open else []
 
 

@@ -72,7 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--throughput", action="store_true", help="largest batch, and the rate of each size")
     add("--search", choices=("binary", "linear"), default="binary", help="for the largest batch")
     add("--dtype", metavar="A,B", help="data types for --throughput: float32,bfloat16")
-    add("--memory-limit", type=_size, metavar="SIZE", help="for --throughput on a CPU: 2GiB")
+    add("--memory-limit", type=_size, metavar="SIZE", help="most that a batch may take: 2GiB")
+    add("--max-batch", type=count, metavar="N", help="largest batch to try (default: 65536)")
     add("--layers", metavar="A,B", help="only these layers, or none")
     add("--skip", metavar="A,B", help="all layers but these")
     add(
@@ -133,9 +134,11 @@ def _asked(arguments: argparse.Namespace) -> Asked:
             "--repeat fixes the number of samples, and --target leaves it to them",
             next_step="give one of the two",
         )
-    if not arguments.throughput and (arguments.dtype or arguments.memory_limit):
+    if not arguments.throughput and (
+        arguments.dtype or arguments.memory_limit or arguments.max_batch
+    ):
         raise UsageError(
-            "--dtype and --memory-limit are of the search for the largest batch",
+            "--dtype, --memory-limit and --max-batch are of the search for the largest batch",
             next_step="add --throughput",
         )
     compare = _words(arguments.compare)
@@ -154,6 +157,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         search=arguments.search,
         dtypes=_words(arguments.dtype),
         memory_limit=arguments.memory_limit,
+        max_batch=arguments.max_batch,
     )
 
 
@@ -279,6 +283,8 @@ class _Bench:
             json.dumps(self._run_facts), encoding="utf-8"
         )
         fact = benchfolder.joined(results, self.codes)
+        # There the callable was not warm when the layers began.
+        fact["layers_apart"] = self._layers_apart
         fact["problems"] += benchfolder.layers_problems(self.folder, self.layers_code)
         why = "left out by --layers none"
         if self.layers:
