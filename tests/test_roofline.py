@@ -180,6 +180,7 @@ def recorded(
     rows: list[dict[str, Any]],
     facts: dict[str, Any] | None = None,
     name: str = "aten::mm",
+    counter: str = "recorded_shapes",
     **peak: Any,
 ) -> dict[str, Any]:
     """The roofline of a root with two modules: clean steps of 10 ms, observed ones of 12 ms."""
@@ -189,7 +190,7 @@ def recorded(
     run.clean()
     times = [module_times(n, STEPS, STEPS * s) for n, s in ((1, 0.012), (2, 0.006), (3, 0.006))]
     flops = [
-        {"counter": "recorded_shapes", "module_id": n, "operator": name, "backward": 0}
+        {"counter": counter, "module_id": n, "operator": name, "backward": 0}
         | {"calls": STEPS, "flop": STEPS * 40_000_000}
         for n in (2, 3)
     ]
@@ -290,6 +291,15 @@ def test_torch_is_asked_what_float32_is_multiplied_as():
         "{'tf32_products': False, 'tf32_convolutions': True}",
         "{'tf32_products': True, 'tf32_convolutions': False}",
     ]
+
+
+def test_a_forward_alone_is_not_the_work_of_a_step_with_a_backward(tmp_path):
+    forward = recorded(tmp_path / "forward", ROWS, counter="flops-profiler")
+    assert by(forward["points"], "name")["step"]["flop"] == 80e6
+    rows = [*ROWS, moved("aten::mm", 2, 0.001, 2_000_000, backward=1)]
+    both = recorded(tmp_path / "both", rows, counter="flops-profiler")
+    assert both["mfu"] == []
+    assert {point_["flop"] for point_ in both["points"]} == {None}
 
 
 def test_more_than_the_peak_is_a_warning(tmp_path):

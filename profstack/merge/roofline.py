@@ -28,7 +28,7 @@ from typing import Any
 import pandas as pd
 
 from profstack.benchmark.peaks import OTHER_WORK
-from profstack.merge.flops import BACKWARD, FORWARD, Counted
+from profstack.merge.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
 from profstack.merge.modules import module_paths
 from profstack.merge.recorded import Recorded, Selection, nullable
 from profstack.merge.rooflinepoint import Roofs, point
@@ -109,6 +109,9 @@ def roofline(
     """
     roofs = Roofs(peaks)
     rows = _with_types(_moved_rows(recorded, timed), recorded, shaped, roofs)
+    if record is not None and record.counter in OTHER_TOOLS and any(r["backward"] for r in rows):
+        # These count no backward pass: their figures belong to a part of the time alone.
+        record = None
     flop = _step_flop(record)
     whole = _together(rows)
     points = []
