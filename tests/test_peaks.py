@@ -14,10 +14,11 @@ import pytest
 import torch
 from data_recording import Run
 
-from profstack.benchmark import peaks
+from profstack.benchmark import peaks, peakscache
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.datasheet import sheet
-from profstack.benchmark.peaks import Machine, cache_path, cached, measured
+from profstack.benchmark.peaks import cached, measured
+from profstack.benchmark.peakscache import Machine, cache_path
 from profstack.merge import machinepeaks
 from profstack.merge.machinepeaks import keep_peaks, read_peaks
 
@@ -43,7 +44,7 @@ def entry(dtype: str, value: float | None, **more: Any) -> dict[str, Any]:
 
 
 def keep(*entries: dict[str, Any], machine: Machine = HERE) -> None:
-    peaks._keep(machine, entries)
+    peakscache.keep(machine, entries)
 
 
 def damaged(value: Any) -> str:
@@ -105,6 +106,17 @@ def test_a_rate_beside_other_work_says_so():
     assert said["disturbed"] is True
     assert "50%" in said["how"]
     assert peaks._entry("float32", lambda: (1e9, 0.9, "by hand"))["disturbed"] is False
+
+
+@pytest.mark.parametrize(("load", "crowded"), [(9.0, True), (5.9, False), (0.1, False)])
+def test_a_machine_that_was_busy_of_late_says_so(monkeypatch, load, crowded):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    crowd = peaks._crowd(2)
+    assert (crowd == "the load average was 9.0 on 8 cores") is crowded
+    said = peaks._entry("float32", lambda: (1e9, 1.0, "by hand"), crowd)
+    assert said["disturbed"] is crowded
+    assert ("it may be more" in said["how"]) is crowded
 
 
 def test_what_cannot_be_measured_has_the_reason():
@@ -212,10 +224,10 @@ def test_a_disturbed_rate_is_measured_again_later_and_the_higher_one_stands():
     assert cached(HERE, ["float32"]) is not None
     keep(entry("float32", 3e9, disturbed=True, measured_at=old))
     assert cached(HERE, ["float32"]) is None
-    assert peaks._better(HERE, entry("float32", 2e9, disturbed=True))["value"] == 3e9
-    assert peaks._better(HERE, entry("float32", 4e9, disturbed=True))["value"] == 4e9
+    assert peakscache.better(HERE, entry("float32", 2e9, disturbed=True))["value"] == 3e9
+    assert peakscache.better(HERE, entry("float32", 4e9, disturbed=True))["value"] == 4e9
     # The machine did reach it, whatever slows it down now; the next try is an hour away.
-    found = peaks._better(HERE, entry("float32", 2e9))
+    found = peakscache.better(HERE, entry("float32", 2e9))
     assert found["value"] == 3e9
     assert found["measured_at"] == old
     keep(found)

@@ -16,14 +16,11 @@ it is a rate that the machine holds.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
-import math
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,14 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from profstack.benchmark.clock import Clock
+from profstack.benchmark.peakscache import DTYPES, MEMORY, Machine, better, keep, known
 from profstack.environment import environment_facts
 
-# TF32 is how tensor cores multiply numbers that are stored as float32.
-DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
 # What `how` says of a rate that may be higher than it was measured.
 OTHER_WORK = "other work took the CPU meanwhile"
-_VERSION = 1
-_MEMORY = "memory"
 
 _SECONDS_PER_DTYPE = 0.4
 _SECONDS_FOR_COPIES = 0.3
@@ -47,7 +41,8 @@ _BLOCK_S = {"cpu": 0.02, "cuda": 0.05}
 _LEAST_BLOCKS = 3
 # With less of the CPU than this in its best block, a rate is measured again, an hour later.
 _BUSY = 0.8
-_RETRIED_S = 3600.0
+# With more of all cores than this taken by others, too.
+_CROWDED = 0.5
 # Beyond the last-level cache of what is in use today, both arrays together, with room to spare.
 _COPIED_BYTES = {"cpu": 256 << 20, "cuda": 512 << 20}
 # Where memory is limited, a copy may take this much of it.
@@ -61,66 +56,14 @@ _START = (
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What the peaks depend on. `device` is cpu or cuda; `threads` is None on a GPU."""
-
-    device: str
-    name: str | None
-    cpu: str | None
-    threads: int | None
-    torch: str | None
-
-    def key(self, dtype: str) -> str:
-        """What one rate is kept under."""
-        threads = "" if self.threads is None else str(self.threads)
-        parts = (self.device, self.name or "", self.cpu or "", threads, self.torch or "", dtype)
-        return " | ".join(parts)
-
-
-# -- kept ------------------------------------------------------------------------------------------
-
-
-def cache_path() -> Path | None:
-    """The file that peaks are kept in; None where the user has no folder for such files."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    with contextlib.suppress(RuntimeError):
-        # A relative one is to be ignored: it would be another in every folder.
-        folder = folder if folder.is_absolute() else Path.home() / ".cache"
-        return folder / "profstack" / "peaks.json"
-    return None
-
-
 def cached(machine: Machine, dtypes: Iterable[str]) -> dict[str, Any] | None:
     """The peaks of `machine` for all of `dtypes` and memory; None if any is lacking."""
-    known = _known(machine)
-    rates = [known.get(dtype) for dtype in dtypes]
-    memory = known.get(_MEMORY)
+    kept = known(machine)
+    rates = [kept.get(dtype) for dtype in dtypes]
+    memory = kept.get(MEMORY)
     if memory is None or None in rates:
         return None
     return _peaks_of(machine, rates, memory)
-
-
-def _known(machine: Machine) -> dict[str, dict[str, Any]]:
-    """What need not be measured again on `machine`, by type."""
-    kept = _read_cache()
-    rates = {dtype: kept.get(machine.key(dtype)) for dtype in (*DTYPES, _MEMORY)}
-    return {dtype: rate for dtype, rate in rates.items() if rate is not None and not _is_old(rate)}
-
-
-def _is_old(rate: dict[str, Any]) -> bool:
-    """Whether a rate was measured beside other work or not at all, and some time ago.
-
-    It may be better now: memory that was full is free again.
-    """
-    if not rate["disturbed"] and rate["value"] is not None:
-        return False
-    try:
-        tried_at = datetime.datetime.fromisoformat(rate.get("tried_at") or rate["measured_at"])
-        age = datetime.datetime.now(datetime.timezone.utc) - tried_at
-    except (TypeError, ValueError):
-        return True
-    return age.total_seconds() > _RETRIED_S
 
 
 def _peaks_of(machine: Machine, rates: Sequence[Any], memory: dict[str, Any]) -> dict[str, Any]:
@@ -142,47 +85,6 @@ def _shown(rate: dict[str, Any], *names: str) -> dict[str, Any]:
     return {**{name: rate[name] for name in names}, "source": "measured"}
 
 
-def _read_cache() -> dict[str, dict[str, Any]]:
-    """All that is kept; nothing of a file that is damaged or of another version."""
-    path = cache_path()
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path else {}
-        if content.get("version") != _VERSION:
-            return {}
-        return {str(key): entry for key, entry in content["peaks"].items() if _is_whole(entry)}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return {}
-
-
-def _is_whole(entry: dict[str, Any]) -> bool:
-    if not {"dtype", "value", "how", "measured_at", "disturbed"} <= entry.keys():
-        return False
-    value = entry["value"]
-    return value is None or (isinstance(value, float) and math.isfinite(value) and value > 0)
-
-
-def _keep(machine: Machine, entries: Iterable[dict[str, Any]]) -> None:
-    """Add to what is kept; the file is whole at every moment, and what fails costs only time."""
-    path = cache_path()
-    if path is None:
-        return
-    kept = {**_read_cache(), **{machine.key(entry["dtype"]): entry for entry in entries}}
-    text = json.dumps({"version": _VERSION, "peaks": kept}, indent=1)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix="peaks-", delete=False
-        ) as file:
-            name = file.name
-            try:
-                file.write(text)
-                file.close()
-                os.replace(name, path)
-            except OSError:
-                # A full disk, mostly.
-                os.unlink(name)
-
-
 def measured(
     machine: Machine, dtypes: Sequence[str], timeout_s: float = _TIMEOUT_S
 ) -> dict[str, Any]:
@@ -190,8 +92,8 @@ def measured(
 
     Never raises: where nothing could be measured, `reason` says why and the lists are empty.
     """
-    known = _known(machine)
-    lacking = [dtype for dtype in dtypes if dtype not in known]
+    kept = known(machine)
+    lacking = [dtype for dtype in dtypes if dtype not in kept]
     command = [sys.executable, "-c", _START.format(root=_ROOT)]
     command += ["--dtypes", ",".join(lacking), "--device", machine.device]
     if machine.threads is not None:
@@ -219,19 +121,10 @@ def measured(
         return _nothing(machine, f"the device found there is {found.name}, not {machine.name}")
     if machine.torch is not None and found.torch != machine.torch:
         return _nothing(machine, f"torch is {found.torch} there, not {machine.torch}")
-    entries = [_better(machine, entry) for entry in entries]
-    _keep(machine, entries)
-    by_dtype = {**known, **{entry["dtype"]: entry for entry in entries}}
-    return _peaks_of(machine, [by_dtype[dtype] for dtype in dtypes], by_dtype[_MEMORY])
-
-
-def _better(machine: Machine, entry: dict[str, Any]) -> dict[str, Any]:
-    """Of a rate and one that was measured before, the higher counts."""
-    # The machine did reach it, and other work only ever slows one down.
-    before = _read_cache().get(machine.key(entry["dtype"]))
-    if before is None or (before["value"] or 0) <= (entry["value"] or 0):
-        return entry
-    return {**before, "tried_at": entry["measured_at"]}
+    entries = [better(machine, entry) for entry in entries]
+    keep(machine, entries)
+    by_dtype = {**kept, **{entry["dtype"]: entry for entry in entries}}
+    return _peaks_of(machine, [by_dtype[dtype] for dtype in dtypes], by_dtype[MEMORY])
 
 
 def _nothing(machine: Machine, why: str) -> dict[str, Any]:
@@ -260,10 +153,12 @@ def peaks(dtypes: Sequence[str], device: str = "cpu", threads: int | None = None
         # Opens the device: its clock must know of it.
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has none there
     clock = Clock(torch)
+    crowd = _crowd(torch.get_num_threads()) if kind == "cpu" else None
     entries = [
-        _entry(dtype, partial(_product_rate, torch, dtype, device, clock)) for dtype in dtypes
+        _entry(dtype, partial(_product_rate, torch, dtype, device, clock), crowd)
+        for dtype in dtypes
     ]
-    entries.append(_entry(_MEMORY, partial(_copy_rate, torch, device, clock)))
+    entries.append(_entry(MEMORY, partial(_copy_rate, torch, device, clock), crowd))
     return {"machine": asdict(machine), "peaks": entries}
 
 
@@ -290,7 +185,25 @@ class _Timed:
     busy: float
 
 
-def _entry(dtype: str, measure: Callable[[], tuple[float, float, str]]) -> dict[str, Any]:
+def _crowd(threads: int) -> str | None:
+    """Whether the machine was busy of late with more than what was measured, in words.
+
+    Work on the other half of a core, or on the memory, slows a thread that has all its time.
+    """
+    cores = os.cpu_count() or 1
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+    # A run with as many threads has just ended.
+    if load - threads <= _CROWDED * cores:
+        return None
+    return f"the load average was {load:.1f} on {cores} cores"
+
+
+def _entry(
+    dtype: str, measure: Callable[[], tuple[float, float, str]], crowd: str | None = None
+) -> dict[str, Any]:
     """One rate; what cannot be multiplied on this device, or fits nowhere, has none."""
     value: float | None
     try:
@@ -298,16 +211,17 @@ def _entry(dtype: str, measure: Callable[[], tuple[float, float, str]]) -> dict[
     except Exception as error:
         first = str(error).strip().splitlines()[:1] or [""]
         value, busy, how = None, 1.0, f"{type(error).__name__}: {first[0][:200]}"
-    disturbed = busy < _BUSY
-    if disturbed:
-        how += f"; {OTHER_WORK} (this had {busy:.0%} of it): it may be more"
+    if busy < _BUSY:
+        crowd = f"this had {busy:.0%} of it"
+    if crowd is not None and value is not None:
+        how += f"; {OTHER_WORK} ({crowd}): it may be more"
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return {
         "dtype": dtype,
         "value": value,
         "how": how,
         "measured_at": now,
-        "disturbed": disturbed,
+        "disturbed": crowd is not None,
     }
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from profstack.benchmark import peaks
 from profstack.benchmark.datasheet import sheet
+from profstack.benchmark.peakscache import DTYPES, Machine
 from profstack.recording import DATABASE
 
 FILE = Path("logs") / "peaks.json"
@@ -79,7 +80,7 @@ def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) ->
     stated = _stated(environment.get("gpu"))
     if device not in ("cpu", "cuda"):
         return {"device": device, "reason": "peaks are measured on CPUs and on CUDA devices alone"}
-    machine = peaks.Machine(
+    machine = Machine(
         device,
         environment.get("gpu") if device == "cuda" else peaks.processor_name(),
         peaks.processor_name(),
@@ -120,13 +121,13 @@ def _facts(folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def _wanted(types: Mapping[str, float], device: str) -> list[str]:
-    """The types to measure, in the order of `peaks.DTYPES`; float32 where nothing tells."""
+    """The types to measure, in the order of `DTYPES`; float32 where nothing tells."""
     whole = sum(types.values())
     used = {name for name, time in types.items() if time >= _LEAST_SHARE * whole}
     if device == "cuda" and "float32" in used:
         # Convolutions use it unless the script forbids it, products if the script allows it.
         used.add("tf32")
-    return [name for name in peaks.DTYPES if name in used] or ["float32"]
+    return [name for name in DTYPES if name in used] or ["float32"]
 
 
 def _stated(gpu: str | None) -> dict[str, list[dict[str, Any]]]:
