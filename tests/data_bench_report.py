@@ -60,6 +60,7 @@ def _headline(taken: list[float]) -> dict[str, Any]:
         "ci95_low_s": median * 0.9968,
         "ci95_high_s": median * 1.0035,
         "cpu_median_s": median * 1.96,
+        "cpu_wall_s": median,
         "host_median_s": median,
         "device_median_s": None,
         "autocorrelation": 0.28,

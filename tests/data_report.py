@@ -281,6 +281,7 @@ def _benchmark(steps: list[dict[str, Any]], slices: list[dict[str, Any]]) -> dic
         "ci95_low_s": median * 0.988,
         "ci95_high_s": median * 1.011,
         "cpu_median_s": median * 1.94,
+        "cpu_wall_s": median,
         "host_median_s": median,
         "device_median_s": None,
         "autocorrelation": 0.21,

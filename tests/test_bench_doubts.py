@@ -26,6 +26,7 @@ CALM: dict[str, Any] = {
     "outliers": 2,
     "host_median_s": 0.01,
     "cpu_median_s": 0.01,
+    "cpu_wall_s": 0.01,
     "device_median_s": None,
     "gradients": False,
     "between_process": {"processes": 5, "spread": 0.005},
@@ -77,6 +78,21 @@ def test_each_names_the_number_the_reason_and_the_next_step(
 def test_fixed_samples_are_asked_for_by_their_count() -> None:
     (only,) = found(target_interval=None, n=40, stopped_by="repeat")
     assert "repeat with --repeat 100" in only
+
+
+def test_counts_that_long_calls_would_take_for_ever_are_not_advised() -> None:
+    unsettled = {"warmup_settled": False, "warmup_reason": "too few"}
+    assert found(**unsettled)[0].endswith("repeat with --warmup 200 --repeat 300")
+    assert found(**unsettled, mean_s=2.0)[0].endswith("repeat with --max-seconds 100")
+    assert found(**unsettled, mean_s=60.0)[0].endswith("repeat with --warmup 5 --repeat 10")
+
+
+def test_means_over_blocks_are_not_compared_with_medians() -> None:
+    # Interrupted for half of the time: the mean of the same blocks shows it, the median does not.
+    (only,) = found(cpu_median_s=0.01, cpu_wall_s=0.02)
+    assert (
+        "on average a step takes 20.0 ms of wall time and 10.0 ms of CPU time (ratio 0.50)" in only
+    )
 
 
 def test_what_waits_for_a_device_is_no_doubt() -> None:

@@ -613,6 +613,7 @@ def test_items_per_second_follow_from_the_batch(run: Run) -> None:
     assert report["step"]["shapes"] == ["32x8"]
     assert report["benchmark"]["items_per_s"] == pytest.approx(32 / CLEAN_S)
     assert report["benchmark"]["cpu_median_s"] == pytest.approx(CLEAN_S / 2)
+    assert report["benchmark"]["cpu_wall_s"] == pytest.approx(CLEAN_S)
 
 
 def test_a_trace_is_named_as_it_lies_after_the_report_packed_it(run: Run) -> None:

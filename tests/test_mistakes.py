@@ -7,6 +7,7 @@ real model, one in real processes.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 import weakref
@@ -17,7 +18,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
-from conftest import CHECKOUT
+from conftest import CHECKOUT, clean_environment
 from torch import nn
 from virtual_machine import Machine
 
@@ -310,6 +311,30 @@ def test_an_error_costs_its_row_alone() -> None:
     assert "RuntimeError: Inference tensors cannot be saved" in rows["gradients-on"]["error"]
     assert without_figures(rows["gradients-on"])
     assert rows["under-torch-profiler"]["factor"] is not None
+
+
+def test_the_first_profiler_of_a_process_prints_nothing() -> None:
+    code = (
+        "import os\n"
+        "import torch\n"
+        "from profstack.benchmark.clock import Clock\n"
+        "from profstack.benchmark.measure import Policy\n"
+        "from profstack.benchmark.mistakes import mistakes\n"
+        "from profstack.benchmark.subject import Subject\n"
+        "one, levels = torch.ones(4), set()\n"
+        "def step():\n"
+        "    levels.add(os.environ.get('KINETO_LOG_LEVEL'))\n"
+        "    one.add(1)\n"
+        "mistakes(Subject('step', step), Policy(max_s=0.05), Clock())\n"
+        "assert levels == {None}, levels\n"
+    )
+    environment = {**clean_environment(), "OMP_NUM_THREADS": "1"}
+    environment.pop("KINETO_LOG_LEVEL", None)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, cwd=CHECKOUT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_measures_a_real_model() -> None:

@@ -166,6 +166,42 @@ def test_the_summary_tells_what_counting_memory_and_the_watch_found() -> None:
         assert said in printed, said
 
 
+def test_the_summary_leaves_out_what_this_workload_has_not() -> None:
+    report = build()
+    report["benchmark"]["target"] = "a.py:model"
+    for row in report["tables"]["modules"]:
+        row["backward_s"] = 0.0
+        if row["path"].startswith("("):
+            row.update(forward_s=0.0, self_s=0.0, calibrated_s=0.0)
+    report["layers"][0].update(status="empty", reason="nothing was there for it")
+    report["warnings"] = [
+        {"slug": "empty-capture", "text": "nothing was there for it"},
+        {"slug": "other", "text": "something else"},
+    ]
+    printed = text.summary(report, width=80, colour=False)
+    assert "(loss)" not in printed
+    assert "(optimizer)" not in printed
+    assert "backward" not in printed.split("operator ")[0]
+    # A layer's own row says it.
+    assert "warning: nothing was there" not in printed
+    assert "warning: something else" in printed
+    for layer in report["layers"]:
+        layer.update(status="skipped", reason="left out by --layers none")
+    printed = text.summary(report, width=80, colour=False)
+    assert printed.count("left out by --layers none") == 1
+
+
+def test_cpu_time_is_not_a_mean_beside_a_median() -> None:
+    report = bench()
+    mark = report["benchmark"]
+    mark.update(cpu_median_s=0.002, cpu_wall_s=mark["host_median_s"])
+    assert "CPU time 2.00 ms" in text.summary(report, width=120, colour=False)
+    assert "means over" not in text.summary(report, width=120, colour=False)
+    mark["cpu_wall_s"] = 0.003
+    said = "CPU time 2.00 ms of 3.00 ms (means over blocks)"
+    assert said in " ".join(text.summary(report, width=120, colour=False).split())
+
+
 def test_the_summary_of_a_benchmark_holds_its_headline_and_its_parts() -> None:
     printed = text.summary(bench(), width=80, colour=False)
     assert "\x1b" not in printed

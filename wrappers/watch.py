@@ -146,5 +146,10 @@ class WatchWrapper(Wrapper):
                 ("gave-way", "the watch stood back for a profiler that counts every thread's calls")
             )
         if not self._seen:
-            notes.append(("empty-capture", "the watch took no sample: nothing ran for 10 ms"))
+            notes.append(
+                (
+                    "empty-capture",
+                    "the watch took no sample: while no other layer watched nothing ran for 10 ms",
+                )
+            )
         return notes

@@ -5,6 +5,7 @@ Every doubt names the number it comes from, why that matters, and the next comma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -76,8 +77,18 @@ def _warmup(figures: Figures) -> Iterator[str]:
     if figures.get("warmup_settled") is False:
         yield (
             f"no end of the warm-up was seen ({figures['warmup_reason']}): the samples may still "
-            "be falling; repeat with --warmup 200 --repeat 300"
+            f"be falling; repeat with {_fixed_counts(figures)}"
         )
+
+
+def _fixed_counts(figures: Figures) -> str:
+    """Counts that are enough, or of long calls the time in which they would be."""
+    each_s = (figures.get("calls_per_sample") or 1) * figures["mean_s"]
+    if 500 * each_s <= _LONGEST_ADVICE_S:
+        return "--warmup 200 --repeat 300"
+    if 50 * each_s <= _LONGEST_ADVICE_S:
+        return f"--max-seconds {math.ceil(5 * each_s) * 10}"
+    return "--warmup 5 --repeat 10"
 
 
 def _samples(figures: Figures) -> Iterator[str]:
@@ -153,12 +164,14 @@ def _slowest(figures: Figures) -> float | None:
 
 def _machine(figures: Figures, environment: Figures) -> Iterator[str]:
     """What the machine was doing besides, and how it was set up."""
-    wall, cpu = figures["host_median_s"], figures["cpu_median_s"]
+    # Both of the same calls: a mean beside a median would show what interrupts the work twice.
+    wall, cpu = figures.get("cpu_wall_s"), figures["cpu_median_s"]
     load = (environment.get("load_average") or [None])[0]
     cores = environment.get("usable_cores") or environment.get("logical_cores")
     if wall and cpu is not None and cpu < _LITTLE_CPU * wall and not figures["device_median_s"]:
         yield (
-            f"a step takes {format_seconds(wall)} of wall time and {format_seconds(cpu)} of CPU "
+            f"{'a' if wall == figures['host_median_s'] else 'on average a'} step takes "
+            f"{format_seconds(wall)} of wall time and {format_seconds(cpu)} of CPU "
             f"time (ratio {cpu / wall:.2f}): it waits for files, a lock or a core that others "
             "have; repeat on an idle machine, or see where with --layers watch"
         )

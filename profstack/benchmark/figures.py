@@ -51,6 +51,7 @@ def figures(measured: Mapping[str, Measured], subject: Subject) -> dict[str, Any
         "autocorrelation": summary.autocorrelation,
         "drift": summary.drift,
         "cpu_median_s": _median(head.samples.cpu_s),
+        "cpu_wall_s": _median(head.samples.wall_beside_cpu_s),
         "host_median_s": _median(head.samples.host_s),
         "device_median_s": _median([one for one in head.samples.device_s if one is not None]),
         "steps_per_s": 1.0 / summary.median if summary.median else None,

@@ -31,7 +31,7 @@ _FIRST_BLOCK = 8
 # Of so many calls the later half is long enough for a trend to show in it.
 _ENOUGH_CALLS = 16
 _LONGEST_BLOCK_S = 0.5
-# With torch loaded a collection takes 50 to 100 ms: after each long call it would take for ever.
+# A collection may be long (of what the calls have left): it takes a tenth of the time at most.
 _COLLECT_EVERY = 10.0
 # Looking at the interval after every sample would stop at the luckiest moment: it is looked at
 # when there are a quarter more samples than last time.
@@ -90,6 +90,11 @@ class Samples:
         """Seconds that all samples took, waiting for the device included."""
         each = zip(self.blocks, self.block_s, strict=True)
         return self.calls * sum(samples * seconds for samples, seconds in each)
+
+    @property
+    def wall_beside_cpu_s(self) -> list[float]:
+        """Wall time of the same calls as each value of `cpu_s`: of a sample, or mean of a block."""
+        return self.host_s if len(self.cpu_s) == len(self.host_s) else self.block_s
 
     def extend(self, more: Samples) -> None:
         """Add a later block of the same series."""
@@ -291,9 +296,13 @@ def _sample(
 
 
 def _collect() -> float:
-    """Collect garbage between blocks; the seconds it took."""
+    """Collect the garbage of the blocks since the last time; the seconds it took.
+
+    What was there before the series was collected then, and is not gone through again: with
+    torch's compiler loaded that takes 0.3 s.
+    """
     began = perf_counter()
-    gc.collect()
+    gc.collect(1)
     return perf_counter() - began
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import cProfile
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -43,6 +43,7 @@ from profstack.benchmark.pairs import (
 )
 from profstack.benchmark.statistics import median_interval
 from profstack.benchmark.subject import Subject
+from profstack.benchmark.variantcounts import quietly
 from profstack.units import format_bytes, format_seconds
 
 Row = dict[str, Any]
@@ -303,7 +304,10 @@ def _under_torch_profiler(bench: _Bench) -> Row:
     plan = replace(bench.plan, samples=min(bench.plan.samples, _MOST_PROFILED), calls=1)
     profiler = functools.partial(_torch_profiler, uses_device(bench.subject, bench.clock))
     # The first profiler of a process sets its tool up, which is none of its later cost.
-    with profiler(), bench.subject.conditions():
+    with ExitStack() as first:
+        with quietly():
+            first.enter_context(profiler())
+        first.enter_context(bench.subject.conditions())
         bench.subject.step()
         bench.clock.synchronize()
     note = (

@@ -88,7 +88,7 @@ def counted(
     if profiler._profiler_enabled():
         return Counts(note="not counted: another torch profiler is at work")
     try:
-        with _quietly():
+        with quietly():
             events = _events(step, clock, on_device=on_device)
     except RuntimeError as error:
         lines = str(error).splitlines() or [type(error).__name__]
@@ -152,8 +152,12 @@ def _is_kernel(event: Any, host: Any) -> bool:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Kineto prints to standard error unless told not to; it reads its level at the start."""
+def quietly() -> Iterator[None]:
+    """Round the start of a torch profiler: Kineto prints to standard error unless told not to.
+
+    It reads its level once, when the first profiler of the process starts; what the workload sees
+    in its environment is as before.
+    """
     before = os.environ.get("KINETO_LOG_LEVEL")
     os.environ["KINETO_LOG_LEVEL"] = "6"
     try:

@@ -278,7 +278,12 @@ def _step_rows(recorded: Recorded) -> list[dict[str, Any]]:
 
 
 def _notes(recorded: Recorded) -> list[dict[str, str]]:
-    notes = recorded.frames["notes"].to_dict("records")
+    frame, layers = recorded.frames["notes"], recorded.frames["layers"]
+    seen = layers.loc[layers["status"] == "recorded", "name"].tolist()
+    if "watch" in seen:
+        # It is asked again and again, and had seen nothing yet when it said so.
+        frame = frame[(frame["layer"] != "watch") | (frame["slug"] != "empty-capture")]
+    notes = frame.to_dict("records")
     # Each slice may have said the same.
     told = dict.fromkeys((str(row["slug"]), home_relative(str(row["text"]))) for row in notes)
     return [{"slug": slug, "text": text} for slug, text in told]

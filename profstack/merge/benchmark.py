@@ -20,7 +20,7 @@ from profstack.benchmark.statistics import (
     summarize,
 )
 from profstack.benchmark.subject import READ
-from profstack.benchmark.warmup import detect
+from profstack.benchmark.warmup import Warmup, detect
 from profstack.merge.recorded import Recorded, Selection, nullable
 
 # A change left behind by an observer is worth a warning from this size on.
@@ -67,6 +67,11 @@ def clean_steps(recorded: Recorded) -> Clean:
     first = int(steps["step"].min()) if len(steps) else 0
     numbers = (unobserved["step"] - first).tolist()
     warm = detect(unobserved["wall_s"].tolist(), indices=numbers)
+    bench = recorded.facts.get(FACT)
+    is_warm = bench is not None and (bench["figures"] or {}).get("warmup_settled")
+    if bench is not None and is_warm and not bench.get("layers_apart"):
+        # The callable was warm before the first layer was begun, in the same process.
+        warm = Warmup(0, 0, True, "it was warm when the layers began")
     clean = steps[(steps["kind"] == "clean") & ~_has(steps, "eval", "partial")]
     clean = clean[clean["step"] >= first + warm.steps]
     settled = clean[~_has(clean, "switch")]
@@ -83,7 +88,6 @@ def clean_steps(recorded: Recorded) -> Clean:
     if not warm.settled:
         warnings.append({"slug": "warmup-unsettled", "text": warm.reason})
     clean, lasting = _before_the_change(recorded, clean)
-    bench = recorded.facts.get(FACT)
     if bench is not None and not len(steps):
         # No layer was recorded: there is nothing that could be wrong with their steps.
         warnings, lasting = [], []
@@ -218,12 +222,12 @@ def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]
 # The figures of the report's `benchmark`; those that only `profstack bench` has are null of a run.
 FIGURES = (
     "mode clock n samples_s counted_steps warmup_steps first_step_s first_step_layer median_s "
-    "iqr_s mean_s std_s min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s host_median_s "
-    "device_median_s autocorrelation drift outliers steps_per_s items_per_s between_process target "
-    "initialisation_s warmup_s warmup_reason stopped_by calls_per_sample garbage batch_size "
-    "batch_size_is gradients training modes_note synchronised_median_s synchronised_ci95_low_s "
-    "synchronised_ci95_high_s pipelined_median_s pipelined_ci95_low_s pipelined_ci95_high_s "
-    "device_state"
+    "iqr_s mean_s std_s min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s cpu_wall_s "
+    "host_median_s device_median_s autocorrelation drift outliers steps_per_s items_per_s "
+    "between_process target initialisation_s warmup_s warmup_reason stopped_by calls_per_sample "
+    "garbage batch_size batch_size_is gradients training modes_note synchronised_median_s "
+    "synchronised_ci95_low_s synchronised_ci95_high_s pipelined_median_s pipelined_ci95_low_s "
+    "pipelined_ci95_high_s device_state"
 )
 LISTS = "by_shape mistakes ablation throughput throughput_limits compare warnings"
 # What the report has under other names, or in words, of the figures of `profstack bench`.
@@ -304,16 +308,19 @@ def _layer_of_first(recorded: Recorded) -> str | None:
     return str(layers.iloc[0]) if len(layers) else None
 
 
-def _cpu_median_s(recorded: Recorded, steps: pd.DataFrame) -> float | None:
-    """CPU time of a clean step: the median, or of very short steps that of the slices' means.
+def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> dict[str, float | None]:
+    """CPU time of a clean step, and wall time of the same: medians, or of the slices' means.
 
     Reading the CPU clock takes a third of a percent of a 0.3 ms step: there it is read per slice.
     """
     own = steps["cpu_s"].dropna()
     if len(own):
-        return float(own.median())
+        wall_s = steps.loc[own.index, "wall_s"].median()
+        return {"cpu_median_s": float(own.median()), "cpu_wall_s": float(wall_s)}
     slices = recorded.slices[recorded.slices["slice"].isin(steps["slice"].unique())]
-    return nullable((slices["cpu_s"] / slices["steps"]).median())  # type: ignore[no-any-return]
+    cpu_s = nullable((slices["cpu_s"] / slices["steps"]).median())
+    wall_s = None if cpu_s is None else float(steps.groupby("slice")["wall_s"].mean().median())
+    return {"cpu_median_s": cpu_s, "cpu_wall_s": wall_s}
 
 
 def _figures(recorded: Recorded, steps: pd.DataFrame, summary: Summary) -> dict[str, Any]:
@@ -339,7 +346,7 @@ def _figures(recorded: Recorded, steps: pd.DataFrame, summary: Summary) -> dict[
         "outliers": summary.outliers,
         "batch_size": int(batch) if batch else None,
         "batch_size_is": READ if batch else None,
-        "cpu_median_s": _cpu_median_s(recorded, steps),
+        **_cpu_and_wall(recorded, steps),
         "host_median_s": summary.median,
         "device_median_s": nullable(steps["device_s"].median()),
         "steps_per_s": 1.0 / summary.median if summary.median else None,

@@ -53,10 +53,22 @@ def _rates(mark: Record) -> list[str]:
             words[-1] += f" (batch of {mark['batch_size']}, {mark.get('batch_size_is')})"
     else:
         words.append("items/s unknown: no batch size")
-    words.append(f"CPU time {format_seconds(mark.get('cpu_median_s'))}")
+    words.append(_processor(mark))
     if mark.get("device_median_s") is not None:
         words.append(f"device time {format_seconds(mark['device_median_s'])}")
     return words
+
+
+def _processor(mark: Record) -> str:
+    """CPU time, with the wall time of the same calls where that is not the median above.
+
+    Of short calls both are means over blocks, in which everything that interrupted them is.
+    """
+    words = f"CPU time {format_seconds(mark.get('cpu_median_s'))}"
+    wall = mark.get("cpu_wall_s")
+    if wall is None or wall == mark.get("host_median_s"):
+        return words
+    return f"{words} of {format_seconds(wall)} (means over blocks)"
 
 
 def _shape_of_times(mark: Record) -> list[str]:

@@ -56,7 +56,10 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
         screen.print(line)
     for part in bench_parts(report, width):
         screen.print(part)
-    if report.get("layers") or not measured:
+    why_none = _why_no_layer(report) if report.get("benchmark", {}).get("target") else None
+    if why_none is not None:
+        screen.print(Text(printable(f"layers: none, {why_none}")))
+    elif report.get("layers") or not measured:
         screen.print(_layers(report, width))
     for table in (_modules(report, width), _operators(report, width), _functions(report, width)):
         if table is not None:
@@ -133,6 +136,14 @@ def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
     yield Text()
 
 
+def _why_no_layer(report: Mapping[str, Any]) -> str | None:
+    """The one reason for which every layer was skipped; None where that is not so."""
+    layers = report.get("layers") or []
+    reasons = {layer.get("reason") for layer in layers if layer["status"] == "skipped"}
+    all_skipped = all(layer["status"] == "skipped" for layer in layers)
+    return str(reasons.pop()) if all_skipped and len(reasons) == 1 else None
+
+
 def _layers(report: Mapping[str, Any], width: int) -> Table:
     """A row per layer; for one without data the reason and the command that fills it."""
     effects = {effect["layer"]: effect for effect in report.get("probe_effect") or []}
@@ -191,29 +202,34 @@ def _modules(report: Mapping[str, Any], width: int) -> Table | None:
     if not records:
         return None
     median = (report.get("benchmark") or {}).get("median_s")
-    parts = [record for record in records if str(record["path"]).startswith("(")]
+    # A part that this workload has not, as a loss in inference, is no row with nothing in it.
+    parts = [record for record in records if str(record["path"]).startswith("(") and _took(record)]
     inside = [record for record in records if not str(record["path"]).startswith("(")]
     roots = [record for record in inside if record["depth"] == 0]
     heavy = sorted(
         (record for record in inside if record["depth"] > 0), key=weight("self_s"), reverse=True
     )
+    if not inside and not parts:
+        return None
+    has_backward = any(record.get("backward_s") for record in records)
+    times = ("forward_s", *(("backward_s",) if has_backward else ()), "self_s", "calibrated_s")
     rates = width >= WIDE and any(record.get("flop_per_s") is not None for record in inside)
     extra = (("FLOP/s", "r"),) if rates else ()
-    table = plain_table(
-        ("module", "l"), ("forward", "r"), ("backward", "r"), ("self", "r"),
-        ("calibrated", "r"), ("share", "r"), *extra,
-    )  # fmt: skip
+    named = ((name.removesuffix("_s"), "r") for name in times)
+    table = plain_table(("module", "l"), *named, ("share", "r"), *extra)
     for record in [*roots, *heavy[:_TOP], *parts]:
         table.add_row(
             short_name(record["path"], width - 57 - 10 * len(extra)),
-            *(
-                Text(format_seconds(record.get(column)))
-                for column in ("forward_s", "backward_s", "self_s", "calibrated_s")
-            ),
+            *(Text(format_seconds(record.get(column))) for column in times),
             Text(_share(record.get("calibrated_s"), median)),
             *(Text(format_count(record.get("flop_per_s"))) for _ in extra),
         )
     return table
+
+
+def _took(record: Mapping[str, Any]) -> bool:
+    """Whether any time of a row is more than nothing."""
+    return any(record.get(name) for name in ("forward_s", "backward_s", "self_s"))
 
 
 def _operators(report: Mapping[str, Any], width: int) -> Table | None:
@@ -260,7 +276,10 @@ def _highlights(report: Mapping[str, Any]) -> Iterable[Text]:
 
 def _warnings(report: Mapping[str, Any]) -> Iterable[Text]:
     """The warnings of the run and of the benchmark, one paragraph each."""
+    # What a layer's own row says of it already is not said again.
+    told = {layer.get("reason") for layer in report.get("layers") or []}
     texts = [warning.get("text") for warning in report.get("warnings") or []]
+    texts = [text for text in texts if text not in told]
     for warning in (report.get("benchmark") or {}).get("warnings") or []:
         texts.append(warning.get("text") if isinstance(warning, dict) else warning)
     if texts:

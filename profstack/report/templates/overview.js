@@ -29,7 +29,7 @@ function drawBenchmark(page) {
   box.append(card("steps per second", shown(mark.steps_per_s, "rate", "no clean step was measured"), isNumber(mark.items_per_s) ? formatCount(mark.items_per_s) + " items/s" : "items/s unknown: no batch size seen"));
   const times = isNumber(mark.first_step_s) && mark.median_s ? formatFactor(mark.first_step_s / mark.median_s) + " × the median" : null;
   box.append(card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", formatPlain(mark.warmup_steps) + " ", term("warmup", "warm-up"), mark.warmup_steps === 1 ? " step" : " steps"]));
-  const busy = isNumber(mark.cpu_median_s) && mark.median_s ? formatFactor(mark.cpu_median_s / mark.median_s) + " cores busy" : null;
+  const busy = isNumber(mark.cpu_median_s) && mark.cpu_wall_s ? formatFactor(mark.cpu_median_s / mark.cpu_wall_s) + " cores busy" : null;
   box.append(card("CPU time per step", shown(mark.cpu_median_s, "s", "no CPU time of a clean step was read"), busy));
   if (isNumber(mark.device_median_s)) box.append(card("device time per step", formatSeconds(mark.device_median_s), "by events on the device"));
   const few = (least) => "fewer than " + least + " clean steps were measured";
