@@ -135,6 +135,7 @@ class _Child:
         )
         run.result["initialisation_s"] = opened[0] if opened and clock.has_device else None
         run.result["import_s"], run.result["build_s"] = loaded.import_s, loaded.build_s
+        run.check()
         run.clean()
         run.parts()
         if self.process == "0" and self.options["layers"] and not self.options["layers_apart"]:

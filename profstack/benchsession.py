@@ -215,6 +215,7 @@ class _Here:
         return recording
 
     def _measure(self) -> None:
+        self._run.check()
         self._run.clean()
         self._run.parts()
         if self.layers:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from profstack.benchmark.benchrun import Asked, BenchRun
+from profstack.benchmark.clock import Clock
 from profstack.benchmark.inputs import make_input, resized, split_inputs
 from profstack.benchmark.loading import FACTORY, STEP, load, short_name
-from profstack.benchmark.subject import READ, STATED, Request, of_model
+from profstack.benchmark.subject import READ, STATED, Request, Subject, of_model
 from profstack.errors import TargetError, UsageError
 
 torch = pytest.importorskip("torch")
@@ -239,3 +241,23 @@ def test_modules_that_behave_otherwise_in_training_are_named() -> None:
     assert of_model(model, (torch.ones(2, 2),)).training_layers == ["BatchNorm1d", "Dropout"]
     assert of_model(model.eval(), (torch.ones(2, 2),)).training_layers == []
     assert of_model(nn.LSTM(2, 2, 2, dropout=0.5), ()).training_layers == ["LSTM"]
+
+
+def test_a_device_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    target = tmp_path / "device_target.py"
+    target.write_text("import torch\n\ndef make():\n    return torch.nn.ReLU(), torch.ones(1)\n")
+    with pytest.raises(TargetError, match=r"--device nope: cannot be used: .*nope"):
+        load(Request(f"{target}:make", device="nope"))
+
+
+def test_a_search_that_cannot_be_is_refused_before_anything_is_timed() -> None:
+    def step() -> None:
+        raise AssertionError("it was called")
+
+    of_function = BenchRun(Subject("step", step), Asked(throughput=True), Clock())
+    with pytest.raises(UsageError, match="--throughput needs other batch sizes"):
+        of_function.check()
+    subject = of_model(torch.nn.Linear(2, 2), (torch.ones(1, 2),), request=Request("a.py:b"))
+    asked = Asked(throughput=True, dtypes=["float99"])
+    with pytest.raises(UsageError, match="float99"):
+        BenchRun(subject, asked, Clock()).check()

@@ -25,6 +25,7 @@ from profstack.benchmark.measure import (
 from profstack.benchmark.mistakes import mistakes
 from profstack.benchmark.subject import Subject
 from profstack.benchmark.throughput import Options as SearchOptions
+from profstack.benchmark.throughput import check as check_search
 from profstack.benchmark.throughput import search
 from profstack.benchmark.variants import compare
 from profstack.errors import ProfstackError
@@ -84,6 +85,12 @@ class BenchRun:
         self._first_s = first_s
         self._keep = keep
         self._tell = tell
+
+    def check(self) -> None:
+        """Raise UsageError for a part that this subject cannot have, before anything is timed."""
+        asked = self.asked
+        if asked.throughput:
+            check_search(self.subject, asked.dtypes, asked.search, self._search_options())
 
     def clean(self) -> dict[str, Any]:
         """Measure the clean time in the modes asked for.
@@ -147,15 +154,18 @@ class BenchRun:
         names, number = list(self.asked.compare), self.asked.process
         return compare(self.subject, names, policy, self.clock, rotate=number)
 
-    def _throughput(self) -> list[dict[str, Any]]:
+    def _search_options(self) -> SearchOptions:
         options = SearchOptions(memory_limit_bytes=self.asked.memory_limit)
         if self.asked.max_batch is not None:
             options = replace(options, max_batch=self.asked.max_batch)
+        return options
+
+    def _throughput(self) -> list[dict[str, Any]]:
         rows, limits = search(
             self.subject,
             dtypes=self.asked.dtypes,
             search=self.asked.search,
-            options=options,
+            options=self._search_options(),
             clock=self.clock,
             tell=self._tell,
             keep=self._keep_throughput,

@@ -89,7 +89,24 @@ def load(request: Request, initialise: Callable[[], object] | None = None) -> Lo
     import_s = clock.now() - began
     if initialise is not None:
         initialise()
+    if request.device is not None:
+        _check_device(request.device)
     return replace(_make(found, name, request), import_s=import_s)
+
+
+def _check_device(device: str) -> None:
+    """Raise TargetError for one that this torch has not, in one line."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise TargetError(
+            f"cannot be used: {said}",
+            where=f"--device {device}",
+            next_step="see 'profstack doctor'",
+        ) from None
 
 
 def _is_file(place: str) -> bool:

@@ -90,7 +90,7 @@ def search(
     has not, and where the search needs another process or a memory limit and cannot have it.
     """
     options = options or Options()
-    _check(subject, dtypes, search, options)
+    check(subject, dtypes, search, options)
     clock, tell = clock or Clock(), tell or _silent
     rows: list[dict[str, Any]] = []
     limits: list[dict[str, Any]] = []
@@ -329,7 +329,8 @@ def _prober(
         yield prober
 
 
-def _check(subject: Subject, dtypes: Sequence[str], search: str, options: Options) -> None:
+def check(subject: Subject, dtypes: Sequence[str], search: str, options: Options) -> None:
+    """Raise UsageError for what `search` would refuse, without trying anything."""
     if search not in (BINARY, LINEAR):
         raise UsageError(f"--search {search} is not known", next_step="give binary or linear")
     if options.max_batch < 1:

@@ -58,7 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = how.add_argument
     add("--warmup", type=count, metavar="N", help="calls before the samples (default: found out)")
     add("--repeat", type=count, metavar="N", help="samples (default: until --target is reached)")
-    add("--target", type=number, metavar="F", help="half-width of the interval (default: 0.01)")
+    add(
+        "--target",
+        type=number,
+        metavar="F",
+        help="half-width of the interval, as a part (default: 0.01)",
+    )
     add("--max-seconds", type=number, metavar="S", help="of warm-up and samples (default: 10)")
     modes = ("synchronised", "pipelined", "both")
     add("--mode", choices=modes, default="both", help="when a device is waited for")
@@ -70,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--ablation", action="store_true", help="warm-up, waiting and events, each left out")
     add("--compare", metavar="A,B", help=f"ways to run the model: {','.join(_VARIANTS)}")
     add("--throughput", action="store_true", help="largest batch, and the rate of each size")
-    add("--search", choices=("binary", "linear"), default="binary", help="for the largest batch")
+    add("--search", choices=("binary", "linear"), help="for the largest batch (default: binary)")
     add("--dtype", metavar="A,B", help="data types for --throughput: float32,bfloat16")
     add("--memory-limit", type=_size, metavar="SIZE", help="most that a batch may take: 2GiB")
     add("--max-batch", type=count, metavar="N", help="largest batch to try (default: 65536)")
@@ -134,36 +139,58 @@ def _asked(arguments: argparse.Namespace) -> Asked:
             "--repeat fixes the number of samples, and --target leaves it to them",
             next_step="give one of the two",
         )
-    if not arguments.throughput and (
-        arguments.dtype or arguments.memory_limit or arguments.max_batch
-    ):
+    if arguments.target is not None and arguments.target >= 1:
         raise UsageError(
-            "--dtype, --memory-limit and --max-batch are of the search for the largest batch",
-            next_step="add --throughput",
+            f"--target {arguments.target:g} is no part of the median",
+            next_step="write 0.01 for 1 % to either side",
         )
-    compare = _words(arguments.compare)
-    unknown = [name for name in compare if name not in _VARIANTS]
-    if unknown:
-        raise UsageError(
-            f"--compare knows no {unknown[0]!r}", next_step=f"it knows {', '.join(_VARIANTS)}"
-        )
+    _check_search(arguments)
     return Asked(
         mode=arguments.mode,
         policy=policy,
         mistakes=arguments.mistakes,
         ablation=arguments.ablation,
-        compare=compare,
+        compare=_compared(arguments.compare),
         throughput=arguments.throughput,
-        search=arguments.search,
+        search=arguments.search or "binary",
         dtypes=_words(arguments.dtype),
         memory_limit=arguments.memory_limit,
         max_batch=arguments.max_batch,
     )
 
 
+def _check_search(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options of a search that was not asked for."""
+    of_search = {
+        "--search": arguments.search,
+        "--dtype": arguments.dtype,
+        "--memory-limit": arguments.memory_limit,
+        "--max-batch": arguments.max_batch,
+    }
+    given = [name for name, value in of_search.items() if value is not None]
+    if given and not arguments.throughput:
+        raise UsageError(
+            f"{given[0]} is of the search for the largest batch", next_step="add --throughput"
+        )
+
+
+def _compared(text: str | None) -> list[str]:
+    """The variants of --compare; raises UsageError where there is none, or one is unknown."""
+    names = _words(text)
+    known = f"it knows {', '.join(_VARIANTS)}"
+    if text is not None and not names:
+        raise UsageError("--compare names nothing", next_step=known)
+    for name in names:
+        if name not in _VARIANTS:
+            raise UsageError(f"--compare knows no {name!r}", next_step=known)
+    return names
+
+
 def _layers(arguments: argparse.Namespace) -> list[str]:
     """The layers to record with; none for `--layers none`."""
     if arguments.layers == _NO_LAYERS:
+        if arguments.skip is not None:
+            raise UsageError("--layers none leaves none to skip", next_step="leave out --skip")
         return []
     return chosen_layers(arguments.layers, arguments.skip)[0]
 
