@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ LAYERS = "logs/layers"
 # In place of a process's number: it records the layers and measures nothing.
 LAYERS_ALONE = "layers"
 FACT = "bench"
+INTERRUPTED = 130
 _PAGES = ("report.html", "report.json")
 
 
@@ -76,7 +78,9 @@ def _problems(results: Sequence[Mapping[str, Any] | None], codes: Sequence[int])
     for number, (result, code) in enumerate(zip(results, codes, strict=False)):
         which = f"process {number + 1}: " if len(results) > 1 else ""
         error = result.get("error") if result else None
-        if code < 0:
+        if code == -signal.SIGINT or (code == INTERRUPTED and not error):
+            error = "interrupted (Ctrl-C)"
+        elif code < 0:
             error = f"ended by signal {-code}"
         elif error == "KeyboardInterrupt":
             error = "interrupted (Ctrl-C)"

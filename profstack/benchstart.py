@@ -4,6 +4,7 @@ Executed as a file: code given by -c would stand in the layers' tables as the pr
 """
 
 import os
+import signal
 import sys
 
 
@@ -18,5 +19,15 @@ def _start() -> int:
     return main(sys.argv[1:])
 
 
+def _code() -> int:
+    """The exit code; Ctrl-C is none of ours to explain, and comes again while Python ends."""
+    try:
+        code = _start()
+    except KeyboardInterrupt:
+        code = 130
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
+
+
 if __name__ == "__main__":
-    raise SystemExit(_start())
+    raise SystemExit(_code())

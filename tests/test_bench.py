@@ -49,6 +49,11 @@ def interrupts():
     time.sleep(0.01)
 
 
+def interrupted_at_once():
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(10)
+
+
 def dies():
     global calls
     calls += 1
@@ -173,6 +178,22 @@ def test_ctrl_c_keeps_what_was_measured(folder: Path, run_profstack: RunProfstac
     assert figures["median_s"] >= 0.01
     assert "Traceback" not in done.stderr
     assert any(text.startswith("interrupted after") for text in figures["warnings"])
+
+
+def test_ctrl_c_before_any_sample_leaves_nothing(folder: Path, run_profstack: RunProfstack) -> None:
+    done = run_profstack(["bench", "targets.py:interrupted_at_once"], env=ONE_THREAD)
+    assert done.returncode == 130, done.stderr
+    assert "interrupted before there was a sample" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not list((folder / RUNS).glob("*"))
+
+
+def test_a_process_that_ctrl_c_ended_is_called_that() -> None:
+    found = joined([{"figures": None, "error": "KeyboardInterrupt"}], [-2])
+    assert found["problems"] == ["interrupted (Ctrl-C)"]
+    assert joined([None], [130])["problems"] == ["interrupted (Ctrl-C)"]
+    assert joined([None], [-9])["problems"] == ["ended by signal 9"]
 
 
 def test_a_killed_process_of_the_layers_costs_no_clean_figure(

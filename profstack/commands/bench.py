@@ -221,7 +221,7 @@ class _Bench:
         self._environment: dict[str, Any] = {}
 
     def execute(self) -> int:
-        """Run the processes, then write the page."""
+        """Run the processes, then write the page; returns the exit code."""
         from profstack import benchfolder
 
         started, begun = time.time(), time.perf_counter()
@@ -234,9 +234,11 @@ class _Bench:
             self.layers_code = self._run_process(benchfolder.LAYERS_ALONE)
         code = _exit_code([*self.codes, self.layers_code or 0])
         results = benchfolder.read_results(self.folder, len(self.codes))
-        if code == 2 and not any(result and result["figures"] for result in results):
-            # The target cannot be measured, and was never begun: nothing is left behind.
+        if code in (2, _INTERRUPTED) and not any(one and one["figures"] for one in results):
+            # The target cannot be measured, or nothing of it was: nothing is left behind.
             shutil.rmtree(self.folder)
+            if code == _INTERRUPTED:
+                _tell("profstack: interrupted before there was a sample: nothing was recorded")
             return code
         self._write_run(started, time.perf_counter() - begun, results)
         self._join(results)

@@ -56,7 +56,7 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
         screen.print(line)
     for part in bench_parts(report, width):
         screen.print(part)
-    why_none = _why_no_layer(report) if report.get("benchmark", {}).get("target") else None
+    why_none = _why_no_layer(report)
     if why_none is not None:
         screen.print(Text(printable(f"layers: none, {why_none}")))
     elif report.get("layers") or not measured:
