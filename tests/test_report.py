@@ -191,6 +191,17 @@ def test_the_summary_leaves_out_what_this_workload_has_not() -> None:
     assert printed.count("left out by --layers none") == 1
 
 
+def test_results_that_cannot_be_compared_say_why() -> None:
+    report = bench()
+    eager, other = report["benchmark"]["compare"][:2]
+    eager["note"] = "what the others are compared with; not comparable: they are random"
+    other.update(status="measured", reason=None, equal=None)
+    other["note"] = "recorded; not comparable: they are random; one more thing"
+    lines = text.summary(report, width=120, colour=False).splitlines()
+    said = [line.strip() for line in lines if "not comparable" in line]
+    assert said == [f"{other['variant']}: not comparable: they are random"]
+
+
 def test_cpu_time_is_not_a_mean_beside_a_median() -> None:
     report = bench()
     mark = report["benchmark"]

@@ -31,7 +31,7 @@ def bench_parts(report: Record, width: int) -> Iterable[RenderableType]:
     parts = (
         (_shapes(mark.get("by_shape") or ()), ()),
         (_throughput(rates, limits), _ends(rates, limits)),
-        (_compare(compare), [(row.get("variant"), row.get("reason")) for row in compare]),
+        (_compare(compare), [(row.get("variant"), _why_no_result(row)) for row in compare]),
         (_mistakes(mistakes, width), [(row.get("title"), _why_not(row)) for row in mistakes]),
         (_ablation(ablation), _errors(ablation)),
         (_mfu((report.get("roofline") or {}).get("mfu") or ()), ()),
@@ -51,6 +51,15 @@ def _why_not(mistake: Record) -> str | None:
     if mistake.get("error"):
         return str(mistake["error"])
     return None if mistake.get("applies") else str(mistake.get("note"))
+
+
+def _why_no_result(row: Record) -> str | None:
+    """Why a variant failed, or why its results could not be compared with the eager model's."""
+    if row.get("reason"):
+        return str(row["reason"])
+    parts = str(row.get("note") or "").split("; ")
+    apart = next((part for part in parts if part.startswith("not comparable: ")), None)
+    return None if row.get("variant") == "eager" else apart
 
 
 def _errors(cells: Sequence[Record]) -> list[tuple[str, Any]]:
