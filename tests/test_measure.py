@@ -136,6 +136,42 @@ def test_samples_of_a_short_call_are_many_calls() -> None:
     assert measured.summary().median == pytest.approx(1e-6)
 
 
+def test_a_sample_of_very_short_calls_is_as_long_as_it_is_said_to_be() -> None:
+    machine = Machine()
+    machine.now = lambda: machine.work(2e-7) or machine.host_s  # type: ignore[misc,method-assign,func-returns-value]
+    measured = measure(lambda: machine.work(2e-8), Policy(), machine)
+    # Reading the clock takes ten times what a call does, and must not be what is measured.
+    assert measured.samples.calls > 3000
+    assert measured.summary().median == pytest.approx(2e-8, rel=0.01)
+
+
+@pytest.mark.parametrize("mode", [SYNCHRONISED, PIPELINED])
+def test_calls_that_become_slow_end_with_their_time(mode: str) -> None:
+    machine = Machine()
+    call, calls = counted(lambda n: machine.work(1e-6 if n < 1000 else 0.01))
+    measured = measure(call, Policy(mode=mode, max_s=2.0, max_warmup_s=1.0), machine)
+    assert measured.stopped_by == "time"
+    longest_s = 0.01 * measured.samples.calls
+    assert machine.host_s < 1.0 + 2.0 + 8 * longest_s, f"{len(calls)} calls"
+    assert sum(measured.samples.blocks) == len(measured.samples.host_s)
+
+
+def test_a_warm_up_whose_calls_become_slow_is_bounded() -> None:
+    machine = Machine()
+    call, _ = counted(lambda n: machine.work(1e-4 * 2 ** min(n // 8, 14)))
+    measure(call, Policy(max_s=0.1, max_warmup_s=1.0), machine)
+    assert machine.host_s < 1.0 + 0.1 + 3 * 1.7
+
+
+def test_a_block_has_no_more_samples_than_its_time_has_room_for() -> None:
+    machine = Machine()
+    block = timed_block(lambda: machine.work(0.1), 100, 2, machine, longest_s=1.0)
+    # That which was going on then is the last.
+    assert len(block.host_s) in (5, 6)
+    assert block.blocks == [len(block.host_s)]
+    assert block.block_s == pytest.approx([0.1])
+
+
 class TestOnADevice:
     """A step takes 0.1 ms on the host and 1 ms on the device."""
 
@@ -175,6 +211,15 @@ class TestOnADevice:
         assert whose == "host"
         assert series == pytest.approx([(1e-4 + 20 * 1e-3) / 20]), "the wait belongs to it"
         assert block.series(SYNCHRONISED)[0] == block.host_s
+
+    def test_work_that_the_marks_do_not_see_is_timed_by_whole_blocks(self) -> None:
+        machine = Machine(device=True)
+        # The marks lie on a stream, or a device, that has nothing to do.
+        machine.record_event = lambda: (0, machine.host_s)  # type: ignore[method-assign]
+        policy = Policy(mode=PIPELINED, warmup=2, repeat=20)
+        measured = measure(lambda: machine.work(1e-4, 1e-3), policy, machine)
+        assert measured.clock == "host"
+        assert measured.summary().median == pytest.approx(1e-3, rel=0.02)
 
     def test_the_interval_is_that_of_the_times_that_count(self) -> None:
         machine = Machine(device=True)

@@ -31,6 +31,8 @@ _FIRST_BLOCK = 8
 # Of so many calls the later half is long enough for a trend to show in it.
 _ENOUGH_CALLS = 16
 _LONGEST_BLOCK_S = 0.5
+# What the device's own marks leave out of a block is its ends; more is work that they do not see.
+_COVERED = 0.9
 # A collection may be long (of what the calls have left): it takes a tenth of the time at most.
 _COLLECT_EVERY = 10.0
 # Looking at the interval after every sample would stop at the luckiest moment: it is looked at
@@ -108,13 +110,14 @@ class Samples:
         """The times that count in this mode, and whose they are: `host` or `device`.
 
         In a pipeline the host runs ahead and its own stamps are those of launches. There the
-        device's times count if it has them all; if it has not (events of two devices cannot be
-        compared), the means of whole blocks do.
+        device's times count if it has them all and they are those of the work; if not (events of
+        two devices cannot be compared, and those of one stream see nothing of another stream or
+        device), the means of whole blocks do.
         """
         if mode == SYNCHRONISED or not self.device_s:
             return self.host_s, "host"
         device = [one for one in self.device_s if one is not None]
-        if len(device) == len(self.host_s):
+        if len(device) == len(self.host_s) and self.calls * sum(device) >= _COVERED * self.total_s:
             return device, "device"
         return self.block_s, "host"
 
@@ -174,7 +177,8 @@ def measure(
         if first_s is None:
             first_s = timed_block(call, 1, 1, clock).host_s[0]
         warmup_s, warmup, typical_s = _warm_up(call, first_s, policy, clock)
-        taken = Samples(max(1, math.ceil(_SHORTEST_SAMPLE_S / max(typical_s, 1e-9))))
+        calls, typical_s = _calls_per_sample(call, typical_s, policy.mode, clock)
+        taken = Samples(calls)
         try:
             stopped_by = _sample(call, typical_s, taken, policy, clock)
         except KeyboardInterrupt:
@@ -193,16 +197,19 @@ def timed_block(
     *,
     synchronised: bool = True,
     with_cpu: bool = True,
+    longest_s: float = math.inf,
 ) -> Samples:
     """`samples` samples of `calls` calls each; the device is idle before and after.
 
-    `with_cpu` reads the CPU clock after every sample, else once for the block.
+    `with_cpu` reads the CPU clock after every sample, else once for the block. There are fewer
+    samples where they take longer than `longest_s` seconds: the one that goes on then is the last.
     """
     now, cpu, wait, mark = clock.now, clock.cpu, clock.synchronize, clock.record_event
     has_device, repeats = clock.has_device, range(calls)
     wait()
     events = [mark()] if has_device else []
     cpus, stamps = [cpu()], [now()]
+    until = stamps[0] + longest_s
     for _ in range(samples):
         for _ in repeats:
             call()
@@ -213,8 +220,11 @@ def timed_block(
         stamps.append(now())
         if with_cpu:
             cpus.append(cpu())
+        if stamps[-1] > until:
+            break
     wait()
     ended = now()
+    samples = len(stamps) - 1
     if not with_cpu:
         cpus.append(cpu())
     per_cpu = calls if with_cpu else calls * samples
@@ -239,11 +249,12 @@ def _warm_up(
     times = [first_s]
     synchronised = policy.mode == SYNCHRONISED
 
-    def add(samples: int) -> None:
-        block = timed_block(call, samples, 1, clock, synchronised=synchronised)
+    def add(samples: int, longest_s: float = math.inf) -> None:
+        block = timed_block(call, samples, 1, clock, synchronised=synchronised, longest_s=longest_s)
         series, _ = block.series(policy.mode)
         # A mean of the block stands for each of its calls, where there is nothing better.
-        times.extend(series if len(series) == samples else series * samples)
+        taken = len(block.host_s)
+        times.extend(series if len(series) == taken else series * taken)
 
     if policy.warmup is not None:
         # One call at least: what the first one takes tells nothing of the next.
@@ -252,14 +263,34 @@ def _warm_up(
         return times, fixed, float(median(times[1:][-_FIRST_BLOCK:]))
     began = clock.now()
     # The first call may have taken a minute, and so may the next ones.
-    add(_within(_FIRST_BLOCK, first_s, policy.max_warmup_s))
+    add(_within(_FIRST_BLOCK, first_s, policy.max_warmup_s), policy.max_warmup_s)
     while True:
         seen = detect(times)
         spent = clock.now() - began
         settled = seen.settled and len(times) >= _ENOUGH_CALLS
         if settled or spent > policy.max_warmup_s or len(times) >= policy.max_samples:
             return times, seen, float(median(times[len(times) // 2 :]))
-        add(_within(len(times), times[-1], policy.max_warmup_s - spent))
+        left_s = policy.max_warmup_s - spent
+        add(_within(len(times), times[-1], left_s), left_s)
+
+
+def _calls_per_sample(
+    call: Callable[[], Any], typical_s: float, mode: str, clock: Clock
+) -> tuple[int, float]:
+    """How many calls make a sample, and what one of them takes in seconds.
+
+    `typical_s` is of single calls: of very short ones most of it is the reading of the clock, so
+    that a sample is tried, and tried again where it was far too short.
+    """
+    calls = max(1, math.ceil(_SHORTEST_SAMPLE_S / max(typical_s, 1e-9)))
+    while calls > 1:
+        block = timed_block(call, 3, calls, clock, synchronised=mode == SYNCHRONISED)
+        typical_s = float(median(block.series(mode)[0]))
+        needed = math.ceil(_SHORTEST_SAMPLE_S / max(typical_s, 1e-9))
+        if needed <= _GROWTH * calls:
+            break
+        calls = min(needed, 16 * calls)
+    return calls, typical_s
 
 
 def _sample(
@@ -267,13 +298,14 @@ def _sample(
 ) -> str:
     """Fill `taken` with samples of a warm callable; returns what ended them."""
     sample_s = typical_s * taken.calls
-    wanted = policy.repeat
+    wanted, until = policy.repeat, clock.now() + policy.max_s
     if wanted is None:
         wanted = max(policy.min_samples, math.ceil(policy.min_s / max(sample_s, 1e-9)))
         wanted = min(wanted, policy.max_samples)
-    began = clock.now()
     collection_s = collected_at = 0.0
     while True:
+        # A call may take far longer now than it did before.
+        left_s = until - clock.now() if policy.repeat is None else math.inf
         taken.extend(
             timed_block(
                 call,
@@ -282,6 +314,7 @@ def _sample(
                 clock,
                 synchronised=policy.mode == SYNCHRONISED,
                 with_cpu=sample_s >= _SHORTEST_WITH_CPU_S,
+                longest_s=min(left_s, 2 * _LONGEST_BLOCK_S),
             )
         )
         if not policy.collect and taken.total_s - collected_at > _COLLECT_EVERY * collection_s:
@@ -291,7 +324,7 @@ def _sample(
             if ended is not None:
                 return ended
             wanted = min(math.ceil(wanted * _GROWTH), policy.max_samples)
-        if policy.repeat is None and clock.now() - began > policy.max_s:
+        if policy.repeat is None and clock.now() >= until:
             return "time"
 
 

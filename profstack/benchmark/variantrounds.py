@@ -148,9 +148,17 @@ def _block(variant: Variant, size: int, policy: Policy, clock: Clock) -> None:
     if variant.warm_s < _SHORT_CALL_S:
         step()
     samples = variant.measured.samples
-    synchronised = policy.mode == SYNCHRONISED
     samples.extend(
-        timed_block(step, size, samples.calls, clock, synchronised=synchronised, with_cpu=False)
+        timed_block(
+            step,
+            size,
+            samples.calls,
+            clock,
+            synchronised=policy.mode == SYNCHRONISED,
+            with_cpu=False,
+            # A fixed count is the user's own word.
+            longest_s=policy.max_s if policy.repeat is None else math.inf,
+        )
     )
 
 
