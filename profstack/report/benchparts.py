@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Record = Mapping[str, Any]
+# One interrupted call makes a mean of single calls, and leaves the factor as it is.
+_AVERAGES = ("wrong and right", "means; the factor is the median of wrong over right, pair by pair")
 _INVALID, _EMPTY = "invalid", "no figure"
 
 
@@ -32,7 +34,10 @@ def bench_parts(report: Record, width: int) -> Iterable[RenderableType]:
         (_shapes(mark.get("by_shape") or ()), ()),
         (_throughput(rates, limits), _ends(rates, limits)),
         (_compare(compare), [(row.get("variant"), _why_no_result(row)) for row in compare]),
-        (_mistakes(mistakes, width), [(row.get("title"), _why_not(row)) for row in mistakes]),
+        (
+            _mistakes(mistakes, width),
+            [_AVERAGES, *((row.get("title"), _why_not(row)) for row in mistakes)],
+        ),
         (_ablation(ablation), _errors(ablation)),
         (_mfu((report.get("roofline") or {}).get("mfu") or ()), ()),
     )
