@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,17 @@ def test_modules_that_behave_otherwise_in_training_are_named() -> None:
     assert of_model(model, (torch.ones(2, 2),)).training_layers == ["BatchNorm1d", "Dropout"]
     assert of_model(model.eval(), (torch.ones(2, 2),)).training_layers == []
     assert of_model(nn.LSTM(2, 2, 2, dropout=0.5), ()).training_layers == ["LSTM"]
+
+
+def test_a_function_is_called_with_gradients_as_the_program_has_them() -> None:
+    seen: list[bool] = []
+    subject = Subject("look", lambda: seen.append(torch.is_grad_enabled()))
+    for outside in (torch.no_grad(), torch.enable_grad()):
+        with outside, subject.conditions():
+            subject.step()
+    with torch.no_grad(), replace(subject, gradients=True).conditions():
+        subject.step()
+    assert seen == [False, True, True]
 
 
 def test_a_device_that_is_not_there_is_one_line(tmp_path: Path) -> None:

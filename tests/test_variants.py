@@ -299,6 +299,23 @@ def test_inputs_that_a_model_changes_are_copied_for_the_comparison() -> None:
     assert row["equal"] is True
 
 
+class Reuses(nn.Module):
+    """Gives the same tensor in each call, filled anew; a trace of it gives something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out.copy_(x + 1.0 if torch.jit.is_tracing() else x)
+
+
+def test_a_result_that_the_next_call_overwrites_is_compared_as_it_was() -> None:
+    rows = rows_of(model_subject(Reuses(), torch.ones(3)), "trace")
+    assert rows["trace"]["equal"] is False
+    assert rows["trace"]["max_difference"] == 1.0
+
+
 @dataclasses.dataclass
 class Output:
     logits: torch.Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -102,12 +102,15 @@ class Subject:
     def conditions(self) -> AbstractContextManager[Any]:
         """Gradients on or off as they are to be measured: entered once, round all calls.
 
-        Entering it for each call would be timed with the call, at about a microsecond.
+        A function is called with what the program has them set to. Entering it for each call would
+        be timed with the call, at about a microsecond.
         """
         import torch
 
-        if self.model is None or self.gradients:
+        if self.gradients:
             return torch.enable_grad()
+        if self.model is None:
+            return nullcontext()
         return torch.inference_mode()
 
 

@@ -33,13 +33,35 @@ class Compared:
     note: str | None = None
 
 
+@dataclass(frozen=True)
+class Held:
+    """A result as it was: tensors of its own, plain values, and the types of what is neither.
+
+    A model may give the same tensor in each call, filled anew (a buffer that it changes, for one):
+    two such results would be one and the same, and equal whatever was computed.
+    """
+
+    tensors: list[Any]
+    others: list[Any]
+    opaque: list[str]
+
+
+def held(output: Any) -> Held:
+    """The result with its tensors copied."""
+    tensors, others, opaque = _leaves(output)
+    return Held([tensor.detach().clone() for tensor in tensors], others, opaque)
+
+
 def compared(result: Any, reference: Any, *, flat: bool = False) -> Compared:
     """A variant's result beside the reference's; `flat` where the variant gives tensors alone.
+
+    The reference is a result, or one that is `held`.
 
     NaN is equal to NaN, an infinity to the same one.
     """
     tensors, others, _ = _leaves(result)
-    wanted, wanted_others, opaque = _leaves(reference)
+    known = reference if isinstance(reference, Held) else held(reference)
+    wanted, wanted_others, opaque = known.tensors, known.others, known.opaque
     if not wanted and not wanted_others:
         kind = ", ".join(sorted(set(opaque))) or "None"
         return Compared(None, note=f"the results hold nothing that could be compared ({kind})")

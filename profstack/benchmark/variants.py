@@ -25,7 +25,7 @@ from profstack.benchmark.variantbuild import (
     why_failed,
 )
 from profstack.benchmark.variantcounts import PROFILED, Graphs, counted, graphs
-from profstack.benchmark.variantresults import Compared, compared
+from profstack.benchmark.variantresults import Compared, Held, compared, held
 from profstack.benchmark.variantrounds import Variant, measure_in_turn, speedup
 from profstack.errors import UsageError
 
@@ -69,10 +69,10 @@ def compare(
         variants[EAGER].notes.append(note)
     with kept(subject) as put_back, subject.conditions():
         eager = variants[EAGER]
-        reference, comparable = _reference(eager, subject, clock, put_back)
+        reference, plain, comparable = _reference(eager, subject, clock, put_back)
         for variant in variants.values():
             if variant is not eager:
-                _make(variant, subject, reference, clock)
+                _make(variant, subject, plain, clock)
                 put_back()
                 _check(variant, reference)
                 put_back()
@@ -92,28 +92,33 @@ def compare(
 
 def _reference(
     eager: Variant, subject: Subject, clock: Clock, put_back: Callable[[], None]
-) -> tuple[Any, bool]:
-    """Eager's result, and whether a second call gives the same, so that others can be compared."""
+) -> tuple[Held, bool, bool]:
+    """Eager's result, whether it is tensors alone, and whether a second call gives the same.
+
+    Only then can others be compared with it.
+    """
     eager.built = build(EAGER, subject)
     eager.built.once()
     put_back()
-    reference = eager.built.once()
+    output = eager.built.once()
+    reference, plain = held(output), gives_tensors(output)
+    del output
     put_back()
     again = compared(eager.built.once(), reference)
     clock.synchronize()
     eager.result = Compared(None, None, again.tolerance)
     eager.notes.append(_REFERENCE)
     put_back()
-    return reference, again.equal is not False
+    return reference, plain, again.equal is not False
 
 
-def _make(variant: Variant, subject: Subject, reference: Any, clock: Clock) -> None:
+def _make(variant: Variant, subject: Subject, plain: bool, clock: Clock) -> None:
     """Build a variant, time that with its first call, and compare a result of it with eager's."""
     before = graphs() if variant.name == COMPILE else None
     try:
         clock.synchronize()
         began = clock.now()
-        built = build(variant.name, subject, gives_tensors=gives_tensors(reference))
+        built = build(variant.name, subject, gives_tensors=plain)
         built.step()
         clock.synchronize()
         variant.ready_s = clock.now() - began
@@ -127,7 +132,7 @@ def _make(variant: Variant, subject: Subject, reference: Any, clock: Clock) -> N
         variant.notes += _of_graphs(variant.compiled)
 
 
-def _check(variant: Variant, reference: Any) -> None:
+def _check(variant: Variant, reference: Held) -> None:
     if variant.built is None:
         return
     try:
