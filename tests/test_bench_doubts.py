@@ -87,6 +87,11 @@ def test_counts_that_long_calls_would_take_for_ever_are_not_advised() -> None:
     assert found(**unsettled, mean_s=60.0)[0].endswith("repeat with --warmup 5 --repeat 10")
 
 
+def test_long_calls_are_asked_for_as_many_as_an_interval_needs() -> None:
+    (only,) = found(n=4, mean_s=2.6, ci95_low_s=None)
+    assert only.endswith("4 samples are too few; repeat with --max-seconds 70")
+
+
 def test_means_over_blocks_are_not_compared_with_medians() -> None:
     # Interrupted for half of the time: the mean of the same blocks shows it, the median does not.
     (only,) = found(cpu_median_s=0.01, cpu_wall_s=0.02)

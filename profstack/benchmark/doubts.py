@@ -15,6 +15,8 @@ from profstack.units import format_seconds
 FEW_STEPS = 10
 # One of a hundred samples lies beyond the 99th percentile.
 _ENOUGH = 100
+# An interval needs six, and is no wild guess from about so many.
+_SOME = 20
 _DRIFT = 0.05
 # An effective number of samples below a third of theirs.
 _AUTOCORRELATION = 0.5
@@ -96,7 +98,7 @@ def _samples(figures: Figures) -> Iterator[str]:
     n, half = figures["n"], relative_half_width(figures)
     target = figures.get("target_interval")
     if half is None:
-        yield f"no interval of the median: {n} samples are too few; {_longer(figures, _ENOUGH)}"
+        yield f"no interval of the median: {n} samples are too few; {_longer(figures, _SOME)}"
     elif target is not None and half > target:
         # The interval narrows with the root of the samples.
         yield (
