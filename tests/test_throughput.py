@@ -185,6 +185,19 @@ class TestTheSearch:
         assert limit["limited_by"] == "the search was ended before it was over"
         assert "batches of 3 to 65536 were not tried" in limit["note"]
 
+    def test_a_linear_search_keeps_how_far_it_came(self, scripted):
+        kept = []
+
+        class Interrupted(Scripted):
+            def walk(self, first, last):
+                yield from super().walk(first, 40)
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            scripted(Interrupted(100), "linear", keep=lambda *found: kept.append(found))
+        assert kept[-1][0] == []
+        assert kept[-1][1][0]["largest_batch"] == 40
+
     def test_what_is_kept_at_the_end_is_the_answer(self, scripted):
         kept = []
         rows, limit = scripted(Scripted(10), keep=lambda *found: kept.append(found))

@@ -82,7 +82,7 @@ def search(
 
     `dtypes` are names of floating-point types to convert model and inputs to, none for the ones
     they have; `search` is `binary` or `linear`; `tell` is called with lines about the sizes, and
-    `keep` with rows and limits so far whenever a size was timed or did not run. On a device sizes
+    `keep` with rows and limits so far as these change. On a device sizes
     are tried in this process, and the model is afterwards as it was; on a CPU in processes that
     load `subject.request` anew. What the model raises is a row, never raised.
 
@@ -112,6 +112,10 @@ def search(
         except Exception as error:
             # The model cannot be converted, or there is no memory to.
             one.stop(judged(error, 1))
+        except BaseException:
+            # Ctrl-C, say.
+            so_far(one)
+            raise
         one.is_over = True
         rows += [_row(one.dtype, probe) for probe in one.shown()]
         limits.append(one.limits())
@@ -268,10 +272,10 @@ class _Search:
         if self._prober is not None:
             self.dtype = self.dtype or self._prober.dtype
             self._limit_bytes = self._prober.memory_limit_bytes
-        if probe.status != WORKED:
-            self._keep(self)
-        elif self._linear and monotonic() - self._told_at < _LINE_EVERY_S:
+        walks = self._linear and probe.status == WORKED
+        if walks and monotonic() - self._told_at < _LINE_EVERY_S:
             return
+        self._keep(self)
         self._told_at = monotonic()
         rate = f", {probe.items_per_s:.4g} items/s" if probe.items_per_s is not None else ""
         why = f": {probe.reason}" if probe.reason and not probe.worked else ""
