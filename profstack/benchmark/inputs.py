@@ -75,13 +75,13 @@ def leading_dimension(inputs: Any) -> int | None:
 
     Scalars have none and do not count.
     """
-    sizes = {int(leaf.shape[0]) for leaf in _tensors(inputs) if leaf.dim()}
+    sizes = {int(leaf.shape[0]) for leaf in tensors_in(inputs) if leaf.dim()}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def shapes_in_words(inputs: Any) -> str | None:
     """The shapes of all tensors in order, as in `8x128, 8`; None without tensors."""
-    shapes = ["x".join(map(str, leaf.shape)) or "scalar" for leaf in _tensors(inputs)]
+    shapes = ["x".join(map(str, leaf.shape)) or "scalar" for leaf in tensors_in(inputs)]
     return ", ".join(shapes) or None
 
 
@@ -112,7 +112,8 @@ def moved(inputs: Any, device: str) -> Any:
     return _pytree.tree_map(of_leaf, inputs)
 
 
-def _tensors(inputs: Any) -> list[Any]:
+def tensors_in(inputs: Any) -> list[Any]:
+    """The tensors of (nested) inputs, in order."""
     import torch
     from torch.utils import _pytree
 

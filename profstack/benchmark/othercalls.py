@@ -45,7 +45,7 @@ def copying_step(subject: Subject) -> Callable[[], Any]:
     Tensors of an accelerator are taken to host memory (pageable, as tutorials have it) here and
     now, and each call brings them to their device; tensors of the host are copied within it.
     """
-    if not _tensors(subject):
+    if not subject.tensors:
         raise NotToBeHadError("it is called without tensors: what it copies, it copies itself")
     from torch.utils import _pytree
 
@@ -74,7 +74,7 @@ def _maker(leaf: Any) -> Callable[[], Any]:
 
 def input_bytes(subject: Subject) -> int:
     """Bytes of the inputs' tensors."""
-    return sum(one.numel() * one.element_size() for one in _tensors(subject))
+    return sum(one.numel() * one.element_size() for one in subject.tensors)
 
 
 def uses_device(subject: Subject, clock: Clock) -> bool:
@@ -85,16 +85,8 @@ def uses_device(subject: Subject, clock: Clock) -> bool:
     if not clock.has_device:
         return False
     parameters = subject.model.parameters() if hasattr(subject.model, "parameters") else ()
-    kinds = {one.device.type for one in (*_tensors(subject), *parameters)}
+    kinds = {one.device.type for one in (*subject.tensors, *parameters)}
     return not kinds or kinds != {"cpu"}
-
-
-def _tensors(subject: Subject) -> list[Any]:
-    import torch
-    from torch.utils import _pytree
-
-    leaves = _pytree.tree_leaves((subject.inputs, dict(subject.named_inputs)))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def in_a_line(error: BaseException) -> str:

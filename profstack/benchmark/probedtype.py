@@ -38,7 +38,7 @@ def own_dtype(subject: Subject) -> str | None:
 
 def device_kind(subject: Subject) -> str:
     """Kind of the device that a subject's model or inputs are on: `cpu`, `cuda`, ..."""
-    kinds = {str(one.device.type) for one in (*_states(subject.model), *_inputs(subject))}
+    kinds = {str(one.device.type) for one in (*_states(subject.model), *subject.tensors)}
     return next(iter(sorted(kinds - {"cpu"})), "cpu")
 
 
@@ -121,15 +121,7 @@ def _states(model: Any) -> list[Any]:
     return [] if model is None else [state for _, state in _named_states(model)]
 
 
-def _inputs(subject: Subject) -> list[Any]:
-    import torch
-    from torch.utils import _pytree
-
-    leaves = _pytree.tree_leaves((subject.inputs, dict(subject.named_inputs)))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
 def _floating(subject: Subject) -> list[Any]:
     states = [one for one in _states(subject.model) if one.is_floating_point()]
     # Inputs decide only where there is no parameter: a type is a model's first of all.
-    return states or [one for one in _inputs(subject) if one.is_floating_point()]
+    return states or [one for one in subject.tensors if one.is_floating_point()]

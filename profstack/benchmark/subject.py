@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from profstack.benchmark.inputs import leading_dimension, resized
+from profstack.benchmark.inputs import leading_dimension, resized, tensors_in
 
 STATED, READ = "stated", "read from the inputs"
 
@@ -70,6 +70,11 @@ class Subject:
         if self.model is None or not (self.inputs or self.named_inputs):
             return self.function
         return functools.partial(self.function, *self.inputs, **self.named_inputs)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The tensors of its inputs."""
+        return tensors_in((self.inputs, dict(self.named_inputs)))
 
     @property
     def training(self) -> bool | None:

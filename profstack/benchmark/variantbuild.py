@@ -178,7 +178,6 @@ def kept(subject: Subject) -> Iterator[Callable[[], None]]:
     from the same state. Of a function without a model only the streams are known.
     """
     import torch
-    from torch.utils import _pytree
 
     model = subject.model
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
@@ -190,8 +189,7 @@ def kept(subject: Subject) -> Iterator[Callable[[], None]]:
         if buffer is not None
     ]
 
-    leaves = _pytree.tree_leaves((subject.inputs, dict(subject.named_inputs)))
-    tensors = [(each, each.detach().clone()) for each in leaves if isinstance(each, torch.Tensor)]
+    tensors = [(each, each.detach().clone()) for each in subject.tensors]
     tensors += [(buffer, value) for _, _, buffer, value in buffers]
 
     def put_back() -> None:
