@@ -17,8 +17,8 @@ import torch
 from workloads import STEPS, training_step
 
 from profstack.benchmark.statistics import pooled_ratio
-from profstack.engine import Engine
-from profstack.observers import Observers
+from profstack.engine.core import Engine
+from profstack.engine.observers import Observers
 from profstack.recording import Writer
 from profstack.runner import live_optimizers
 from profstack.slices import Planned, Targets

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from workloads import training_step
 
-from profstack.attribution import attribute
-from profstack.events import read_host
-from profstack.operatorrows import operator_records
+from profstack.torchtrace.attribution import attribute
+from profstack.torchtrace.events import read_host
+from profstack.torchtrace.operatorrows import operator_records
 
 Table = dict[str, tuple[int, float, float]]
 

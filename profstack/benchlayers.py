@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from profstack import flopcopies
 from profstack.benchmark.subject import Subject
+from profstack.engine.marks import marks_of
+from profstack.flops import copies as flopcopies
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
-from profstack.marks import marks_of
 from profstack.passthrough import strip_frame
 from profstack.slices import Targets
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from profstack.engine import Engine
+    from profstack.engine.core import Engine
 
 _pid: "int | None" = None
 _folder = ""

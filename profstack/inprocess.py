@@ -18,12 +18,12 @@ import weakref
 from typing import Any
 
 from profstack import child, registry
-from profstack.engine import Engine
+from profstack.engine.core import Engine
+from profstack.engine.observers import Observers
 from profstack.environment import environment_facts
 from profstack.frozen import Recording, folder_name
 from profstack.interrupts import is_scripts
 from profstack.merge.machinepeaks import keep_peaks
-from profstack.observers import Observers
 from profstack.privacy import presentable_argv
 from profstack.recording import Writer, create_folder
 from profstack.report.write import write_report

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from profstack import registry
-from profstack.engine import Engine
+from profstack.engine.core import Engine
+from profstack.engine.observers import Observers
 from profstack.interrupts import is_scripts
-from profstack.observers import Observers
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
 from profstack.slices import LayerPlan, Planned, Targets, plan
@@ -207,7 +207,7 @@ def record_without_torch(folder_name: str, tools: Mapping[str, Any], origin: flo
     """Record a script that never imported torch, measured whole by what ran from its start."""
     from profstack.benchmark.clock import Clock
     from profstack.child import complain
-    from profstack.steplog import StepLog
+    from profstack.engine.steplog import StepLog
 
     folder = Path(folder_name)
     try:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from profstack import child, flopcopies, registry
+from profstack import child, registry
 from profstack.errors import ProfstackError, RecordingError, UsageError
+from profstack.flops import copies as flopcopies
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
 from profstack.interrupts import is_scripts
@@ -24,8 +25,8 @@ from profstack.passthrough import strip_frame
 from profstack.slices import Targets
 
 if TYPE_CHECKING:
-    from profstack.engine import Engine
-    from profstack.marks import Marks
+    from profstack.engine.core import Engine
+    from profstack.engine.marks import Marks
 
 Item = TypeVar("Item")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -90,7 +91,7 @@ class Session:
             return self
         import torch
 
-        from profstack.marks import marks_of
+        from profstack.engine.marks import marks_of
 
         around = child.engine()
         if around is None and child.is_armed():

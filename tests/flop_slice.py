@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profstack.hookstate import DISCOVER
+from profstack.hooks.state import DISCOVER
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import STEP_PARTS, ModuleNames
 from profstack.schema import RECORDED
-from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers.flops import FlopsWrapper
 

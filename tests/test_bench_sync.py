@@ -11,10 +11,10 @@ from data_recording import Run
 
 from profstack.benchmark.clock import Clock
 from profstack.commands.run import parser
+from profstack.engine.steplog import StepLog
 from profstack.merge import build_report
 from profstack.recording import Writer
 from profstack.slices import Planned, Targets, watch
-from profstack.steplog import StepLog
 
 
 class SlowDevice(Clock):
@@ -74,7 +74,7 @@ def test_the_engine_waits_before_it_stamps(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("torch")
     from profstack.session import Session
 
-    monkeypatch.setattr("profstack.engine.Clock", SlowDevice)
+    monkeypatch.setattr("profstack.engine.core.Clock", SlowDevice)
     targets = Targets(rounds=2, final_steps=5, final_s=0.0, slice_s=0.0)
     with Session("sync", layers=["cprofile"], targets=targets) as session:
         session._own.engine.log.synchronised = True

@@ -21,9 +21,9 @@ from data_recording import Run
 from torch import nn
 
 from profstack import callcost
-from profstack.hookstate import DISCOVER, RANGES, ROOT
+from profstack.hooks.state import DISCOVER, RANGES, ROOT
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import ModuleNames
-from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers import cprofile
 from profstack.wrappers.cprofile import CProfileWrapper, function_table, is_own

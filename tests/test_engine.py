@@ -23,13 +23,13 @@ import torch
 from conftest import CHECKOUT, clean_environment
 from torch import nn
 
-from profstack import linetrace
-from profstack.engine import Engine
-from profstack.observers import Observers
+from profstack.engine.core import Engine
+from profstack.engine.observers import Observers
+from profstack.engine.stepevents import StopRun
 from profstack.recording import Writer, create_folder, read_tables
 from profstack.runner import make_plan, shared_modes
 from profstack.slices import LayerPlan, Targets, plan
-from profstack.stepevents import StopRun
+from profstack.torchtrace import linetrace
 
 LAYERS = ["cprofile", "torch"]
 TARGETS = Targets(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profstack.events import (
+from profstack.torchtrace.events import (
     EVALUATE,
     HIDDEN_NAMES,
     HostEvents,

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from profstack.flopformulas import flop_of, has_formula, registry
-from profstack.flopmissed import is_composite, is_missed
+from profstack.flops.formulas import flop_of, has_formula, registry
+from profstack.flops.missed import is_composite, is_missed
 
 # -- formulas --------------------------------------------------------------------------------------
 

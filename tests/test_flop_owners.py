@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profstack.flopowners import OPTIMIZER, Owner, Owners
+from profstack.flops.owners import OPTIMIZER, Owner, Owners
 
 
 class Fails(torch.optim.Optimizer):

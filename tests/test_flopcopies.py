@@ -21,7 +21,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profstack import Session, flopcopies
+from profstack import Session
+from profstack.flops import copies as flopcopies
 from profstack.wrappers.flops import CHECK
 
 FOLDER = Path(sys.prefix) / "counters"

@@ -16,8 +16,8 @@ from flop_slice import Step, count
 from torch import nn
 from torch.nn import functional
 
-from profstack.flopformulas import _ADDED, operator_name, registry
-from profstack.flopmasks import kept_pairs, left_out
+from profstack.flops.formulas import _ADDED, operator_name, registry
+from profstack.flops.masks import kept_pairs, left_out
 
 
 def leaf(*shape: int) -> torch.Tensor:

@@ -29,12 +29,12 @@ from flops_profiler import profiler as tool
 from torch import nn
 from torch_slice import Quiet
 
-from profstack import flopsprofiler
-from profstack.flopsprofiler import KNOWN_MISSES, FencedFlopsProfiler
-from profstack.flopstable import counted_functions
-from profstack.hookstate import DISCOVER
+from profstack.flops import flopsprofiler
+from profstack.flops.flopsprofiler import KNOWN_MISSES, FencedFlopsProfiler
+from profstack.flops.flopsprofiler_table import counted_functions
+from profstack.hooks.state import DISCOVER
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import ModuleNames
-from profstack.torch_hooks import TorchHooks
 
 OWNERS = (torch, torch.Tensor, F, nn.Module, nn.LSTM, tool)
 LISTS = ("module_flop_count", "module_mac_count", "module_profile_lists", "old_functions")
@@ -644,7 +644,7 @@ COMPILED = """
     model = Around()
     x = torch.ones(2, 4)
     if observed:
-        from profstack.flopsprofiler import FencedFlopsProfiler
+        from profstack.flops.flopsprofiler import FencedFlopsProfiler
         fence = FencedFlopsProfiler()
         fence.start()
         gelu = nn.functional.gelu

@@ -26,19 +26,9 @@ ORDER = (
         "userregions decorated regionoutlet"
     ),
     "benchmark.",
-    (
-        "callcost events scopes stepparts attribution linetrace nvtxranges recordedshapes "
-        "flopstable flopsprofiler "
-        "flopproducts flopformulas flopmasks flopmissed flopowners flopmode flopcopies "
-        "tensorinputs movedpointwise movedsizes operatorschemas movedrules operatorrows "
-        "heapcount memorysampler memoryreadings memorytrace memoryrows mprofile devicehistory"
-    ),
+    "callcost nvtxranges torchtrace. flops. memory.",
     "recording",
-    (
-        "runner engine arming observers layerstate pageturn limits sink stepevents steplog "
-        "target torch_hooks hookstate hooked_calls hooked_passes child launch progress probe rerun "
-        "marks benchfolder"
-    ),
+    "runner engine. hooks. target child launch progress probe rerun benchfolder",
     "merge.",
     "findings.",
     "report.",
@@ -46,19 +36,15 @@ ORDER = (
     "commands.",
     "__main__",
 )
-# A wrapper may import these alone: the contract, the leaves, and what reads a profile's events.
+# A wrapper may import these alone: the contract, the leaves, and what reads a tool's own data.
 OPEN_TO_WRAPPERS = frozenset(
     (
-        *["wrapper", "passthrough", "callcost", "events", "attribution", "linetrace", "nvtxranges"],
-        *[
-            "operatorrows",
-            "recordedshapes",
-            "flopsprofiler",
-            "flopcopies",
-            "flopmode",
-            "flopowners",
-        ],
-        *["memoryreadings", "memorytrace", "memoryrows", "mprofile", "devicehistory", "watch"],
+        *["wrapper", "passthrough", "watch", "callcost", "nvtxranges"],
+        *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
+        *["torchtrace.operatorrows", "flops.recordedshapes", "flops.flopsprofiler"],
+        *["flops.copies", "flops.mode", "flops.owners"],
+        *["memory.readings", "memory.tracer", "memory.rows", "memory.mprofile"],
+        *["memory.devicehistory"],
         *ORDER[0].split(),
     )
 )

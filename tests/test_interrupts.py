@@ -17,12 +17,12 @@ import torch
 from conftest import CHECKOUT
 from torch import nn
 
-from profstack.engine import Engine
-from profstack.flopmode import Count
+from profstack.engine.core import Engine
+from profstack.engine.layerstate import GuardedListener
+from profstack.engine.observers import Observers
+from profstack.flops.mode import Count
 from profstack.interrupts import is_scripts
-from profstack.layerstate import GuardedListener
-from profstack.memorysampler import MemorySampler
-from profstack.observers import Observers
+from profstack.memory.sampler import MemorySampler
 from profstack.recording import Writer, create_folder, read_tables
 from profstack.runner import make_plan
 from profstack.slices import Targets
@@ -377,10 +377,11 @@ def test_no_guard_of_ours_is_without_the_question() -> None:
     """Whoever adds a guard over everything must ask whose the error is."""
     # What runs in the measured process while the script does.
     names = (
-        *("child", "engine", "hooked_calls", "inprocess", "layerstate", "marks", "observers"),
-        *("regionoutlet", "regions", "registry", "session", "stepevents", "wrappers/memory"),
-        *("wrappers/nvtx", "wrappers/torch_profiler", "linetrace", "memorytrace", "flopmode"),
-        *("flopsprofiler", "flopcopies", "flopformulas", "devicehistory"),
+        *("child", "inprocess", "regionoutlet", "regions", "registry", "session"),
+        *("engine/core", "engine/layerstate", "engine/marks", "engine/observers"),
+        *("engine/stepevents", "hooks/calls", "torchtrace/linetrace", "memory/tracer"),
+        *("memory/devicehistory", "flops/mode", "flops/flopsprofiler", "flops/copies"),
+        *("flops/formulas", "wrappers/memory", "wrappers/nvtx", "wrappers/torch_profiler"),
     )
     asking = ("is_scripts", ".fail(", ".caught(", "_is_for_script(", "_ended(")
     missing = []

@@ -18,8 +18,8 @@ from conftest import CHECKOUT, clean_environment
 from torch import nn
 from torch_slice import Slice, observe
 
-from profstack import linetrace
-from profstack.linetrace import BUDGET, LineTracer, is_users
+from profstack.torchtrace import linetrace
+from profstack.torchtrace.linetrace import BUDGET, LineTracer, is_users
 
 HERE = Path(__file__)
 SOURCE = HERE.read_text(encoding="utf-8").splitlines()

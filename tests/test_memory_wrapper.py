@@ -24,14 +24,18 @@ import torch
 from conftest import CHECKOUT, RunProfstack, clean_environment
 from torch import nn
 
-from profstack import heapcount, linetrace, memoryreadings, memorysampler, memorytrace, mprofile
-from profstack.heapcount import CUDA, MALLOC, UNKNOWN, HeapCounter
-from profstack.hookstate import DISCOVER
-from profstack.memoryreadings import Readings
-from profstack.memorysampler import MemorySampler
-from profstack.memorytrace import BUDGET, MemoryTracer
+from profstack.hooks.state import DISCOVER
+from profstack.hooks.torch_hooks import TorchHooks
+from profstack.memory import heapcount, mprofile
+from profstack.memory import readings as memoryreadings
+from profstack.memory import sampler as memorysampler
+from profstack.memory import tracer as memorytrace
+from profstack.memory.heapcount import CUDA, MALLOC, UNKNOWN, HeapCounter
+from profstack.memory.readings import Readings
+from profstack.memory.sampler import MemorySampler
+from profstack.memory.tracer import BUDGET, MemoryTracer
 from profstack.regions import ModuleNames
-from profstack.torch_hooks import TorchHooks
+from profstack.torchtrace import linetrace
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
 
@@ -135,7 +139,7 @@ _RESIDENT = """\
 import json, sys, time
 import torch
 from pathlib import Path
-from profstack import memoryreadings
+from profstack.memory import readings as memoryreadings
 from profstack.wrapper import SliceContext
 from profstack.wrappers.memory import MemoryWrapper
 
@@ -810,7 +814,7 @@ def run_sampler(code: str) -> str:
         # What is registered first is called last before a fork.
         at_fork = []
         os.register_at_fork(before=lambda: at_fork.append(threads()))
-        from profstack.memorysampler import MemorySampler
+        from profstack.memory.sampler import MemorySampler
         sampler = MemorySampler(lambda: (1, 1))
         sampler.start()
         def more():
@@ -1151,7 +1155,7 @@ def test_memory_profiler_finds_no_file_of_the_scripts(tmp_path: Path) -> None:
         textwrap.dedent(
             """\
             import sys
-            from profstack import mprofile
+            from profstack.memory import mprofile
             mprofile._memory_profiler()
             assert sys.meta_path[0].__name__ != "_Apart" and "pdb" not in sys.modules
             assert "IPython" not in sys.modules

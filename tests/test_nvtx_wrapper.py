@@ -25,10 +25,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from profstack import nvtxranges, registry
-from profstack.hookstate import DISCOVER
+from profstack.hooks.state import DISCOVER
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.nvtxranges import Domain, Emitter
 from profstack.regions import ModuleNames
-from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers.nvtx import NvtxWrapper
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from profstack.engine.steplog import EVAL
 from profstack.evaluation import EvaluationWatch
 from profstack.quickstep import Aim, optimizer_hook
-from profstack.steplog import EVAL
 
 
 class Told:
@@ -160,9 +160,9 @@ def test_an_error_in_train_passes_without_a_trace_of_the_wrapper() -> None:
 
 def test_flags_of_quick_steps_stand_at_their_steps(tmp_path: Any) -> None:
     from profstack.benchmark.clock import Clock
+    from profstack.engine.steplog import StepLog
     from profstack.recording import Writer, read_tables
     from profstack.slices import Planned
-    from profstack.steplog import StepLog
 
     (tmp_path / "logs").mkdir()
     writer = Writer(tmp_path)

@@ -20,11 +20,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 from torch_slice import Quiet, Slice, observe
 
-from profstack import recordedshapes
-from profstack.flopformulas import custom_mapping
-from profstack.hookstate import DISCOVER
+from profstack.flops import recordedshapes
+from profstack.flops.formulas import custom_mapping
+from profstack.hooks.state import DISCOVER
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import LOSS, OPTIMIZER, ModuleNames
-from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import SliceContext
 from profstack.wrappers import torch_profiler
 from profstack.wrappers.flops import FlopsWrapper

@@ -23,11 +23,12 @@ import torch
 from conftest import CHECKOUT, RunProfstack, clean_environment
 from torch import nn
 
-from profstack import Recording, Session, child, linetrace, region, registry, step, userregions
+from profstack import Recording, Session, child, region, registry, step, userregions
 from profstack.errors import RecordingError, UsageError
 from profstack.report import jsonfile
 from profstack.schema import REPORT
 from profstack.slices import Targets
+from profstack.torchtrace import linetrace
 
 LAYERS = ["cprofile", "torch"]
 # Eight steps of round 1 and one round more.
@@ -533,7 +534,7 @@ def test_an_error_passes_untouched_and_the_recording_is_closed(place: str) -> No
 def test_a_defect_of_ours_costs_the_recording_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from profstack import marks
+    from profstack.engine import marks
 
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a defect")

@@ -21,9 +21,9 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
-from profstack.hookstate import DISCOVER, OFF, RANGES, ROOT
+from profstack.hooks.state import DISCOVER, OFF, RANGES, ROOT
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import BACKWARD_RANGE, ModuleNames, Named
-from profstack.torch_hooks import TorchHooks
 
 MODES = (OFF, DISCOVER, RANGES, ROOT)
 

@@ -26,7 +26,7 @@ from profstack.watch import INTERVAL_S, Sampler
 from profstack.wrapper import Captured
 from profstack.wrappers.watch import WatchWrapper
 
-OWN_FILE = os.path.join(os.path.dirname(profstack.__file__), "engine.py")
+OWN_FILE = os.path.join(os.path.dirname(profstack.__file__), "session.py")
 
 
 @pytest.fixture

@@ -19,12 +19,13 @@ import pytest
 import torch
 from torch import nn
 
-from profstack import linetrace, registry
-from profstack.hookstate import DISCOVER, RANGES
-from profstack.layerstate import GuardedListener
+from profstack import registry
+from profstack.engine.layerstate import GuardedListener
+from profstack.hooks.state import DISCOVER, RANGES
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import ModuleNames
 from profstack.schema import RECORDED
-from profstack.torch_hooks import TorchHooks
+from profstack.torchtrace import linetrace
 from profstack.wrapper import TOLD, Captured, Description, Listener, SliceContext, Wrapper
 
 CASES = [(name, mode.name) for name in registry.BUILT_IN for mode in registry.load(name).modes]

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from profstack.events import HostEvents, read_host
-from profstack.hookstate import DISCOVER, RANGES
+from profstack.hooks.state import DISCOVER, RANGES
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import STEP_PARTS, ModuleNames, Named
-from profstack.torch_hooks import TorchHooks
+from profstack.torchtrace.events import HostEvents, read_host
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 

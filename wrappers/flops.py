@@ -25,10 +25,10 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from profstack import flopcopies
-from profstack.flopmode import COMPILED, Count, CountedStep
-from profstack.flopowners import Owner
-from profstack.flopsprofiler import FencedFlopsProfiler
+from profstack.flops import copies as flopcopies
+from profstack.flops.flopsprofiler import FencedFlopsProfiler
+from profstack.flops.mode import COMPILED, Count, CountedStep
+from profstack.flops.owners import Owner
 from profstack.passthrough import has_compiled
 from profstack.wrapper import (
     TOLD,

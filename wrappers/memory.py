@@ -20,12 +20,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack import mprofile
-from profstack.devicehistory import DeviceHistory
 from profstack.interrupts import is_scripts
-from profstack.memoryreadings import Reading
-from profstack.memoryrows import line_figures, line_records, timeline, truncations
-from profstack.memorytrace import COMPILES, OTHER_TRACER, MemoryTracer
+from profstack.memory import mprofile
+from profstack.memory.devicehistory import DeviceHistory
+from profstack.memory.readings import Reading
+from profstack.memory.rows import line_figures, line_records, timeline, truncations
+from profstack.memory.tracer import COMPILES, OTHER_TRACER, MemoryTracer
 from profstack.passthrough import has_compiled
 from profstack.wrapper import (
     TOLD,

@@ -25,12 +25,15 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack.attribution import (
+from profstack.flops.recordedshapes import flop_records
+from profstack.interrupts import is_scripts
+from profstack.passthrough import has_compiled
+from profstack.torchtrace.attribution import (
     attribute,
     kernel_records,
     module_records,
 )
-from profstack.events import (
+from profstack.torchtrace.events import (
     DEVICE_KINDS,
     SLICE_RANGE,
     clip_to_steps,
@@ -38,11 +41,8 @@ from profstack.events import (
     of_observed_thread,
     read_host,
 )
-from profstack.interrupts import is_scripts
-from profstack.linetrace import LineTracer, line_records
-from profstack.operatorrows import moved_records, operator_records, read_inputs
-from profstack.passthrough import has_compiled
-from profstack.recordedshapes import flop_records
+from profstack.torchtrace.linetrace import LineTracer, line_records
+from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
 from profstack.wrapper import (
     RANGED,
     Artifact,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from profstack.flopcopies import MULTIPLYING
+from profstack.flops.copies import MULTIPLYING
 from profstack.merge.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted, of_record
 from profstack.regions import OUTSIDE
 from profstack.units import format_count

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.flopcopies import COUNTERS as COPIED
-from profstack.flopsprofiler import KNOWN_MISSES
+from profstack.flops.copies import COUNTERS as COPIED
+from profstack.flops.flopsprofiler import KNOWN_MISSES
 from profstack.merge.disagreements import differences
 from profstack.merge.flops import (
     BACKWARD,

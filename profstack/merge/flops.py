@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from profstack.flopcopies import COUNTERS as COPIED
+from profstack.flops.copies import COUNTERS as COPIED
 from profstack.merge.recorded import Recorded, Selection, nullable
 from profstack.regions import OUTSIDE
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from profstack.events import Bools, Ints
-from profstack.heapcount import CUDA, MALLOC, UNKNOWN
-from profstack.memoryreadings import NOBODY, Readings
-from profstack.memorysampler import MemorySampler
-from profstack.memorytrace import MemoryTracer
+from profstack.memory.heapcount import CUDA, MALLOC, UNKNOWN
+from profstack.memory.readings import NOBODY, Readings
+from profstack.memory.sampler import MemorySampler
+from profstack.memory.tracer import MemoryTracer
+from profstack.torchtrace.events import Bools, Ints
 
 _NEVER = np.iinfo(np.int64).min
 

@@ -12,7 +12,7 @@ from _thread import get_ident
 from types import FrameType
 from typing import Any
 
-from profstack.hookstate import DISCOVER, LIGHT, NAMELESS, RANGES, ROOT, HookState
+from profstack.hooks.state import DISCOVER, LIGHT, NAMELESS, RANGES, ROOT, HookState
 from profstack.interrupts import is_scripts
 from profstack.passthrough import compiling, dynamo_callback, strip_frame, unseen_by_dynamo
 from profstack.regions import Named, script_label

@@ -7,8 +7,8 @@ from _thread import get_ident
 from dataclasses import dataclass, field
 from typing import Any
 
+from profstack.engine.sink import Sink
 from profstack.regions import ModuleNames, Named
-from profstack.sink import Sink
 from profstack.wrapper import Listener
 
 # Which wrapper stands on the modules' calls: none, one on the root's class (LIGHT for evaluation

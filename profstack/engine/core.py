@@ -13,21 +13,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from profstack.arming import Arming
 from profstack.benchmark.clock import Clock
 from profstack.collector import collector_off
-from profstack.hookstate import DISCOVER
+from profstack.engine.arming import Arming
+from profstack.engine.limits import Limits
+from profstack.engine.observers import Observers
+from profstack.engine.pageturn import PageTurn
+from profstack.engine.stepevents import StepEvents, StopRun
+from profstack.engine.steplog import StepLog
+from profstack.hooks.state import DISCOVER
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.interrupts import is_scripts
-from profstack.limits import Limits
-from profstack.observers import Observers
-from profstack.pageturn import PageTurn
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
 from profstack.slices import Planned, Targets, again, settle, watch
-from profstack.stepevents import StepEvents, StopRun
-from profstack.steplog import StepLog
 from profstack.steps import Found
-from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import Captured
 
 # Slices of one run that are repeated because evaluation fell into them.

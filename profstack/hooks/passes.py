@@ -10,7 +10,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
-from profstack.hookstate import IN_BACKWARD, HookState
+from profstack.hooks.state import IN_BACKWARD, HookState
 from profstack.passthrough import compiling, dynamo_callback, strip_frame, unseen_by_dynamo
 from profstack.regions import BACKWARD_RANGE
 

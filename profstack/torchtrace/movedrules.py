@@ -14,11 +14,11 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from profstack.flopmissed import is_composite
-from profstack.movedpointwise import pointwise
-from profstack.movedsizes import WITH_SIZES, pooled_or_resized
-from profstack.operatorschemas import inputs_among, marks_of
-from profstack.tensorinputs import INTEGER, Tensor, arguments_of, floating_name, itemsize
+from profstack.flops.missed import is_composite
+from profstack.torchtrace.movedpointwise import pointwise
+from profstack.torchtrace.movedsizes import WITH_SIZES, pooled_or_resized
+from profstack.torchtrace.operatorschemas import inputs_among, marks_of
+from profstack.torchtrace.tensorinputs import INTEGER, Tensor, arguments_of, floating_name, itemsize
 
 Arguments = Sequence[Any]
 _INT64 = 8

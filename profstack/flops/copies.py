@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from profstack.flopmissed import is_missed
+from profstack.flops.missed import is_missed
 from profstack.interrupts import is_scripts
 from profstack.passthrough import has_compiled
 

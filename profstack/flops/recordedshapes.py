@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from profstack.attribution import Attribution, in_steps
-from profstack.events import Bools, HostEvents, Interned, Ints, around, group, holding
-from profstack.flopformulas import flop_of, has_formula
-from profstack.flopmasks import left_out
-from profstack.flopmissed import is_composite, is_missed
+from profstack.flops.formulas import flop_of, has_formula
+from profstack.flops.masks import left_out
+from profstack.flops.missed import is_composite, is_missed
+from profstack.torchtrace.attribution import Attribution, in_steps
+from profstack.torchtrace.events import Bools, HostEvents, Interned, Ints, around, group, holding
 
 COUNTER = "recorded_shapes"
 

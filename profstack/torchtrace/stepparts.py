@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profstack.events import Bools, HostEvents, Ints
 from profstack.regions import LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED, WAIT
-from profstack.scopes import BACKWARD, EVALUATED, FORWARD, OPTIMIZED, Scopes
+from profstack.torchtrace.events import Bools, HostEvents, Ints
+from profstack.torchtrace.scopes import BACKWARD, EVALUATED, FORWARD, OPTIMIZED, Scopes
 
 _OTHER, _MODULE, _LOSS, _BACKWARD, _OPTIMIZER = range(5)
 

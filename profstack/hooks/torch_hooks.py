@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from profstack import userregions
+from profstack.engine.sink import Sink
 from profstack.evaluation import EvaluationWatch
-from profstack.hooked_calls import HookedCalls
-from profstack.hooked_passes import HookedPasses
-from profstack.hookstate import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, HookState
+from profstack.hooks.calls import HookedCalls
+from profstack.hooks.passes import HookedPasses
+from profstack.hooks.state import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, HookState
 from profstack.regions import ModuleNames
-from profstack.sink import Sink
 from profstack.wrapper import Listener
 
 

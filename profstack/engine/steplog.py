@@ -9,11 +9,11 @@ from typing import Any
 
 from profstack import userregions
 from profstack.benchmark.clock import Clock
+from profstack.engine.stepevents import EVAL, PARTIAL, SWITCH
 from profstack.environment import rss_bytes
 from profstack.recording import Writer
 from profstack.regions import ModuleNames
 from profstack.slices import Planned
-from profstack.stepevents import EVAL, PARTIAL, SWITCH
 from profstack.steps import Found
 from profstack.wrapper import Captured, Records
 

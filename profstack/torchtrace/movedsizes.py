@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from profstack.tensorinputs import INTEGER, Tensor, itemsize
+from profstack.torchtrace.tensorinputs import INTEGER, Tensor, itemsize
 
 _INT64 = 8
 

@@ -23,7 +23,7 @@ from importlib.metadata import version as version_of
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from profstack.flopstable import Formula, counted_functions, recurrent_function
+from profstack.flops.flopsprofiler_table import Formula, counted_functions, recurrent_function
 from profstack.interrupts import is_scripts
 from profstack.passthrough import compiling, has_compiled, strip_frame
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profstack.events import ACCUMULATE, EVALUATE, Bools, HostEvents, Ints, forward_of
 from profstack.regions import (
     ACCUMULATION,
     BACKWARD_RANGE,
@@ -23,6 +22,7 @@ from profstack.regions import (
     RANGE_PREFIX,
     UNATTRIBUTED,
 )
+from profstack.torchtrace.events import ACCUMULATE, EVALUATE, Bools, HostEvents, Ints, forward_of
 
 # Kinds of marks. A module called inside a backward pass does its forward again (checkpointing).
 NO_MARK, FORWARD, RECOMPUTED, EVALUATED, BACKWARD, OPTIMIZED = range(6)

@@ -14,12 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from profstack.attribution import Attribution, in_steps
-from profstack.events import Bools, HostEvents, Interned, Ints, around, group, holding, sums
-from profstack.flopmissed import is_composite
-from profstack.movedrules import moved_bytes, takes_values
-from profstack.operatorschemas import has_own_kernel
-from profstack.tensorinputs import floating_name
+from profstack.flops.missed import is_composite
+from profstack.torchtrace.attribution import Attribution, in_steps
+from profstack.torchtrace.events import (
+    Bools,
+    HostEvents,
+    Interned,
+    Ints,
+    around,
+    group,
+    holding,
+    sums,
+)
+from profstack.torchtrace.movedrules import moved_bytes, takes_values
+from profstack.torchtrace.operatorschemas import has_own_kernel
+from profstack.torchtrace.tensorinputs import floating_name
 
 _S = 1e-9
 _OPERATOR = re.compile(r"\w+::\w+$")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from profstack import registry, userregions
+from profstack.engine.layerstate import WITH_DATA, GuardedListener, LayerState, told
 from profstack.environment import rss_bytes
 from profstack.interrupts import is_scripts
-from profstack.layerstate import WITH_DATA, GuardedListener, LayerState, told
 from profstack.recording import Writer
 from profstack.slices import Planned
 from profstack.wrapper import Artifact, Captured, Listener, SliceContext, Wrapper

@@ -20,10 +20,10 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
-from profstack import linetrace
 from profstack.environment import package_version
-from profstack.memoryrows import LineFigures
+from profstack.memory.rows import LineFigures
 from profstack.privacy import home_relative, presentable_argv
+from profstack.torchtrace import linetrace
 
 _MIB = float(1 << 20)
 # Lines of `mprofile.dat` that one slice may add.

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from profstack.events import Bools, HostEvents, Ints, integers, sums
 from profstack.regions import LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED
-from profstack.scopes import (
+from profstack.torchtrace.events import Bools, HostEvents, Ints, integers, sums
+from profstack.torchtrace.scopes import (
     BACKWARD,
     EVALUATED,
     FORWARD,
@@ -28,7 +28,7 @@ from profstack.scopes import (
     find_scopes,
     own_times,
 )
-from profstack.stepparts import divide
+from profstack.torchtrace.stepparts import divide
 
 _S = 1e-9
 Floats = NDArray[np.float64]

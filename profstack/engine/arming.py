@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from profstack import userregions
-from profstack.hookstate import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT
-from profstack.observers import Observers
+from profstack.engine.observers import Observers
+from profstack.engine.stepevents import StepEvents
+from profstack.engine.steplog import StepLog
+from profstack.hooks.state import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT
+from profstack.hooks.torch_hooks import TorchHooks
 from profstack.passthrough import has_compiled
 from profstack.quickstep import SHORT_S, Aim, optimizer_hook
 from profstack.slices import Planned
-from profstack.stepevents import StepEvents
-from profstack.steplog import StepLog
-from profstack.torch_hooks import TorchHooks
 from profstack.wrapper import RANGED, TOLD
 
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from profstack.engine import Engine
-from profstack.hookstate import DISCOVER, OFF
+from profstack.engine.core import Engine
+from profstack.engine.stepevents import StopRun
+from profstack.hooks.state import DISCOVER, OFF
 from profstack.interrupts import is_scripts
 from profstack.slices import Planned, settle
-from profstack.stepevents import StopRun
 
 # In shorter loops every step to settle would leave none to measure.
 LONG_LOOP = 4

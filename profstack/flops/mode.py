@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from profstack.flopformulas import flop_counter, operator_name
-from profstack.flopmasks import left_out
-from profstack.flopmissed import is_missed
-from profstack.flopowners import OUTSIDE, Owner, Owners
+from profstack.flops.formulas import flop_counter, operator_name
+from profstack.flops.masks import left_out
+from profstack.flops.missed import is_missed
+from profstack.flops.owners import OUTSIDE, Owner, Owners
 from profstack.interrupts import is_scripts
 
 COMPILED = "dynamo has compiled: FLOPs are counted from the shapes in the torch slice alone"

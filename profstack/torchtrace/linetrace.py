@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from profstack.attribution import in_steps
-from profstack.events import Bools, HostEvents, Ints, sums
 from profstack.interrupts import is_scripts
 from profstack.passthrough import unseen_by_dynamo
 from profstack.regions import RANGE_PREFIX
+from profstack.torchtrace.attribution import in_steps
+from profstack.torchtrace.events import Bools, HostEvents, Ints, sums
 
 # Line events after which a code object is no longer traced line by line, and calls of it after
 # which its time is left on the line that calls it.
@@ -227,7 +227,7 @@ def is_users(file: str, root: str) -> bool:
     path = os.path.abspath(file)
     if path.startswith(_libraries()):
         return False
-    own = os.path.dirname(os.path.abspath(__file__))
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if path.startswith((os.path.join(own, ""), os.path.join(os.path.dirname(own), "wrappers", ""))):
         return False
     return path.startswith(os.path.join(root, ""))

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import NamedTuple
 
 from profstack.environment import rss_bytes
-from profstack.heapcount import UNKNOWN, HeapCounter, cuda_counter
-from profstack.memorysampler import MemorySampler
+from profstack.memory.heapcount import UNKNOWN, HeapCounter, cuda_counter
+from profstack.memory.sampler import MemorySampler
 
 # Stands for a line where no line of the script's is being run.
 NOBODY = -1

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from profstack import linetrace
-from profstack.heapcount import HeapCounter
 from profstack.interrupts import is_scripts
-from profstack.memoryreadings import NOBODY, Readings
+from profstack.memory.heapcount import HeapCounter
+from profstack.memory.readings import NOBODY, Readings
 from profstack.passthrough import unseen_by_dynamo
+from profstack.torchtrace import linetrace
 
 # Events (calls, lines, returns) of one code object after which it is traced no more, and those in
 # a row after which it rests: a loop of many rounds leaves some for the lines behind it.

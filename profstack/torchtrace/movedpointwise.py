@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from profstack.tensorinputs import BOOL, COMPLEX, FLOATING, INTEGER, Tensor
+from profstack.torchtrace.tensorinputs import BOOL, COMPLEX, FLOATING, INTEGER, Tensor
 
 _TRUTHS = frozenset(
     (

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from profstack import flopproducts as of
-from profstack.flopproducts import Formula, Shape
+from profstack.flops import products as of
+from profstack.flops.products import Formula, Shape
 from profstack.interrupts import is_scripts
 
 # -- who has which formula -------------------------------------------------------------------------

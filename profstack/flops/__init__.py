@@ -1,0 +1,1 @@
+"""Counting floating-point operations: formulas, the counting mode, and the other counters."""
