@@ -25,9 +25,9 @@ _MOST_FILES = 10_000
 _KEPT, _MACHINERY, _PASSING, _OWN = range(4)
 # profstack's modules through which the script's calls pass: what is inside is the script's work.
 _PASSED_THROUGH = frozenset(
-    f"{name}.py"
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), *name.split("/")) + ".py"
     for name in (
-        *("child", "decorated", "evaluation", "hooked_calls", "hooked_passes"),
+        *("child", "decorated", "evaluation", "hooks/calls", "hooks/passes"),
         *("inprocess", "session", "userregions"),
     )
 )
@@ -101,7 +101,7 @@ class Stacks:
             # As in tracebacks: left out, unless the import machinery is itself at work.
             kind = _MACHINERY
         elif file.startswith(self.own):
-            kind = _PASSING if os.path.basename(file) in _PASSED_THROUGH else _OWN
+            kind = _PASSING if file in _PASSED_THROUGH else _OWN
         if len(self._kinds) >= _MOST_FILES:
             self._kinds.clear()
         self._kinds[file] = kind

@@ -26,7 +26,7 @@ from profstack.watch import INTERVAL_S, Sampler
 from profstack.wrapper import Captured
 from profstack.wrappers.watch import WatchWrapper
 
-OWN_FILE = os.path.join(os.path.dirname(profstack.__file__), "session.py")
+OWN_FILE = os.path.join(os.path.dirname(profstack.__file__), "engine", "core.py")
 
 
 @pytest.fixture
@@ -794,3 +794,9 @@ def test_a_script_without_torch_is_watched_all_the_same(
     seen = weighed(rows_of(tables, "watch_samples"))
     waiting = [row for row in seen if names(frames, row["frame"])[0] == "wait"]
     assert sum(row["weight"] for row in waiting) * INTERVAL_S > 0.2
+
+
+def test_the_modules_that_calls_pass_through_are_there() -> None:
+    """Their names are paths: a module that moves must be named anew."""
+    assert samples._PASSED_THROUGH
+    assert all(os.path.isfile(path) for path in samples._PASSED_THROUGH)
