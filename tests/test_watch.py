@@ -26,7 +26,8 @@ from profstack.watch import INTERVAL_S, Sampler
 from profstack.wrapper import Captured
 from profstack.wrappers.watch import WatchWrapper
 
-OWN_FILE = os.path.join(os.path.dirname(profstack.__file__), "engine", "core.py")
+OWN = os.path.dirname(profstack.__file__)
+OWN_FILE = os.path.join(OWN, "engine", "core.py")
 
 
 @pytest.fixture
@@ -216,7 +217,7 @@ def test_profstacks_own_frames_are_cut_out_of_what_passes_through_them() -> None
 
     files = files_of(stacks, work())
     assert files[:3] == ["/script/train.py", __file__, __file__]
-    assert not any(file.startswith(os.path.dirname(OWN_FILE)) for file in files)
+    assert not any(file.startswith(OWN) for file in files)
 
 
 def test_profstacks_own_work_is_no_sample() -> None:
@@ -225,7 +226,7 @@ def test_profstacks_own_work_is_no_sample() -> None:
     assert frame_in(OWN_FILE, place) is None
     # Also where it calls somebody else's code; but not where the script's own is inside again.
     assert frame_in(OWN_FILE, lambda: frame_in("/lib/json.py", place)) is None
-    passing = os.path.join(os.path.dirname(OWN_FILE), "hooked_calls.py")
+    passing = os.path.join(OWN, "hooks", "calls.py")
     assert frame_in(passing, lambda: frame_in("/script/train.py", place))
 
 
