@@ -5,7 +5,7 @@ for two formulas that are wrong for some inputs; the rest is added here, each de
 the operator multiplies. The same formulas count an operator as it is called (`registry`) and from
 the shapes in a profile (`flop_of`). By convention element-wise operators, reductions,
 normalisations, losses and whatever only moves data have no formula and are not missed
-(`flopmissed`).
+(`flops.missed`).
 """
 
 from __future__ import annotations

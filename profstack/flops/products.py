@@ -1,7 +1,7 @@
 """Formulas that torch lacks, or has wrong for some inputs: operations from the shapes of inputs.
 
 Each is derived from what its operator multiplies; a multiply-add is 2. Arguments are those of the
-operator, with shapes for tensors; `flopformulas` says which operator has which.
+operator, with shapes for tensors; `flops.formulas` says which operator has which.
 """
 
 from __future__ import annotations

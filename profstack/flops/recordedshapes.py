@@ -1,6 +1,6 @@
 """Floating-point operations from the input shapes that a profile recorded.
 
-The formulas of `flopformulas` applied to the events of a slice: forward and backward per module,
+The formulas of `flops.formulas` applied to the events of a slice: forward and backward per module,
 without a mode of torch's own, so that it works on compiled code too, where matrix products and
 convolutions are still called as operators. What a kernel of a compiler's does inside leaves no
 event, and is named as uncounted. Only operators that have a formula are asked for their inputs,
