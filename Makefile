@@ -1,10 +1,13 @@
 # make demo   a page for the digits training, in an environment of its own
 # make test   everything that judges the project: ruff, mypy, pytest
 #
-# PYTHON chooses the interpreter the environment is made of, PYTEST_ARGS reaches pytest.
+# PYTHON chooses the interpreter the environment is made of, PYTEST_ARGS reaches pytest,
+# WORKERS= runs the tests in one process.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# Two processes, each with whole files: most of the suite waits for processes of its own.
+WORKERS ?= -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -26,7 +29,7 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(WORKERS) $(PYTEST_ARGS)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

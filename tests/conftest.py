@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,17 @@ def _is_installed() -> bool:
         check=False,
     )
     return Path(answer.stdout.strip() or "/").parent == CHECKOUT / "profstack"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_compiled() -> Iterator[None]:
+    """What one module's tests had compiled is forgotten before the next: layers give way to it."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        import torch
+
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
 
 
 @pytest.fixture(scope="session")
