@@ -4,7 +4,8 @@ For four workloads, in one process: profstack's median, that of torch.utils.benc
 `blocked_autorange`, and that of a loop written by hand. The three take turns, another one first in
 each round, and their ratio is taken round by round, so that the machine's drift hits all of them.
 Torch's median is one of means over as many calls as it puts into a block, which stands higher than
-a median of single calls where some of them are slow: its block is printed with it.
+a median of single calls where some of them are slow. So it is set beside the same statistic of our
+samples, means over as many neighbours; the ratio to our median of single calls follows.
 
 Then the coverage of the stated 95 % interval on a real launch-bound loop. Run it with nothing else
 running and OMP_NUM_THREADS=1; `--quick` only shows that it runs.
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -83,14 +84,19 @@ def workloads() -> Iterator[Workload]:
     yield Workload("training step", large, nullcontext)
 
 
-def ours(step: Step, seconds: float, typical_s: float) -> float:
-    """profstack's median of as many samples as fit into `seconds`.
+def ours(step: Step, seconds: float, typical_s: float) -> list[float]:
+    """As many of profstack's samples as fit into `seconds`.
 
     The count is fixed, so that all three ways get the same time whatever their times look like.
     """
     repeat = max(10, int(seconds / typical_s))
-    measured = measure(step, Policy(repeat=repeat, max_warmup_s=seconds / 2))
-    return median(measured.series_s)
+    return measure(step, Policy(repeat=repeat, max_warmup_s=seconds / 2)).series_s
+
+
+def median_of_means(times: Sequence[float], size: int) -> float:
+    """The median of means over `size` neighbours, as torch takes it."""
+    starts = range(0, len(times) - size + 1, size)
+    return median(fmean(times[start : start + size]) for start in starts)
 
 
 def torchs(step: Step, seconds: float) -> tuple[float, int]:
@@ -123,8 +129,13 @@ def rounds_of(step: Step, rounds: int, seconds: float) -> tuple[list[dict[str, f
         blocks.append(block)
         return found
 
+    def our_median() -> float:
+        samples.append(ours(step, seconds, typical_s))
+        return median(samples[-1])
+
+    samples: list[list[float]] = []
     ways: list[tuple[str, Callable[[], float]]] = [
-        ("ours", lambda: ours(step, seconds, typical_s)),
+        ("ours", our_median),
         ("torch", torchs_median),
         ("hand", lambda: by_hand(step, seconds)),
     ]
@@ -132,12 +143,15 @@ def rounds_of(step: Step, rounds: int, seconds: float) -> tuple[list[dict[str, f
     for number in range(rounds):
         turn = number % len(ways)
         found.append({name: way() for name, way in (*ways[turn:], *ways[:turn])})
-    return found, int(median(blocks))
+    block = int(median(blocks))
+    for one, times in zip(found, samples, strict=True):
+        one["ours in blocks"] = median_of_means(times, block)
+    return found, block
 
 
-def over(found: Sequence[dict[str, float]], other: str) -> Ratio:
+def over(found: Sequence[dict[str, float]], own: str, other: str) -> Ratio:
     """Our median over another's, round by round."""
-    return pooled_ratio([([one["ours"]], [one[other]]) for one in found])
+    return pooled_ratio([([one[own]], [one[other]]) for one in found])
 
 
 def in_words(ratio: Ratio) -> str:
@@ -153,9 +167,10 @@ def compare_medians(rounds: int, seconds: float) -> None:
             found, block = rounds_of(workload.step, rounds, seconds)
         typical = format_seconds(median(one["ours"] for one in found))
         print(
-            f"{workload.name} ({typical}): ours over torch.utils.benchmark (blocks of {block}) "
-            f"{in_words(over(found, 'torch'))}; ours over a loop by hand "
-            f"{in_words(over(found, 'hand'))}",
+            f"{workload.name} ({typical}): ours over torch.utils.benchmark, both as medians of "
+            f"means over {block}: {in_words(over(found, 'ours in blocks', 'torch'))}; of single "
+            f"calls over that: {in_words(over(found, 'ours', 'torch'))}; ours over a loop by hand: "
+            f"{in_words(over(found, 'ours', 'hand'))}",
             flush=True,
         )
 
@@ -179,8 +194,8 @@ def show_coverage(steps: int) -> None:
 def main() -> None:
     """Measure and print all of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each way in each round")
+    parser.add_argument("--rounds", type=int, default=90)
+    parser.add_argument("--seconds", type=float, default=0.12, help="of each way in each round")
     parser.add_argument("--steps", type=int, default=100_000, help="of the series for coverage")
     parser.add_argument("--quick", action="store_true", help="12 short rounds and 6000 steps")
     options = parser.parse_args()
