@@ -113,6 +113,7 @@ def test_an_interrupted_one_is_told_no_more_than_that() -> None:
 def test_the_machine() -> None:
     (busy,) = found({**QUIET, "load_average": [6.0, 1.0, 1.0]})
     assert "load average was 6 on 8 usable cores" in busy
+    assert "--processes" in busy
     (slow,) = found({**QUIET, "cpu_governor": "powersave"})
     assert "powersave" in slow
     assert "cpupower frequency-set" in slow
@@ -124,6 +125,8 @@ def test_a_run_has_the_same_machine_and_other_advice() -> None:
     assert "only 5 clean steps" in few[0]
     assert "let the script run more steps" in few[1]
     assert doubts.of_run(CALM, QUIET) == []
+    (busy,) = doubts.of_run(CALM, {**QUIET, "load_average": [6.0, 1.0, 1.0]})
+    assert busy.endswith("repeat when it is idle")
 
 
 def test_the_layers_own_clean_steps() -> None:

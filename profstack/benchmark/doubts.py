@@ -54,7 +54,8 @@ def of_run(figures: Figures, environment: Figures) -> list[str]:
     if figures["n"] < FEW_STEPS:
         found.append(f"only {figures['n']} clean steps: the median is rough; {more}")
     found += _drift(figures, f"{more}, or repeat on an idle machine")
-    found += _machine(figures, environment)
+    # A script runs in one process: there is no option to repeat it in several.
+    found += _machine(figures, environment, or_else="")
     return found
 
 
@@ -164,7 +165,9 @@ def _slowest(figures: Figures) -> float | None:
     return max(figures["samples_s"], default=None)
 
 
-def _machine(figures: Figures, environment: Figures) -> Iterator[str]:
+def _machine(
+    figures: Figures, environment: Figures, or_else: str = ", or with --processes 5"
+) -> Iterator[str]:
     """What the machine was doing besides, and how it was set up."""
     # Both of the same calls: a mean beside a median would show what interrupts the work twice.
     wall, cpu = figures.get("cpu_wall_s"), figures["cpu_median_s"]
@@ -180,7 +183,7 @@ def _machine(figures: Figures, environment: Figures) -> Iterator[str]:
     if load is not None and cores and load > _BUSY * cores:
         yield (
             f"the load average was {load:g} on {cores} usable cores before the start: other work "
-            "took part of the machine; repeat when it is idle, or with --processes 5"
+            f"took part of the machine; repeat when it is idle{or_else}"
         )
     if environment.get("cpu_governor") == "powersave":
         yield (
