@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,26 @@ class Summary:
     autocorrelation: float | None
     drift: float | None
     outliers: int | None
+
+    def columns(self, items: float | None) -> dict[str, Any]:
+        """What the report's `benchmark` has of it; `items` are those of one step, if known."""
+        return {
+            "n": self.n,
+            "median_s": self.median,
+            "iqr_s": self.iqr,
+            "mean_s": self.mean,
+            "std_s": self.std,
+            "min_s": self.minimum,
+            "p90_s": self.p90,
+            "p99_s": self.p99,
+            "ci95_low_s": self.ci95_low,
+            "ci95_high_s": self.ci95_high,
+            "outliers": self.outliers,
+            "autocorrelation": self.autocorrelation,
+            "drift": self.drift,
+            "steps_per_s": 1.0 / self.median if self.median else None,
+            "items_per_s": items / self.median if items and self.median else None,
+        }
 
 
 @dataclass(frozen=True)
