@@ -6,13 +6,12 @@ it records is the recording in which the benchmark's own figures then stand.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from profstack.benchmark.subject import Subject
-from profstack.engine.marks import marks_of
+from profstack.engine.marks import Marks, marks_of
 from profstack.flops import copies as flopcopies
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
@@ -57,23 +56,15 @@ def record_layers(
     return recording
 
 
-def _repeat(own: InProcess, marks: Any, call: Callable[[], Any], max_seconds: float) -> None:
+def _repeat(own: InProcess, marks: Marks, call: Callable[[], Any], max_seconds: float) -> None:
     """Each call is a step, until every slice that was planned is over or the time is."""
-    began, calls, in_time = time.perf_counter(), 0, True
     if not marks.begin(object()):
         return
     try:
-        while in_time and not (calls and marks.complete):
-            call()
-            calls += 1
-            marks.ended()
-            late = time.perf_counter() - began > max_seconds
-            in_time = not (late and marks.all_seen)
+        _, _, in_time = marks.repeat(call, max_seconds)
     except BaseException as error:
-        marks.end(cut=True)
         strip_frame(error)
         raise
-    marks.end()
     if not in_time:
         own.stopped_by = "max_seconds"
         own.note(

@@ -10,7 +10,6 @@ import functools
 import inspect
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -203,23 +202,12 @@ class Session:
             raise
 
     def _repeat(self, marks: Marks, call: functools.partial[Any]) -> Any:
-        began, calls, in_time = time.perf_counter(), 0, True
-        result = None
         what, how = _how_called(call.func)
         try:
-            while in_time and not (calls and marks.complete):
-                # What the last call gave must not be held while the next one needs the memory.
-                result = None
-                result = call()
-                calls += 1
-                marks.ended()
-                late = time.perf_counter() - began > self._max_seconds
-                in_time = not (late and marks.all_seen)
+            result, calls, in_time = marks.repeat(call, self._max_seconds)
         except BaseException as error:
-            marks.end(cut=True)
             strip_frame(error)
             raise
-        marks.end()
         if self._own is not None:
             text = f"run called {what} {calls} times{how}"
             if not in_time:

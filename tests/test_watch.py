@@ -19,7 +19,9 @@ import pytest
 from conftest import CHECKOUT, RunProfstack, clean_environment
 
 import profstack
-from profstack import samples, userregions, watch
+from profstack import Session, samples, userregions, watch
+from profstack.benchlayers import record_layers
+from profstack.benchmark.subject import Subject
 from profstack.recording import Rows, read_tables
 from profstack.samples import Samples, Stacks
 from profstack.watch import INTERVAL_S, Sampler
@@ -801,3 +803,34 @@ def test_the_modules_that_calls_pass_through_are_there() -> None:
     """Their names are paths: a module that moves must be named anew."""
     assert samples._PASSED_THROUGH
     assert all(os.path.isfile(path) for path in samples._PASSED_THROUGH)
+
+
+def thirty_ms() -> None:
+    end = time.perf_counter() + 0.03
+    while time.perf_counter() < end:
+        pass
+
+
+def _repeated(session: Session) -> None:
+    session.run(thirty_ms)
+
+
+def _decorated(session: Session) -> None:
+    call = session(thirty_ms)
+    for _ in range(12):
+        call()
+
+
+@pytest.mark.parametrize("way", [_repeated, _decorated])
+def test_a_session_that_calls_the_function_itself_hides_nothing(
+    way: Callable[[Session], None],
+) -> None:
+    """The calls pass through a module of ours, which is no work of ours."""
+    with Session("busy", layers=["watch"]) as session:
+        way(session)
+    assert "thirty_ms" in set(session.recording.frames["watch"]["name"])
+
+
+def test_the_layers_of_a_benchmark_have_a_watch_that_sees() -> None:
+    recording = record_layers(Subject("busy", thirty_ms), "busy", ["watch"])
+    assert "thirty_ms" in set(recording.frames["watch"]["name"])

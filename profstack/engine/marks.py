@@ -7,6 +7,7 @@ The script's own `profstack.step()` ends no step as long as a session is open th
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from profstack.engine.core import Engine
 from profstack.engine.stepevents import StopRun
 from profstack.hooks.state import DISCOVER, OFF
 from profstack.interrupts import is_scripts
+from profstack.passthrough import strip_frame
 from profstack.slices import Planned, settle
 
 # In shorter loops every step to settle would leave none to measure.
@@ -133,6 +135,29 @@ class Marks:
         self.ended()
         self._inside = False
         return result
+
+    def repeat(self, call: Callable[[], Any], max_seconds: float) -> tuple[Any, int, bool]:
+        """After `begin`: call, each call a step, until all that was planned is over or the time is.
+
+        Returns the last call's result, the number of calls, and whether they ended in time.
+        """
+        began, calls, in_time = time.perf_counter(), 0, True
+        result = None
+        try:
+            while in_time and not (calls and self.complete):
+                # What the last call gave must not be held while the next one needs the memory.
+                result = None
+                result = call()
+                calls += 1
+                self.ended()
+                late = time.perf_counter() - began > max_seconds
+                in_time = not (late and self.all_seen)
+        except BaseException as error:
+            self.end(cut=True)
+            strip_frame(error)
+            raise
+        self.end()
+        return result, calls, in_time
 
     def close(self, *, failed: bool) -> None:
         """No more steps come; a step that was left before its end counts unless it failed."""
