@@ -41,7 +41,7 @@ OPEN_TO_WRAPPERS = frozenset(
     (
         *["wrapper", "passthrough", "watch", "callcost", "nvtxranges"],
         *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
-        *["torchtrace.operatorrows", "flops.recordedshapes", "flops.flopsprofiler"],
+        *["torchtrace.slicetables", "flops.flopsprofiler"],
         *["flops.copies", "flops.mode", "flops.owners"],
         *["memory.readings", "memory.tracer", "memory.rows", "memory.mprofile"],
         *["memory.devicehistory"],

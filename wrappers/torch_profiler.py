@@ -25,14 +25,9 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack.flops.recordedshapes import flop_records
 from profstack.interrupts import is_scripts
 from profstack.passthrough import has_compiled
-from profstack.torchtrace.attribution import (
-    attribute,
-    kernel_records,
-    module_records,
-)
+from profstack.torchtrace.attribution import attribute
 from profstack.torchtrace.events import (
     DEVICE_KINDS,
     SLICE_RANGE,
@@ -42,14 +37,13 @@ from profstack.torchtrace.events import (
     read_host,
 )
 from profstack.torchtrace.linetrace import LineTracer, line_records
-from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
+from profstack.torchtrace.slicetables import ObservedSlice, slice_tables
 from profstack.wrapper import (
     RANGED,
     Artifact,
     Captured,
     Description,
     Mode,
-    Records,
     SliceContext,
     Wrapper,
 )
@@ -224,37 +218,12 @@ class TorchProfilerWrapper(Wrapper):
         kernels = [
             event for event, kind in zip(events, kinds or (), strict=False) if kind in DEVICE_KINDS
         ]
-        kernel_rows, device_ns = kernel_records(owned, kernels, context.index)
         memory = context.mode == "detail"
-        inputs = read_inputs(owned, boundaries, left_out) if self._shapes else None
-        frames: dict[str, Records] = {
-            "module_times": module_records(owned, context.index, memory=memory),
-            "operators": operator_records(
-                owned,
-                context.index,
-                boundaries,
-                device_ns,
-                inputs,
-                left_out,
-            ),
-            "kernels": kernel_rows,
-        }
-        if inputs is not None:
-            frames["moved_bytes"] = moved_records(owned, context.index, inputs, device_ns)
-        notes = []
-        if self._shapes:
-            try:
-                frames["flop_counts"] = flop_records(
-                    owned, context.index, boundaries, device_ns, left_out
-                )
-            except Exception as error:
-                if is_scripts(error):
-                    raise
-                # The times stand without it.
-                text = f"no operations from recorded shapes: {type(error).__name__}: {error}"
-                notes.append(("flops-uncounted", text))
-        artifacts = self._export(results, steps, context)
-        return Captured(frames=frames, artifacts=artifacts, notes=notes)
+        frames, notes = slice_tables(
+            owned,
+            ObservedSlice(context.index, boundaries, left_out, kernels, self._shapes, memory),
+        )
+        return Captured(frames=frames, artifacts=self._export(results, steps, context), notes=notes)
 
     def _export(self, results: Any, steps: int, context: SliceContext) -> list[Artifact]:
         """Write the trace of the longest slice so far; the parent compresses it."""

@@ -1,0 +1,60 @@
+"""All tables that follow from the profiler's events of one slice.
+
+Each table has a module of its own that knows how its rows are made; here stands which of them a
+slice can fill, and that one which fails takes none of the others with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from profstack.flops.recordedshapes import flop_records
+from profstack.interrupts import is_scripts
+from profstack.torchtrace.attribution import Attribution, kernel_records, module_records
+from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
+
+Frames = dict[str, list[dict[str, Any]]]
+Notes = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class ObservedSlice:
+    """What is known of a slice beside its events.
+
+    `boundaries_ns` are its start and the end of each step, on the profiler's clock; the steps
+    numbered in `left_out`, from 0, do not count. `kernels` are the raw events of devices. `shapes`
+    and `memory` say what the profile was taken with.
+    """
+
+    index: int
+    boundaries_ns: Sequence[int]
+    left_out: Collection[int]
+    kernels: Sequence[Any]
+    shapes: bool
+    memory: bool
+
+
+def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, Notes]:
+    """Rows by table, and notes of what could not be told."""
+    index, edges, left_out = observed.index, observed.boundaries_ns, observed.left_out
+    kernel_rows, device_ns = kernel_records(owned, observed.kernels, index)
+    inputs = read_inputs(owned, edges, left_out) if observed.shapes else None
+    frames: Frames = {
+        "module_times": module_records(owned, index, memory=observed.memory),
+        "operators": operator_records(owned, index, edges, device_ns, inputs, left_out),
+        "kernels": kernel_rows,
+    }
+    notes: Notes = []
+    if inputs is not None:
+        frames["moved_bytes"] = moved_records(owned, index, inputs, device_ns)
+        try:
+            frames["flop_counts"] = flop_records(owned, index, edges, device_ns, left_out)
+        except Exception as error:
+            if is_scripts(error):
+                raise
+            # The times stand without it.
+            text = f"no operations from recorded shapes: {type(error).__name__}: {error}"
+            notes.append(("flops-uncounted", text))
+    return frames, notes
