@@ -6,7 +6,7 @@ slice can fill, and that one which fails takes none of the others with it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from profstack.interrupts import is_scripts
 from profstack.torchtrace.attribution import Attribution, kernel_records, module_records
 from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
 
-Frames = dict[str, list[dict[str, Any]]]
+Frames = dict[str, Sequence[Mapping[str, Any]]]
 Notes = list[tuple[str, str]]
 
 
