@@ -474,7 +474,14 @@ def _memory(slices: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list[d
     return rows
 
 
+# Tables that a run without the layers that fill them has empty.
+_LATER = ("memory_owners", "peak_holders", "call_paths", "threads", "launches", "gaps")
+
 _REASONS = {
+    "modules.recomputed_s": "nothing was computed again in the backward pass",
+    "modules.host_peak_bytes": "no slice watched what torch's allocator gives out",
+    "functions.own": "nothing tells which files are the user's own",
+    "lines.own": "nothing tells which files are the user's own",
     "steps.device_s": "this machine has no accelerator",
     "modules.forward_device_s": "this machine has no accelerator",
     "modules.backward_device_s": "this machine has no accelerator",
@@ -567,6 +574,7 @@ def build(*, watched_steps: int = 45) -> dict[str, Any]:
             "outliers": [],
             "flops": [],
             "artifacts": [artifact for layer in layers for artifact in layer["artifacts"]],
+            **{name: [] for name in _LATER},
         },
         "columns_reason": dict(_REASONS),
         "cells_reason": {"modules.parameters": "no module", "modules.calls": "no module"},

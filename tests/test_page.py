@@ -34,7 +34,7 @@ def test_every_column_of_the_schema_has_a_heading_without_its_unit() -> None:
             assert heading
             assert not heading.endswith(("_s", "_bytes", " bytes")), heading
             assert unit_of(column.name, column.type) in {
-                "s", "bytes", "flop", "mac", "rate", "share", "count", "plain", "text"
+                "s", "bytes", "flop", "mac", "rate", "share", "count", "plain", "flag", "text"
             }  # fmt: skip
 
 

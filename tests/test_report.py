@@ -27,6 +27,7 @@ _TYPES = {
     "INTEGER": ["integer", "null"],
     "REAL": ["number", "null"],
     "JSON": ["array", "null"],
+    "BOOLEAN": ["boolean", "null"],
 }
 # What rows hold besides the columns of their table.
 _EXTRA = {"steps": {"flags"}, "calls": {"phase"}}

@@ -12,7 +12,9 @@ from profstack import schema
 _LABELS = {
     "artifacts.opens_in": "opens in",
     "flops.forward_mac": "forward MAC",
+    "call_paths.own": "own file",
     "functions.corrected_self_s": "corrected self",
+    "functions.own": "own file",
     "functions.primitive_calls": "not recursive",
     "functions.watch_share": "watch share",
     "lines.allocated_bytes": "second source",
@@ -20,10 +22,15 @@ _LABELS = {
     "lines.largest_bytes": "largest growth",
     "lines.memory_source": "what the second source is",
     "lines.occurrences": "runs seen",
+    "lines.own": "own file",
     "lines.usage_bytes": "RSS after",
     "lines.watch_bytes": "RSS growth (watch)",
     "lines.startup_share": "start-up share (watch)",
     "lines.watch_share": "watch share",
+    "launches.launch_s": "host time per launch",
+    "launches.launches_total_s": "host time of launches",
+    "launches.operators": "operators called",
+    "launches.kernels": "kernels launched",
     "memory.rss_bytes": "resident set",
     "memory.t_s": "time",
     "modules.forward_flop": "forward FLOP",
@@ -31,7 +38,9 @@ _LABELS = {
     "modules.forward_mac": "forward MAC",
     "modules.flop_per_s": "FLOP/s",
     "modules.host_net_bytes": "host memory kept",
+    "modules.host_peak_bytes": "host peak",
     "modules.device_net_bytes": "device memory kept",
+    "modules.recomputed_s": "recomputed",
     "outliers.index": "step",
     "outliers.factor": "of a clean step",
     "outliers.rss_bytes": "RSS growth",
@@ -41,7 +50,10 @@ _LABELS = {
     "operators.moved_bytes": "moved",
     "operators.flop": "FLOP",
     "regions.flop": "FLOP",
+    "peak_holders.bytes": "at the peak",
+    "regions.host_net_bytes": "host memory kept",
     "regions.measured_in": "measured in",
+    "regions.operator_s": "in operators",
     "steps.index": "step",
     "steps.wait_s": "wait",
     "watch.rss_bytes": "RSS growth",
@@ -57,7 +69,10 @@ _UNITS = (
     ("_mac", "mac"),
 )
 _BARE_UNITS = {"bytes": "bytes", "flop": "flop"}
-_PLAIN = frozenset({"line", "index", "depth", "instance", "stream", "slice", "step", "batch_size"})
+_PLAIN = frozenset(
+    {"line", "index", "depth", "instance", "stream", "slice", "step", "batch_size"}
+    | {"node", "parent", "process", "tensors"}
+)
 
 
 @dataclass(frozen=True)
@@ -93,9 +108,11 @@ class Told:
 
 
 def unit_of(column: str, kind: str = "REAL") -> str:
-    """The unit a column's name ends in: s, bytes, flop, mac, rate, count, plain or text."""
+    """The unit a column's name ends in: s, bytes, flop, mac, rate, count, plain, flag or text."""
     if kind in ("TEXT", "JSON"):
         return "text"
+    if kind == "BOOLEAN":
+        return "flag"
     if column in _PLAIN:
         return "plain"
     for ending, unit in _UNITS:

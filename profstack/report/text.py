@@ -44,6 +44,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "mac": format_count,
     "rate": format_count,
     "share": lambda value: f"{100 * value:.1f} %",
+    "flag": lambda value: "yes" if value else "no",
 }
 
 
