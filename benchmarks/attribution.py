@@ -1,0 +1,126 @@
+"""Does everything have an owner? Time, backward work and memory of ten models, in one table.
+
+Each model trains in a process of its own. There a plain loop is timed by hand, a `Session` watches
+the same loop, and the plain loop is timed again; so in each round, and the table shows the median
+of the rounds. "owned" is what the rows of modules, loss, optimizer and waiting add up to,
+calibrated, over the median of the loops by hand: rows of nobody's do not count. Run it with
+nothing else running and OMP_NUM_THREADS=1; `--quick` only shows that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from ten_models import MODELS, Step
+
+from profstack import Session
+
+COLUMNS = (
+    "step_ms",
+    "clean_over_hand",
+    "owned_share",
+    "owned_over_hand",
+    "backward_attributed_share",
+    "memory_attributed_share",
+    "negative_rows",
+)
+
+
+def by_hand(step: Step, steps: int) -> list[float]:
+    """Seconds of each step of a plain loop."""
+    times = []
+    last = time.perf_counter()
+    for _ in range(steps):
+        step()
+        now = time.perf_counter()
+        times.append(now - last)
+        last = now
+    return times
+
+
+def one_round(step: Step, steps: int) -> dict[str, Any]:
+    """What a session says of the step's owners, between two loops timed by hand."""
+    hand_steps = max(5, steps // 4)
+    hand = by_hand(step, hand_steps)
+    with Session("attribution") as session:
+        for _ in range(steps):
+            step()
+    hand += by_hand(step, hand_steps)
+    report = session.recording.to_dict()
+    found: dict[str, Any] = dict(report["attribution"])
+    typical = median(hand)
+    found["step_ms"] = typical * 1e3
+    found["clean_over_hand"] = found["clean_median_s"] / typical
+    found["owned_over_hand"] = found["calibrated_owned_s"] / typical
+    return found
+
+
+def observe(name: str, rounds: int, steps: int) -> None:
+    """Measure one model in this process and print what was found as JSON."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    step = MODELS[name]()
+    by_hand(step, 3)
+    print(json.dumps([one_round(step, steps) for _ in range(rounds)]))
+
+
+def middle(rounds: Sequence[dict[str, Any]], column: str) -> float | None:
+    """The median over the rounds; None if one of them has no figure."""
+    values = [each.get(column) for each in rounds]
+    return None if None in values else median(value for value in values if value is not None)
+
+
+def in_words(column: str, value: float | None) -> str:
+    """One cell of the table."""
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if column in ("step_ms", "negative_rows") else f"{value:.2%}"
+
+
+def show(name: str, rounds: Sequence[dict[str, Any]]) -> None:
+    """One row, and under it what was nobody's."""
+    cells = (in_words(column, middle(rounds, column)) for column in COLUMNS)
+    print(f"{name:20}" + "".join(f"{cell:>27}" for cell in cells))
+    for row in rounds[-1]["unowned"]:
+        print(f"    {row['path']} {row['share']:.2%}")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Measure every model in a fresh process and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60, help="of the session in each round")
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--quick", action="store_true", help="one round of few steps")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.steps = 1, 30
+    if options.child:
+        observe(options.child, options.rounds, options.steps)
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    print(" " * 20 + "".join(f"{column:>27}" for column in COLUMNS))
+    for name in options.models:
+        size = ["--rounds", str(options.rounds), "--steps", str(options.steps)]
+        done = subprocess.run(
+            [sys.executable, __file__, "--child", name, *size],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        show(name, json.loads(done.stdout.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    main()
