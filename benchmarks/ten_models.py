@@ -8,6 +8,7 @@ takes 50 to 300 ms on one core, makes its batch anew as a loader would, and ends
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -64,8 +65,8 @@ def bert() -> Step:
         num_attention_heads=8,
         intermediate_size=1024,
         vocab_size=8000,
-        num_labels=4,
     )
+    config.num_labels = 4
     model = BertForSequenceClassification(config)
     mask = torch.ones(8, 128, dtype=torch.long)
 
@@ -111,8 +112,8 @@ def vit() -> Step:
         intermediate_size=1024,
         image_size=64,
         patch_size=8,
-        num_labels=10,
     )
+    config.num_labels = 10
     model = ViTForImageClassification(config)
 
     def loss() -> torch.Tensor:
@@ -162,7 +163,7 @@ class ResNet18(nn.Module):
                     BasicBlock(inner, outer, 1 if inner == outer else 2),
                     BasicBlock(outer, outer, 1),
                 )
-                for inner, outer in zip(widths[:-1], widths[1:], strict=True)
+                for inner, outer in pairwise(widths)
             )
         )
         self.head = nn.Linear(512, 100)
@@ -191,9 +192,7 @@ class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = (3, 16, 32, 64)
-        self.down = nn.ModuleList(
-            self._twice(inner, outer) for inner, outer in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.down = nn.ModuleList(self._twice(inner, outer) for inner, outer in pairwise(widths))
         self.middle = self._twice(64, 128)
         self.raise_ = nn.ModuleList(
             nn.ConvTranspose2d(2 * outer, outer, 2, 2) for outer in (64, 32, 16)
@@ -346,7 +345,7 @@ def actor_critic() -> Step:
         gain = returns - values.detach()
         loss = functional.mse_loss(values, returns) - (chosen * gain).mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has none there
+        loss.backward()
         optimizer.step()
 
     return step
