@@ -307,38 +307,49 @@ def gan() -> Step:
 
 
 class ActorCritic(nn.Module):
-    """One body, and two heads: what to do, and what it is worth."""
+    """The body that Atari players commonly have, and two heads: what to do, what it is worth."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh())
-        self.actor = nn.Linear(512, 8)
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, 512),
+            nn.ReLU(),
+        )
+        self.actor = nn.Linear(512, 6)
         self.critic = nn.Linear(512, 1)
 
-    def forward(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores of the actions and a value for each state; `seen` is (states, 64)."""
-        found = self.body(seen)
+    def forward(self, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores of the actions and a value; `frames` are (states, 4, 84, 84)."""
+        found = self.body(frames)
         return self.actor(found), self.critic(found).squeeze(-1)
 
 
 def actor_critic() -> Step:
-    """Eight rounds in 128 worlds at once, then one update with all of them."""
+    """Five moves in 16 games at once, then one update with all of them."""
     model = ActorCritic()
     optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-4)
-    world = torch.randn(8, 64) / 8
-    state = torch.randn(128, 64)
+    # A game of sorts: the newest frame is the last one, moved by what was done.
+    moves = torch.randn(6, 1, 84, 84) / 8
+    begin = torch.randn(16, 4, 84, 84)
 
     def step() -> None:
         seen, done, rewards = [], [], []
-        here = state
+        frames = begin
         with torch.no_grad():
-            for _ in range(8):
-                scores, _ = model(here)
+            for _ in range(5):
+                scores, _ = model(frames)
                 actions = torch.multinomial(scores.softmax(-1), 1).squeeze(-1)
-                seen.append(here)
+                seen.append(frames)
                 done.append(actions)
-                here = torch.tanh(here + world[actions])
-                rewards.append(here.mean(-1))
+                frames = torch.cat((frames[:, 1:], frames[:, -1:] + moves[actions]), 1)
+                rewards.append(frames[:, -1].mean((1, 2)))
         returns = torch.stack(rewards).flip(0).cumsum(0).flip(0).flatten()
         scores, values = model(torch.cat(seen))
         chosen = scores.log_softmax(-1).gather(1, torch.cat(done)[:, None]).squeeze(1)
