@@ -8,6 +8,7 @@ takes 50 to 300 ms on one core, makes its batch anew as a loader would, and ends
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -306,58 +307,60 @@ def gan() -> Step:
     return step
 
 
-class ActorCritic(nn.Module):
-    """The body that Atari players commonly have, and two heads: what to do, what it is worth."""
+class Actor(nn.Module):
+    """What to do in each state, as six numbers between -1 and 1."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(4, 32, 8, 4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(64 * 7 * 7, 512),
-            nn.ReLU(),
+        self.layers = nn.Sequential(
+            nn.Linear(17, 400), nn.ReLU(), nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 6)
         )
-        self.actor = nn.Linear(512, 6)
-        self.critic = nn.Linear(512, 1)
 
-    def forward(self, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores of the actions and a value; `frames` are (states, 4, 84, 84)."""
-        found = self.body(frames)
-        return self.actor(found), self.critic(found).squeeze(-1)
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Actions; `states` are (states, 17)."""
+        return torch.tanh(self.layers(states))
+
+
+class Critic(nn.Module):
+    """What a state is worth with what is done in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(23, 400), nn.ReLU(), nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 1)
+        )
+
+    def forward(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Values, one per state."""
+        values: torch.Tensor = self.layers(torch.cat((states, actions), 1)).squeeze(1)
+        return values
 
 
 def actor_critic() -> Step:
-    """Five moves in 16 games at once, then one update with all of them."""
-    model = ActorCritic()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-4)
-    # A game of sorts: the newest frame is the last one, moved by what was done.
-    moves = torch.randn(6, 1, 84, 84) / 8
-    begin = torch.randn(16, 4, 84, 84)
+    """DDPG: a batch of 1024 moves from memory teaches the critic, and the critic the actor."""
+    actor, critic = Actor(), Critic()
+    late_actor, late_critic = deepcopy(actor), deepcopy(critic)
+    acts = torch.optim.Adam(actor.parameters(), lr=1e-4)
+    judges = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    # State, action, reward and next state of 20,000 moves.
+    memory = [torch.randn(20_000, *size) for size in ((17,), (6,), (), (17,))]
+    late = [*late_actor.parameters(), *late_critic.parameters()]
+    now = [*actor.parameters(), *critic.parameters()]
 
     def step() -> None:
-        seen, done, rewards = [], [], []
-        frames = begin
+        rows = torch.randint(0, 20_000, (1024,))
+        states, actions, rewards, later = (each[rows] for each in memory)
         with torch.no_grad():
-            for _ in range(5):
-                scores, _ = model(frames)
-                actions = torch.multinomial(scores.softmax(-1), 1).squeeze(-1)
-                seen.append(frames)
-                done.append(actions)
-                frames = torch.cat((frames[:, 1:], frames[:, -1:] + moves[actions]), 1)
-                rewards.append(frames[:, -1].mean((1, 2)))
-        returns = torch.stack(rewards).flip(0).cumsum(0).flip(0).flatten()
-        scores, values = model(torch.cat(seen))
-        chosen = scores.log_softmax(-1).gather(1, torch.cat(done)[:, None]).squeeze(1)
-        gain = returns - values.detach()
-        loss = functional.mse_loss(values, returns) - (chosen * gain).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+            wanted = rewards + 0.99 * late_critic(later, late_actor(later))
+        judges.zero_grad()
+        functional.mse_loss(critic(states, actions), wanted).backward()  # type: ignore[no-untyped-call]  # torch has none there
+        judges.step()
+        acts.zero_grad()
+        (-critic(states, actor(states)).mean()).backward()
+        acts.step()
+        with torch.no_grad():
+            for old, new in zip(late, now, strict=True):
+                old.lerp_(new, 0.005)
 
     return step
 
