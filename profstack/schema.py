@@ -91,6 +91,7 @@ REPORT: dict[str, Table] = {
             "calibrated_s REAL self time at the speed of the clean steps",
             "corrected_self_s REAL self time less the profiler's own cost per call",
             "watch_share REAL share of the watch's samples of steps in which it was innermost",
+            "package TEXT what it belongs to: the user's own files, a package, Python, or built-in",
         ),
         table(
             "calls",
@@ -119,6 +120,8 @@ REPORT: dict[str, Table] = {
             "allocated_bytes INTEGER the growth by the memory layer's second source",
             "memory_source TEXT what the second figure comes from, or why there is none",
             "startup_share REAL share of the watch's samples in the start-up",
+            "backward_s REAL the part of the time inside operators that is backward work",
+            "reason TEXT why its count and times are not whole, or null",
         ),
         table(
             "memory",

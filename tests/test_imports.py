@@ -19,7 +19,7 @@ WRAPPERS = CHECKOUT / "wrappers"
 
 # Names ending in a dot stand for every module of that package.
 ORDER = (
-    "interrupts rawthreads errors units tabletypes recordedtables schema privacy",
+    "interrupts rawthreads ownfiles errors units tabletypes recordedtables schema privacy",
     "wrapper registry environment",
     (
         "steps slices regions passthrough collector watch samples evaluation quickstep "
@@ -41,6 +41,7 @@ OPEN_TO_WRAPPERS = frozenset(
     (
         *["wrapper", "passthrough", "watch", "callcost", "nvtxranges"],
         *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
+        "torchtrace.linerows",
         *["torchtrace.slicetables", "flops.flopsprofiler"],
         *["flops.copies", "flops.mode", "flops.owners"],
         *["memory.readings", "memory.tracer", "memory.rows", "memory.mprofile"],

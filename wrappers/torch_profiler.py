@@ -36,7 +36,8 @@ from profstack.torchtrace.events import (
     of_observed_thread,
     read_host,
 )
-from profstack.torchtrace.linetrace import LineTracer, line_records
+from profstack.torchtrace.linerows import line_records
+from profstack.torchtrace.linetrace import LineTracer
 from profstack.torchtrace.slicetables import ObservedSlice, slice_tables
 from profstack.wrapper import (
     RANGED,
@@ -165,7 +166,7 @@ class TorchProfilerWrapper(Wrapper):
         )
         with self._calling():
             self._profile.__enter__()
-        if self._every_thread:
+        if self._every_thread or context.mode == "lines":
             with torch._C._profiler._RecordFunctionFast(SLICE_RANGE):
                 pass
         self._clock_offset_ns = time.time_ns() - time.perf_counter_ns()
@@ -209,15 +210,17 @@ class TorchProfilerWrapper(Wrapper):
         self._events_per_step = max(self._events_per_step or 0.0, len(events) / steps)
         boundaries = [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
         clip_to_steps(host, boundaries, left_out)
-        if context.mode == "lines":
-            tracer, self._tracer = self._tracer, None
-            assert tracer is not None
-            lines, notes = line_records(tracer, host, boundaries, context.index, left_out)
-            return Captured(frames={"lines": lines}, notes=notes)
-        owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)
         kernels = [
             event for event, kind in zip(events, kinds or (), strict=False) if kind in DEVICE_KINDS
         ]
+        if context.mode == "lines":
+            tracer, self._tracer = self._tracer, None
+            assert tracer is not None
+            lines, notes = line_records(
+                *(tracer, host, boundaries, context.index, left_out, kernels)
+            )
+            return Captured(frames={"lines": lines}, notes=notes)
+        owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)
         memory = context.mode == "detail"
         frames, notes = slice_tables(
             owned,

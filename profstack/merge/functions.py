@@ -1,5 +1,7 @@
 """The tables that come from cProfile: functions and calls, of the steps and of the start-up.
 
+Every function says whose it is: the user's own, a library's by its package, or built in.
+
 cProfile's own cost stands in its times: a part of each call in the callee's own time, the rest in
 the caller's. What it is on this machine was measured in the process that was profiled, and is
 taken off in `corrected_self_s`.
@@ -14,14 +16,13 @@ from typing import Any
 import pandas as pd
 
 from profstack.merge.recorded import Recorded, Selection, nullable
+from profstack.ownfiles import BUILTIN_FILE, Places
 from profstack.privacy import home_relative
 
 PROFILED = (("timed",), ("shared",), ("whole",))
 COST = "cprofile_cost"
 _KEYS = ["file", "line", "name"]
 _CALLER = [f"caller_{key}" for key in _KEYS]
-# What pstats calls the file of a built-in function.
-_BUILTIN_FILE = "~"
 _KINDS = ("python", "builtin")
 # A factor that is told: less is within what the measurement of it scatters by.
 _SLOWER = 1.1
@@ -38,16 +39,18 @@ def functions(
     `watched` are the shares that the watch gives functions in steps, by file, line and name.
     """
     rows = []
+    places = Places.read(recorded.facts)
     if selection is not None:
         overhead = _overhead(recorded, recorded.rows("calls", selection))
         frame = recorded.rows("functions", selection)
-        rows += _function_rows(frame, selection, clean_s, "step", overhead)
+        rows += _function_rows(frame, selection, clean_s, "step", overhead, places)
         for row in rows:
             row["watch_share"] = watched.get((row["file"], row["line"], row["name"]))
     startup, made = recorded.frames["functions"], recorded.frames["calls"]
     startup, made = startup[startup["slice"].isna()], made[made["slice"].isna()]
     once = Selection([], None, 1, 0.0)
-    return rows + _function_rows(startup, once, None, "startup", _overhead(recorded, made))
+    overhead = _overhead(recorded, made)
+    return rows + _function_rows(startup, once, None, "startup", overhead, places)
 
 
 def _function_rows(
@@ -56,6 +59,7 @@ def _function_rows(
     clean_s: float | None,
     phase: str,
     overhead: _Overhead | None,
+    places: Places | None,
 ) -> list[dict[str, Any]]:
     columns = ["calls", "primitive_calls", "self_s", "total_s"]
     summed = frame.groupby(_KEYS)[columns].sum().sort_values("self_s", ascending=False)
@@ -73,6 +77,8 @@ def _function_rows(
             "corrected_self_s": selection.per_step(
                 overhead.corrected((file, line, name), totals) if overhead is not None else None
             ),
+            "own": places.is_own(str(file)) if places is not None else None,
+            "package": places.package(str(file)) if places is not None else None,
         }
         for (file, line, name), totals in summed.iterrows()
     ]
@@ -120,7 +126,7 @@ def _overhead(recorded: Recorded, calls: pd.DataFrame) -> _Overhead | None:
 
 
 def _kind(file: Any) -> str:
-    return "builtin" if file == _BUILTIN_FILE else "python"
+    return "builtin" if file == BUILTIN_FILE else "python"
 
 
 def cost_in_words(recorded: Recorded) -> str | None:

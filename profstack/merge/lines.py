@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from profstack.merge.recorded import Recorded, Selection, nullable
+from profstack.ownfiles import Places
 from profstack.privacy import home_relative
 
 LineKey = tuple[str, int]
+_TIMES = ("python_s", "operator_s", "backward_s", "device_s")
 
 
 def lines(
@@ -16,40 +18,43 @@ def lines(
     selection: Selection | None,
     *others: Mapping[LineKey, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Rows of `lines`, file by file: times of the torch layer, and what other layers saw.
+    """Rows of `lines`, the user's own files first: times of the torch layer, and what others saw.
 
-    `others` are further columns by file and line, each with the text of its lines.
+    What a library does stands on the line of the user's that called it; the library's functions
+    are in `functions`. `others` are further columns by file and line, each with the text of its
+    lines.
     """
     rows = _timed_lines(recorded, selection) if selection is not None else {}
     for columns in others:
         for key, values in columns.items():
-            row = rows.setdefault(key, {"source": None})
-            row.update({**values, "source": row["source"] or values.get("source")})
+            row = rows.setdefault(key, {"source": None, "reason": None})
+            kept = {name: row[name] or values.get(name) for name in ("source", "reason")}
+            row.update({**values, **kept})
+    places = Places.read(recorded.facts)
+    own = {key: places.is_own(key[0]) if places is not None else None for key in rows}
     return [
-        {"file": home_relative(file), "line": line, **rows[file, line]}
-        for file, line in sorted(rows)
+        {"file": home_relative(key[0]), "line": key[1], **rows[key], "own": own[key]}
+        for key in sorted(rows, key=lambda key: (own[key] is False, key))
     ]
 
 
 def _timed_lines(recorded: Recorded, selection: Selection) -> dict[LineKey, dict[str, Any]]:
     """The columns of time by file and line."""
     frame = recorded.rows("lines", selection)
-    columns = ["calls", "python_s", "operator_s", "device_s"]
     # A line whose count was given up in one slice has no count at all.
     given_up = frame[frame["calls"].isna()]
     uncounted = set(zip(given_up["file"], given_up["line"], strict=True))
     grouped = frame.groupby(["file", "line"])
-    summed = grouped[columns].sum(min_count=1)
-    sources = grouped["source"].first()
+    summed = grouped[["calls", *_TIMES]].sum(min_count=1)
+    texts = grouped[["source", "reason"]].first()
     return {
         (str(file), int(line)): {
-            "source": nullable(source),
+            "source": nullable(text["source"]),
+            "reason": nullable(text["reason"]),
             "calls": selection.per_step(total["calls"]) if (file, line) not in uncounted else None,
-            "python_s": selection.per_step(total["python_s"]),
-            "operator_s": selection.per_step(total["operator_s"]),
-            "device_s": selection.per_step(total["device_s"]),
+            **{name: selection.per_step(total[name]) for name in _TIMES},
         }
-        for (file, line), total, source in zip(
-            summed.index.tolist(), summed.to_dict("records"), sources.tolist(), strict=True
+        for (file, line), total, text in zip(
+            summed.index.tolist(), summed.to_dict("records"), texts.to_dict("records"), strict=True
         )
     }
