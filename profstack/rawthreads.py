@@ -8,6 +8,7 @@ The watch loads this before the script's first line: nothing may be imported her
 interpreter has not loaded (`borrowed` leaves no trace).
 """
 
+import _thread
 import os
 import sys
 import time
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
             """In the child of a fork: what the thread was for is another process's."""
 
 
+# Native numbers of the threads that are profstack's own.
+native_numbers: "set[int]" = set()
 _living: "list[Forked]" = []
 _forks_seen = False
 
@@ -47,9 +50,13 @@ def borrowed(name: str) -> "Any":
 
 
 def block_signals(signals: "Any") -> None:
-    """Let a signal come where it came without the calling thread; `signals` is `_signal`."""
+    """Let a signal come where it came without the calling thread; `signals` is `_signal`.
+
+    Every thread of profstack's begins with this, and so it is known by its native number.
+    """
     if hasattr(signals, "pthread_sigmask"):
         signals.pthread_sigmask(signals.SIG_BLOCK, signals.valid_signals())
+    native_numbers.add(_thread.get_native_id())
 
 
 def wait_until_gone(native: "int | None", patience_s: float) -> None:
@@ -58,6 +65,7 @@ def wait_until_gone(native: "int | None", patience_s: float) -> None:
     The interpreter has let go of it before the system does, and there is no joining it.
     """
     until = time.perf_counter() + patience_s
+    native_numbers.discard(native or 0)
     while hasattr(os, "sched_getaffinity") and native and time.perf_counter() < until:
         try:
             os.sched_getaffinity(native)
@@ -121,3 +129,4 @@ def _in_child() -> None:
     for each in list(_living):
         each.forget()
     _living.clear()
+    native_numbers.clear()
