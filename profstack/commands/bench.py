@@ -73,7 +73,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = what.add_argument
     add("--mistakes", action="store_true", help="what usual mistakes of timing make of it")
     add("--ablation", action="store_true", help="warm-up, waiting and events, each left out")
-    add("--compare", metavar="A,B", help=f"ways to run the model: {','.join(_VARIANTS)}")
+    add(
+        "--compare",
+        metavar="A,B",
+        help=f"ways to run the model, every call synchronised: {','.join(_VARIANTS)}",
+    )
     add("--throughput", action="store_true", help="largest batch, and the rate of each size")
     add("--search", choices=("binary", "linear"), help="for the largest batch (default: binary)")
     add("--dtype", metavar="A,B", help="data types for --throughput: float32,bfloat16")

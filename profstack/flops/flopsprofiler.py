@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import sys
 from _thread import get_ident
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -23,6 +22,7 @@ from importlib.metadata import version as version_of
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from profstack.flops.compilenotice import CompileNotice
 from profstack.flops.flopsprofiler_table import Formula, counted_functions, recurrent_function
 from profstack.interrupts import is_scripts
 from profstack.passthrough import compiling, has_compiled, strip_frame
@@ -98,7 +98,7 @@ class FencedFlopsProfiler:
         # (step, module path, function, whether a formula gave a figure) -> calls, operations.
         self._counts: dict[tuple[int, str, str, bool], list[int]] = {}
         self._failures: dict[str, str] = {}
-        self._handler: Any = None
+        self._compiling = CompileNotice(self._dynamo_compiles)
         self._compiled = False
 
     @staticmethod
@@ -147,18 +147,14 @@ class FencedFlopsProfiler:
         self._counts, self._failures, self._stack = {}, {}, []
         self._compiled, self._counting = False, True
         FencedFlopsProfiler._in_use = self
-        self._watch_dynamo()
+        self._compiling.look()
 
     def stop(self) -> None:
         """Count no more; every function is as it was found. Safe to call twice."""
         self._counting = False
         self._stack = []
         self._take_off()
-        if self._handler is not None:
-            callbacks = self._handler.start_callbacks
-            self._handler = None
-            if self._dynamo_compiles in callbacks:
-                callbacks.remove(self._dynamo_compiles)
+        self._compiling.end()
         if FencedFlopsProfiler._in_use is self:
             FencedFlopsProfiler._in_use = None
 
@@ -166,7 +162,7 @@ class FencedFlopsProfiler:
         """A module's call, a backward pass, an optimizer's step or a region begins."""
         if not self._counting:
             return
-        self._watch_dynamo()
+        self._compiling.look()
         self._stack.append((kind, name))
         if kind == "module" and type(module) in self._recurrent and self._in_forward():
             function = recurrent_function(module)
@@ -333,13 +329,6 @@ class FencedFlopsProfiler:
         entry[1] += flop or 0
 
     # -- dynamo ----------------------------------------------------------------------------------
-
-    def _watch_dynamo(self) -> None:
-        """Be told before dynamo compiles: it would guard our wrappers, and compile again later."""
-        callback = sys.modules.get("torch._dynamo.callback")
-        if self._handler is None and callback is not None:
-            self._handler = callback.callback_handler
-            self._handler.register_start_callback(self._dynamo_compiles)
 
     def _dynamo_compiles(self, *_: Any) -> None:
         self._counting, self._compiled = False, True

@@ -8,12 +8,12 @@ backward of a few takes another path where any dispatch mode is on: before it, t
 
 from __future__ import annotations
 
-import sys
 import threading
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from profstack.flops.compilenotice import CompileNotice
 from profstack.flops.formulas import flop_counter, operator_name
 from profstack.flops.masks import left_out
 from profstack.flops.missed import is_missed
@@ -71,13 +71,13 @@ class Count(Owners):
         self._step = CountedStep()
         # Devices do their backward on threads of their own; a signal may come at any time.
         self._lock = threading.RLock()
-        self._handler: Any = None
+        self._compiling = CompileNotice(self._dynamo_compiles)
         self._differs: str | None = None
         self._mode = _mode_class()(self)
 
     def begin(self) -> None:
         """Count what this thread does from now on."""
-        self._watch_dynamo()
+        self._compiling.look()
         self.on = True
         # Not by `with`: that would tell dynamo that no code may be compiled now.
         self.torch._C._push_on_torch_dispatch_stack(self._mode)
@@ -86,16 +86,12 @@ class Count(Owners):
         """Count no more; to be called again later, where this may be inside an operator."""
         self.on = False
         _take_off(self._mode)
-        if self._handler is not None:
-            callbacks = self._handler.start_callbacks
-            self._handler = None
-            if self._dynamo_compiles in callbacks:
-                callbacks.remove(self._dynamo_compiles)
+        self._compiling.end()
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """A module's call, a backward pass, an optimizer's step or a region begins."""
         super().enter(kind, name, module)
-        self._watch_dynamo()
+        self._compiling.look()
         if kind == "backward" and self._differs is not None and self.on:
             text = f"the backward of {self._differs} takes another path under a dispatch mode"
             self.gave_way = f"{text}: FLOPs are counted from the shapes in the torch slice alone"
@@ -205,13 +201,6 @@ class Count(Owners):
         # Of a masked fill, it is the derivative by the value put in.
         tensors = args[2:] if name in _FILLS else args
         return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
-
-    def _watch_dynamo(self) -> None:
-        """Be told before dynamo compiles: what is compiled is not counted."""
-        callback = sys.modules.get("torch._dynamo.callback")
-        if self._handler is None and callback is not None:
-            self._handler = callback.callback_handler
-            self._handler.register_start_callback(self._dynamo_compiles)
 
     def _dynamo_compiles(self, *_: Any) -> None:
         self.on, self.gave_way = False, COMPILED

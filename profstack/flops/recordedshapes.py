@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from profstack.flops.formulas import flop_of, has_formula
 from profstack.flops.masks import left_out
 from profstack.flops.missed import is_composite, is_missed
 from profstack.torchtrace.attribution import Attribution, in_steps
-from profstack.torchtrace.events import Bools, HostEvents, Interned, Ints, around, group, holding
+from profstack.torchtrace.events import Bools, HostEvents, Ints, around, group, holding
 
 COUNTER = "recorded_shapes"
 
@@ -29,18 +30,28 @@ _OPERATOR = re.compile(r"\w+::\w+$")
 _COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
 
 
-def flop_records(
+@dataclass(frozen=True)
+class CountedEvents:
+    """What was counted in a slice: `figures` of the events at `positions`, none in another.
+
+    A figure is the operations and those of them that a causal mask leaves out, -1 where that is
+    not known. Events at `uncounted` did arithmetic that has no figure.
+    """
+
+    positions: Ints
+    figures: Ints
+    uncounted: Ints
+
+
+def count_events(
     owned: Attribution,
-    index: int,
     boundaries_ns: Sequence[int],
     device_ns: Ints,
     left_out: Collection[int] = (),
-) -> list[dict[str, Any]]:
-    """Rows of `flop_counts`, one per operator, module and direction.
+) -> CountedEvents:
+    """Operations of every event in all steps but those `left_out`.
 
-    Operations are what a module's own calls did, without those of modules inside, in all steps
-    but those `left_out`. Operators that do arithmetic and could not be counted have rows with
-    flop None. `device_ns` is the device time that each event launched.
+    `device_ns` is the device time that each event launched.
     """
     events = owned.events
     inside = in_steps(events, boundaries_ns, left_out) & ~owned.is_range & ~events.memory
@@ -53,9 +64,18 @@ def flop_records(
     figures = figures[figures[:, 0] >= 0]
     outermost = around(events, known)[known] == 0
     uncounted = _uncounted(events, inside, positions, known)
+    return CountedEvents(known[outermost], figures[outermost], uncounted)
+
+
+def flop_records(owned: Attribution, index: int, counted: CountedEvents) -> list[dict[str, Any]]:
+    """Rows of `flop_counts`, one per operator, module and direction.
+
+    Operations are what a module's own calls did, without those of modules inside. Operators that
+    do arithmetic and could not be counted have rows with flop None.
+    """
     return [
-        *_rows(owned, index, known[outermost], figures[outermost]),
-        *_rows(owned, index, uncounted, None),
+        *_rows(owned, index, counted.positions, counted.figures),
+        *_rows(owned, index, counted.uncounted, None),
     ]
 
 
@@ -72,23 +92,17 @@ def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
     """
     if not len(positions):
         return np.zeros((0, 2), np.int64), positions
-    raw = events.raw(positions)
+    given = events.given.at(positions)
     names, ids = events.names.values, events.names.ids[positions]
-    shapes = Interned((str(event.shapes()) for event in raw), len(raw))
-    takes = np.array([_takes_values(name) for name in names], np.bool_)[ids].tolist()
-    asked = (
-        str(event.concrete_inputs()) if taken else ""
-        for event, taken in zip(raw, takes, strict=True)
-    )
-    values = Interned(asked, len(raw))
-    first, inverse = group([ids, shapes.ids, values.ids])
+    takes = np.array([_takes_values(name) for name in names], np.bool_)[ids]
+    values, value_ids = events.values(positions, takes)
+    first, inverse = group([ids, given.shape_ids, value_ids])
     figures = []
     for position in first.tolist():
-        event = raw[position]
-        concrete = event.concrete_inputs() if takes[position] else ()
-        name, given = names[ids[position]], event.shapes()
-        flop = flop_of(name, given, concrete)
-        masked = None if flop is None else _masked(name, given, concrete, flop)
+        shapes, concrete = given.shapes[given.shape_ids[position]], values[value_ids[position]]
+        name = names[ids[position]]
+        flop = flop_of(name, shapes, concrete)
+        masked = None if flop is None else _masked(name, shapes, concrete, flop)
         figures.append([-1 if figure is None else figure for figure in (flop, masked)])
     return np.array(figures, np.int64)[inverse], inverse
 
