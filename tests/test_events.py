@@ -55,6 +55,9 @@ class Event:
     def fwd_thread_id(self) -> int:
         return self._values[5]
 
+    def correlation_id(self) -> int:
+        return 0
+
 
 def told(events: HostEvents) -> dict[str, tuple[str | None, int]]:
     """Name -> name of the parent, and own time."""

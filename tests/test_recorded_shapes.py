@@ -25,8 +25,8 @@ from profstack.flops.formulas import custom_mapping
 from profstack.hooks.state import DISCOVER
 from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import LOSS, OPTIMIZER, ModuleNames
+from profstack.torchtrace import slicetables
 from profstack.wrapper import SliceContext
-from profstack.wrappers import torch_profiler
 from profstack.wrappers.flops import FlopsWrapper
 
 STEPS = 2
@@ -487,7 +487,7 @@ def test_a_failure_costs_the_layer_nothing_but_the_counts(monkeypatch):
     def fail(*args: Any) -> Any:
         raise ValueError("no such formula")
 
-    monkeypatch.setattr(torch_profiler, "flop_records", fail)
+    monkeypatch.setattr(slicetables, "flop_records", fail)
     captured = observe(training(nn.Linear(4, 4), torch.randn(2, 4))).captured
     assert "flop_counts" not in captured.frames
     assert captured.frames["module_times"]

@@ -7,21 +7,43 @@ Times are integer nanoseconds. Nothing in here imports torch: the events are onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from profstack.regions import RANGE_PREFIX
+from profstack.torchtrace.columns import (
+    Bools,
+    Columns,
+    Given,
+    GivenReader,
+    Interned,
+    Ints,
+    blocks,
+    column,
+    distinct,
+    group,
+    integers,
+    sums,
+    value_key,
+)
+
+# What reads events takes the columns' names from here too.
+__all__ = ["ACCUMULATE", "DEVICE_KINDS", "EVALUATE", "HIDDEN_NAMES", "HOST_KINDS", "MEMORY_KIND"]
+__all__ += ["MEMORY_NAME", "RUNTIME_KINDS", "SLICE_RANGE", "Bools", "HostEvents", "Interned"]
+__all__ += ["Ints", "around", "clip_to_steps", "column", "forward_of", "group", "holding"]
+__all__ += ["integers", "nest", "nest_threads", "of_observed_thread", "read_host", "sums"]
 
 HOST_KINDS = ("cpu_op", "user_annotation")
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset", "privateuse1_runtime_kernel")
+# Calls of a device's runtime on the host.
+RUNTIME_KINDS = ("cuda_runtime", "cuda_driver", "privateuse1_runtime", "xpu_runtime")
 MEMORY_KIND = "cpu_instant_event"
+MEMORY_NAME = "[memory]"
 EVALUATE = "autograd::engine::evaluate_function: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 # A range at the start of a slice whose profile sees every thread: it says which one is observed.
@@ -37,34 +59,6 @@ HIDDEN_NAMES = frozenset(
         "aten::_version",
     }
 )
-
-
-class _Numbers(dict[str, int]):
-    """Numbers strings in the order in which they are first asked for."""
-
-    def __missing__(self, text: str) -> int:
-        number = self[text] = len(self)
-        return number
-
-
-class Interned:
-    """Strings by number: `ids` of the events, `values` of the numbers."""
-
-    def __init__(self, strings: Iterable[str], count: int) -> None:
-        numbers = _Numbers()
-        # The strings pass by one at a time: hundreds of thousands of them are never held.
-        self.ids: Ints = np.fromiter(map(numbers.__getitem__, strings), np.int64, count)
-        self.values = list(numbers)
-
-    def where(self, test: Callable[[str], bool]) -> Bools:
-        """Which events have a string that passes `test`, asked once per string."""
-        passed = np.fromiter((test(text) for text in self.values), np.bool_, len(self.values))
-        return passed[self.ids] if len(self.values) else np.zeros(0, np.bool_)
-
-    def map(self, value: Callable[[str], int]) -> Ints:
-        """A number for every event by its string, worked out once per string."""
-        numbers = np.fromiter((value(text) for text in self.values), np.int64, len(self.values))
-        return numbers[self.ids] if len(self.values) else np.zeros(0, np.int64)
 
 
 @dataclass
@@ -85,6 +79,9 @@ class HostEvents:
     memory: Bools
     parent: Ints
     depth: Ints
+    # What was read besides in the one pass, in order.
+    read: dict[str, Ints] = field(default_factory=dict)
+    read_given: Given | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -94,6 +91,43 @@ class HostEvents:
         source = self.source
         return [source[position] for position in self.order[positions].tolist()]
 
+    def integers(self, accessor: str, positions: Ints | None = None) -> Ints:
+        """What an accessor says of the events at `positions`, by default of all."""
+        if accessor in self.read:
+            return self.read[accessor][slice(None) if positions is None else positions]
+        return integers(
+            self.raw(np.arange(len(self)) if positions is None else positions), accessor
+        )
+
+    @cached_property
+    def given(self) -> Given:
+        """What every operator was given; all but operators have no inputs.
+
+        The profile must have been taken with its shapes.
+        """
+        if self.read_given is not None:
+            return self.read_given
+        asked = np.flatnonzero(self.names.where(_is_given))
+        reader = GivenReader(len(self))
+        for part in blocks(len(asked)):
+            reader.read(self.raw(asked[part]), asked[part])
+        return reader.given()
+
+    def values(self, positions: Ints, asked: Bools) -> tuple[list[Sequence[Any]], Ints]:
+        """Inputs that are no tensors, of those events at `positions` that are `asked`.
+
+        Gives the different ones, and the number of each event's among them; number 0 is that of
+        events that were not asked.
+        """
+        numbers = np.zeros(len(positions), np.int64)
+        chosen = np.flatnonzero(asked)
+        raw = self.raw(positions[chosen])
+        first, numbers_of_chosen = distinct(
+            map(value_key, column(raw, "concrete_inputs")), len(raw)
+        )
+        numbers[chosen] = numbers_of_chosen + 1
+        return [(), *(raw[position].concrete_inputs() for position in first.tolist())], numbers
+
     @property
     def duration(self) -> Ints:
         """Time in nanoseconds, children included."""
@@ -101,12 +135,10 @@ class HostEvents:
 
     def self_time(self) -> Ints:
         """Time in nanoseconds without the events directly inside."""
-        own = self.duration.copy()
-        inside = self.parent >= 0
-        children = np.bincount(
-            self.parent[inside], weights=self.duration[inside], minlength=len(self)
-        )
-        result: Ints = own - children.astype(np.int64)
+        duration = self.duration
+        # The first place is for those that stand inside none.
+        children = np.bincount(self.parent + 1, weights=duration, minlength=len(self) + 1)[1:]
+        result: Ints = duration - children.astype(np.int64)
         return result
 
     def inherit(self, own: Ints) -> Ints:
@@ -120,30 +152,35 @@ class HostEvents:
     @cached_property
     def levels(self) -> list[Ints]:
         """Positions of the events of every depth, the outermost first."""
-        order = np.argsort(self.depth, kind="stable")
-        counts = np.bincount(self.depth) if len(self) else np.zeros(1, np.int64)
-        return list(np.split(order, np.cumsum(counts)[:-1]))
+        return _levels(self.depth)
 
 
-def read_host(events: Sequence[Any], kinds: Sequence[str] | None = None) -> HostEvents:
+def read_host(
+    events: Sequence[Any], kinds: Sequence[str] | None = None, *, given: bool = False
+) -> HostEvents:
     """The host's operators, ranges and memory instants among raw profiler events.
 
     `kinds` are the events' activity types; None says that all are the host's, as in a profile
-    of the CPU alone.
+    of the CPU alone. `given` reads in the same pass what every operator was given, which else is
+    read when it is asked for, and then costs more.
     """
+    accessors = ["start_ns", "duration_ns", "start_thread_id", "sequence_nr"]
     if kinds is not None:
         host = (kind in HOST_KINDS or kind == MEMORY_KIND for kind in kinds)
         events = list(compress(events, host))
-    names = Interned(column(events, "name"), len(events))
-    if not HIDDEN_NAMES.isdisjoint(names.values):
+        accessors.append("correlation_id")
+    columns = Columns(events, accessors)
+    inputs = columns.read(_is_given if given else None)
+    names, read = columns.names, columns.integers
+    if HIDDEN_NAMES.isdisjoint(names.values):
+        shown: Bools | slice = slice(None)
+    else:
         shown = ~names.where(HIDDEN_NAMES.__contains__)
         events = list(compress(events, shown.tolist()))
-        names.ids = names.ids[shown]
-    start = integers(events, "start_ns")
-    end = start + integers(events, "duration_ns")
-    thread = integers(events, "start_thread_id")
-    order = np.lexsort((-end, start, thread))
-    names.ids = names.ids[order]
+    start, thread = read.pop("start_ns")[shown], read.pop("start_thread_id")[shown]
+    end = start + read.pop("duration_ns")[shown]
+    order = _in_order(start, end, thread)
+    names.ids = names.ids[shown][order]
     start, end, thread = start[order], end[order], thread[order]
     parent, depth = nest_threads(start, end, thread)
     return HostEvents(
@@ -153,11 +190,50 @@ def read_host(events: Sequence[Any], kinds: Sequence[str] | None = None) -> Host
         start=start,
         end=end,
         thread=thread,
-        sequence=integers(events, "sequence_nr")[order],
-        memory=names.where(lambda name: name == "[memory]"),
+        sequence=read.pop("sequence_nr")[shown][order],
+        memory=names.where(lambda name: name == MEMORY_NAME),
         parent=parent,
         depth=depth,
+        read={accessor: values[shown][order] for accessor, values in read.items()},
+        read_given=inputs.at(shown).at(order) if inputs else None,
     )
+
+
+def _is_given(name: str) -> bool:
+    """Whether an event may be an operator's, which was given something."""
+    return name != MEMORY_NAME and not name.startswith(RANGE_PREFIX)
+
+
+def _in_order(start: Ints, end: Ints, thread: Ints) -> Ints:
+    """The events by thread, start and descending end; in the order given where all are equal.
+
+    The profiler gives them nearly in the order of their starts, for which a stable sort of one
+    column costs little.
+    """
+    order: Ints = np.argsort(start, kind="stable")
+    sorted_ = start[order]
+    same = sorted_[1:] == sorted_[:-1]
+    if same.any():
+        tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+        among = order[tied]
+        order[tied] = among[np.lexsort((-end[among], start[among]))]
+    if len(thread) and (thread != thread[0]).any():
+        _, number = np.unique(thread, return_inverse=True)
+        order = order[_by_small(number[order])]
+    return order
+
+
+def _by_small(numbers: Ints) -> Ints:
+    """A stable sort of numbers from 0, which costs little where they fit 16 bits."""
+    small = numbers.max(initial=0) < 2**15
+    order: Ints = np.argsort(numbers.astype(np.int16) if small else numbers, kind="stable")
+    return order
+
+
+def _levels(depth: Ints) -> list[Ints]:
+    """Positions of the events of every depth, the outermost first."""
+    counts = np.bincount(depth) if len(depth) else np.zeros(1, np.int64)
+    return list(np.split(_by_small(depth), np.cumsum(counts)[:-1]))
 
 
 def of_observed_thread(events: Sequence[Any]) -> Bools:
@@ -194,21 +270,6 @@ def clip_to_steps(
     events.end = np.minimum(events.end, until[step_of])
 
 
-def column(events: Sequence[Any], accessor: str) -> Iterable[Any]:
-    """What one accessor says of every event, one after the other."""
-    # Through the class, so that no bound method is made for each event.
-    return map(getattr(type(events[0]), accessor), events) if len(events) else ()
-
-
-def integers(events: Sequence[Any], accessor: str) -> Ints:
-    """A column of integers; identifiers that only fit an unsigned number keep their bits."""
-    try:
-        return np.fromiter(column(events, accessor), np.int64, len(events))
-    except OverflowError:
-        unsigned = np.fromiter(column(events, accessor), np.uint64, len(events))
-        return unsigned.astype(np.int64)
-
-
 def nest_threads(start: Ints, end: Ints, thread: Ints) -> tuple[Ints, Ints]:
     """Parents and depths of events sorted by thread, start and descending end."""
     parent = np.full(len(start), -1, np.int64)
@@ -236,9 +297,7 @@ def nest(start: Ints, end: Ints) -> tuple[Ints, Ints]:
     depth = np.arange(count) - np.searchsorted(np.sort(finish), begin, side="right")
     depth = np.maximum(depth, 0)
     parent = np.full(count, -1, np.int64)
-    order = np.argsort(depth, kind="stable")
-    levels = np.split(order, np.cumsum(np.bincount(depth))[:-1]) if count else []
-    for above, here in pairwise(levels):
+    for above, here in pairwise(_levels(depth)):
         if not len(above) or not len(here):
             continue
         position = np.searchsorted(above, here) - 1
@@ -261,7 +320,7 @@ def forward_of(events: HostEvents, backward: Ints, forward: Bools) -> Ints:
     keys = (events.thread[candidates] << 44) + events.sequence[candidates]
     order = np.lexsort((events.start[candidates], keys))
     keys, candidates = keys[order], candidates[order]
-    wanted = (integers(events.raw(backward), "fwd_thread_id") << 44) + events.sequence[backward]
+    wanted = (events.integers("fwd_thread_id", backward) << 44) + events.sequence[backward]
     position = np.searchsorted(keys, wanted, side="right") - 1
     found = (position >= 0) & (keys[np.maximum(position, 0)] == wanted)
     found &= events.sequence[backward] >= 0
@@ -286,25 +345,3 @@ def holding(events: HostEvents, marked: Ints) -> Bools:
         inner = level[marks[level] | found[level]]
         found[events.parent[inner]] = True
     return found
-
-
-def group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Group events by several columns: first position of each group, and every event's group.
-
-    The columns are small whole numbers (positions in a list, module numbers), so that together
-    they fit one number.
-    """
-    combined = np.zeros(len(keys[0]), np.int64)
-    for column_ in keys:
-        low = int(column_.min(initial=0))
-        combined = combined * (int(column_.max(initial=0)) - low + 1) + (column_ - low)
-    _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
-    return first.astype(np.int64), inverse.astype(np.int64)
-
-
-def sums(groups: Ints, values: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Sum of `values` per group."""
-    added: NDArray[np.float64] = np.bincount(groups, weights=values, minlength=count).astype(
-        np.float64
-    )
-    return added

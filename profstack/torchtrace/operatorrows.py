@@ -1,8 +1,9 @@
 """Rows of operators: what each was given, how long it took, and what it moved.
 
-The inputs of all operators of a slice are read once (`read_inputs`): their shapes, their types
-and, where a rule needs them, their values. What moves bytes is told apart from what only calls
-it, so that of operators inside one another only the outermost one with a rule counts.
+What the operators of a slice were given is looked at once (`read_inputs`): their shapes and types
+and, where a rule needs them, their values; each different call only once. What moves bytes is
+told apart from what only calls it, so that of operators inside one another only the outermost one
+with a rule counts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ _S = 1e-9
 _OPERATOR = re.compile(r"\w+::\w+$")
 # Code that torch.compile made tells nothing of what it reads and writes.
 _COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
-_BETWEEN = "\t"
 
 
 @dataclass(frozen=True)
@@ -68,34 +68,24 @@ def read_inputs(
     """
     events = result.events
     positions = operators_of(result, boundaries_ns, left_out)
-    raw = events.raw(positions)
-    ids = events.names.ids[positions]
-    shapes = Interned((shape_text(event.shapes()) for event in raw), len(raw))
-    types = Interned((_BETWEEN.join(event.dtypes()) for event in raw), len(raw))
-    names = events.names.values
-    kinds, kind_of = group([ids, shapes.ids, types.ids])
+    given = events.given.at(positions)
+    ids, names = events.names.ids[positions], events.names.values
+    kinds, kind_of = group([ids, given.shape_ids, given.type_ids])
     valued = [
-        takes_values(names[ids[first]], types.values[types.ids[first]].split(_BETWEEN))
+        takes_values(names[ids[first]], given.types[given.type_ids[first]])
         for first in kinds.tolist()
     ]
     asked = np.array(valued, np.bool_)[kind_of] if len(kinds) else np.zeros(0, np.bool_)
-    values = Interned(
-        (
-            str(event.concrete_inputs()) if ask else ""
-            for event, ask in zip(raw, asked.tolist(), strict=True)
-        ),
-        len(raw),
-    )
-    distinct, inverse = group([kind_of, values.ids])
+    values, value_ids = events.values(positions, asked)
+    distinct, inverse = group([kind_of, value_ids])
     moved = np.full(len(distinct), -1, np.int64)
     for number, first in enumerate(distinct.tolist()):
-        event = raw[first]
-        given = event.concrete_inputs() if asked[first] else ()
-        figure = moved_bytes(names[ids[first]], event.shapes(), event.dtypes(), given)
+        shape, types = given.shapes[given.shape_ids[first]], given.types[given.type_ids[first]]
+        figure = moved_bytes(names[ids[first]], shape, types, values[value_ids[first]])
         moved[number] = -1 if figure is None else figure
-    floating = [floating_name(text.split(_BETWEEN)) or "" for text in types.values]
-    dtypes = Interned(map(floating.__getitem__, types.ids.tolist()), len(raw))
-    return Inputs(positions, shapes, dtypes, moved[inverse])
+    shapes = Interned.numbered(given.shape_ids, [shape_text(shape) for shape in given.shapes])
+    dtypes = [floating_name(types) or "" for types in given.types]
+    return Inputs(positions, shapes, Interned.numbered(given.type_ids, dtypes), moved[inverse])
 
 
 def shape_text(shapes: Any) -> str:
