@@ -70,6 +70,8 @@ RECORDED: dict[str, Table] = {
             "forward_self_s REAL the same without children",
             "backward_s REAL backward work of its forward, children included",
             "backward_self_s REAL the same without children",
+            "recomputed_s REAL forward work done again in its backward, children included; null "
+            "where none was",
             "forward_device_s REAL device time of kernels launched in forward",
             "backward_device_s REAL device time of kernels launched in its backward",
             "host_net_bytes INTEGER host bytes allocated less freed inside forward",
@@ -133,6 +135,20 @@ RECORDED: dict[str, Table] = {
             "total_s REAL time in the callee with its own callees",
         ),
         table(
+            "call_paths",
+            "slice INTEGER slice",
+            "node INTEGER number of the node, from 1; callers before what they call",
+            "parent INTEGER the node that called it, null for the outermost",
+            "kind TEXT function, operator or kernel",
+            "name TEXT function, operator or kernel",
+            "file TEXT source file of a function, or ~ for built-in ones",
+            "line INTEGER line of a function's definition",
+            "calls INTEGER calls on this path; 0 for what was running when the step began",
+            "total_s REAL host time with callees, the tracing of calls included; null for a kernel",
+            "self_s REAL host time without callees",
+            "device_s REAL device time of the kernels launched under it, null without a device",
+        ),
+        table(
             "lines",
             "slice INTEGER slice",
             "file TEXT source file",
@@ -176,7 +192,39 @@ RECORDED: dict[str, Table] = {
             "host_net_bytes INTEGER growth of malloc's bytes in use over its calls, children "
             "included; of the resident set where those cannot be read",
             "device_net_bytes INTEGER growth of live device bytes over its calls",
-            "device_peak_bytes INTEGER largest live device bytes inside one call",
+            "device_peak_bytes INTEGER most live device bytes inside one call, above those when it "
+            "began; null where no call reached a new peak of the process",
+        ),
+        table(
+            "memory_owners",
+            "slice INTEGER slice",
+            "device TEXT cpu, or the device as torch names it",
+            "kind TEXT what the memory was for: parameters, gradients, optimizer state, "
+            "activations, temporaries, inputs, buffers, held by the script or not attributed",
+            "start_bytes INTEGER bytes alive when the slice began",
+            "peak_bytes INTEGER bytes of this kind at the moment at which most of all was alive",
+            "largest_bytes INTEGER the most that was alive of this kind, at whatever moment",
+            "end_bytes INTEGER bytes alive when the slice ended",
+        ),
+        table(
+            "peak_holders",
+            "slice INTEGER slice",
+            "device TEXT device",
+            "kind TEXT what the memory was for",
+            "module_id INTEGER module or step part that took it or that it belongs to, null where "
+            "nothing tells",
+            "operator TEXT operator that took it, null for what was alive before the slice",
+            "backward INTEGER 1 for what a backward pass took, null for what was alive before",
+            "tensors INTEGER blocks of memory; tensors that share one count once",
+            "bytes INTEGER bytes alive at the moment at which most was",
+        ),
+        table(
+            "module_peaks",
+            "slice INTEGER slice",
+            "module_id INTEGER module",
+            "host_peak_bytes INTEGER most host bytes alive during one forward call, above those "
+            "alive when it began",
+            "device_peak_bytes INTEGER the same of the device; null where none was seen",
         ),
         table(
             "flop_counts",
@@ -242,7 +290,8 @@ RECORDED: dict[str, Table] = {
             "outermost INTEGER operators called by no other",
             "operators_s REAL host time inside the outermost operators",
             "kernels INTEGER kernels launched in the step, null without a device",
-            "launches_s REAL host time of their launches, null without a device",
+            "launches INTEGER launches that began them: one of a graph begins many kernels",
+            "launches_s REAL host time of these launches, null without a device",
             "launched_by TEXT what that time is: calls of the device's runtime, or operators",
             "busy_s REAL time of the step in which a kernel ran on the device",
             "idle_s REAL time of the step in which none ran",

@@ -252,11 +252,18 @@ def _called_name(frame: FrameType) -> str | None:
 
 # Rows of a step that are no module. Their numbers are below 0, so that none is ever a module's.
 WAIT, LOSS, OPTIMIZER, ACCUMULATION, OUTSIDE, UNATTRIBUTED = -1, -2, -3, -4, -5, -6
+ZERO_GRAD, BEFORE_OPTIMIZER, COMPILED = -7, -8, -9
+# In the order in which a step does them.
 STEP_PARTS = {
     WAIT: "(wait)",
+    COMPILED: "(compiled functions)",
     LOSS: "(loss)",
-    OPTIMIZER: "(optimizer)",
     ACCUMULATION: "(gradient accumulation)",
+    BEFORE_OPTIMIZER: "(before the optimizer)",
+    OPTIMIZER: "(optimizer)",
+    ZERO_GRAD: "(zero_grad)",
     OUTSIDE: "(outside modules)",
     UNATTRIBUTED: "(not attributed)",
 }
+# Parts that say whose time it is not, rather than whose.
+UNOWNED = (OUTSIDE, UNATTRIBUTED)

@@ -14,7 +14,7 @@ from profstack.regions import OUTSIDE, STEP_PARTS, WAIT
 
 TIMED = (("timed",), ("detail",), ("shared",), ("whole",))
 _TIMES = ("forward_s", "forward_self_s", "backward_s", "backward_self_s")
-_DEVICE_TIMES = ("forward_device_s", "backward_device_s")
+_DEVICE_TIMES = ("recomputed_s", "forward_device_s", "backward_device_s")
 
 
 def module_paths(recorded: Recorded) -> dict[int, str]:
@@ -124,6 +124,7 @@ def _times(totals: pd.Series, timed: Selection, clean_s: float | None) -> dict[s
     return {
         "forward_s": timed.per_step(totals["forward_s"]),
         "backward_s": timed.per_step(totals["backward_s"]),
+        "recomputed_s": timed.per_step(totals["recomputed_s"]),
         "self_s": timed.per_step(totals["forward_self_s"] + totals["backward_self_s"]),
         "forward_device_s": timed.per_step(totals["forward_device_s"]),
         "backward_device_s": timed.per_step(totals["backward_device_s"]),

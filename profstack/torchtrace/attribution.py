@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from profstack.regions import LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED
+from profstack.regions import LOSS, OPTIMIZER, OUTSIDE, ZERO_GRAD
 from profstack.torchtrace.events import Bools, HostEvents, Ints, integers, sums
+from profstack.torchtrace.owntimes import Floats, own_times
 from profstack.torchtrace.scopes import (
     BACKWARD,
     EVALUATED,
@@ -24,14 +24,13 @@ from profstack.torchtrace.scopes import (
     NO_MARK,
     OPTIMIZED,
     RECOMPUTED,
+    REGION,
     Scopes,
     find_scopes,
-    own_times,
 )
 from profstack.torchtrace.stepparts import divide
 
 _S = 1e-9
-Floats = NDArray[np.float64]
 
 
 @dataclass
@@ -43,6 +42,7 @@ class ModuleSums:
     forward_self: float = 0.0
     backward: float = 0.0
     backward_self: float = 0.0
+    recomputed: float | None = None
     forward_device: float | None = None
     backward_device: float | None = None
     host_net_bytes: int | None = None
@@ -152,6 +152,8 @@ def attribute(
     outside = np.flatnonzero((scopes.scope == OUTSIDE) & (scopes.made_by >= 0))
     in_loss = parts.in_loss(events.start[scopes.made_by[outside]])
     scopes.scope[outside[in_loss]] = LOSS
+    passes = np.flatnonzero((scopes.scope == OUTSIDE) & (scopes.kind == BACKWARD))
+    scopes.scope[passes[parts.in_loss(events.start[passes])]] = LOSS
     result = Attribution(
         events, scopes.owner(), scopes.is_range, scopes.in_backward, scopes, CallTree(scopes)
     )
@@ -187,29 +189,28 @@ def main_thread(scopes: Scopes) -> int:
 def _add_times(result: Attribution, thread: int) -> None:
     """Own times of all marks to their owners, and the times with what is inside."""
     scopes, rows, tree = result.scopes, result.rows, result.tree
-    own = own_times(scopes)
-    forward = scopes.marks(FORWARD)
-    again = np.flatnonzero((scopes.kind == RECOMPUTED) | (scopes.kind == EVALUATED))
-    for module, count in _per_owner(scopes, forward, np.ones(len(forward))):
-        rows[module].calls = int(count)
-    for module, time in _per_owner(scopes, forward, own[forward]):
-        rows[module].forward_self = time
+    own = own_times(scopes, thread)
+    forward, recomputed = scopes.marks(FORWARD), scopes.marks(RECOMPUTED)
+    again = np.flatnonzero(np.isin(scopes.kind, (RECOMPUTED, EVALUATED, BACKWARD)))
+    called = np.flatnonzero(np.isin(scopes.kind, (FORWARD, REGION)))
+    for owner, count in _per_owner(scopes, called, np.ones(len(called))):
+        rows[owner].calls = int(count)
+    ahead = np.flatnonzero(np.isin(scopes.kind, (FORWARD, REGION, OPTIMIZED)))
+    for owner, time in _per_owner(scopes, ahead, own[ahead]):
+        rows[owner].forward_self += time
     for owner, time in _per_owner(scopes, again, own[again]):
-        rows[owner].backward_self = time
+        rows[owner].backward_self += time
     for module, time in tree.with_inner(tree.at(scopes.scope[forward], own[forward])).items():
         rows[module].forward = time
     for module, time in tree.with_inner(tree.at(scopes.scope[again], own[again])).items():
         rows[module].backward = time
-    optimizers = scopes.marks(OPTIMIZED)
-    if len(optimizers):
-        rows[OPTIMIZER].forward_self += float(own[optimizers].sum())
-        rows[OPTIMIZER].calls = _optimizer_steps(scopes, optimizers)
-    passes = scopes.marks(BACKWARD)
-    if len(passes):
-        # Backward functions on a device's thread run while the pass waits for them.
-        elsewhere = again[(scopes.above[again] == 0) & (result.events.thread[again] != thread)]
-        rest = float(own[passes].sum() - own[elsewhere].sum())
-        rows[UNATTRIBUTED].backward_self += max(rest, 0.0)
+    counts = tree.with_inner(tree.at(scopes.scope[recomputed], np.ones(len(recomputed))))
+    work = tree.with_inner(tree.at(scopes.scope[recomputed], own[recomputed]))
+    for module, time in work.items():
+        if counts[module]:
+            rows[module].recomputed = time
+    for part, count in _optimizer_calls(scopes):
+        rows[part].calls = count
 
 
 def _per_owner(scopes: Scopes, marks: Ints, weights: Any) -> list[tuple[int, float]]:
@@ -219,13 +220,17 @@ def _per_owner(scopes: Scopes, marks: Ints, weights: Any) -> list[tuple[int, flo
     return list(zip(numbers.tolist(), added.tolist(), strict=True))
 
 
-def _optimizer_steps(scopes: Scopes, optimizers: Ints) -> int:
-    """Steps of optimizers; the ranges around `zero_grad` are work of theirs, but no step."""
-    events = scopes.events
-    steps = events.names.where(lambda name: not name.startswith("Optimizer.zero_grad"))
+def _optimizer_calls(scopes: Scopes) -> list[tuple[int, int]]:
+    """Steps of optimizers, and calls of `zero_grad`; one inside another is a part of it."""
+    counts = []
     around = (FORWARD, RECOMPUTED, EVALUATED, BACKWARD)
-    outermost = scopes.climb(scopes.above[optimizers], around) == 0
-    return int((steps[optimizers] & outermost).sum())
+    for part in (OPTIMIZER, ZERO_GRAD):
+        marks = np.flatnonzero((scopes.kind == OPTIMIZED) & (scopes.scope == part))
+        outer = scopes.climb(scopes.above[marks], around)
+        same = (outer > 0) & (scopes.scope[np.maximum(outer - 1, 0)] == part)
+        if len(marks):
+            counts.append((part, int((~same).sum())))
+    return counts
 
 
 def _add_memory(result: Attribution, inside: Bools) -> None:
@@ -258,6 +263,7 @@ def module_records(result: Attribution, index: int, *, memory: bool) -> list[dic
             "forward_self_s": row.forward_self * _S,
             "backward_s": row.backward * _S,
             "backward_self_s": row.backward_self * _S,
+            "recomputed_s": _seconds(row.recomputed),
             "forward_device_s": _seconds(row.forward_device),
             "backward_device_s": _seconds(row.backward_device),
             "host_net_bytes": (row.host_net_bytes or 0) if memory and module > 0 else None,

@@ -1,10 +1,10 @@
 """Where every event of a slice belongs: to a module's call, a backward function, an optimizer.
 
-Four kinds of events mark out a step: ranges of module calls, backward passes, evaluations of
-single backward functions, and optimizers. Every moment belongs to the innermost mark around it,
-so that the marks' own times are a partition: they add up, whatever stands inside what (a
-backward pass inside a module's forward, a closure inside an optimizer, forward work done again
-inside a backward pass).
+Five kinds of events mark out a step: ranges of module calls, backward passes, evaluations of
+single backward functions, optimizers, and what torch.compile made of a function. Every moment
+belongs to the innermost mark around it, so that the marks' own times are a partition: they add
+up, whatever stands inside what (a backward pass inside a module's forward, a closure inside an
+optimizer, forward work done again inside a backward pass).
 """
 
 from __future__ import annotations
@@ -16,19 +16,35 @@ import numpy as np
 from profstack.regions import (
     ACCUMULATION,
     BACKWARD_RANGE,
+    COMPILED,
     MODULE_PREFIX,
     OPTIMIZER,
     OUTSIDE,
     RANGE_PREFIX,
     UNATTRIBUTED,
+    ZERO_GRAD,
 )
-from profstack.torchtrace.events import ACCUMULATE, EVALUATE, Bools, HostEvents, Ints, forward_of
+from profstack.torchtrace.events import (
+    ACCUMULATE,
+    EVALUATE,
+    Bools,
+    HostEvents,
+    Ints,
+    around,
+    forward_of,
+    integers,
+)
 
 # Kinds of marks. A module called inside a backward pass does its forward again (checkpointing).
-NO_MARK, FORWARD, RECOMPUTED, EVALUATED, BACKWARD, OPTIMIZED = range(6)
+NO_MARK, FORWARD, RECOMPUTED, EVALUATED, BACKWARD, OPTIMIZED, REGION = range(7)
 
 # torch's own ranges around `Optimizer.step` and `Optimizer.zero_grad`.
 TORCH_OPTIMIZER = "Optimizer."
+TORCH_ZERO_GRAD = "Optimizer.zero_grad"
+# torch's ranges around what a compiler made: of one piece of the script's code, and inside it of
+# what autograd sees as one function.
+COMPILED_REGION = "Torch-Compiled Region"
+COMPILED_FUNCTION = "CompiledFunction"
 # Backward functions of backward functions: no derivative is of a higher order than this.
 HIGHEST_ORDER = 64
 
@@ -87,10 +103,15 @@ class Scopes:
     def _resolve(self) -> None:
         """Find the scope of every backward function: where the operator that made it ran."""
         self.scope[self.kind == OPTIMIZED] = OPTIMIZER
+        zeroes = self.events.names.where(lambda name: name.startswith(TORCH_ZERO_GRAD))
+        self.scope[(self.kind == OPTIMIZED) & zeroes] = ZERO_GRAD
+        self.scope[self.kind == REGION] = COMPILED
+        self._resolve_passes()
         evaluated = self.marks(EVALUATED)
         if not len(evaluated):
             return
         made_by = forward_of(self.events, evaluated, self._may_make())
+        self._look_before(evaluated, made_by)
         self.made_by[evaluated] = made_by
         # What is not found but stands inside another mark's backward work goes with that.
         around = np.where(made_by >= 0, self.nearest[np.maximum(made_by, 0)], self.above[evaluated])
@@ -98,6 +119,7 @@ class Scopes:
         by_mark = np.concatenate(([NO_MARK], self.kind))[around]
         scope = np.where(made_by >= 0, OUTSIDE, UNATTRIBUTED)
         scope = np.where((by_mark == FORWARD) | (by_mark == RECOMPUTED), around, scope)
+        scope = np.where(by_mark == REGION, COMPILED, scope)
         # Made by an operator inside another backward function: it goes where that one goes.
         waiting = by_mark == EVALUATED
         accumulates = self.events.names.where(lambda name: name == EVALUATE + ACCUMULATE)
@@ -111,6 +133,46 @@ class Scopes:
             self.scope[evaluated[waiting]] = reached
             waiting[np.flatnonzero(waiting)[reached != 0]] = False
         self.scope[evaluated[waiting]] = UNATTRIBUTED
+
+    def _resolve_passes(self) -> None:
+        """A pass's own time, before its first function, goes to the module that asked for it.
+
+        Outside every module it is the loss's, unless no function was seen inside the pass.
+        """
+        passes = self.marks(BACKWARD)
+        if not len(passes):
+            return
+        outer = self.climb(self.above[passes], (BACKWARD, OPTIMIZED, EVALUATED))
+        called = np.isin(self.kind[np.maximum(outer - 1, 0)], (FORWARD, RECOMPUTED)) & (outer > 0)
+        starts = np.sort(self.events.start[self.kind == EVALUATED])
+        begun = np.searchsorted(starts, self.events.start[passes])
+        ended = np.searchsorted(starts, self.events.end[passes], side="right")
+        unseen = np.where(ended > begun, OUTSIDE, UNATTRIBUTED)
+        self.scope[passes] = np.where(called, outer, unseen)
+
+    def _look_before(self, evaluated: Ints, made_by: Ints) -> None:
+        """Find what made functions whose number no operator bears; fills in `made_by`.
+
+        One operator may make several functions (a write to a part of a tensor makes two), each
+        with a number of its own, and bears that of the first.
+        """
+        missing = np.flatnonzero((made_by < 0) & (self.events.sequence[evaluated] >= 0))
+        # Not among what a backward pass runs: functions inside functions bear their own number.
+        may = self._may_make() & ~self.in_backward & (self.events.sequence >= 0)
+        candidates = np.flatnonzero(may)
+        if not len(missing) or not len(candidates):
+            return
+        keys = (self.events.thread[candidates] << 44) + self.events.sequence[candidates]
+        order = np.lexsort((self.events.start[candidates], keys))
+        keys, candidates = keys[order], candidates[order]
+        functions = evaluated[missing]
+        threads = integers(self.events.raw(functions), "fwd_thread_id")
+        wanted = (threads << 44) + self.events.sequence[functions]
+        position = np.searchsorted(keys, wanted, side="right") - 1
+        found = np.maximum(position, 0)
+        known = (position >= 0) & (self.events.thread[candidates[found]] == threads)
+        known &= self.events.end[candidates[found]] <= self.events.start[functions]
+        made_by[missing[known]] = candidates[found[known]]
 
     def _may_make(self) -> Bools:
         """Events that can have made a backward function: operators, also those of a backward.
@@ -135,42 +197,34 @@ def find_scopes(events: HostEvents, inside: Bools) -> Scopes:
     in_backward = events.inherit((is_backward | evaluates).astype(np.int64)) > 0
     again = np.where(events.parent >= 0, in_backward[np.maximum(events.parent, 0)], False)
     kind = np.zeros(len(events), np.int64)
-    kind[module > 0] = np.where(in_backward[module > 0], RECOMPUTED, FORWARD)
+    called = (module > 0) & ~_made_by_compiler(events)
+    kind[called] = np.where(in_backward[called], RECOMPUTED, FORWARD)
     kind[evaluates] = EVALUATED
     # A pass inside another one (re-entrant) is a part of what that one was evaluating.
     kind[is_backward & ~again] = BACKWARD
     kind[names.where(is_optimizer)] = OPTIMIZED
+    regions = np.flatnonzero(names.where(_is_compiled))
+    if len(regions):
+        outermost = around(events, np.concatenate((np.flatnonzero(kind), regions)))[regions] == 0
+        kind[regions[outermost]] = REGION
     kind[~inside] = NO_MARK
     is_range = names.where(lambda name: name.startswith(RANGE_PREFIX))
     return Scopes(events, module, kind, in_backward, is_range)
 
 
+def _is_compiled(name: str) -> bool:
+    return name == COMPILED_FUNCTION or name.startswith(COMPILED_REGION)
+
+
+def _made_by_compiler(events: HostEvents) -> Bools:
+    """Calls of modules inside a compiled function: its graph, which the script does not know."""
+    functions = events.names.where(lambda name: name.startswith(COMPILED_FUNCTION))
+    return events.inherit(functions.astype(np.int64)) > 0
+
+
 def is_optimizer(name: str) -> bool:
     """Whether a range stands for work of an optimizer."""
     return name.startswith(TORCH_OPTIMIZER)
-
-
-def own_times(scopes: Scopes) -> Ints:
-    """Time of every mark less the marks directly inside it, in nanoseconds.
-
-    Between two backward functions the engine releases the one and queues the other: that time
-    goes to the one before.
-    """
-    events = scopes.events
-    marks = np.flatnonzero(scopes.kind > 0)
-    marks = marks[np.argsort(events.parent[marks], kind="stable")]
-    until = events.end[marks].copy()
-    parent = events.parent[marks]
-    evaluated = scopes.kind[marks] == EVALUATED
-    # Siblings stand next to each other now, in order of time.
-    together = (parent[:-1] == parent[1:]) & (parent[:-1] >= 0) & evaluated[:-1] & evaluated[1:]
-    until[:-1] = np.where(together, events.start[marks][1:], until[:-1])
-    spans = np.zeros(len(events), np.int64)
-    spans[marks] = until - events.start[marks]
-    above = scopes.above[marks]
-    inside = np.bincount(above, weights=spans[marks], minlength=len(events) + 1)[1:]
-    result: Ints = spans - inside.astype(np.int64)
-    return np.where(scopes.kind > 0, result, 0)
 
 
 def _module_number(name: str) -> int:

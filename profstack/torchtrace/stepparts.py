@@ -1,7 +1,14 @@
 """The parts of a step that no module's call, backward pass or optimizer covers.
 
-A step begins with waiting (for data, mostly); what lies between a forward and the backward pass
-after it is the loss; other operators are outside modules; the rest is nobody's.
+They are told apart by what comes before and after them on the thread that makes the steps:
+
+- before a module's call, at the start of a step or after a backward pass or an optimizer's step,
+  it waits (for data, mostly); so it does in the ranges of a DataLoader;
+- between a module's call and the backward pass after it lies the loss;
+- between a backward pass and the optimizer's step after it, gradients are clipped or unscaled;
+- operators whose results a backward pass goes through, but which lie before every module's call
+  of their step, are the forward of a function: outside modules, as other operators are;
+- the rest is nobody's.
 """
 
 from __future__ import annotations
@@ -12,11 +19,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profstack.regions import LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED, WAIT
+from profstack.regions import (
+    BEFORE_OPTIMIZER,
+    LOSS,
+    OPTIMIZER,
+    OUTSIDE,
+    UNATTRIBUTED,
+    WAIT,
+    ZERO_GRAD,
+)
 from profstack.torchtrace.events import Bools, HostEvents, Ints
-from profstack.torchtrace.scopes import BACKWARD, EVALUATED, FORWARD, OPTIMIZED, Scopes
+from profstack.torchtrace.scopes import (
+    BACKWARD,
+    EVALUATED,
+    FORWARD,
+    OPTIMIZED,
+    REGION,
+    Scopes,
+)
 
-_OTHER, _MODULE, _LOSS, _BACKWARD, _OPTIMIZER = range(5)
+_OTHER, _DATA, _GRAPH, _ZERO_GRAD, _LOSS, _MODULE, _BACKWARD, _OPTIMIZER = range(8)
+# torch's own range around the wait for a batch.
+_DATALOADER = "enumerate(DataLoader)"
 
 
 @dataclass
@@ -37,14 +61,36 @@ class StepParts:
         return inside
 
 
+@dataclass
 class _Gap:
-    """What has gone by since the last module call or backward pass."""
+    """What has gone by since the last module call, backward pass or optimizer's step.
 
-    def __init__(self, begin: int) -> None:
-        self.begin = begin
-        self.idle = 0
-        self.operators = 0
-        self.optimizer = 0
+    `before` is what of it came before the first operator that a backward pass goes through.
+    """
+
+    begin: int
+    idle: int = 0
+    operators: int = 0
+    optimizer: int = 0
+    before: tuple[int, int, int] | None = None
+
+    def split(self) -> None:
+        """A backward pass will go through the operator that begins now."""
+        if self.before is None:
+            self.before = (self.idle, self.operators, self.optimizer)
+
+    def parted(self) -> tuple[_Gap, _Gap]:
+        """What came before that operator, and what from it on."""
+        idle, operators, optimizer = self.before or (self.idle, self.operators, self.optimizer)
+        return (
+            _Gap(self.begin, idle, operators, optimizer),
+            _Gap(
+                self.begin,
+                self.idle - idle,
+                self.operators - operators,
+                self.optimizer - optimizer,
+            ),
+        )
 
 
 def divide(
@@ -55,58 +101,97 @@ def divide(
     thread: int,
 ) -> StepParts:
     """Divide what is not inside a mark of the steps' `thread` among the parts, step by step."""
-    start, end, kind, inside_optimizer = _timeline(scopes, is_loss, thread)
-    parts = StepParts(dict.fromkeys((WAIT, LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED), 0))
-    edges = np.searchsorted(start, boundaries_ns).tolist()
-    starts, ends, kinds = start.tolist(), end.tolist(), kind.tolist()
+    line = _timeline(scopes, is_loss, thread)
+    own = (WAIT, LOSS, BEFORE_OPTIMIZER, OPTIMIZER, OUTSIDE, UNATTRIBUTED)
+    parts = StepParts(dict.fromkeys(own, 0))
+    edges = np.searchsorted(line.start, boundaries_ns).tolist()
     at = boundaries_ns[0]
     for step, begin in enumerate(boundaries_ns[:-1]):
         if step in left_out:
             continue
-        active = False
         at = max(at, begin)
-        gap = _Gap(at)
-        for item in range(edges[step], edges[step + 1]):
-            closure = inside_optimizer(at, starts[item])
-            gap.idle += max(starts[item] - at, 0) - closure
-            gap.optimizer += closure
-            at = max(at, ends[item])
-            what = kinds[item]
-            if what == _OTHER:
-                gap.operators += ends[item] - starts[item]
-            elif what == _OPTIMIZER or (what == _LOSS and active):
-                continue
-            else:
-                _close(parts, gap, what, starts[item], active)
-                active = True
-                gap = _Gap(at)
-        rest = boundaries_ns[step + 1] - at
-        gap.idle += max(rest, 0) - inside_optimizer(at, boundaries_ns[step + 1])
-        parts.times[OUTSIDE] += gap.operators
-        parts.times[UNATTRIBUTED] += gap.idle
+        items = slice(edges[step], edges[step + 1])
+        at = _Step(parts, line, at).divide(items, boundaries_ns[step + 1])
     return parts
 
 
-def _close(parts: StepParts, gap: _Gap, what: int, now: int, active: bool) -> None:
-    """A module call or backward pass begins: what the gap before it was is known now."""
-    times = parts.times
-    if not active:
-        times[WAIT] += gap.idle + gap.operators
-    elif what == _BACKWARD:
-        times[LOSS] += gap.idle + gap.operators + gap.optimizer
-        # The loss inside a closure is no work of the optimizer around it.
-        times[OPTIMIZER] -= gap.optimizer
-        parts.loss_from.append(gap.begin)
-        parts.loss_until.append(now)
-    else:
-        times[OUTSIDE] += gap.operators
-        times[UNATTRIBUTED] += gap.idle
+@dataclass
+class _Timeline:
+    """What happens on the steps' own thread, one after the other; and time inside optimizers."""
+
+    start: Ints
+    end: Ints
+    kind: Ints
+    inside_optimizer: Callable[[int, int], int]
 
 
-def _timeline(
-    scopes: Scopes, is_loss: Callable[[int], bool], thread: int
-) -> tuple[Ints, Ints, Ints, Callable[[int, int], int]]:
-    """What happens on the steps' own thread, one after the other; and time inside optimizers.
+class _Step:
+    """One step on its way from `at` to its end; `last` is the kind of what it did last."""
+
+    def __init__(self, parts: StepParts, line: _Timeline, at: int) -> None:
+        self.parts = parts
+        self.line = line
+        self.at = at
+        self.last: int | None = None
+        self.modules = False
+        self.gap = _Gap(at)
+
+    def divide(self, items: slice, end: int) -> int:
+        """Go through the items of the step, which ends at `end`; gives the time then reached."""
+        line = self.line
+        columns = (line.start[items], line.end[items], line.kind[items])
+        for start, until, kind in zip(*(column.tolist() for column in columns), strict=True):
+            self._pass_to(start)
+            # A compiler's ranges end inside one another.
+            taken = max(until - max(self.at, start), 0)
+            self.at = max(self.at, until)
+            if kind == _OTHER:
+                self.gap.operators += taken
+            elif kind == _DATA:
+                self.parts.times[WAIT] += taken
+            elif kind == _GRAPH:
+                self.gap.split()
+            elif kind != _ZERO_GRAD and not (kind == _LOSS and self.last == _MODULE):
+                self._close(_MODULE if kind == _LOSS else kind, start)
+        self._pass_to(end)
+        self._nobodys(self.gap)
+        return self.at
+
+    def _pass_to(self, moment: int) -> None:
+        """Nothing was seen until then."""
+        closure = self.line.inside_optimizer(self.at, moment)
+        self.gap.idle += max(moment - self.at, 0) - closure
+        self.gap.optimizer += closure
+
+    def _close(self, kind: int, now: int) -> None:
+        """Something of this kind begins: what the gap before it was is known now."""
+        times, gap = self.parts.times, self.gap
+        if kind == _OPTIMIZER and self.last != _MODULE:
+            times[BEFORE_OPTIMIZER] += gap.idle + gap.operators
+        elif kind == _BACKWARD and self.modules:
+            times[LOSS] += gap.idle + gap.operators + gap.optimizer
+            # The loss inside a closure is no work of the optimizer around it.
+            times[OPTIMIZER] -= gap.optimizer
+            self.parts.loss_from.append(gap.begin)
+            self.parts.loss_until.append(now)
+        elif kind != _OPTIMIZER and self.last != _MODULE:
+            waited, function = gap.parted()
+            times[WAIT] += waited.idle + waited.operators
+            times[OUTSIDE] += function.idle + function.operators + function.optimizer
+            times[OPTIMIZER] -= function.optimizer
+        else:
+            self._nobodys(gap)
+        self.modules = self.modules or kind == _MODULE
+        self.last = kind
+        self.gap = _Gap(self.at)
+
+    def _nobodys(self, gap: _Gap) -> None:
+        self.parts.times[OUTSIDE] += gap.operators
+        self.parts.times[UNATTRIBUTED] += gap.idle
+
+
+def _timeline(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> _Timeline:
+    """The items of the steps, in order.
 
     Optimizers with module calls or backward passes inside (closures) are no items themselves:
     what is inside them is, and the function tells how much between two times is theirs.
@@ -122,22 +207,53 @@ def _timeline(
         within = marks[closures[marks] & (scopes.above[marks] > 0)]
         closures[scopes.above[within] - 1] = True
     leaf = is_optimizer & ~closures[marks] & ((inner < 0) | closures[inner])
-    items = np.concatenate((marks[~is_optimizer | leaf], _other_operators(scopes, thread)))
-    items = items[np.argsort(events.start[items], kind="stable")]
+    others, tops = _other_operators(scopes, thread)
+    marked = marks[~is_optimizer | leaf]
+    graph = _graph(scopes, tops, thread)
+    kind = np.concatenate(
+        (
+            np.zeros(len(graph), np.int64) + _GRAPH,
+            _kinds(scopes, marked, is_loss),
+            np.where(_loads(events, others), _DATA, _OTHER),
+        )
+    )
+    items = np.concatenate((graph, marked, others))
+    order = np.lexsort((kind != _GRAPH, events.start[items]))
+    items, kind = items[order], kind[order]
+    end = np.where(kind == _GRAPH, events.start[items], events.end[items])
+    containers = marks[(inner < 0) & closures[marks]]
+    return _Timeline(events.start[items], end, kind, _inside(events, containers))
+
+
+def _kinds(scopes: Scopes, marks: Ints, is_loss: Callable[[int], bool]) -> Ints:
+    """What each of the marks is to the step."""
     kind = np.select(
         [
-            scopes.kind[items] == FORWARD,
-            np.isin(scopes.kind[items], (BACKWARD, EVALUATED)),
-            scopes.kind[items] == OPTIMIZED,
+            np.isin(scopes.kind[marks], (FORWARD, REGION)),
+            np.isin(scopes.kind[marks], (BACKWARD, EVALUATED)),
+            scopes.scope[marks] == ZERO_GRAD,
         ],
-        [_MODULE, _BACKWARD, _OPTIMIZER],
-        _OTHER,
+        [_MODULE, _BACKWARD, _ZERO_GRAD],
+        _OPTIMIZER,
     )
-    losses = [number for number in np.unique(scopes.module[items]).tolist() if number > 0]
+    losses = [number for number in np.unique(scopes.module[marks]).tolist() if number > 0]
     losses = [number for number in losses if is_loss(number)]
-    kind[(kind == _MODULE) & np.isin(scopes.module[items], losses)] = _LOSS
-    containers = marks[(inner < 0) & closures[marks]]
-    return events.start[items], events.end[items], kind, _inside(events, containers)
+    kind[(kind == _MODULE) & np.isin(scopes.module[marks], losses)] = _LOSS
+    return kind
+
+
+def _loads(events: HostEvents, positions: Ints) -> Bools:
+    """Which of the events are a DataLoader's."""
+    return events.names.where(lambda name: name.startswith(_DATALOADER))[positions]
+
+
+def _graph(scopes: Scopes, tops: Ints, thread: int) -> Ints:
+    """Outermost events outside modules that hold an operator a backward pass goes through."""
+    made = np.unique(scopes.made_by[scopes.made_by >= 0])
+    made = made[scopes.events.thread[made] == thread]
+    within = scopes.climb(scopes.nearest[made], (OPTIMIZED,)) == 0
+    made = made[within]
+    return np.unique(np.where(tops[made] > 0, tops[made] - 1, made))
 
 
 def _inside(events: HostEvents, containers: Ints) -> Callable[[int, int], int]:
@@ -155,8 +271,8 @@ def _inside(events: HostEvents, containers: Ints) -> Callable[[int, int], int]:
     return lambda begin, end: until(end) - until(begin) if end > begin else 0
 
 
-def _other_operators(scopes: Scopes, thread: int) -> Ints:
-    """Outermost events outside all marks.
+def _other_operators(scopes: Scopes, thread: int) -> tuple[Ints, Ints]:
+    """Outermost events outside all marks; and for every event the one around it, plus 1.
 
     A range that holds marks (the script's own around a whole step) is looked through.
     """
@@ -168,5 +284,7 @@ def _other_operators(scopes: Scopes, thread: int) -> Ints:
     outside = (scopes.nearest == 0) & ~holds & ~events.memory & ~scopes.is_range
     outside &= events.thread == thread
     parent = events.parent
-    top = (parent < 0) | holds[np.maximum(parent, 0)]
-    return np.flatnonzero(outside & top)
+    top = np.flatnonzero(outside & ((parent < 0) | holds[np.maximum(parent, 0)]))
+    numbers = np.zeros(len(events), np.int64)
+    numbers[top] = top + 1
+    return top, events.inherit(numbers)
