@@ -234,9 +234,10 @@ class _Growth:
         self.resident = _grown(self.resident, before.resident, after.resident)
         self.heap = _grown(self.heap, before.heap, after.heap)
         self.device = _grown(self.device, before.device, after.device)
-        if (after.device_peak or 0) > (before.device_peak or 0):
+        if before.device is not None and (after.device_peak or 0) > (before.device_peak or 0):
             # Torch's peak is the script's, and not set back: a call's own is known where it is new.
-            self.device_peak = after.device_peak
+            risen = (after.device_peak or 0) - before.device
+            self.device_peak = max(risen, self.device_peak or 0)
 
     def add_up(self, other: _Growth) -> None:
         """Take in another step."""

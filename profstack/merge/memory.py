@@ -89,11 +89,16 @@ def module_memory(
                 _add(found, column, rows, selection)
                 sources[f"modules.{column}"] = f"{words}, {selection.in_words()}"
                 break
-    if grown["device_peak_bytes"].notna().any():
-        peaks = grown.groupby("module_id")["device_peak_bytes"].max().dropna()
-        for module, peak in zip(peaks.index.tolist(), peaks.tolist(), strict=True):
-            found.setdefault(int(module), {})["device_peak_bytes"] = float(peak)
-        sources["modules.device_peak_bytes"] = "live bytes of torch's device allocator"
+    told = recorded.rows("module_peaks", detail)
+    for column in ("host_peak_bytes", "device_peak_bytes"):
+        for rows, selection, words in (
+            (told, detail, "every block that torch's allocator gave out and took back"),
+            (grown, grown_in, "the highest that torch's device allocator knows"),
+        ):
+            if selection is not None and column in rows and rows[column].notna().any():
+                _highest(found, column, rows)
+                sources[f"modules.{column}"] = f"{words}, {selection.in_words()}"
+                break
     return found, sources
 
 
@@ -110,6 +115,13 @@ def _add(
     summed = rows.groupby("module_id")[column].sum(min_count=1)
     for module, total in zip(summed.index.tolist(), summed.tolist(), strict=True):
         found.setdefault(int(module), {})[column] = selection.per_step(total)
+
+
+def _highest(found: dict[int, dict[str, float | None]], column: str, rows: pd.DataFrame) -> None:
+    """The highest of all calls; peaks of different steps are never added."""
+    peaks = rows.groupby("module_id")[column].max().dropna()
+    for module, peak in zip(peaks.index.tolist(), peaks.tolist(), strict=True):
+        found.setdefault(int(module), {})[column] = float(peak)
 
 
 def memory_rows(recorded: Recorded) -> list[dict[str, Any]]:
