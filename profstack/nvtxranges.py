@@ -65,15 +65,24 @@ class Domain:
         domain: Any = get(DOMAIN) if get is not None else None
         self.push: Callable[[Any], Any]
         self.pop: Callable[[], Any]
+        # Ranges of their own, which nest in nothing and may end on any thread.
+        self.start: Callable[[str, str], Any]
+        self.end: Callable[[Any], Any]
         self.is_taken: bool
         if hasattr(domain, "push_range"):
             self.push, self.pop = domain.push_range, domain.pop_range
             self._make = domain.get_event_attributes
+            self.start = lambda kind, text: domain.start_range(self.attributes(kind, text))
+            self.end = domain.end_range
             # A domain that no listener takes does nothing and has no attributes to give.
             self.is_taken = self.attributes(STEP, STEP) is not None
         else:
             # Up to 0.2.11 a domain has no such methods; these are what its context manager does.
             self._make = partial(nvtx.annotate, domain=DOMAIN)
+            self.start = lambda kind, text: nvtx.start_range(
+                text, _COLOURS[kind], DOMAIN, kind, None
+            )
+            self.end = nvtx.end_range
             self.push = nvtx.annotate.__enter__
             self.pop = partial(self.attributes(STEP, STEP).__exit__, None, None, None)
             self.is_taken = bool(os.environ.get(INJECTION))
@@ -86,13 +95,19 @@ class Domain:
 class Emitter:
     """The listener of the nvtx layer: on one thread, what began last ends first.
 
-    Ranges that lie across a step's end, and those that end in another order than they began (a
-    region in a generator), are closed and opened again, so that the domain stays nested.
+    Ranges that lie across a step's end, and those that end in another order than they began, are
+    closed and opened again, so that the domain stays nested. Regions that need not nest (in
+    generators and coroutines, on other threads) have ranges of their own from begin to end.
     """
 
     def __init__(self, domain: Domain) -> None:
         self._make = domain.attributes
         self._push, self._pop = domain.push, domain.pop
+        self._start, self._finish = domain.start, domain.end
+        # Ranges of their own that are open, by key: what ends them, and their name.
+        self._apart: dict[int, tuple[Any, str]] = {}
+        # Since the step began, by any thread: names, how many began, and the cost.
+        self._apart_told: list[tuple[str, int, float]] = []
         self._known: dict[tuple[str, str], Range] = {}
         self._step = Range(STEP, STEP, None, opens_forward=False)
         self._forward = self._range(FORWARD, FORWARD)
@@ -132,10 +147,28 @@ class Emitter:
         for inner in again:
             self._begin(inner)
 
+    def enter_apart(self, key: int, name: str) -> None:
+        """Begin a region's range that nests in nothing, on whatever thread calls this."""
+        if self._thread is not None:
+            begun = _clock()
+            self._apart[key] = (self._start(REGION, name), name)
+            self._apart_told.append((name, 1, _clock() - begun))
+
+    def leave_apart(self, key: int) -> None:
+        """End it, on this thread or another one; nothing if it is not open."""
+        opened = self._apart.pop(key, None)
+        if opened is not None:
+            handle, name = opened
+            begun = _clock()
+            self._finish(handle)
+            self._apart_told.append((name, 0, _clock() - begun))
+
     def step_ended(self, number: int) -> None:
         """End the step's range; what is open in it goes on in the next step."""
         self._reopen = self._close(0)[1:]
-        self.steps.append([(each, each.calls, each.emit_s) for each in self._touched])
+        told, self._apart_told = self._apart_told, []
+        apart = [(self._region(name), calls, emit_s) for name, calls, emit_s in told]
+        self.steps.append([*((each, each.calls, each.emit_s) for each in self._touched), *apart])
         self._forget()
 
     def step_begun(self, number: int) -> None:
@@ -157,11 +190,14 @@ class Emitter:
         """The slice begins, with step `number`, on this thread."""
         self._thread = get_ident()
         self.steps = []
+        self._apart_told = []
         self._forget()
         self.step_begun(number)
 
     def stop(self) -> None:
         """End whatever is open; a push can be taken back on its own thread alone."""
+        for key in list(self._apart):
+            self.leave_apart(key)
         if self._thread == get_ident():
             self._close(0)
         self.abandon()
@@ -170,6 +206,8 @@ class Emitter:
         """Emit no more, and leave open what is."""
         self._open, self._reopen = [], []
         self._thread = self._number = None
+        self._apart.clear()
+        self._apart_told.clear()
         self._forget()
 
     # -- how -------------------------------------------------------------------------------
@@ -180,6 +218,9 @@ class Emitter:
         made = Range(kind, name, self._make(kind, text), opens_forward=opens_forward)
         self._known[kind, name] = made
         return made
+
+    def _region(self, name: str) -> Range:
+        return self._known.get((REGION, name)) or self._range(REGION, name)
 
     def _is_inside(self) -> bool:
         """Whether a module's call or a backward pass is around."""

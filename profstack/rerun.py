@@ -20,6 +20,7 @@ FOLDER = "rerun"
 _BY_SLICE = (
     *("module_times", "operators", "kernels", "functions", "calls", "lines"),
     *("memory_lines", "module_memory", "flop_counts", "ranges", "region_times"),
+    "region_work",
 )
 
 

@@ -9,9 +9,11 @@ Nothing is imported here that costs anything: a script may use regions without a
 """
 
 import sys
-from _thread import allocate_lock, get_ident
+from _thread import get_ident
 from contextvars import ContextVar
 from time import perf_counter
+
+from profstack.regionsums import ENDLESS, Sums
 
 # As typing's own, which is not to be imported here; type checkers know the name.
 TYPE_CHECKING = False
@@ -24,16 +26,12 @@ if TYPE_CHECKING:
 
     from profstack.regionoutlet import Hooked, Outlet
 
-# Paths of one slice that have rows of their own; a name with a number in it never ends.
-MOST_PATHS = 1000
-OTHERS = "(more regions)"
-# Stays that are over and not yet added up; until then a slice may still be cut before their end.
-MOST_PENDING = 4096
+# What names a region, where it is profstack's own.
+OWN = "profstack.region"
 
 _GENERATES = 0x20 | 0x200
 _SUSPENDS = _GENERATES | 0x80
 _ENTERS = frozenset(("__enter__", "__aenter__"))
-_ENDLESS = float("inf")
 
 
 class _Stay:
@@ -41,6 +39,8 @@ class _Stay:
 
     `previous` is what was entered before it in its context, `around` the stay that it lies in;
     `frame` is the generator or coroutine that has entered it, which may stand still meanwhile.
+    Others may be entered and left in between, in any order, where code that `takes_turns` has
+    entered it. `source` is what named it.
     """
 
     __slots__ = (
@@ -52,6 +52,8 @@ class _Stay:
         "name",
         "path",
         "previous",
+        "source",
+        "takes_turns",
         "thread",
     )
 
@@ -61,21 +63,19 @@ class _Stay:
         self.name = self.path = name
         self.previous = previous
         self.frame = frame
+        self.takes_turns = frame is not None
+        self.source = OWN
         self.thread = get_ident()
         self.counts = True
         self.is_left = False
         # Until it is known it lies in no slice.
-        self.entered = _ENDLESS
+        self.entered = ENDLESS
 
 
 _current: "ContextVar[_Stay | None]" = ContextVar("profstack_region", default=None)
 _on = False
 _open: "dict[int, _Stay]" = {}
-# Path, when it was entered and left, and whether its time counts (not inside itself).
-_over: "list[tuple[str, float, float, bool]]" = []
-_totals: "dict[str, list[Any]]" = {}
-_adding = allocate_lock()
-_slice_start: "float | None" = None
+_sums = Sums()
 _outlet: "Outlet | None" = None
 
 
@@ -150,6 +150,7 @@ def _enter(name: str, stays: "list[_Stay]", frame: "FrameType") -> None:
         previous = previous.previous
     suspends = frame.f_code.co_flags & _SUSPENDS
     stay = _Stay(name, previous, _kept(frame) if suspends else None)
+    stay.takes_turns = suspends != 0
     around = previous
     while around is not None and (around.is_left or _is_elsewhere(around)):
         around = around.previous
@@ -175,16 +176,18 @@ def _leave(stays: "list[_Stay]", now: float) -> None:
     stay.frame = None
     if _outlet is not None:
         _outlet.left(stay)
-    if _slice_start is not None:
-        _over.append((stay.path, stay.entered, now, stay.counts))
-        if len(_over) > MOST_PENDING:
-            _add_up()
-    _open.pop(id(stay), None)
+    _end(stay, now)
     if _current.get() is stay:
         previous = stay.previous
         while previous is not None and previous.is_left:
             previous = previous.previous
         _current.set(previous)
+
+
+def _end(stay: _Stay, now: float) -> None:
+    key = (stay.source, stay.path)
+    _sums.add((key, stay.thread, stay.entered, now, stay.counts))
+    _open.pop(id(stay), None)
 
 
 def _own(stays: "list[_Stay]") -> _Stay:
@@ -224,6 +227,32 @@ def _stands_still(stay: _Stay) -> bool:
     return frame is not None and frame.f_back is None
 
 
+# -- for ranges that the script marks with other tools ---------------------------------------------
+
+
+def begin(source: str, name: str, around: "list[_Stay]") -> "_Stay | None":
+    """A range of another tool's has begun on this thread; None where nobody observes.
+
+    `around` are those of the same tool that are open, on this thread or for all of them. A range
+    goes by its name alone.
+    """
+    if not _on:
+        return None
+    stay = _Stay(name, None, None)
+    stay.source = source
+    stay.counts = all(each.path != name for each in around)
+    _open[id(stay)] = stay
+    stay.entered = perf_counter()
+    return stay
+
+
+def end(stay: _Stay) -> None:
+    """It has ended."""
+    now = perf_counter()
+    stay.is_left = True
+    _end(stay, now)
+
+
 # -- for the engine, on the thread that trains -----------------------------------------------------
 
 
@@ -236,20 +265,19 @@ def switch_on() -> None:
 
 def switch_off() -> None:
     """The run is over, or this process is a forked one: regions cost nothing any more."""
-    global _on, _outlet, _slice_start
+    global _on, _outlet
     _on = False
-    _outlet = _slice_start = None
+    _outlet = None
     _open.clear()
-    _over.clear()
-    _totals.clear()
+    _sums.clear()
+    script_ranges = sys.modules.get("profstack.scriptranges")
+    if script_ranges is not None:
+        script_ranges.remove()
 
 
 def begin_slice(start: float) -> None:
     """A slice begins; `start` is its first moment, as `perf_counter` gives it."""
-    global _slice_start
-    _over.clear()
-    _totals.clear()
-    _slice_start = start
+    _sums.begin(start)
 
 
 def take(end: float) -> "list[dict[str, Any]]":
@@ -258,52 +286,15 @@ def take(end: float) -> "list[dict[str, Any]]":
     Afterwards nothing is added up until the next slice begins. `calls` are those entered in the
     slice, 0 for a region that was open all the time.
     """
-    global _slice_start
-    if _slice_start is None:
-        return []
-    still = _open.copy().values()
-    with _adding:
-        _add_over(end)
-        for stay in still:
+    return _sums.take(
+        end,
+        [
+            ((stay.source, stay.path), stay.thread, stay.entered, end, stay.counts)
+            for stay in _open.copy().values()
             # One that another thread leaves just now is missing, or is there already.
-            if not stay.is_left:
-                _add(stay.path, stay.entered, end, end, stay.counts)
-        _slice_start = None
-        rows = [
-            {"path": path, "calls": calls, "wall_s": wall_s}
-            for path, (calls, wall_s) in _totals.items()
-        ]
-        _totals.clear()
-    return rows
-
-
-def _add_up() -> None:
-    """Add what is over to the totals, unless another thread does so just now."""
-    if _adding.acquire(False):
-        try:
-            _add_over(_ENDLESS)
-        finally:
-            _adding.release()
-
-
-def _add_over(end: float) -> None:
-    while _over:
-        path, entered, left, counts = _over.pop()
-        _add(path, entered, min(left, end), end, counts)
-
-
-def _add(path: str, entered: float, left: float, end: float, counts: bool) -> None:
-    """Add the part of a stay that lies in the slice, which ends at `end`."""
-    start = _slice_start
-    if start is None or entered >= end or left < start or (left == start and entered < start):
-        return
-    total = _totals.get(path)
-    if total is None:
-        path = path if len(_totals) < MOST_PATHS else OTHERS
-        total = _totals.setdefault(path, [0, 0.0])
-    total[0] += entered >= start
-    if counts:
-        total[1] += left - max(entered, start)
+            if not stay.is_left
+        ],
+    )
 
 
 def tell(state: "Hooked | None") -> None:
@@ -315,18 +306,24 @@ def tell(state: "Hooked | None") -> None:
     if _outlet is not None:
         _outlet.close()
         _outlet = None
+    if state is not None:
+        from profstack import scriptranges
+
+        # Also what the script has loaded since the slice before.
+        scriptranges.install()
     if state is not None and (state.ranging is not None or state.told() is not None):
         from profstack.regionoutlet import Outlet
 
         _outlet = Outlet(state)
         for stay in _open.copy().values():
-            if not _stands_still(stay):
+            if stay.source is OWN:
                 _outlet.entered(stay)
 
 
 def current(thread: int) -> "str | None":
     """The path of the region that a thread is in right now, asked by another one."""
     for stay in reversed(_open.copy().values()):
-        if stay.thread == thread and not stay.is_left and not _stands_still(stay):
+        own = stay.source is OWN and stay.thread == thread
+        if own and not stay.is_left and not _stands_still(stay):
             return stay.path
     return None

@@ -20,10 +20,10 @@ WRAPPERS = CHECKOUT / "wrappers"
 # Names ending in a dot stand for every module of that package.
 ORDER = (
     "interrupts rawthreads ownfiles errors units tabletypes recordedtables schema privacy",
-    "wrapper registry environment",
+    "wrapper registry environment stepcalls",
     (
         "steps slices regions passthrough collector watch samples evaluation quickstep "
-        "userregions decorated regionoutlet"
+        "regionsums userregions decorated regionoutlet scriptranges threadtimes"
     ),
     "benchmark.",
     "callcost nvtxranges torchtrace. flops. memory.",
@@ -42,10 +42,11 @@ OPEN_TO_WRAPPERS = frozenset(
         *["wrapper", "passthrough", "watch", "callcost", "nvtxranges"],
         *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
         "torchtrace.linerows",
+        *["torchtrace.callpaths", "torchtrace.stackbound", "stepcalls"],
         *["torchtrace.slicetables", "flops.flopsprofiler"],
         *["flops.copies", "flops.mode", "flops.owners"],
         *["memory.readings", "memory.tracer", "memory.rows", "memory.mprofile"],
-        *["memory.devicehistory"],
+        *["memory.devicehistory", "memory.owners"],
         *ORDER[0].split(),
     )
 )

@@ -43,6 +43,9 @@ class Recorder:
         self.told: list[str] = []
         self.numbers: list[int] = []
         self.categories: dict[str, str] = {}
+        # Ranges that nest in nothing: begins and ends in order, and names by handle.
+        self.apart: list[str] = []
+        self.handles: list[str] = []
 
     def get_event_attributes(
         self,
@@ -66,6 +69,14 @@ class Recorder:
 
     def pop_range(self) -> None:
         self.open.pop()
+
+    def start_range(self, attributes: tuple[str, int | None]) -> int:
+        self.apart.append(f"+{attributes[0]}")
+        self.handles.append(attributes[0])
+        return len(self.handles)
+
+    def end_range(self, handle: int) -> None:
+        self.apart.append(f"-{self.handles[handle - 1]}")
 
 
 @pytest.fixture
@@ -461,7 +472,12 @@ def test_old_nvtx_is_driven_by_its_context_manager(
             recorder.pop_range()
             return False
 
-    old = types.SimpleNamespace(annotate=Annotate, get_domain=lambda name: object())
+    old = types.SimpleNamespace(
+        annotate=Annotate,
+        get_domain=lambda name: object(),
+        start_range=lambda message, *_: recorder.start_range((message, None)),
+        end_range=recorder.end_range,
+    )
     monkeypatch.setitem(sys.modules, "nvtx", old)  # type: ignore[arg-type]  # a stand-in
     monkeypatch.delenv("NVTX_INJECTION64_PATH", raising=False)
     taken = observed(hooks, tmp_path, training(Net()))

@@ -22,7 +22,7 @@ import pytest
 from conftest import CHECKOUT, RunProfstack, clean_environment
 
 import profstack
-from profstack import userregions
+from profstack import regionsums, userregions
 from profstack.userregions import region
 
 
@@ -97,7 +97,16 @@ def test_a_slice_may_end_before_now(clock: Clock) -> None:
         clock.wait(1.0)
     with region("after"):
         clock.wait(1.0)
-    assert userregions.take(end) == [{"path": "step", "calls": 1, "wall_s": 1.0}]
+    assert userregions.take(end) == [
+        {
+            "path": "step",
+            "source": "profstack.region",
+            "calls": 1,
+            "wall_s": 1.0,
+            "threads": 1,
+            "on_steps_thread": 1,
+        }
+    ]
 
 
 def test_nothing_is_counted_between_slices(clock: Clock) -> None:
@@ -122,21 +131,21 @@ def test_a_region_inside_itself_counts_its_time_once(clock: Clock) -> None:
 
 
 def test_a_slice_of_very_many_stays_is_added_up_exactly(clock: Clock) -> None:
-    count = userregions.MOST_PENDING * 2 + 10
+    count = regionsums.MOST_PENDING * 2 + 10
     for _ in range(count):
         with region("short"):
             clock.wait(0.5)
-    assert len(userregions._over) < count
+    assert len(userregions._sums.over) < count
     assert taken(clock) == {"short": (count, count / 2)}
 
 
 def test_names_without_end_share_one_row(clock: Clock) -> None:
-    for number in range(userregions.MOST_PATHS + 5):
+    for number in range(regionsums.MOST_PATHS + 5):
         with region(f"step {number}"):
             clock.wait(1.0)
     rows = taken(clock)
-    assert len(rows) == userregions.MOST_PATHS + 1
-    assert rows[userregions.OTHERS] == (5, 5.0)
+    assert len(rows) == regionsums.MOST_PATHS + 1
+    assert rows[regionsums.OTHERS] == (5, 5.0)
 
 
 def test_one_object_may_be_entered_inside_itself_and_left_in_any_order(clock: Clock) -> None:
@@ -485,6 +494,7 @@ class Hooked:
     def __init__(self) -> None:
         self.told_of: list[str] = []
         self.thread = threading.get_ident()
+        self.listener = self
 
     def told(self) -> Any:
         return self if threading.get_ident() == self.thread else None
@@ -541,6 +551,116 @@ def test_regions_left_in_another_order_are_still_told_well_nested(clock: Clock) 
         "+region first/second",
         "-region first/second",
     ]
+
+
+class Apart(Hooked):
+    """One that takes regions one by one, as the NVTX layer's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: dict[int, str] = {}
+        self.apart: list[str] = []
+
+    def enter_apart(self, key: int, name: str) -> None:
+        assert key not in self.open
+        self.open[key] = name
+        self.apart.append(f"+{name}")
+
+    def leave_apart(self, key: int) -> None:
+        self.apart.append(f"-{self.open.pop(key)}")
+
+
+def test_tasks_that_take_turns_are_told_of_one_by_one(clock: Clock) -> None:
+    hooked = Apart()
+
+    async def job(name: str, turns: int) -> None:
+        with region(name):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+                sync()
+
+    def sync() -> None:
+        with region("inner"):
+            pass
+
+    async def main() -> None:
+        await asyncio.gather(job("x", 1), job("y", 2))
+
+    userregions.tell(hooked)
+    asyncio.run(main())
+    userregions.tell(None)
+    # Each has one range from its begin to its end; what cannot be interrupted nests.
+    assert hooked.apart == ["+x", "+y", "-x", "-y"]
+    assert hooked.told_of == [
+        *("+region x/inner", "-region x/inner"),
+        *(2 * ("+region y/inner", "-region y/inner")),
+    ]
+    assert not hooked.open
+
+
+def test_other_threads_and_generators_are_told_of_one_by_one(clock: Clock) -> None:
+    hooked = Apart()
+    entered, leave = threading.Event(), threading.Event()
+
+    def elsewhere() -> None:
+        with region("thread"), region("inner"):
+            entered.set()
+            leave.wait(30)
+
+    def batches() -> Iterator[int]:
+        with region("load"):
+            yield from range(2)
+
+    userregions.tell(hooked)
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    entered.wait(30)
+    for _ in batches():
+        with region("train"):
+            pass
+    # What is still open at the slice's end, on any thread, ends there.
+    userregions.tell(None)
+    assert not hooked.open
+    leave.set()
+    thread.join()
+    assert hooked.apart == [
+        *("+thread", "+thread/inner", "+load", "-load"),
+        *("-thread", "-thread/inner"),
+    ]
+    assert hooked.told_of == ["+region train", "-region train"] * 2
+    # And what was open before the next slice begins with it.
+    with region("before"):
+        iterator = batches()
+        next(iterator)
+        userregions.tell(hooked)
+        assert hooked.apart[-1] == "+before/load"
+        assert hooked.told_of[-1] == "+region before"
+        del iterator
+        assert hooked.apart[-1] == "-before/load"
+        userregions.tell(None)
+
+
+def test_rows_tell_how_many_threads_were_in_a_region(clock: Clock) -> None:
+    def work() -> None:
+        with region("both"), region("elsewhere"):
+            pass
+
+    # All alive together, or one might get the number of another that has ended.
+    barrier = threading.Barrier(3)
+    threads = [threading.Thread(target=lambda: (work(), barrier.wait(30))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    with region("both"), region("here"):
+        clock.wait(1.0)
+    barrier.wait(30)
+    for thread in threads:
+        thread.join()
+    rows = userregions.take(clock.now + 1e-12)
+    assert {row["path"]: (row["threads"], row["on_steps_thread"]) for row in rows} == {
+        "both": (3, 1),
+        "both/elsewhere": (2, 0),
+        "both/here": (1, 1),
+    }
 
 
 def test_a_region_is_a_range_in_a_profile_of_this_thread(clock: Clock) -> None:

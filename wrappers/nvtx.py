@@ -1,12 +1,14 @@
 """NVTX: named ranges for Nsight Systems and other tools that listen, in the domain `profstack`.
 
 Measures: nothing of the script's: it emits a range for every step with its number, module call,
-forward, backward pass, optimizer step and region on the workload's thread, counts them, and
-times what emitting each of them costs. Where CUDA is in use, cudaProfilerStart and
-cudaProfilerStop stand round the slice. With a listener (under `nsys profile -t nvtx`) the layer
-is recorded, and the times are in the listener's report; without one it is emitted.
-Does not measure: other threads, modules inside a compiled region (it gets one range), the time
-between a range's ends (the listener's report has it).
+forward, backward pass and optimizer step on the workload's thread and for every region on any
+thread, counts them, and times what emitting each of them costs. Where CUDA is in use,
+cudaProfilerStart and cudaProfilerStop stand round the slice. With a listener (under `nsys profile
+-t nvtx`) the layer is recorded, and the times are in the listener's report; without one it is
+emitted. Regions in generators and coroutines and on other threads, which need not nest, are ranges
+with a start and an end of their own; all others are pushed and popped.
+Does not measure: module calls on other threads, modules inside a compiled region (it gets one
+range), the time between a range's ends (the listener's report has it).
 Usual slowdown: 1.01 on a 100 ms step, 1.1 on a 0.3 ms step.
 Conflicts: a script that calls cudaProfilerStart itself, where the listener captures by it; its
 own NVTX ranges are in domains of their own and are left alone.
@@ -50,9 +52,10 @@ class NvtxWrapper(Wrapper):
         technique="tracing",
         tool="nvtx",
         measures="it emits a range for every step with its number, module call, forward, backward "
-        "pass, optimizer step and region, counts them, and times what emitting them costs",
-        does_not_measure="other threads; modules inside a compiled region, which gets one range; "
-        "the time between a range's ends, which is in the listener's report",
+        "pass and optimizer step, and for regions on all threads, counts them, and times what "
+        "emitting them costs",
+        does_not_measure="module calls on other threads; modules inside a compiled region, which "
+        "gets one range; the time between a range's ends, which is in the listener's report",
         usual_slowdown="1.01 on a 100 ms step, 1.1 on a 0.3 ms step",
         conflicts="a script that calls cudaProfilerStart itself, where the listener captures by it",
     )

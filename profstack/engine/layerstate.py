@@ -68,6 +68,10 @@ class GuardedListener:
     def __init__(self, listener: Listener, fail: Callable[[BaseException], None]) -> None:
         self._listener: Listener | None = listener
         self._begun: Callable[[int], None] | None = getattr(listener, "step_begun", None)
+        apart: Any = listener
+        if hasattr(apart, "enter_apart"):
+            self.enter_apart = self._guarded(apart.enter_apart)
+            self.leave_apart = self._guarded(apart.leave_apart)
         self._fail = fail
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
@@ -105,6 +109,19 @@ class GuardedListener:
             except BaseException as error:
                 if self._ended(error):
                     raise
+
+    def _guarded(self, tell: Callable[..., None]) -> Callable[..., None]:
+        """The same for what only some listeners have: telling them of ranges that do not nest."""
+
+        def told(*arguments: Any) -> None:
+            if self._listener is not None:
+                try:
+                    tell(*arguments)
+                except BaseException as error:
+                    if self._ended(error):
+                        raise
+
+        return told
 
     def _ended(self, error: BaseException) -> bool:
         """End the layer; whether the error is the script's."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from profstack import __version__
 from profstack.benchfolder import FACT
+from profstack.merge.attribution import attribution
 from profstack.merge.benchmark import Clean, benchmark, clean_steps
+from profstack.merge.callpaths import call_paths
 from profstack.merge.disagreements import disagreements
 from profstack.merge.floprows import flop_rows
 from profstack.merge.flops import (
@@ -20,6 +22,7 @@ from profstack.merge.flops import (
     of_record,
 )
 from profstack.merge.functions import calls, functions
+from profstack.merge.launches import gaps, launch_means, launches
 from profstack.merge.layers import layer_rows, probe_effects, select
 from profstack.merge.lines import lines
 from profstack.merge.machinepeaks import read_peaks
@@ -27,10 +30,13 @@ from profstack.merge.memory import memory_lines, memory_rows, module_memory
 from profstack.merge.modules import module_paths, modules
 from profstack.merge.operators import kernels, operators
 from profstack.merge.outliers import RULE, outlier_rows
+from profstack.merge.peak import memory_owners, peak_facts, peak_holders
+from profstack.merge.pythoncost import add_python_cost
 from profstack.merge.reasons import cells_reason, columns_reason
 from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.merge.regions import ranges, regions
 from profstack.merge.roofline import roofline
+from profstack.merge.threads import processes, threads
 from profstack.merge.watch import function_shares, line_shares, summary, watch_rows
 from profstack.privacy import home_relative
 from profstack.schema import REPORT, SCHEMA_VERSION
@@ -99,6 +105,14 @@ def build_report(folder: Path) -> dict[str, Any]:
         "cells_reason": cells_reason(tables),
         "columns_source": sources,
         "watch": _watch(recorded, tables["functions"]),
+        "processes": processes(
+            *(recorded, clean, tables["threads"]),
+            has_device=environment.get("device") not in (None, "cpu"),
+        ),
+        "attribution": attribution(
+            *(recorded, selections["torch"], clean.median_s, peak_facts(recorded))
+        ),
+        "launching": launch_means(recorded, selections["torch"]),
         "warnings": warnings,
     }
 
@@ -228,15 +242,22 @@ def _tables(
         kernels=kernels(recorded, torch),
         functions=functions(recorded, cprofile, median, function_shares(recorded)),
         calls=calls(recorded, cprofile),
+        call_paths=call_paths(recorded),
         lines=lines(recorded, traced, memory_lines(recorded), _watched_lines(recorded)),
         memory=memory_rows(recorded),
-        regions=regions(recorded),
+        memory_owners=memory_owners(recorded),
+        peak_holders=peak_holders(recorded),
+        regions=regions(recorded, torch),
         ranges=ranges(recorded, selections.get("nvtx")),
         watch=watch_rows(recorded),
         outliers=outlier_rows(recorded, clean),
         flops=flop_rows(recorded, counters, torch),
+        threads=threads(recorded, clean),
+        launches=launches(recorded, torch),
+        gaps=gaps(recorded, torch),
         artifacts=records(recorded.frames["artifacts"]),
     )
+    add_python_cost(rows["modules"], rows["operators"])
     sources.update(flop_sources(counters))
     tables = {}
     for name, table in rows.items():

@@ -10,10 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.flops.recordedshapes import flop_records
+from profstack.flops.recordedshapes import CountedEvents, count_events, flop_records
 from profstack.interrupts import is_scripts
 from profstack.torchtrace.attribution import Attribution, kernel_records, module_records
+from profstack.torchtrace.launches import launch_records
 from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
+from profstack.torchtrace.regionrows import region_records
 
 Frames = dict[str, Sequence[Mapping[str, Any]]]
 Notes = list[tuple[str, str]]
@@ -24,8 +26,8 @@ class ObservedSlice:
     """What is known of a slice beside its events.
 
     `boundaries_ns` are its start and the end of each step, on the profiler's clock; the steps
-    numbered in `left_out`, from 0, do not count. `kernels` are the raw events of devices. `shapes`
-    and `memory` say what the profile was taken with.
+    numbered in `left_out`, from 0, do not count. `kernels` are the raw events of devices, `runtime`
+    the host's calls of their runtime. `shapes` and `memory` say what the profile was taken with.
     """
 
     index: int
@@ -34,6 +36,7 @@ class ObservedSlice:
     kernels: Sequence[Any]
     shapes: bool
     memory: bool
+    runtime: Sequence[Any] = ()
 
 
 def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, Notes]:
@@ -47,14 +50,36 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
         "kernels": kernel_rows,
     }
     notes: Notes = []
+    counted: CountedEvents | None = None
     if inputs is not None:
         frames["moved_bytes"] = moved_records(owned, index, inputs, device_ns)
         try:
-            frames["flop_counts"] = flop_records(owned, index, edges, device_ns, left_out)
+            counted = count_events(owned, edges, device_ns, left_out)
+            frames["flop_counts"] = flop_records(owned, index, counted)
         except Exception as error:
             if is_scripts(error):
                 raise
             # The times stand without it.
             text = f"no operations from recorded shapes: {type(error).__name__}: {error}"
             notes.append(("flops-uncounted", text))
+    try:
+        frames["region_work"] = region_records(
+            *(owned, index, edges, device_ns, left_out, counted),
+            shapes=observed.shapes,
+            memory=observed.memory,
+        )
+    except Exception as error:
+        if is_scripts(error):
+            raise
+        text = f"no work by region: {type(error).__name__}: {error}"
+        notes.append(("regions-unread", text))
+    try:
+        frames["launches"], frames["gaps"] = launch_records(
+            owned, index, edges, observed.kernels, observed.runtime, left_out
+        )
+    except Exception as error:
+        if is_scripts(error):
+            raise
+        text = f"no launches and gaps: {type(error).__name__}: {error}"
+        notes.append(("launches-unread", text))
     return frames, notes

@@ -1,0 +1,230 @@
+"""Ranges that the script marks for NVTX itself, kept among its regions.
+
+Seen are `torch.cuda.nvtx` (push and pop, start and end, `range`) and the package nvtx (`annotate`
+as a context manager, `push_range` and `pop_range`, called by the module's name; `start_range` where
+something listens, since there is no handle without). Not seen are marks, which take no time, ranges
+made on a `Domain` object or by functions decorated with `annotate`, and ranges that were open
+before observation began. They are timed on every thread as regions are, and otherwise do what they
+did before.
+
+A build of torch without CUDA raises at these calls, and nothing stands on them there.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import _local
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from profstack import userregions
+from profstack.interrupts import is_scripts
+from profstack.passthrough import has_compiled, strip_frame
+
+TORCH, NVTX = "torch.cuda.nvtx", "nvtx"
+# profstack's own domain, where an old nvtx is driven by `annotate`.
+_OWN_DOMAIN = "profstack"
+_WRAPS = "_profstack_wraps"
+
+
+class _Stacks(_local):
+    """What one thread has pushed and not popped, by tool and domain."""
+
+    def __init__(self) -> None:
+        self.open: dict[Any, list[Any]] = {}
+
+
+_stacks = _Stacks()
+# Ranges that nest in nothing, by source and handle.
+_apart: dict[Any, Any] = {}
+_restore: list[Callable[[], None]] = []
+
+
+def _push(source: str, domain: Any, name: Any) -> None:
+    around = _stacks.open.setdefault((source, domain), [])
+    around.append(userregions.begin(source, str(name), [each for each in around if each]))
+
+
+def _pop(source: str, domain: Any) -> None:
+    around = _stacks.open.get((source, domain))
+    stay = around.pop() if around else None
+    if stay is not None:
+        userregions.end(stay)
+
+
+def _start(source: str, handle: Any, name: Any) -> None:
+    stay = userregions.begin(source, str(name), [])
+    if stay is not None:
+        _apart[source, handle] = stay
+
+
+def _end(source: str, handle: Any) -> None:
+    stay = _apart.pop((source, handle), None)
+    if stay is not None:
+        userregions.end(stay)
+
+
+class _SeenNvtx:
+    """Stands for the module of C functions behind `torch.cuda.nvtx`, whose ranges it notes.
+
+    The functions that scripts call stay what they are: dynamo knows them by identity.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def rangePushA(self, message: Any) -> Any:  # noqa: N802  # torch's name
+        depth = self._module.rangePushA(message)
+        _note(_push, TORCH, None, message)
+        return depth
+
+    def rangePop(self) -> Any:  # noqa: N802  # torch's name
+        _note(_pop, TORCH, None)
+        return self._module.rangePop()
+
+    def rangeStartA(self, message: Any) -> Any:  # noqa: N802  # torch's name
+        handle = self._module.rangeStartA(message)
+        _note(_start, TORCH, handle, message)
+        return handle
+
+    def rangeEnd(self, handle: Any) -> Any:  # noqa: N802  # torch's name
+        _note(_end, TORCH, handle)
+        return self._module.rangeEnd(handle)
+
+
+def install() -> None:
+    """Note the ranges of what the script has loaded; again for what it has loaded since."""
+    module = sys.modules.get("torch.cuda.nvtx")
+    behind = getattr(module, "_nvtx", None)
+    # A build without CUDA has a stand-in there that raises.
+    if module is not None and isinstance(behind, type(sys)):
+        _replace(module, "_nvtx", _SeenNvtx(behind))
+    package = sys.modules.get("nvtx")
+    if hasattr(getattr(package, "annotate", None), "__enter__") and not has_compiled():
+        _install_package(package)
+
+
+def remove() -> None:
+    """Everything as it was found, unless somebody has replaced it since."""
+    while _restore:
+        _restore.pop()()
+    _apart.clear()
+
+
+def _replace(holder: Any, name: str, new: Any) -> None:
+    old = holder.__dict__[name]
+    setattr(holder, name, new)
+
+    def restore() -> None:
+        if holder.__dict__.get(name) is new:
+            setattr(holder, name, old)
+
+    _restore.append(restore)
+
+
+def _install_package(package: Any) -> None:
+    annotate = package.annotate
+    if hasattr(annotate.__dict__.get("__enter__"), _WRAPS) or "__enter__" not in vars(annotate):
+        # On it already; or NVTX_DISABLE has put a stand-in there.
+        return
+    _replace(annotate, "__enter__", _passing(annotate.__enter__, after=_annotated))
+    _replace(annotate, "__exit__", _passing(annotate.__exit__, before=_left))
+    for name, notes in _FUNCTIONS.items():
+        if name in vars(package):
+            _replace(package, name, _passing(vars(package)[name], **notes))
+
+
+def _passing(
+    original: Any,
+    before: Callable[..., None] | None = None,
+    after: Callable[..., None] | None = None,
+) -> Any:
+    """`original`, with a note taken before it is called, or of what it gave back after it."""
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if userregions._compiling():
+            return original(*args, **kwargs)
+        if before is not None:
+            _note(before, *args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            strip_frame(error)
+            raise
+        if after is not None:
+            _note(after, result, *args, **kwargs)
+        return result
+
+    setattr(call, _WRAPS, original)
+    return call
+
+
+def _note(take: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Take a note of a call; what fails in that is ours, and the range is missing then."""
+    try:
+        take(*args, **kwargs)
+    except Exception as error:
+        if is_scripts(error):
+            raise
+
+
+def _annotated(_result: Any, self: Any) -> None:
+    domain = _domain(self)
+    if domain != _OWN_DOMAIN:
+        _push(NVTX, domain, _message(self))
+
+
+def _left(self: Any, *_error: Any) -> None:
+    domain = _domain(self)
+    if domain != _OWN_DOMAIN:
+        _pop(NVTX, domain)
+
+
+def _domain(annotation: Any) -> Any:
+    """The name of the domain that an annotation is for; None for the default one."""
+    given = getattr(annotation, "init_args", None)
+    return given[2] if given is not None else annotation.domain.name
+
+
+def _message(annotation: Any) -> Any:
+    """What an annotation says, as it was given or as it was registered."""
+    given = getattr(annotation, "init_args", None)
+    if given is not None:
+        return given[0] or ""
+    message = annotation.attributes.message
+    return getattr(message, "string", message) or ""
+
+
+def _pushed(
+    _result: Any, message: Any = None, color: Any = None, domain: Any = None, *_: Any, **__: Any
+) -> None:
+    _push(NVTX, domain, message or "")
+
+
+def _popped(domain: Any = None) -> None:
+    _pop(NVTX, domain)
+
+
+def _started(
+    result: Any, message: Any = None, color: Any = None, domain: Any = None, *_: Any, **__: Any
+) -> None:
+    if result is not None and domain != _OWN_DOMAIN:
+        _start(NVTX, result, message or "")
+
+
+def _ended(handle: Any = None) -> None:
+    if handle is not None:
+        _end(NVTX, handle)
+
+
+_FUNCTIONS: dict[str, dict[str, Callable[..., None]]] = {
+    "push_range": {"after": _pushed},
+    "pop_range": {"before": _popped},
+    "start_range": {"after": _started},
+    "end_range": {"before": _ended},
+}
