@@ -240,7 +240,7 @@ def read_tables(folder: Path) -> dict[str, Rows]:
             # One transaction: the run may be writing its next slice meanwhile.
             database.execute("BEGIN")
             _check_version(_read(database, "facts"), folder)
-            return {name: _read(database, name) for name in RECORDED}
+            return {name: _read_whole(database, name) for name in RECORDED}
         finally:
             database.close()
     except (sqlite3.Error, ValueError) as error:
@@ -249,6 +249,19 @@ def read_tables(folder: Path) -> dict[str, Rows]:
             where=str(path),
             next_step="run profstack again",
         ) from None
+
+
+def _read_whole(database: sqlite3.Connection, name: str) -> Rows:
+    """A table with all columns that it has by now.
+
+    One that came after the recording was made has no rows, a later column no value in any.
+    """
+    known = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+    if name not in known:
+        return list(RECORDED[name].names), []
+    columns, rows = _read(database, name)
+    later = [column for column in RECORDED[name].names if column not in columns]
+    return [*columns, *later], [(*row, *(None for _ in later)) for row in rows] if later else rows
 
 
 def _read(database: sqlite3.Connection, name: str) -> Rows:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+from data_owners import FINDINGS, add_device, add_owners, add_regions, make_hostile
 from data_report import FUNCTIONS, HOSTILE, build, layer_row, row
 
 _FLOPS = {
@@ -61,10 +63,9 @@ def full() -> dict[str, Any]:
     _add_flops(report)
     _add_memory(report)
     _add_watch(report)
-    tables["regions"] = [
-        row("regions", path="augment", calls=1.0, wall_s=0.0004, measured_in="clean slices"),
-        row("regions", path="augment/crop", calls=2.0, wall_s=0.0001, measured_in="clean slices"),
-    ]
+    add_owners(report)
+    add_regions(report)
+    report["findings"] = copy.deepcopy(list(FINDINGS))
     tables["ranges"] = [
         row("ranges", kind="step", name="step", calls=1.0, emit_s=2.1e-6),
         row("ranges", kind="backward", name="backward", calls=1.0, emit_s=None),
@@ -175,11 +176,18 @@ def _add_watch(report: dict[str, Any]) -> None:
     }
 
 
+def on_a_device() -> dict[str, Any]:
+    """The full report of a run on a machine with an accelerator."""
+    report = full()
+    add_device(report)
+    return report
+
+
 def full_of_hostile_names() -> dict[str, Any]:
     """The full report, in which what the later layers name tries to become part of the page."""
-    report = full()
+    report = on_a_device()
     tables = report["tables"]
-    tables["regions"][0]["path"] = HOSTILE
+    make_hostile(report)
     tables["ranges"][2]["name"] = HOSTILE
     tables["watch"][0] |= {"file": HOSTILE, "name": HOSTILE}
     tables["outliers"][0]["doing"] = HOSTILE

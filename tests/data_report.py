@@ -480,6 +480,8 @@ _LATER = ("memory_owners", "peak_holders", "call_paths", "threads", "launches", 
 _REASONS = {
     "modules.recomputed_s": "nothing was computed again in the backward pass",
     "modules.host_peak_bytes": "no slice watched what torch's allocator gives out",
+    "modules.python_s": "no operator of the torch layer's slice is known",
+    "functions.package": "nothing tells which files are the user's own",
     "functions.own": "nothing tells which files are the user's own",
     "lines.own": "nothing tells which files are the user's own",
     "steps.device_s": "this machine has no accelerator",
@@ -580,6 +582,7 @@ def build(*, watched_steps: int = 45) -> dict[str, Any]:
         "cells_reason": {"modules.parameters": "no module", "modules.calls": "no module"},
         "columns_source": {},
         "watch": None,
+        "attribution": None,
         "warnings": [
             {
                 "slug": "short-run",

@@ -15,6 +15,21 @@ if TYPE_CHECKING:
 
 HELP = "Print the summary of a recording, or one of its tables."
 
+_TABLES_HELP = """\
+The tables asked for most; every time and count in them is per step:
+  modules        time, operations, memory and Python cost of each module and
+                 part of the step; self times add up to the step
+  memory_owners  bytes by kind at the start, the peak and the end of a step
+  peak_holders   what is alive at the peak, the largest first
+  lines          source lines: Python, operators, device, memory
+  functions      Python functions, by their own time
+  call_paths     from Python function to operator to kernel (slowed by the
+                 tracer of the stack)
+  regions        named ranges of the script's own
+  threads        CPU time by thread and process, and which layers see it
+  gaps           why the device had nothing to do
+"""
+
 # By what a table is ordered unless asked otherwise: its heaviest rows are what is looked for.
 _HEAVIEST = {
     "operators": "self_s",
@@ -23,16 +38,22 @@ _HEAVIEST = {
     "calls": "total_s",
     "lines": "operator_s",
     "regions": "wall_s",
+    "memory_owners": "peak_bytes",
+    "peak_holders": "bytes",
+    "call_paths": "total_s",
+    "threads": "share",
+    "gaps": "total_s",
 }
 # Columns that hold text are sorted upwards, all others with the largest first.
 _TEXT_TYPES = frozenset({"TEXT", "JSON"})
 # A pipe has no edge: rows stay whole for grep and less.
 _UNFOLDED = 2_000
-_INDEXES = frozenset({"index", "step", "t_s", "line"})
+_INDEXES = frozenset({"index", "step", "t_s", "line", "node", "parent"})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
+    parser.epilog = _TABLES_HELP
     names = ", ".join(schema.REPORT)
     parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
     parser.add_argument("--table", metavar="NAME", help=f"one of {names}")

@@ -47,6 +47,9 @@ _LABELS = {
     "outliers.doing": "what it was doing",
     "ranges.emit_s": "emitting",
     "modules.path": "module",
+    "modules.python_s": "python",
+    "lines.backward_s": "of it backward",
+    "lines.reason": "why not whole",
     "operators.moved_bytes": "moved",
     "operators.flop": "FLOP",
     "regions.flop": "FLOP",
@@ -68,7 +71,7 @@ _UNITS = (
     ("_flop", "flop"),
     ("_mac", "mac"),
 )
-_BARE_UNITS = {"bytes": "bytes", "flop": "flop"}
+_BARE_UNITS = {"bytes": "bytes", "flop": "flop", "share": "share"}
 _PLAIN = frozenset(
     {"line", "index", "depth", "instance", "stream", "slice", "step", "batch_size"}
     | {"node", "parent", "process", "tensors"}

@@ -11,8 +11,78 @@ from profstack.units import format_bytes, format_count, format_seconds
 
 def highlights(report: Mapping[str, Any]) -> list[str]:
     """The lines of a summary; none of a layer that found nothing. Names in them are as recorded."""
-    lines = (_flops(report), _growth(report), _startup(report), _outliers(report))
+    lines = (
+        _owned(report), _peak(report), _flops(report), _growth(report), _startup(report),
+        _outliers(report),
+    )  # fmt: skip
     return [line for line in lines if line is not None]
+
+
+def finding_lines(report: Mapping[str, Any]) -> list[str]:
+    """What was found wrong: its title, where it is and what it costs, and what to do."""
+    lines = []
+    for finding in report.get("findings") or []:
+        words = []
+        if finding.get("file"):
+            words.append(_at(finding))
+        elif finding.get("module"):
+            words.append(str(finding["module"]))
+        if finding.get("gain_s") is not None:
+            gain = format_seconds(finding["gain_s"])
+            words.append(f"{gain} a step, {finding.get('gain_is') or 'estimated'}")
+        told = f" ({'; '.join(words)})" if words else ""
+        advice = f". {finding['advice']}" if finding.get("advice") else ""
+        lines.append(f"{finding.get('title')}{told}{advice}")
+    return lines
+
+
+def _owned(report: Mapping[str, Any]) -> str | None:
+    """How much of the step has an owner, and what has none."""
+    sums = report.get("attribution") or {}
+    if sums.get("owned_share") is None:
+        return None
+    words = f"owners: {_percent(sums['owned_share'])} of a step's time has one"
+    rest = [row for row in sums.get("unowned") or [] if (row.get("share") or 0.0) >= 0.0005]
+    named = ", ".join(f"{row['path']} {_percent(row['share'])}" for row in rest)
+    return words + (f"; not {named}" if named else "")
+
+
+def _peak(report: Mapping[str, Any]) -> str | None:
+    """Whose the bytes are at the peak of a step, on the device that holds most."""
+    devices: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in report["tables"].get("memory_owners") or []:
+        devices.setdefault(row.get("device"), []).append(row)
+    totals = {
+        name: sum(row.get("peak_bytes") or 0 for row in rows) for name, rows in devices.items()
+    }
+    whole = max(totals.values(), default=0)
+    if not whole:
+        return None
+    device = max(totals, key=lambda name: totals[name])
+    rows = sorted(devices[device], key=weight("peak_bytes"), reverse=True)
+    kinds = [
+        f"{row['kind']} {format_bytes(row['peak_bytes'])}"
+        for row in rows
+        if (row.get("peak_bytes") or 0) >= 0.01 * whole
+    ]
+    where = f" on {device}" if len(devices) > 1 else ""
+    words = f"bytes at the peak of a step{where}: {format_bytes(whole)}, {', '.join(kinds[:5])}"
+    return words + _holder(report, device)
+
+
+def _holder(report: Mapping[str, Any], device: Any) -> str:
+    """What holds most of a device's bytes at the peak."""
+    rows = report["tables"].get("peak_holders") or []
+    held = [row for row in rows if row.get("device") == device and row.get("bytes")]
+    if not held:
+        return ""
+    first = max(held, key=weight("bytes"))
+    whose = f" of {first['module']}" if first.get("module") else ""
+    return f"; most is held by {first['kind']}{whose}, {format_bytes(first['bytes'])}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _flops(report: Mapping[str, Any]) -> str | None:
@@ -61,8 +131,9 @@ def _outliers(report: Mapping[str, Any]) -> str | None:
     return f"out of line: {count}; step {slowest['index']} took {took}{doing}"
 
 
-def _at(line: Mapping[str, Any]) -> str:
-    return f"{file_name(line['file'])}:{line['line']}"
+def _at(row: Mapping[str, Any]) -> str:
+    number = f":{row['line']}" if row.get("line") is not None else ""
+    return f"{file_name(row['file'])}{number}"
 
 
 def file_name(path: Any) -> str:

@@ -30,6 +30,7 @@ _SCRIPTS = (
     "format.js",
     "dom.js",
     "table.js",
+    "tree.js",
     "overview.js",
     "charts.js",
     "plot.js",
@@ -41,9 +42,14 @@ _SCRIPTS = (
     "modules.js",
     "flops.js",
     "roofline.js",
+    "launches.js",
     "calltree.js",
+    "functions.js",
+    "callpaths.js",
     "watch.js",
     "lines.js",
+    "owners.js",
+    "regions.js",
     "start.js",
 )
 _D3_NOTICE = (

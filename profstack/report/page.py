@@ -20,6 +20,8 @@ from profstack.report.benchpage import (
 )
 from profstack.report.calltree import CallTree, call_tree
 from profstack.report.columns import Told
+from profstack.report.packages import with_package
+from profstack.report.pathtree import path_records
 from profstack.report.series import StepSeries, memory_series, step_series
 from profstack.report.tables import (
     PageTable,
@@ -33,6 +35,7 @@ from profstack.schema import Column
 
 Record = Mapping[str, Any]
 _FLAGS = Column("flags", "TEXT", "why the step is kept out of medians")
+_PACKAGE = Column("package", "TEXT", "the library that its file belongs to, or the user's own")
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Page:
 
 _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
-    "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings",
+    "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
     "columns_reason", "columns_source",
 )  # fmt: skip
 
@@ -117,12 +120,15 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     weights = {
         "operators": weight("self_s"),
         "kernels": weight("device_s"),
-        "functions": weight("self_s"),
-        "lines": weight("python_s", "operator_s"),
         "regions": weight("wall_s"),
         "ranges": None,
         "watch": weight("total_share"),
         "outliers": weight("wall_s"),
+        "memory_owners": None,
+        "peak_holders": weight("bytes"),
+        "threads": None,
+        "launches": None,
+        "gaps": weight("total_s"),
         "artifacts": None,
     }
     made = {
@@ -131,15 +137,27 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     steps = tables["steps"]
     made["steps"] = page_table("steps", steps, told, by=weight("wall_s"), extra=(_FLAGS,))
     made["memory"] = page_table("memory", memory_series(tables["memory"]), told)
+    for name, by in (("functions", weight("self_s")), ("lines", own_first)):
+        records = with_package(tables[name])
+        made[name] = page_table(name, records, told, by=by, extra=(_PACKAGE,))
     for name in ("memory_lines", "watch_lines"):
         made[name] = line_table(name, tables["lines"], told)
-    kept = module_records(tables["modules"])
-    made["modules"] = dataclasses.replace(
-        page_table("modules", kept, told, most=len(kept)), total=len(tables["modules"])
-    )
+    trees = {
+        "modules": module_records(tables["modules"]),
+        "call_paths": path_records(tables.get("call_paths") or []),
+    }
+    for name, kept in trees.items():
+        # What leads to a kept row is kept too: these are cut already.
+        whole = page_table(name, kept, told, most=len(kept))
+        made[name] = dataclasses.replace(whole, total=len(tables.get(name) or []))
     if tables["operators"]:
         made["operators_by_name"] = operator_summary(tables["operators"], told)
     return {name: table for name, table in made.items() if table.rows}
+
+
+def own_first(record: Record) -> tuple[bool, float]:
+    """The weight of a source line: the user's own before any library's, then by time."""
+    return record.get("own") is not False, weight("python_s", "operator_s")(record)
 
 
 def _call_trees(functions: Sequence[Record], calls: Sequence[Record]) -> dict[str, CallTree]:

@@ -70,16 +70,20 @@ def page_table(
     records: Sequence[Record],
     told: Told,
     *,
-    by: Callable[[Record], float] | None = None,
+    by: Callable[[Record], Any] | None = None,
     most: int = MOST_ROWS,
     extra: Sequence[schema.Column] = (),
 ) -> PageTable:
-    """A table of the report for the page: the `most` heaviest rows, in order of weight."""
+    """A table of the report for the page: the `most` heaviest rows, in order of weight.
+
+    `extra` are columns of the page's own; one that the report has by itself stays as it is.
+    """
     kept = list(records)
     if by is not None:
         kept.sort(key=by, reverse=True)
     kept = kept[:most]
-    columns = (*schema.REPORT[name].columns, *extra)
+    known = schema.REPORT[name]
+    columns = (*known.columns, *(column for column in extra if column.name not in known.names))
     order = "those with the most time" if by is not None else "the first"
     return PageTable(
         name=name,

@@ -16,7 +16,7 @@ from profstack.report.benchpage import is_measured
 from profstack.report.benchparts import bench_parts
 from profstack.report.benchtext import bench_headline
 from profstack.report.columns import label_of, unit_of
-from profstack.report.highlights import file_name, highlights
+from profstack.report.highlights import file_name, finding_lines, highlights
 from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
 from profstack.report.textparts import (
     WIDE,
@@ -66,7 +66,7 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
         if table is not None:
             screen.print()
             screen.print(table)
-    for line in (*_highlights(report), *_warnings(report)):
+    for line in (*_highlights(report), *_findings(report), *_warnings(report)):
         screen.print(line)
     return without_margins(out.getvalue())
 
@@ -273,6 +273,19 @@ def _highlights(report: Mapping[str, Any]) -> Iterable[Text]:
         yield Text()
     for line in lines:
         yield Text(printable(line))
+
+
+def _findings(report: Mapping[str, Any]) -> Iterable[Text]:
+    """What was found wrong, a paragraph each, the first ones."""
+    found = finding_lines(report)
+    if found:
+        yield Text()
+    for words in found[:_TOP]:
+        line = Text("finding: ", style="bold")
+        line.append(printable(words), style="none")
+        yield line
+    if len(found) > _TOP:
+        yield Text(f"{len(found) - _TOP} more findings are on the page")
 
 
 def _warnings(report: Mapping[str, Any]) -> Iterable[Text]:

@@ -186,7 +186,7 @@ const MEMORY_LINES = [["rss_bytes", "resident set", "var(--rss)"], ["device_allo
 function drawMemory(page) {
   const table = page.tables.memory;
   if (!table) {
-    if (!page.tables.memory_lines) drop("memory");
+    if (!["memory_lines", "memory_owners", "peak_holders"].some((name) => page.tables[name])) drop("memory");
     else byId("memory-chart").append(el("p", { class: "quiet" }, "No sample of the process's memory was taken."));
     return;
   }

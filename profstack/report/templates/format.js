@@ -72,6 +72,7 @@ const FORMATS = {
 
 function formatValue(value, unit) {
   if (value === null || value === undefined) return NONE;
+  if (typeof value === "boolean") return value ? "yes" : "no";
   const format = FORMATS[unit];
   return format && typeof value === "number" ? format(value) : String(value);
 }

@@ -1,129 +1,63 @@
-// The module tree: folded at will, siblings in the order of any column, parts outside modules last.
+// The module tree: one row holds all that the layers know of a module; parts outside modules last.
 function buildForest(table) {
   const roots = [];
   const known = new Map();
   for (const record of asRecords(table)) {
-    const node = { record, children: [], open: false, part: record.path.startsWith("(") };
-    const cut = record.path.lastIndexOf(".");
-    const parent = node.part || record.depth === 0 ? null : nearestParent(record.path, cut, known);
-    node.parent = parent;
+    const part = record.path.startsWith("(");
+    const parent = part || record.depth === 0 ? null : nearestParent(record.path, ".", known);
+    const node = makeNode(record, parent, record.path, record.path + " " + (record.type || ""));
+    node.part = part;
     node.name = parent ? record.path.slice(parent.record.path.length + 1) : record.path;
     known.set(record.path, node);
-    (parent ? parent.children : roots).push(node);
+    if (!parent) roots.push(node);
   }
   return roots;
 }
 
 // The longest known path before this one: rows between may have been left out.
-function nearestParent(path, cut, known) {
+function nearestParent(path, separator, known) {
+  let cut = path.lastIndexOf(separator);
   while (cut > 0) {
     const found = known.get(path.slice(0, cut));
     if (found) return found;
-    cut = path.lastIndexOf(".", cut - 1);
+    cut = path.lastIndexOf(separator, cut - 1);
   }
   return null;
 }
 
-function eachNode(nodes, visit, depth = 0) {
-  for (const node of nodes) { visit(node, depth); eachNode(node.children, visit, depth + 1); }
-}
-
-const MODULE_FIRST = ["path", "calibrated_s", "forward_s", "backward_s", "self_s", "forward_flop", "backward_flop", "flop_per_s", "host_net_bytes", "calls", "type"];
+const MODULE_FIRST = ["path", "calibrated_s", "forward_s", "backward_s", "recomputed_s", "self_s", "python_s", "forward_device_s", "backward_device_s", "forward_flop", "backward_flop", "flop_per_s", "host_net_bytes", "host_peak_bytes", "device_net_bytes", "device_peak_bytes", "calls", "parameters", "type"];
 const MODULE_HIDDEN = ["instance", "depth", "aliases", "label"];
+const MODULE_BARS = { forward_s: "var(--forward)", backward_s: "var(--backward)", recomputed_s: "var(--recomputed)", self_s: "var(--self)", python_s: "var(--file-5)" };
 
 function drawModules(page) {
   const table = page.tables.modules;
   if (!table) { drop("modules"); return; }
-  const roots = buildForest(table);
-  const empty = emptyColumns(table).filter((column) => !MODULE_HIDDEN.includes(column.key));
-  const state = { sort: { key: "path", direction: 1 }, wanted: "", empty: false };
+  const records = asRecords(table);
   const median = page.facts.benchmark.median_s;
-  const head = el("thead");
-  const body = el("tbody");
-  const count = el("span", { class: "count", "aria-live": "polite" });
-  const most = Math.max(...table.rows.map((row) => Math.max(...["forward_s", "backward_s", "self_s"].map((key) => row[table.columns.findIndex((column) => column.key === key)] || 0))), 0) || 1;
-  const unfold = (levels) => { eachNode(roots, (node, depth) => { node.open = depth < levels; }); draw(); };
-
-  function visibleRows(nodes, depth, rows) {
-    const { key, direction } = state.sort;
-    const sorted = key === "path" && direction > 0 ? nodes.slice() : nodes.slice().sort((a, b) => compareBy(key, direction)(a.record, b.record));
-    sorted.sort((a, b) => a.part - b.part);
-    for (const node of sorted) {
-      const matches = !state.wanted || node.matches;
-      if (!matches) continue;
-      rows.push([node, depth]);
-      if (node.children.length && (state.wanted ? node.inside : node.open)) visibleRows(node.children, depth + 1, rows);
-    }
-    return rows;
-  }
-
-  function mark(nodes) {
-    let any = false;
-    for (const node of nodes) {
-      node.inside = mark(node.children);
-      node.matches = node.inside || (node.record.path + " " + (node.record.type || "")).toLowerCase().includes(state.wanted);
-      any = any || node.matches;
-    }
-    return any;
-  }
-
-  function draw(focus) {
-    if (state.wanted) mark(roots);
-    const columns = ordered(table.columns, MODULE_FIRST).filter((column) => !MODULE_HIDDEN.includes(column.key) && (state.empty || !empty.includes(column)));
-    const rows = visibleRows(roots, 0, []);
-    head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort, (sort) => { state.sort = sort; draw(); }))));
-    body.replaceChildren(...rows.map(([node, depth]) => el("tr", { class: node.part ? "part" : null }, columns.map((column) => moduleCell(column, node, depth, { most, median, toggle })))));
-    count.textContent = rows.length + " of " + table.total + " rows shown";
-    if (focus) for (const button of body.querySelectorAll("button.twig")) if (button.dataset.path === focus) button.focus();
-  }
-
-  function toggle(node, open) {
-    node.open = open === undefined ? !node.open : open;
-    draw(node.record.path);
-  }
-
-  const levels = el("div", { class: "choice" }, [["roots", 0], ["2 levels", 1], ["3 levels", 2], ["all", 99]].map(([text, depth]) => el("button", { type: "button", onclick: () => unfold(depth) }, text)));
-  append(byId("module-tree"), [
-    el("div", { class: "tools" }, searchBox("modules", (wanted) => { state.wanted = wanted; draw(); }), levels, count),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "modules" }, el("table", { class: "tree" }, head, body)),
-    table.left_out ? el("p", { class: "left-out" }, table.left_out) : null,
-    table.total > table.rows.length ? el("p", { class: "left-out" }, table.rows.length + " of " + table.total + " modules are on this page (those with the most time); all are in recording.sqlite and report.json.") : null,
-    emptyNote(empty, (show) => { state.empty = show; draw(); }),
-  ]);
-  unfold(table.rows.length > 60 ? 2 : 3);
+  const most = records.reduce((top, record) => Math.max(top, record.forward_s || 0, record.backward_s || 0, record.self_s || 0), 0) || 1;
+  const tree = makeTree(byId("module-tree"), {
+    table, roots: buildForest(table), name: "modules", sort: { key: "path", direction: 1 }, inOrder: "path", first: MODULE_FIRST, hidden: MODULE_HIDDEN,
+    levels: [["roots", 0], ["2 levels", 1], ["3 levels", 2], ["all", 99]], note: sumNote(page.facts.attribution),
+    cell: (column, node, depth, toggle) => moduleCell(column, node, depth, toggle, { most, median }),
+  });
+  tree.unfold(table.rows.length > 60 ? 2 : 3);
 }
 
-function moduleCell(column, node, depth, view) {
+function moduleCell(column, node, depth, toggle, view) {
   const record = node.record;
-  if (column.key === "path") return pathCell(node, depth, view.toggle);
+  if (column.key === "path") return pathCell(node, depth, toggle);
   if (column.key === "calibrated_s") return calibratedCell(record, view.median, whyEmpty(column));
-  const colours = { forward_s: "var(--forward)", backward_s: "var(--backward)", self_s: "var(--self)" };
   // A part outside modules has no parameters and no calls: no measurement is lacking there.
   const reason = column.reason || (node.part ? "a part of the step outside modules" : column.cell_reason);
-  if (colours[column.key]) return barCell(record[column.key], "s", record[column.key] / view.most, colours[column.key], reason);
-  const text = shown(record[column.key], column.unit, reason);
-  const exact = isNumber(record[column.key]) ? String(record[column.key]) : null;
-  return el("td", { class: column.unit === "text" ? "text" : "number", title: exact }, text);
+  const colour = MODULE_BARS[column.key];
+  if (colour) return barCell(record[column.key], "s", record[column.key] / view.most, colour, reason);
+  return plainCell(column, record[column.key], reason);
 }
 
 function pathCell(node, depth, toggle) {
   const record = node.record;
-  const cell = el("td", { class: "text path", title: record.path + (record.aliases ? "\nalso " + record.aliases : "") });
-  const indent = el("span", { class: "indent" });
-  indent.style.width = 14 * depth + "px";
-  cell.append(indent);
-  if (node.children.length) {
-    const twig = el("button", { type: "button", class: "twig", "aria-expanded": String(node.open), "aria-label": (node.open ? "fold " : "unfold ") + record.path }, node.open ? "▾" : "▸");
-    twig.dataset.path = record.path;
-    twig.addEventListener("click", () => toggle(node));
-    twig.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowRight" || event.key === "ArrowLeft") { event.preventDefault(); toggle(node, event.key === "ArrowRight"); }
-    });
-    cell.append(twig);
-  } else cell.append(el("span", { class: "twig" }));
-  cell.append(el("span", {}, node.name));
-  if (record.label) cell.append(el("span", { class: "quiet" }, " = " + record.label));
-  return cell;
+  return twigCell(node, depth, toggle, record.path + (record.aliases ? "\nalso " + record.aliases : ""),
+    el("span", {}, node.name), record.label ? el("span", { class: "quiet" }, " = " + record.label) : null);
 }
 
 // The calibrated time, its bar cut into forward and backward as the layer's slice saw them.
@@ -146,3 +80,26 @@ function calibratedCell(record, median, reason) {
   cell.classList.add("calibrated");
   return cell;
 }
+
+// Whether the rows add up to the step, and what of it has no owner.
+function sumNote(sums) {
+  if (!sums) return null;
+  if (!isNumber(sums.step_s) || !isNumber(sums.rows_s)) {
+    return el("p", { class: "sum", id: "module-sum" }, "The rows cannot be held against a step: " + (sums.reason || "no slice timed modules") + ".");
+  }
+  const words = [el("b", {}, "Self times of all rows add up to " + formatSeconds(sums.rows_s) + " of a step of " + formatSeconds(sums.step_s)),
+    " as the torch layer saw it; ", el("b", {}, isNumber(sums.owned_share) ? exactPercent(sums.owned_share) : none(sums.reason)), " of it ", term("owner", "has an owner"), "."];
+  const rest = (sums.unowned || []).filter((row) => row.self_s);
+  words.push(rest.length ? [" Not owned: ", rest.map((row, at) => [at ? ", " : "", row.path, " ", formatSeconds(row.self_s), isNumber(row.share) ? " (" + exactPercent(row.share) + ")" : ""]), "."] : " Nothing is left without one.");
+  if (isNumber(sums.calibrated_owned_s) && isNumber(sums.clean_median_s) && sums.clean_median_s) {
+    words.push(" ", term("calibrated", "Calibrated"), ", the owned rows are " + formatSeconds(sums.calibrated_owned_s) + " of the clean median of " + formatSeconds(sums.clean_median_s) + " (" + exactPercent(sums.calibrated_owned_s / sums.clean_median_s) + ").");
+  }
+  if (isNumber(sums.backward_attributed_share)) {
+    words.push(" Of the backward pass (" + formatSeconds(sums.backward_s) + ") " + exactPercent(sums.backward_attributed_share) + " stands at what its work is for.");
+  }
+  if (sums.negative_rows) words.push(el("span", { class: "bad-word" }, " " + sums.negative_rows + (sums.negative_rows === 1 ? " row has" : " rows have") + " a self time below 0: the sums above are wrong there."));
+  return el("p", { class: "sum", id: "module-sum" }, words);
+}
+
+// A share near the whole, told well enough to see what is missing.
+const exactPercent = (share) => (isNumber(share) ? (100 * share).toFixed(1) + " %" : NONE);

@@ -86,7 +86,7 @@ function drawEnvironment(environment) {
 }
 
 const SIDES = { forward: "var(--forward)", backward: "var(--backward)" };
-const PART_COLOURS = { "(optimizer)": "var(--optimizer)", "(wait)": "var(--wait)", "(loss)": "var(--loss)", "(gradient accumulation)": "var(--accumulate)", "(outside modules)": "var(--outside)", "(not attributed)": "var(--residual)" };
+const PART_COLOURS = { "(optimizer)": "var(--optimizer)", "(wait)": "var(--wait)", "(zero_grad)": "var(--zero-grad)", "(loss)": "var(--loss)", "(gradient accumulation)": "var(--accumulate)", "(outside modules)": "var(--outside)", "(not attributed)": "var(--residual)" };
 const partColour = (part) => SIDES[part.side] || PART_COLOURS[part.name] || "var(--outside)";
 
 // One bar: the clean median, cut into its parts. A negative rest has no width and is only listed.
@@ -121,9 +121,27 @@ function drawFindings(facts) {
   if (!findings.length) { drop("findings"); return; }
   append(byId("finding-list"), findings.map((finding) => el("article", { class: "finding" },
     el("h3", {}, finding.title, finding.severity ? chip(finding.severity, finding.severity === "high" ? "failed" : "partial") : ""),
-    el("p", {}, isNumber(finding.gain_s) ? [el("b", {}, formatSeconds(finding.gain_s)), " per step, " + (finding.gain_is || "estimated")] : "gain unknown", finding.file ? [" at ", el("code", {}, finding.file + ":" + finding.line)] : "", finding.module ? [" in ", el("code", {}, finding.module)] : ""),
-    finding.advice ? el("p", {}, finding.advice) : "",
-    (finding.evidence || []).length ? el("details", {}, el("summary", {}, "evidence"), el("ul", {}, finding.evidence.map((row) => el("li", {}, asText(row))))) : "")));
+    el("p", {}, findingPlace(finding).flatMap((word, at) => (at ? [", ", word] : [word]))),
+    finding.advice ? el("p", {}, withCommands(finding.advice)) : "",
+    (finding.evidence || []).length ? el("details", {}, el("summary", {}, "evidence" + ((finding.layers || []).length ? " of " + finding.layers.map(asText).join(", ") : "")), el("ul", {}, finding.evidence.map((row) => el("li", {}, evidenceText(row))))) : "")));
+}
+
+// Where a finding is and what it costs; what was not measured is said so.
+function findingPlace(finding) {
+  const gain = isNumber(finding.gain_s) ? el("span", {}, el("b", {}, formatSeconds(finding.gain_s)), " per step, " + (finding.gain_is || "estimated")) : el("span", { class: "quiet" }, "what it costs in time was not measured");
+  return [finding.file ? el("code", {}, finding.file + (isNumber(finding.line) ? ":" + finding.line : "")) : null,
+    finding.module ? el("span", {}, "in ", el("code", {}, finding.module)) : null, gain].filter(Boolean);
+}
+
+// A row of evidence in words: figures with the unit that their name ends in.
+function evidenceText(row) {
+  if (!row || typeof row !== "object" || Array.isArray(row)) return asText(row);
+  const units = [["_share", "share"], ["share", "share"], ["_s", "s"], ["_bytes", "bytes"], ["bytes", "bytes"], ["_flop", "flop"]];
+  return Object.entries(row).filter(([, value]) => value !== null).map(([key, value]) => {
+    const [ending, unit] = isNumber(value) ? units.find(([end]) => key.endsWith(end)) || ["", null] : ["", null];
+    const name = key.slice(0, key.length - (ending.startsWith("_") ? ending.length : 0)).replaceAll("_", " ");
+    return name + " " + (unit ? formatValue(value, unit) : isNumber(value) && !Number.isInteger(value) ? formatCount(value) : asText(value));
+  }).join(", ");
 }
 
 function drawWarnings(facts) {

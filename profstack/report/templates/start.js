@@ -17,9 +17,12 @@ function main() {
     ["flops", () => drawFlops(page)],
     ["roofline", () => drawRoofline(page)],
     ["operators", () => drawOperators(page)],
-    ["functions", () => drawFunctions(page)],
+    ["launches", () => drawLaunches(page)],
+    ["functions", () => { drawFunctions(page); drawCallPaths(page); }],
     ["lines", () => drawLines(page)],
-    ["memory", () => { drawMemory(page); drawMemoryLines(page); }],
+    ["memory", () => { drawMemory(page); drawOwners(page); drawMemoryLines(page); }],
+    ["regions", () => drawRegions(page)],
+    ["threads", () => drawThreads(page)],
     ["watch", () => drawWatch(page)],
     ["more", () => drawMore(page)],
     ["files", () => drawArtifacts(page)],
@@ -54,26 +57,8 @@ function drawOperators(page) {
   }), boxes.name, boxes.each]);
 }
 
-function drawFunctions(page) {
-  const table = page.tables.functions;
-  if (!table) { drop("functions"); return; }
-  const showRoot = drawCallTree(page);
-  const phases = ["step", "startup"].filter((phase) => asRecords(table).some((record) => record.phase === phase));
-  const state = { phase: phases[0] };
-  const controls = phases.length > 1 ? choice("phase", phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]), state.phase, (phase) => { state.phase = phase; redraw(); }) : null;
-  const redraw = makeTable(byId("function-table"), {
-    table, name: "functions", sort: { key: "self_s", direction: -1 }, bars: ["self_s", "total_s"], barColour: "var(--self)", controls,
-    hidden: ["phase", "line"], first: ["name", "self_s", "total_s", "calibrated_s", "calls"], filter: (record) => record.phase === state.phase,
-    cells: {
-      file: (value, record) => el("td", { class: "text", title: value }, value === "~" ? el("span", { class: "quiet" }, "built-in") : shortPath(value) + ":" + record.line),
-      name: (value, record) => el("td", { class: "text", title: value }, el("button", { type: "button", class: "link", title: "draw the call tree from here", onclick: () => showRoot(record) }, value)),
-    },
-  });
-}
-
 // Tables that only some layers fill.
 const MORE = [
-  ["regions", "Regions", "wall_s", "Named ranges of the script's own: host time per step, regions within included."],
   ["ranges", "NVTX ranges", "emit_s", "Ranges emitted for a listener such as Nsight Systems: how often per step, and what emitting them took."],
   ["kernels", "Kernels", "device_s", "What ran on the device, per step."],
 ];

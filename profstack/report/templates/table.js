@@ -24,6 +24,8 @@ const ordered = (columns, first) => {
 const emptyColumns = (table) =>
   table.columns.filter((column, at) => table.rows.every((row) => row[at] === null));
 
+const isNumeric = (column) => column.unit !== "text" && column.unit !== "flag";
+
 // Why a cell of this column has nothing in it.
 const whyEmpty = (column) => column.reason || column.cell_reason;
 
@@ -58,7 +60,7 @@ function searchBox(name, onSearch) {
 }
 
 function headCell(column, sort, onSort) {
-  const numeric = column.unit !== "text";
+  const numeric = isNumeric(column);
   const active = sort.key === column.key;
   const cell = el("th", { scope: "col", class: numeric ? "number" : null, "aria-sort": active ? (sort.direction > 0 ? "ascending" : "descending") : "none" },
     el("button", { type: "button", title: column.meaning + (column.source ? "; from " + column.source : "") + (column.reason ? " (" + column.reason + ")" : "") },
@@ -95,8 +97,8 @@ function bodyCell(column, record, spec, longest) {
   }
   const text = shown(value, column.unit, whyEmpty(column));
   const exact = typeof value === "number" && column.unit !== "plain" ? String(value) : null;
-  if (column.unit !== "text") return el("td", { class: "number", title: exact }, text);
-  return el("td", { class: "text", title: value === null ? null : value }, text);
+  if (isNumeric(column)) return el("td", { class: "number", title: exact }, text);
+  return el("td", { class: "text", title: value === null ? null : formatValue(value, column.unit) }, text);
 }
 
 // spec: table, name, sort {key, direction}, bars [keys], cells {key: (value, record) => td},

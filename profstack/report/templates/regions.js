@@ -1,0 +1,45 @@
+// Named ranges of the script's own, inside one another as they were entered; and its threads.
+const REGION_FIRST = ["path", "wall_s", "operator_s", "device_s", "calls", "host_net_bytes", "flop", "source", "threads", "measured_in"];
+
+function drawRegions(page) {
+  const table = page.tables.regions;
+  if (!table) { drop("regions"); return; }
+  const records = asRecords(table).sort((a, b) => String(a.path).length - String(b.path).length);
+  const known = new Map(), roots = [];
+  for (const record of records) {
+    const path = String(record.path);
+    const parent = nearestParent(path, "/", known);
+    const node = makeNode(record, parent, path + " " + record.source, path + " " + (record.source || ""));
+    node.open = true;
+    node.name = parent ? path.slice(parent.record.path.length + 1) : path;
+    if (!known.has(path)) known.set(path, node);
+    if (!parent) roots.push(node);
+  }
+  const most = longestOf(records, ["wall_s"]).wall_s;
+  makeTree(byId("region-table"), {
+    table, roots, name: "regions", sort: { key: "wall_s", direction: -1 }, first: REGION_FIRST, levels: [["fold all", 0], ["unfold all", 99]],
+    cell: (column, node, depth, toggle) => {
+      const value = node.record[column.key];
+      if (column.key === "path") return twigCell(node, depth, toggle, value, node.name);
+      if (column.key === "wall_s" || column.key === "operator_s") return barCell(value, "s", value / most, "var(--self)", whyEmpty(column));
+      return plainCell(column, value, whyEmpty(column));
+    },
+  });
+}
+
+function drawThreads(page) {
+  const table = page.tables.threads;
+  if (!table) { drop("threads"); return; }
+  const records = asRecords(table);
+  const unseen = records.filter((record) => !record.layers);
+  const dark = unseen.reduce((sum, record) => sum + (record.share || 0), 0);
+  if (unseen.length && unseen.some((record) => isNumber(record.share))) {
+    byId("thread-lead").append(el("b", {}, " " + formatPercent(dark) + " of the CPU time is in threads and processes that no layer looks into."));
+  }
+  makeTable(byId("thread-table"), { table, name: "threads", sort: { key: "share", direction: -1 }, bars: ["cpu_s", "share"], barColour: "var(--self)", plain: records.length <= 12,
+    first: ["kind", "name", "threads", "process", "cpu_s", "share", "layers", "note"],
+    cells: {
+      layers: (value, record, one) => el("td", { class: "text" }, value ? value : el("span", { class: "quiet" }, "none")),
+      note: (value, record, one) => el("td", { class: "text wrapped" }, shown(value, "text", whyEmpty(one) || "there is nothing to add")),
+    } });
+}
