@@ -1,1 +1,31 @@
-"""Findings: rules that name a problem with its evidence; one file per family of rules."""
+"""What the recording shows to be wrong, with its evidence: one module per family of rules.
+
+A finding says what is the matter, what shows it, what it costs in clean time where that is known,
+and what to do. Families read the recording and the finished report, and stand by themselves: one
+that fails is told of, and takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from profstack.findings.growth import memory_growth
+from profstack.merge.recorded import Recorded
+
+Finding = dict[str, Any]
+Family = Callable[[Recorded, dict[str, Any]], list[Finding]]
+FAMILIES: tuple[Family, ...] = (memory_growth,)
+
+
+def add_findings(report: dict[str, Any], folder: Path) -> None:
+    """Put what the families find in the recording in `folder` into its report."""
+    try:
+        recorded = Recorded(folder)
+        for family in FAMILIES:
+            report["findings"] += family(recorded, report)
+    except Exception as error:
+        # The figures stand without it.
+        text = f"findings are missing: {type(error).__name__}: {error}"
+        report["warnings"].append({"slug": "findings-failed", "text": text})

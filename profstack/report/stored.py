@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from profstack.errors import RecordingError
+from profstack.report.complete import complete_report
 from profstack.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ def build(folder: Path) -> dict[str, Any]:
             where=str(folder),
             next_step="'profstack show' and 'profstack view' still read report.json",
         )
-    # pandas comes with it: only a command that needs it may pay for it.
-    from profstack.merge import build_report
-
-    return build_report(folder)
+    return complete_report(folder)
 
 
 def load(folder: Path) -> dict[str, Any]:

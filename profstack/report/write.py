@@ -12,11 +12,11 @@ def write_report(folder: Path) -> Path:
 
     Raises RecordingError where there is no recording.
     """
-    from profstack.merge import build_report
     from profstack.report import html, jsonfile
+    from profstack.report.complete import complete_report
 
     _compress_traces(folder)
-    report = build_report(folder)
+    report = complete_report(folder)
     jsonfile.write(report, folder / "report.json")
     page = folder / "report.html"
     html.write(report, page)

@@ -1,0 +1,118 @@
+"""Which lines have to do with memory that grows: where it was taken, and what may keep it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from profstack.merge.recorded import Recorded
+from profstack.merge.watched import own_frames, watched
+from profstack.privacy import home_relative
+
+# A line has to do with it that takes this much of the growth at least; of two the one nearer to
+# the whole. One that takes several times as much has it given back elsewhere.
+_SMALLEST_SHARE, _LARGEST_SHARE = 0.25, 4.0
+_MOST = 3
+# How often a line runs that runs with every step.
+_EVERY_STEP = 0.5
+_KEEPS = re.compile(
+    r"\.(?:append|appendleft|extend|add|insert|setdefault|update|put)\(|\+=|^[\w.]+\[.*\]\s*=[^=]"
+)
+# What is kept so is a plain number, which holds no tensor.
+_NUMBERS = re.compile(r"\.item\(\)|\.tolist\(\)|\b(?:float|int|len|str)\(|\+=\s*[\d.]+\s*$")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A line, what it took and did not give back per step, and the steps that were looked at."""
+
+    file: str
+    line: int
+    source: str | None
+    bytes_per_step: float | None
+    steps: float | None
+
+    @property
+    def place(self) -> str:
+        """The line in words."""
+        name = re.split(r"[/\\]", self.file)[-1]
+        return f"{name}:{self.line}" + (f" ({self.source})" if self.source else "")
+
+
+def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Holder]:
+    """The lines that took about as much as memory grows by and did not give it back.
+
+    From the slices of the memory layer after the first steps; the likeliest line first. Bytes of
+    the device stand there only for the lines that took any.
+    """
+    selection = recorded.select("memory", (("lines",),))
+    rows = recorded.rows("memory_lines", selection)
+    if selection is None or not selection.steps or not len(rows):
+        return []
+    rows = rows[rows["second_source"].fillna("").str.contains("device") == on_device]
+    net = rows["allocated_bytes"]
+    if not on_device:
+        net = net.fillna(rows["increment_bytes"])
+    summed = net.groupby([rows["file"], rows["line"]]).sum(min_count=1).dropna()
+    texts = rows.groupby(["file", "line"])["source"].first().to_dict()
+    found = [
+        _holder(file, line, texts.get((file, line)), total / selection.steps, selection.steps)
+        for (file, line), total in summed.items()
+    ]
+    return _likeliest(found, slope)
+
+
+def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
+    """The lines on which the watch saw the resident set grow, in the slices it had for itself."""
+    slices = recorded.slices
+    open_ended = slices[(slices["kind"] == "watch") & (slices["steps"] > 0)]
+    steps = float(open_ended["steps"].sum())
+    if not steps:
+        return []
+    begun = float(open_ended["started_s"].min())
+    seen = watched(recorded)
+    grown: dict[tuple[str, int], float] = {}
+    for each in seen.by_stack(one for one in seen.samples if one.t_s >= begun):
+        own = own_frames(each.stack)
+        if own and each.grown is not None:
+            place = (own[-1].file, own[-1].line)
+            grown[place] = grown.get(place, 0.0) + each.grown
+    frames = recorded.frames["watch_frames"]
+    known = frames[frames["source"].notna()]
+    texts = dict(zip(zip(known["file"], known["line"], strict=True), known["source"], strict=True))
+    found = [
+        _holder(file, line, texts.get((file, line)), total / steps, steps)
+        for (file, line), total in grown.items()
+    ]
+    return _likeliest(found, slope)
+
+
+def keepers(report: dict[str, Any]) -> list[Holder]:
+    """Lines of the user's own that run with every step and, by their text, keep a thing."""
+    found = []
+    for row in report["tables"].get("lines") or []:
+        text = str(row.get("source") or "").strip()
+        if not row.get("own") or not _KEEPS.search(text) or _NUMBERS.search(text):
+            continue
+        if text.startswith("#") or (row.get("calls") or 0.0) < _EVERY_STEP:
+            continue
+        found.append(Holder(row["file"], row["line"], text, None, None))
+    return found[:_MOST]
+
+
+def _holder(file: Any, line: Any, source: Any, per_step: float, steps: float) -> Holder:
+    text = str(source).strip() if isinstance(source, str) else None
+    return Holder(home_relative(str(file)), int(line), text, float(per_step), float(steps))
+
+
+def _likeliest(found: list[Holder], slope: float) -> list[Holder]:
+    """Those that took a good part of the growth, the one nearest to the whole of it first."""
+    shares = [
+        (abs(math.log(share)), holder)
+        for holder in found
+        for share in ((holder.bytes_per_step or 0.0) / slope,)
+        if _SMALLEST_SHARE <= share <= _LARGEST_SHARE
+    ]
+    return [holder for _, holder in sorted(shares, key=lambda each: each[0])[:_MOST]]
