@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from profstack import userregions
+from profstack import ownfiles, userregions
 from profstack.benchmark.clock import Clock
 from profstack.engine.stepevents import EVAL, PARTIAL, SWITCH
 from profstack.environment import rss_bytes
@@ -35,6 +35,7 @@ class StepLog:
 
     def __init__(self, writer: Writer, clock: Clock, origin: float | None = None) -> None:
         self.writer = writer
+        writer.facts({ownfiles.FACT: ownfiles.Places.of(ownfiles.script_folder()).fact()})
         self.clock = clock
         self.origin = _perf_counter() if origin is None else origin
         self.start = self.origin
