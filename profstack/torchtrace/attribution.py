@@ -242,8 +242,8 @@ def _add_memory(result: Attribution, inside: Bools) -> None:
     kinds = (EVALUATED, BACKWARD, OPTIMIZED, RECOMPUTED)
     scope = scopes.climb(scopes.nearest[memory], kinds)
     memory, scope = memory[scope > 0], scope[scope > 0]
-    taken = integers(events.raw(memory), "nbytes")
-    on_device = integers(events.raw(memory), "device_index") >= 0
+    taken = events.integers("nbytes", memory)
+    on_device = events.integers("device_index", memory) >= 0
     for module, count in tree.with_inner(tree.at(scope, np.where(on_device, 0, taken))).items():
         result.rows[module].host_net_bytes = round(count)
     if on_device.any():
@@ -288,7 +288,7 @@ def kernel_records(
     device_ns = np.zeros(len(events), np.int64)
     if not kernels:
         return [], device_ns
-    numbers = integers(events.raw(np.arange(len(events))), "correlation_id").tolist()
+    numbers = events.integers("correlation_id").tolist()
     by_correlation = {number: position for position, number in enumerate(numbers) if number > 0}
     linked = integers(kernels, "linked_correlation_id").tolist()
     launched_by = np.array([by_correlation.get(number, -1) for number in linked], np.int64)

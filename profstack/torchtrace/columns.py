@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 # Events of one block: with all that belongs to them they fit the second-level cache.
-BLOCK = 512
+BLOCK = 1024
 # A table of this many entries per event is cheaper than sorting the events.
 SPARSE = 4
 _BETWEEN = "\t"
@@ -163,13 +163,24 @@ def integers(events: Sequence[Any], accessor: str) -> Ints:
 
 
 class Columns:
-    """Columns of raw events: the names, some integers, and on request what they were given."""
+    """Columns of raw events: the names, some integers, and on request what they were given.
 
-    def __init__(self, events: Sequence[Any], accessors: Sequence[str]) -> None:
+    `of_name` are the name of a few events and accessors that are asked of these alone; all others
+    have 0 there.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Any],
+        accessors: Sequence[str],
+        of_name: tuple[str, Sequence[str]] = ("", ()),
+    ) -> None:
         count = len(events)
         self.names = Interned((), 0)
         self.names.ids = np.empty(count, np.int64)
         self.integers = {accessor: np.empty(count, np.int64) for accessor in accessors}
+        self.of_name = {accessor: np.zeros(count, np.int64) for accessor in of_name[1]}
+        self._name = of_name[0]
         self._events = events
 
     def read(self, asks: Callable[[str], bool] | None = None) -> Given | None:
@@ -183,6 +194,7 @@ class Columns:
             ids = self.names.ids[part] = np.fromiter(called, np.int64, len(block))
             for accessor, values in self.integers.items():
                 values[part] = integers(block, accessor)
+            self._read_few(block, ids == names.get(self._name, -1), part.start)
             if asks is None or reader is None:
                 continue
             if len(names) > len(asked):
@@ -191,6 +203,13 @@ class Columns:
             reader.read(list(compress(block, chosen.tolist())), np.flatnonzero(chosen) + part.start)
         self.names.values = list(names)
         return reader.given() if reader else None
+
+    def _read_few(self, block: Sequence[Any], chosen: Bools, start: int) -> None:
+        positions = np.flatnonzero(chosen)
+        if len(positions):
+            few = [block[position] for position in positions.tolist()]
+            for accessor, values in self.of_name.items():
+                values[positions + start] = integers(few, accessor)
 
 
 def group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:

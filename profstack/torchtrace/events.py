@@ -44,6 +44,7 @@ DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset", "privateuse1_runtime_kerne
 RUNTIME_KINDS = ("cuda_runtime", "cuda_driver", "privateuse1_runtime", "xpu_runtime")
 MEMORY_KIND = "cpu_instant_event"
 MEMORY_NAME = "[memory]"
+INSTANT_ACCESSORS = ("nbytes", "device_index")
 EVALUATE = "autograd::engine::evaluate_function: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 # A range at the start of a slice whose profile sees every thread: it says which one is observed.
@@ -79,8 +80,10 @@ class HostEvents:
     memory: Bools
     parent: Ints
     depth: Ints
-    # What was read besides in the one pass, in order.
+    # What was read besides in the one pass: of all events, of the memory instants alone, and what
+    # operators were given.
     read: dict[str, Ints] = field(default_factory=dict)
+    read_instants: dict[str, Ints] = field(default_factory=dict)
     read_given: Given | None = None
 
     def __len__(self) -> int:
@@ -95,9 +98,12 @@ class HostEvents:
         """What an accessor says of the events at `positions`, by default of all."""
         if accessor in self.read:
             return self.read[accessor][slice(None) if positions is None else positions]
-        return integers(
-            self.raw(np.arange(len(self)) if positions is None else positions), accessor
-        )
+        if positions is None:
+            positions = np.arange(len(self))
+        if accessor in self.read_instants and self.memory[positions].all():
+            instants = np.flatnonzero(self.memory)
+            return self.read_instants[accessor][np.searchsorted(instants, positions)]
+        return integers(self.raw(positions), accessor)
 
     @cached_property
     def given(self) -> Given:
@@ -169,7 +175,7 @@ def read_host(
         host = (kind in HOST_KINDS or kind == MEMORY_KIND for kind in kinds)
         events = list(compress(events, host))
         accessors.append("correlation_id")
-    columns = Columns(events, accessors)
+    columns = Columns(events, accessors, (MEMORY_NAME, INSTANT_ACCESSORS))
     inputs = columns.read(_is_given if given else None)
     names, read = columns.names, columns.integers
     if HIDDEN_NAMES.isdisjoint(names.values):
@@ -183,6 +189,8 @@ def read_host(
     names.ids = names.ids[shown][order]
     start, end, thread = start[order], end[order], thread[order]
     parent, depth = nest_threads(start, end, thread)
+    memory = names.where(lambda name: name == MEMORY_NAME)
+    instants = order[memory]
     return HostEvents(
         source=events,
         order=order,
@@ -191,10 +199,11 @@ def read_host(
         end=end,
         thread=thread,
         sequence=read.pop("sequence_nr")[shown][order],
-        memory=names.where(lambda name: name == MEMORY_NAME),
+        memory=memory,
         parent=parent,
         depth=depth,
         read={accessor: values[shown][order] for accessor, values in read.items()},
+        read_instants={name: values[shown][instants] for name, values in columns.of_name.items()},
         read_given=inputs.at(shown).at(order) if inputs else None,
     )
 

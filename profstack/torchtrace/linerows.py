@@ -182,7 +182,7 @@ class _Stretches:
         """Time of the kernels that the chosen operators and ranges on each line launched."""
         if not len(kernels):
             return np.zeros(self._count)
-        numbers = integers(events.raw(np.arange(len(events))), "correlation_id")
+        numbers = events.integers("correlation_id")
         where = np.flatnonzero(chosen & (numbers > 0))
         by_correlation = dict(zip(numbers[where].tolist(), where.tolist(), strict=True))
         linked = integers(kernels, "linked_correlation_id").tolist()
@@ -219,7 +219,7 @@ def _threads(events: HostEvents, chosen: Bools) -> Ints:
     The wrapper marks the first one; it waits for the others, so that their time is its line's.
     """
     evaluates = np.flatnonzero(_evaluates(events))
-    made_on = integers(events.raw(evaluates), "fwd_thread_id")
+    made_on = events.integers("fwd_thread_id", evaluates)
     elsewhere = made_on != events.thread[evaluates]
     marked = events.thread[events.names.where(lambda name: name == SLICE_RANGE)]
     if not len(marked):
