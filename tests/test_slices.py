@@ -101,10 +101,28 @@ def test_rounds_repeat_the_timed_layers_and_lines_only_once() -> None:
         number: observed(list(group))
         for number, group in itertools.groupby(slices, key=lambda one: one.round)
     }
-    assert rounds[2] == [("torch", "timed"), ("cprofile", "timed"), ("torch", "lines")]
+    assert rounds[2] == [
+        ("torch", "timed"),
+        ("cprofile", "timed"),
+        ("torch", "lines"),
+        ("torch", "stacks"),
+    ]
     assert rounds[3] == [("torch", "timed"), ("cprofile", "timed")]
     assert rounds[4] == []
     assert [one.round for one in slices] == sorted(one.round for one in slices)
+
+
+def test_stacks_come_after_what_counts_their_calls_and_never_beside_it() -> None:
+    slices = planned(["cprofile", "torch", "flops", "memory"])
+    (at,) = [number for number, one in enumerate(slices) if ("torch", "stacks") in one.observers]
+    assert slices[at].observers == (("torch", "stacks"),)
+    assert slices[at].round == 2
+    before = observed(slices[:at])
+    assert ("cprofile", "timed") in before
+    # No layer of the second round is behind it: what it leaves behind is nobody's but the clean
+    # steps', which come after one has settled.
+    assert not any(one.observers for one in slices[at + 1 :] if one.round == 2)
+    assert [one.kind for one in slices[at + 1 : at + 3]] == ["settle", "clean"]
 
 
 def test_one_round_is_enough_when_no_more_are_asked_for() -> None:

@@ -23,6 +23,7 @@ from types import CodeType
 from typing import Any, ClassVar
 
 from profstack import callcost
+from profstack.stepcalls import count_calls
 from profstack.wrapper import Artifact, Captured, Description, Mode, Records, SliceContext, Wrapper
 
 # file, line, name: what pstats and snakeviz call a function by.
@@ -173,7 +174,11 @@ class CProfileWrapper(Wrapper):
             return Captured(
                 notes=[("gave-way", "cProfile gave way to a profiler the script started itself")]
             )
-        table = function_table(profiler.getstats())
+        stats = profiler.getstats()
+        if self._folder is not None:
+            made = sum(entry.callcount for entry in stats)
+            count_calls(self._folder.parent, made, len(stamps) - 1)
+        table = function_table(stats)
         if not table:
             return Captured(notes=[("empty-capture", "cProfile saw no call in its slice")])
         merge_tables(self._total, table)

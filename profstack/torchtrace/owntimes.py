@@ -88,7 +88,8 @@ def _lay_into_passes(
     # What stands inside of a function keeps its time, if that much is given.
     inner = np.flatnonzero((scopes.kind > 0) & (tops > 0))
     inner = inner[tops[inner] != inner + 1]
-    held = np.bincount(tops[inner] - 1, weights=own[inner], minlength=len(own))
+    # Of nothing numpy makes whole numbers, whatever the weights are.
+    held = np.bincount(tops[inner] - 1, weights=own[inner], minlength=len(own)).astype(np.float64)
     kept = np.minimum(held, given)
     own[changed] = given[changed] - kept[changed]
     shrink = np.divide(kept, held, out=np.ones_like(held), where=held > 0)

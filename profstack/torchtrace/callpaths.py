@@ -1,0 +1,372 @@
+"""One tree of a step: Python functions, the operators they call, and the kernels these launch.
+
+In a profile with stacks the calls of functions are events as operators are, on the same clock, so
+that what lies inside what is known exactly. Events are merged by their path: the same function
+called twice from the same place is one node with two calls.
+
+Some calls are no nodes, and their time stays with whoever called them: those of profstack itself,
+of what starts programs and threads, and the steps that torch takes from `model(x)` to `forward`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import profstack
+from profstack.regions import RANGE_PREFIX, STEP_PARTS, UNATTRIBUTED
+from profstack.torchtrace.attribution import Attribution, attribute
+from profstack.torchtrace.definitions import Definitions
+from profstack.torchtrace.events import (
+    DEVICE_KINDS,
+    EVALUATE,
+    HOST_KINDS,
+    Bools,
+    Interned,
+    Ints,
+    clip_to_steps,
+    column,
+    integers,
+    of_observed_thread,
+    read_host,
+)
+
+FUNCTION, OPERATOR, KERNEL = "function", "operator", "kernel"
+PYTHON_KIND, OPERATOR_KIND = "python_function", "cpu_op"
+BUILTIN_FILE = "~"
+BACKWARD_OF = "backward of "
+_S = 1e-9
+
+# What the profiler calls a Python function: file(line): name.
+_PLACE = re.compile(r"(?s)(.*)\((\d+)\): (.*)")
+# A method of a built-in object: where that lies in memory says nothing, and pybind's own type
+# says less.
+_OBJECT = re.compile(r"( of pybind11_builtins\.\w+)? object at 0x[0-9A-Fa-f]+>$")
+# The call of a module, which takes the place of the function that `Module.__call__` is.
+_MODULE_CALL = "nn.Module: "
+
+_PROFSTACK = tuple(
+    os.path.join(folder, "")
+    for folder in (
+        *(os.path.abspath(each) for each in profstack.__path__),
+        *(os.path.realpath(each) for each in profstack.__path__),
+        *(
+            os.path.join(os.path.dirname(os.path.realpath(each)), "wrappers")
+            for each in profstack.__path__
+        ),
+    )
+)
+# Of files of Python's and torch's: functions that only hand on what they were called for.
+_PASSING = {
+    "threading": ("", {"_bootstrap", "_bootstrap_inner", "run"}),
+    "torch": ("nn/modules/module.py", {"_wrapped_call_impl", "_call_impl", "inner"}),
+}
+_PASSING_FILES = ("<frozen importlib", "<frozen runpy", "<frozen zipimport")
+# Functions of torch that profstack's own call to know whether to stand back.
+_ASKED = frozenset({"is_compiling", "is_dynamo_compiling"})
+
+# What becomes of an event: a node; none; none, since it is profstack's, as are the built-in
+# functions that it calls.
+_SHOWN, _PASSED, _OURS = range(3)
+
+
+@dataclass(frozen=True)
+class Callee:
+    """What an event's name says: a node's kind, name and place, and whether it becomes one."""
+
+    kind: str
+    name: str
+    file: str | None = None
+    line: int | None = None
+    fate: int = _SHOWN
+    # Who calls it decides whether it is profstack's.
+    follows: bool = False
+
+
+@dataclass
+class Node:
+    """One node of the tree; times in nanoseconds."""
+
+    callee: Callee
+    parent: Node | None
+    calls: int = 0
+    total: int = 0
+    inside: int = 0
+    device: int = 0
+    children: dict[Any, Node] = field(default_factory=dict)
+
+    def child(self, callee: Callee) -> Node:
+        """The node of what it calls, made at the first call."""
+        key = (callee.kind, callee.name, callee.file, callee.line)
+        found = self.children.get(key)
+        if found is None:
+            found = self.children[key] = Node(callee, self)
+        return found
+
+    def below(self) -> Iterator[Node]:
+        """All nodes below it, callers before callees, in the order of their first calls."""
+        waiting = list(reversed(self.children.values()))
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children.values()))
+
+
+def path_records(
+    events: Sequence[Any],
+    boundaries_ns: Sequence[int],
+    modules: Mapping[int, Any],
+    index: int,
+    *,
+    device: bool,
+) -> list[dict[str, Any]]:
+    """Rows of `call_paths` of a slice with stacks, callers before what they call.
+
+    `events` are all raw events of a profile that began with `SLICE_RANGE`, `boundaries_ns` the
+    edges of its steps, `modules` the names of the modules by number; `device` says that one was
+    in use, and times of kernels are known.
+    """
+    kinds = list(column(events, "activity_type"))
+    observed = of_observed_thread(events).tolist()
+    each = list(zip(events, kinds, observed, strict=True))
+    functions = [event for event, kind, on in each if on and kind == PYTHON_KIND]
+    host = read_host([event for event, kind, on in each if on and kind in HOST_KINDS])
+    clip_to_steps(host, boundaries_ns)
+    owned = attribute(host, boundaries_ns, lambda number: modules[number].is_loss)
+    names = Interned(_texts(functions), len(functions))
+    callees = _functions(names.values)
+    operators = _operators(owned)
+    timeline = _Timeline.of(owned, operators, functions, names.ids, len(callees), boundaries_ns)
+    callees += [Callee(OPERATOR, name) for name in host.names.values]
+    root = Node(Callee(FUNCTION, ""), None)
+    of_event = _grow(root, timeline, callees, _backward_names(owned, modules))
+    if device:
+        kernels = [event for event, kind, _ in each if kind in DEVICE_KINDS]
+        _hang(root, owned, operators, of_event, kernels)
+    return _rows(root, index, device=device)
+
+
+# -- names -------------------------------------------------------------------------------------
+
+
+def _texts(events: Sequence[Any]) -> Iterator[str]:
+    """Names of functions without what differs from one object to the next."""
+    for name in column(events, "name"):
+        yield _OBJECT.sub(">", name) if name.endswith(">") else name
+
+
+def _functions(names: Sequence[str]) -> list[Callee]:
+    definitions = Definitions()
+    return [_function(name, definitions) for name in names]
+
+
+def _function(name: str, definitions: Definitions) -> Callee:
+    if name.startswith(_MODULE_CALL):
+        # The class's function is profstack's while it gives modules their ranges.
+        return Callee(FUNCTION, name, fate=_OURS)
+    match = _PLACE.fullmatch(name)
+    if match is None:
+        return Callee(FUNCTION, name, BUILTIN_FILE, 0, follows=True)
+    file, line, function = match[1], int(match[2]), match[3]
+    first = definitions.first_line(file, function, line)
+    fate = _fate(file, function)
+    return Callee(FUNCTION, function, file, first, fate, follows=function in _ASKED)
+
+
+def _fate(file: str, function: str) -> int:
+    if file.startswith(_PROFSTACK):
+        return _OURS
+    passes = file.startswith(_PASSING_FILES) or function in _passing().get(file, ())
+    return _PASSED if passes else _SHOWN
+
+
+@cache
+def _passing() -> dict[str, set[str]]:
+    """Functions of `_PASSING` by the file that their code names."""
+    found = {}
+    for name, (inner, functions) in _PASSING.items():
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None:
+            found[os.path.join(os.path.dirname(file), inner) if inner else file] = functions
+    return found
+
+
+def _backward_names(owned: Attribution, modules: Mapping[int, Any]) -> dict[int, Callee]:
+    """For every evaluation of a backward function, by position: the node of whose work it is."""
+    evaluated = owned.events.names.where(lambda name: name.startswith(EVALUATE))
+    owners = owned.owner[evaluated].tolist()
+    made = {
+        owner: Callee(OPERATOR, BACKWARD_OF + _owner_name(owner, modules)) for owner in set(owners)
+    }
+    return {
+        position: made[owner]
+        for position, owner in zip(np.flatnonzero(evaluated).tolist(), owners, strict=True)
+    }
+
+
+def _owner_name(owner: int, modules: Mapping[int, Any]) -> str:
+    return modules[owner].path if owner > 0 else STEP_PARTS.get(owner, STEP_PARTS[UNATTRIBUTED])
+
+
+# -- the tree ----------------------------------------------------------------------------------
+
+
+def _operators(owned: Attribution) -> Ints:
+    """Positions of the operators among the host's events: no ranges, which nobody calls."""
+    events = owned.events
+    kinds = Interned(column(events.raw(np.arange(len(events))), "activity_type"), len(events))
+    chosen = kinds.where(lambda kind: kind == OPERATOR_KIND) & ~events.memory
+    chosen &= ~events.names.where(lambda name: name.startswith(RANGE_PREFIX))
+    return np.flatnonzero(chosen)
+
+
+@dataclass
+class _Timeline:
+    """Calls and operators in the order in which they begin, callers before callees.
+
+    `callee` numbers what was called; `position` is an operator's among the host's events, else
+    -1; `begun` tells those that began in the step from those that were running before.
+    """
+
+    thread: Ints
+    start: Ints
+    end: Ints
+    callee: Ints
+    position: Ints
+    begun: Bools
+
+    @classmethod
+    def of(
+        cls,
+        owned: Attribution,
+        operators: Ints,
+        events: Sequence[Any],
+        function: Ints,
+        functions: int,
+        boundaries_ns: Sequence[int],
+    ) -> _Timeline:
+        """Both kinds of events together, cut off at the step's edges."""
+        host, first, last = owned.events, boundaries_ns[0], boundaries_ns[-1]
+        begin = integers(events, "start_ns")
+        start = np.concatenate((begin, host.start[operators]))
+        until = np.concatenate((begin + integers(events, "duration_ns"), host.end[operators]))
+        thread = np.concatenate((integers(events, "start_thread_id"), host.thread[operators]))
+        callee = np.concatenate((function, host.names.ids[operators] + functions))
+        position = np.concatenate((np.full(len(events), -1, np.int64), operators))
+        inside = np.flatnonzero((until > first) & (start < last))
+        # Of two that begin together the longer one calls, and of equal ones the function.
+        keys = (position[inside], -until[inside], start[inside], thread[inside])
+        order = inside[np.lexsort(keys)]
+        return cls(
+            thread[order],
+            np.maximum(start[order], first),
+            np.minimum(until[order], last),
+            callee[order],
+            position[order],
+            start[order] >= first,
+        )
+
+
+def _grow(
+    root: Node,
+    timeline: _Timeline,
+    callees: Sequence[Callee],
+    backward: Mapping[int, Callee],
+) -> dict[int, Node]:
+    """Add every event to the tree; gives the nodes of the operators, by position.
+
+    What ends after its caller, since a clock was read between the two, ends with it.
+    """
+    of_event: dict[int, Node] = {}
+    # What is going on: its end, its node or its caller's, and whether it is profstack's.
+    going: list[tuple[int, Node, bool]] = []
+    thread = None
+    columns = (timeline.thread, timeline.start, timeline.end, timeline.callee, timeline.position)
+    rows = zip(*(each.tolist() for each in (*columns, timeline.begun)), strict=True)
+    for on, start, end, number, position, begun in rows:
+        if on != thread:
+            thread = on
+            going.clear()
+        while going and going[-1][0] <= start:
+            going.pop()
+        limit, node, ours = going[-1] if going else (end, root, False)
+        end = min(end, limit)
+        callee = callees[number]
+        if callee.fate != _SHOWN or (ours and callee.follows):
+            going.append((end, node, callee.fate == _OURS or ours))
+            continue
+        if position in backward:
+            node = node.child(backward[position])
+            _count(node, end - start, begun=begun)
+        node = node.child(callee)
+        _count(node, end - start, begun=begun)
+        if position >= 0:
+            of_event[position] = node
+        going.append((end, node, False))
+    return of_event
+
+
+def _count(node: Node, length: int, *, begun: bool) -> None:
+    node.calls += begun
+    node.total += length
+    assert node.parent is not None
+    node.parent.inside += length
+
+
+def _hang(
+    root: Node,
+    owned: Attribution,
+    operators: Ints,
+    of_event: Mapping[int, Node],
+    kernels: Sequence[Any],
+) -> None:
+    """Add the kernels under the operators that launched them; others stand by themselves."""
+    numbers = owned.events.integers("correlation_id", operators).tolist()
+    launched_by = {
+        number: of_event[position]
+        for number, position in zip(numbers, operators.tolist(), strict=True)
+        if number > 0 and position in of_event
+    }
+    linked = integers(kernels, "linked_correlation_id").tolist()
+    lengths = integers(kernels, "duration_ns").tolist()
+    names = list(column(kernels, "name"))
+    for name, number, length in zip(names, linked, lengths, strict=True):
+        node: Node | None = launched_by.get(number, root).child(Callee(KERNEL, name))
+        assert node is not None
+        node.calls += 1
+        while node is not None:
+            node.device += length
+            node = node.parent
+
+
+def _rows(root: Node, index: int, *, device: bool) -> list[dict[str, Any]]:
+    nodes = list(root.below())
+    numbers = {id(node): number for number, node in enumerate(nodes, 1)}
+    rows = []
+    for node in nodes:
+        callee = node.callee
+        # A kernel runs beside the host, whose time it takes none of.
+        on_host = callee.kind != KERNEL
+        rows.append(
+            {
+                "slice": index,
+                "node": numbers[id(node)],
+                "parent": numbers.get(id(node.parent)),
+                "kind": callee.kind,
+                "name": callee.name,
+                "file": callee.file,
+                "line": callee.line,
+                "calls": node.calls,
+                "total_s": node.total * _S if on_host else None,
+                "self_s": (node.total - node.inside) * _S if on_host else None,
+                "device_s": node.device * _S if device else None,
+            }
+        )
+    return rows
