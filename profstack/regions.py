@@ -4,6 +4,10 @@ A root is a module called with no other module's call around it; its path is its
 a second live instance of the class is `Net#2`. Children have the attribute path below their
 root. Objects are told apart by identity, held weakly: two roots of one class never merge, and a
 module made anew every step keeps the path of the one it replaced.
+
+What torch puts around a model to run it (DistributedDataParallel, FSDP, torch.compile) is not in
+the paths: `Net.fc1` stays `Net.fc1`, and the wrapper's own time is a row beside, named
+`Net (DistributedDataParallel)`.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import json
 import linecache
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from types import FrameType
@@ -25,6 +29,20 @@ from profstack.interrupts import is_scripts
 RANGE_PREFIX = "profstack::"
 MODULE_PREFIX = RANGE_PREFIX + "module "
 BACKWARD_RANGE = RANGE_PREFIX + "backward"
+
+# torch's modules that run another one, by the name under which they hold it.
+WRAPPERS = {
+    "OptimizedModule": "_orig_mod",
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+}
+# Of these nothing is left when they run: the compiled code stands for the module itself.
+TRANSPARENT = frozenset({"OptimizedModule"})
+# Classes that torch makes of a module's own class, with one of these before it.
+MIXED_IN = frozenset({"FSDPModule", "ReplicateModule", "DDP"})
 
 
 @dataclass
@@ -40,6 +58,8 @@ class Named:
     parameters: int | None
     is_loss: bool = False
     range_name: str = ""
+    # Something of torch's is around it; the script may call it without that.
+    wrapped: bool = False
     aliases: list[str] = field(default_factory=list)
     alive: Callable[[], Any] = lambda: None
 
@@ -73,7 +93,8 @@ class ModuleNames:
         for key, named in self.by_identity.items():
             # A part that outlived the whole it was named in has lost its path to the new part.
             if id(named.alive()) == key:
-                inner = named.parent_id is not None or named.is_loss
+                inner = named.parent_id is not None and not named.wrapped
+                inner = inner or named.is_loss
                 names = self.inner_ranges if inner else self.root_ranges
                 names[key] = named.range_name
 
@@ -101,10 +122,14 @@ class ModuleNames:
         """The name of a module called outside every other module, made at need."""
         named = self.known(module)
         if named is None:
-            count = parameter_count(module)
-            path, instance = self._free_path(type(module).__name__, module, count)
-            named = self._add(module, path, None, label, instance)
-            self._add_children(module, named, (id(module),))
+            core = innermost(module)
+            known = self.known(core)
+            if known is not None:
+                # It ran before anything was put around it.
+                return self._enter(module, known.path, None, label, known.instance, ())
+            count = parameter_count(core)
+            path, instance = self._free_path(class_name(core), core, count)
+            named = self._enter(module, path, None, label, instance, ())
         return named
 
     def inner(self, module: Any, parent: Named) -> Named:
@@ -115,9 +140,12 @@ class ModuleNames:
         """
         named = self.known(module)
         if named is None:
-            path, _ = self._free_path(f"{parent.path}.{type(module).__name__}", module)
-            named = self._add(module, path, parent, None, parent.instance)
-            self._add_children(module, named, (id(module),))
+            core = innermost(module)
+            known = self.known(core)
+            if known is not None:
+                return self._enter(module, known.path, parent, None, known.instance, ())
+            path, _ = self._free_path(f"{parent.path}.{class_name(core)}", core)
+            named = self._enter(module, path, parent, None, parent.instance, ())
         return named
 
     def by_number(self) -> dict[int, Named]:
@@ -141,6 +169,43 @@ class ModuleNames:
                 return path, instance
             instance += 1
 
+    def _enter(
+        self,
+        module: Any,
+        path: str,
+        parent: Named | None,
+        label: str | None,
+        instance: int,
+        around: tuple[int, ...],
+    ) -> Named:
+        """Name a module and what it holds; what torch has put around it gets a row beside."""
+        known = self.known(module)
+        if known is not None:
+            return known
+        around = (*around, id(module))
+        wrapped = wrapped_module(module)
+        if wrapped is None:
+            named = self._add(module, path, parent, label, instance)
+            self._add_children(module, named, around)
+            return named
+        kind, core = wrapped
+        if kind in TRANSPARENT:
+            inside = self._enter(core, path, parent, label, instance, around)
+            named = replace(inside, alive=weakref.ref(module, partial(self._forget, id(module))))
+            self.by_identity[id(module)] = named
+        else:
+            outer, _ = self._free_path(f"{path} ({type(module).__name__})", module)
+            named = self._add(module, outer, parent, label, instance)
+            inside = self._enter(core, path, named, None, instance, around)
+            if inside.parent_id is None:
+                inside.parent_id = named.module_id
+            inside.wrapped = True
+        held = path if parent is not None else type(module).__name__
+        own_path = f"{held}.{WRAPPERS[kind]}"
+        if own_path not in inside.aliases:
+            inside.aliases.append(own_path)
+        return named
+
     def _add_children(self, module: Any, named: Named, around: tuple[int, ...]) -> None:
         """Name what a module holds; read from where torch keeps it.
 
@@ -150,13 +215,16 @@ class ModuleNames:
             if child is None or id(child) in around:
                 continue
             path = f"{named.path}.{name}"
-            known = self.known(child)
+            core = innermost(child)
+            known = self.known(core)
             if known is None:
-                path, _ = self._free_path(path, child)
-                known = self._add(child, path, named, None, named.instance)
-                self._add_children(child, known, (*around, id(child)))
-            elif path != known.path and path not in known.aliases:
-                known.aliases.append(path)
+                path, _ = self._free_path(path, core)
+                self._enter(child, path, named, None, named.instance, around)
+            else:
+                if path != known.path and path not in known.aliases:
+                    known.aliases.append(path)
+                if child is not core:
+                    self._enter(child, known.path, named, None, known.instance, around)
 
     def _add(
         self, module: Any, path: str, parent: Named | None, label: str | None, instance: int
@@ -179,6 +247,34 @@ class ModuleNames:
         named.alive = weakref.ref(module, partial(self._forget, id(module)))
         self.by_identity[id(module)] = named
         return named
+
+
+def wrapped_module(module: Any) -> tuple[str, Any] | None:
+    """What kind of wrapper of torch's a module is, and the module in it; None for any other."""
+    for kind in type(module).__mro__:
+        held = WRAPPERS.get(kind.__name__)
+        if held is not None and kind.__module__.partition(".")[0] == "torch":
+            core = module._modules.get(held)
+            return None if core is None or core is module else (kind.__name__, core)
+    return None
+
+
+def innermost(module: Any) -> Any:
+    """The module inside all of torch's wrappers around it; itself where there is none."""
+    seen = [module]
+    while (wrapped := wrapped_module(seen[-1])) is not None:
+        if any(each is wrapped[1] for each in seen):
+            break
+        seen.append(wrapped[1])
+    return seen[-1]
+
+
+def class_name(module: Any) -> str:
+    """The name of a module's class as the script wrote it: torch may have made another of it."""
+    kind = type(module)
+    first, *others = kind.__bases__
+    mixed = first.__name__ in MIXED_IN and first.__module__.startswith("torch.distributed")
+    return str(others[0].__name__ if mixed and others else kind.__name__)
 
 
 def parameter_count(module: Any) -> int | None:

@@ -114,7 +114,7 @@ class HookedCalls:
                         result = original(self, *args, **kwargs)
                     finally:
                         listener.leave("module", named.path)
-                elif state.ranging == get_ident() and named.range_name:
+                elif state.ranging is not None and named.range_name and state.ranges_here():
                     with range_(named.range_name):
                         result = original(self, *args, **kwargs)
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import threading
 from _thread import get_ident
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,22 @@ class HookState:
     listener: Listener | None = None
     listening: int | None = None
     local: ThreadState = field(default_factory=ThreadState)
+
+    def ranges_here(self) -> bool:
+        """Whether calls on this thread get ranges: the steps' own, and autograd's for a device.
+
+        Autograd runs what a device's backward functions call (forward work done again) on a thread
+        that Python has not made, and profiles it with the thread that asked for the pass.
+        """
+        if self.ranging is None:
+            return False
+        here = get_ident()
+        if self.ranging == here:
+            return True
+        thread = threading._active.get(here)  # type: ignore[attr-defined]  # no other way
+        if thread is not None and not isinstance(thread, threading._DummyThread):
+            return False
+        return bool(self.torch._C._current_graph_task_id() >= 0)
 
     def told(self) -> Listener | None:
         """The listener, on the thread that it listens to."""
