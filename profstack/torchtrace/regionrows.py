@@ -25,7 +25,7 @@ from profstack.regionoutlet import AGAIN, REGION_PREFIX
 from profstack.regions import RANGE_PREFIX
 from profstack.regionsums import MOST_PATHS, OTHERS
 from profstack.torchtrace.attribution import Attribution, in_steps, main_thread
-from profstack.torchtrace.events import Bools, HostEvents, Ints
+from profstack.torchtrace.events import MEMORY_NAME, Bools, HostEvents, Ints
 from profstack.userregions import OWN
 
 _S = 1e-9
@@ -100,31 +100,38 @@ def region_records(
 def _keys(owned: Attribution, inside: Bools, *, shapes: bool) -> dict[int, Key]:
     """Source and name of every range, by its position, in order of thread and time."""
     events = owned.events
-    sources = [_source(events, number, shapes=shapes) for number in range(len(events.names.values))]
+    names = events.names
+    # Where each name stands first.
+    firsts = np.full(len(names.values), -1, np.int64)
+    firsts[names.ids[::-1]] = np.arange(len(events))[::-1]
+    sources = [
+        _source(name, events, first, shapes=shapes) if first >= 0 else None
+        for name, first in zip(names.values, firsts.tolist(), strict=True)
+    ]
     known = np.array([source is not None for source in sources], np.bool_)
     if not known.any():
         return {}
-    chosen = np.flatnonzero(known[events.names.ids] & inside)
+    chosen = np.flatnonzero(known[names.ids] & inside)
     keys = {}
-    names: set[Key] = set()
+    seen: set[Key] = set()
     for position in chosen.tolist():
-        number = int(events.names.ids[position])
-        source, name = sources[number], events.names.values[number]
+        number = int(names.ids[position])
+        source, name = sources[number], names.values[number]
         assert source is not None
         key = (source, name[len(REGION_PREFIX) :] if source == OWN else name)
-        if key not in names and len(names) >= MOST_PATHS:
+        if key not in seen and len(seen) >= MOST_PATHS:
             key = (source, OTHERS)
-        names.add(key)
+        seen.add(key)
         keys[position] = key
     return keys
 
 
-def _source(events: HostEvents, number: int, *, shapes: bool) -> str | None:
-    """Who names the ranges with the name of this number; None where it is no range's name."""
-    name = events.names.values[number]
+def _source(name: str, events: HostEvents, first: int, *, shapes: bool) -> str | None:
+    """Who names the ranges called `name`, as their first one tells; None for what is no range."""
     if name.startswith(RANGE_PREFIX):
         return OWN if name.startswith(REGION_PREFIX) else None
-    first = int(np.argmax(events.names.ids == number))
+    if name == MEMORY_NAME:
+        return None
     [event] = events.raw(np.array([first], np.int64))
     if not event.is_user_annotation() and not (shapes and _is_bare_range(name, event)):
         return None
