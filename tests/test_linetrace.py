@@ -19,6 +19,8 @@ from torch import nn
 from torch_slice import Slice, observe
 
 from profstack.torchtrace import linetrace
+from profstack.torchtrace.events import SLICE_RANGE, read_host
+from profstack.torchtrace.linerows import line_records
 from profstack.torchtrace.linetrace import BUDGET, LineTracer, is_users
 
 HERE = Path(__file__)
@@ -144,6 +146,10 @@ def test_line_of_backward_has_the_operators_of_the_backward_pass() -> None:
     inside = host.duration[evaluates].sum() * 1e-9
     assert row["operator_s"] >= 0.99 * inside
     assert row["calls"] == 2
+    # Of what the line has in operators all but a trace is backward work; of the forward's nothing.
+    assert 0.9 * row["operator_s"] < row["backward_s"] <= row["operator_s"]
+    assert lines_of(seen)[at("loss")]["backward_s"] == 0
+    assert row["device_s"] is None
 
 
 def test_range_of_the_scripts_own_is_no_operator() -> None:
@@ -182,6 +188,7 @@ def test_python_inside_an_operator_stands_on_its_own_lines() -> None:
     assert apply < rows[at("sleep-in-function")]["python_s"]
     assert rows[at("mul-in-function")]["operator_s"] > 0
     assert rows[at("backward-in-function")]["operator_s"] > 0
+    assert rows[at("backward-of-function")]["backward_s"] > 0
     check_sums(seen)
 
 
@@ -274,9 +281,10 @@ def test_hot_loop_is_let_go_and_says_so(step: Callable[[], int]) -> None:
     rows = lines_of(seen)
     own = [row for line, row in rows.items() if step.__code__.co_firstlineno <= line]
     first = rows[step.__code__.co_firstlineno]
-    # No line of it has a count that stops at the budget and looks whole.
+    # No line of it has a count that stops at the budget and looks whole, and each says why.
     end = step.__code__.co_firstlineno + 6
     assert all(row["calls"] is None for row in own if row["line"] < end)
+    assert all(f"({step.__name__})" in row["reason"] for row in own if row["line"] < end)
     assert first["python_s"] > 0.5 * seen.wall_s or step is hot_calls
     check_sums(seen)
 
@@ -525,3 +533,106 @@ def test_module_level_code_that_is_already_running(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.split() == ["3", "True", "True"], done.stderr
+
+
+class Event:
+    """An event as Kineto tells it, of a machine with a device, which this one need not have."""
+
+    def __init__(self, name: str, begin: int, end: int, **more: int) -> None:
+        self._name, self._begin, self._end = name, begin, end
+        self._more = {"thread": 1, "made_on": 0, "correlation": 0, "linked": 0} | more
+
+    def name(self) -> str:
+        return self._name
+
+    def start_ns(self) -> int:
+        return self._begin
+
+    def duration_ns(self) -> int:
+        return self._end - self._begin
+
+    def start_thread_id(self) -> int:
+        return self._more["thread"]
+
+    def fwd_thread_id(self) -> int:
+        return self._more["made_on"]
+
+    def sequence_nr(self) -> int:
+        return -1
+
+    def correlation_id(self) -> int:
+        return self._more["correlation"]
+
+    def linked_correlation_id(self) -> int:
+        return self._more["linked"]
+
+    def is_user_annotation(self) -> bool:
+        return False
+
+
+def on_device(stamps: list[tuple[int, int]], events: list[Event], kernels: list[Event]) -> Any:
+    """Rows by line of a slice from 0 to 1000 ns whose lines began at `stamps` of (time, line)."""
+    tracer: Any = LineTracer()
+    code = signs.__code__
+    tracer.lines = [(code, line) for line in sorted({line for _, line in stamps})]
+    tracer.places = [tracer.lines.index((code, line)) for _, line in stamps]
+    tracer.times = [time for time, _ in stamps]
+    tracer.runs = [True] * len(stamps)
+    rows, _ = line_records(tracer, read_host(events), [0, 1000], 0, (), kernels)
+    return {row["line"]: {name: _ns(row[name]) for name in _TIMES} for row in rows}
+
+
+_TIMES = ("python_s", "operator_s", "backward_s", "device_s")
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e9)
+
+
+def test_kernels_stand_on_the_line_that_launched_them() -> None:
+    events = [
+        Event(SLICE_RANGE, 0, 1),
+        Event("aten::linear", 100, 200),
+        Event("aten::addmm", 120, 190, correlation=7),
+        Event("aten::relu", 300, 350, correlation=8),
+        # Another thread of the script's has more operators, and they are no line's.
+        *(Event("aten::add", 100 + 10 * at, 105 + 10 * at, thread=9) for at in range(9)),
+    ]
+    kernels = [
+        # They run long after the line that launched them.
+        Event("gemm", 800, 900, linked=7),
+        Event("relu", 900, 930, linked=8),
+        Event("relu", 930, 940, linked=8),
+        Event("of another library", 940, 950, linked=99),
+    ]
+    rows = on_device([(50, 1), (250, 2), (400, 3)], events, kernels)
+    assert rows[1] == dict(zip(_TIMES, (100, 100, 0, 100), strict=True))
+    assert rows[2] == dict(zip(_TIMES, (100, 50, 0, 40), strict=True))
+    assert rows[3] == dict(zip(_TIMES, (600, 0, 0, 0), strict=True))
+
+
+def test_backward_work_on_a_devices_thread_is_the_waiting_lines() -> None:
+    evaluate = "autograd::engine::evaluate_function: MmBackward0"
+    events = [
+        Event(SLICE_RANGE, 0, 1),
+        Event("aten::mm", 60, 90, correlation=1),
+        Event(evaluate, 300, 400, thread=5, made_on=1),
+        Event("aten::mm", 310, 390, thread=5, made_on=1, correlation=2),
+        # Two devices' threads at once: the line waits for both only once.
+        Event(evaluate, 350, 450, thread=6, made_on=1),
+        # Somebody else's backward pass.
+        Event(evaluate, 500, 550, thread=8, made_on=7),
+    ]
+    kernels = [Event("gemm", 700, 720, linked=1), Event("gemm", 800, 900, linked=2)]
+    rows = on_device([(50, 1), (200, 2), (600, 3)], events, kernels)
+    assert rows[1] == dict(zip(_TIMES, (120, 30, 0, 20), strict=True))
+    assert rows[2] == dict(zip(_TIMES, (250, 150, 150, 100), strict=True))
+    assert rows[3]["operator_s"] == 0
+
+
+def test_an_operator_goes_on_behind_the_python_inside_it() -> None:
+    # Line 1 calls an operator that calls back into line 2, and goes on in the operator.
+    events = [Event(SLICE_RANGE, 0, 1), Event("Function", 100, 500), Event("aten::mul", 250, 280)]
+    rows = on_device([(50, 1), (200, 2), (300, 1), (600, 3)], events, [])
+    assert rows[1] == dict(zip(_TIMES, (150, 300, 0, None), strict=True))
+    assert rows[2] == dict(zip(_TIMES, (70, 30, 0, None), strict=True))
