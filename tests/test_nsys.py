@@ -28,13 +28,55 @@ pytestmark = pytest.mark.slow
 STEPS = 60
 EXAMPLE = CHECKOUT / "examples" / "nvtx_markers.py"
 OLD_NVTX = "0.2.11"
-PUSH_POP, CATEGORY, DOMAIN = 59, 33, 75
+PUSH_POP, START_END, CATEGORY, DOMAIN = 59, 60, 33, 75
+# In every step: a region in a region, a thread with the same, and two tasks that take turns.
+REGIONS = """
+import asyncio
+import sys
+import threading
+import torch
+import profstack
+
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def helper():
+    with profstack.region("helper"), profstack.region("inner"):
+        torch.ones(4).sum()
+
+async def job(name):
+    with profstack.region(name):
+        for _ in range(2):
+            await asyncio.sleep(0)
+            compute()
+
+@profstack.region("compute")
+def compute():
+    torch.ones(4).sum()
+
+async def jobs():
+    await asyncio.gather(job("first"), job("second"))
+
+steps = int(sys.argv[2])
+with profstack.region("whole"):
+    for _ in range(steps):
+        with profstack.region("update"), profstack.region("forward"):
+            loss = net(torch.ones(2, 4)).sum()
+        loss.backward()
+        thread = threading.Thread(target=helper)
+        thread.start()
+        thread.join()
+        asyncio.run(jobs())
+        optimizer.step()
+print(f"steps: {steps}")
+"""
 
 
 @dataclass(frozen=True)
 class Range:
-    """One push and pop, times in nanoseconds."""
+    """One push and pop, or a start and an end; times in nanoseconds."""
 
+    kind: int
     domain: str
     category: str | None
     text: str
@@ -99,15 +141,17 @@ def nvtx_path(is_old: bool, tmp_path_factory: pytest.TempPathFactory) -> str | N
     return str(folder)
 
 
-def run_under_nsys(nsys: str, folder: Path, python_path: str | None) -> Observed:
-    """The example under profstack under nsys, and its export."""
+def run_under_nsys(
+    nsys: str, folder: Path, python_path: str | None, script: Path = EXAMPLE
+) -> Observed:
+    """A script, the example by default, under profstack under nsys, and its export."""
     environment = clean_environment(OMP_NUM_THREADS="1", TMPDIR=str(folder))
     paths = [python_path, environment.get("PYTHONPATH")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     options = ["-t", "nvtx", "-s", "none", "--cpuctxsw", "none", "-o", str(folder / "out")]
     program = [sys.executable, "-m", "profstack", "run", "--slice-steps", "5", "-o", "recording"]
     done = subprocess.run(
-        [nsys, "profile", *options, *program, str(EXAMPLE), "--steps", str(STEPS)],
+        [nsys, "profile", *options, *program, str(script), "--steps", str(STEPS)],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -146,7 +190,7 @@ def find_importer(nsys: str) -> Path:
 
 
 def read_ranges(path: Path) -> Iterator[Range]:
-    """All push and pop ranges of an export, in the order in which they began."""
+    """All ranges of an export, in the order in which they began."""
     with closing(sqlite3.connect(path)) as database:
         query = """SELECT eventType, start, end, domainId, category, int64Value, globalTid,
             coalesce(text, (SELECT value FROM StringIds WHERE id = textId))
@@ -155,9 +199,9 @@ def read_ranges(path: Path) -> Iterator[Range]:
     domains = {row[3]: row[7] for row in rows if row[0] == DOMAIN}
     categories = {(row[3], row[4]): row[7] for row in rows if row[0] == CATEGORY}
     for kind, start, end, domain, category, number, thread, text in rows:
-        if kind == PUSH_POP:
+        if kind in (PUSH_POP, START_END):
             named = categories.get((domain, category))
-            yield Range(domains.get(domain, ""), named, text, number, thread, start, end)
+            yield Range(kind, domains.get(domain, ""), named, text, number, thread, start, end)
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +266,47 @@ def test_the_scripts_own_ranges_are_all_there(observed: Observed) -> None:
     for each in own:
         if each.text in parts:
             assert sum(step.holds(each) for step in outer) == 1
+
+
+def test_regions_of_threads_and_tasks_arrive_with_their_own_begins_and_ends(
+    nsys: str, nvtx_path: str | None, tmp_path: Path
+) -> None:
+    script = tmp_path / "regions.py"
+    script.write_text(REGIONS, encoding="utf-8")
+    observed = run_under_nsys(nsys, tmp_path, nvtx_path, script)
+    ours = observed.of("profstack")
+    steps = [each for each in ours if each.category == "step"]
+    regions = [each for each in ours if each.category == "region"]
+    assert len(steps) >= 6
+    nested = ("whole", "whole/update", "whole/update/forward")
+    tasks = [f"whole/{name}{part}" for name in ("first", "second") for part in ("", "/compute")]
+    kinds = {(each.text, each.kind) for each in regions}
+    assert kinds == {
+        *((name, PUSH_POP) for name in (*nested, tasks[1], tasks[3])),
+        *((name, START_END) for name in ("helper", "helper/inner", tasks[0], tasks[2])),
+    }
+    for step in steps:
+        inside = [each for each in regions if step.start <= each.start and each.end <= step.end]
+        of = {text: [each for each in inside if each.text == text] for text, _ in kinds}
+        assert {text: len(found) for text, found in of.items()} == {
+            **dict.fromkeys((*nested, "helper", "helper/inner", tasks[0], tasks[2]), 1),
+            **dict.fromkeys((tasks[1], tasks[3]), 2),
+        }
+        [whole], [update], [forward] = (of[name] for name in nested)
+        assert step.holds(whole)
+        assert whole.holds(update)
+        assert update.holds(forward)
+        [helper], [inner] = of["helper"], of["helper/inner"]
+        assert helper.holds(inner)
+        assert helper.thread != step.thread
+        [first], [second] = of[tasks[0]], of[tasks[2]]
+        # They take turns: each has its own begin and end, and its own work in between.
+        assert first.start < second.start < first.end < second.end
+        for task, text in ((first, tasks[1]), (second, tasks[3])):
+            assert task.thread == step.thread
+            assert all(task.holds(each) for each in of[text])
+    query = "SELECT name, SUM(calls) FROM ranges WHERE kind = 'region' GROUP BY name"
+    assert dict(observed.rows(query)) == Counter(each.text for each in regions)
 
 
 def test_nvtx_is_recorded_and_the_other_profilers_say_why_they_are_not(observed: Observed) -> None:

@@ -30,7 +30,7 @@ from profstack.hooks.torch_hooks import TorchHooks
 from profstack.nvtxranges import Domain, Emitter
 from profstack.regions import ModuleNames
 from profstack.wrapper import Captured, SliceContext
-from profstack.wrappers.nvtx import NvtxWrapper
+from profstack.wrappers.nvtx import NvtxWrapper, records
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -403,6 +403,38 @@ def test_regions_of_two_tasks_that_overlap(emitter: Emitter, domain: Recorder) -
     emitter.leave("region", "a")
     assert domain.open == ["step 7"]
     assert domain.told == ["step 7", "  a", "    b", "  b", "    a", "  a"]
+
+
+def test_ranges_of_their_own_go_on_across_steps_and_are_counted_where_they_begin(
+    emitter: Emitter, domain: Recorder
+) -> None:
+    emitter.enter_apart(1, "load")
+    emitter.enter("region", "train")
+    emitter.enter_apart(2, "load")
+    emitter.leave_apart(1)
+    emitter.leave("region", "train")
+    emitter.step_ended(8)
+    emitter.step_begun(8)
+    thread = threading.Thread(target=emitter.leave_apart, args=(2,))
+    thread.start()
+    thread.join()
+    # It began before the slice did.
+    emitter.leave_apart(3)
+    emitter.enter_apart(4, "open")
+    emitter.step_ended(9)
+    emitter.stop()
+    # Nothing more is begun, and what has ended is not ended again.
+    emitter.enter_apart(5, "late")
+    emitter.leave_apart(4)
+    emitter.leave_apart(5)
+    assert domain.apart == ["+load", "+load", "-load", "-load", "+open", "-open"]
+    assert domain.told == ["step 7", "  train", "step 8"]
+    told = [{(r["kind"], r["name"]): r["calls"] for r in records(3, [s])} for s in emitter.steps]
+    assert told == [
+        {("step", "step"): 1, ("region", "load"): 2, ("region", "train"): 1},
+        {("step", "step"): 1, ("region", "load"): 0, ("region", "open"): 1},
+    ]
+    assert {row["slice"] for row in records(3, emitter.steps)} == {3}
 
 
 def test_a_region_that_ends_in_a_call_of_a_module(emitter: Emitter, domain: Recorder) -> None:
