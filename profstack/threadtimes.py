@@ -255,6 +255,9 @@ def _own_rows(before: _Reading, after: _Reading) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for number, cpu_s in after.threads.items():
         key = _kind_of_thread(number, step, python.get(number), common)
+        if key is None:
+            # It has ended since its clock was read: its time goes with that of the others.
+            continue
         row = rows.setdefault(key, _row(*key, 0, 0, 0.0))
         row["threads"] += 1
         row["cpu_s"] += _used(cpu_s, before.threads.get(number))
@@ -265,7 +268,7 @@ def _own_rows(before: _Reading, after: _Reading) -> list[dict[str, Any]]:
 
 def _kind_of_thread(
     number: int, step: int, python: Any, common: set[str | None]
-) -> tuple[str, str]:
+) -> tuple[str, str] | None:
     if number == step:
         return MAIN, python.name if python is not None else "the steps' thread"
     if number in native_numbers:
@@ -277,10 +280,8 @@ def _kind_of_thread(
         return (PIN, _PIN_NAME) if pins else (OTHER, python.name)
     if name is not None and name.startswith(_BACKWARD_NAME):
         return BACKWARD, name
-    if name is None or name in common:
-        # Pools of native code inherit the name of the thread that began them.
-        return NATIVE, UNNAMED
-    return NATIVE, name
+    # Pools of native code inherit the name of the thread that began them.
+    return (NATIVE, UNNAMED if name in common else name) if name is not None else None
 
 
 def _kind_of_process(process: int) -> tuple[str, str]:

@@ -322,6 +322,7 @@ def test_no_more_steps_than_a_reader_needs(tmp_path: Path) -> None:
     row = {"operators": 4, "outermost": 2, "operators_s": 1e-3}
     frames = {"launches": [{"step": step, **row} for step in range(150)]}
     run.slice("torch", [0.012] * 150, layer="torch", mode="timed", frames=frames)
+    run.layers(torch="recorded")
     report = run.finish()
     assert len(report["tables"]["launches"]) == MOST_STEPS
     assert report["launching"]["steps"] == 150

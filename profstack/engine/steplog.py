@@ -15,6 +15,7 @@ from profstack.recording import Writer
 from profstack.regions import ModuleNames
 from profstack.slices import Planned
 from profstack.steps import Found
+from profstack.threadtimes import ThreadTimes
 from profstack.wrapper import Captured, Records
 
 # End of a step, process CPU time there, its first activity, its flags, shape of its input.
@@ -63,6 +64,7 @@ class StepLog:
         self._memory: list[dict[str, Any]] = []
         self._modules_written = 0
         self._last_progress: dict[str, Any] = {}
+        self._threads = ThreadTimes()
 
     @property
     def count(self) -> int:
@@ -160,6 +162,8 @@ class StepLog:
         self._cpu_end = None
         self.timed = planned.kind in ("clean", "watch") and self.clock.has_device
         self._waits = self.synchronised and planned.kind == "clean"
+        if planned.kind == "clean":
+            self._threads.begin()
         self._first_event = self.clock.record_event() if self.timed else None
         self._cpu_start = _process_time()
         self.start = _perf_counter()
@@ -172,13 +176,14 @@ class StepLog:
     def stop(self) -> None:
         """The slice ends here; steps whose CPU time nobody read have it as a whole only."""
         self._cpu_end = _process_time()
+        self._threads.end()
         self._complete_rows()
 
     def end_slice(self, planned: Planned, captured: Mapping[str, Captured], stop_s: float) -> None:
         """Write the slice that is over, with what its observers saw, in one transaction."""
         self._sample_memory()
         self._last_progress = {}
-        regions = userregions.take(self.last)
+        regions, threads = userregions.take(self.last), self._threads.take()
         if not self.count and not captured:
             return
         if planned.kind == "settle":
@@ -200,6 +205,7 @@ class StepLog:
             frames["slices"].append(self._slice_row(planned, 0, None, None, stop_s))
         number = frames["slices"][0]["slice"]
         frames["region_times"] = [{"slice": number, **row} for row in regions]
+        frames["thread_times"] = [{"slice": number, **row} for row in threads]
         self.next_slice += max(1, len(planned.observers))
         if planned.kind != "settle":
             self._settled = 0
@@ -247,6 +253,7 @@ class StepLog:
             {
                 "counts_by_phase": self.counts,
                 "steps_only_counted": self.uncounted,
+                "thread_readings": self._threads.facts(),
                 "recording_ended": time.time(),
             }
         )

@@ -20,6 +20,7 @@ READINGS = "thread_readings"
 # Rows of the table; the smallest beyond them are one row.
 MOST_ROWS = 60
 REST = "(more threads)"
+_NO_PROCESS = -1
 
 # Which layers see what threads do; of the steps' own thread it is all of them.
 _SEEN_BY: dict[str, tuple[str, ...]] = {
@@ -53,25 +54,27 @@ def threads(recorded: Recorded, clean: Clean) -> Rows:
         return []
     layers = recorded.frames["layers"]
     seen = layers.loc[layers["status"].isin(["recorded", "emitted"]), "name"].tolist()
-    frame = frame.assign(name=_folded(frame))
+    # Of those that ended no process is known; what is missing is no key to look up by.
+    frame = frame.assign(name=_folded(frame), process=frame["process"].fillna(_NO_PROCESS))
     frame["unknown"] = frame["cpu_s"].isna()
     keys = ["kind", "name", "process"]
-    by_slice = frame.groupby([*keys, "slice"], dropna=False)["threads"].sum(min_count=1)
-    most = by_slice.groupby(level=keys, dropna=False).max()
-    grouped = frame.groupby(keys, dropna=False)
+    by_slice = frame.groupby([*keys, "slice"])["threads"].sum(min_count=1)
+    grouped = frame.groupby(keys)
     sums = grouped[["cpu_s", "delay_s"]].sum(min_count=1)
+    sums["threads"] = by_slice.groupby(level=keys).max()
     # A sum of which a part is not known is none.
     sums["cpu_s"] = sums["cpu_s"].where(~grouped["unknown"].any())
     total = sums["cpu_s"].sum() if sums["cpu_s"].notna().all() else None
     rows = []
     for key, row in sums.iterrows():
-        kind, name, process = (nullable(part) for part in key)
+        kind, name, number = (nullable(part) for part in key)
+        process = None if number == _NO_PROCESS else int(number)
         rows.append(
             {
                 "kind": kind,
                 "name": name,
-                "process": None if process is None else int(process),
-                "threads": _whole(most.loc[key]),
+                "process": process,
+                "threads": _whole(row["threads"]),
                 "cpu_s": chosen.per_step(nullable(row["cpu_s"])),
                 "share": nullable(row["cpu_s"]) / total if total else None,
                 **_of_the_steps(kind, row, chosen),
