@@ -78,10 +78,11 @@ def shared_modes(layers: list[str], mode: str = "shared") -> tuple[tuple[str, st
     chosen: list[str] = []
     occupied: frozenset[str] = frozenset()
     for layer in sorted(having, key=lambda layer: having[layer][1].turn):
-        kind = having[layer][0]
-        if not kind.occupies & occupied:
+        kind, each = having[layer]
+        occupies = kind.occupies if each.occupies is None else each.occupies
+        if not occupies & occupied:
             chosen.append(layer)
-            occupied |= kind.occupies
+            occupied |= occupies
     return tuple((layer, mode) for layer in chosen)
 
 

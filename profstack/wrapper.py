@@ -94,6 +94,8 @@ class Mode:
     steps: int = 0
     calls: str = UNSEEN
     in_discovery: bool = False
+    # What it occupies, where that is less than what its layer does in one mode or another.
+    occupies: frozenset[str] | None = None
 
 
 class Listener(Protocol):

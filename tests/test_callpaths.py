@@ -523,16 +523,13 @@ def test_an_interruption_that_comes_in_the_cut_is_the_scripts(
         bound.end()
 
 
-def refusal(counted: float | None = 10.0, *, timed: bool = True) -> str | None:
-    bound = stackbound.StackBound()
-    bound._step_s = 0.001 if timed else None
-    return bound.refusal(counted)
+def refusal(counted: float | None = 10.0) -> str | None:
+    return stackbound.StackBound().refusal(counted)
 
 
 def test_reasons_not_to_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal() is None
     assert "50,000 calls" in str(refusal(50_000.0))
-    assert "no step was timed" in str(refusal(timed=False))
     for put in (sys.setprofile, sys.settrace, threading.setprofile, threading.settrace):
         put(lambda *_: None)
         try:
@@ -557,7 +554,7 @@ def test_without_a_count_the_time_outside_operators_bounds_the_calls() -> None:
             pass
 
     wrapper = TorchProfilerWrapper()
-    assert "no step was timed" in str(wrapper.busy_reason("stacks"))
+    assert wrapper.busy_reason("stacks") is None
     observe(lambda: known(3), 2, "timed", warm=0, wrapper=wrapper)
     assert wrapper.busy_reason("stacks") is None
     observe(slow, 2, "timed", warm=0, wrapper=wrapper)

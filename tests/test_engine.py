@@ -42,11 +42,13 @@ TARGETS = Targets(
     settle_s=0.0,
 )
 # After the first step, which only shows the rule: eight of round 1, three rounds of settle,
-# three observed, settle and three clean ones each, then settle, four clean ones and the watch.
+# three observed (one with stacks), settle and three clean ones each, then settle, four clean ones
+# and the watch.
 PLANNED = [
     *("startup", "shared", "clean", "torch", "clean", "cprofile", "clean", "torch", "clean"),
     *("settle", "torch", "settle", "clean"),
     *("settle", "cprofile", "settle", "clean"),
+    *("settle", "torch", "settle", "clean"),
     *("settle", "torch", "settle", "clean"),
     *("settle", "clean", "watch"),
 ]

@@ -61,13 +61,15 @@ MAX_EVENTS = 500_000
 MAX_BYTES = 64 << 20
 # The profiler's own memory per event; measured with shapes on torch 2.13.
 BYTES_PER_EVENT = 128
+# What a slice occupies that is shared with others: no lines are traced in it, and no stacks.
+_WITHOUT_STACKS = frozenset({"kineto", "cupti"})
 
 
 class TorchProfilerWrapper(Wrapper):
     """Drives `torch.profiler.profile`; reads its events as columns."""
 
     name = "torch"
-    occupies = frozenset({"kineto", "cupti", "sys.settrace"})
+    occupies = frozenset({"kineto", "cupti", "sys.settrace", "sys.setprofile"})
     cuts: ClassVar[bool] = True
     modes: ClassVar[tuple[Mode, ...]] = (
         Mode("detail", 1, 1, turn=40, calls=RANGED),
@@ -75,8 +77,8 @@ class TorchProfilerWrapper(Wrapper):
         Mode("lines", 1, 2, turn=60),
         # After cProfile, which counts the calls that a trace of stacks has to hold.
         Mode("stacks", 2, 2, turn=70, calls=RANGED),
-        Mode("shared", 0, 0, calls=RANGED),
-        Mode("whole", 0, 0, calls=RANGED),
+        Mode("shared", 0, 0, calls=RANGED, occupies=_WITHOUT_STACKS),
+        Mode("whole", 0, 0, calls=RANGED, occupies=_WITHOUT_STACKS),
     )
     # torch writes the end of a range into freed memory when one profile stops and another starts
     # inside that range, as the boundary after `Optimizer.step` is.

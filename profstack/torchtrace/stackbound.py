@@ -50,7 +50,7 @@ class StackBound:
     """What is known of the steps of one run, and the deadline of the step that is traced."""
 
     def __init__(self) -> None:
-        self._step_s: float | None = None
+        self._step_s = 0.0
         self._python_s = 0.0
         self._deadline: _Deadline | None = None
         # Why the trace of the latest slice is incomplete, or None.
@@ -63,7 +63,7 @@ class StackBound:
             return
         # One disturbed step must not make room for millions of calls.
         longest = min(max(steps), 2 * statistics.median(steps))
-        self._step_s = max(self._step_s or 0.0, longest)
+        self._step_s = max(self._step_s, longest)
         in_ranges = host.names.where(lambda name: name.startswith(RANGE_PREFIX))
         operators_s = float(host.self_time()[~in_ranges].sum()) * 1e-9
         python_s = max(0.0, stamps[-1] - stamps[0] - operators_s) / len(steps)
@@ -77,8 +77,6 @@ class StackBound:
             return "no call paths: a profiler or debugger of the script's own is active"
         if has_compiled():
             return "no call paths: dynamo has compiled code, which has no Python calls to trace"
-        if self._step_s is None:
-            return "no call paths: no step was timed before, so that nothing bounds the trace"
         calls = self._expected(counted)
         if calls > MOST_CALLS:
             return (
@@ -93,7 +91,7 @@ class StackBound:
     def begin(self, counted: float | None) -> None:
         """The trace has begun, on the calling thread."""
         self.cut = None
-        allowed_s = _LONGER * (self._step_s or 0.0) + _SLACK_S
+        allowed_s = _LONGER * self._step_s + _SLACK_S
         allowed_s += _TRACED_CALL_S * self._expected(counted)
         self._deadline = _Deadline(allowed_s)
         self._deadline.start()
