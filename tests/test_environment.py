@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 
 import pytest
 from conftest import CHECKOUT, clean_environment
@@ -261,3 +262,60 @@ def test_available_memory_is_the_least_that_is_told(tmp_path, monkeypatch):
     assert environment.available_memory_bytes() is None
     files["/proc/meminfo"] = "MemAvailable:    4000 kB\n"
     assert environment.available_memory_bytes() == 4000 * 1024
+
+
+needs_proc = pytest.mark.skipif(
+    not os.path.exists("/proc/self/task"), reason="this system has no /proc"
+)
+
+
+@needs_proc
+def test_threads_are_listed_and_named():
+    native, go = [], threading.Event()
+
+    def wait():
+        native.append(threading.get_native_id())
+        ready.set()
+        go.wait()
+
+    ready = threading.Event()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait()
+    numbers = environment.thread_numbers()
+    assert {threading.get_native_id(), *native} <= set(numbers)
+    assert environment.thread_numbers(os.getpid()) is not None
+    assert environment.thread_name(native[0])
+    go.set()
+    thread.join()
+
+
+@needs_proc
+def test_children_are_those_that_nobody_waited_for_yet():
+    own = threading.get_native_id()
+    if environment.children_of(own) is None:
+        pytest.skip("this kernel does not list children")
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in environment.children_of(own)
+        assert environment.children_of(child.pid, child.pid) == []
+        child.stdin.close()
+        child.wait()
+    assert child.pid not in environment.children_of(own)
+
+
+@needs_proc
+def test_what_is_gone_has_no_threads_and_no_name():
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as child:
+        child.wait()
+    assert environment.thread_numbers(child.pid) is None
+    assert environment.thread_name(child.pid, child.pid) is None
+    assert environment.children_of(child.pid, child.pid) is None
+    assert environment.run_delay_s(child.pid) is None
+
+
+@needs_proc
+def test_the_wait_for_a_core_only_grows():
+    first = environment.run_delay_s(threading.get_native_id())
+    if first is None:
+        pytest.skip("this kernel does not tell it")
+    assert 0 <= first <= environment.run_delay_s(threading.get_native_id())
