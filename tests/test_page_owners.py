@@ -194,8 +194,8 @@ def test_the_summary_says_what_owns_the_step_and_its_memory() -> None:
     said = " ".join(text.summary(full(), width=80, colour=False).split())
     for words in (
         (
-            "owners: 97.2 % of a step's time has one; not (outside modules) 1.6 %, (not attributed) "
-            "1.2 %"
+            "owners: 97.2 % of a step's time has one; not (outside modules) 1.6 %, "
+            "(not attributed) 1.2 %"
         ),
         "bytes at the peak of a step: 385 MiB, activations 181 MiB, optimizer state 88.0 MiB",
         "most is held by activations of Digits.features.2, 96.0 MiB",

@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 from data_report import build
 
-from profstack import merge
 from profstack.commands import main
 from profstack.errors import RecordingError
-from profstack.report import html, jsonfile
+from profstack.report import complete, html, jsonfile, stored
 from profstack.report.newest import newest_recording, recording_folder
 
 
@@ -233,11 +232,12 @@ def use_built_report(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Have reports made without reading tables; gives the folders that were asked for."""
     asked: list[Path] = []
 
-    def build_report(folder: Path) -> dict[str, Any]:
+    def complete_report(folder: Path) -> dict[str, Any]:
         asked.append(folder)
         return build()
 
-    monkeypatch.setattr(merge, "build_report", build_report, raising=False)
+    for module in (complete, stored):
+        monkeypatch.setattr(module, "complete_report", complete_report)
     return asked
 
 
@@ -350,7 +350,8 @@ def test_a_recording_whose_build_fails_is_not_half_written(
     def fail(folder: Path) -> dict[str, Any]:
         raise RecordingError("of version 9", where=str(folder))
 
-    monkeypatch.setattr(merge, "build_report", fail, raising=False)
+    for module in (complete, stored):
+        monkeypatch.setattr(module, "complete_report", fail)
     before = (recording / "report.json").read_bytes()
     assert "of version 9" in refused(capsys, "report")
     assert (recording / "report.json").read_bytes() == before

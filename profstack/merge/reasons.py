@@ -63,6 +63,7 @@ _OTHERWISE = {
     "modules.parameters": "no module has parameters",
     "modules.calls": "only parts of the step outside modules were seen",
     "modules.python_s": "no module was seen to run",
+    "modules.recomputed_s": "nothing was computed again in a backward pass",
     "modules.instance": "only parts of the step outside modules were seen",
     "modules.host_net_bytes": "no slice watched what torch's allocator gives out",
     "modules.host_peak_bytes": "no slice watched what torch's allocator gives out",
@@ -134,6 +135,7 @@ _CELLS = {
     "modules.forward_s": "the torch layer's slices did not see it run",
     "modules.backward_s": "the torch layer's slices did not see it run",
     "modules.self_s": "the torch layer's slices did not see it run",
+    "modules.recomputed_s": "nothing of it was computed again in a backward pass",
     "modules.python_s": "it is no module, it was not seen to run, or its operators ran in other "
     "threads beside it",
     "modules.calls": "it is no module, or the torch layer's slices did not see it run",

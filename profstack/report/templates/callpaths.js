@@ -1,5 +1,5 @@
 // Ways from a Python function over operators to kernels: exact paths, unfolded from the outside in.
-const PATH_OPEN = 0.08; // what holds this share of the whole is unfolded from the start
+const PATH_ROWS = 60; // as many rows are unfolded from the start, along the heaviest ways
 const PATH_COLOURS = { function: "var(--file-2)", operator: "var(--forward)", kernel: "var(--backward)" };
 
 function drawCallPaths(page) {
@@ -37,7 +37,6 @@ function tracerWords(page) {
 // Nodes by parent. Without libraries their frames go, and what they took themselves counts for the
 // next frame out that stays, so that self times still add up to the time with callees.
 function pathForest(records, all) {
-  const nodes = new Map();
   const roots = [];
   const places = new Map();
   const isShown = (record) => all || record.kind !== "function" || record.own !== false;
@@ -50,12 +49,27 @@ function pathForest(records, all) {
       continue;
     }
     const node = makeNode({ ...record }, above, record.node, [record.name, record.file, record.kind].join(" "));
-    node.open = (record.share || 0) >= PATH_OPEN;
     if (!above) roots.push(node);
     places.set(record.node, node);
-    nodes.set(record.node, node);
   }
+  unfoldHeaviest(roots);
   return roots;
+}
+
+// Opens the heaviest folded row again and again, until the rows fill about a screen.
+function unfoldHeaviest(roots) {
+  const folded = roots.slice();
+  let rows = roots.length;
+  while (folded.length) {
+    let at = 0;
+    folded.forEach((node, other) => { if ((node.record.total_s || 0) > (folded[at].record.total_s || 0)) at = other; });
+    const [node] = folded.splice(at, 1);
+    if (!node.children.length) continue;
+    rows += node.children.length;
+    if (rows > PATH_ROWS) return;
+    node.open = true;
+    folded.push(...node.children);
+  }
 }
 
 const sumOrNull = (a, b) => (isNumber(a) && isNumber(b) ? a + b : null);
@@ -82,7 +96,7 @@ function pathNodeCell(column, node, depth, toggle, most) {
     return twigCell(node, depth, toggle, [record.name, place].filter(Boolean).join("\n"), swatch(PATH_COLOURS[record.kind] || "var(--builtin)"),
       el("span", { class: record.own ? "own-name" : null }, record.name));
   }
-  if (column.key === "file") return el("td", { class: "text", title: record.file }, record.file === null ? none("an operator or a kernel has no source line here") : functionFile(record));
+  if (column.key === "file") return el("td", { class: "text", title: record.file }, record.file === null ? none(column.cell_reason || "an operator or a kernel has no source line here") : functionFile(record));
   const reason = column.reason || column.cell_reason || (record.kind === "kernel" ? "a kernel runs on the device: it has no host time" : "not measured on this path");
   if (column.key === "total_s" || column.key === "self_s") return barCell(value, "s", value / most, "var(--self)", reason);
   return plainCell(column, value, reason);

@@ -68,6 +68,6 @@ function drawPeakHolders(box, page) {
   const place = el("div");
   box.append(el("h3", {}, "Who holds the peak"), el("p", { class: "lead" }, "What was alive at the moment when the observed step held most, the largest first: to lower the ", term("peak", "peak"), ", begin at the top."), place);
   makeTable(place, { table, name: "holders of the peak", sort: { key: "bytes", direction: -1 }, bars: ["bytes"], barColour: "var(--accumulate)",
-    hidden: devices.size > 1 ? [] : ["device"], first: ["kind", "module", "operator", "bytes", "share", "tensors", "backward"],
+    hidden: devices.size > 1 ? [] : ["device"], first: ["kind", "module", "bytes", "share", "operator", "tensors", "backward"],
     cells: { kind: (value) => el("td", { class: "text" }, swatch(ownerColour(value)), value) } });
 }

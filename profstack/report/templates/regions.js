@@ -22,6 +22,7 @@ function drawRegions(page) {
       const value = node.record[column.key];
       if (column.key === "path") return twigCell(node, depth, toggle, value, node.name);
       if (column.key === "wall_s" || column.key === "operator_s") return barCell(value, "s", value / most, "var(--self)", whyEmpty(column));
+      if (column.key === "measured_in") return el("td", { class: "text wrapped narrow" }, shown(value, "text", whyEmpty(column)));
       return plainCell(column, value, whyEmpty(column));
     },
   });
@@ -31,15 +32,14 @@ function drawThreads(page) {
   const table = page.tables.threads;
   if (!table) { drop("threads"); return; }
   const records = asRecords(table);
-  const unseen = records.filter((record) => !record.layers);
-  const dark = unseen.reduce((sum, record) => sum + (record.share || 0), 0);
-  if (unseen.length && unseen.some((record) => isNumber(record.share))) {
+  const dark = records.filter((record) => !record.layers && record.kind !== "profstack").reduce((sum, record) => sum + (record.share || 0), 0);
+  if (dark >= 0.0005) {
     byId("thread-lead").append(el("b", {}, " " + formatPercent(dark) + " of the CPU time is in threads and processes that no layer looks into."));
   }
   makeTable(byId("thread-table"), { table, name: "threads", sort: { key: "share", direction: -1 }, bars: ["cpu_s", "share"], barColour: "var(--self)", plain: records.length <= 12,
-    first: ["kind", "name", "threads", "process", "cpu_s", "share", "layers", "note"],
+    first: ["kind", "name", "threads", "process", "cpu_s", "share", "off_cpu_s", "no_core_s", "layers", "note"],
     cells: {
-      layers: (value, record, one) => el("td", { class: "text" }, value ? value : el("span", { class: "quiet" }, "none")),
+      layers: (value) => el("td", { class: "text wrapped narrow" }, value ? value : el("span", { class: "quiet" }, "none")),
       note: (value, record, one) => el("td", { class: "text wrapped" }, shown(value, "text", whyEmpty(one) || "there is nothing to add")),
     } });
 }
