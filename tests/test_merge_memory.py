@@ -104,6 +104,108 @@ def test_the_resident_set_stands_where_nothing_else_does(run: Run) -> None:
     )
 
 
+def owner(kind: str, start: int, peak: int, device: str = "cpu") -> dict[str, Any]:
+    """A record of `memory_owners`."""
+    sizes = {"start_bytes": start, "peak_bytes": peak, "largest_bytes": peak, "end_bytes": start}
+    return {"device": device, "kind": kind, **sizes}
+
+
+def holder(
+    kind: str, number: int | None, nbytes: int, operator: str | None = None, device: str = "cpu"
+) -> dict[str, Any]:
+    """A record of `peak_holders`."""
+    taken = None if operator is None else 0
+    return {
+        "device": device,
+        "kind": kind,
+        "module_id": number,
+        "operator": operator,
+        "backward": taken,
+        "tensors": 1,
+        "bytes": nbytes,
+    }
+
+
+def test_the_peak_is_told_by_who_holds_it(run: Run) -> None:
+    run.writer.replace("modules", [module(1, "Net")])
+    low = {
+        "memory_owners": [owner("parameters", 10, 10)],
+        "peak_holders": [holder("parameters", 1, 10)],
+    }
+    high = {
+        "memory_owners": [owner("parameters", 600, 600), owner("temporaries", 0, 400)],
+        "peak_holders": [
+            holder("temporaries", -5, 100, "aten::cat"),
+            holder("parameters", 1, 600),
+            holder("temporaries", 1, 240, "aten::mm"),
+            holder("temporaries", -2, 60, "aten::sum"),
+        ],
+        "module_peaks": [{"module_id": 1, "host_peak_bytes": 240, "device_peak_bytes": None}],
+        "module_times": [module_times(1, 1, 0.5, host_net_bytes=0)],
+    }
+    for frames in (low, high):
+        run.torch([0.5], mode="detail", number=1, frames=frames)
+    run.layers(torch="recorded")
+    report = run.finish()
+    kinds = by(report["tables"]["memory_owners"], "kind")
+    # Of two steps that with the higher peak, whole: peaks of different steps are never added.
+    assert kinds["parameters"]["start_bytes"] == 600
+    assert kinds["temporaries"]["peak_bytes"] == 400
+    rows = report["tables"]["peak_holders"]
+    assert [(row["module"], row["bytes"], row["share"]) for row in rows] == [
+        ("Net", 600, 0.6),
+        ("Net", 240, 0.24),
+        ("(outside modules)", 100, 0.1),
+        ("(loss)", 60, 0.06),
+    ]
+    assert [row["backward"] for row in rows] == [None, False, False, False]
+    assert rows[0]["operator"] is None
+    assert "before the step" in report["cells_reason"]["peak_holders.operator"]
+    facts = report["attribution"]
+    assert facts["memory_peak_bytes"] == 1000
+    # Outside modules is not whose it is.
+    assert facts["memory_attributed_share"] == pytest.approx(0.9)
+    (row,) = [row for row in report["tables"]["modules"] if row["path"] == "Net"]
+    assert row["host_peak_bytes"] == 240
+    assert "gave out and took back" in report["columns_source"]["modules.host_peak_bytes"]
+
+
+def test_the_peak_of_an_accelerator_goes_before_the_hosts(run: Run) -> None:
+    run.writer.replace("modules", [module(1, "Net")])
+    frames = {
+        "memory_owners": [
+            owner("inputs", 900, 900),
+            owner("parameters", 300, 300, "cuda:0"),
+            owner("not attributed", 100, 100, "cuda:0"),
+        ],
+        "peak_holders": [
+            holder("inputs", None, 900),
+            holder("parameters", 1, 300, device="cuda:0"),
+            holder("not attributed", None, 100, device="cuda:0"),
+        ],
+        "module_times": [module_times(1, 1, 0.5)],
+    }
+    run.torch([0.5], mode="detail", number=1, frames=frames)
+    report = run.finish()
+    facts = report["attribution"]
+    assert facts["memory_peak_bytes"] == 400
+    assert facts["memory_attributed_share"] == pytest.approx(0.75)
+    shares = [(row["device"], row["share"]) for row in report["tables"]["peak_holders"]]
+    assert shares == [("cpu", 1.0), ("cuda:0", 0.75), ("cuda:0", 0.25)]
+
+
+def test_without_a_watched_step_nothing_is_said_of_owners(run: Run) -> None:
+    run.torch([0.5] * 3, frames={"module_times": [module_times(1, 1, 0.5)]})
+    run.writer.replace("modules", [module(1, "Net")])
+    run.layers(torch="recorded")
+    report = run.finish()
+    assert report["tables"]["memory_owners"] == report["tables"]["peak_holders"] == []
+    assert report["attribution"]["memory_peak_bytes"] is None
+    assert report["attribution"]["memory_attributed_share"] is None
+    reason = report["columns_reason"]["modules.host_peak_bytes"]
+    assert reason == "no slice watched what torch's allocator gives out"
+
+
 def test_memory_over_time_holds_the_watch_too(run: Run) -> None:
     run.clean(5)
     run.writer.write(

@@ -100,12 +100,14 @@ class _Walk:
         parameters = dict(self._parameters(modules, optimizers))
         for parameter in parameters.values():
             self._add(parameter, PARAMETERS, parameter)
-        for tensor in tensors:
-            if id(tensor) not in parameters and self._is_learned(tensor):
-                parameters[id(tensor)] = tensor
-                self._add(tensor, PARAMETERS, tensor)
-        for parameter in parameters.values():
-            self._add_gradient(parameter)
+        # Without a module or an optimizer the script itself updates what gathers gradients.
+        loose = not parameters
+        leaves = [tensor for tensor in tensors if self._is_learned(tensor)]
+        for leaf in leaves:
+            if id(leaf) not in parameters and (loose or self._is_parameter(leaf)):
+                self._add(leaf, PARAMETERS, None)
+        for leaf in {**parameters, **{id(leaf): leaf for leaf in leaves}}.values():
+            self._add_gradient(leaf)
         for optimizer in optimizers:
             for parameter, state in _items(_own(optimizer, "state")):
                 for tensor in self._tensors_in(state):
@@ -148,17 +150,17 @@ class _Walk:
                         yield from ((id(each), each) for each in self._tensors_in(parameters))
 
     def _is_learned(self, tensor: Any) -> bool:
-        """Whether nobody but the script itself updates it: a leaf that gathers gradients."""
+        """Whether it is a leaf that gathers gradients."""
         try:
-            base = self._base
-            if not (base.requires_grad.__get__(tensor) and base.is_leaf.__get__(tensor)):
-                return False
-            is_parameter = issubclass(type(tensor), self._torch.nn.Parameter)
-            return is_parameter or base.grad.__get__(tensor) is not None
+            leaf = self._base.is_leaf.__get__(tensor)
+            return bool(leaf and self._base.requires_grad.__get__(tensor))
         except Exception as error:
             if is_scripts(error):
                 raise
             return False
+
+    def _is_parameter(self, tensor: Any) -> bool:
+        return issubclass(type(tensor), self._torch.nn.Parameter)
 
     def _add_gradient(self, parameter: Any) -> None:
         try:

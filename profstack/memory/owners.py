@@ -15,9 +15,9 @@ import numpy as np
 from profstack.interrupts import is_scripts
 from profstack.memory.alive import Alive, find_alive
 from profstack.memory.before import Known
-from profstack.memory.kinds import KINDS, Owned, classify, timeline
+from profstack.memory.kinds import KINDS, Owned, Timeline, classify, timeline
 from profstack.memory.liveness import Curves, module_peaks, operators_around
-from profstack.torchtrace.allocations import blocks_of, read_allocator
+from profstack.torchtrace.allocations import FOR_EVER, blocks_of, read_allocator
 from profstack.torchtrace.attribution import Attribution
 from profstack.torchtrace.events import Ints
 from profstack.torchtrace.scopes import FORWARD
@@ -78,11 +78,12 @@ class MemoryOwners:
 def _tables(
     before: Alive, after: Alive, results: Any, owned: Attribution, step: ObservedStep
 ) -> tuple[Frames, Notes]:
-    told = read_allocator(results, owned.events, _inputs_of_calls(owned))
+    when = timeline(owned, step.boundaries_ns, step.is_loss)
+    told = read_allocator(results, owned.events, _readers_of_inputs(owned, when))
     born, given_back = blocks_of(told)
     known = Known(told, step.boundaries_ns[0], step.modules, step.clock_offset_ns)
     older, of_older = known.older(before, after, born, given_back)
-    of_born = classify(owned, born, timeline(owned, step.boundaries_ns, step.is_loss))
+    of_born = classify(owned, born, when)
     known.correct(of_born, born, after)
     curves = Curves(older.with_(born), step.boundaries_ns, step.left_out)
     found = of_older.with_(of_born)
@@ -94,12 +95,17 @@ def _tables(
     return frames, _notes(before)
 
 
-def _inputs_of_calls(owned: Attribution) -> Ints:
-    """Operators directly inside a module's call: what they are given is the call's input."""
+def _readers_of_inputs(owned: Attribution, when: Timeline) -> Ints:
+    """Operators whose own inputs may be the step's: the outermost ones of forward work.
+
+    That is directly inside a module's call, or outside all of them before a backward pass (a
+    functional model, or a loss that is given its targets).
+    """
     events, scopes = owned.events, owned.scopes
     parent = np.maximum(events.parent, 0)
-    inside = (events.parent >= 0) & (scopes.kind[parent] == FORWARD) & (scopes.kind == 0)
-    return np.flatnonzero(inside & ~events.memory)
+    called = (events.parent >= 0) & (scopes.kind[parent] == FORWARD)
+    ahead = (scopes.nearest == 0) & (when.begins_next(events.start) < FOR_EVER)
+    return np.flatnonzero((called | ahead) & (scopes.kind == 0) & ~events.memory)
 
 
 def _owner_rows(
