@@ -21,11 +21,11 @@ FAMILIES: tuple[Family, ...] = (memory_growth,)
 
 def add_findings(report: dict[str, Any], folder: Path) -> None:
     """Put what the families find in the recording in `folder` into its report."""
-    try:
-        recorded = Recorded(folder)
-        for family in FAMILIES:
+    recorded = Recorded(folder)
+    for family in FAMILIES:
+        try:
             report["findings"] += family(recorded, report)
-    except Exception as error:
-        # The figures stand without it.
-        text = f"findings are missing: {type(error).__name__}: {error}"
-        report["warnings"].append({"slug": "findings-failed", "text": text})
+        except Exception as error:
+            # The figures stand without it.
+            text = f"findings are missing: {type(error).__name__}: {error}"
+            report["warnings"].append({"slug": "findings-failed", "text": text})

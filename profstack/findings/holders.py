@@ -51,7 +51,8 @@ def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Hol
     rows = recorded.rows("memory_lines", selection)
     if selection is None or not selection.steps or not len(rows):
         return []
-    rows = rows[rows["second_source"].fillna("").str.contains("device") == on_device]
+    of_device = rows["second_source"].fillna("").str.startswith("torch.cuda")
+    rows = rows[of_device == on_device]
     net = rows["allocated_bytes"]
     if not on_device:
         net = net.fillna(rows["increment_bytes"])

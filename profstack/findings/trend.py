@@ -27,6 +27,9 @@ FEWEST_PARTS = 4
 # A part grows if it does so at this share of the slope; so much of the steps must be in such ones.
 _GROWS = 0.25
 _GROWING_SHARE = 0.8
+# The later half grows at this share of the earlier one's pace: what a cache or an allocator fills
+# up with comes ever slower.
+_GOES_ON = 0.5
 # A part that holds more than this of all growth, and grows twice as fast as the slope, is a jump.
 _LARGEST_SHARE = 0.5
 
@@ -83,28 +86,39 @@ def _variance(count: int) -> float:
 
 
 def _parts(group: Group) -> list[tuple[float, float]]:
-    """Steps and growth of consecutive parts of a group."""
+    """Steps and growth of consecutive parts of a group, from the middle of a stretch to the next.
+
+    A single reading may lie anywhere in the noise; the median of a stretch does not.
+    """
     steps, values = group
     count = min(PARTS, max(1, len(steps) // 2))
-    edges = np.unique(np.linspace(0, len(steps) - 1, count + 1).round().astype(int))
+    stretches = np.array_split(np.arange(len(steps)), count + 1)
+    middles = [
+        (float(np.median(steps[inside])), float(np.median(values[inside]))) for inside in stretches
+    ]
     return [
-        (float(steps[end] - steps[begin]), float(values[end] - values[begin]))
-        for begin, end in pairwise(edges.tolist())
-        if steps[end] > steps[begin]
+        (end - begin, after - before)
+        for (begin, before), (end, after) in pairwise(middles)
+        if end > begin
     ]
 
 
 def _is_persistent(parts: Sequence[tuple[float, float]], slope: float) -> bool:
-    """Whether nearly all parts grow, the last third of them too, and no jump is most of it."""
+    """Whether nearly all parts grow, the later ones not much slower, and no jump is most of it."""
     if slope <= 0:
         return False
     every = sum(steps for steps, _ in parts)
     total = sum(grown for _, grown in parts)
     growing = sum(steps for steps, grown in parts if grown >= _GROWS * slope * steps)
-    late = parts[-max(1, len(parts) // 3) :]
-    expected = slope * sum(steps for steps, _ in late)
-    goes_on = sum(grown for _, grown in late) >= 2 * _GROWS * expected
+    rates = [grown / steps for steps, grown in parts]
+    half = len(rates) // 2
+    early, late = float(np.median(rates[:half])), float(np.median(rates[half:]))
     jumps = any(
         grown > _LARGEST_SHARE * total and grown > 2 * slope * steps for steps, grown in parts
+    )
+    goes_on = late >= _GOES_ON * max(early, slope) and all(
+        sum(grown for _, grown in last) >= _GOES_ON * slope * sum(steps for steps, _ in last)
+        for last in (parts[-1:], parts[-max(1, len(parts) // 3) :])
+        if sum(steps for steps, _ in last) >= every / (2 * PARTS)
     )
     return growing >= _GROWING_SHARE * every and goes_on and not jumps
