@@ -805,9 +805,9 @@ print({name: dict(counters[name]) for name in ("stats", "graph_break", "frames")
     assert done.stdout == plain.stdout
     folder = tmp_path / "rec"
     names = {name for (name,) in rows(folder, "SELECT name FROM ranges WHERE kind = 'module'")}
-    # A compiled region gets one range, of the module that was called from outside (this backend
+    # A compiled region gets one range, under the path of the model that it wraps (this backend
     # calls its graphs as modules); none of the modules that were compiled away.
-    assert "OptimizedModule" in names
+    assert "Net" in names
     assert not any(name.endswith(("one", "two")) for name in names)
     assert rows(folder, "SELECT COUNT(*) FROM ranges WHERE kind = 'backward'")[0][0] >= 2
 
