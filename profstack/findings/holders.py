@@ -57,7 +57,7 @@ def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Hol
     if not on_device:
         net = net.fillna(rows["increment_bytes"])
     summed = net.groupby([rows["file"], rows["line"]]).sum(min_count=1).dropna()
-    texts = rows.groupby(["file", "line"])["source"].first().to_dict()
+    texts = _texts(recorded)
     found = [
         _holder(file, line, texts.get((file, line)), total / selection.steps, selection.steps)
         for (file, line), total in summed.items()
@@ -80,9 +80,7 @@ def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
         if own and each.grown is not None:
             place = (own[-1].file, own[-1].line)
             grown[place] = grown.get(place, 0.0) + each.grown
-    frames = recorded.frames["watch_frames"]
-    known = frames[frames["source"].notna()]
-    texts = dict(zip(zip(known["file"], known["line"], strict=True), known["source"], strict=True))
+    texts = _texts(recorded)
     found = [
         _holder(file, line, texts.get((file, line)), total / steps, steps)
         for (file, line), total in grown.items()
@@ -101,6 +99,17 @@ def keepers(report: dict[str, Any]) -> list[Holder]:
             continue
         found.append(Holder(row["file"], row["line"], text, None, None))
     return found[:_MOST]
+
+
+def _texts(recorded: Recorded) -> dict[tuple[str, int], str]:
+    """The text of every line that any layer recorded, by file and line."""
+    texts: dict[tuple[str, int], str] = {}
+    for table in ("watch_frames", "lines", "memory_lines"):
+        frame = recorded.frames[table]
+        known = frame[frame["source"].notna()]
+        places = zip(known["file"].tolist(), known["line"].tolist(), strict=True)
+        texts |= dict(zip(places, known["source"].tolist(), strict=True))
+    return texts
 
 
 def _holder(file: Any, line: Any, source: Any, per_step: float, steps: float) -> Holder:
