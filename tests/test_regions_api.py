@@ -733,6 +733,7 @@ SCRIPT = """
 import profstack
 
 with profstack.region("whole"):
+    import nvtx
     import torch
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 4)
@@ -740,7 +741,9 @@ with profstack.region("whole"):
     for number in range(40):
         with profstack.region("load"):
             x = torch.randn(16, 8)
-        with profstack.region("update"):
+        with nvtx.annotate("batch"), torch.profiler.record_function("update"), profstack.region(
+            "update"
+        ):
             optimizer.zero_grad()
             loss = model(x).square().mean()
             loss.backward()
@@ -771,7 +774,7 @@ def test_a_run_records_the_regions_of_its_script(
     database = sqlite3.connect(tmp_path / "rec" / "recording.sqlite")
     rows = database.execute(
         "SELECT kind, steps, slices.wall_s, path, calls, region_times.wall_s "
-        "FROM region_times JOIN slices USING (slice)"
+        "FROM region_times JOIN slices USING (slice) WHERE source = 'profstack.region'"
     ).fetchall()
     database.close()
     whole = [row for row in rows if row[3] == "whole"]
@@ -788,8 +791,27 @@ def test_a_run_records_the_regions_of_its_script(
     names = trace_names(tmp_path / "rec")
     assert {"profstack::region whole/load", "profstack::region whole/update"} <= names
     report = json.loads((tmp_path / "rec" / "report.json").read_text(encoding="utf-8"))
-    calls = {row["path"]: row["calls"] for row in report["tables"]["regions"]}
-    assert calls == {"whole": 0.0, "whole/load": 1.0, "whole/update": 1.0}
+    table = {(row["source"], row["path"]): row for row in report["tables"]["regions"]}
+    own = "profstack.region"
+    assert {key: row["calls"] for key, row in table.items()} == {
+        (own, "whole"): 0.0,
+        (own, "whole/load"): 1.0,
+        (own, "whole/update"): 1.0,
+        ("record_function", "update"): 1.0,
+        ("nvtx", "batch"): 1.0,
+        ("torch", "Optimizer.step#SGD.step"): 1.0,
+        ("torch", "Optimizer.zero_grad#SGD.zero_grad"): 1.0,
+    }
+    # The products of forward and of the weights' gradient.
+    products = 2 * 2 * 16 * 8 * 4
+    flop = {key: row["flop"] for key, row in table.items() if row["flop"] is not None}
+    updates = ((own, "whole"), (own, "whole/update"), ("record_function", "update"))
+    assert flop == dict.fromkeys(updates, products)
+    inside = {path: table[own, path]["operator_s"] for path in ("whole", "whole/load")}
+    assert 0 < inside["whole/load"] < inside["whole"]
+    assert table["nvtx", "batch"]["operator_s"] is None
+    assert "entered it" in report["cells_reason"]["regions.operator_s"]
+    assert {row["threads"] for row in table.values()} == {"the steps' own"}
 
 
 def trace_names(recording: Path) -> set[str]:
