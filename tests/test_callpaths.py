@@ -454,9 +454,11 @@ class Thing:
         for each in range(3)
     ]
 
-pick = lambda x: (
+pick = any(
     x + 1
+    for x in range(3)
 )
+one = any(x for x in range(3))
 """
 
 
@@ -470,8 +472,9 @@ def test_definitions_are_found_from_any_line(tmp_path: Path) -> None:
     assert first(str(file), "made", 2) == 2
     assert first(str(file), "made", 9) == 8
     assert first(str(file), "made", 10) == 2
-    assert first(str(file), "<listcomp>", 15) == 13
-    assert first(str(file), "<lambda>", 19) == 18
+    # A comprehension is entered at its beginning; a generator also where it had yielded.
+    assert first(str(file), "<listcomp>", 13) == 13
+    assert [first(str(file), "<genexpr>", line) for line in (18, 19, 20, 22)] == [18, 18, 18, 22]
     assert first(str(file), "<module>", 12) == 1
     # Where nothing tells, the line stays.
     assert first(str(file), "absent", 7) == 7

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,9 @@ def path_records(
     kinds = list(column(events, "activity_type"))
     observed = of_observed_thread(events).tolist()
     each = list(zip(events, kinds, observed, strict=True))
-    functions = [event for event, kind, on in each if on and kind == PYTHON_KIND]
+    functions = _in_step(
+        [event for event, kind, on in each if on and kind == PYTHON_KIND], boundaries_ns
+    )
     host = read_host([event for event, kind, on in each if on and kind in HOST_KINDS])
     clip_to_steps(host, boundaries_ns)
     owned = attribute(host, boundaries_ns, lambda number: modules[number].is_loss)
@@ -151,6 +154,14 @@ def path_records(
         kernels = [event for event, kind, _ in each if kind in DEVICE_KINDS]
         _hang(root, owned, operators, of_event, kernels)
     return _rows(root, index, device=device)
+
+
+def _in_step(events: Sequence[Any], boundaries_ns: Sequence[int]) -> list[Any]:
+    """The events that reach into the step: switching the profiler on and off is calls too."""
+    start = integers(events, "start_ns")
+    end = start + integers(events, "duration_ns")
+    inside = (end > boundaries_ns[0]) & (start < boundaries_ns[-1])
+    return list(compress(events, inside.tolist()))
 
 
 # -- names -------------------------------------------------------------------------------------
@@ -175,8 +186,8 @@ def _function(name: str, definitions: Definitions) -> Callee:
     if match is None:
         return Callee(FUNCTION, name, BUILTIN_FILE, 0, follows=True)
     file, line, function = match[1], int(match[2]), match[3]
-    first = definitions.first_line(file, function, line)
     fate = _fate(file, function)
+    first = definitions.first_line(file, function, line) if fate == _SHOWN else line
     return Callee(FUNCTION, function, file, first, fate, follows=function in _ASKED)
 
 

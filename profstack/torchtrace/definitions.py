@@ -8,16 +8,9 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from typing import Any
 
 MODULE = "<module>"
-_COMPREHENSIONS: dict[str, Any] = {
-    "<listcomp>": ast.ListComp,
-    "<setcomp>": ast.SetComp,
-    "<dictcomp>": ast.DictComp,
-    "<genexpr>": ast.GeneratorExp,
-    "<lambda>": ast.Lambda,
-}
+GENERATOR = "<genexpr>"
 
 
 class Definitions:
@@ -31,11 +24,17 @@ class Definitions:
         """Line of the definition (of its first decorator); `line` where no source tells."""
         if name == MODULE:
             return 1
+        if name.startswith("<") and name != GENERATOR:
+            # Lambdas and comprehensions are entered where they begin.
+            return line
         lines = self._lines(file)
         if not 0 < line <= len(lines):
             return line
         text = lines[line - 1].strip()
         if f"def {name}(" in text or text.startswith(("@", f"class {name}")):
+            return line
+        if name == GENERATOR and " for " in text and "(" in text:
+            # All in one line, as most are: the whole file need not be parsed.
             return line
         around = [
             first
@@ -65,7 +64,6 @@ def _spans(source: str) -> list[tuple[str, int, int]]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             spans.append((node.name, first, node.end_lineno or node.lineno))
-        for name, kind in _COMPREHENSIONS.items():
-            if isinstance(node, kind):
-                spans.append((name, node.lineno, node.end_lineno or node.lineno))
+        elif isinstance(node, ast.GeneratorExp):
+            spans.append((GENERATOR, node.lineno, node.end_lineno or node.lineno))
     return spans
