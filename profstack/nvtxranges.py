@@ -63,29 +63,32 @@ class Domain:
         nvtx: Any = importlib.import_module("nvtx")
         get = getattr(nvtx, "get_domain", None)
         domain: Any = get(DOMAIN) if get is not None else None
+        self._nvtx, self._domain = nvtx, domain
         self.push: Callable[[Any], Any]
         self.pop: Callable[[], Any]
-        # Ranges of their own, which nest in nothing and may end on any thread.
-        self.start: Callable[[str, str], Any]
-        self.end: Callable[[Any], Any]
         self.is_taken: bool
         if hasattr(domain, "push_range"):
             self.push, self.pop = domain.push_range, domain.pop_range
             self._make = domain.get_event_attributes
-            self.start = lambda kind, text: domain.start_range(self.attributes(kind, text))
-            self.end = domain.end_range
             # A domain that no listener takes does nothing and has no attributes to give.
             self.is_taken = self.attributes(STEP, STEP) is not None
         else:
             # Up to 0.2.11 a domain has no such methods; these are what its context manager does.
             self._make = partial(nvtx.annotate, domain=DOMAIN)
-            self.start = lambda kind, text: nvtx.start_range(
-                text, _COLOURS[kind], DOMAIN, kind, None
-            )
-            self.end = nvtx.end_range
             self.push = nvtx.annotate.__enter__
             self.pop = partial(self.attributes(STEP, STEP).__exit__, None, None, None)
             self.is_taken = bool(os.environ.get(INJECTION))
+
+    def start(self, kind: str, text: str) -> Any:
+        """Begin a range that nests in nothing; gives what `end` takes, on any thread."""
+        if hasattr(self._domain, "start_range"):
+            return self._domain.start_range(self.attributes(kind, text))
+        return self._nvtx.start_range(text, _COLOURS[kind], DOMAIN, kind)
+
+    def end(self, handle: Any) -> None:
+        """End such a range."""
+        end = getattr(self._domain, "end_range", None) or self._nvtx.end_range
+        end(handle)
 
     def attributes(self, kind: str, text: str, payload: int | None = None) -> Any:
         """What `push` takes: the text shown, its colour, its category, and a number."""
