@@ -239,8 +239,12 @@ def test_a_report_from_before_these_tables_still_has_its_page(opened: Opened) ->
             for key in later:
                 record.pop(key, None)
     page = opened(report)
-    for absent in ("#module-sum", "#memory-owners", "#peak-holders", "#call-paths", "#threads"):
+    for absent in ("#module-sum", "#peak-holders", "#threads", "#call-paths table"):
         assert count(page, absent) == 0, absent
+    assert "No slice of the torch layer noted the Python stack" in texts(page, "#call-paths")[0]
+    assert "watched the memory of a step in this run" in texts(page, "#memory-owners")[0]
+    report["slices"][4]["mode"] = "stacks"
+    assert "left nothing to show" in texts(opened(report), "#call-paths")[0]
     assert count(page, "#module-tree tbody tr") == 16
     assert _names(page, "#function-groups")[0].startswith("train.py")
 

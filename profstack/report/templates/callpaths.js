@@ -5,7 +5,8 @@ const PATH_COLOURS = { function: "var(--file-2)", operator: "var(--forward)", ke
 function drawCallPaths(page) {
   const box = byId("call-paths");
   const table = page.tables.call_paths;
-  if (!table) { if (box) box.remove(); return; }
+  if (!box) return;
+  if (!table) { lackingTable(box, page, "From function to operator to kernel", "stacks", "noted the Python stack"); return; }
   const share = ownColumn("share", "share", "share", "time with callees over that of all paths", "its time was not measured");
   const columns = [...table.columns, share];
   const records = asRecords(table);
@@ -23,6 +24,16 @@ function drawCallPaths(page) {
     levels: [["fold all", 0], ["unfold all", 9999]],
     cell: (column, node, depth, toggle) => pathNodeCell(column, node, depth, toggle, most),
   });
+}
+
+// Why a table is not there that one kind of the torch layer's slices gives: it had no such slice,
+// or that slice left nothing. Without that layer there is nothing to say here.
+function lackingTable(box, page, title, mode, did) {
+  const torch = (page.facts.layers || []).find((layer) => layer.name === "torch");
+  if (!torch || torch.status !== "recorded") { box.remove(); return; }
+  const had = page.slices.some((slice) => slice.layer === "torch" && slice.mode === mode);
+  box.append(el("h3", {}, title), el("p", { class: "quiet" }, had ? "The slice in which the torch layer " + did + " left nothing to show; the warnings say more, where more is known."
+    : "No slice of the torch layer " + did + " in this run: it ended before that slice had its turn, or the slice was left out."));
 }
 
 // How much slower the steps with stacks were; measured, where their slices have a step time.

@@ -3,7 +3,7 @@ function drawLaunches(page) {
   const launches = page.tables.launches, gaps = page.tables.gaps;
   const device = (page.facts.environment || {}).device;
   const hasDevice = Boolean(device) && device !== "cpu";
-  const watched = (page.facts.layers || []).some((layer) => layer.name === "torch");
+  const watched = (page.facts.layers || []).some((layer) => layer.name === "torch" && layer.status === "recorded");
   if (!launches && !gaps && !watched) { drop("launches"); return; }
   const word = byId("launch-lead");
   if (!hasDevice) {

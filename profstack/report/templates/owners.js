@@ -18,7 +18,7 @@ function drawOwners(page) {
 
 function drawMemoryOwners(box, page) {
   const table = page.tables.memory_owners;
-  if (!table) { box.remove(); return; }
+  if (!table) { lackingTable(box, page, "Whose the bytes are", "detail", "watched the memory of a step"); return; }
   const records = asRecords(table);
   const devices = [...new Set(records.map((record) => record.device))];
   box.append(el("h3", {}, "Whose the bytes are"), el("p", { class: "lead" }, "Bytes in live tensors of one observed ", term("step", "step"), " by ", term("memory-owner", "owner"), ", at its start, at the moment of its ", term("peak", "peak"), " and at its end.", ownedShare(page.facts.attribution)));
