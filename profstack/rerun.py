@@ -16,11 +16,11 @@ from profstack.recording import DATABASE
 from profstack.schema import RECORDED
 
 FOLDER = "rerun"
-# Tables whose rows belong to a slice, with the columns that hold module numbers.
-_BY_SLICE = (
-    *("module_times", "operators", "kernels", "functions", "calls", "lines"),
-    *("memory_lines", "module_memory", "flop_counts", "ranges", "region_times"),
-    "region_work",
+# Tables whose rows belong to a slice, besides those that the slices themselves make.
+_BY_SLICE = tuple(
+    name
+    for name, table in RECORDED.items()
+    if "slice" in table.names and name not in ("slices", "steps")
 )
 
 
@@ -78,8 +78,9 @@ def _copy_layer(database: sqlite3.Connection, layer: dict[str, Any]) -> None:
             if row["slice"] not in copied:
                 continue
             values = {**dict(row), "slice": copied[row["slice"]]}
-            if values.get("module_id") is not None:
-                values["module_id"] = numbers.get(values["module_id"], values["module_id"])
+            for column, value in values.items():
+                if column.endswith("module_id") and value is not None:
+                    values[column] = numbers.get(value, value)
             _insert(database, table, values)
     database.execute("DELETE FROM layers WHERE name = ?", (name,))
     _insert(database, "layers", layer)
