@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
 import gc
 import io
@@ -23,7 +24,9 @@ from torch import nn
 from profstack import callcost
 from profstack.hooks.state import DISCOVER, RANGES, ROOT
 from profstack.hooks.torch_hooks import TorchHooks
+from profstack.merge.functions import place
 from profstack.regions import ModuleNames
+from profstack.report.calltree import call_tree
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers import cprofile
 from profstack.wrappers.cprofile import CProfileWrapper, function_table, is_own
@@ -84,9 +87,43 @@ def odd(number: int) -> bool:
     return number != 0 and even(number - 1)
 
 
+def numbers(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def of_file(file: str) -> Callable[[int], int]:
+    """A function `same` at line 1 of that file: of two files only the names differ."""
+    made: dict[str, Any] = {}
+    exec(compile("def same(number):\n    return abs(number)\n", file, "exec"), made)
+    function: Callable[[int], int] = made["same"]
+    return function
+
+
+SAME = {file: of_file(file) for file in ("/a/twice.py", "/b/twice.py")}
+
+
+def fails() -> None:
+    for _ in range(3):
+        with contextlib.suppress(IndexError):
+            [].pop()
+
+
+def calls_itself(count: int) -> int:
+    """Recursion through a built-in function."""
+    return sum(map(calls_itself, range(count))) + 1
+
+
 def work() -> None:
     for number in range(7):
         branch(number)
+    for _ in numbers(3):
+        pass
+    list(numbers(4))
+    for file, count in (("/a/twice.py", 1), ("/b/twice.py", 2)):
+        for number in range(count):
+            SAME[file](number)
+    fails()
+    calls_itself(3)
     fibonacci(10)
     even(10)
     json.dumps({"a": [1, 2, 3]})
@@ -109,6 +146,13 @@ def test_counts_are_those_of_plain_cprofile(tmp_path: Path) -> None:
     assert counts(taken)[HERE, "leaf"] == (17, 17)
     assert counts(taken)[HERE, "fibonacci"] == (1, 177)
     assert counts(taken)[HERE, "branch"] == (7, 7)
+    # Entered for each value and once more to end.
+    assert counts(taken)[HERE, "numbers"] == (9, 9)
+    assert counts(taken)["/a/twice.py", "same"] == (1, 1)
+    assert counts(taken)["/b/twice.py", "same"] == (2, 2)
+    assert counts(taken)["~", "<method 'pop' of 'list' objects>"] == (3, 3)
+    # The outermost call alone is no call inside itself.
+    assert counts(taken)[HERE, "calls_itself"] == (1, 8)
 
 
 def test_callers(tmp_path: Path) -> None:
@@ -119,6 +163,59 @@ def test_callers(tmp_path: Path) -> None:
     assert found["fibonacci", "fibonacci"] == 176
     assert found["even", "odd"] == 5
     assert found["<built-in method builtins.sorted>", "leaf"] == 3
+    assert found["fails", "<method 'pop' of 'list' objects>"] == 3
+    assert found["<built-in method builtins.sum>", "calls_itself"] == 7
+    assert found["calls_itself", "<built-in method builtins.sum>"] == 8
+    same = {
+        row["callee_file"]: (row["caller_name"], row["calls"])
+        for row in taken.frames["calls"]
+        if row["callee_name"] == "same"
+    }
+    assert same == {"/a/twice.py": ("work", 1), "/b/twice.py": ("work", 2)}
+    inside = {
+        row["caller_file"]: row["calls"]
+        for row in taken.frames["calls"]
+        if row["caller_name"] == "same"
+    }
+    assert inside == {"/a/twice.py": 1, "/b/twice.py": 2}
+
+
+def test_callers_and_callees_of_the_report_are_those_of_plain_cprofile(tmp_path: Path) -> None:
+    json.dumps({})
+    plain = cProfile.Profile()
+    plain.enable()
+    work()
+    plain.disable()
+    wanted = {
+        # Of callers all calls stand first, and the primitive ones behind.
+        (place(*caller), place(*callee)): four[0]
+        for callee, row in pstats.Stats(plain).stats.items()  # type: ignore[attr-defined]
+        for caller, four in row[4].items()
+        if "_lsprof" not in callee[2]
+    }
+    taken = captured(work, tmp_path)
+    run = Run(tmp_path / "rec")
+    run.clean()
+    frames = {name: list(taken.frames[name]) for name in ("functions", "calls")}
+    run.cprofile([0.01], frames=frames)
+    run.clean()
+    tables = run.finish()["tables"]
+    assert {(row["caller"], row["callee"]): row["calls"] for row in tables["calls"]} == wanted
+    tree = call_tree(tables["functions"], tables["calls"])
+    names = [f"{file}:{line}({name})" for file, line, name, *_ in tree.functions]
+    drawn = {(names[caller], names[callee]): calls for caller, callee, calls, _ in tree.edges}
+    assert drawn == wanted
+    # Who calls whom in a circle stands in one frame; the work was entered from nowhere.
+    together = [{names[member].rpartition("(")[2] for member in circle} for circle in tree.cycles]
+    assert {"even)", "odd)"} in together
+    assert {"calls_itself)", "sum>)"} in [
+        {name.replace("<built-in method builtins.", "") for name in circle} for circle in together
+    ]
+    entered = {names[function]: seconds for function, seconds in tree.roots}
+    (root,) = entered
+    assert root.endswith("(work)")
+    (row,) = [row for row in tables["functions"] if row["name"] == "work"]
+    assert entered[root] == pytest.approx(row["total_s"], rel=1e-3)
 
 
 def test_calls_into_a_function_add_up(tmp_path: Path) -> None:
@@ -160,6 +257,27 @@ def test_file_opens_in_pstats_with_the_sums_of_the_rows(tmp_path: Path) -> None:
     assert stats.total_tt == pytest.approx(sum(row[2] for row in rows.values()))  # type: ignore[attr-defined]
     assert {row["slice"] for row in slices[0].frames["functions"]} == {3}
     assert {row["slice"] for row in slices[1].frames["calls"]} == {8}
+
+
+def test_file_tells_callers_as_cprofiles_own_does(tmp_path: Path) -> None:
+    json.dumps({})
+    plain = cProfile.Profile()
+    plain.enable()
+    work()
+    plain.disable()
+    (artifact,) = captured(work, tmp_path).artifacts
+
+    def callers(of: Any) -> dict[Any, Any]:
+        return {
+            callee: {caller: four[:2] for caller, four in row[4].items()}
+            for callee, row in pstats.Stats(of).stats.items()  # type: ignore[attr-defined]
+            if "_lsprof" not in callee[2]
+        }
+
+    found = callers(str(artifact.path))
+    assert found == callers(plain)
+    # Pairs that differ, so that their order is told: recursion.
+    assert any(calls != primitive for each in found.values() for calls, primitive in each.values())
 
 
 def test_second_slice_does_not_hold_the_first(tmp_path: Path) -> None:

@@ -326,9 +326,18 @@ def merge_tables(into: dict[Function, list[Any]], table: dict[Function, list[Any
 
 
 def write_prof(path: Path, table: dict[Function, list[Any]]) -> Artifact:
-    """Write a table as a file that pstats, snakeviz and gprof2dot read."""
+    """Write a table as a file that pstats, snakeviz and gprof2dot read.
+
+    Of a function that has the primitive calls first, of its callers all calls first.
+    """
     stats = {
-        function: (*row[:4], {caller: tuple(four) for caller, four in row[4].items()})
+        function: (
+            *row[:4],
+            {
+                caller: (calls, primitive, own, total)
+                for caller, (primitive, calls, own, total) in row[4].items()
+            },
+        )
         for function, row in table.items()
     }
     path.parent.mkdir(exist_ok=True)
