@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import sys
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -346,6 +347,19 @@ def test_parameters_that_modules_share_stand_once() -> None:
     rows = {path: size for kind, path, *_, size in holders(taken) if kind == "parameters"}
     assert rows["Tied.into"] == WIDTH * WIDTH * FLOAT
     assert "Tied.out" not in rows
+
+
+def test_a_script_that_trains_on_a_thread_of_its_own_is_told_why_there_is_nothing() -> None:
+    taken: list[Slice] = []
+    thread = threading.Thread(target=lambda: taken.append(observe(training(Net()), 1, "detail")))
+    thread.start()
+    thread.join()
+    captured = taken[0].captured
+    assert "memory_owners" not in captured.frames
+    assert [slug for slug, _ in captured.notes] == ["no-memory-owners"]
+    assert "thread of its own" in captured.notes[0][1]
+    # Nothing was seen of the modules' memory either, which is not the same as none.
+    assert {row["host_net_bytes"] for row in taken[0].rows.values()} == {None}
 
 
 class Numbers(torch.utils.data.Dataset[Any]):

@@ -168,6 +168,7 @@ def test_the_peak_is_told_by_who_holds_it(run: Run) -> None:
     (row,) = [row for row in report["tables"]["modules"] if row["path"] == "Net"]
     assert row["host_peak_bytes"] == 240
     assert "gave out and took back" in report["columns_source"]["modules.host_peak_bytes"]
+    assert "before the step" in report["columns_source"]["memory_owners.start_bytes"]
 
 
 def test_the_peak_of_an_accelerator_goes_before_the_hosts(run: Run) -> None:

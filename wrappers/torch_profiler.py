@@ -252,7 +252,8 @@ class TorchProfilerWrapper(Wrapper):
         runtime = [
             event for event, kind in zip(events, kinds or (), strict=False) if kind in RUNTIME_KINDS
         ]
-        memory = context.mode == "detail"
+        # A profile of all threads is told of no allocation.
+        memory = context.mode == "detail" and not self._every_thread
         frames, notes = slice_tables(
             owned,
             ObservedSlice(

@@ -89,6 +89,11 @@ class Timeline:
         after = np.where(starts[at + 1] < edges[step + 1], what[at + 1], _NOTHING)
         return before, after
 
+    def loses_next(self, times: Ints) -> Bools:
+        """Whether what comes next after each time, but for optimizers, is a loss or a pass."""
+        after = self.without_updates().around(times)[1]
+        return np.isin(after, (_PASS, _LOSS_CALL))
+
     def without_updates(self) -> Timeline:
         """The same as if there were no optimizers."""
         kept = self.what != _UPDATE

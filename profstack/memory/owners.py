@@ -17,13 +17,18 @@ from profstack.memory.alive import Alive, find_alive
 from profstack.memory.before import Known
 from profstack.memory.kinds import KINDS, Owned, Timeline, classify, timeline
 from profstack.memory.liveness import Curves, module_peaks, operators_around
-from profstack.torchtrace.allocations import FOR_EVER, blocks_of, read_allocator
+from profstack.torchtrace.allocations import blocks_of, read_allocator
 from profstack.torchtrace.attribution import Attribution
 from profstack.torchtrace.events import Ints
 from profstack.torchtrace.scopes import FORWARD
 
 Frames = dict[str, Sequence[Mapping[str, Any]]]
 Notes = list[tuple[str, str]]
+
+_UNTOLD = (
+    "torch's allocators told of no block in the step; they tell a profile of one thread, "
+    "not one of all threads, which a script that trains on a thread of its own needs"
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ def _tables(
 ) -> tuple[Frames, Notes]:
     when = timeline(owned, step.boundaries_ns, step.is_loss)
     told = read_allocator(results, owned.events, _readers_of_inputs(owned, when))
+    if not len(told.time):
+        return {}, [("no-memory-owners", f"no owners of memory: {_UNTOLD}")]
     born, given_back = blocks_of(told)
     known = Known(told, step.boundaries_ns[0], step.modules, step.clock_offset_ns)
     older, of_older = known.older(before, after, born, given_back)
@@ -98,13 +105,14 @@ def _tables(
 def _readers_of_inputs(owned: Attribution, when: Timeline) -> Ints:
     """Operators whose own inputs may be the step's: the outermost ones of forward work.
 
-    That is directly inside a module's call, or outside all of them before a backward pass (a
-    functional model, or a loss that is given its targets).
+    That is directly inside a module's call, or outside all of them and next to a backward pass or a
+    loss (a functional model, or a loss that is given its targets). What stands before a module's
+    call makes its inputs rather than reads them.
     """
     events, scopes = owned.events, owned.scopes
     parent = np.maximum(events.parent, 0)
     called = (events.parent >= 0) & (scopes.kind[parent] == FORWARD)
-    ahead = (scopes.nearest == 0) & (when.begins_next(events.start) < FOR_EVER)
+    ahead = (scopes.nearest == 0) & when.loses_next(events.start)
     return np.flatnonzero((called | ahead) & (scopes.kind == 0) & ~events.memory)
 
 

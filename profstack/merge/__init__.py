@@ -30,7 +30,7 @@ from profstack.merge.memory import memory_lines, memory_rows, module_memory
 from profstack.merge.modules import module_paths, modules
 from profstack.merge.operators import kernels, operators
 from profstack.merge.outliers import RULE, outlier_rows
-from profstack.merge.peak import memory_owners, peak_facts, peak_holders
+from profstack.merge.peak import memory_owners, peak_facts, peak_holders, peak_sources
 from profstack.merge.pythoncost import add_python_cost
 from profstack.merge.reasons import cells_reason, columns_reason
 from profstack.merge.recorded import Recorded, Selection, nullable, records
@@ -259,6 +259,7 @@ def _tables(
     )
     add_python_cost(rows["modules"], rows["operators"])
     sources.update(flop_sources(counters))
+    sources.update(peak_sources(recorded))
     tables = {}
     for name, table in rows.items():
         empty = dict.fromkeys(REPORT[name].names)

@@ -81,6 +81,19 @@ def peak_facts(recorded: Recorded) -> dict[str, float | None]:
     }
 
 
+def peak_sources(recorded: Recorded) -> dict[str, str]:
+    """What the two tables rest on, by `table.column`."""
+    if not len(_of_observed(recorded, "memory_owners")):
+        return {}
+    events = "every block that torch's allocators gave out and took back in one step"
+    return {
+        "memory_owners.start_bytes": "the tensors alive before the step; of an accelerator also "
+        "what its allocator counts",
+        "memory_owners.peak_bytes": f"{events}, with the tensors alive before it",
+        "peak_holders.bytes": f"{events}, with the tensors alive before it",
+    }
+
+
 def _main_device(peaks: pd.Series[Any]) -> str:
     """The accelerator with the highest peak; without one the host."""
     others = peaks.drop(HOST, errors="ignore")
