@@ -28,6 +28,7 @@ from profstack.report.columns import unit_of
 from profstack.report.packages import package_of
 from profstack.report.page import own_first, prepare
 from profstack.report.pathtree import path_records
+from profstack.report.tables import MOST_ROWS
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,19 @@ def test_lines_of_the_users_are_kept_before_any_librarys() -> None:
     heavy = row("lines", file="lib.py", own=False, python_s=9.0)
     light = row("lines", file="mine.py", own=True, python_s=0.1)
     unknown = row("lines", file="old.py", own=None, python_s=0.2)
-    assert sorted([heavy, light, unknown], key=own_first) == [heavy, light, unknown]
+    assert sorted([heavy, light, unknown], key=own_first("python_s")) == [heavy, light, unknown]
+
+
+def test_a_light_function_of_the_users_is_not_cut_away() -> None:
+    report = build()
+    report["tables"]["functions"] = [
+        row("functions", phase="step", file="lib.py", name=f"f{at}", own=False, self_s=1.0)
+        for at in range(MOST_ROWS)
+    ] + [row("functions", phase="step", file="mine.py", line=3, name="mine", own=True, self_s=0.0)]
+    table = prepare(report).tables["functions"]
+    name = [column.key for column in table.columns].index("name")
+    assert table.rows[0][name] == "mine"
+    assert len(table.rows) == MOST_ROWS
 
 
 def _node(node: int, parent: int | None, total_s: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ measured or judged here; a null of the report stays a null, with its reason besi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,9 +137,10 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     steps = tables["steps"]
     made["steps"] = page_table("steps", steps, told, by=weight("wall_s"), extra=(_FLAGS,))
     made["memory"] = page_table("memory", memory_series(tables["memory"]), told)
-    for name, by in (("functions", weight("self_s")), ("lines", own_first)):
+    own = {"functions": own_first("self_s"), "lines": own_first("python_s", "operator_s")}
+    for name, first in own.items():
         records = with_package(tables[name])
-        made[name] = page_table(name, records, told, by=by, extra=(_PACKAGE,))
+        made[name] = page_table(name, records, told, by=first, extra=(_PACKAGE,))
     for name in ("memory_lines", "watch_lines"):
         made[name] = line_table(name, tables["lines"], told)
     trees = {
@@ -155,9 +156,10 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     return {name: table for name, table in made.items() if table.rows}
 
 
-def own_first(record: Record) -> tuple[bool, float]:
-    """The weight of a source line: the user's own before any library's, then by time."""
-    return record.get("own") is not False, weight("python_s", "operator_s")(record)
+def own_first(*columns: str) -> Callable[[Record], tuple[bool, float]]:
+    """A sort key: the user's own code before any library's, then the sum of these columns."""
+    heaviest = weight(*columns)
+    return lambda record: (record.get("own") is not False, heaviest(record))
 
 
 def _call_trees(functions: Sequence[Record], calls: Sequence[Record]) -> dict[str, CallTree]:

@@ -1,7 +1,7 @@
 // Source lines: each file as a listing, all that is known of a line side by side; the user's own
 // files first, libraries folded. A listing is made when it is opened.
 const MOST_LINES = 400;
-const FOUND_FILES = 10;
+const FOUND_FILES = 5;
 // The columns of a listing, where any line of the page has them: key, heading, unit, bar.
 const LINE_COLUMNS = [
   ["python_s", "python", "s", "var(--file-5)"], ["operator_s", "operators", "s", "var(--forward)"], ["backward_s", "of it backward", "s"], ["device_s", "device", "s", "var(--backward)"],
