@@ -34,13 +34,15 @@ class Places:
     """Where a script's own code lies, and where Python's and profstack's; folders end in `sep`.
 
     `sep` separates the names of a path on the machine that was measured; `working` is the folder
-    that paths without a root begin in.
+    that paths without a root begin in. `text` says that the script itself came as text: else such
+    code was made up by libraries (that of a named tuple, say).
     """
 
     roots: tuple[str, ...]
     libraries: tuple[str, ...]
     profstack: tuple[str, ...]
     working: str
+    text: bool = False
     sep: str = os.sep
 
     @classmethod
@@ -57,6 +59,7 @@ class Places:
             _folders(*_library_folders()),
             _folders(here, os.path.realpath(here), beside),
             os.path.join(os.getcwd(), ""),
+            text=not getattr(sys.modules.get("__main__"), "__file__", None),
         )
 
     @classmethod
@@ -68,7 +71,8 @@ class Places:
         roots, libraries, own = (
             tuple(map(str, fact[name])) for name in ("roots", "libraries", "profstack")
         )
-        return cls(roots, libraries, own, str(fact["working"]), str(fact["sep"]))
+        text, sep = bool(fact["text"]), str(fact["sep"])
+        return cls(roots, libraries, own, str(fact["working"]), text, sep)
 
     def fact(self) -> dict[str, Any]:
         """What a recording holds of them."""
@@ -77,12 +81,15 @@ class Places:
             "libraries": list(self.libraries),
             "profstack": list(self.profstack),
             "working": self.working,
+            "text": self.text,
             "sep": self.sep,
         }
 
     def is_own(self, file: str) -> bool:
         """Whether a code object's file is the user's own."""
-        if file in TEXTS or _is_cell(file):
+        if file in TEXTS:
+            return self.text
+        if _is_cell(file):
             return True
         if file.startswith("<") or file == BUILTIN_FILE:
             return False

@@ -29,6 +29,7 @@ PLACES = {
     "libraries": ["/lib/"],
     "profstack": ["/lib/"],
     "working": "/app/",
+    "text": False,
     "sep": "/",
 }
 

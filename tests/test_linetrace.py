@@ -484,7 +484,6 @@ def test_whose_files_are_the_users(tmp_path: Path) -> None:
     root = str(tmp_path)
     assert is_users(str(tmp_path / "train.py"), root)
     assert is_users(str(tmp_path / "lib" / "data.py"), root)
-    assert is_users("<stdin>", root)
     assert is_users("/tmp/ipykernel_7/1234567.py", root)
     assert is_users("<ipython-input-3-abc>", root)
     assert not is_users("<frozen importlib._bootstrap>", root)

@@ -15,6 +15,7 @@ PLACES = {
     "libraries": ["/opt/python/lib/python3.11/"],
     "profstack": ["/opt/python/lib/python3.11/site-packages/profstack/"],
     "working": "/home/u/",
+    "text": False,
     "sep": "/",
 }
 TRAIN = "/home/u/app/train.py"

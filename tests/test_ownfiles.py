@@ -20,7 +20,6 @@ def test_files_and_the_packages_they_belong_to(tmp_path: Path) -> None:
     places = Places.of(str(tmp_path))
     assert places.package(str(tmp_path / "train.py")) == OWN
     assert places.package(str(tmp_path / "lib" / "data.py")) == OWN
-    assert places.package("<stdin>") == OWN
     assert places.package(str(torch.__file__)) == "torch"
     assert places.package(str(subprocess.__file__)) == PYTHON
     assert places.package("<frozen importlib._bootstrap>") == PYTHON
@@ -37,6 +36,18 @@ def test_packages_installed_below_the_script_are_not_its_own(tmp_path: Path) -> 
     installed = tmp_path / ".local" / "lib" / "python3.11" / "site-packages"
     assert places.package(str(installed / "torch" / "nn" / "modules" / "linear.py")) == "torch"
     assert places.package(str(installed / "six.py")) == "six"
+
+
+@pytest.mark.parametrize("file", [None, "train.py"])
+def test_code_that_came_as_text_is_the_scripts_where_that_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
+    places = Places.of(str(tmp_path))
+    for text in ("<string>", "<stdin>"):
+        # Else it is that of a named tuple or a data class.
+        assert places.is_own(text) == (file is None)
+        assert places.package(text) == (OWN if file is None else "(generated code)")
 
 
 def test_a_path_that_leaves_the_folder_is_not_in_it(tmp_path: Path) -> None:
@@ -67,6 +78,7 @@ def test_a_recording_tells_it_elsewhere() -> None:
         "libraries": ["C:\\Python311\\Lib\\"],
         "profstack": ["C:\\work\\app\\env\\Lib\\site-packages\\profstack\\"],
         "working": "C:\\work\\",
+        "text": False,
         "sep": "\\",
     }
     places = Places.read({FACT: fact})

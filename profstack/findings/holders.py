@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profstack.merge.recorded import Recorded
-from profstack.merge.watched import own_frames, watched
+from profstack.merge.watched import watched
 from profstack.privacy import home_relative
 
 # A line has to do with it that takes this much of the growth at least; of two the one nearer to
@@ -76,7 +76,7 @@ def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
     seen = watched(recorded)
     grown: dict[tuple[str, int], float] = {}
     for each in seen.by_stack(one for one in seen.samples if one.t_s >= begun):
-        own = own_frames(each.stack)
+        own = seen.own(each.stack)
         if own and each.grown is not None:
             place = (own[-1].file, own[-1].line)
             grown[place] = grown.get(place, 0.0) + each.grown

@@ -15,7 +15,7 @@ import pandas as pd
 from profstack.merge.functions import PROFILED
 from profstack.merge.outliers import outlier_rows
 from profstack.merge.recorded import Recorded, nullable
-from profstack.merge.watched import PHASES, STEP, Sum, added, own_frames, watched
+from profstack.merge.watched import PHASES, STEP, Sum, added, watched
 from profstack.privacy import home_relative
 from profstack.watch import INTERVAL_S
 
@@ -79,7 +79,7 @@ def line_shares(
     whole = sum(each.weight for each in stacks)
     lines: dict[LineKey, list[Sum]] = defaultdict(list)
     for each in stacks:
-        own = own_frames(each.stack)
+        own = seen.own(each.stack)
         if own:
             lines[own[-1].file, own[-1].line].append(each)
     return {

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from profstack.merge.recorded import Recorded
+from profstack.ownfiles import Places
 
 # What was sampled before the first step, in a step, and between the steps of plans or after them.
 STARTUP, STEP, OTHER = "startup", "step", "other"
@@ -91,6 +92,7 @@ class Watched:
         grown = np.full(len(times), np.nan)
         grown[known] = np.diff(readings[known], prepend=np.nan)
         phases = _phases(recorded, times)
+        self._places = Places.read(recorded.facts)
         # The stack of every numbered frame, outermost first.
         self.stacks = _stacks(recorded)
         self.samples = [
@@ -114,6 +116,13 @@ class Watched:
             # One without weight is a reading alone, at the edge of a pause.
             if weight > 0
         ]
+
+    def own(self, stack: Stack) -> list[Frame]:
+        """The frames of a stack that are the user's own code, outermost first."""
+        places = self._places
+        if places is None:
+            return own_frames(stack)
+        return [frame for frame in stack if places.is_own(frame.file)]
 
     def of(self, phase: str | None) -> list[Sample]:
         """The samples of one phase, or all."""
@@ -171,7 +180,7 @@ def _stacks(recorded: Recorded) -> dict[int, Stack]:
 
 
 def own_frames(stack: Sequence[Frame]) -> list[Frame]:
-    """The frames of a stack that are the script's own code, outermost first.
+    """The script's own frames of a stack, where the recording does not tell whose files are its.
 
     That is what lies in the folder of the outermost file that no package has brought, or was
     given as text where the script itself was.
