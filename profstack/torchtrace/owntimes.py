@@ -40,17 +40,20 @@ def _spans(scopes: Scopes) -> tuple[Ints, Floats]:
     """All marks, and how long each lasts with the pause after it where that is its own."""
     events, kind = scopes.events, scopes.kind
     marks = np.flatnonzero(kind > 0)
-    marks = marks[np.argsort(events.parent[marks], kind="stable")]
+    above = scopes.above[marks]
+    order = np.argsort(above, kind="stable")
+    marks, above = marks[order], above[order]
     until = events.end[marks].copy()
     parent = events.parent[marks]
-    evaluated = kind[marks] == EVALUATED
-    # Siblings stand next to each other now, in order of time.
-    together = (parent[:-1] == parent[1:]) & (parent[:-1] >= 0) & evaluated[:-1] & evaluated[1:]
+    evaluated = (kind[marks] == EVALUATED) & (above > 0)
+    # What stands in one mark stands together now, in order of time.
+    together = (above[:-1] == above[1:]) & (parent[:-1] == parent[1:])
+    together &= evaluated[:-1] & evaluated[1:]
     until[:-1] = np.where(together, events.start[marks][1:], until[:-1])
     last = np.ones(len(marks), np.bool_)
-    last[:-1] = parent[:-1] != parent[1:]
-    holder = np.maximum(parent, 0)
-    ends = last & evaluated & (parent >= 0) & (kind[holder] == BACKWARD)
+    last[:-1] = above[:-1] != above[1:]
+    holder = np.maximum(above - 1, 0)
+    ends = last & evaluated & (parent == holder) & (kind[holder] == BACKWARD)
     until = np.where(ends, np.maximum(until, events.end[holder]), until)
     spans = np.zeros(len(events), np.float64)
     spans[marks] = until - events.start[marks]
@@ -106,7 +109,7 @@ def _in_order(scopes: Scopes, thread: int, elsewhere: Ints) -> _Laid:
     elsewhere = elsewhere[scopes.kind[elsewhere] == EVALUATED]
     number = np.searchsorted(events.start[passes], events.start[elsewhere], side="right") - 1
     inside = _begun_inside(events.start[elsewhere], events.end[passes], number)
-    direct = np.flatnonzero((scopes.kind == EVALUATED) & np.isin(scopes.above - 1, passes))
+    direct = np.flatnonzero((scopes.kind > 0) & np.isin(scopes.above - 1, passes))
     holds = np.isin(scopes.above[direct] - 1, passes[number[inside]])
     functions = np.concatenate((elsewhere[inside], direct[holds]))
     around = np.concatenate((passes[number[inside]], scopes.above[direct[holds]] - 1))

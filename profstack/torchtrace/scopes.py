@@ -73,10 +73,22 @@ class Scopes:
         self.nearest = self.events.inherit(np.where(self.kind > 0, positions, 0))
         parent = self.events.parent
         self.above = np.where(parent >= 0, self.nearest[np.maximum(parent, 0)], 0)
+        self._leave_what_was_cut_off()
         called = (self.kind == FORWARD) | (self.kind == RECOMPUTED)
         self.scope = np.where(called, positions, 0)
         self.made_by = np.full(len(self.events), -1, np.int64)
         self._resolve()
+
+    def _leave_what_was_cut_off(self) -> None:
+        """A range over a step that does not count ends before it, and holds nothing after it."""
+        events = self.events
+        for holders in (self.above, self.nearest):
+            while True:
+                outer = np.maximum(holders - 1, 0)
+                past = np.flatnonzero((holders > 0) & (events.start > events.end[outer]))
+                if not len(past):
+                    break
+                holders[past] = self.above[outer[past]]
 
     def marks(self, kind: int) -> Ints:
         """Positions of the marks of one kind."""
@@ -111,6 +123,9 @@ class Scopes:
         if not len(evaluated):
             return
         made_by = forward_of(self.events, evaluated, self._may_make())
+        # Numbers start anew on each thread; nothing is made by what begins after it.
+        starts = self.events.start
+        made_by[starts[np.maximum(made_by, 0)] >= starts[evaluated]] = -1
         self._look_before(evaluated, made_by)
         self.made_by[evaluated] = made_by
         # What is not found but stands inside another mark's backward work goes with that.

@@ -203,7 +203,9 @@ def _timeline(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> _T
     is_optimizer = scopes.kind[marks] == OPTIMIZED
     closures = np.zeros(len(events), np.bool_)
     closures[inner[~is_optimizer & (inner >= 0)]] = True
-    for _ in range(2):  # our range stands inside torch's own
+    known = -1
+    while known != (known := int(closures.sum())):
+        # One optimizer's step may stand inside another's.
         within = marks[closures[marks] & (scopes.above[marks] > 0)]
         closures[scopes.above[within] - 1] = True
     leaf = is_optimizer & ~closures[marks] & ((inner < 0) | closures[inner])
