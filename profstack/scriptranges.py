@@ -98,14 +98,21 @@ class _SeenNvtx:
 
 def install() -> None:
     """Note the ranges of what the script has loaded; again for what it has loaded since."""
+    try:
+        _install_torch()
+        _install_package(sys.modules.get("nvtx"))
+    except Exception as error:
+        if is_scripts(error):
+            raise
+        # A module of that name is not what it seems: its ranges are not noted.
+
+
+def _install_torch() -> None:
     module = sys.modules.get("torch.cuda.nvtx")
     behind = getattr(module, "_nvtx", None)
     # A build without CUDA has a stand-in there that raises.
     if module is not None and isinstance(behind, type(sys)):
         _replace(module, "_nvtx", _SeenNvtx(behind))
-    package = sys.modules.get("nvtx")
-    if hasattr(getattr(package, "annotate", None), "__enter__") and not has_compiled():
-        _install_package(package)
 
 
 def remove() -> None:
@@ -127,7 +134,9 @@ def _replace(holder: Any, name: str, new: Any) -> None:
 
 
 def _install_package(package: Any) -> None:
-    annotate = package.annotate
+    annotate: Any = getattr(package, "annotate", None)
+    if not hasattr(annotate, "__enter__") or has_compiled():
+        return
     if hasattr(annotate.__dict__.get("__enter__"), _WRAPS) or "__enter__" not in vars(annotate):
         # On it already; or NVTX_DISABLE has put a stand-in there.
         return

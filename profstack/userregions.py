@@ -3,7 +3,8 @@
 While nothing observes, a region looks at one flag and does no more. While a run is recorded it is
 timed from when it is entered to when it is left, on every thread, and its path is the names of the
 regions around it and its own. Regions of one path are added up slice by slice; what is open at the
-edge of a slice is cut there. In a profiler's slice a region is a range, too.
+edge of a slice is cut there. In a profiler's slice a region is a range, too, and the watch names
+it. cProfile adds up calls of functions, and cannot say which of them a region was around.
 
 Nothing is imported here that costs anything: a script may use regions without any run around it.
 """
@@ -309,7 +310,7 @@ def tell(state: "Hooked | None") -> None:
     if state is not None:
         from profstack import scriptranges
 
-        # Also what the script has loaded since the slice before.
+        # Also on what the script has loaded since the slice before.
         scriptranges.install()
     if state is not None and (state.ranging is not None or state.told() is not None):
         from profstack.regionoutlet import Outlet

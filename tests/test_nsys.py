@@ -266,6 +266,8 @@ def test_the_scripts_own_ranges_are_all_there(observed: Observed) -> None:
     for each in own:
         if each.text in parts:
             assert sum(step.holds(each) for step in outer) == 1
+    noted = observed.rows("SELECT DISTINCT path FROM region_times WHERE source = 'nvtx'")
+    assert {path for (path,) in noted} >= set(parts)
 
 
 def test_regions_of_threads_and_tasks_arrive_with_their_own_begins_and_ends(

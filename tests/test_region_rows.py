@@ -15,7 +15,7 @@ from torch.profiler import record_function
 from torch_slice import observe
 
 from profstack import userregions
-from profstack.torchtrace import regionrows
+from profstack.torchtrace import regionrows, slicetables
 from profstack.torchtrace.events import Interned
 from profstack.userregions import region
 
@@ -362,6 +362,34 @@ def test_a_slice_without_ranges_has_no_rows() -> None:
 
 
 # -- device threads --------------------------------------------------------------------------------
+
+
+def test_device_time_is_that_of_the_kernels_launched_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # There is no device on this machine: every event is given one kernel of a microsecond.
+    def kernels(owned: Any, *_: Any) -> tuple[list[dict[str, Any]], Any]:
+        return [], np.full(len(owned.events), 1000)
+
+    monkeypatch.setattr(slicetables, "kernel_records", kernels)
+
+    def step() -> None:
+        with region("all"):
+            with region("one"):
+                torch.empty(3)
+            with region("two"):
+                torch.empty(3)
+                torch.empty(3)
+            with region("none"):
+                pass
+
+    found = rows(step)
+    assert {path: row["device_s"] for (_, path), row in found.items()} == {
+        "all": pytest.approx(9e-6),
+        "all/one": pytest.approx(3e-6),
+        "all/two": pytest.approx(6e-6),
+        "all/none": 0.0,
+    }
 
 
 class Events:
