@@ -211,7 +211,7 @@ def test_the_summary_says_what_owns_the_step_and_its_memory() -> None:
             "(not attributed) 1.2 %"
         ),
         "bytes at the peak of a step: 385 MiB, activations 181 MiB, optimizer state 88.0 MiB",
-        "most is held by activations of Digits.features.2, 96.0 MiB",
+        "the largest holder: activations of Digits.features.2, 96.0 MiB",
         (
             "finding: A copy to the host waits for the device (train.py:66; 400 µs a step, "
             "estimated). Take the loss once every hundred steps."
@@ -228,7 +228,7 @@ def test_of_several_devices_the_summary_tells_the_fullest() -> None:
             record["peak_bytes"] *= 2
     said = " ".join(text.summary(report, width=80, colour=False).split())
     assert "at the peak of a step on cuda:0: 770 MiB, activations 362 MiB" in said
-    assert "most is held" not in said, "the holders of that device are not known"
+    assert "the largest holder" not in said, "the holders of that device are not known"
 
 
 def test_only_the_first_findings_are_printed() -> None:
@@ -237,6 +237,13 @@ def test_only_the_first_findings_are_printed() -> None:
     said = text.summary(report, width=80, colour=False)
     assert said.count("finding: ") == 5
     assert "3 more findings are on the page" in said
+
+
+def test_of_long_advice_the_first_sentences_are_printed() -> None:
+    report = full()
+    report["findings"][0]["advice"] = "Do this. " + "And that, at length" * 20 + ". Not shown."
+    said = " ".join(text.summary(report, width=80, colour=False).split())
+    assert "estimated). Do this. finding:" in said
 
 
 def test_findings_cannot_drive_the_terminal() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from profstack.report.tables import weight
 from profstack.units import format_bytes, format_count, format_seconds
+
+# Of a finding's advice so many characters stand in a summary.
+_LONGEST = 220
 
 
 def highlights(report: Mapping[str, Any]) -> list[str]:
@@ -31,9 +35,20 @@ def finding_lines(report: Mapping[str, Any]) -> list[str]:
             gain = format_seconds(finding["gain_s"])
             words.append(f"{gain} a step, {finding.get('gain_is') or 'estimated'}")
         told = f" ({'; '.join(words)})" if words else ""
-        advice = f". {finding['advice']}" if finding.get("advice") else ""
+        advice = f". {_first_sentences(finding['advice'])}" if finding.get("advice") else ""
         lines.append(f"{finding.get('title')}{told}{advice}")
     return lines
+
+
+def _first_sentences(words: Any) -> str:
+    """As many whole sentences as a paragraph in a terminal bears; the page has them all."""
+    sentences = re.split(r"(?<=[.!?]) ", str(words))
+    kept = sentences[0]
+    for sentence in sentences[1:]:
+        if len(kept) + len(sentence) > _LONGEST:
+            break
+        kept += f" {sentence}"
+    return kept
 
 
 def _owned(report: Mapping[str, Any]) -> str | None:
@@ -78,7 +93,7 @@ def _holder(report: Mapping[str, Any], device: Any) -> str:
         return ""
     first = max(held, key=weight("bytes"))
     whose = f" of {first['module']}" if first.get("module") else ""
-    return f"; most is held by {first['kind']}{whose}, {format_bytes(first['bytes'])}"
+    return f"; the largest holder: {first['kind']}{whose}, {format_bytes(first['bytes'])}"
 
 
 def _percent(share: float) -> str:
