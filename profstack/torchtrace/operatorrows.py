@@ -162,39 +162,41 @@ def moved_records(
     and no bytes, but for those that only call others.
     """
     events = result.events
-    moved = np.full(len(events), -1, np.int64)
-    moved[inputs.positions] = inputs.moved
-    known = np.flatnonzero(moved >= 0)
+    known = inputs.positions[inputs.moved >= 0]
     counted = known[around(events, known)[known] == 0]
-    inner = np.zeros(len(events), np.int64)
-    inner[counted] = counted + 1
-    nearest = events.inherit(inner)
-    device = np.zeros(len(events), np.int64)
-    np.add.at(device, nearest[nearest > 0] - 1, device_ns[nearest > 0])
-    opaque = _opaque(events, inputs.positions, nearest == 0, np.flatnonzero(moved > 0))
-    dtypes = np.zeros(len(events), np.int64)
-    dtypes[inputs.positions] = inputs.dtypes.ids
+    nearest = np.zeros(len(events), np.int64)
+    nearest[counted] = counted + 1
+    nearest = events.inherit(nearest)
+    opaque = _opaque(events, inputs.positions, nearest == 0, inputs.positions[inputs.moved > 0])
     on_device = bool(device_ns.any())
+    device = np.zeros(len(events) if on_device else 0, np.int64)
+    if on_device:
+        np.add.at(device, nearest[nearest > 0] - 1, device_ns[nearest > 0])
+    # Columns of all events are given back before others are made.
+    del nearest
     rows: list[dict[str, Any]] = []
-    for chosen, host, launched, figures in (
-        (counted, events.duration, device, moved),
-        (opaque, events.self_time(), device_ns, np.full(len(events), -1, np.int64)),
+    for chosen, host, launched, is_counted in (
+        (counted, events.duration[counted], device, True),
+        (opaque, events.self_time()[opaque], device_ns, False),
     ):
         owner = result.owner[chosen]
         backward = result.in_backward[chosen].astype(np.int64)
-        first, inverse = group([events.names.ids[chosen], owner, backward, dtypes[chosen]])
+        among = np.searchsorted(inputs.positions, chosen)
+        dtypes = inputs.dtypes.ids[among]
+        figures = inputs.moved[among] if is_counted else np.full(len(chosen), -1, np.int64)
+        first, inverse = group([events.names.ids[chosen], owner, backward, dtypes])
         count = len(first)
-        total = sums(inverse, host[chosen], count)
-        device_total = sums(inverse, launched[chosen], count)
+        total = sums(inverse, host, count)
+        device_total = sums(inverse, launched[chosen], count) if on_device else np.zeros(count)
         calls = np.bincount(inverse, minlength=count)
-        added = _whole_sums(inverse, figures[chosen], count)
+        added = _whole_sums(inverse, figures, count)
         rows += [
             {
                 "slice": index,
                 "module_id": int(owner[position]) or None,
                 "operator": events.names.values[events.names.ids[chosen[position]]],
                 "backward": int(backward[position]),
-                "dtype": inputs.dtypes.values[dtypes[chosen[position]]] or None,
+                "dtype": inputs.dtypes.values[dtypes[position]] or None,
                 "calls": int(calls[number]),
                 "total_s": total[number] * _S,
                 "device_s": device_total[number] * _S if on_device else None,
