@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from data_recording import CLEAN_S, TORCH_S, Run, module, module_times
 from random_events import MAIN, structure
 from test_attribution import Checkpointed, Mlp, backward_owners, data, training
 from torch import nn
@@ -17,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch_slice import Slice, observe, self_s
 
 import profstack
-from profstack.regions import STEP_PARTS, UNOWNED
+from profstack.regions import LOSS, OUTSIDE, STEP_PARTS, UNATTRIBUTED, UNOWNED
 from profstack.torchtrace.attribution import attribute, module_records
 from profstack.torchtrace.events import clip_to_steps, read_host
 
@@ -392,3 +394,40 @@ def test_a_report_says_how_much_of_a_step_has_an_owner() -> None:
     assert {row["path"] for row in facts["unowned"]} <= nobodys
     backward = sum(row["backward_s"] for row in rows if row["depth"] == 0 and row["backward_s"])
     assert facts["backward_s"] == pytest.approx(backward, rel=1e-6)
+
+
+def test_the_sums_of_a_step_from_known_numbers(tmp_path: Path) -> None:
+    run = Run(tmp_path / "rec")
+    run.clean()
+    times = [
+        module_times(1, 3, 0.015, backward_self_s=0.009, backward_s=0.009),
+        *(module_times(number, 3, 0.003) for number in (LOSS, OUTSIDE)),
+        module_times(UNATTRIBUTED, 3, 0.005, backward_self_s=0.001, backward_s=0.001),
+    ]
+    run.torch([TORCH_S] * 3, frames={"module_times": times})
+    run.clean()
+    run.writer.replace("modules", [module(1, "Net")])
+    run.layers(torch="recorded")
+    facts = run.finish()["attribution"]
+    assert facts["step_s"] == pytest.approx(0.012)
+    assert facts["rows_s"] == pytest.approx(0.012)
+    assert facts["owned_s"] == pytest.approx(0.009)
+    assert facts["owned_share"] == pytest.approx(0.75)
+    assert facts["calibrated_owned_s"] == pytest.approx(0.75 * CLEAN_S)
+    assert facts["backward_s"] == pytest.approx(0.010 / 3)
+    assert facts["backward_attributed_share"] == pytest.approx(0.9)
+    assert facts["negative_rows"] == 0
+    assert [row["path"] for row in facts["unowned"]] == ["(not attributed)", "(outside modules)"]
+    assert [row["share"] for row in facts["unowned"]] == pytest.approx([6 / 36, 3 / 36])
+    assert "Python" in facts["reason"]
+
+
+def test_without_a_slice_of_torch_the_sums_are_null(tmp_path: Path) -> None:
+    run = Run(tmp_path / "rec")
+    run.clean()
+    run.layers(torch="empty")
+    facts = run.finish()["attribution"]
+    assert facts["owned_share"] is facts["rows_s"] is facts["negative_rows"] is None
+    assert facts["clean_median_s"] == pytest.approx(CLEAN_S)
+    assert facts["unowned"] == []
+    assert "no slice" in facts["reason"]
