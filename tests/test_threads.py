@@ -467,7 +467,9 @@ def test_every_kind_of_a_real_run_is_there_with_its_time(real: dict[str, Any]) -
 def test_the_sampler_stands_still_in_clean_steps(real: dict[str, Any]) -> None:
     rows = real["tables"]["threads"]
     own = [row["cpu_s"] for row in rows if row["kind"] == "profstack"]
-    assert own == [0]
+    # The way to its standing still may reach into a slice; a sample takes longer than that.
+    assert len(own) == 1
+    assert own[0] < pick(rows, "main", "MainThread")["cpu_s"] / 100
 
 
 @linux_only
