@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+# For numbers of few different things, where a column is kept for long.
+SmallInts = NDArray[np.int32]
 
 # Events of one block: with all that belongs to them they fit the second-level cache.
 BLOCK = 1024
@@ -46,7 +48,7 @@ class Interned:
         self.values: list[str] = list(numbers)
 
     @classmethod
-    def numbered(cls, ids: Ints, values: Sequence[str]) -> Interned:
+    def numbered(cls, ids: Ints | SmallInts, values: Sequence[str]) -> Interned:
         """Strings that have numbers already, numbered anew in the order of the events."""
         made, known = cls((), 0), _Numbers()
         anew = np.zeros(len(values), np.int64)
@@ -66,14 +68,14 @@ class Interned:
         return numbers[self.ids] if len(self.values) else np.zeros(0, np.int64)
 
 
-def _in_order(ids: Ints) -> Ints:
+def _in_order(ids: Ints | SmallInts) -> Ints:
     """The numbers among `ids`, in the order in which they first stand there."""
     first = _first_of(ids, int(ids.max(initial=-1)) + 1)
     present = np.flatnonzero(first < len(ids))
     return present[np.argsort(first[present])]
 
 
-def _first_of(ids: Ints, count: int) -> Ints:
+def _first_of(ids: Ints | SmallInts, count: int) -> Ints:
     """Where each number from 0 first stands; the length of `ids` where it does not."""
     first = np.full(count, len(ids), np.int64)
     # Of several values for one place numpy keeps the last: backwards, that is the first.
@@ -88,12 +90,12 @@ class Given:
     The values are what `shapes()` and `dtypes()` say; number 0 is an event without inputs.
     """
 
-    shape_ids: Ints
+    shape_ids: SmallInts
     shapes: list[list[list[int]]]
-    type_ids: Ints
+    type_ids: SmallInts
     types: list[list[str]]
 
-    def at(self, positions: Ints | Bools | slice) -> Given:
+    def at(self, positions: Ints | Bools) -> Given:
         """The same of the events at `positions`."""
         ids = self.shape_ids[positions], self.type_ids[positions]
         return Given(ids[0], self.shapes, ids[1], self.types)
@@ -105,8 +107,8 @@ class GivenReader:
     def __init__(self, count: int) -> None:
         self._shapes, self._types = _Numbers(), _Numbers()
         self._shapes[marshal.dumps([], _MARSHAL_VERSION)] = self._types[None] = 0
-        self._shape_ids = np.zeros(count, np.int64)
-        self._type_ids = np.zeros(count, np.int64)
+        self._shape_ids = np.zeros(count, np.int32)
+        self._type_ids = np.zeros(count, np.int32)
 
     def read(self, events: Sequence[Any], positions: Ints) -> None:
         """Ask `events`, which stand at `positions`."""
@@ -212,7 +214,7 @@ class Columns:
                 values[positions + start] = integers(few, accessor)
 
 
-def group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
+def group(keys: Sequence[Ints | SmallInts]) -> tuple[Ints, Ints]:
     """Group events by several columns: first position of each group, and every event's group.
 
     The columns are whole numbers (positions in a list, module numbers); groups stand in the order
@@ -229,7 +231,7 @@ def group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
     return first, inverse
 
 
-def _distinct(values: Ints) -> tuple[Ints, Ints]:
+def _distinct(values: Ints | SmallInts) -> tuple[Ints, Ints]:
     """First position of each distinct number, in their order, and every entry's place in it."""
     low = int(values.min(initial=0))
     width = int(values.max(initial=0)) - low + 1

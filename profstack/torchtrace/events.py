@@ -71,7 +71,6 @@ class HostEvents:
     """
 
     source: Sequence[Any]
-    order: Ints
     names: Interned
     start: Ints
     end: Ints
@@ -92,7 +91,7 @@ class HostEvents:
     def raw(self, positions: Ints) -> list[Any]:
         """The profiler's own events at `positions`."""
         source = self.source
-        return [source[position] for position in self.order[positions].tolist()]
+        return [source[position] for position in positions.tolist()]
 
     def integers(self, accessor: str, positions: Ints | None = None) -> Ints:
         """What an accessor says of the events at `positions`, by default of all."""
@@ -177,34 +176,37 @@ def read_host(
         accessors.append("correlation_id")
     columns = Columns(events, accessors, (MEMORY_NAME, INSTANT_ACCESSORS))
     inputs = columns.read(_is_given if given else None)
-    names, read = columns.names, columns.integers
-    if HIDDEN_NAMES.isdisjoint(names.values):
-        shown: Bools | slice = slice(None)
+    names, memory_read = columns.names, columns.of_name
+    read = {**columns.integers}
+    del columns
+    if not HIDDEN_NAMES.isdisjoint(names.values):
+        kept: Ints | None = np.flatnonzero(~names.where(HIDDEN_NAMES.__contains__))
     else:
-        shown = ~names.where(HIDDEN_NAMES.__contains__)
-        events = list(compress(events, shown.tolist()))
-    start, thread = read.pop("start_ns")[shown], read.pop("start_thread_id")[shown]
-    end = start + read.pop("duration_ns")[shown]
-    order = _in_order(start, end, thread)
-    names.ids = names.ids[shown][order]
-    start, end, thread = start[order], end[order], thread[order]
+        kept = None
+    order = _in_order(read["start_ns"], read["duration_ns"], read["start_thread_id"], kept)
+    if order is not None:
+        events = [events[position] for position in order.tolist()]
+        names.ids = names.ids[order]
+        for column_set in (read, memory_read):
+            column_set.update({name: values[order] for name, values in column_set.items()})
+        inputs = inputs.at(order) if inputs else None
+    start, thread = read.pop("start_ns"), read.pop("start_thread_id")
+    end = start + read.pop("duration_ns")
     parent, depth = nest_threads(start, end, thread)
     memory = names.where(lambda name: name == MEMORY_NAME)
-    instants = order[memory]
     return HostEvents(
         source=events,
-        order=order,
         names=names,
         start=start,
         end=end,
         thread=thread,
-        sequence=read.pop("sequence_nr")[shown][order],
+        sequence=read.pop("sequence_nr"),
         memory=memory,
         parent=parent,
         depth=depth,
-        read={accessor: values[shown][order] for accessor, values in read.items()},
-        read_instants={name: values[shown][instants] for name, values in columns.of_name.items()},
-        read_given=inputs.at(shown).at(order) if inputs else None,
+        read=read,
+        read_instants={name: values[memory] for name, values in memory_read.items()},
+        read_given=inputs,
     )
 
 
@@ -213,23 +215,27 @@ def _is_given(name: str) -> bool:
     return name != MEMORY_NAME and not name.startswith(RANGE_PREFIX)
 
 
-def _in_order(start: Ints, end: Ints, thread: Ints) -> Ints:
-    """The events by thread, start and descending end; in the order given where all are equal.
+def _in_order(start: Ints, duration: Ints, thread: Ints, kept: Ints | None) -> Ints | None:
+    """The events `kept` by thread, start and descending end; as given where all are equal.
 
-    The profiler gives them nearly in the order of their starts, for which a stable sort of one
-    column costs little.
+    None says that all are, and in this order already, as the profiler mostly gives them: for what
+    is nearly in order a stable sort of one column costs little.
     """
-    order: Ints = np.argsort(start, kind="stable")
+    order: Ints = (
+        np.argsort(start, kind="stable")
+        if kept is None
+        else kept[np.argsort(start[kept], kind="stable")]
+    )
     sorted_ = start[order]
     same = sorted_[1:] == sorted_[:-1]
     if same.any():
         tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
         among = order[tied]
-        order[tied] = among[np.lexsort((-end[among], start[among]))]
+        order[tied] = among[np.lexsort((-duration[among], start[among]))]
     if len(thread) and (thread != thread[0]).any():
         _, number = np.unique(thread, return_inverse=True)
         order = order[_by_small(number[order])]
-    return order
+    return None if kept is None and (order == np.arange(len(order))).all() else order
 
 
 def _by_small(numbers: Ints) -> Ints:
