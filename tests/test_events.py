@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from profstack.torchtrace import columns
 from profstack.torchtrace.events import (
     EVALUATE,
     HIDDEN_NAMES,
@@ -264,6 +265,50 @@ def test_groups_and_sums() -> None:
     assert len({inverse[0], inverse[1], inverse[3]}) == 3
     total = sums(inverse, np.array([1, 10, 2, 100]), 3)
     assert sorted(total.tolist()) == [3, 10, 100]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_are_those_of_a_slow_reference(seed: int) -> None:
+    random_ = np.random.default_rng(seed)
+    count = int(random_.integers(0, 300))
+    # Few and many different values, below 0 and far above the number of events.
+    ranges = [(-9, 3), (0, 2), (-(10**6), 10**12), (5, 400)][: int(random_.integers(1, 5))]
+    columns = [random_.integers(low, high, count) for low, high in ranges]
+    first, inverse = group(columns)
+    keys = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert [keys[position] for position in first.tolist()] == sorted(set(keys))
+    assert first.tolist() == [keys.index(key) for key in sorted(set(keys))]
+    assert [keys[first[number]] for number in inverse.tolist()] == keys
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_what_was_given_is_the_same_by_any_way_of_reading(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = _training(nn.Linear(4, 3), torch.randn(2, 4), 3)
+    options = {"use_kineto": True, "record_shapes": True, "profile_memory": True}
+    with torch.autograd.profiler.profile(**options) as profile:
+        step()
+        torch.cat([torch.ones(2), torch.ones(3)])
+    monkeypatch.setattr(columns, "BLOCK", size)
+    # Backwards: what is read in one pass has to follow the events into their order.
+    raw = profile.kineto_results.events()[::-1]
+    at_once, later = read_host(raw, given=True), read_host(raw)
+    events = at_once.raw(np.arange(len(at_once)))
+    assert [event.start_ns() for event in events] == at_once.start.tolist()
+    for given in (at_once.given, later.given):
+        assert [given.shapes[n] for n in given.shape_ids] == [e.shapes() for e in events]
+        assert [given.types[n] for n in given.type_ids] == [e.dtypes() for e in events]
+    memory = np.flatnonzero(at_once.memory)
+    asked = [events[position] for position in memory.tolist()]
+    assert at_once.integers("nbytes", memory).tolist() == [e.nbytes() for e in asked]
+    assert len(asked) > 3
+    # Of others it is not what was read for the memory instants alone.
+    every = at_once.integers("device_index", np.arange(len(events)))
+    assert every.tolist() == [event.device_index() for event in events]
+    values, numbers = at_once.values(np.arange(len(events)), ~at_once.memory)
+    expected = [() if e.name() == "[memory]" else e.concrete_inputs() for e in events]
+    assert [values[number] for number in numbers.tolist()] == expected
 
 
 def test_strings_by_number() -> None:
