@@ -1,8 +1,7 @@
 """What of a module's own time is Python: the part in which none of its operators ran.
 
 Both times come from the same slice, so that the difference is exact. Of the parts of a step
-outside modules it is not told: an optimizer's whole step is one operator to the profiler, and the
-wait's operators are not told from other work outside modules.
+outside modules it is not told: the wait's operators are not told from other work outside modules.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What happened inside named ranges: operators, kernels, operations and memory, by range.
 
 Three sources name ranges that a profile sees: `profstack.region`, the script's `record_function`,
-and torch itself (`Optimizer.step#Adam.step`, a DataLoader's `__next__`). Which of them are open at
-a moment follows from their begins and ends alone, not from how events nest: tasks that take turns
-leave ranges in another order than they entered them.
+and torch itself (a DataLoader's `__next__`). Which of them are open at a moment follows from their
+begins and ends alone, not from how events nest: tasks that take turns leave ranges in another order
+than they entered them. Optimizers are left to the module tree, which has rows for them.
 
 A region of profstack's has the work that runs while it is the innermost one, or one within it by
 its path, is: another task's region in between has its own. A range of another source has all that
@@ -16,31 +16,21 @@ entered last.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from profstack.flops.recordedshapes import CountedEvents
 from profstack.regionoutlet import AGAIN, REGION_PREFIX
-from profstack.regions import RANGE_PREFIX
 from profstack.regionsums import MOST_PATHS, OTHERS
 from profstack.torchtrace.attribution import Attribution, in_steps, main_thread
-from profstack.torchtrace.events import MEMORY_NAME, Bools, HostEvents, Ints
+from profstack.torchtrace.events import Bools, HostEvents, Ints
+from profstack.torchtrace.namedranges import OPTIMIZER, NamedRanges
 from profstack.userregions import OWN
 
 _S = 1e-9
-FUNCTION, TORCH = "record_function", "torch"
-# Names of the ranges that torch puts round work of its own.
-_TORCHS = re.compile(
-    r"Optimizer\.(step|zero_grad)#|enumerate\(Data|ProfilerStep#|Torch-Compiled Region|"
-    r"TorchDynamo|Pregraph bytecode|DistributedDataParallel\.|DataParallel\.|"
-    r"FullyShardedDataParallel\.|FSDP::|nccl:|gloo:|c10d::|.* \(dynamo_timed\)$"
-)
-_COMPILED = re.compile(r"## |triton_")
 
 Key = tuple[str, str]
 
@@ -53,18 +43,18 @@ def region_records(
     left_out: Collection[int] = (),
     counted: CountedEvents | None = None,
     *,
-    shapes: bool = True,
+    named: NamedRanges,
     memory: bool = False,
 ) -> list[dict[str, Any]]:
     """Rows of `region_work`, one per source and name of the ranges in the steps that count.
 
     `device_ns` is the device time that each event launched; without `counted` no operations are
-    told, and bytes only where the profile saw `memory`; `shapes` says that it has the inputs of
-    operators, without which some ranges look like one.
+    told, and bytes only where the profile saw `memory`. Ranges of optimizers are left out: the
+    module tree has rows for them.
     """
     events = owned.events
     inside = in_steps(events, boundaries_ns, left_out)
-    keys = _keys(owned, inside, shapes=shapes)
+    keys = _keys(owned.events, inside, named)
     if not keys:
         return []
     rows: dict[Key, dict[str, Any]] = {}
@@ -83,9 +73,7 @@ def region_records(
             "threads": 0,
         }
     open_.add_calls(rows)
-    is_range = owned.is_range.copy()
-    is_range[list(keys)] = True
-    operators = np.flatnonzero(inside & ~is_range & ~events.memory)
+    operators = np.flatnonzero(inside & ~owned.is_range & ~named.is_range & ~events.memory)
     sets = open_.sets_of(operators)
     open_.add(rows, "operator_s", sets, events.self_time()[operators] * _S)
     if device_ns.any():
@@ -101,21 +89,13 @@ def region_records(
     return list(rows.values())
 
 
-def _keys(owned: Attribution, inside: Bools, *, shapes: bool) -> dict[int, Key]:
+def _keys(events: HostEvents, inside: Bools, named: NamedRanges) -> dict[int, Key]:
     """Source and name of every range, by its position, in order of thread and time."""
-    events = owned.events
-    names = events.names
-    # Where each name stands first.
-    firsts = np.full(len(names.values), -1, np.int64)
-    firsts[names.ids[::-1]] = np.arange(len(events))[::-1]
-    sources = [
-        _source(name, events, first, shapes=shapes) if first >= 0 else None
-        for name, first in zip(names.values, firsts.tolist(), strict=True)
-    ]
-    known = np.array([source is not None for source in sources], np.bool_)
-    if not known.any():
+    names, sources = events.names, named.sources
+    shown = np.array([source not in (None, OPTIMIZER) for source in sources], np.bool_)
+    if not shown.any():
         return {}
-    chosen = np.flatnonzero(known[names.ids] & inside)
+    chosen = np.flatnonzero(shown[names.ids] & inside)
     keys = {}
     seen: set[Key] = set()
     for position in chosen.tolist():
@@ -128,37 +108,6 @@ def _keys(owned: Attribution, inside: Bools, *, shapes: bool) -> dict[int, Key]:
         seen.add(key)
         keys[position] = key
     return keys
-
-
-def _source(name: str, events: HostEvents, first: int, *, shapes: bool) -> str | None:
-    """Who names the ranges called `name`, as their first one tells; None for what is no range."""
-    if name.startswith(RANGE_PREFIX):
-        return OWN if name.startswith(REGION_PREFIX) else None
-    if name == MEMORY_NAME:
-        return None
-    [event] = events.raw(np.array([first], np.int64))
-    if not event.is_user_annotation() and not (shapes and _is_bare_range(name, event)):
-        return None
-    return TORCH if _TORCHS.match(name) else FUNCTION
-
-
-def _is_bare_range(name: str, event: Any) -> bool:
-    """Whether the event is a range that was begun in C (`_RecordFunctionFast`).
-
-    It is recorded as an operator is, but has neither inputs nor a place in the backward graph, and
-    torch has no operator of that name. Code that a compiler made is work, not a range.
-    """
-    if "::" in name or _COMPILED.match(name) or event.scope() or event.sequence_nr() >= 0:
-        return False
-    return not event.shapes() and not is_operator_name(name)
-
-
-@cache
-def is_operator_name(name: str) -> bool:
-    """Whether torch has an operator of this name: some of them are recorded without a namespace."""
-    import torch
-
-    return bool(torch._C._jit_get_schemas_for_operator(f"aten::{name}"))
 
 
 class _Open:

@@ -7,13 +7,14 @@ slice can fill, and that one which fails takes none of the others with it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from profstack.flops.recordedshapes import CountedEvents, count_events, flop_records
 from profstack.interrupts import is_scripts
 from profstack.torchtrace.attribution import Attribution, kernel_records, module_records
 from profstack.torchtrace.launches import launch_records
+from profstack.torchtrace.namedranges import named_ranges
 from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
 from profstack.torchtrace.regionrows import region_records
 
@@ -43,6 +44,9 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
     """Rows by table, and notes of what could not be told."""
     index, edges, left_out = observed.index, observed.boundaries_ns, observed.left_out
     kernel_rows, device_ns = kernel_records(owned, observed.kernels, index)
+    named = named_ranges(owned.events, shapes=observed.shapes)
+    # What somebody named is no operator, whoever asks from here on.
+    owned = replace(owned, is_range=owned.is_range | named.is_range)
     inputs = read_inputs(owned, edges, left_out) if observed.shapes else None
     frames: Frames = {
         "module_times": module_records(owned, index, memory=observed.memory),
@@ -65,7 +69,7 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
     try:
         frames["region_work"] = region_records(
             *(owned, index, edges, device_ns, left_out, counted),
-            shapes=observed.shapes,
+            named=named,
             memory=observed.memory,
         )
     except Exception as error:
