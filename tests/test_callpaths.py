@@ -506,6 +506,29 @@ def test_a_hot_loop_is_cut_off_and_its_trace_thrown_away() -> None:
     assert sys.getprofile() is None
 
 
+def test_other_threads_are_not_traced_while_the_step_waits() -> None:
+    over = threading.Event()
+
+    def busy() -> None:
+        while not over.is_set():
+            nothing()
+
+    others = [threading.Thread(target=busy) for _ in range(2)]
+    for thread in others:
+        thread.start()
+    try:
+        seen = observe(lambda: time.sleep(0.1), 1, "stacks", warm=0)
+    finally:
+        over.set()
+        for thread in others:
+            thread.join()
+    names = [event.name() for event in seen.events.events()]
+    # Some run between the profiler's start and the moment in which they are let go.
+    assert sum(name.endswith(": nothing") for name in names) < 20_000
+    assert any(name.endswith("sleep>") for name in names)
+    assert seen.captured.frames["call_paths"]
+
+
 def test_an_interruption_that_comes_in_the_cut_is_the_scripts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,21 +3,24 @@
 The profiler keeps 1.4 KB of every call of a Python or built-in function, and cannot be told to
 stop at some number of them. So a step is traced only where its calls are known to fit; and should
 it run a loop that no step before it had, a thread that does nothing but wait for a deadline has
-the calls traced no further. A trace that was cut off is thrown away.
+the calls traced no further. A trace that was cut off is thrown away. Calls of other threads, which
+the profiler would keep as well, are not traced.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import importlib
 import os
 import statistics
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise, repeat, takewhile
 from typing import Any
 
 from profstack.interrupts import is_scripts
@@ -83,7 +86,9 @@ class StackBound:
                 f"no call paths: a step makes about {calls:,.0f} calls of functions; the trace of "
                 f"their stacks is bounded to {MOST_CALLS:,}"
             )
-        return None if _python_api() is not None else "no call paths: this Python has no ctypes"
+        if _python_api() is None:
+            return "no call paths: this Python cannot be told to trace one thread alone"
+        return None
 
     def _expected(self, counted: float | None) -> float:
         return counted if counted is not None else self._python_s / _BETWEEN_CALLS_S
@@ -91,6 +96,7 @@ class StackBound:
     def begin(self, counted: float | None) -> None:
         """The trace has begun, on the calling thread."""
         self.cut = None
+        _leave_other_threads()
         allowed_s = _LONGER * self._step_s + _SLACK_S
         allowed_s += _TRACED_CALL_S * self._expected(counted)
         self._deadline = _Deadline(allowed_s)
@@ -139,11 +145,46 @@ def _profiled() -> bool:
 
 
 def _python_api() -> Any:
-    """Python's functions for C; None where it was built without ctypes."""
+    """Python's functions for C; None where it has no ctypes, or not what one thread needs."""
     try:
-        return importlib.import_module("ctypes").pythonapi
+        api = importlib.import_module("ctypes").pythonapi
+        return api if api._PyEval_SetProfile else None
     except (ImportError, AttributeError):
         return None
+
+
+def _leave_other_threads() -> None:
+    """Trace the calls of the calling thread alone from here on.
+
+    The profiler traces all threads that run when it begins. What they call is no part of the step,
+    and however many calls they make, while the step waits perhaps, all would be kept.
+    """
+    ctypes: Any = importlib.import_module("ctypes")
+    api = _python_api()
+    pointer = ctypes.c_void_p
+
+    def function(name: str, result: Any, arguments: int) -> Any:
+        # A prototype of our own: those that the module holds are everybody's.
+        return ctypes.PYFUNCTYPE(result, *[pointer] * arguments)((name, api))
+
+    head = function("PyInterpreterState_ThreadHead", pointer, 1)
+    # Called with the state and one word more, which it does not read.
+    following = function("PyThreadState_Next", pointer, 2)
+    set_profile = function("_PyEval_SetProfile", ctypes.c_int, 3)
+    calling = function("PyThreadState_Get", pointer, 0)()
+    interpreter = function("PyInterpreterState_Get", pointer, 0)()
+    first = map(head, (interpreter,))
+    states = takewhile(bool, accumulate(chain(first, repeat(None)), following))
+    others = filter(calling.__ne__, states)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        # The whole of it in one call, in which no other thread can run: a state that was read
+        # might be gone before it is used, with the thread whose it was.
+        deque(map(set_profile, others, repeat(None), repeat(None)), maxlen=0)
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Deadline:
