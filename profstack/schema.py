@@ -223,7 +223,8 @@ REPORT: dict[str, Table] = {
             "ranges",
             "kind TEXT step, module, forward, backward, optimizer or region",
             "name TEXT name of the NVTX range",
-            "calls REAL ranges per step",
+            "calls REAL ranges per step; one that is open at a step's end is closed there and "
+            "opened again, and counts in both steps",
             "emit_s REAL host time spent on emitting them, per step",
         ),
         table(

@@ -210,6 +210,10 @@ def test_the_summary_says_what_owns_the_step_and_its_memory() -> None:
             "owners: 97.2 % of a step's time has one; not (outside modules) 1.6 %, "
             "(not attributed) 1.2 %"
         ),
+        (
+            "threads: the steps' thread ran for 4.10 ms of a clean step; 19 % of the CPU time is "
+            "used in threads and processes that no layer looks into"
+        ),
         "bytes at the peak of a step: 385 MiB, activations 181 MiB, optimizer state 88.0 MiB",
         "the largest holder: activations of Digits.features.2, 96.0 MiB",
         (
@@ -219,6 +223,16 @@ def test_the_summary_says_what_owns_the_step_and_its_memory() -> None:
         "finding: Memory grows by 64.0 MiB a step (train.py:68). Keep loss.item()",
     ):
         assert words in said, words
+
+
+def test_the_summary_says_why_nothing_is_known_of_threads() -> None:
+    report = full()
+    report["processes"] |= {"sentences": [], "reason": "no clean slice was recorded"}
+    said = " ".join(text.summary(report, width=80, colour=False).split())
+    assert "threads: not told: no clean slice was recorded" in said
+    # A report made before there was such a table says nothing.
+    del report["processes"]
+    assert "threads:" not in text.summary(report, width=80, colour=False)
 
 
 def test_of_several_devices_the_summary_tells_the_fullest() -> None:

@@ -189,7 +189,23 @@ def test_threads_say_which_layers_see_them(opened: Opened) -> None:
     assert column(page, "#thread-table", 1)[:2] == ["main", "backward"]
     assert column(page, "#thread-table", 7)[2] == "none"
     assert "num_workers=0" in column(page, "#thread-table", 8)[2]
-    assert "19 % of the CPU time" in texts(page, "#thread-lead")[0]
+    said = texts(page, "#thread-said li")
+    assert said[1] == (
+        "19 % of the CPU time is used in threads and processes that no layer looks into."
+    )
+    assert len(said) == 3
+    # Of no use to all rows but one, which the first sentence tells of.
+    assert "did not run" not in " ".join(texts(page, "#thread-table th"))
+
+
+def test_threads_of_which_nothing_is_known_say_why(opened: Opened) -> None:
+    report = full()
+    report["tables"]["threads"] = []
+    report["processes"] |= {"sentences": [], "reason": "this system does not tell it"}
+    page = opened(report)
+    assert texts(page, "#thread-table")[0] == (
+        "No CPU time of threads is known: this system does not tell it."
+    )
 
 
 def test_without_a_device_there_are_no_launches_and_the_page_says_so(opened: Opened) -> None:

@@ -193,6 +193,11 @@ def python(code: str, **keywords: Any) -> subprocess.Popen[str]:
     )
 
 
+def processes_here() -> int:
+    """Those that other tests have left running, as the browser of the page's tests is."""
+    return max((row["process"] for row in rows_of(lambda: None) if row["process"]), default=0)
+
+
 @linux_only
 def test_a_process_that_was_waited_for_is_not_lost() -> None:
     def work() -> None:
@@ -206,6 +211,7 @@ def test_a_process_that_was_waited_for_is_not_lost() -> None:
 
 @linux_only
 def test_of_a_process_counts_what_it_used_in_the_slice_alone() -> None:
+    others = processes_here()
     with python(_TALKS) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -216,7 +222,7 @@ def test_of_a_process_counts_what_it_used_in_the_slice_alone() -> None:
             child.stdin.flush()
             child.stdout.readline()
 
-        living = [row for row in rows_of(work) if row["process"] == 1]
+        living = [row for row in rows_of(work) if (row["process"] or 0) > others]
         assert [(row["kind"], row["threads"]) for row in living] == [("other", 1)]
         assert 0.1 * MOST_OF < living[0]["cpu_s"] < 0.4
         child.wait()
@@ -242,12 +248,12 @@ def test_processes_below_processes_are_found() -> None:
         "sys.stdin.readline()'], stdin=sys.stdin, stdout=sys.stdout)\n"
         "inner.wait()\n"
     )
+    others = processes_here()
     with python(code) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdout.readline()
-        rows = rows_of(lambda: None)
-        assert sorted(row["process"] for row in rows if row["process"]) == [1, 2]
+        assert processes_here() == others + 2
         child.stdin.write("\n")
         child.stdin.flush()
         child.wait()

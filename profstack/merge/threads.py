@@ -212,21 +212,26 @@ def _unseen(rows: Rows) -> float | None:
     return float(sum(row["share"] for row in rows if not row["layers"] and row["kind"] != OWN))
 
 
+def _percent(share: float) -> str:
+    """A share for the reader: a small one is not none."""
+    return f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
+
+
 def _on_the_step(told: Mapping[str, Any], main: Mapping[str, Any]) -> list[str]:
     sentences = []
     off_s, step_s = told["off_cpu_s"], told["step_s"]
     if off_s is not None:
         text = (
-            f"the steps' thread ran for {format_seconds(main['cpu_s'])} of a clean step of "
-            f"{format_seconds(step_s)}; for {format_seconds(off_s)} it waited"
+            f"the steps' thread ran for {format_seconds(main['cpu_s'])} of a clean step, which "
+            f"took {format_seconds(step_s)} on average; for {format_seconds(off_s)} it waited"
         )
         if told["no_core_s"] is not None:
             text += f", {format_seconds(told['no_core_s'])} of that for a core to run on"
         sentences.append(text)
     if told["unseen_share"]:
         sentences.append(
-            f"{told['unseen_share']:.0%} of the CPU time is used in threads and processes that no "
-            "layer looks into"
+            f"{_percent(told['unseen_share'])} of the CPU time is used in threads and processes "
+            "that no layer looks into"
         )
     return sentences
 
@@ -243,7 +248,7 @@ def _on_workers(told: Mapping[str, Any], had_workers: bool) -> list[str]:
     wait_s, step_s = told["wait_s"], told["step_s"]
     if wait_s is None or not step_s:
         return [f"{text}; nothing told how long the steps wait for their data"]
-    share = f"{wait_s / step_s:.0%} of it"
+    share = f"{_percent(wait_s / step_s)} of it"
     return [f"{text}; a step waits {format_seconds(wait_s)} ({share}) before its first work"]
 
 

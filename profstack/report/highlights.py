@@ -16,8 +16,8 @@ _LONGEST = 220
 def highlights(report: Mapping[str, Any]) -> list[str]:
     """The lines of a summary; none of a layer that found nothing. Names in them are as recorded."""
     lines = (
-        _owned(report), _peak(report), _flops(report), _growth(report), _startup(report),
-        _outliers(report),
+        _owned(report), _threads(report), _peak(report), _flops(report), _growth(report),
+        _startup(report), _outliers(report),
     )  # fmt: skip
     return [line for line in lines if line is not None]
 
@@ -60,6 +60,15 @@ def _owned(report: Mapping[str, Any]) -> str | None:
     rest = [row for row in sums.get("unowned") or [] if (row.get("share") or 0.0) >= 0.0005]
     named = ", ".join(f"{row['path']} {_percent(row['share'])}" for row in rest)
     return words + (f"; not {named}" if named else "")
+
+
+def _threads(report: Mapping[str, Any]) -> str | None:
+    """What the steps' thread did, and how much is done where no layer looks; else why not told."""
+    told = report.get("processes") or {}
+    if told.get("reason"):
+        return f"threads: not told: {told['reason']}"
+    sentences = [str(sentence) for sentence in told.get("sentences") or []]
+    return f"threads: {'; '.join(sentences[:2])}" if sentences else None
 
 
 def _peak(report: Mapping[str, Any]) -> str | None:

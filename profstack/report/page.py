@@ -79,6 +79,7 @@ class Page:
 _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
+    "processes",
     "columns_reason", "columns_source",
 )  # fmt: skip
 

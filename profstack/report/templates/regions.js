@@ -30,13 +30,15 @@ function drawRegions(page) {
 
 function drawThreads(page) {
   const table = page.tables.threads;
-  if (!table) { drop("threads"); return; }
+  const told = page.facts.processes || {};
+  if (!table && !told.reason) { drop("threads"); return; }
+  if (!table) { byId("thread-table").append(el("p", { class: "quiet" }, "No CPU time of threads is known: " + told.reason + ".")); return; }
   const records = asRecords(table);
-  const dark = records.filter((record) => !record.layers && record.kind !== "profstack").reduce((sum, record) => sum + (record.share || 0), 0);
-  if (dark >= 0.0005) {
-    byId("thread-lead").append(el("b", {}, " " + formatPercent(dark) + " of the CPU time is in threads and processes that no layer looks into."));
-  }
+  const sentences = told.sentences || [];
+  append(byId("thread-said"), sentences.map((sentence) => el("li", {}, sentence.charAt(0).toUpperCase() + sentence.slice(1) + ".")));
   makeTable(byId("thread-table"), { table, name: "threads", sort: { key: "share", direction: -1 }, bars: ["cpu_s", "share"], barColour: "var(--self)", plain: records.length <= 12,
+    // Told of one thread alone, and in words above.
+    hidden: sentences.length ? ["off_cpu_s", "no_core_s"] : [],
     first: ["kind", "name", "threads", "process", "cpu_s", "share", "off_cpu_s", "no_core_s", "layers", "note"],
     cells: {
       layers: (value) => el("td", { class: "text wrapped narrow" }, value ? value : el("span", { class: "quiet" }, "none")),

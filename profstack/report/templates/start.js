@@ -59,7 +59,7 @@ function drawOperators(page) {
 
 // Tables that only some layers fill.
 const MORE = [
-  ["ranges", "NVTX ranges", "emit_s", "Ranges emitted for a listener such as Nsight Systems: how often per step, and what emitting them took."],
+  ["ranges", "NVTX ranges", "emit_s", "Ranges emitted for a listener such as Nsight Systems: how often per step, and what emitting them took. One that is open at the end of a step is closed there and opened again: it counts once in each of the two."],
   ["kernels", "Kernels", "device_s", "What ran on the device, per step."],
 ];
 
