@@ -46,6 +46,8 @@ class _Reading:
     children: dict[int, float]
     waited_s: float | None
     delay_s: float | None
+    # Name and module of the function of those threads that Python has begun.
+    python: dict[int, tuple[str, str | None]]
 
 
 class ThreadTimes:
@@ -75,6 +77,10 @@ class ThreadTimes:
             self._rows = self._compare(before, after)
         except Exception as error:
             self._failed(error)
+
+    def discard(self) -> None:
+        """The slice was cut short: clocks read now would tell of more than its steps."""
+        self._before, self._rows = None, []
 
     def take(self) -> list[dict[str, Any]]:
         """Rows of `thread_times` of the slice that has ended, without its number."""
@@ -114,13 +120,13 @@ class ThreadTimes:
         if numbers is None:
             return None
         own = threading.get_native_id()
-        children = self._children()
+        children, python = self._children(), _python_threads()
         delay_s, waited_s = run_delay_s(own), _waited_s()
         threads = _thread_clocks(numbers)
         process_s = time.process_time()
         threads[own] = time.thread_time()
         took_s = time.perf_counter() - begun
-        return _Reading(own, took_s, process_s, threads, children, waited_s, delay_s)
+        return _Reading(own, took_s, process_s, threads, children, waited_s, delay_s, python)
 
     def _read_last(self, before: _Reading) -> _Reading | None:
         """The step's own clocks come first."""
@@ -137,9 +143,9 @@ class ThreadTimes:
         if own_s is not None:
             threads[own] = own_s
         delay_s, waited_s = run_delay_s(own), _waited_s()
-        children = self._children()
+        children, python = self._children(), _python_threads()
         took_s = time.perf_counter() - begun
-        return _Reading(own, took_s, process_s, threads, children, waited_s, delay_s)
+        return _Reading(own, took_s, process_s, threads, children, waited_s, delay_s, python)
 
     def _children(self) -> dict[int, float]:
         """CPU time of all processes below this one that have not ended."""
@@ -249,7 +255,8 @@ def _row(
 
 def _own_rows(before: _Reading, after: _Reading) -> list[dict[str, Any]]:
     """Rows of this process's threads; those of one name are one row."""
-    python = _python_threads()
+    # One that is ending is Python's no more, but still was what it was.
+    python = before.python | after.python
     step = before.step_thread
     common = {thread_name(step), thread_name(os.getpid())}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -267,17 +274,17 @@ def _own_rows(before: _Reading, after: _Reading) -> list[dict[str, Any]]:
 
 
 def _kind_of_thread(
-    number: int, step: int, python: Any, common: set[str | None]
+    number: int, step: int, python: tuple[str, str | None] | None, common: set[str | None]
 ) -> tuple[str, str] | None:
     if number == step:
-        return MAIN, python.name if python is not None else "the steps' thread"
+        return MAIN, python[0] if python is not None else "the steps' thread"
     if number in native_numbers:
         return OWN, "sampler of the watch"
     name = thread_name(number)
     if python is not None:
-        made_of = getattr(getattr(python, "_target", None), "__module__", None)
+        called, made_of = python
         pins = name == _PIN_NAME or made_of == _PIN_MODULE
-        return (PIN, _PIN_NAME) if pins else (OTHER, python.name)
+        return (PIN, _PIN_NAME) if pins else (OTHER, called)
     if name is not None and name.startswith(_BACKWARD_NAME):
         return BACKWARD, name
     # Pools of native code inherit the name of the thread that began them.
@@ -289,10 +296,15 @@ def _kind_of_process(process: int) -> tuple[str, str]:
     return (WORKER, _WORKER_NAME) if name == _WORKER_NAME else (OTHER, name or "process")
 
 
-def _python_threads() -> dict[int, threading.Thread]:
-    """The threads that `threading` knows, by native number."""
+def _python_threads() -> dict[int, tuple[str, str | None]]:
+    """The threads that `threading` knows, by native number: name and module of their function."""
     return {
-        thread.native_id: thread for thread in threading.enumerate() if thread.native_id is not None
+        thread.native_id: (
+            thread.name,
+            getattr(getattr(thread, "_target", None), "__module__", None),
+        )
+        for thread in threading.enumerate()
+        if thread.native_id is not None
     }
 
 

@@ -65,7 +65,7 @@ def test_clean_steps_end_when_the_device_has(
     walls = [after - before for before, after in zip(log.stamps(), log.stamps()[1:], strict=False)]
     if waits:
         assert min(walls) >= 0.002, "the wait belongs to the step"
-    log.stop()
+    log.stop(at_boundary=True)
     log.end_slice(planned, {}, 0.0)
     writer.close()
 

@@ -175,7 +175,7 @@ def test_flags_of_quick_steps_stand_at_their_steps(tmp_path: Any) -> None:
         if number == 1:
             log.flag_quick(EVAL)
     assert (log.count, log.last) == (3, start + 0.003)
-    log.stop()
+    log.stop(at_boundary=True)
     log.end_slice(planned, {}, 0.0)
     writer.close()
     columns, rows = read_tables(tmp_path)["steps"]

@@ -20,7 +20,11 @@ from conftest import clean_environment
 from data_recording import Run
 
 from profstack import rawthreads, threadtimes
+from profstack.benchmark.clock import Clock
+from profstack.engine.steplog import StepLog
 from profstack.merge.threads import MOST_ROWS
+from profstack.recording import Writer, read_tables
+from profstack.slices import Planned
 from profstack.threadtimes import ThreadTimes
 from profstack.watch import Sampler
 
@@ -174,6 +178,23 @@ def test_profstacks_own_thread_is_told_apart() -> None:
     assert not [row for row in rows_of(lambda: None) if row["kind"] == "profstack"]
 
 
+@linux_only
+def test_a_thread_that_is_just_ending_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="loading")
+    thread.start()
+    # Python forgets a thread a moment before the system does: here it has forgotten it already.
+    every = threading.enumerate
+    rows = rows_of(
+        lambda: monkeypatch.setattr(
+            threading, "enumerate", lambda: [each for each in every() if each is not thread]
+        )
+    )
+    stop.set()
+    thread.join()
+    assert pick(rows, "other", "loading")["threads"] == 1
+
+
 # -- processes -------------------------------------------------------------------------------------
 
 _BURN = "import time\nwhile time.process_time() < {}: pass\n"
@@ -261,8 +282,8 @@ def test_processes_below_processes_are_found() -> None:
 
 @linux_only
 def test_what_nobody_told_is_unknown_and_not_nothing() -> None:
-    before = threadtimes._Reading(1, 0.0, 1.0, {1: 1.0}, {77: 5.0}, 2.0, None)
-    after = threadtimes._Reading(1, 0.0, 1.5, {1: 1.5}, {}, 2.0, None)
+    before = threadtimes._Reading(1, 0.0, 1.0, {1: 1.0}, {77: 5.0}, 2.0, None, {})
+    after = threadtimes._Reading(1, 0.0, 1.5, {1: 1.5}, {}, 2.0, None, {})
     times = ThreadTimes()
     times._known[77] = ("DataLoader worker", "pt_data_worker")
     row = times._ended_children(before, after)
@@ -467,6 +488,30 @@ def test_every_kind_of_a_real_run_is_there_with_its_time(real: dict[str, Any]) -
     assert all(row["layers"] == [] for row in [*workers, pick(rows, "other", "augment")])
     assert 0 <= main["no_core_s"] <= main["off_cpu_s"]
     assert all(row["note"] for row in rows)
+
+
+@linux_only
+@pytest.mark.parametrize("at_boundary", [True, False])
+def test_a_slice_that_is_cut_short_tells_no_cpu_time(tmp_path: Path, at_boundary: bool) -> None:
+    (tmp_path / "logs").mkdir()
+    writer = Writer(tmp_path)
+    log = StepLog(writer, Clock())
+    log.begin_plan("optimizer", "train")
+    planned = Planned("clean", (), 2, 3)
+    start = log.begin_slice(planned)
+    log.quick_ends += [start + 0.001, start + 0.002, start + 0.003]
+    # What the script does after its last step, before the run ends.
+    burn(0.05)
+    log.stop(at_boundary=at_boundary)
+    log.end_slice(planned, {}, 0.0)
+    writer.close()
+    tables = {
+        name: [dict(zip(columns, row, strict=True)) for row in rows]
+        for name, (columns, rows) in read_tables(tmp_path).items()
+    }
+    assert bool(tables.get("thread_times")) is at_boundary
+    assert [row["cpu_s"] is not None for row in tables["slices"]] == [at_boundary]
+    assert [row["steps"] for row in tables["slices"]] == [3]
 
 
 @linux_only

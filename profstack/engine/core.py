@@ -304,7 +304,7 @@ class Engine:
         if planned is None:
             return
         self._finished_round = planned.round
-        self.log.stop()
+        self.log.stop(at_boundary=complete)
         with collector_off():
             if planned.kind == "clean":
                 self.clock.synchronize()

@@ -173,10 +173,17 @@ class StepLog:
         userregions.begin_slice(self.start)
         return self.start
 
-    def stop(self) -> None:
-        """The slice ends here; steps whose CPU time nobody read have it as a whole only."""
-        self._cpu_end = _process_time()
-        self._threads.end()
+    def stop(self, *, at_boundary: bool) -> None:
+        """The slice ends here; steps whose CPU time nobody read have it as a whole only.
+
+        Where it does not end at a step's boundary, as at the end of a run, clocks that are read
+        now hold what the script has done since: they tell nothing of the steps.
+        """
+        self._cpu_end = _process_time() if at_boundary else None
+        if at_boundary:
+            self._threads.end()
+        else:
+            self._threads.discard()
         self._complete_rows()
 
     def end_slice(self, planned: Planned, captured: Mapping[str, Captured], stop_s: float) -> None:

@@ -318,8 +318,11 @@ def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> dict[str, float | 
         wall_s = steps.loc[own.index, "wall_s"].median()
         return {"cpu_median_s": float(own.median()), "cpu_wall_s": float(wall_s)}
     slices = recorded.slices[recorded.slices["slice"].isin(steps["slice"].unique())]
+    # A slice that the end of the run has cut short has none.
+    slices = slices[slices["cpu_s"].notna()]
     cpu_s = nullable((slices["cpu_s"] / slices["steps"]).median())
-    wall_s = None if cpu_s is None else float(steps.groupby("slice")["wall_s"].mean().median())
+    beside = steps[steps["slice"].isin(slices["slice"])]
+    wall_s = None if cpu_s is None else float(beside.groupby("slice")["wall_s"].mean().median())
     return {"cpu_median_s": cpu_s, "cpu_wall_s": wall_s}
 
 
