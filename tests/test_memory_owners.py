@@ -291,6 +291,30 @@ def test_gradients_set_to_zero_in_place_stay(others: dict[str, int]) -> None:
     assert "optimizer state" not in found or others["optimizer state"]
 
 
+@pytest.mark.parametrize("emptied", ["before the model", "after the loss", "after the step"])
+def test_the_loss_owns_what_it_takes_wherever_gradients_are_emptied(emptied: str) -> None:
+    net = nn.Linear(WIDTH, OUT)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    targets = torch.zeros(BATCH, dtype=torch.long)
+
+    def step() -> None:
+        x = torch.randn(BATCH, WIDTH)
+        if emptied == "before the model":
+            optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), targets)
+        if emptied == "after the loss":
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if emptied == "after the step":
+            optimizer.zero_grad()
+
+    taken = observe(step, 1, "detail")
+    rows = {(row[0], row[2]): row[1] for row in holders(taken)}
+    assert rows["activations", "aten::cross_entropy_loss"] == "(loss)"
+    assert "(outside modules)" not in rows.values()
+
+
 def test_what_a_second_derivative_needs_is_no_gradient() -> None:
     net = nn.Linear(WIDTH, WIDTH)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -125,14 +125,16 @@ class _Walk:
     def _by_type(self) -> tuple[list[Any], list[Any], list[Any]]:
         """All live modules, optimizers and tensors, in order of age."""
         torch, things = self._torch, gc.get_objects()
+        bases = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
         # By identity: a class of the script's may say itself what it equals.
-        numbers = list(map(id, map(type, things)))
-        classes = dict(zip(numbers, map(type, things), strict=True))
-        found = []
-        for base in (torch.nn.Module, torch.optim.Optimizer, torch.Tensor):
-            wanted = {number for number, kind in classes.items() if issubclass(kind, base)}
-            found.append(list(compress(things, map(wanted.__contains__, numbers))))
-        modules, optimizers, tensors = found
+        classes = dict(zip(map(id, map(type, things)), map(type, things), strict=True))
+        wanted = {number for number, kind in classes.items() if issubclass(kind, bases)}
+        # There may be millions of them: no column of their classes is made.
+        ours = list(compress(things, map(wanted.__contains__, map(id, map(type, things)))))
+        del things
+        modules, optimizers, tensors = (
+            [thing for thing in ours if issubclass(type(thing), base)] for base in bases
+        )
         self._alive.left_out = max(len(tensors) - MOST_TENSORS, 0)
         return modules, optimizers, tensors[:MOST_TENSORS]
 

@@ -51,7 +51,7 @@ KINDS = (
 NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 # Parts of a step in which an optimizer works.
 _OPTIMIZERS = (OPTIMIZER, ZERO_GRAD)
-_NOTHING, _CALL, _LOSS_CALL, _PASS, _UPDATE = range(5)
+_NOTHING, _CALL, _LOSS_CALL, _PASS, _UPDATE, _EMPTYING = range(6)
 
 
 @dataclass
@@ -96,12 +96,19 @@ class Timeline:
 
     def without_updates(self) -> Timeline:
         """The same as if there were no optimizers."""
-        kept = self.what != _UPDATE
+        return self._without(_UPDATE, _EMPTYING)
+
+    def without_emptying(self) -> Timeline:
+        """The same as if no gradients were set to zero, which may be done anywhere."""
+        return self._without(_EMPTYING)
+
+    def _without(self, *kinds: int) -> Timeline:
+        kept = ~np.isin(self.what, kinds)
         return replace(self, starts=self.starts[kept], ends=self.ends[kept], what=self.what[kept])
 
     def is_active(self, times: Ints) -> Bools:
         """Whether a call or a backward pass has begun in the step before each time."""
-        begun = self.starts[self.what != _UPDATE]
+        begun = self.without_updates().starts
         step = np.searchsorted(self.steps, times, side="right")
         from_ = np.concatenate(([-_NEVER], self.steps))[step]
         at = np.searchsorted(begun, times, side="right")
@@ -135,7 +142,7 @@ def timeline(
         (
             np.where(is_loss_call, _LOSS_CALL, _CALL),
             np.full(len(passes[0]), _PASS),
-            np.full(len(updates), _UPDATE),
+            np.where(scopes.scope[updates] == ZERO_GRAD, _EMPTYING, _UPDATE),
         )
     )
     order = np.argsort(starts, kind="stable")
@@ -193,11 +200,11 @@ def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
         )
     begin, end = blocks.begin, blocks.end
     backward = owned.in_backward[at] & seen
-    before, after = when.around(begin)
+    before = when.around(begin)[0]
     work_after = when.without_updates().around(begin)[1]
     owner = np.where(seen, owned.owner[at], 0)
     outside = seen & (scopes.nearest[at] == 0)
-    owner = np.where(outside, _part(before, after, work_after, when.is_active(begin)), owner)
+    owner = np.where(outside, _part(when, begin), owner)
     owner = np.where(backward & (owner == 0), UNATTRIBUTED, owner)
     mark = np.maximum(scopes.nearest[at] - 1, 0)
     update = np.isin(owner, _OPTIMIZERS)
@@ -232,15 +239,16 @@ def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
     return Owned(kind, owner, backward)
 
 
-def _part(before: Ints, after: Ints, work_after: Ints, active: Bools) -> Ints:
-    """The part of the step that lies between two outermost marks.
+def _part(when: Timeline, times: Ints) -> Ints:
+    """The part of the step that each time lies in, which is between two outermost marks.
 
-    `work_after` is what comes next but for optimizers: gradients are often set to zero before the
-    model is called.
+    Gradients are set to zero before the model is called, or between the loss and its backward pass.
     """
+    before, after = when.without_emptying().around(times)
+    work_after = when.without_updates().around(times)[1]
     called = np.isin(before, (_CALL, _LOSS_CALL))
     losing = called & np.isin(after, (_PASS, _LOSS_CALL))
-    waiting = ~active & (work_after == _CALL)
+    waiting = ~when.is_active(times) & (work_after == _CALL)
     updating = (before == _PASS) & (after == _UPDATE)
     return np.select([losing, waiting, updating], [LOSS, WAIT, BEFORE_OPTIMIZER], OUTSIDE)
 
