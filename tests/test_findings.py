@@ -15,6 +15,7 @@ from data_recording import CLEAN_S, Run
 
 from profstack import findings
 from profstack.findings.growth import memory_growth
+from profstack.findings.holders import keeps
 from profstack.findings.trend import Group, trend
 from profstack.merge.recorded import Recorded
 from profstack.ownfiles import FACT
@@ -240,6 +241,51 @@ def test_a_leak_under_the_watch_is_found_in_the_swing_of_its_steps(tmp_path: Pat
     assert finding["evidence"][0]["growth_per_step_bytes"] == pytest.approx(20_000, rel=0.05)
     assert finding["layers"] == ["watch"]
     assert finding["line"] == 9
+
+
+def test_what_all_lines_together_gave_back_none_of_them_keeps(tmp_path: Path) -> None:
+    made = Growing(tmp_path / "rec", lambda step: 20_000.0 * step)
+    # Python's own small objects come from elsewhere; the model's output is freed a line later.
+    made.lines((5, "y = model(x)", 22_000), (6, "loss.backward()", -21_900))
+    made.watch()
+    (finding,) = made.findings()
+    assert (finding["line"], finding["layers"]) == (9, ["watch"])
+    assert "train.py:9 (kept.append(x))" in finding["advice"]
+    assert "train.py:5" not in finding["advice"]
+
+
+def test_of_lines_that_took_as_much_the_one_that_keeps_it_comes_first(tmp_path: Path) -> None:
+    made = Growing(tmp_path / "rec", lambda step: 0.5 * MIB * step)
+    made.lines(
+        (5, "y = model(x)", MIB // 2),
+        (6, "loss.backward()", -MIB // 2),
+        (8, "losses.append(loss_of(model(z)))", MIB // 3),
+    )
+    made.slices()
+    (finding,) = made.findings()
+    assert finding["line"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("history.append(loss)", True),
+        ("cache[str(name)] = model(x)", True),
+        ("layer.register_forward_hook(show)", True),
+        ("total += loss", True),
+        ("history.append(loss.item())", False),
+        ("history.append(float(loss))", False),
+        ("count = len(x); count += x.size(0)", False),
+        ("count += 1  # batches", False),
+        ("bar.update(1)", False),
+        ("bar.update()", False),
+        ("# history.append(loss)", False),
+        ("y = model(x)", False),
+        (None, False),
+    ],
+)
+def test_a_line_that_keeps_a_thing_is_told_by_its_text(text: str | None, kept: bool) -> None:
+    assert keeps(text) is kept
 
 
 def test_a_leak_in_evaluation_alone_is_one_too(tmp_path: Path) -> None:

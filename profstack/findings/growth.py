@@ -89,7 +89,7 @@ def _finding(
             *(_row("grown_under_the_watch_per_step_bytes", each) for each in watched),
             *(_row("keeps_what_it_is_given", holder) for holder in kept),
         ],
-        "advice": _advice(grown, step_s, held, kept),
+        "advice": _advice(grown, step_s, held, watched, kept),
     }
 
 
@@ -117,17 +117,23 @@ def _is_urgent(
 
 
 def _advice(
-    grown: Trend, step_s: float | None, held: Sequence[Holder], kept: Sequence[Holder]
+    grown: Trend,
+    step_s: float | None,
+    held: Sequence[Holder],
+    watched: Sequence[Holder],
+    kept: Sequence[Holder],
 ) -> str:
     """What it comes to, where to look, and what such growth commonly is."""
     steps = _GIB / grown.slope
     until = f" ({format_seconds(steps * step_s)})" if step_s else ""
     told = [f"At this rate there is 1 GiB more after {format_count(steps)} steps{until}."]
     if held:
-        told.append(f"What stays was taken at {held[0].place}.")
+        told.append(f"About as much is taken, and not given back there, at {held[0].place}.")
+    elif watched:
+        told.append(f"The watch saw about as much growth at {watched[0].place}.")
     if kept:
         places = " and ".join(holder.place for holder in kept)
-        told.append(f"What is run with every step and keeps what it is given: {places}.")
+        told.append(f"What is run with every step and, by its text, keeps what it gets: {places}.")
     told.append(
         "Commonly it is a list or a running sum of losses or outputs, each of which keeps its "
         "whole graph and the tensors saved for backward: keep loss.item() or x.detach() instead. "

@@ -18,10 +18,14 @@ _MOST = 3
 # How often a line runs that runs with every step.
 _EVERY_STEP = 0.5
 _KEEPS = re.compile(
-    r"\.(?:append|appendleft|extend|add|insert|setdefault|update|put)\(|\+=|^[\w.]+\[.*\]\s*=[^=]"
+    r"\.(?:append|appendleft|extend|add|insert|setdefault|update|put|register_\w*hook)\("
+    r"|\+=|^[\w.]+\[.*\]\s*=[^=]"
 )
-# What is kept so is a plain number, which holds no tensor.
-_NUMBERS = re.compile(r"\.item\(\)|\.tolist\(\)|\b(?:float|int|len|str)\(|\+=\s*[\d.]+\s*$")
+# What is kept so is a plain number or a text, which holds no tensor.
+_NUMBERS = re.compile(
+    r"\.item\(\)|\.tolist\(\)|[=(]\s*(?:float|int|len|str)\(|\+=[^#]*(?:\.size\(|\.shape\[|\.numel\()"
+    r"|\+=\s*[\d.]+\s*(?:#|$)|\.\w+\(\s*[\d.]*\s*\)\s*(?:#|$)"
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,9 @@ def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Hol
     """The lines that took about as much as memory grows by and did not give it back.
 
     From the slices of the memory layer after the first steps; the likeliest line first. Bytes of
-    the device stand there only for the lines that took any.
+    the device stand there only for the lines that took any. Where all lines together gave back
+    what they took, none of them did it: what grew is unseen by the allocator, as Python's own
+    small objects are.
     """
     selection = recorded.select("memory", (("lines",),))
     rows = recorded.rows("memory_lines", selection)
@@ -57,6 +63,8 @@ def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Hol
     if not on_device:
         net = net.fillna(rows["increment_bytes"])
     summed = net.groupby([rows["file"], rows["line"]]).sum(min_count=1).dropna()
+    if summed.sum() / selection.steps < _SMALLEST_SHARE * slope:
+        return []
     texts = _texts(recorded)
     found = [
         _holder(file, line, texts.get((file, line)), total / selection.steps, selection.steps)
@@ -93,12 +101,16 @@ def keepers(report: dict[str, Any]) -> list[Holder]:
     found = []
     for row in report["tables"].get("lines") or []:
         text = str(row.get("source") or "").strip()
-        if not row.get("own") or not _KEEPS.search(text) or _NUMBERS.search(text):
-            continue
-        if text.startswith("#") or (row.get("calls") or 0.0) < _EVERY_STEP:
+        if not row.get("own") or not keeps(text) or (row.get("calls") or 0.0) < _EVERY_STEP:
             continue
         found.append(Holder(row["file"], row["line"], text, None, None))
     return found[:_MOST]
+
+
+def keeps(text: str | None) -> bool:
+    """Whether a line, by its text, keeps a thing that may hold a tensor."""
+    text = (text or "").strip()
+    return bool(_KEEPS.search(text)) and not (text.startswith("#") or _NUMBERS.search(text))
 
 
 def _texts(recorded: Recorded) -> dict[tuple[str, int], str]:
@@ -118,9 +130,12 @@ def _holder(file: Any, line: Any, source: Any, per_step: float, steps: float) ->
 
 
 def _likeliest(found: list[Holder], slope: float) -> list[Holder]:
-    """Those that took a good part of the growth, the one nearest to the whole of it first."""
+    """Those that took a good part of the growth, the one nearest to the whole of it first.
+
+    Before them all comes one that by its text keeps what it took.
+    """
     shares = [
-        (abs(math.log(share)), holder)
+        ((not keeps(holder.source), abs(math.log(share))), holder)
         for holder in found
         for share in ((holder.bytes_per_step or 0.0) / slope,)
         if _SMALLEST_SHARE <= share <= _LARGEST_SHARE
