@@ -39,7 +39,7 @@ function drawThreads(page) {
   makeTable(byId("thread-table"), { table, name: "threads", sort: { key: "share", direction: -1 }, bars: ["cpu_s", "share"], barColour: "var(--self)", plain: records.length <= 12,
     // Told of one thread alone, and in words above.
     hidden: sentences.length ? ["off_cpu_s", "no_core_s"] : [],
-    first: ["kind", "name", "threads", "process", "cpu_s", "share", "off_cpu_s", "no_core_s", "layers", "note"],
+    first: ["kind", "cpu_s", "share", "name", "threads", "process", "off_cpu_s", "no_core_s", "layers", "note"],
     cells: {
       layers: (value) => el("td", { class: "text wrapped narrow" }, value ? value : el("span", { class: "quiet" }, "none")),
       note: (value, record, one) => el("td", { class: "text wrapped" }, shown(value, "text", whyEmpty(one) || "there is nothing to add")),
