@@ -257,13 +257,27 @@ def test_what_all_lines_together_gave_back_none_of_them_keeps(tmp_path: Path) ->
 def test_of_lines_that_took_as_much_the_one_that_keeps_it_comes_first(tmp_path: Path) -> None:
     made = Growing(tmp_path / "rec", lambda step: 0.5 * MIB * step)
     made.lines(
-        (5, "y = model(x)", MIB // 2),
-        (6, "loss.backward()", -MIB // 2),
+        (5, "z = make()", MIB // 2),
         (8, "losses.append(loss_of(model(z)))", MIB // 3),
     )
     made.slices()
     (finding,) = made.findings()
     assert finding["line"] == 8
+
+
+def test_what_a_line_takes_and_another_gives_back_is_not_kept(tmp_path: Path) -> None:
+    made = Growing(tmp_path / "rec", lambda step: 0.5 * MIB * step)
+    made.lines(
+        (5, "y = model(x)", MIB // 2),
+        (6, "loss.backward()", -MIB // 2 - 300),
+        (7, "remember(x)", MIB // 3),
+    )
+    made.slices()
+    (finding,) = made.findings()
+    assert finding["line"] == 7
+    assert "train.py:5" not in finding["advice"]
+    taken = [row for row in finding["evidence"] if "taken_less_given_back_per_step_bytes" in row]
+    assert [row["line"] for row in taken] == [7]
 
 
 @pytest.mark.parametrize(

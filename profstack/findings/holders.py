@@ -15,6 +15,8 @@ from profstack.privacy import home_relative
 # the whole. One that takes several times as much has it given back elsewhere.
 _SMALLEST_SHARE, _LARGEST_SHARE = 0.25, 4.0
 _MOST = 3
+# So near to each other are what one line took and another gave back of the same things.
+_ALIKE = 0.1
 # How often a line runs that runs with every step.
 _EVERY_STEP = 0.5
 _KEEPS = re.compile(
@@ -70,7 +72,7 @@ def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Hol
         _holder(file, line, texts.get((file, line)), total / selection.steps, selection.steps)
         for (file, line), total in summed.items()
     ]
-    return _likeliest(found, slope)
+    return _likeliest(_kept(found), slope)
 
 
 def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
@@ -127,6 +129,21 @@ def _texts(recorded: Recorded) -> dict[tuple[str, int], str]:
 def _holder(file: Any, line: Any, source: Any, per_step: float, steps: float) -> Holder:
     text = str(source).strip() if isinstance(source, str) else None
     return Holder(home_relative(str(file)), int(line), text, float(per_step), float(steps))
+
+
+def _kept(found: list[Holder]) -> list[Holder]:
+    """Without the lines whose memory another line gives back: a line that keeps nothing first."""
+    kept = list(found)
+    for giver in found:
+        given = -(giver.bytes_per_step or 0.0)
+        alike = [
+            (keeps(holder.source), abs((holder.bytes_per_step or 0.0) - given), number)
+            for number, holder in enumerate(kept)
+            if abs((holder.bytes_per_step or 0.0) - given) <= _ALIKE * given
+        ]
+        if alike:
+            kept.pop(min(alike)[-1])
+    return kept
 
 
 def _likeliest(found: list[Holder], slope: float) -> list[Holder]:
