@@ -409,6 +409,34 @@ def test_without_readings_the_report_says_why(tmp_path: Path) -> None:
     assert report["processes"]["reading_s"] is None
 
 
+def test_a_recording_from_before_there_were_readings_says_so(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.clean()
+    assert "an earlier version made it" in run.finish()["processes"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "off_cpu_s", "words"),
+    [
+        (0.015, 0.0025, "for 2.50 ms it waited"),
+        (0.0201, 0.0, "the steps' thread ran all the time of a clean step"),
+        # More than there was: that it never waited does not follow.
+        (0.03, None, None),
+    ],
+)
+def test_a_thread_has_no_more_time_than_its_steps(
+    tmp_path: Path, cpu_s: float, off_cpu_s: float | None, words: str | None
+) -> None:
+    run = Run(tmp_path)
+    run.clean(2, 0.010, frames={"thread_times": [thread("main", "MainThread", cpu_s)]})
+    report = run.finish()
+    told = report["tables"]["threads"][0]["off_cpu_s"]
+    assert told == (None if off_cpu_s is None else pytest.approx(off_cpu_s))
+    said = [text for text in report["processes"]["sentences"] if "the steps' thread ran" in text]
+    assert len(said) == (words is not None)
+    assert all(words in text for text in said if words)
+
+
 # -- a real run ------------------------------------------------------------------------------------
 
 _SCRIPT = """

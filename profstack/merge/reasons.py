@@ -104,8 +104,9 @@ _OTHERWISE = {
     "regions.host_net_bytes": "the slices that watched memory entered no region",
     "regions.threads": "nothing told which threads were in a region",
     "threads.share": "the CPU time of one of the processes is not known",
-    "threads.off_cpu_s": "the CPU time of the steps' thread is not known",
-    "threads.no_core_s": "this system does not tell how long a thread waits for a core",
+    "threads.off_cpu_s": "the CPU time of the steps' thread is not known, or not well enough",
+    "threads.no_core_s": "this system does not tell how long a thread waits for a core, or the CPU "
+    "time of the steps' thread is not known well enough",
     "launches.kernels": _NO_KERNEL,
     "launches.launches": _NO_KERNEL,
     "launches.launch_s": _NO_KERNEL,

@@ -44,6 +44,13 @@ _NOTES = {
     OTHER: "the layers look at the steps' thread alone: call its function there to see inside; "
     'profstack.region("...") around its work tells its wall time',
 }
+_NO_SLICE = "no clean slice was recorded to its end"
+_NO_READINGS = (
+    "the recording holds no readings of threads: an earlier version made it, or it was broken off"
+)
+# A thread that used more than this share of the time has not been told well enough: what reading
+# the clocks takes is in its time, and counts for much where steps are short.
+_MOST_OF_A_STEP = 1.05
 _ENDED = "it ended within the slices: known by the difference of totals, not by name"
 
 
@@ -101,7 +108,7 @@ def processes(recorded: Recorded, clean: Clean, rows: Rows, *, has_device: bool)
     if told.get("readings"):
         result["reading_s"] = told["took_s"] / told["readings"]
     if chosen is None or not rows:
-        result["reason"] = told.get("reason") or "no clean slice was recorded to its end"
+        result["reason"] = told.get("reason") or (_NO_SLICE if told else _NO_READINGS)
         return result
     known = [row["cpu_s"] for row in rows]
     cpu_s = None if None in known else float(sum(known))
@@ -158,7 +165,7 @@ def _of_the_steps(kind: Any, row: Any, chosen: Selection) -> dict[str, float | N
     """For how much of a step the steps' own thread did not run; None for all others."""
     step_s = chosen.per_step(chosen.wall_s)
     cpu_s = chosen.per_step(nullable(row["cpu_s"]))
-    if kind != MAIN or step_s is None or cpu_s is None:
+    if kind != MAIN or step_s is None or cpu_s is None or cpu_s > _MOST_OF_A_STEP * step_s:
         return {"off_cpu_s": None, "no_core_s": None}
     off_s = max(step_s - cpu_s, 0.0)
     no_core_s = chosen.per_step(nullable(row["delay_s"]))
@@ -220,7 +227,12 @@ def _percent(share: float) -> str:
 def _on_the_step(told: Mapping[str, Any], main: Mapping[str, Any]) -> list[str]:
     sentences = []
     off_s, step_s = told["off_cpu_s"], told["step_s"]
-    if off_s is not None:
+    if off_s == 0:
+        sentences.append(
+            "the steps' thread ran all the time of a clean step, which took "
+            f"{format_seconds(step_s)} on average"
+        )
+    elif off_s is not None:
         text = (
             f"the steps' thread ran for {format_seconds(main['cpu_s'])} of a clean step, which "
             f"took {format_seconds(step_s)} on average; for {format_seconds(off_s)} it waited"
