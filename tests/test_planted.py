@@ -144,7 +144,9 @@ def test_a_slow_module_comes_first(heavy: dict[str, Any], column: str) -> None:
 
 def test_a_slow_function_comes_first(heavy: dict[str, Any]) -> None:
     rows = [row for row in heavy["tables"]["functions"] if row["phase"] == "step"]
-    first = ranked(rows, lambda row: row["self_s"])[0]
+    # The large allocation, planted for another table, may be as slow where its pages are new.
+    others = [row for row in rows if "torch.ones" not in row["name"]]
+    first = ranked(others, lambda row: row["self_s"])[0]
     assert (first["name"], first["own"], first["package"]) == ("count_slowly", True, "(own files)")
     # Every function belongs to somebody: the user, a package, or nobody in Python.
     whose = {row["package"] for row in rows}
@@ -187,3 +189,10 @@ def test_a_wait_for_numbers_comes_first(sync: dict[str, Any]) -> None:
     assert first["line"] == at(SYNC, "item")
     assert "torch.Tensor.item" in first["source"]
     assert sync["findings"] == []
+
+
+def test_torchs_allocator_writes_no_line_of_the_profile(
+    heavy: dict[str, Any], sync: dict[str, Any]
+) -> None:
+    for report in (heavy, sync):
+        assert "Memory block of unknown size" not in report["said"]

@@ -187,6 +187,8 @@ class TorchProfilerWrapper(Wrapper):
         )
         with self._calling():
             self._profile.__enter__()
+        if self._owners is not None:
+            self._owners.begun()
         if self._every_thread or context.mode in ("lines", "stacks"):
             with torch._C._profiler._RecordFunctionFast(SLICE_RANGE):
                 pass

@@ -17,6 +17,7 @@ from profstack.memory.alive import Alive, find_alive
 from profstack.memory.before import Known
 from profstack.memory.kinds import KINDS, Owned, Timeline, classify, timeline
 from profstack.memory.liveness import Curves, module_peaks, operators_around
+from profstack.memory.quiet import FirstGivenBack
 from profstack.torchtrace.allocations import blocks_of, read_allocator
 from profstack.torchtrace.attribution import Attribution
 from profstack.torchtrace.events import Ints
@@ -58,10 +59,18 @@ class MemoryOwners:
     def __init__(self) -> None:
         self._before: Alive | None = None
         self._problem = "the slice was asked before"
+        self._first: FirstGivenBack | None = None
         try:
             self._before = find_alive(watched=True)
+            self._first = FirstGivenBack()
         except Exception as error:
             self._keep(error)
+
+    def begun(self) -> None:
+        """The profile has begun, and the slice's first step has not."""
+        first, self._first = self._first, None
+        if first is not None:
+            first.give_back()
 
     def tables(self, results: Any, owned: Attribution, step: ObservedStep) -> tuple[Frames, Notes]:
         """Rows of `memory_owners`, `peak_holders` and `module_peaks`, and notes."""
