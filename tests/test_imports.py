@@ -42,7 +42,7 @@ OPEN_TO_WRAPPERS = frozenset(
         *["wrapper", "passthrough", "watch", "callcost", "nvtxranges"],
         *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
         "torchtrace.linerows",
-        *["torchtrace.callpaths", "torchtrace.stackbound", "stepcalls"],
+        *["torchtrace.callpaths", "torchtrace.clocks", "torchtrace.stackbound", "stepcalls"],
         *["torchtrace.slicetables", "flops.flopsprofiler"],
         *["flops.copies", "flops.mode", "flops.owners"],
         *["memory.readings", "memory.tracer", "memory.rows", "memory.mprofile"],

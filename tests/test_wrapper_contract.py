@@ -119,6 +119,8 @@ def steps_of(
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
     def run() -> list[float]:
+        # That this began before the step is told by two clocks, which agree to a microsecond.
+        time.sleep(0.0001)
         stamps = [time.perf_counter()]
         for number in range(1, count + 1):
             optimizer.zero_grad()
@@ -574,7 +576,35 @@ def test_slices_of_the_torch_layer_stay_within_their_bounds(
     observe(wrapper, "detail", tmp_path, hooks, steps=2)
     limit = wrapper.step_limit()
     assert limit is not None
-    events = min(torch_profiler.MAX_EVENTS, torch_profiler.MAX_BYTES / 128)
+    events = min(torch_profiler.MAX_EVENTS, torch_profiler.MAX_BYTES / 5_000)
     # One step of this tiny training makes some dozens of events.
     assert events / 500 < limit < events / 10
+    wrapper.close()
+
+
+def test_clocks_are_compared_where_nothing_ran_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from profstack.torchtrace import clocks
+
+    # The process stands still for 5 ms between the first reading of one and of the other.
+    now = iter([0, *[5_000_000 + 100 * reading for reading in range(100)]])
+    monkeypatch.setattr(clocks.time, "perf_counter_ns", lambda: next(now))
+    monkeypatch.setattr(clocks.time, "time_ns", lambda: 7_000 + next(now))
+    offset = clocks.clock_offset_ns()
+    monkeypatch.undo()
+    assert offset == 7_000
+
+
+def test_a_step_of_too_many_events_is_traced_once_only(
+    tmp_path: Path, hooks: TorchHooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from profstack.wrappers import torch_profiler
+
+    wrapper = make("torch")
+    observe(wrapper, "timed", tmp_path, hooks, steps=1)
+    assert wrapper.busy_reason("timed") is None
+    monkeypatch.setattr(torch_profiler, "MAX_EVENTS", 10)
+    for mode in ("timed", "detail", "lines", "stacks"):
+        assert "a slice is bounded to 10 events" in str(wrapper.busy_reason(mode))
     wrapper.close()

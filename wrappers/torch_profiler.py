@@ -21,7 +21,6 @@ import functools
 import os
 import sys
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -33,6 +32,7 @@ from profstack.passthrough import has_compiled
 from profstack.stepcalls import calls_per_step
 from profstack.torchtrace.attribution import attribute
 from profstack.torchtrace.callpaths import path_records
+from profstack.torchtrace.clocks import clock_offset_ns
 from profstack.torchtrace.events import (
     DEVICE_KINDS,
     RUNTIME_KINDS,
@@ -58,11 +58,18 @@ from profstack.wrapper import (
 
 # One slice holds at most this many events, and this much memory of the profiler's.
 MAX_EVENTS = 500_000
-MAX_BYTES = 64 << 20
-# The profiler's own memory per event; measured with shapes on torch 2.13.
-BYTES_PER_EVENT = 128
+MAX_BYTES = 1 << 30
+# The profiler's own memory per event, nine tenths of it taken when the profile stops; measured
+# with shapes on torch 2.13.
+BYTES_PER_EVENT = 5_000
+# What a slice of mode `detail` has more of, with the memory that is taken and given back.
+_MORE_IN_DETAIL = 2
 # What a slice occupies that is shared with others: no lines are traced in it, and no stacks.
 _WITHOUT_STACKS = frozenset({"kineto", "cupti"})
+
+
+def _most_events() -> int:
+    return min(MAX_EVENTS, MAX_BYTES // BYTES_PER_EVENT)
 
 
 class TorchProfilerWrapper(Wrapper):
@@ -146,6 +153,7 @@ class TorchProfilerWrapper(Wrapper):
             if has_compiled():
                 return "no source lines: dynamo would try to compile the tracer that sees them"
         reason = self._bound.refusal(self._counted()) if mode == "stacks" else None
+        reason = self._too_large(mode) or reason
         if reason is not None:
             return reason
         if self._foreign or torch._C._autograd._profiler_enabled():
@@ -158,8 +166,20 @@ class TorchProfilerWrapper(Wrapper):
             return 1
         if not self._events_per_step:
             return None
-        events = min(MAX_EVENTS, MAX_BYTES // BYTES_PER_EVENT)
-        return max(1, int(events / self._events_per_step))
+        return max(1, int(_most_events() / self._events_per_step))
+
+    def _too_large(self, mode: str) -> str | None:
+        """Why a step cannot be traced once more, by the slices before; None where it can."""
+        events = self._events_per_step or 0.0
+        if mode == "detail":
+            events *= _MORE_IN_DETAIL
+        if events <= _most_events():
+            return None
+        return (
+            f"no more slices of mode {mode}: a step makes about {events:,.0f} events, of which the "
+            f"profiler would hold {events * BYTES_PER_EVENT / 1e9:.1f} GB; a slice is bounded to "
+            f"{_most_events():,} events"
+        )
 
     def start(self, context: SliceContext) -> None:
         """Start a profile with the options of the slice's mode."""
@@ -192,7 +212,7 @@ class TorchProfilerWrapper(Wrapper):
         if self._every_thread or context.mode in ("lines", "stacks"):
             with torch._C._profiler._RecordFunctionFast(SLICE_RANGE):
                 pass
-        self._clock_offset_ns = time.time_ns() - time.perf_counter_ns()
+        self._clock_offset_ns = clock_offset_ns()
         if context.mode == "lines":
             self._tracer = LineTracer()
             self._tracer.start()
