@@ -59,8 +59,10 @@ def one_round(step: Step, steps: int) -> dict[str, Any]:
     found: dict[str, Any] = dict(report["attribution"])
     typical = median(hand)
     found["step_ms"] = typical * 1e3
-    found["clean_over_hand"] = found["clean_median_s"] / typical
-    found["owned_over_hand"] = found["calibrated_owned_s"] / typical
+    # Null where the session did not say: too few steps, or a disturbed slice.
+    for part, column in (("clean_median_s", "clean"), ("calibrated_owned_s", "owned")):
+        known = found[part] is not None
+        found[f"{column}_over_hand"] = found[part] / typical if known else None
     return found
 
 
@@ -105,7 +107,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.steps = 1, 30
+        options.rounds, options.steps = 1, 50
     if options.child:
         observe(options.child, options.rounds, options.steps)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -43,6 +43,31 @@ def unseen_by_dynamo(torch: Any, wrapper: Any, *, with_callees: bool = False) ->
     elif hasattr(frames, "skip_code"):
         frames.skip_code(wrapper.__code__)
     return wrapper
+
+
+def traced_as(wrapper: Any, original: Any) -> Any:
+    """The same wrapper; where dynamo takes a call of it into a graph, it reads `original` instead.
+
+    Whatever it read of the wrapper would become a guard of the graph, and the graph be compiled
+    anew with every exchange of wrappers.
+    """
+    wrapper.__dict__ = _Uncopied(wrapper.__dict__)
+    wrapper._torchdynamo_inline = original
+    return wrapper
+
+
+class _Uncopied(dict[str, Any]):
+    """Attributes of a function, of which `functools.wraps` copies all but what dynamo reads.
+
+    Else dynamo would pass by what a script has put around our wrapper.
+    """
+
+    def keys(self) -> Any:
+        """The names of those to be copied."""
+        return [name for name in super().keys() if name != "_torchdynamo_inline"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
 
 
 def strip_frame(error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 import subprocess
@@ -500,19 +501,20 @@ COMPILED = textwrap.dedent(
     """
     import sys
     import torch
+    # What calls of modules look like, dynamo notes when it is imported.
+    import torch._dynamo
     from torch import nn
 
-    if sys.argv[1] != "plain":
+    modes = sys.argv[1:]
+    if modes:
         sys.path.insert(0, TESTS)
         from test_torch_hooks import Hooked
         made = Hooked()
         made.hooks.install()
-        made.hooks.set_mode(sys.argv[1])
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    if len(sys.argv) > 2:
-        made.hooks.set_mode(sys.argv[2], net)
+    net[1].register_forward_hook(lambda module, given, made: made * 1.0)
     fast = torch.compile(net, backend="aot_eager")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
@@ -520,7 +522,9 @@ COMPILED = textwrap.dedent(
     def forces(x):
         return net(x).sum()
 
-    for _ in range(3):
+    for number in range(3):
+        if number < len(modes):
+            made.hooks.set_mode(modes[number], net)
         loss = fast(torch.ones(3, 4)).sum() + forces(torch.ones(2, 4))
         loss.backward()
         optimizer.step()
@@ -534,7 +538,7 @@ COMPILED = textwrap.dedent(
 
 @pytest.fixture(scope="module")
 def compiled_plain() -> str:
-    return run_compiled("plain")
+    return run_compiled()
 
 
 def run_compiled(*arguments: str) -> str:
@@ -550,12 +554,31 @@ def run_compiled(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("modes", [(DISCOVER,), (RANGES,), (OFF, ROOT)])
+# What is on changes between steps: nothing compiled before may have to be compiled again.
+@pytest.mark.parametrize("modes", [(DISCOVER, RANGES, OFF), (RANGES, DISCOVER), (OFF, ROOT)])
 def test_compiled_graphs_and_breaks_are_those_of_plain_torch(
     modes: tuple[str, ...], compiled_plain: str
 ) -> None:
     assert "unique_graphs" in compiled_plain
     assert run_compiled(*modes) == compiled_plain
+
+
+def test_a_patch_of_the_scripts_around_ours_is_compiled_too(hooked: Hooked) -> None:
+    """Dynamo reads torch's own function where it meets our wrapper, but not where it meets theirs."""
+    plain = nn.Module.__call__
+    net = model()
+    for mode in (DISCOVER, RANGES):
+        hooked.hooks.set_mode(mode)
+        ours: Any = nn.Module.__call__
+        assert ours._torchdynamo_inline is plain
+
+        @functools.wraps(ours)
+        def theirs(self: nn.Module, *args: Any, ours: Any = ours) -> Any:
+            return ours(self, *args)
+
+        assert not hasattr(theirs, "_torchdynamo_inline")
+        assert theirs.__wrapped__ is ours  # type: ignore[attr-defined]
+        assert torch.equal(net(torch.ones(1, 4)), plain(net, torch.ones(1, 4)))
 
 
 def test_symbolic_trace(hooked: Hooked) -> None:

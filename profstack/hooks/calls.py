@@ -14,7 +14,13 @@ from typing import Any
 
 from profstack.hooks.state import DISCOVER, LIGHT, NAMELESS, RANGES, ROOT, HookState
 from profstack.interrupts import is_scripts
-from profstack.passthrough import compiling, dynamo_callback, strip_frame, unseen_by_dynamo
+from profstack.passthrough import (
+    compiling,
+    dynamo_callback,
+    strip_frame,
+    traced_as,
+    unseen_by_dynamo,
+)
 from profstack.regions import Named, script_label
 
 
@@ -128,7 +134,7 @@ class HookedCalls:
                 sink.call_ended(self, named)
             return result
 
-        return unseen_by_dynamo(self.state.torch, __call__)
+        return traced_as(unseen_by_dynamo(self.state.torch, __call__), original)
 
     def _light_call(self) -> Any:
         """A wrapper on the root's class that tells of evaluation and of nothing else.
@@ -155,7 +161,7 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return unseen_by_dynamo(self.state.torch, __call__)
+        return traced_as(unseen_by_dynamo(self.state.torch, __call__), original)
 
     def _ranging_call(self, slow: Any) -> Any:
         """A wrapper that gives an inner module's call its range and does nothing else.
@@ -193,4 +199,4 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return unseen_by_dynamo(self.state.torch, __call__)
+        return traced_as(unseen_by_dynamo(self.state.torch, __call__), original)

@@ -11,7 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from profstack.hooks.state import IN_BACKWARD, HookState
-from profstack.passthrough import compiling, dynamo_callback, strip_frame, unseen_by_dynamo
+from profstack.passthrough import (
+    compiling,
+    dynamo_callback,
+    strip_frame,
+    traced_as,
+    unseen_by_dynamo,
+)
 from profstack.regions import BACKWARD_RANGE
 
 
@@ -63,7 +69,9 @@ class HookedPasses:
                 sink.backward_ended()
             return result
 
-        return unseen_by_dynamo(self.state.torch, _named_like(backward, original))
+        return traced_as(
+            unseen_by_dynamo(self.state.torch, _named_like(backward, original)), original
+        )
 
     def ranging_backward(self, original: Any) -> Any:
         """A wrapper that gives a backward pass its range, where its end is no step's end."""
@@ -84,7 +92,9 @@ class HookedPasses:
                 strip_frame(error)
                 raise
 
-        return unseen_by_dynamo(self.state.torch, _named_like(backward, original))
+        return traced_as(
+            unseen_by_dynamo(self.state.torch, _named_like(backward, original)), original
+        )
 
     def generate(self, original: Any) -> Any:
         """A wrapper for `generate` of a language model."""
