@@ -64,7 +64,7 @@ class _Uncopied(dict[str, Any]):
 
     def keys(self) -> Any:
         """The names of those to be copied."""
-        return [name for name in super().keys() if name != "_torchdynamo_inline"]
+        return [name for name in dict.__iter__(self) if name != "_torchdynamo_inline"]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())

@@ -564,7 +564,7 @@ def test_compiled_graphs_and_breaks_are_those_of_plain_torch(
 
 
 def test_a_patch_of_the_scripts_around_ours_is_compiled_too(hooked: Hooked) -> None:
-    """Dynamo reads torch's own function where it meets our wrapper, but not where it meets theirs."""
+    """Dynamo reads torch's function where it meets our wrapper, but not where it meets theirs."""
     plain = nn.Module.__call__
     net = model()
     for mode in (DISCOVER, RANGES):

@@ -4,8 +4,10 @@ They are told apart by what comes before and after them on the thread that makes
 
 - before a module's call, at the start of a step or after a backward pass or an optimizer's step,
   it waits (for data, mostly); so it does in the ranges of a DataLoader;
-- between a module's call and the backward pass after it lies the loss;
-- between a backward pass and the optimizer's step after it, gradients are clipped or unscaled;
+- between a module's call and the backward pass after it lies the loss: from the first to the last
+  operator that the pass goes through, or module of a loss;
+- between a backward pass and the optimizer's step after it, gradients are clipped or unscaled: from
+  the first to the last operator, but for those that read a value for the script;
 - operators whose results a backward pass goes through, but which lie before every module's call
   of their step, are the forward of a function: outside modules, as other operators are;
 - the rest is nobody's.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,9 +40,13 @@ from profstack.torchtrace.scopes import (
     Scopes,
 )
 
-_OTHER, _DATA, _GRAPH, _ZERO_GRAD, _LOSS, _MODULE, _BACKWARD, _OPTIMIZER = range(8)
+_OTHER, _READ, _DATA, _GRAPH, _GRAPH_END = range(5)
+_ZERO_GRAD, _LOSS, _MODULE, _BACKWARD, _OPTIMIZER = range(5, 10)
+_MOMENTS = (_GRAPH, _GRAPH_END)
 # torch's own range around the wait for a batch.
 _DATALOADER = "enumerate(DataLoader)"
+# Operators that hand a number to Python, as logging does.
+_READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 
 
 @dataclass
@@ -62,35 +68,59 @@ class StepParts:
 
 
 @dataclass
-class _Gap:
-    """What has gone by since the last module call, backward pass or optimizer's step.
+class _Sums:
+    """Time in which nothing was seen, in operators, and inside an optimizer around."""
 
-    `before` is what of it came before the first operator that a backward pass goes through.
-    """
-
-    begin: int
     idle: int = 0
     operators: int = 0
     optimizer: int = 0
-    before: tuple[int, int, int] | None = None
 
-    def split(self) -> None:
-        """A backward pass will go through the operator that begins now."""
-        if self.before is None:
-            self.before = (self.idle, self.operators, self.optimizer)
-
-    def parted(self) -> tuple[_Gap, _Gap]:
-        """What came before that operator, and what from it on."""
-        idle, operators, optimizer = self.before or (self.idle, self.operators, self.optimizer)
-        return (
-            _Gap(self.begin, idle, operators, optimizer),
-            _Gap(
-                self.begin,
-                self.idle - idle,
-                self.operators - operators,
-                self.optimizer - optimizer,
-            ),
+    def __sub__(self, other: _Sums) -> _Sums:
+        return _Sums(
+            self.idle - other.idle,
+            self.operators - other.operators,
+            self.optimizer - other.optimizer,
         )
+
+
+@dataclass
+class _Span:
+    """What had gone by of a gap when a kind of work first began, and when it last ended."""
+
+    first: _Sums | None = None
+    last: _Sums | None = None
+
+    def begin(self, now: _Sums) -> None:
+        if self.first is None:
+            self.first = replace(now)
+
+    def end(self, now: _Sums) -> None:
+        self.last = replace(now)
+
+    def inside(self) -> _Sums:
+        """What went by from the one moment to the other."""
+        if self.first is None or self.last is None:
+            return _Sums()
+        return self.last - self.first
+
+
+@dataclass
+class _Gap:
+    """What has gone by since the last module call, backward pass or optimizer's step.
+
+    `graph` is from the first operator to the last that a backward pass goes through, `work` of
+    all operators but those that read a value.
+    """
+
+    begin: int
+    sums: _Sums = field(default_factory=_Sums)
+    graph: _Span = field(default_factory=_Span)
+    work: _Span = field(default_factory=_Span)
+
+    def parted(self) -> tuple[_Sums, _Sums]:
+        """What came before the first operator of a graph, and what from it on."""
+        before = self.graph.first or self.sums
+        return before, self.sums - before
 
 
 def divide(
@@ -145,33 +175,50 @@ class _Step:
             # A compiler's ranges end inside one another.
             taken = max(until - max(self.at, start), 0)
             self.at = max(self.at, until)
-            if kind == _OTHER:
-                self.gap.operators += taken
-            elif kind == _DATA:
-                self.parts.times[WAIT] += taken
-            elif kind == _GRAPH:
-                self.gap.split()
-            elif kind != _ZERO_GRAD and not (kind == _LOSS and self.last == _MODULE):
-                self._close(_MODULE if kind == _LOSS else kind, start)
+            self._go_through(kind, start, taken)
         self._pass_to(end)
-        self._nobodys(self.gap)
+        self._nobodys(self.gap.sums)
         return self.at
+
+    def _go_through(self, kind: int, start: int, taken: int) -> None:
+        """One item that begins at `start`, and took that much of the time."""
+        gap = self.gap
+        if kind == _OTHER:
+            gap.work.begin(gap.sums)
+            gap.sums.operators += taken
+            gap.work.end(gap.sums)
+        elif kind == _READ:
+            gap.sums.operators += taken
+        elif kind == _DATA:
+            self.parts.times[WAIT] += taken
+        elif kind == _GRAPH or (kind == _LOSS and self.last == _MODULE):
+            gap.graph.begin(gap.sums)
+            if kind == _LOSS:
+                gap.graph.end(gap.sums)
+        elif kind == _GRAPH_END:
+            gap.graph.end(gap.sums)
+        elif kind != _ZERO_GRAD:
+            self._close(_MODULE if kind == _LOSS else kind, start)
 
     def _pass_to(self, moment: int) -> None:
         """Nothing was seen until then."""
         closure = self.line.inside_optimizer(self.at, moment)
-        self.gap.idle += max(moment - self.at, 0) - closure
-        self.gap.optimizer += closure
+        self.gap.sums.idle += max(moment - self.at, 0) - closure
+        self.gap.sums.optimizer += closure
 
     def _close(self, kind: int, now: int) -> None:
         """Something of this kind begins: what the gap before it was is known now."""
         times, gap = self.parts.times, self.gap
-        if kind == _OPTIMIZER and self.last != _MODULE:
-            times[BEFORE_OPTIMIZER] += gap.idle + gap.operators
+        if kind == _OPTIMIZER and self.last in (_BACKWARD, _OPTIMIZER):
+            work = gap.work.inside()
+            times[BEFORE_OPTIMIZER] += work.idle + work.operators
+            self._nobodys(gap.sums - work)
         elif kind == _BACKWARD and self.modules:
-            times[LOSS] += gap.idle + gap.operators + gap.optimizer
+            loss = gap.graph.inside()
+            times[LOSS] += loss.idle + loss.operators + loss.optimizer
             # The loss inside a closure is no work of the optimizer around it.
-            times[OPTIMIZER] -= gap.optimizer
+            times[OPTIMIZER] -= loss.optimizer
+            self._nobodys(gap.sums - loss)
             self.parts.loss_from.append(gap.begin)
             self.parts.loss_until.append(now)
         elif kind != _OPTIMIZER and self.last != _MODULE:
@@ -180,14 +227,14 @@ class _Step:
             times[OUTSIDE] += function.idle + function.operators + function.optimizer
             times[OPTIMIZER] -= function.optimizer
         else:
-            self._nobodys(gap)
+            self._nobodys(gap.sums)
         self.modules = self.modules or kind == _MODULE
         self.last = kind
         self.gap = _Gap(self.at)
 
-    def _nobodys(self, gap: _Gap) -> None:
-        self.parts.times[OUTSIDE] += gap.operators
-        self.parts.times[UNATTRIBUTED] += gap.idle
+    def _nobodys(self, rest: _Sums) -> None:
+        self.parts.times[OUTSIDE] += rest.operators
+        self.parts.times[UNATTRIBUTED] += rest.idle
 
 
 def _timeline(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> _Timeline:
@@ -214,17 +261,18 @@ def _timeline(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> _T
     graph = _graph(scopes, tops, thread)
     kind = np.concatenate(
         (
-            np.zeros(len(graph), np.int64) + _GRAPH,
+            np.repeat((_GRAPH, _GRAPH_END), len(graph)),
             _kinds(scopes, marked, is_loss),
-            np.where(_loads(events, others), _DATA, _OTHER),
+            _kinds_of_others(events, others),
         )
     )
-    items = np.concatenate((graph, marked, others))
-    order = np.lexsort((kind != _GRAPH, events.start[items]))
-    items, kind = items[order], kind[order]
+    items = np.concatenate((graph, graph, marked, others))
+    start = np.where(kind == _GRAPH_END, events.end[items], events.start[items])
     end = np.where(kind == _GRAPH, events.start[items], events.end[items])
+    order = np.lexsort((~np.isin(kind, _MOMENTS), start))
+    start, end, kind = start[order], end[order], kind[order]
     containers = marks[(inner < 0) & closures[marks]]
-    return _Timeline(events.start[items], end, kind, _inside(events, containers))
+    return _Timeline(start, end, kind, _inside(events, containers))
 
 
 def _kinds(scopes: Scopes, marks: Ints, is_loss: Callable[[int], bool]) -> Ints:
@@ -244,9 +292,11 @@ def _kinds(scopes: Scopes, marks: Ints, is_loss: Callable[[int], bool]) -> Ints:
     return kind
 
 
-def _loads(events: HostEvents, positions: Ints) -> Bools:
-    """Which of the events are a DataLoader's."""
-    return events.names.where(lambda name: name.startswith(_DATALOADER))[positions]
+def _kinds_of_others(events: HostEvents, positions: Ints) -> Ints:
+    """What events outside all marks are to the step."""
+    loads = events.names.where(lambda name: name.startswith(_DATALOADER))[positions]
+    reads = events.names.where(lambda name: name in _READS)[positions]
+    return np.select([loads, reads], [_DATA, _READ], _OTHER)
 
 
 def _graph(scopes: Scopes, tops: Ints, thread: int) -> Ints:
