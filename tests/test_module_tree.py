@@ -438,7 +438,7 @@ def test_a_report_says_how_much_of_a_step_has_an_owner() -> None:
     assert facts["owned_s"] == pytest.approx(owned, rel=1e-9)
     assert facts["owned_share"] == pytest.approx(owned / facts["step_s"], rel=1e-6)
     assert 0.5 < facts["owned_share"] <= 1 + 1e-6
-    assert 0.9 < facts["backward_attributed_share"] <= 1
+    assert 0.9 < facts["backward_attributed_share"] <= 1 + 1e-9
     assert facts["negative_rows"] == 0
     assert {row["path"] for row in facts["unowned"]} <= nobodys
     backward = sum(row["backward_s"] for row in rows if row["depth"] == 0 and row["backward_s"])
