@@ -63,7 +63,8 @@ def _source(name: str, events: HostEvents, first: int, *, shapes: bool) -> str |
     """Who names the ranges called `name`, as their first one tells; None for what is no range."""
     if name.startswith(RANGE_PREFIX):
         return OWN if name.startswith(REGION_PREFIX) else None
-    if name == MEMORY_NAME:
+    # Code that a compiler made is work, though torch records it as it does a range.
+    if name == MEMORY_NAME or _COMPILED.match(name):
         return None
     [event] = events.raw(np.array([first], np.int64))
     if not event.is_user_annotation() and not (shapes and _is_bare_range(name, event)):
@@ -77,9 +78,9 @@ def _is_bare_range(name: str, event: Any) -> bool:
     """Whether the event is a range that was begun in C (`_RecordFunctionFast`).
 
     It is recorded as an operator is, but has neither inputs nor a place in the backward graph, and
-    torch has no operator of that name. Code that a compiler made is work, not a range.
+    torch has no operator of that name.
     """
-    if "::" in name or _COMPILED.match(name) or event.scope() or event.sequence_nr() >= 0:
+    if "::" in name or event.scope() or event.sequence_nr() >= 0:
         return False
     return not event.shapes() and not is_operator_name(name)
 
