@@ -26,6 +26,8 @@ BUILTIN_FILE = "~"
 # What stands in the place of a package's name.
 OWN, PYTHON, BUILTIN, PROFSTACK = "(own files)", "Python", "(built-in)", "profstack"
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:")
+# What stands in the folder of a whole project, which scripts lie in folders of.
+_MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]+([^/\\]+)")
 
 
@@ -55,7 +57,7 @@ class Places:
         here = os.path.dirname(os.path.abspath(__file__))
         beside = os.path.join(os.path.dirname(here), "wrappers")
         return cls(
-            _folders(root, os.path.realpath(root)),
+            _folders(*_with_project(root), *_with_project(os.path.realpath(root))),
             _folders(*_library_folders()),
             _folders(here, os.path.realpath(here), beside),
             os.path.join(os.getcwd(), ""),
@@ -131,6 +133,20 @@ class Places:
 def _folders(*paths: str) -> tuple[str, ...]:
     """Folders, each once and with its separator at the end."""
     return tuple(dict.fromkeys(os.path.join(os.path.abspath(path), "") for path in paths))
+
+
+def _with_project(folder: str) -> list[str]:
+    """The folder, and that of the project it is a part of: a script in `scripts/` uses `src/`.
+
+    A home folder may be under version control too, and holds everything of the user's.
+    """
+    above = os.path.abspath(folder)
+    home = os.path.expanduser("~")
+    while above not in (home, os.path.dirname(above)):
+        if any(os.path.exists(os.path.join(above, marker)) for marker in _MARKERS):
+            return [folder, above]
+        above = os.path.dirname(above)
+    return [folder]
 
 
 @functools.cache

@@ -50,6 +50,26 @@ def test_code_that_came_as_text_is_the_scripts_where_that_did(
         assert places.package(text) == (OWN if file is None else "(generated code)")
 
 
+@pytest.mark.parametrize("marker", [".git", "pyproject.toml", "setup.py", "setup.cfg"])
+def test_the_whole_project_of_a_script_is_its_own(tmp_path: Path, marker: str) -> None:
+    project = tmp_path / "project"
+    (project / marker).mkdir(parents=True)
+    places = Places.of(str(project / "scripts" / "train"))
+    assert places.is_own(str(project / "scripts" / "train" / "main.py"))
+    assert places.package(str(project / "src" / "models" / "net.py")) == OWN
+    installed = project / ".venv" / "lib" / "python3.11" / "site-packages" / "six.py"
+    assert places.package(str(installed)) == "six"
+    assert not places.is_own(str(tmp_path / "elsewhere.py"))
+
+
+def test_a_home_folder_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    places = Places.of(str(tmp_path / "scripts"))
+    assert places.is_own(str(tmp_path / "scripts" / "train.py"))
+    assert not places.is_own(str(tmp_path / "tools" / "lib.py"))
+
+
 def test_a_path_that_leaves_the_folder_is_not_in_it(tmp_path: Path) -> None:
     places = Places.of(str(tmp_path / "app"))
     assert not places.is_own(str(tmp_path / "app" / ".." / "other" / "lib.py"))
