@@ -146,7 +146,8 @@ def path_records(
     names = Interned(_texts(functions), len(functions))
     callees = _functions(names.values)
     operators = _operators(owned)
-    timeline = _Timeline.of(owned, operators, functions, names.ids, len(callees), boundaries_ns)
+    of_function = names.ids.astype(np.int64)
+    timeline = _Timeline.of(owned, operators, functions, of_function, len(callees), boundaries_ns)
     callees += [Callee(OPERATOR, name) for name in host.names.values]
     root = Node(Callee(FUNCTION, ""), None)
     of_event = _grow(root, timeline, callees, _backward_names(owned, modules))
@@ -269,7 +270,8 @@ class _Timeline:
         start = np.concatenate((begin, host.start[operators]))
         until = np.concatenate((begin + integers(events, "duration_ns"), host.end[operators]))
         thread = np.concatenate((integers(events, "start_thread_id"), host.thread[operators]))
-        callee = np.concatenate((function, host.names.ids[operators] + functions))
+        called = host.names.ids[operators].astype(np.int64) + functions
+        callee = np.concatenate((function, called))
         position = np.concatenate((np.full(len(events), -1, np.int64), operators))
         inside = np.flatnonzero((until > first) & (start < last))
         # Of two that begin together the longer one calls, and of equal ones the function.

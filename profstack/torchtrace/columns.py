@@ -44,7 +44,7 @@ class Interned:
     def __init__(self, strings: Iterable[str], count: int) -> None:
         numbers = _Numbers()
         # The strings pass by one at a time: hundreds of thousands of them are never held.
-        self.ids: Ints = np.fromiter(map(numbers.__getitem__, strings), np.int64, count)
+        self.ids: Ints | SmallInts = np.fromiter(map(numbers.__getitem__, strings), np.int64, count)
         self.values: list[str] = list(numbers)
 
     @classmethod
@@ -179,7 +179,8 @@ class Columns:
     ) -> None:
         count = len(events)
         self.names = Interned((), 0)
-        self.names.ids = np.empty(count, np.int64)
+        # Kept as long as the events are: of different names there are few.
+        self.names.ids = np.empty(count, np.int32)
         self.integers = {accessor: np.empty(count, np.int64) for accessor in accessors}
         self.of_name = {accessor: np.zeros(count, np.int64) for accessor in of_name[1]}
         self._name = of_name[0]

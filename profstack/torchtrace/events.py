@@ -23,6 +23,7 @@ from profstack.torchtrace.columns import (
     GivenReader,
     Interned,
     Ints,
+    SmallInts,
     blocks,
     column,
     distinct,
@@ -78,7 +79,7 @@ class HostEvents:
     sequence: Ints
     memory: Bools
     parent: Ints
-    depth: Ints
+    depth: SmallInts
     # What was read besides in the one pass: of all events, of the memory instants alone, and what
     # operators were given.
     read: dict[str, Ints] = field(default_factory=dict)
@@ -238,14 +239,14 @@ def _in_order(start: Ints, duration: Ints, thread: Ints, kept: Ints | None) -> I
     return None if kept is None and (order == np.arange(len(order))).all() else order
 
 
-def _by_small(numbers: Ints) -> Ints:
+def _by_small(numbers: Ints | SmallInts) -> Ints:
     """A stable sort of numbers from 0, which costs little where they fit 16 bits."""
     small = numbers.max(initial=0) < 2**15
     order: Ints = np.argsort(numbers.astype(np.int16) if small else numbers, kind="stable")
     return order
 
 
-def _levels(depth: Ints) -> list[Ints]:
+def _levels(depth: Ints | SmallInts) -> list[Ints]:
     """Positions of the events of every depth, the outermost first."""
     counts = np.bincount(depth) if len(depth) else np.zeros(1, np.int64)
     return list(np.split(_by_small(depth), np.cumsum(counts)[:-1]))
@@ -285,10 +286,10 @@ def clip_to_steps(
     events.end = np.minimum(events.end, until[step_of])
 
 
-def nest_threads(start: Ints, end: Ints, thread: Ints) -> tuple[Ints, Ints]:
+def nest_threads(start: Ints, end: Ints, thread: Ints) -> tuple[Ints, SmallInts]:
     """Parents and depths of events sorted by thread, start and descending end."""
     parent = np.full(len(start), -1, np.int64)
-    depth = np.zeros(len(start), np.int64)
+    depth = np.zeros(len(start), np.int32)
     if not len(start):
         return parent, depth
     edges = np.flatnonzero(np.diff(thread)) + 1
