@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -339,6 +339,16 @@ def test_what_a_second_derivative_needs_is_no_gradient() -> None:
     assert "not attributed" not in owners(taken)
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """What is alive before the test, models of other tests among it, is not looked at."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_model_of_functions_and_bare_tensors() -> None:
     weight = torch.randn(WIDTH, HIDDEN, requires_grad=True)
     x = torch.randn(BATCH, WIDTH)

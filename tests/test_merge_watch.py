@@ -488,15 +488,20 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recorded, str, st
     script.write_text(textwrap.dedent(PLANTED), encoding="utf-8")
     command = [sys.executable, "-m", "profstack", "run", "-o", "recording"]
     command += ["--layers", "cprofile,watch", "--rounds", "2", "--final-steps", "10"]
-    done = subprocess.run(
-        [*command, "--final-s", "0.05", "script.py"],
-        cwd=folder,
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    # Where the machine is so busy that the warm-up is not seen to end, no step is clean, and none
+    # is slow beside one.
+    for _ in range(3):
+        done = subprocess.run(
+            [*command, "--force", "--final-s", "0.05", "script.py"],
+            cwd=folder,
+            env=clean_environment(OMP_NUM_THREADS="1"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        if clean_steps(Recorded(folder / "recording")).median_s is not None:
+            break
     plain = subprocess.run(
         [sys.executable, "script.py"],
         cwd=folder,
