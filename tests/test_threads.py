@@ -165,7 +165,17 @@ def test_threads_of_torch_are_known_by_what_torch_calls_them(busy: Any) -> None:
     assert pick(rows, "DataLoader pin memory", "pt_data_pin")["threads"] == 1
 
 
+@pytest.fixture
+def _no_threads_of_other_tests() -> Iterator[None]:
+    """Samplers that other tests of this process have left behind are not looked at."""
+    left = set(rawthreads.native_numbers)
+    rawthreads.native_numbers.clear()
+    yield
+    rawthreads.native_numbers.update(left)
+
+
 @linux_only
+@pytest.mark.usefixtures("_no_threads_of_other_tests")
 def test_profstacks_own_thread_is_told_apart() -> None:
     sampler = Sampler(time.perf_counter())
     try:
