@@ -79,6 +79,34 @@ def wait_until_gone(native: "int | None", patience_s: float) -> None:
 # -- forks ---------------------------------------------------------------------------------------
 
 
+class GoneAtForks:
+    """Ends its thread before a fork and begins it anew after; `_end` and `_begin` do that.
+
+    One that was made while another thread forks was not told of the beginning.
+    """
+
+    # Forks that are going on, each on its own thread.
+    _forking = 0
+
+    def before_fork(self) -> None:
+        """The process is about to fork: there shall be no thread of ours in it."""
+        self._forking += 1
+        self._end()
+
+    def after_fork(self) -> None:
+        """The process has forked, and goes on."""
+        self._forking = max(0, self._forking - 1)
+        after_the_fork(self._begin)
+
+    def _begin(self) -> None:
+        """Start the thread, where it is wanted and no fork is going on."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """End the thread and wait until it is gone."""
+        raise NotImplementedError
+
+
 def at_forks(thing: "Forked") -> None:
     """Tell it of all forks from here on."""
     global _forks_seen

@@ -16,7 +16,7 @@ import time
 from profstack.environment import rss_bytes, rss_in, rss_text
 from profstack.interrupts import is_scripts
 from profstack.rawthreads import (
-    after_the_fork,
+    GoneAtForks,
     at_forks,
     block_signals,
     borrowed,
@@ -41,7 +41,7 @@ PATIENCE_S = 1.0
 _perf_counter, _get_ident = time.perf_counter, _thread.get_ident
 
 
-class Sampler:
+class Sampler(GoneAtForks):
     """Samples while it is resumed; `origin` is when the recording began, by `perf_counter`.
 
     The thread it follows is the one that resumed it last, else the one that made it.
@@ -69,8 +69,6 @@ class Sampler:
         self._most_bytes = 0
         self._unread = False
         self._alive = self._ending = False
-        # Forks that are going on, each on its own thread.
-        self._forking = 0
         self._native: int | None = None
         # Released to have the thread look what is wanted; and by the thread when it stands still,
         # and when it has ended.
@@ -137,7 +135,7 @@ class Sampler:
             return
         self._closed = True
         self._wanted = False
-        self._stop()
+        self._end()
         no_more_forks(self)
 
     # -- the thread ------------------------------------------------------------------------------
@@ -168,7 +166,7 @@ class Sampler:
             self._poke()
             answer.acquire(True, PATIENCE_S)
 
-    def _stop(self) -> None:
+    def _end(self) -> None:
         """End the thread, and wait until the system knows it no more."""
         if not self._alive:
             return
@@ -191,16 +189,17 @@ class Sampler:
                     answer.release()
 
     def _watch(self) -> None:
-        wake, still = self._wake, self._still
+        # Bound once: a method bound at each wait is an allocation too, see `_sample`.
+        wait, still = self._wake.acquire, self._still
         while not self._ending:
             if not self._wanted:
                 if still.locked():
                     still.release()
-                wake.acquire()
+                wait()
                 continue
             left = self._since + self.interval_s - _perf_counter()
             if left > 0:
-                wake.acquire(*self._for_seconds(left))
+                wait(*self._for_seconds(left))
             elif _is_profiled():
                 self.gave_way = True
                 return
@@ -254,18 +253,7 @@ class Sampler:
 
     # -- forks -----------------------------------------------------------------------------------
 
-    def before_fork(self) -> None:
-        """The process is about to fork: there shall be no thread of ours in it."""
-        self._forking += 1
-        self._stop()
-
-    def after_fork(self) -> None:
-        """The process has forked, and goes on."""
-        # One that was made while another thread forked was not told of the beginning.
-        self._forking = max(0, self._forking - 1)
-        after_the_fork(self._start_again)
-
-    def _start_again(self) -> None:
+    def _begin(self) -> None:
         if self._wanted and not self._alive and os.getpid() == self._pid:
             self._start()
 
@@ -287,7 +275,10 @@ def _frame_of(thread: int) -> "Any":
     return sys._current_frames().get(thread)
 
 
+# Asked for once: to look for what is not there makes an error, an allocation as in `_sample`.
+_MONITORING: "Any" = getattr(sys, "monitoring", None)
+
+
 def _is_profiled() -> bool:
     """Whether a profiler counts what this thread does as the script's, as cProfile from 3.12 on."""
-    monitoring = getattr(sys, "monitoring", None)
-    return monitoring is not None and monitoring.get_tool(monitoring.PROFILER_ID) is not None
+    return _MONITORING is not None and _MONITORING.get_tool(_MONITORING.PROFILER_ID) is not None

@@ -16,7 +16,7 @@ from typing import Any
 
 from profstack.interrupts import is_scripts
 from profstack.rawthreads import (
-    after_the_fork,
+    GoneAtForks,
     at_forks,
     block_signals,
     no_more_forks,
@@ -43,7 +43,7 @@ class _Thread:
         self.native: int | None = None
 
 
-class MemorySampler:
+class MemorySampler(GoneAtForks):
     """Calls `read` until it is stopped, which gives the bytes in use by two sources.
 
     Columns by sample, the first `count` of each: `times` (`time.perf_counter_ns`), `resident`
@@ -61,8 +61,6 @@ class MemorySampler:
         self._signals: Any = importlib.import_module("_signal")
         self._thread: _Thread | None = None
         self._wanted_in: int | None = None
-        # Forks that are going on, each on its own thread.
-        self._forking = 0
 
     def start(self) -> None:
         """Begin to sample; where no thread can be started there are no samples."""
@@ -82,17 +80,6 @@ class MemorySampler:
         self.count = 0
 
     # -- forks -----------------------------------------------------------------------------------
-
-    def before_fork(self) -> None:
-        """The process is about to fork: there shall be no thread of ours in it."""
-        self._forking += 1
-        self._end()
-
-    def after_fork(self) -> None:
-        """The process has forked, and goes on."""
-        # One that was made while another thread forked was not told of the beginning.
-        self._forking = max(0, self._forking - 1)
-        after_the_fork(self._begin)
 
     def forget(self) -> None:
         """In the child of a fork: this is another process's sampler."""

@@ -26,7 +26,7 @@ from typing import Any
 from profstack.interrupts import is_scripts
 from profstack.passthrough import has_compiled
 from profstack.rawthreads import (
-    after_the_fork,
+    GoneAtForks,
     at_forks,
     block_signals,
     no_more_forks,
@@ -187,7 +187,7 @@ def _leave_other_threads() -> None:
             gc.enable()
 
 
-class _Deadline:
+class _Deadline(GoneAtForks):
     """Ends the tracing of calls when the calling thread has run for `allowed_s` seconds.
 
     Only a thread itself can have its calls traced no more: the interpreter is asked to call
@@ -203,7 +203,6 @@ class _Deadline:
         self._traced_by = sys.getprofile()
         self._signals: Any = importlib.import_module("_signal")
         self._wanted_in: int | None = None
-        self._forking = 0
         self._locks: tuple[Any, Any] | None = None
         self._native: int | None = None
         # What a signal's handler has raised where it could not get out: to be raised again.
@@ -227,16 +226,6 @@ class _Deadline:
         self._pay()
 
     # -- forks -----------------------------------------------------------------------------------
-
-    def before_fork(self) -> None:
-        """The process is about to fork: there shall be no thread of ours in it."""
-        self._forking += 1
-        self._end()
-
-    def after_fork(self) -> None:
-        """The process has forked, and goes on."""
-        self._forking = max(0, self._forking - 1)
-        after_the_fork(self._begin)
 
     def forget(self) -> None:
         """In the child of a fork: this is another process's deadline."""
