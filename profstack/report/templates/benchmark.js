@@ -83,7 +83,8 @@ function samplesSvg(width, bars, mark) {
   const end = bars.start_s + bars.width_s * bars.counts.length;
   const x = D3.scale.linear().domain([bars.start_s, end]).range([frame.left, frame.right]);
   const y = D3.scale.linear().domain([0, Math.max(...bars.counts, 1)]).range([frame.bottom, frame.top]);
-  plotAxes(svg, frame, { scale: x, ticks: x.ticks(Math.max(3, Math.round(width / 120))).filter((value) => !bars.beyond || x(value) < frame.right - 22), format: fineSeconds(x.ticks(4)), title: "time of a step" }, { scale: y, ticks: y.ticks(4).filter(Number.isInteger), format: String });
+  const places = x.ticks(Math.max(3, Math.round(width / 120)));
+  plotAxes(svg, frame, { scale: x, ticks: places.filter((value) => !bars.beyond || x(value) < frame.right - 22), format: fineSeconds(places), title: "time of a step" }, { scale: y, ticks: y.ticks(4).filter(Number.isInteger), format: String });
   const within = (value) => Math.min(Math.max(x(value), frame.left), frame.right);
   if (isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s)) {
     svg.append(shape("rect", { x: within(mark.ci95_low_s), width: Math.max(within(mark.ci95_high_s) - within(mark.ci95_low_s), 1.5), y: frame.top - 4, height: frame.bottom - frame.top + 4, class: "interval-band" }));
