@@ -14,13 +14,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import torch
 from ten_models import MODELS, Step
+from workloads import step_times
 
 from profstack import Session
 
@@ -35,26 +35,14 @@ COLUMNS = (
 )
 
 
-def by_hand(step: Step, steps: int) -> list[float]:
-    """Seconds of each step of a plain loop."""
-    times = []
-    last = time.perf_counter()
-    for _ in range(steps):
-        step()
-        now = time.perf_counter()
-        times.append(now - last)
-        last = now
-    return times
-
-
 def one_round(step: Step, steps: int) -> dict[str, Any]:
     """What a session says of the step's owners, between two loops timed by hand."""
     hand_steps = max(5, steps // 4)
-    hand = by_hand(step, hand_steps)
+    hand = step_times(step, hand_steps)
     with Session("attribution") as session:
         for _ in range(steps):
             step()
-    hand += by_hand(step, hand_steps)
+    hand += step_times(step, hand_steps)
     report = session.recording.to_dict()
     found: dict[str, Any] = dict(report["attribution"])
     typical = median(hand)
@@ -71,7 +59,7 @@ def observe(name: str, rounds: int, steps: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     step = MODELS[name]()
-    by_hand(step, 3)
+    step_times(step, 3)
     print(json.dumps([one_round(step, steps) for _ in range(rounds)]))
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from workloads import STEPS, training_step
+from workloads import STEPS, step_times, training_step
 
 from profstack.benchmark.statistics import pooled_ratio
 from profstack.engine.core import Engine
@@ -28,18 +27,6 @@ def endless_clean() -> Iterator[Planned]:
     """A few clean steps, which tell how long one takes, then a clean slice that does not end."""
     yield Planned("clean", (), 2, 20)
     yield Planned("clean", (), 2, 1, float("inf"))
-
-
-def block(step: Callable[[], None], steps: int) -> list[float]:
-    """Times of `steps` steps, stamped by the loop itself in both conditions."""
-    times = []
-    before = time.perf_counter()
-    for _ in range(steps):
-        step()
-        now = time.perf_counter()
-        times.append(now - before)
-        before = now
-    return times
 
 
 def armed_and_detached(
@@ -61,7 +48,7 @@ def armed_and_detached(
             live_optimizers=live_optimizers,
         )
         engine.begin()
-        block(step, steps)
+        step_times(step, steps)
         for number in range(blocks):
             measured = {}
             for armed in (True, False) if number % 2 else (False, True):
@@ -69,8 +56,8 @@ def armed_and_detached(
                     engine.rearm()
                 else:
                     engine.detach()
-                block(step, max(3, steps // 10))
-                measured[armed] = block(step, steps)
+                step_times(step, max(3, steps // 10))
+                measured[armed] = step_times(step, steps)
             pairs.append((measured[True], measured[False]))
         if engine.log.total < blocks * steps:
             raise SystemExit("the armed blocks were not armed: no step was seen in them")
@@ -89,8 +76,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for name, size in STEPS.items():
         _, _, step = training_step(*size)
-        block(step, 50)
-        median = sorted(block(step, 50))[25]
+        step_times(step, 50)
+        median = sorted(step_times(step, 50))[25]
         steps = max(100, int(options.seconds / median))
         pairs = armed_and_detached(step, steps, options.blocks)
         ratio = pooled_ratio(pairs)

@@ -33,6 +33,17 @@ def _trained(model: nn.Module, loss_of: Callable[[], torch.Tensor], rate: float 
     return step
 
 
+def _language_model(model: nn.Module) -> Step:
+    """Training on sequences of 128 tokens, each to foretell the next."""
+
+    def loss() -> torch.Tensor:
+        tokens = torch.randint(0, 8000, (4, 128))
+        found: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
+        return found
+
+    return _trained(model, loss)
+
+
 def gpt2() -> Step:
     """GPT-2 with four blocks over sequences of 128 tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -46,14 +57,7 @@ def gpt2() -> Step:
         bos_token_id=None,
         eos_token_id=None,
     )
-    model = GPT2LMHeadModel(config)
-
-    def loss() -> torch.Tensor:
-        tokens = torch.randint(0, 8000, (4, 128))
-        found: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
-        return found
-
-    return _trained(model, loss)
+    return _language_model(GPT2LMHeadModel(config))
 
 
 def bert() -> Step:
@@ -92,14 +96,7 @@ def llama() -> Step:
         vocab_size=8000,
         max_position_embeddings=128,
     )
-    model = LlamaForCausalLM(config)
-
-    def loss() -> torch.Tensor:
-        tokens = torch.randint(0, 8000, (4, 128))
-        found: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
-        return found
-
-    return _trained(model, loss)
+    return _language_model(LlamaForCausalLM(config))
 
 
 def vit() -> Step:
