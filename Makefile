@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 # What an installation depends on; sources are seen through the editable install.
 DECLARED := setup.cfg pyproject.toml constraints.txt
 
-# What tests compare with, beside the environment: without its dependencies, so that pip leaves
+# What tests compare with or check with, beside the environment: without its dependencies, so that pip leaves
 # torch alone, and where no other import finds it.
 BESIDE := $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)
 
@@ -42,6 +42,7 @@ $(VENV)/.test-installed: $(DECLARED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,examples,test]'
 	$(BESIDE)/torchvision torchvision pillow
 	$(BESIDE)/counters thop fvcore iopath portalocker tabulate termcolor tqdm yacs
+	$(BESIDE)/axe axe-playwright-python
 	touch $@
 
 clean:
