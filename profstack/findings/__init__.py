@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from profstack.findings.growth import memory_growth
+from profstack.findings.made import Finding, in_order
 from profstack.merge.recorded import Recorded
 
-Finding = dict[str, Any]
 Family = Callable[[Recorded, dict[str, Any]], list[Finding]]
 FAMILIES: tuple[Family, ...] = (memory_growth,)
 
 
 def add_findings(report: dict[str, Any], folder: Path) -> None:
-    """Put what the families find in the recording in `folder` into its report."""
+    """Put what the families find in the recording in `folder` into its report, gravest first."""
     recorded = Recorded(folder)
     for family in FAMILIES:
         try:
@@ -29,3 +29,4 @@ def add_findings(report: dict[str, Any], folder: Path) -> None:
             # The figures stand without it.
             text = f"findings are missing: {type(error).__name__}: {error}"
             report["warnings"].append({"slug": "findings-failed", "text": text})
+    report["findings"] = in_order(report["findings"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from profstack.findings import readings
 from profstack.findings.holders import Holder, allocators, keepers, seen_growing
+from profstack.findings.made import finding
 from profstack.findings.trend import Group, Trend, trend
 from profstack.merge.recorded import Recorded
 from profstack.units import format_bytes, format_count, format_seconds
@@ -67,30 +68,29 @@ def _finding(
     # Where its memory was asked for is measured; what keeps it is read from the text of the lines.
     place = next(iter([*held[:1], *watched[:1], *kept[:1]]), None)
     step_s = (report.get("benchmark") or {}).get("median_s")
-    return {
-        "slug": SLUG,
-        "title": f"Memory grows by {format_bytes(grown.slope)} with every step ({source})",
-        "severity": "high" if _is_urgent(report, grown, step_s, on_device=on_device) else "medium",
-        "gain_s": None,
-        "gain_is": None,
-        "file": place.file if place else None,
-        "line": place.line if place else None,
-        "module": None,
-        "layers": sorted({"memory"} & {"memory" for _ in held} | {"watch" for _ in watched}),
-        "evidence": [
+    return finding(
+        SLUG,
+        f"Memory grows by {format_bytes(grown.slope)} with every step ({source})",
+        severity="high" if _is_urgent(report, grown, step_s, on_device=on_device) else "medium",
+        gain_reason="it costs memory, not time",
+        file=place.file if place else None,
+        line=place.line if place else None,
+        layers=[*("memory" for _ in held), *("watch" for _ in watched)],
+        evidence=[
             {
                 "growth_per_step_bytes": grown.slope,
                 "ci95_low_bytes": grown.low,
                 "ci95_high_bytes": _finite(grown.high),
                 "steps": grown.steps,
                 "source": source,
+                "link": "memory/memory",
             },
             *(_row("taken_less_given_back_per_step_bytes", holder) for holder in held),
             *(_row("grown_under_the_watch_per_step_bytes", each) for each in watched),
             *(_row("keeps_what_it_is_given", holder) for holder in kept),
         ],
-        "advice": _advice(grown, step_s, held, watched, kept),
-    }
+        advice=_advice(grown, step_s, held, watched, kept),
+    )
 
 
 def _finite(value: float) -> float | None:
@@ -98,7 +98,12 @@ def _finite(value: float) -> float | None:
 
 
 def _row(what: str, holder: Holder) -> dict[str, Any]:
-    place = {"file": holder.file, "line": holder.line, "text": holder.source}
+    place = {
+        "file": holder.file,
+        "line": holder.line,
+        "text": holder.source,
+        "link": f"source/{holder.file}:{holder.line}",
+    }
     if holder.bytes_per_step is None:
         return {what: True, **place}
     return {what: holder.bytes_per_step, "steps": holder.steps, **place}

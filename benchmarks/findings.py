@@ -1,0 +1,131 @@
+"""Are the gains that findings promise there? Programs with a problem, and the same ones mended.
+
+For every folder of tests/programs: `profstack run` over the program that has the problem gives the
+finding and its `gain_s`; then that program and its mended twin run by hand in turn, in fresh
+processes, and what is gained is the median step of the one less that of the other. "ratio" is the
+estimated gain over the measured one; findings without a gain show why. Run it with nothing else
+running; `--quick` only shows that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
+COLUMNS = ("clean_ms", "bad_ms", "mended_ms", "estimated_ms", "measured_ms", "ratio")
+# The first steps of a program are slower than all others.
+WARM = 5
+
+
+def slug_of(case: str) -> str:
+    """The finding that a folder of programs is about."""
+    return case.split("__", maxsplit=1)[0].replace("_", "-")
+
+
+def run_steps(program: Path, steps: int) -> None:
+    """Run a program in this process and print the time of each of its steps as JSON."""
+    spec = importlib.util.spec_from_file_location("program", program)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["program"] = module
+    spec.loader.exec_module(module)
+    stamps: list[float] = []
+    module.main(steps, lambda: stamps.append(time.perf_counter()))
+    times = [after - before for before, after in pairwise(stamps)]
+    print(json.dumps(times))
+
+
+def times_by_hand(program: Path, steps: int) -> list[float]:
+    """Seconds of the warm steps of a program in a fresh process."""
+    command = [sys.executable, __file__, "--child", str(program), "--steps", str(steps)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    times: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return times[WARM:]
+
+
+def reported(program: Path, slug: str) -> tuple[float | None, list[dict[str, Any]]]:
+    """The clean step that `profstack run` measures, and the findings of this slug."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(program, folder)
+        command = [sys.executable, "-m", "profstack", "run", "-q", "-o", "rec", program.name]
+        environment = {**os.environ, "PROFSTACK_PEAKS": "0"}
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, env=environment)
+        report = json.loads((Path(folder) / "rec" / "report.json").read_text(encoding="utf-8"))
+    found = [each for each in report["findings"] if each["slug"] == slug]
+    return report["benchmark"]["median_s"], found
+
+
+def measure(case: str, repeats: int, steps: int | None) -> dict[str, Any]:
+    """What the finding of a case promises, and what mending it brings."""
+    programs = [PROGRAMS / case / f"{which}.py" for which in ("bad", "mended")]
+    counts = [steps or _steps(program) for program in programs]
+    clean_s, found = reported(programs[0], slug_of(case))
+    times: list[list[float]] = [[], []]
+    for _ in range(repeats):
+        for each, program, count in zip(times, programs, counts, strict=True):
+            each.append(median(times_by_hand(program, count)))
+    bad_s, mended_s = (median(each) for each in times)
+    estimated = found[0]["gain_s"] if found else None
+    return {
+        "clean_ms": clean_s and clean_s * 1e3,
+        "bad_ms": bad_s * 1e3,
+        "mended_ms": mended_s * 1e3,
+        "estimated_ms": None if estimated is None else estimated * 1e3,
+        "measured_ms": (bad_s - mended_s) * 1e3,
+        "ratio": None if estimated is None else estimated / (bad_s - mended_s),
+        "says": [f"{each['title']} ({each.get('gain_reason') or 'estimated'})" for each in found],
+    }
+
+
+def _steps(program: Path) -> int:
+    """How many steps the program makes by itself, from its text."""
+    lines = program.read_text(encoding="utf-8").splitlines()
+    found = next(line for line in lines if line.startswith("STEPS = "))
+    return int(found.removeprefix("STEPS = "))
+
+
+def show(case: str, row: dict[str, Any]) -> None:
+    """One row of the table, and under it what was said."""
+    cells = ("-" if row[name] is None else f"{row[name]:.3f}" for name in COLUMNS)
+    print(f"{case:44}" + "".join(f"{cell:>14}" for cell in cells))
+    for text in row["says"] or ["NOT FOUND"]:
+        print(f"    {text}")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the cases and print the table."""
+    known = sorted(each.parent.name for each in PROGRAMS.glob("*/bad.py"))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}")
+    parser.add_argument("--repeats", type=int, default=5, help="processes of each program")
+    parser.add_argument("--quick", action="store_true", help="once, with few steps")
+    parser.add_argument("--steps", type=int, help="of each program timed by hand")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        run_steps(options.child, options.steps)
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    repeats, steps = (1, 20) if options.quick else (options.repeats, options.steps)
+    print(" " * 44 + "".join(f"{column:>14}" for column in COLUMNS))
+    for case in options.cases or known:
+        show(case, measure(case, repeats, steps))
+
+
+if __name__ == "__main__":
+    main()

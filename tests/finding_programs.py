@@ -1,0 +1,55 @@
+"""Programs that have one problem each, and their mended twins: run, and asked what was found.
+
+`tests/programs/SLUG__VARIANT/bad.py` has the problem that the finding `SLUG` (with `_` for `-`)
+is about, `mended.py` beside it is the same program without. Each has a function
+`main(steps, after_step)` and calls it where it is run as a script; `after_step()` is called at
+the end of each step, so that benchmarks/findings.py can time both by hand. A line that a finding
+should name ends in a comment `# @NAME`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from conftest import clean_environment
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run_program(folder: Path, case: str, which: str, layers: str | None = None) -> dict[str, Any]:
+    """The report of `profstack run` over a copy of `which` ("bad" or "mended") in `folder`.
+
+    The copy stands in a folder of its own, so that it is a project by itself.
+    """
+    place = folder / case / which
+    place.mkdir(parents=True)
+    shutil.copy(PROGRAMS / case / f"{which}.py", place)
+    chosen = ["--layers", layers] if layers else []
+    done = subprocess.run(
+        [sys.executable, "-m", "profstack", "run", *chosen, "-o", "rec", f"{which}.py"],
+        cwd=place,
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads((place / "rec" / "report.json").read_text())
+    return report | {"said": done.stderr + done.stdout}
+
+
+def found(report: dict[str, Any], slug: str) -> list[dict[str, Any]]:
+    """The findings of this slug."""
+    return [each for each in report["findings"] if each["slug"] == slug]
+
+
+def line_of(case: str, mark: str, which: str = "bad") -> int:
+    """The line that ends in `# @mark`."""
+    lines = (PROGRAMS / case / f"{which}.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# @{mark}"))
