@@ -14,8 +14,8 @@ BIN := $(VENV)/bin
 # What an installation depends on; sources are seen through the editable install.
 DECLARED := setup.cfg pyproject.toml constraints.txt
 
-# What tests compare with or check with, beside the environment: without its dependencies, so that pip leaves
-# torch alone, and where no other import finds it.
+# What tests compare or check with, beside the environment: without its dependencies, so that pip
+# leaves torch alone, and where no other import finds it.
 BESIDE := $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)
 
 .PHONY: demo test clean

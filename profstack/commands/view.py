@@ -1,4 +1,4 @@
-"""`profstack view`: opens a recording's page, or its Python profile in snakeviz."""
+"""`profstack view`: opens or serves a recording's page, or its Python profile in snakeviz."""
 
 from __future__ import annotations
 
@@ -17,17 +17,27 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-HELP = "Open a recording's page in a browser, or its Python profile in snakeviz."
+HELP = "Open or serve a recording's page in a browser, or its Python profile in snakeviz."
 _PROFILES = ("cprofile/profile.prof", "cprofile/startup.prof")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
-    parser.add_argument(
+    served = parser.add_mutually_exclusive_group()
+    served.add_argument(
+        "--serve",
+        action="store_true",
+        help="serve the page and the recording's files to browsers of this machine only, behind a "
+        "random token, until Ctrl-C; from there the trace can be handed to Perfetto",
+    )
+    served.add_argument(
         "--snakeviz",
         action="store_true",
         help="serve cprofile/profile.prof with snakeviz on this machine only, until Ctrl-C",
+    )
+    parser.add_argument(
+        "--port", type=_port, metavar="N", help="with --serve: listen on this port, not a free one"
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="print the address and open nothing"
@@ -36,21 +46,68 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Open the page, or serve the profile."""
+    if arguments.port is not None and not arguments.serve:
+        raise UsageError("--port needs --serve", where="view", next_step="profstack view --serve")
     folder = recording_folder(arguments.folder)
     if arguments.snakeviz:
         return _serve(_profile(folder), browser=not arguments.no_browser)
-    page = folder / "report.html"
-    if not page.is_file():
-        from profstack.report import html
-
-        html.write(stored.load(folder), page)
-        print(f"Wrote {page}")
+    page = _page(folder)
+    if arguments.serve:
+        return _serve_recording(folder, arguments.port or 0, browser=not arguments.no_browser)
     address = page.resolve().as_uri()
     if not arguments.no_browser:
         import webbrowser
 
         webbrowser.open(address)
     print(address)
+    return 0
+
+
+def _port(text: str) -> int:
+    """A port that a user may listen on."""
+    import argparse
+
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"'{text}' is no port: it is a number from 1 to 65535")
+    return int(text)
+
+
+def _page(folder: Path) -> Path:
+    """The recording's page, written anew where there is none."""
+    page = folder / "report.html"
+    if not page.is_file():
+        from profstack.report import html
+
+        html.write(stored.load(folder), page)
+        print(f"Wrote {page}")
+    return page
+
+
+def _serve_recording(folder: Path, port: int, *, browser: bool) -> int:
+    """Serve the page and the files until interrupted."""
+    from profstack.report.serving import RecordingServer
+
+    try:
+        server = RecordingServer(folder, port=port)
+    except OSError as error:
+        raise UsageError(
+            f"port {port} is not free ({error.strerror})",
+            where="view",
+            next_step="give another --port, or none",
+        ) from error
+    signal.signal(signal.SIGTERM, _leave)
+    with server:
+        lines = [f"page: {server.page_address}"]
+        if server.handover_address is not None:
+            lines.append(f"trace, to hand to Perfetto: {server.handover_address}")
+        # At once, or the addresses would stay unseen where the output is no terminal.
+        print("\n".join([*lines, "Serving to this machine only, until Ctrl-C."]), flush=True)
+        if browser:
+            import webbrowser
+
+            webbrowser.open(server.page_address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
 
 
