@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from profstack.report.packages import with_package
 from profstack.report.tables import MOST_ROWS, compact, left_out_text, weight
 
 Record = Mapping[str, Any]
@@ -23,14 +24,20 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class CallTree:
-    """Functions `[file, line, name, calls, self_s, total_s]`, edges `[caller, callee, calls,
-    total_s]` between their numbers, cycles as lists of numbers, and roots `[function, seconds]`:
-    the time that was entered from no function of the profile."""
+    """Functions `[file, line, name, calls, self_s, total_s, package]`, edges `[caller, callee,
+    calls, total_s]` between their numbers, cycles as lists of numbers, and roots `[function,
+    seconds]`: the time that was entered from no function of the profile.
+
+    `callers_left` and `callees_left` tell of edges that are not here: `[function, how many,
+    calls, total_s]`, so that the sums of a function's callers and callees stay exact.
+    """
 
     functions: list[list[Any]]
     edges: list[list[Any]]
     cycles: list[list[int]]
     roots: list[list[Any]]
+    callers_left: list[list[Any]]
+    callees_left: list[list[Any]]
     left_out: str | None
 
 
@@ -44,13 +51,20 @@ def call_tree(functions: Sequence[Record], calls: Sequence[Record]) -> CallTree:
     kept = sorted(functions, key=weight("total_s"), reverse=True)[:MOST_ROWS]
     numbers = {call_label(record): index for index, record in enumerate(kept)}
     edges: list[list[Any]] = []
+    callers_left: dict[int, list[Any]] = {}
+    callees_left: dict[int, list[Any]] = {}
     for call in sorted(calls, key=weight("total_s"), reverse=True):
         caller = numbers.get(str(call["caller"]))
         callee = numbers.get(str(call["callee"]))
         if caller is not None and callee is not None and len(edges) < MOST_EDGES:
             edges.append([caller, callee, compact(call["calls"]), compact(call["total_s"]) or 0])
-    fields = ("file", "line", "name", "calls", "self_s", "total_s")
-    functions_kept = [[compact(record.get(field)) for field in fields] for record in kept]
+            continue
+        _add_left(callers_left, callee, call)
+        _add_left(callees_left, caller, call)
+    fields = ("file", "line", "name", "calls", "self_s", "total_s", "package")
+    functions_kept = [
+        [compact(record.get(field)) for field in fields] for record in with_package(kept)
+    ]
     groups = _groups(len(kept), edges)
     return CallTree(
         functions=functions_kept,
@@ -60,8 +74,24 @@ def call_tree(functions: Sequence[Record], calls: Sequence[Record]) -> CallTree:
             [function, compact(seconds)]
             for function, seconds in entries(functions_kept, edges, groups)
         ],
+        callers_left=_as_lists(callers_left),
+        callees_left=_as_lists(callees_left),
         left_out=left_out_text(len(kept), len(functions), "those with the most time"),
     )
+
+
+def _add_left(left: dict[int, list[Any]], function: int | None, call: Record) -> None:
+    """Add a call that is not among the edges to what a function has left out."""
+    if function is None:
+        return
+    known = left.setdefault(function, [0, 0.0, 0.0])
+    known[0] += 1
+    known[1] += call["calls"] or 0.0
+    known[2] += call["total_s"] or 0.0
+
+
+def _as_lists(left: Mapping[int, Sequence[Any]]) -> list[list[Any]]:
+    return [[function, *map(compact, sums)] for function, sums in left.items()]
 
 
 def entries(

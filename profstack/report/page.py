@@ -20,6 +20,7 @@ from profstack.report.benchpage import (
 )
 from profstack.report.calltree import CallTree, call_tree
 from profstack.report.columns import Told
+from profstack.report.hierarchy import ModulePicture, module_picture
 from profstack.report.packages import with_package
 from profstack.report.pathtree import path_records
 from profstack.report.series import StepSeries, memory_series, step_series
@@ -67,6 +68,7 @@ class Page:
     tables: dict[str, PageTable]
     counters: list[dict[str, Any]]
     call_trees: dict[str, CallTree]
+    module_picture: ModulePicture | None
     bench: BenchPage
     roofline: Roofline | None
     base: str
@@ -99,6 +101,7 @@ def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
         tables=_tables(tables, Told.by(report)),
         counters=finite([dict(row) for row in tables.get("flops") or []]),
         call_trees=_call_trees(tables["functions"], tables["calls"]),
+        module_picture=module_picture(tables["modules"], tables.get("peak_holders") or []),
         bench=bench_page(report.get("benchmark") or {}),
         roofline=roofline_page(finite(report.get("roofline"))),
         base=base,
