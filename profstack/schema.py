@@ -125,6 +125,17 @@ REPORT: dict[str, Table] = {
             "reason TEXT why its count and times are not whole, or null",
         ),
         table(
+            "module_lines",
+            "module TEXT module path, or part of the step, that the time on the line was spent in",
+            "file TEXT source file",
+            "line INTEGER line",
+            "calls REAL times run per step with the module as the innermost one",
+            "python_s REAL time outside operators",
+            "operator_s REAL time inside operators",
+            "backward_s REAL the part of the time inside operators that is backward work",
+            "device_s REAL device time of kernels launched from the line",
+        ),
+        table(
             "memory",
             "t_s REAL host time since the recording began",
             "step INTEGER step",

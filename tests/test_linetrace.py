@@ -18,10 +18,12 @@ from conftest import CHECKOUT, clean_environment
 from torch import nn
 from torch_slice import Slice, observe
 
-from profstack.torchtrace import linetrace
+from profstack.regions import BACKWARD_RANGE, MODULE_PREFIX
+from profstack.torchtrace import linetrace, sourcefiles
 from profstack.torchtrace.events import SLICE_RANGE, read_host
-from profstack.torchtrace.linerows import line_records
+from profstack.torchtrace.linerows import LinedSlice, line_tables
 from profstack.torchtrace.linetrace import BUDGET, LineTracer, is_users
+from profstack.torchtrace.sourcefiles import source_records
 
 HERE = Path(__file__)
 SOURCE = HERE.read_text(encoding="utf-8").splitlines()
@@ -539,7 +541,9 @@ class Event:
 
     def __init__(self, name: str, begin: int, end: int, **more: int) -> None:
         self._name, self._begin, self._end = name, begin, end
-        self._more = {"thread": 1, "made_on": 0, "correlation": 0, "linked": 0} | more
+        self._more = (
+            {"thread": 1, "made_on": 0, "correlation": 0, "linked": 0} | {"sequence": -1} | more
+        )
 
     def name(self) -> str:
         return self._name
@@ -557,7 +561,7 @@ class Event:
         return self._more["made_on"]
 
     def sequence_nr(self) -> int:
-        return -1
+        return self._more["sequence"]
 
     def correlation_id(self) -> int:
         return self._more["correlation"]
@@ -569,15 +573,22 @@ class Event:
         return False
 
 
-def on_device(stamps: list[tuple[int, int]], events: list[Event], kernels: list[Event]) -> Any:
-    """Rows by line of a slice from 0 to 1000 ns whose lines began at `stamps` of (time, line)."""
+def stamped(stamps: list[tuple[int, int]]) -> LineTracer:
+    """A tracer that has stamped the times at which lines of one function began."""
     tracer: Any = LineTracer()
     code = signs.__code__
     tracer.lines = [(code, line) for line in sorted({line for _, line in stamps})]
     tracer.places = [tracer.lines.index((code, line)) for _, line in stamps]
     tracer.times = [time for time, _ in stamps]
     tracer.runs = [True] * len(stamps)
-    rows, _ = line_records(tracer, read_host(events), [0, 1000], 0, (), kernels)
+    return tracer  # type: ignore[no-any-return]
+
+
+def on_device(stamps: list[tuple[int, int]], events: list[Event], kernels: list[Event]) -> Any:
+    """Rows by line of a slice from 0 to 1000 ns whose lines began at `stamps` of (time, line)."""
+    tracer = stamped(stamps)
+    seen = LinedSlice(0, [0, 1000], kernels=kernels)
+    rows = line_tables(tracer, read_host(events), seen)[0]["lines"]
     return {row["line"]: {name: _ns(row[name]) for name in _TIMES} for row in rows}
 
 
@@ -635,3 +646,86 @@ def test_an_operator_goes_on_behind_the_python_inside_it() -> None:
     rows = on_device([(50, 1), (200, 2), (300, 1), (600, 3)], events, [])
     assert rows[1] == dict(zip(_TIMES, (150, 300, 0, None), strict=True))
     assert rows[2] == dict(zip(_TIMES, (70, 30, 0, None), strict=True))
+
+
+def parts_of(seen: Slice) -> dict[tuple[str | None, int], dict[str, Any]]:
+    """Rows of `module_lines` of this file, by module path and line."""
+    rows = seen.captured.frames["module_lines"]
+    parts = [row for row in rows if row["file"] == str(HERE)]
+    found = {(seen.path(row["module_id"]), row["line"]): row for row in parts}
+    assert len(found) == len(parts)
+    return found
+
+
+def test_the_parts_of_a_line_by_module_add_up_to_the_line() -> None:
+    seen = traced(train, 3)
+    lines = seen.captured.frames["lines"]
+    parts = seen.captured.frames["module_lines"]
+    for line in lines:
+        own = [row for row in parts if (row["file"], row["line"]) == (line["file"], line["line"])]
+        assert own
+        for name in ("calls", "python_s", "operator_s", "backward_s"):
+            assert sum(row[name] for row in own) == pytest.approx(line[name], abs=1e-12), name
+        assert all(row["python_s"] >= 0 and row["operator_s"] >= 0 for row in own)
+
+
+def test_a_line_stands_at_the_module_that_the_time_was_spent_in() -> None:
+    parts = parts_of(traced(train, 3))
+    sign, call, backward = at("in-module-sign"), at("in-module-call"), at("backward")
+    assert parts["Net", sign]["calls"] == 3
+    assert parts["Net", sign]["operator_s"] > 0
+    assert ("Net.linear", sign) not in parts
+    # The call's operators are the child's, its run and the way there are the caller's.
+    assert parts["Net.linear", call]["operator_s"] > 0
+    assert parts["Net.linear", call]["calls"] == 0
+    assert parts["Net", call]["calls"] == 3
+    assert parts["Net", call]["operator_s"] == 0
+    # The one line of the backward pass is divided by whose forward made the work.
+    for owner in ("Net", "Net.linear", "(gradient accumulation)"):
+        assert parts[owner, backward]["backward_s"] > 0
+    assert parts[None, backward]["calls"] == 3
+    assert {row["operator_s"] for (_, line), row in parts.items() if line == at("no-operator")} <= {
+        0
+    }
+
+
+def test_backward_work_on_a_devices_thread_stands_at_its_module() -> None:
+    module, evaluate = MODULE_PREFIX + "3", "autograd::engine::evaluate_function: MmBackward0"
+    forward = Event("aten::mm", 110, 190, correlation=1, sequence=5)
+    events = [
+        Event(SLICE_RANGE, 0, 1),
+        Event(module, 100, 200),
+        forward,
+        Event(BACKWARD_RANGE, 290, 480),
+        Event(evaluate, 300, 400, thread=5, made_on=1, sequence=5),
+        Event("aten::mm", 310, 390, thread=5, made_on=1, correlation=2, sequence=5),
+    ]
+    kernels = [Event("gemm", 700, 720, linked=1), Event("gemm", 800, 900, linked=2)]
+    tracer = stamped([(50, 1), (250, 2), (600, 3)])
+    frames, notes = line_tables(tracer, read_host(events), LinedSlice(0, [0, 1000], (), kernels))
+    assert notes == []
+    parts = {(row["module_id"], row["line"]): row for row in frames["module_lines"]}
+    assert {name: _ns(parts[3, 1][name]) for name in _TIMES} == {
+        "python_s": 20, "operator_s": 80, "backward_s": 0, "device_s": 20
+    }  # fmt: skip
+    assert _ns(parts[3, 2]["backward_s"]) == 100
+    assert _ns(parts[3, 2]["device_s"]) == 100
+    assert _ns(parts[None, 1]["python_s"]) == 100
+
+
+def test_the_text_of_the_scripts_own_files_is_kept_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = traced(signs)
+    kept = {row["file"]: row["text"] for row in seen.captured.frames["source_files"]}
+    assert kept[str(HERE)] == HERE.read_text(encoding="utf-8")
+    monkeypatch.setattr(sourcefiles, "LARGEST", 2000)
+    monkeypatch.setattr(sourcefiles, "LARGEST_SUM", 3000)
+    for name, lines in (("a", 190), ("b", 100), ("c", 300), ("d", 10)):
+        (tmp_path / f"{name}.py").write_text("x = 'é é'\n" * lines, encoding="utf-8")
+    files = [str(tmp_path / f"{name}.py") for name in "abcde"]
+    rows = source_records(files, 0)
+    assert [row["text"] is not None for row in rows] == [False, True, False, True, False]
+    assert [row["bytes"] for row in rows] == [2280, 1200, 3600, 120, None]
+    assert [row["reason"] is None for row in rows] == [row["text"] is not None for row in rows]
+    assert "could not be read" in rows[4]["reason"]

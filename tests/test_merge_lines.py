@@ -9,6 +9,7 @@ import pytest
 from data_recording import CPROFILE_S, TORCH_S, Run, by, function
 
 from profstack.ownfiles import FACT
+from profstack.regions import OPTIMIZER
 
 PLACES = {
     "roots": ["/home/u/app/"],
@@ -94,3 +95,41 @@ def test_why_it_is_open(tmp_path: Path) -> None:
     report = run.finish()
     assert report["tables"]["lines"][0]["own"] is None
     assert "where the script's files lie" in report["columns_reason"]["lines.own"]
+
+
+def test_lines_stand_by_module_and_add_up(run: Run) -> None:
+    def part(module: int | None, calls: int | None, operator_s: float) -> dict[str, Any]:
+        times = {"python_s": 0.0, "operator_s": operator_s, "backward_s": 0.0}
+        return {"file": TRAIN, "line": 5, "module_id": module, "calls": calls, **times}
+
+    run.clean()
+    parts = [part(None, 3, 0.003), part(2, 0, 0.0045), part(OPTIMIZER, 0, 0.0015)]
+    frames = {"lines": [line(5, operator_s=0.009)], "module_lines": parts}
+    run.torch([TORCH_S] * 3, mode="lines", frames=frames)
+    run.writer.replace("modules", [{"module_id": 2, "path": "Net.fc", "instance": 1}])
+    run.layers(torch="recorded")
+    report = run.finish()
+    rows = by(report["tables"]["module_lines"], "module")
+    assert set(rows) == {None, "Net.fc", "(optimizer)"}
+    assert rows["Net.fc"]["operator_s"] == pytest.approx(0.0015)
+    assert rows[None]["calls"] == pytest.approx(1.0)
+    assert rows["(optimizer)"]["device_s"] is None
+    whole = sum(row["operator_s"] for row in report["tables"]["module_lines"])
+    [row] = report["tables"]["lines"]
+    assert whole == pytest.approx(row["operator_s"])
+
+
+def test_the_first_text_of_a_file_is_told_and_why_there_is_none(run: Run) -> None:
+    def text(file: str, content: str | None, reason: str | None = None) -> dict[str, Any]:
+        return {"file": file, "text": content, "bytes": 9, "reason": reason}
+
+    run.clean()
+    big = text("/home/u/app/big.py", None, "it has more than 200 kB")
+    for rows in ([text(TRAIN, "x = 1\n"), big], [text(TRAIN, "x = 2\n"), big]):
+        run.torch([TORCH_S] * 3, mode="lines", frames={"lines": [line(1)], "source_files": rows})
+    run.layers(torch="recorded")
+    told = run.finish()["sources"]
+    assert [(row["text"], row["reason"]) for row in told] == [
+        ("x = 1\n", None), (None, "it has more than 200 kB")
+    ]  # fmt: skip
+    assert told[0]["file"] == TRAIN

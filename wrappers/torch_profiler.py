@@ -42,7 +42,7 @@ from profstack.torchtrace.events import (
     of_observed_thread,
     read_host,
 )
-from profstack.torchtrace.linerows import line_records
+from profstack.torchtrace.linerows import LinedSlice, line_tables
 from profstack.torchtrace.linetrace import LineTracer
 from profstack.torchtrace.slicetables import ObservedSlice, slice_tables
 from profstack.torchtrace.stackbound import StackBound, whole_paths
@@ -264,10 +264,12 @@ class TorchProfilerWrapper(Wrapper):
         if context.mode == "lines":
             tracer, self._tracer = self._tracer, None
             assert tracer is not None
-            lines, notes = line_records(
-                *(tracer, host, boundaries, context.index, left_out, kernels)
+            lined = LinedSlice(
+                *(context.index, boundaries, left_out, kernels),
+                is_loss=lambda number: modules[number].is_loss,
             )
-            return Captured(frames={"lines": lines}, notes=notes)
+            tables, notes = line_tables(tracer, host, lined)
+            return Captured(frames={**tables}, notes=notes)
         if context.mode == "timed":
             self._bound.learn(stamps, host)
         owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)

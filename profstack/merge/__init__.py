@@ -24,7 +24,7 @@ from profstack.merge.flops import (
 from profstack.merge.functions import calls, functions
 from profstack.merge.launches import gaps, launch_means, launches
 from profstack.merge.layers import layer_rows, probe_effects, select
-from profstack.merge.lines import lines
+from profstack.merge.lines import lines, module_lines, source_texts
 from profstack.merge.machinepeaks import read_peaks
 from profstack.merge.memory import memory_lines, memory_rows, module_memory
 from profstack.merge.modules import module_paths, modules
@@ -113,6 +113,7 @@ def build_report(folder: Path) -> dict[str, Any]:
             *(recorded, selections["torch"], clean.median_s, peak_facts(recorded))
         ),
         "launching": launch_means(recorded, selections["torch"]),
+        "sources": source_texts(recorded),
         "warnings": warnings,
     }
 
@@ -244,6 +245,7 @@ def _tables(
         calls=calls(recorded, cprofile),
         call_paths=call_paths(recorded),
         lines=lines(recorded, traced, memory_lines(recorded), _watched_lines(recorded)),
+        module_lines=module_lines(recorded, traced),
         memory=memory_rows(recorded),
         memory_owners=memory_owners(recorded),
         peak_holders=peak_holders(recorded),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from profstack.merge.recorded import Recorded, Selection, nullable
+from profstack.merge.modules import module_paths
+from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.ownfiles import Places
 from profstack.privacy import home_relative
 
@@ -36,6 +37,55 @@ def lines(
         {"file": home_relative(key[0]), "line": key[1], **rows[key], "own": own[key]}
         for key in sorted(rows, key=lambda key: (own[key] is False, key))
     ]
+
+
+def module_lines(recorded: Recorded, selection: Selection | None) -> list[dict[str, Any]]:
+    """Rows of `module_lines`: each line's time by the module it was spent in, lines in order.
+
+    The rows of a line add up to its row in `lines`; what neither a module nor a part of the step
+    owns has no module.
+    """
+    if selection is None:
+        return []
+    paths = module_paths(recorded)
+    frame = recorded.rows("module_lines", selection)
+    given_up = frame[frame["calls"].isna()]
+    uncounted = set(zip(given_up["file"], given_up["line"], strict=True))
+    keys = ["file", "line", "module_id"]
+    summed = frame.groupby(keys, dropna=False)[["calls", *_TIMES]].sum(min_count=1)
+    rows = []
+    for (file, line, number), totals in zip(
+        summed.index.tolist(), summed.to_dict("records"), strict=True
+    ):
+        module = nullable(number)
+        calls = None if (file, line) in uncounted else selection.per_step(totals["calls"])
+        rows.append(
+            {
+                "module": paths.get(int(module)) if module is not None else None,
+                "file": home_relative(str(file)),
+                "line": int(line),
+                "calls": calls,
+                **{name: selection.per_step(totals[name]) for name in _TIMES},
+            }
+        )
+    return rows
+
+
+def source_texts(recorded: Recorded) -> list[dict[str, Any]]:
+    """The text of the user's own files, in the order in which they were seen: file, text, reason.
+
+    Where slices tell of one file more than once, the first text stands: it is what the script was
+    read from.
+    """
+    texts: dict[str, dict[str, Any]] = {}
+    for row in records(recorded.frames["source_files"]):
+        known = texts.get(row["file"])
+        if known is None or known["text"] is None:
+            texts[row["file"]] = {
+                "file": home_relative(str(row["file"])),
+                **{name: row[name] for name in ("text", "bytes", "reason")},
+            }
+    return list(texts.values())
 
 
 def _timed_lines(recorded: Recorded, selection: Selection) -> dict[LineKey, dict[str, Any]]:

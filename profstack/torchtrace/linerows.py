@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
+from profstack.interrupts import is_scripts
 from profstack.regions import RANGE_PREFIX
 from profstack.torchtrace.attribution import in_steps
 from profstack.torchtrace.events import (
@@ -24,10 +25,11 @@ from profstack.torchtrace.events import (
     Bools,
     HostEvents,
     Ints,
-    integers,
-    sums,
 )
-from profstack.torchtrace.linetrace import BUDGET, NOBODY, LineTracer
+from profstack.torchtrace.lineowners import LineOwners
+from profstack.torchtrace.linestretches import Stretches
+from profstack.torchtrace.linetrace import BUDGET, LineTracer
+from profstack.torchtrace.sourcefiles import source_records
 
 _S = 1e-9
 
@@ -43,64 +45,159 @@ class _Row:
     device: float = 0.0
     reason: str | None = None
 
+    def record(self, *, has_device: bool) -> dict[str, Any]:
+        """The columns of its row."""
+        return {
+            "calls": self.calls,
+            "python_s": self.python * _S,
+            "operator_s": self.operator * _S,
+            "backward_s": self.backward * _S,
+            "device_s": self.device * _S if has_device else None,
+        }
 
-def line_records(
-    tracer: LineTracer,
-    events: HostEvents,
-    boundaries_ns: Sequence[int],
-    index: int,
-    left_out: Collection[int] = (),
-    kernels: Sequence[Any] = (),
-) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """Rows of `lines`: time on each line inside operators, and the rest of the time on it.
 
-    `boundaries_ns` are the start of the slice and the end of each step; the steps numbered in
-    `left_out` are not counted. `kernels` are the raw events of devices; without any of them
-    nothing is said of device time.
+@dataclass(frozen=True)
+class LinedSlice:
+    """What is known of a slice whose lines were traced.
+
+    `boundaries_ns` are its start and the end of each step, on the profiler's clock; the steps
+    numbered in `left_out`, from 0, are not counted. `kernels` are the raw events of devices;
+    without any of them nothing is said of device time. `is_loss` says it of a module's number.
+    """
+
+    index: int
+    boundaries_ns: Sequence[int]
+    left_out: Collection[int] = ()
+    kernels: Sequence[Any] = ()
+    is_loss: Callable[[int], bool] = lambda number: False
+
+
+Frames = dict[str, list[dict[str, Any]]]
+Notes = list[tuple[str, str]]
+
+
+def line_tables(
+    tracer: LineTracer, events: HostEvents, observed: LinedSlice
+) -> tuple[Frames, Notes]:
+    """Rows of `lines` (time on each line inside operators, and the rest of the time on it), of
+    `module_lines` (the same, divided among the modules that it was spent in) and of
+    `source_files` (the text around them), and notes.
+
+    The rows of a line in `module_lines` add up to its row in `lines`.
     """
     if not tracer.times:
-        return [], [("no-lines", "no line of the script's own files ran in the slice")]
-    stretches = _Stretches(tracer, boundaries_ns, left_out)
-    chosen = in_steps(events, boundaries_ns, left_out)
-    chosen &= np.isin(events.thread, _threads(events, chosen))
+        return {"lines": []}, [("no-lines", "no line of the script's own files ran in the slice")]
+    threads = _threads(events, in_steps(events, observed.boundaries_ns, observed.left_out))
+    owners, notes = _owners(events, observed, threads)
+    parts = _parts(tracer, events, observed, owners, threads)
+    frames: Frames = {"lines": _line_rows(tracer, parts, observed)}
+    frames["source_files"] = source_records(_heaviest_first(parts), observed.index)
+    if owners is not None:
+        frames["module_lines"] = [
+            {"slice": observed.index, "file": file, "line": line, "module_id": owner or None}
+            | row.record(has_device=bool(len(observed.kernels)))
+            for (file, line, owner), row in parts.items()
+        ]
+    notes += [("lines-truncated", _truncation(code)) for code in tracer.truncated]
+    if tracer.ended is not None:
+        notes.append(("lines-truncated", f"lines were traced until {tracer.ended}"))
+    return frames, notes
+
+
+def _heaviest_first(parts: dict[tuple[str, int, int], _Row]) -> list[str]:
+    """The files of the lines, the one with the most time first."""
+    times: dict[str, float] = {}
+    for (file, _, _), part in parts.items():
+        times[file] = times.get(file, 0.0) + part.python + part.operator
+    return sorted(times, key=lambda file: times[file], reverse=True)
+
+
+def _owners(
+    events: HostEvents, observed: LinedSlice, threads: Ints
+) -> tuple[LineOwners | None, Notes]:
+    """Whose each moment is; the lines stand without it."""
+    try:
+        return LineOwners(
+            *(events, observed.boundaries_ns, observed.is_loss, observed.left_out, threads)
+        ), []
+    except Exception as error:
+        if is_scripts(error):
+            raise
+        return None, [("lines-unowned", f"no lines by module: {type(error).__name__}: {error}")]
+
+
+def _line_rows(
+    tracer: LineTracer, parts: dict[tuple[str, int, int], _Row], observed: LinedSlice
+) -> list[dict[str, Any]]:
+    """Rows of `lines`: what all owners of a line have of it together."""
+    whole: dict[tuple[str, int], _Row] = {}
+    for (file, line, _), part in parts.items():
+        row = whole.setdefault((file, line), _Row(reason=part.reason))
+        row.calls = None if part.calls is None or row.calls is None else row.calls + part.calls
+        for name in ("python", "operator", "backward", "device"):
+            setattr(row, name, getattr(row, name) + getattr(part, name))
+    return [
+        {
+            "slice": observed.index,
+            "file": file,
+            "line": line,
+            "source": linecache.getline(file, line).rstrip("\n") or None,
+            "reason": row.reason,
+            **row.record(has_device=bool(len(observed.kernels))),
+        }
+        for (file, line), row in whole.items()
+    ]
+
+
+def _parts(
+    tracer: LineTracer,
+    events: HostEvents,
+    observed: LinedSlice,
+    owners: LineOwners | None,
+    threads: Ints,
+) -> dict[tuple[str, int, int], _Row]:
+    """What is known of each line, by file, line and owner."""
+    stretches = Stretches(tracer, observed.boundaries_ns, observed.left_out, owners)
+    chosen = in_steps(events, observed.boundaries_ns, observed.left_out)
+    chosen &= np.isin(events.thread, threads)
     operators = chosen & _operators(events)
     in_backward = events.inherit(_evaluates(events).astype(np.int64)) > 0
-    wall = stretches.wall()
-    inside = stretches.covered(events, operators)
-    backward = stretches.covered(events, operators & in_backward)
-    device = stretches.launched(events, chosen, kernels)
-    by_line: dict[tuple[str, int], _Row] = {}
+    parts: dict[tuple[int, int], _Row] = {(place, 0): _Row() for place in range(len(tracer.lines))}
+    for name, sums_ in (
+        ("calls", stretches.calls()),
+        ("python", stretches.wall()),
+        ("operator", stretches.covered(events, operators)),
+        ("backward", stretches.covered(events, operators & in_backward)),
+        ("device", stretches.launched(events, chosen, observed.kernels)),
+    ):
+        for key, value in sums_.items():
+            setattr(parts.setdefault(key, _Row()), name, value)
+    return _by_line(tracer, parts)
+
+
+def _by_line(
+    tracer: LineTracer, parts: dict[tuple[int, int], _Row]
+) -> dict[tuple[str, int, int], _Row]:
+    """The same by file and line; several code objects may stand on one line."""
+    rows: dict[tuple[str, int, int], _Row] = {}
     cut = {id(code) for code in tracer.truncated}
-    for number, (code, line) in enumerate(tracer.lines):
-        row = by_line.setdefault((code.co_filename, line), _Row())
+    touched = {place for place, owner in parts if owner}
+    for (place, owner), part in parts.items():
+        code, line = tracer.lines[place]
+        if not owner and place in touched and not (part.calls or part.python or part.device):
+            # It was laid out for a line of which modules have all.
+            continue
+        row = rows.setdefault((code.co_filename, line, owner), _Row())
         if id(code) in cut:
             # Of a function that was let go no line's count is whole.
             row.calls, row.reason = None, _truncation(code)
         elif row.calls is not None:
-            row.calls += int(stretches.calls[number])
-        row.python += wall[number] - inside[number]
-        row.operator += inside[number]
-        row.backward += backward[number]
-        row.device += device[number]
-    records = [
-        {
-            "slice": index,
-            "file": file,
-            "line": line,
-            "source": linecache.getline(file, line).rstrip("\n") or None,
-            "calls": row.calls,
-            "python_s": row.python * _S,
-            "operator_s": row.operator * _S,
-            "backward_s": row.backward * _S,
-            "device_s": row.device * _S if len(kernels) else None,
-            "reason": row.reason,
-        }
-        for (file, line), row in by_line.items()
-    ]
-    notes = [("lines-truncated", _truncation(code)) for code in tracer.truncated]
-    if tracer.ended is not None:
-        notes.append(("lines-truncated", f"lines were traced until {tracer.ended}"))
-    return records, notes
+            row.calls += int(part.calls or 0)
+        row.python += part.python - part.operator
+        row.operator += part.operator
+        row.backward += part.backward
+        row.device += part.device
+    return rows
 
 
 def _truncation(code: CodeType) -> str:
@@ -109,92 +206,6 @@ def _truncation(code: CodeType) -> str:
         f"than {BUDGET} lines in the slice: the rest of its time stands on its first line, and "
         f"after {BUDGET} more calls on the line that calls it"
     )
-
-
-class _Stretches:
-    """The times between two stamps of a tracer, each on one line; `calls` counts the lines' runs.
-
-    A line that is running when a step ends goes on in the next step.
-    """
-
-    def __init__(
-        self, tracer: LineTracer, boundaries_ns: Sequence[int], left_out: Collection[int]
-    ) -> None:
-        edges = np.array(boundaries_ns, np.int64)
-        times = np.array(tracer.times, np.int64)
-        places = np.array(tracer.places, np.int64)
-        before = np.searchsorted(times, edges[:-1], side="right") - 1
-        going_on = np.where(before >= 0, places[np.maximum(before, 0)], NOBODY)
-        all_times = np.concatenate([times, edges[:-1]])
-        order = np.argsort(all_times, kind="stable")
-        runs = np.concatenate([np.array(tracer.runs, np.bool_), np.zeros(len(edges) - 1, np.bool_)])
-        self._times = all_times[order]
-        self._places = np.concatenate([places, going_on])[order]
-        self._until = np.minimum(np.append(self._times[1:], edges[-1]), edges[-1])
-        counted = np.ones(len(edges) + 1, np.bool_)
-        counted[[-1, len(edges) - 1, *left_out]] = False
-        step = np.searchsorted(edges, self._times, side="right") - 1
-        self._known = counted[step] & (self._places >= 0)
-        self._count = len(tracer.lines)
-        begun = self._places[self._known & runs[order]]
-        self.calls = np.bincount(begun, minlength=self._count)
-
-    def _by_line(self, stretch: Ints, values: Ints) -> Any:
-        """Sums per line; what belongs to no line, or to no stretch at all, is left out."""
-        known = (stretch >= 0) & self._known[stretch]
-        return sums(self._places[stretch[known]], values[known], self._count)
-
-    def wall(self) -> Any:
-        """Time on each line."""
-        every = np.arange(len(self._times))
-        return self._by_line(every, np.maximum(self._until - self._times, 0))
-
-    def covered(self, events: HostEvents, operators: Bools) -> Any:
-        """Time on each line in which any of the operators ran.
-
-        An operator that runs lines of Python itself (a function of autograd's) has the time on
-        the line that called it, not that on those.
-        """
-        chosen = np.flatnonzero(operators & (self._at(events.start) >= 0))
-        if not len(chosen):
-            return np.zeros(self._count)
-        start, end = events.start[chosen], events.end[chosen]
-        stretch = self._at(start)
-        pieces = [(stretch, start, np.minimum(end, self._until[stretch]))]
-        pieces += [
-            self._later(int(stretch[one]), int(end[one]))
-            for one in np.flatnonzero(end > self._until[stretch]).tolist()
-        ]
-        stretch, start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
-        order = np.argsort(start, kind="stable")
-        stretch, start, end = stretch[order], start[order], end[order]
-        # Of what runs at one time only what goes on longer counts, from where the other ends.
-        done = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]))
-        return self._by_line(stretch, np.maximum(end - np.maximum(start, done), 0))
-
-    def _later(self, first: int, end: int) -> tuple[Ints, Ints, Ints]:
-        """The further stretches of an operator's line that lie inside the operator."""
-        last = int(np.searchsorted(self._times, end, side="left"))
-        later = first + 1 + np.flatnonzero(self._places[first + 1 : last] == self._places[first])
-        return later, self._times[later], np.minimum(self._until[later], end)
-
-    def launched(self, events: HostEvents, chosen: Bools, kernels: Sequence[Any]) -> Any:
-        """Time of the kernels that the chosen operators and ranges on each line launched."""
-        if not len(kernels):
-            return np.zeros(self._count)
-        numbers = events.integers("correlation_id")
-        where = np.flatnonzero(chosen & (numbers > 0))
-        by_correlation = dict(zip(numbers[where].tolist(), where.tolist(), strict=True))
-        linked = integers(kernels, "linked_correlation_id").tolist()
-        launched_by = np.array([by_correlation.get(number, -1) for number in linked], np.int64)
-        known = launched_by >= 0
-        lengths = integers(kernels, "duration_ns")[known]
-        return self._by_line(self._at(events.start[launched_by[known]]), lengths)
-
-    def _at(self, times: Ints) -> Ints:
-        """The stretch that each time lies in; -1 before the first."""
-        found: Ints = np.searchsorted(self._times, times, side="right") - 1
-        return found
 
 
 def _operators(events: HostEvents) -> Bools:
