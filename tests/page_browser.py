@@ -68,6 +68,7 @@ class Browser:
         os.close(from_browser)
         self._buffer = b""
         self._number = 0
+        self._opened = 0
         self._session: str | None = None
         self._events: list[dict[str, Any]] = []
         self._connect()
@@ -94,13 +95,18 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
 
-    def open(self, path: Path, *, width: int = 1400, height: int = 900, dark: bool = False) -> None:
-        """Load a file and wait until it has drawn itself."""
+    def open(
+        self, path: Path, *, at: str = "", width: int = 1400, height: int = 900, dark: bool = False
+    ) -> None:
+        """Load a file and wait until it has drawn itself; `at` is what stands after the #."""
         self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        # With a number in the address it is a new page even where only the part after # differs.
+        self._opened += 1
+        way = f"{path.resolve().as_uri()}?{self._opened}"
+        self.call("Page.navigate", url=f"{way}#{at}" if at else way)
         deadline = time.monotonic() + 30
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             assert time.monotonic() < deadline, "the page did not load"
@@ -113,7 +119,12 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
     def settle(self) -> None:
-        """Wait for two frames: charts are drawn in the frame after their size is known."""
+        """Wait until the view is drawn, and two frames: charts come in the frame after."""
+        drawn = (
+            "new Promise(done => { const look = () => "
+            "document.querySelector('main[aria-busy]') ? setTimeout(look, 20) : done(); look(); })"
+        )
+        self.evaluate(drawn)
         two_frames = (
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>"
             " requestAnimationFrame(() => setTimeout(done, 150)))))"
@@ -232,13 +243,16 @@ def shared() -> Browser:
 
 @contextmanager
 def pages(folder: Path) -> Iterator[Callable[..., Browser]]:
-    """A function that writes and opens the page of a report; at the end nothing may be broken."""
+    """A function that writes and opens the page of a report; at the end nothing may be broken.
+
+    It opens with all views one under the other, or at the address that is given.
+    """
     from profstack.report import html
 
-    def open_page(report: dict[str, Any], **window: Any) -> Browser:
+    def open_page(report: dict[str, Any], at: str = "all", **window: Any) -> Browser:
         path = folder / "report.html"
         html.write(report, path)
-        shared().open(path, **window)
+        shared().open(path, at=at, **window)
         return shared()
 
     yield open_page

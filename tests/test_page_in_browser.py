@@ -273,12 +273,12 @@ def test_a_watch_that_cannot_be_compared_says_why(opened: Opened) -> None:
 
 def test_ranges_have_a_table(opened: Opened) -> None:
     page = opened(full())
-    assert texts(page, "#more-tables h3") == ["NVTX ranges"]
-    more = texts(page, "#more-tables")[0]
+    assert texts(page, "#nvtx-ranges h3") == ["NVTX ranges"]
+    more = texts(page, "#range-table")[0]
     for said in ("Digits.features.0", "2.10 µs"):
         assert said in more
     titles = page.evaluate(
-        "[...document.querySelectorAll('#more-tables td .none')].map(one => one.title)"
+        "[...document.querySelectorAll('#range-table td .none')].map(one => one.title)"
     )
     assert titles == ["no more than reading the clock takes"]
 
@@ -572,7 +572,7 @@ def test_names_that_the_later_layers_found_show_as_text(opened: Opened) -> None:
     assert page.evaluate("window.broken") is None
     assert count(page, "main img") == 0
     for box in ("#flop-counters", "#flop-uncounted", "#memory-lines", "#watch-table",
-                "#watch-outliers", "#more-tables", "#layer-list"):  # fmt: skip
+                "#watch-outliers", "#range-table", "#layer-list"):  # fmt: skip
         assert HOSTILE in texts(page, box)[0], box
 
 

@@ -20,6 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from profstack.report.files import replace_text
+from profstack.report.packing import divide, packed
 from profstack.report.page import prepare
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _SCRIPTS = (
     "format.js",
     "dom.js",
+    "packed.js",
+    "views.js",
     "table.js",
     "tree.js",
     "overview.js",
@@ -52,6 +55,12 @@ _SCRIPTS = (
     "regions.js",
     "start.js",
 )
+# One template each, `view-NAME.html.j2`, in the order of the navigation.
+_VIEWS = (
+    *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
+    *("benchmark", "ranges", "method", "environment", "glossary"),
+)
+_STYLES = ("page.css", "bench.css")
 _D3_NOTICE = (
     "/* d3 3.5, Copyright 2010-2016 Mike Bostock, BSD-3-Clause; as shipped by snakeviz */\n"
 )
@@ -59,18 +68,20 @@ _D3_NOTICE = (
 
 def render(report: Mapping[str, Any], *, base: str = "") -> str:
     """The page as HTML; `base` is the way from the page's folder to the recording's."""
-    page = prepare(report, base=base).as_dict()
+    data, parts = divide(prepare(report, base=base).as_dict())
     environment = _environment()
     d3 = _d3()
     scripts = [_early_script(), *([d3] if d3 else []), _page_script()]
     return environment.get_template("page.html.j2").render(
         title=_printable(f"{report.get('script') or 'profstack'} - profstack"),
-        style=Markup(_template("page.css") + _template("bench.css")),
+        style=Markup("".join(map(_template, _STYLES))),
         policy=_policy(scripts),
         early_script=Markup(scripts[0]),
         d3=Markup(d3) if d3 else None,
         page_script=Markup(scripts[-1]),
-        data=page,
+        views=_VIEWS,
+        data=data,
+        packs={name: packed(part) for name, part in parts.items()}.items(),
         version=report.get("profstack_version"),
     )
 

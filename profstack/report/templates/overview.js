@@ -149,11 +149,3 @@ function drawWarnings(facts) {
   if (!warnings.length) { drop("warnings"); return; }
   append(byId("warning-list"), warnings.map((warning) => el("li", {}, warning.slug ? el("code", {}, warning.slug) : "", " ", withCommands(asText(warning.text ?? warning)))));
 }
-
-// A section that has nothing to say goes, with its way in the navigation.
-function drop(id) {
-  const section = byId(id);
-  if (section) section.remove();
-  const way = document.querySelector('nav a[href="#' + id + '"]');
-  if (way) way.remove();
-}
