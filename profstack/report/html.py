@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
+from profstack.report import plotly
 from profstack.report.files import replace_text
 from profstack.report.packing import divide, packed
 from profstack.report.page import prepare
@@ -35,13 +36,16 @@ _SCRIPTS = (
     "table.js",
     "tree.js",
     "overview.js",
-    "charts.js",
+    "axes.js",
     "plot.js",
+    "plots.js",
+    "charts.js",
     "benchmark.js",
     "throughput.js",
     "compare.js",
     "mistakes.js",
     "layers.js",
+    "timeline.js",
     "modules.js",
     "flops.js",
     "roofline.js",
@@ -72,16 +76,18 @@ def render(report: Mapping[str, Any], *, base: str = "") -> str:
     environment = _environment()
     d3 = _d3()
     scripts = [_early_script(), *([d3] if d3 else []), _page_script()]
+    charts = plotly.library()
     return environment.get_template("page.html.j2").render(
         title=_printable(f"{report.get('script') or 'profstack'} - profstack"),
         style=Markup("".join(map(_template, _STYLES))),
-        policy=_policy(scripts),
+        policy=_policy(scripts, [charts.digest] if charts else []),
         early_script=Markup(scripts[0]),
         d3=Markup(d3) if d3 else None,
         page_script=Markup(scripts[-1]),
         views=_VIEWS,
         data=data,
         packs={name: packed(part) for name, part in parts.items()}.items(),
+        plotly=charts,
         version=report.get("profstack_version"),
     )
 
@@ -148,12 +154,15 @@ def _d3() -> str | None:
     return None if "</script" in text.lower() else _D3_NOTICE + text.replace("\r\n", "\n")
 
 
-def _policy(scripts: list[str]) -> str:
-    """A policy that lets exactly these scripts run and nothing be loaded."""
+def _policy(scripts: list[str], digests: list[str]) -> str:
+    """A policy that lets these scripts run, and those of these digests, and nothing be loaded."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
-    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in hashes)
+    own = [f"sha256-{digest.decode()}" for digest in hashes]
+    allowed = " ".join(f"'{digest}'" for digest in [*own, *digests])
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        # A chart that is saved as a picture is drawn through an address of the page's own memory.
+        "img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -68,87 +68,98 @@ function drawModes(box, mark, page) {
 function drawSamples(page, mark) {
   const bars = page.bench.histogram;
   if (!bars) { byId("samples").remove(); return; }
-  chartIn(byId("samples-chart"), (width) => samplesSvg(width, bars, mark));
+  const modes = modesOf(bars);
+  plot(byId("samples-chart"), (theme) => samplesChart(theme, bars, mark, modes), { label: "histogram of the samples", says: samplesSay(bars, mark, modes), height: 250, name: "samples", tip: (point) => point.customdata });
   const out = [];
   if (bars.beyond) out.push(bars.beyond + (bars.beyond === 1 ? " sample lies" : " samples lie") + " beyond the right edge, up to " + formatSeconds(bars.most_s));
   if (bars.below) out.push(bars.below + " below the left edge, down to " + formatSeconds(bars.least_s));
   byId("samples-note").append("n = " + (mark.n ?? 0) + (out.length ? "; " + out.join("; ") : "") + ". The line is the median, the band its ", term("interval", "95 % interval"), ".");
 }
 
-function samplesSvg(width, bars, mark) {
-  const height = 220;
-  // Samples beyond the edge have a bar of their own beside the axis.
-  const frame = { left: 46, right: width - (bars.beyond ? 58 : 12), top: 26, bottom: height - 42 };
-  const svg = canvas(width, height, "histogram of the samples");
-  const end = bars.start_s + bars.width_s * bars.counts.length;
-  const x = D3.scale.linear().domain([bars.start_s, end]).range([frame.left, frame.right]);
-  const y = D3.scale.linear().domain([0, Math.max(...bars.counts, 1)]).range([frame.bottom, frame.top]);
-  const places = x.ticks(Math.max(3, Math.round(width / 120)));
-  plotAxes(svg, frame, { scale: x, ticks: places.filter((value) => !bars.beyond || x(value) < frame.right - 22), format: fineSeconds(places), title: "time of a step" }, { scale: y, ticks: y.ticks(4).filter(Number.isInteger), format: String });
-  const within = (value) => Math.min(Math.max(x(value), frame.left), frame.right);
-  if (isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s)) {
-    svg.append(shape("rect", { x: within(mark.ci95_low_s), width: Math.max(within(mark.ci95_high_s) - within(mark.ci95_low_s), 1.5), y: frame.top - 4, height: frame.bottom - frame.top + 4, class: "interval-band" }));
-  }
-  bars.counts.forEach((count, at) => {
-    const low = bars.start_s + at * bars.width_s;
-    const bar = shape("rect", { x: x(low) + 0.5, width: Math.max(x(low + bars.width_s) - x(low) - 1, 0.8), y: y(count), height: frame.bottom - y(count), class: "sample-bar" });
-    bar.addEventListener("mousemove", (event) => showTip(event, fineSeconds([low, low + bars.width_s])(low) + " – " + fineSeconds([low, low + bars.width_s])(low + bars.width_s), [["samples", count]]));
-    bar.addEventListener("mouseleave", hideTip);
-    svg.append(bar);
+// Peaks of the histogram that stand out of the valleys beside them by more than chance would have it.
+function modesOf(bars) {
+  const counts = bars.counts, sums = counts.map((count, at) => (counts[at - 1] || 0) + count + (counts[at + 1] || 0));
+  const most = Math.max(...sums), found = [];
+  sums.forEach((height, at) => {
+    if (height <= 0 || sums[at - 1] >= height || sums[at + 1] > height) return;
+    const rise = Math.min(climb(sums, at, -1), climb(sums, at, 1));
+    if (rise > Math.max(0.25 * most, 4 * Math.sqrt(height))) found.push(bars.start_s + (at + 0.5) * bars.width_s);
   });
-  if (bars.beyond) svg.append(...beyondBar(bars, frame, y, width));
-  if (isNumber(mark.median_s)) {
-    const at = within(mark.median_s);
-    svg.append(shape("line", { x1: at, x2: at, y1: frame.top - 4, y2: frame.bottom, class: "median" }));
-    svg.append(textShape("median " + formatSeconds(mark.median_s), { x: at, y: frame.top - 10, "text-anchor": at > width - 90 ? "end" : at < 110 ? "start" : "middle" }, "label median-label"));
-  }
-  return svg;
+  return found;
 }
 
-function beyondBar(bars, frame, y, width) {
-  const top = Math.max(y(bars.beyond), frame.top - 4), left = frame.right + 14;
-  const bar = shape("rect", { x: left, width: 26, y: top, height: Math.max(frame.bottom - top, 1), class: "sample-bar beyond" });
-  bar.addEventListener("mousemove", (event) => showTip(event, "beyond the axis", [["samples", bars.beyond], ["slowest", formatSeconds(bars.most_s)]]));
-  bar.addEventListener("mouseleave", hideTip);
-  return [bar, textShape(formatCount(bars.beyond), { x: left + 13, y: top - 4, "text-anchor": "middle" }),
-    shape("line", { x1: left - 4, x2: left + 30, y1: frame.bottom, y2: frame.bottom, class: "axis" }), textShape("beyond", { x: Math.min(left + 34, width), y: frame.bottom + 17, "text-anchor": "end" })];
+// How far it goes down from a peak before it goes higher; to the ground where it never does.
+function climb(sums, peak, way) {
+  let least = sums[peak];
+  for (let at = peak + way; at >= 0 && at < sums.length; at += way) {
+    if (sums[at] > sums[peak]) return sums[peak] - least;
+    least = Math.min(least, sums[at]);
+  }
+  return sums[peak];
+}
+
+const manyModes = (modes) => (modes.length > 1 ? "The samples have " + modes.length + " modes, near " + modes.map(fineSeconds(modes, 1)).join(" and ") + ": the step runs in more than one way, and one median does not tell them apart." : null);
+
+function samplesSay(bars, mark, modes) {
+  const common = bars.counts.indexOf(Math.max(...bars.counts)), low = bars.start_s + common * bars.width_s;
+  const format = fineSeconds([low, low + bars.width_s]);
+  return [isNumber(mark.median_s) ? ["Median ", formatSeconds(mark.median_s), ", "] : "", "most samples between ", format(low), " and ", format(low + bars.width_s), "; all between ", formatSeconds(bars.least_s), " and ", formatSeconds(bars.most_s), ". ", manyModes(modes)];
+}
+
+function samplesChart(theme, bars, mark, modes) {
+  const end = bars.start_s + bars.width_s * bars.counts.length, blue = theme.colour("var(--kind-clean)");
+  const lows = bars.counts.map((_, at) => bars.start_s + at * bars.width_s), most = Math.max(...bars.counts, bars.beyond, 1);
+  const told = (low, count) => [fineSeconds([low, low + bars.width_s])(low) + " – " + fineSeconds([low, low + bars.width_s])(low + bars.width_s), [["samples", count], ["measured", "clean host time"]]];
+  const data = [{ type: "bar", name: "samples", x: lows.map((low) => low + bars.width_s / 2), y: bars.counts, width: bars.width_s * 0.94, customdata: lows.map((low, at) => told(low, bars.counts[at])), marker: { color: blue, opacity: 0.75 } }];
+  // Samples beyond the edge have a bar of their own beside the axis.
+  const room = (end - bars.start_s) * 0.05, far = end + room * 1.6;
+  const annotations = [];
+  if (bars.beyond) {
+    data.push({ type: "bar", name: "beyond", x: [far], y: [bars.beyond], width: room, customdata: [["beyond the axis", [["samples", bars.beyond], ["slowest", formatSeconds(bars.most_s)]]]], marker: { color: theme.colour("var(--kind-settle)") }, text: [formatCount(bars.beyond)], textposition: "outside", cliponaxis: false });
+    annotations.push({ xref: "x", x: far, yref: "paper", y: 0, yanchor: "top", yshift: -3, showarrow: false, text: "beyond" });
+  }
+  const shapes = [];
+  if (isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s)) shapes.push({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: mark.ci95_low_s, x1: mark.ci95_high_s, y0: 0, y1: 1.03, line: { width: 1, color: theme.faint("var(--kind-torch)", 0.6) }, fillcolor: theme.faint("var(--kind-torch)", 0.35) });
+  if (isNumber(mark.median_s)) {
+    shapes.push({ type: "line", xref: "x", yref: "paper", x0: mark.median_s, x1: mark.median_s, y0: 0, y1: 1.03, line: { color: theme.text, width: 1.2, dash: "dash" } });
+    const right = (mark.median_s - bars.start_s) / (end - bars.start_s);
+    annotations.push({ xref: "x", x: Math.min(Math.max(mark.median_s, bars.start_s), end), yref: "paper", y: 1.03, yanchor: "bottom", xanchor: right > 0.8 ? "right" : right < 0.2 ? "left" : "center", showarrow: false, text: plotText("median " + formatSeconds(mark.median_s)), font: { color: theme.text } });
+  }
+  if (modes.length > 1) data.push({ type: "scatter", mode: "markers", name: "modes", x: modes, y: modes.map((at) => bars.counts[Math.min(Math.floor((at - bars.start_s) / bars.width_s), bars.counts.length - 1)] + most * 0.05), customdata: modes.map((at) => ["a mode of the samples", [["near", fineSeconds(modes, 1)(at)]]]), marker: { symbol: "triangle-down", size: 10, color: theme.text }, cliponaxis: false });
+  return { data, layout: { bargap: 0, shapes, annotations, margin: { t: 30, l: 48 },
+    xaxis: { ...axis("s", bars.start_s - room * 0.3, bars.beyond ? far + room * 0.8 : end + room * 0.3, { title: "time of a step", width: theme.width }), showgrid: false }, yaxis: tallAxis("plain", 0, most * 1.06, { width: 160 }) } };
 }
 
 function drawWarmup(page, mark) {
   const curve = page.bench.warmup;
   if (!curve) { byId("warmup").remove(); return; }
-  chartIn(byId("warmup-chart"), (width) => warmupSvg(width, curve, mark));
+  const points = curve.points.filter(([, wall]) => wall > 0);
+  if (points.length) {
+    const says = ["Slowest call ", formatSeconds(Math.max(...points.map(([, wall]) => wall))), ", last ", formatSeconds(points[points.length - 1][1]), "; ", isNumber(curve.steps) ? curve.steps + " of " + plural(curve.total, "call") + " are warm-up." : "where the warm-up ends is not known."];
+    plot(byId("warmup-chart"), (theme) => warmupChart(theme, curve, points, mark), { label: "time of every call before the samples", says, height: 250, name: "warm-up", tip: (point) => point.customdata });
+  }
   const factor = isNumber(mark.first_step_s) && mark.median_s ? "The first call took " + formatSeconds(mark.first_step_s) + ", " + formatFactor(mark.first_step_s / mark.median_s) + " × the median. " : "";
   append(byId("warmup-note"), [factor, (curve.total === 1 ? "1 call" : curve.total + " calls") + " before the samples", mark.warmup_reason ? ": " + mark.warmup_reason : "", ". ", curve.left_out]);
 }
 
-function warmupSvg(width, curve, mark) {
-  const height = 220;
-  const frame = { left: 62, right: width - 12, top: 26, bottom: height - 42 };
-  const svg = canvas(width, height, "time of every call before the samples");
-  const points = curve.points.filter(([, wall]) => wall > 0);
-  if (!points.length) return svg;
-  const many = curve.total > 60;
-  const x = many ? D3.scale.log().domain([1, curve.total]) : D3.scale.linear().domain([1, Math.max(curve.total, 2)]);
-  x.range([frame.left + 8, frame.right - 8]);
-  const y = logScale(points.map(([, wall]) => wall).concat(mark.median_s || []), 1.1, 1.15, frame.bottom, frame.top);
-  const calls = many ? logTicks(x) : x.ticks(Math.max(3, Math.round(width / 90))).filter(Number.isInteger);
-  plotAxes(svg, frame, { scale: x, ticks: calls, format: String, title: "call" }, { scale: y, ticks: logTicks(y), format: formatSeconds });
-  if (isNumber(mark.median_s)) svg.append(shape("line", { x1: frame.left, x2: frame.right, y1: y(mark.median_s), y2: y(mark.median_s), class: "median" }));
+function warmupChart(theme, curve, points, mark) {
+  const warm = (call) => isNumber(curve.steps) && call > curve.steps, many = curve.total > 60;
+  const colours = { cold: theme.colour("var(--kind-warmup)"), warm: theme.colour("var(--kind-clean)") };
+  const told = ([call, wall]) => [call === 1 ? "first call" : "call " + call, [["took", formatSeconds(wall)], isNumber(mark.median_s) ? ["of the median", formatFactor(wall / mark.median_s) + " ×"] : null, ["counts as", warm(call) ? "warm" : "warm-up"], ["measured", "raw host time, before the samples"]]];
+  const data = [{ type: "scatter", mode: "markers", name: "calls", x: points.map(([call]) => call), y: points.map(([, wall]) => wall), customdata: points.map(told), cliponaxis: false,
+    marker: { symbol: points.map(([call]) => (call === 1 ? "diamond" : "circle")), size: points.map(([call]) => (call === 1 ? 11 : 6)), color: points.map(([call]) => (warm(call) ? colours.warm : colours.cold)), line: { color: theme.text, width: points.map(([call]) => (call === 1 ? 1 : 0)) } } }];
+  const [low, high] = around(points.map(([, wall]) => wall).concat(isNumber(mark.median_s) ? mark.median_s : []), 1.15);
+  const level = isNumber(mark.median_s) ? levelLine(theme, mark.median_s, "median " + formatSeconds(mark.median_s), true) : { shapes: [], annotations: [] };
+  const from = many ? 0.9 : 0.5, to = many ? curve.total * 1.12 : curve.total + 0.5;
+  const shapes = [...level.shapes], annotations = [...level.annotations];
   if (isNumber(curve.steps) && curve.steps > 0 && curve.steps <= curve.total) {
-    const edge = curve.steps < curve.total ? (x(curve.steps) + x(curve.steps + 1)) / 2 : frame.right;
-    svg.append(shape("rect", { x: frame.left, width: edge - frame.left, y: frame.top - 4, height: frame.bottom - frame.top + 4, class: "warm-band" }));
-    const late = edge > width * 0.6;
-    svg.append(textShape("warm-up ends after call " + curve.steps, { x: edge + (late ? -6 : 6), y: frame.top + 8, "text-anchor": late ? "end" : "start" }));
+    const edge = Math.min(curve.steps + 0.5, to), share = many ? Math.log(edge / from) / Math.log(to / from) : (edge - from) / (to - from);
+    shapes.unshift({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: from, x1: edge, y0: 0, y1: 1, line: { width: 0 }, fillcolor: theme.faint("var(--kind-warmup)", 0.14) });
+    annotations.push({ xref: "paper", x: Math.min(Math.max(share, 0), 1), yref: "paper", y: 1, xanchor: share > 0.55 ? "right" : "left", yanchor: "bottom", showarrow: false, text: plotText("warm-up ends after call " + curve.steps), font: { color: theme.text } });
   }
-  for (const [call, wall] of points) {
-    const first = call === 1, warm = isNumber(curve.steps) && call > curve.steps;
-    withTip(svg, callMark(first, warm, x(call), y(wall)), x(call), y(wall), first ? "first call" : "call " + call, [["took", formatSeconds(wall)], isNumber(mark.median_s) ? ["of the median", formatFactor(wall / mark.median_s) + " ×"] : null, ["counts as", warm ? "warm" : "warm-up"]]);
-  }
-  return svg;
+  return { data, layout: { shapes, annotations, margin: { t: 24 },
+    xaxis: { ...axis("plain", from, to, { log: many, title: "call", width: theme.width }), showgrid: false }, yaxis: tallAxis("s", low, high, { log: true, width: 190 }) } };
 }
-
-const callMark = (first, warm, x, y) => drawMark(first ? "diamond" : "circle", x, y, first ? 5 : 2.8, "mark call" + (first ? " first" : ""), { fill: warm ? "var(--kind-clean)" : "var(--kind-warmup)" });
 
 function drawBetween(box, mark, page) {
   const between = mark.between_process;

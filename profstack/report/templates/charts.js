@@ -1,60 +1,24 @@
 // The charts over steps and over time: step series, slices, memory.
+
+// What the tree of calls still draws by itself.
 const D3 = window.d3 || null;
 const SVG = "http://www.w3.org/2000/svg";
 const NO_D3 = "The charts need d3 from the snakeviz package: install snakeviz and write this page again with 'profstack report'.";
-
 const noCharts = (box) => box.append(el("p", { class: "quiet" }, NO_D3));
-
 function shape(tag, attributes, styles) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
   for (const [name, value] of Object.entries(styles || {})) element.style.setProperty(name, value);
   return element;
 }
-
 function textShape(text, attributes, className) {
   const element = shape("text", { ...attributes, class: className || "label" });
   element.textContent = text;
   return element;
 }
-
 const canvas = (width, height, label) => shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
 
-// Round values for an axis; on a logarithmic one 1, 2 and 5 of each decade.
-function ticks(scale, log, count) {
-  if (!log) return scale.ticks(count);
-  const [low, high] = scale.domain();
-  const found = [];
-  for (let decade = Math.floor(Math.log10(low)); decade <= Math.ceil(Math.log10(high)); decade += 1) {
-    for (const digit of [1, 2, 5]) {
-      const value = digit * 10 ** decade;
-      if (value >= low && value <= high) found.push(value);
-    }
-  }
-  return found.length > 8 ? found.filter((value) => Math.abs(Math.log10(value) % 1) < 1e-9) : found;
-}
-
-// Axis values are round: 50 ms and 1.5 s say it without idle zeros.
-const tickText = (text) => text.replace(/(\.\d*?)0+(?=\s|$)/, "$1").replace(/\.(?=\s|$)/, "");
-
-// Round sizes are round in their own unit: 320 MiB, not 300,000,000 bytes.
-function byteTicks(scale) {
-  const [low, high] = scale.domain();
-  const unit = 1024 ** Math.max(0, Math.floor(Math.log2(Math.max(high, 1)) / 10));
-  return D3.scale.linear().domain([low / unit, high / unit]).ticks(5).map((value) => value * unit);
-}
-
-function axes(svg, frame, x, y, xFormat, yFormat, log) {
-  for (const value of y ? (yFormat === formatBytes ? byteTicks(y) : ticks(y, log, 5)) : []) {
-    svg.append(shape("line", { x1: frame.left, x2: frame.right, y1: y(value), y2: y(value), class: "grid" }));
-    svg.append(textShape(tickText(yFormat(value)), { x: frame.left - 8, y: y(value) + 4, "text-anchor": "end" }));
-  }
-  for (const value of ticks(x, false, Math.max(3, Math.round((frame.right - frame.left) / 110)))) {
-    svg.append(shape("line", { x1: x(value), x2: x(value), y1: frame.bottom, y2: frame.bottom + 4, class: "axis" }));
-    svg.append(textShape(tickText(xFormat(value)), { x: x(value), y: frame.bottom + 17, "text-anchor": "middle" }));
-  }
-  svg.append(shape("line", { x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom, class: "axis" }));
-}
+const MOST_BANDS = 150;
 
 // The colours of the kinds present, each a switch for showing or hiding its marks.
 function kindLegend(kinds, hidden, redraw) {
@@ -69,117 +33,72 @@ function kindLegend(kinds, hidden, redraw) {
   }));
 }
 
+const plural = (count, word, many) => (count ?? 0).toLocaleString("en") + " " + (count === 1 ? word : many || word + "s");
+
+// Slices as a background: [from, to, slice] in the units of the x axis; `axisIs` names the y axes' whole height.
+function sliceBands(theme, ranges) {
+  return (ranges.length > MOST_BANDS ? [] : ranges).map(([from, to, slice]) => ({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: from, x1: to, y0: 0, y1: 1, line: { width: 0 }, fillcolor: theme.faint(kindColour(slice.kind), theme.dark ? 0.16 : 0.1) }));
+}
+
+// A level that runs through the whole chart, with its words at the right end. On a logarithmic axis
+// the library wants the logarithm of a text's place, and of a line's not.
+function levelLine(theme, value, words, log) {
+  return {
+    shapes: [{ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: value, y1: value, line: { color: theme.text, width: 1, dash: "dash" }, opacity: 0.65 }],
+    annotations: words ? [{ xref: "paper", yref: "y", x: 1, y: log ? Math.log10(value) : value, xanchor: "right", yanchor: "bottom", showarrow: false, text: plotText(words), font: { color: theme.text, size: CHART_FONT }, bgcolor: theme.faint(theme.ground, 0.8), borderpad: 1 }] : [],
+  };
+}
+
 function drawSteps(page) {
   const points = page.steps.points.map(([index, wall, slice, cpu, wait, phase, flags, counted, outlier]) => ({ index, wall, slice, cpu, wait, phase, flags, counted, outlier }));
   // A benchmark alone has no steps beside its samples.
   if (!points.length && page.bench.measured) { drop("steps"); return; }
   if (!points.length) { byId("steps-chart").append(el("p", { class: "quiet" }, "No step was found in this run.")); return; }
-  if (!D3) { noCharts(byId("steps-chart")); return; }
   const slices = new Map(page.slices.map((slice) => [slice.index, slice]));
   const kindOf = (point) => (slices.get(point.slice) || {}).kind || "watch";
   const kinds = [...new Set(page.slices.map((slice) => slice.kind))].filter((kind) => points.some((point) => kindOf(point) === kind));
-  const walls = points.map((point) => point.wall).filter((wall) => wall > 0);
-  const state = { log: Math.max(...walls) > 8 * (page.facts.benchmark.median_s || D3.median(walls)) };
+  const timed = points.filter((point) => point.wall > 0);
+  const median = page.facts.benchmark.median_s;
+  const slowest = timed.reduce((best, point) => (best && best.wall >= point.wall ? best : point), null);
+  const state = { log: Boolean(slowest) && isNumber(median) && slowest.wall > 8 * median };
   const hidden = new Set();
-  const box = byId("steps-chart");
-  const redraw = drawAtWidth(box, (width) => box.replaceChildren(stepsSvg(width, points, { kindOf, hidden, log: state.log, median: page.facts.benchmark.median_s, slices })));
+  const view = { points, timed, kinds, kindOf, hidden, state, median, slices: page.slices };
+  const redraw = plot(byId("steps-chart"), (theme) => stepsChart(theme, view), { label: "wall time of each step", says: stepsSay(view, slowest), height: 300, name: "steps", tip: (point) => stepTip(point.customdata, kindOf) });
   byId("steps-tools").append(choice("scale", [["linear", "linear"], ["log", "log"]], state.log ? "log" : "linear", (value) => { state.log = value === "log"; redraw(); }));
   byId("steps-legend").append(kindLegend(kinds, hidden, redraw), el("p", { class: "quiet marks" }, "◆ flagged, kept out of medians   ○ more than twice its slice's median"));
   if (page.steps.left_out) byId("steps-legend").append(el("p", { class: "left-out" }, page.steps.left_out));
 }
 
-function stepsSvg(width, points, view) {
-  const seen = points.filter((point) => point.wall > 0 && !view.hidden.has(view.kindOf(point)));
-  const height = 270;
-  const frame = { left: 62, right: width - 12, top: 12, bottom: height - 40 };
-  const svg = canvas(width, height, "wall time of each step");
-  const walls = seen.map((point) => point.wall).concat(view.median || []);
-  if (!walls.length) return svg;
-  const x = D3.scale.linear().domain([points[0].index, Math.max(points[points.length - 1].index, points[0].index + 1)]).range([frame.left + 6, frame.right - 6]);
-  const top = Math.max(...walls);
-  const y = view.log ? D3.scale.log().domain([Math.min(...walls) / 1.15, top * 1.15]) : D3.scale.linear().domain([0, top * 1.05]);
-  y.range([frame.bottom, frame.top]);
-  axes(svg, frame, x, y, (value) => (Number.isInteger(value) ? String(value) : ""), formatSeconds, view.log);
-  svg.append(textShape("step", { x: frame.right, y: height - 4, "text-anchor": "end" }, "label quiet"));
-  for (const point of seen) svg.append(stepMark(point, x, y, view));
-  if (view.median) {
-    svg.append(shape("line", { x1: frame.left, x2: frame.right, y1: y(view.median), y2: y(view.median), class: "median" }));
-    svg.append(textShape("clean median " + formatSeconds(view.median), { x: frame.right, y: y(view.median) - 6, "text-anchor": "end" }, "label median-label"));
-  }
-  nearest(svg, seen, x, y, (point, event) => showTip(event, "step " + point.index, [
-    ["slice", view.kindOf(point) + " (" + point.slice + ")"], ["phase", point.phase], ["wall", formatSeconds(point.wall)],
-    isNumber(point.cpu) ? ["CPU", formatSeconds(point.cpu)] : null, isNumber(point.wait) ? ["wait", formatSeconds(point.wait)] : null,
-    point.flags ? ["kept out of medians", point.flags] : null, point.counted ? ["counts", "in the clean median"] : null]));
-  return svg;
+function stepsSay({ points, timed, median }, slowest) {
+  if (!slowest) return "No step of this run has a time.";
+  const flagged = points.filter((point) => point.flags).length;
+  return [plural(points.length, "step"), " drawn; the slowest is step ", slowest.index, " with ", formatSeconds(slowest.wall), isNumber(median) ? [", ", formatFactor(slowest.wall / median), " × the clean median of ", formatSeconds(median)] : "",
+    flagged ? [". ", plural(flagged, "step is", "steps are"), " flagged and kept out of medians"] : "", timed.length < points.length ? [". ", points.length - timed.length, " have no time"] : "", "."];
 }
 
-function stepMark(point, x, y, view) {
-  const colour = kindColour(view.kindOf(point));
-  const cx = x(point.index), cy = y(point.wall);
-  if (point.flags) return shape("path", { d: `M${cx} ${cy - 5.5}l5.5 5.5l-5.5 5.5l-5.5 -5.5z`, class: "mark flagged" }, { fill: colour });
-  if (point.outlier) return shape("circle", { cx, cy, r: 4.5, class: "mark outlier" }, { stroke: colour });
-  return shape("circle", { cx, cy, r: 2.6, class: "mark" }, { fill: colour });
-}
-
-// Details of the mark next to the pointer: marks are too small to be hit themselves.
-function nearest(svg, points, x, y, show) {
-  svg.addEventListener("mousemove", (event) => {
-    const box = svg.getBoundingClientRect();
-    const px = event.clientX - box.left, py = event.clientY - box.top;
-    let best = null, least = 30 ** 2;
-    for (const point of points) {
-      const distance = (x(point.index) - px) ** 2 + ((y(point.wall) - py) / 2) ** 2;
-      if (distance < least) { best = point; least = distance; }
-    }
-    if (best) show(best, event); else hideTip();
+function stepsChart(theme, view) {
+  const walls = view.timed.map((point) => point.wall).concat(isNumber(view.median) ? view.median : []);
+  const log = view.state.log;
+  const data = view.kinds.map((kind) => {
+    const own = view.timed.filter((point) => view.kindOf(point) === kind), colour = theme.colour(kindColour(kind));
+    return { type: "scatter", mode: "markers", name: plotText(kind), visible: !view.hidden.has(kind), x: own.map((point) => point.index), y: own.map((point) => point.wall), customdata: own, cliponaxis: false,
+      marker: { color: colour, opacity: 0.88, symbol: own.map(stepSymbol), size: own.map((point) => (point.flags ? 10 : point.outlier ? 9 : 5.5)), line: { width: own.map((point) => (point.outlier && !point.flags ? 2 : point.flags ? 1 : 0)), color: own.map((point) => (point.flags ? theme.ground : colour)) } } };
   });
-  svg.addEventListener("mouseleave", hideTip);
+  const first = view.points[0].index, last = Math.max(view.points[view.points.length - 1].index, first + 1), room = Math.max(0.5, (last - first) * 0.012);
+  const level = isNumber(view.median) ? levelLine(theme, view.median, "clean median " + formatSeconds(view.median), log) : { shapes: [], annotations: [] };
+  const bands = view.slices.filter((slice) => slice.steps > 0 && isNumber(slice.first_step)).map((slice) => [slice.first_step - 0.5, slice.first_step + slice.steps - 0.5, slice]);
+  const [low, high] = walls.length ? (log ? around(walls, 1.25) : [0, Math.max(...walls) * 1.06]) : [0, 1];
+  return { data, layout: { uirevision: log ? "log" : "linear", shapes: [...sliceBands(theme, bands), ...level.shapes], annotations: level.annotations,
+    xaxis: { ...axis("plain", first - room, last + room, { title: "step", width: theme.width }), showgrid: false }, yaxis: tallAxis("s", low, high, { log, width: 250 }) } };
 }
 
-function drawTimeline(page) {
-  const box = byId("timeline");
-  const slices = page.slices.filter((slice) => isNumber(slice.started_s) && isNumber(slice.wall_s));
-  if (!slices.length) { box.append(el("p", { class: "quiet" }, "No slice was recorded.")); return; }
-  if (!D3) { noCharts(box); return; }
-  const end = Math.max(...slices.map((slice) => slice.started_s + slice.wall_s + (slice.stop_s || 0)));
-  const narrowest = Math.min(...slices.filter((slice) => slice.layer).map((slice) => slice.wall_s), end);
-  const state = { order: narrowest < 0.008 * end };
-  const redraw = drawAtWidth(box, (width) => box.replaceChildren(timelineSvg(width, slices, end, state.order)));
-  byId("timeline-tools").append(choice("width of a slice", [["time", "to scale"], ["order", "equal widths"]], state.order ? "order" : "time", (value) => { state.order = value === "order"; redraw(); }));
-}
+const stepSymbol = (point) => (point.flags ? "diamond" : point.outlier ? "circle-open" : "circle");
 
-function timelineSvg(width, slices, end, inOrder) {
-  const lanes = [...new Set(slices.map((slice) => slice.kind))];
-  const row = 22;
-  const height = lanes.length * row + 30;
-  const frame = { left: 78, right: width - 12, top: 0, bottom: lanes.length * row };
-  const svg = canvas(width, height, "slices over the time of the run");
-  // Layers that shared their steps stand above one another.
-  const starts = [...new Set(slices.map((slice) => slice.started_s))];
-  const x = D3.scale.linear().domain([0, inOrder ? starts.length : end]).range([frame.left, frame.right]);
-  lanes.forEach((lane, at) => {
-    if (at % 2 === 0) svg.append(shape("rect", { x: 0, y: at * row, width, height: row, class: "lane" }));
-    svg.append(textShape(lane, { x: frame.left - 10, y: at * row + 15, "text-anchor": "end" }));
-  });
-  axes(svg, frame, x, null, inOrder ? (value) => (starts[value] === undefined ? "" : formatSeconds(starts[value])) : formatSeconds);
-  slices.forEach((slice) => {
-    const at = starts.indexOf(slice.started_s);
-    const y = lanes.indexOf(slice.kind) * row + 4;
-    const left = x(inOrder ? at : slice.started_s);
-    const right = x(inOrder ? at + 0.9 : slice.started_s + slice.wall_s);
-    const bar = shape("rect", { x: left, y, width: Math.max(right - left, 2), height: row - 8, rx: 1.5, class: "slice", tabindex: "0", role: "img", "aria-label": slice.kind + ", " + slice.steps + " steps, " + formatSeconds(slice.wall_s) }, { fill: kindColour(slice.kind) });
-    bar.addEventListener("mousemove", (event) => sliceTip(event, slice));
-    bar.addEventListener("mouseleave", hideTip);
-    svg.append(bar);
-    if (slice.stop_s && !inOrder) svg.append(shape("rect", { x: right, y: y + 5, width: Math.max(x(slice.stop_s) - x(0), 1), height: row - 18, class: "pause" }));
-  });
-  return svg;
-}
-
-const sliceTip = (event, slice) => showTip(event, slice.kind + (slice.mode ? " (" + slice.mode + ")" : ""), [
-  ["slice", slice.index], slice.round ? ["round", slice.round] : null, ["steps", slice.steps ? slice.steps + " from " + slice.first_step : 0],
-  isNumber(slice.step_median_s) ? ["median step", formatSeconds(slice.step_median_s)] : null,
-  ["wall", formatSeconds(slice.wall_s)], isNumber(slice.stop_s) ? ["pause to take in the data", formatSeconds(slice.stop_s)] : null]);
+const stepTip = (point, kindOf) => point && ["step " + point.index, [
+  ["slice", kindOf(point) + " (" + point.slice + ")"], ["phase", point.phase], ["wall", formatSeconds(point.wall)],
+  isNumber(point.cpu) ? ["CPU", formatSeconds(point.cpu)] : null, isNumber(point.wait) ? ["wait", formatSeconds(point.wait)] : null,
+  ["measured", kindOf(point) === "clean" ? "clean host time" : "raw host time, under " + kindOf(point)],
+  point.flags ? ["kept out of medians", point.flags] : null, point.counted ? ["counts", "in the clean median"] : null]];
 
 const MEMORY_LINES = [["rss_bytes", "resident set", "var(--rss)"], ["device_allocated_bytes", "device allocated", "var(--allocated)"], ["device_reserved_bytes", "device reserved", "var(--reserved)"]];
 
@@ -190,49 +109,49 @@ function drawMemory(page) {
     else byId("memory-chart").append(el("p", { class: "quiet" }, "No sample of the process's memory was taken."));
     return;
   }
-  const records = asRecords(table).filter((record) => isNumber(record.t_s));
+  const records = asRecords(table).filter((record) => isNumber(record.t_s)).sort((a, b) => a.t_s - b.t_s);
   const lines = MEMORY_LINES.filter(([key]) => records.some((record) => isNumber(record[key])));
   byId("memory-legend").append(el("ul", { class: "legend" }, MEMORY_LINES.map(([key, name, colour]) => {
     const column = table.columns.find((one) => one.key === key);
     const there = lines.some(([other]) => other === key);
     return el("li", {}, there ? swatch(colour) : null, name, there ? null : [" ", none(whyEmpty(column))]);
-  })));
-  const box = byId("memory-chart");
-  if (!D3) noCharts(box);
-  else drawAtWidth(box, (width) => box.replaceChildren(memorySvg(width, records, lines, page.slices)));
+  }), [...new Set(page.slices.map((slice) => slice.kind))].map((kind) => el("li", { class: "quiet" }, swatch(kindColour(kind)), kind))));
+  if (lines.length) {
+    const view = { records, slices: page.slices.filter((slice) => isNumber(slice.started_s) && isNumber(slice.wall_s)), panels: memoryPanels(lines) };
+    plot(byId("memory-chart"), (theme) => memoryChart(theme, view), { label: "memory over the time of the run", says: memorySays(records, lines), height: 150 + 130 * view.panels.length, name: "memory", tip: (point) => memoryTip(point, view, lines) });
+  } else byId("memory-chart").append(el("p", { class: "quiet" }, "No sample has a figure."));
   makeTable(byId("memory-table"), { table, name: "memory samples", sort: { key: "t_s", direction: 1 } });
 }
 
-function memorySvg(width, records, lines, slices) {
-  const height = 230;
-  const frame = { left: 72, right: width - 12, top: 10, bottom: height - 30 };
-  const svg = canvas(width, height, "memory over the time of the run");
-  const values = records.flatMap((record) => lines.map(([key]) => record[key]).filter(isNumber));
-  if (!values.length) return svg;
-  const span = Math.max(...values) - Math.min(...values) || Math.max(...values) * 0.1 || 1;
-  const x = D3.scale.linear().domain(D3.extent(records, (record) => record.t_s)).range([frame.left, frame.right]);
-  const y = D3.scale.linear().domain([Math.max(0, Math.min(...values) - 0.1 * span), Math.max(...values) + 0.1 * span]).range([frame.bottom, frame.top]);
-  const clamp = (value) => Math.min(Math.max(value, frame.left), frame.right);
-  for (const slice of slices) {
-    const left = clamp(x(slice.started_s)), right = clamp(x(slice.started_s + slice.wall_s));
-    svg.append(shape("rect", { x: left, y: frame.top, width: Math.max(right - left, 0.5), height: frame.bottom - frame.top, class: "band" }, { fill: kindColour(slice.kind) }));
-  }
-  axes(svg, frame, x, y, formatSeconds, formatBytes, false);
-  for (const [key, , colour] of lines) {
-    const line = D3.svg.line().defined((record) => isNumber(record[key])).x((record) => x(record.t_s)).y((record) => y(record[key]));
-    svg.append(shape("path", { d: line(records), class: "line" }, { stroke: colour }));
-  }
-  const cursor = shape("line", { y1: frame.top, y2: frame.bottom, class: "cursor", visibility: "hidden" });
-  svg.append(cursor);
-  svg.addEventListener("mousemove", (event) => {
-    const at = x.invert(event.clientX - svg.getBoundingClientRect().left);
-    const found = records.reduce((best, record) => (Math.abs(record.t_s - at) < Math.abs(best.t_s - at) ? record : best));
-    cursor.setAttribute("visibility", "visible");
-    cursor.setAttribute("x1", x(found.t_s));
-    cursor.setAttribute("x2", x(found.t_s));
-    const slice = slices.find((one) => at >= one.started_s && at <= one.started_s + one.wall_s);
-    showTip(event, formatSeconds(found.t_s), [found.step === null ? null : ["step", found.step], slice ? ["slice", slice.kind] : null, ...lines.map(([key, name]) => [name, formatBytes(found[key])])]);
+// The host's memory and the device's are two things: each has its own scale.
+const memoryPanels = (lines) => [lines.filter(([key]) => key === "rss_bytes"), lines.filter(([key]) => key !== "rss_bytes")].filter((panel) => panel.length);
+
+function memorySays(records, lines) {
+  return [lines.map(([key, name], at) => {
+    const known = records.filter((record) => isNumber(record[key]));
+    const most = known.reduce((best, record) => (record[key] > best[key] ? record : best));
+    return [at ? "; " : "", at ? name : name[0].toUpperCase() + name.slice(1), ": ", formatBytes(known[0][key]), " at first, at most ", formatBytes(most[key]), " after ", formatSeconds(most.t_s), ", ", formatBytes(known[known.length - 1][key]), " at last"];
+  }), ". The scale does not begin at 0; the background shows the slices."];
+}
+
+function memoryChart(theme, { records, slices, panels }) {
+  const first = records[0].t_s, last = Math.max(records[records.length - 1].t_s, first + 1e-6);
+  const data = [], layout = { hovermode: "x", hoverdistance: -1, margin: { l: 76 }, shapes: sliceBands(theme, slices.map((slice) => [Math.max(slice.started_s, first), Math.min(slice.started_s + slice.wall_s, last), slice]).filter(([from, to]) => to > from)) };
+  panels.forEach((panel, at) => {
+    const name = "y" + (at ? at + 1 : "");
+    const values = panel.flatMap(([key]) => records.map((record) => record[key]).filter(isNumber));
+    const span = Math.max(...values) - Math.min(...values) || Math.max(...values) * 0.1 || 1;
+    layout["yaxis" + (at ? at + 1 : "")] = { ...axisStyle(theme), ...tallAxis("bytes", Math.max(0, Math.min(...values) - 0.1 * span), Math.max(...values) + 0.12 * span, { width: 200 }), domain: panels.length < 2 ? [0, 1] : at ? [0, 0.46] : [0.54, 1] };
+    for (const [key, words, colour] of panel) {
+      data.push({ type: "scatter", mode: records.length < 40 ? "lines+markers" : "lines", name: words, x: records.map((record) => record.t_s), y: records.map((record) => record[key]), customdata: records, yaxis: name, connectgaps: false, line: { color: theme.colour(colour), width: 1.7 }, marker: { size: 4 } });
+    }
   });
-  svg.addEventListener("mouseleave", () => { hideTip(); cursor.setAttribute("visibility", "hidden"); });
-  return svg;
+  layout.xaxis = { ...axis("s", first, last, { width: theme.width, title: "time of the run" }), showgrid: false, showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "dot", spikecolor: theme.soft, spikesnap: "data", anchor: panels.length > 1 ? "y2" : "y" };
+  return { data, layout };
+}
+
+function memoryTip(point, { slices }, lines) {
+  const record = point.customdata;
+  const slice = slices.find((one) => record.t_s >= one.started_s && record.t_s <= one.started_s + one.wall_s);
+  return [formatSeconds(record.t_s), [isNumber(record.step) ? ["step", record.step] : null, slice ? ["slice", slice.kind] : null, ...lines.map(([key, name]) => [name, isNumber(record[key]) ? formatBytes(record[key]) : NONE]), ["measured", "raw samples of the whole process"]]];
 }

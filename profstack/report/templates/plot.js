@@ -1,83 +1,14 @@
-// What the charts of a benchmark share: scales, axes, marks, bars with their intervals, commands.
+// What the charts of a benchmark share: colours and marks of series, commands, fine times.
 const SERIES = ["var(--kind-clean)", "var(--kind-torch)", "var(--kind-cprofile)", "var(--kind-nvtx)", "var(--kind-memory)", "var(--kind-warmup)"];
 const seriesColour = (at) => SERIES[at % SERIES.length];
 
-// A scale over values that are all above 0, with room beside the outermost.
-function logScale(values, low, high, from, to) {
-  return D3.scale.log().domain([Math.min(...values) / low, Math.max(...values) * high]).range([from, to]);
-}
+// Marks are told apart by shape as well as by colour: the library's names and the same beside words.
+const MARKS = { circle: "●", square: "■", "triangle-up": "▲", diamond: "◆", x: "✕", "circle-open": "○" };
+const MARK_ORDER = ["circle", "square", "triangle-up", "diamond"];
+const markSample = (kind, colour) => { const mark = el("span", { class: "mark-sample", "aria-hidden": "true" }, MARKS[kind]); mark.style.color = colour; return mark; };
 
-const logTicks = (scale) => ticks(scale, true);
-
-// x and y: {scale, ticks, format, title}. Axis values that would overlap are left out.
-function plotAxes(svg, frame, x, y) {
-  for (const value of y.ticks) {
-    svg.append(shape("line", { x1: frame.left, x2: frame.right, y1: y.scale(value), y2: y.scale(value), class: "grid" }));
-    svg.append(textShape(tickText(y.format(value)), { x: frame.left - 8, y: y.scale(value) + 4, "text-anchor": "end" }));
-  }
-  let free = -Infinity;
-  for (const value of x.ticks) {
-    const at = x.scale(value), text = tickText(x.format(value));
-    svg.append(shape("line", { x1: at, x2: at, y1: frame.bottom, y2: frame.bottom + 4, class: "axis" }));
-    if (at - 3.4 * text.length < free) continue;
-    svg.append(textShape(text, { x: at, y: frame.bottom + 17, "text-anchor": "middle" }));
-    free = at + 3.4 * text.length + 4;
-  }
-  svg.append(shape("line", { x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom, class: "axis" }));
-  if (x.title) svg.append(textShape(x.title, { x: frame.right, y: frame.bottom + 34, "text-anchor": "end" }));
-  if (y.title) svg.append(textShape(y.title, { x: frame.left - 8, y: frame.top - 8, "text-anchor": "start" }));
-}
-
-// Marks are told apart by shape as well as by colour.
-const MARKS = {
-  circle: (r) => `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`,
-  triangle: (r) => `M0 ${-1.25 * r}L${1.15 * r} ${0.8 * r}L${-1.15 * r} ${0.8 * r}z`,
-  square: (r) => `M${-0.9 * r} ${-0.9 * r}h${1.8 * r}v${1.8 * r}h${-1.8 * r}z`,
-  diamond: (r) => `M0 ${-1.3 * r}L${1.3 * r} 0L0 ${1.3 * r}L${-1.3 * r} 0z`,
-  cross: (r) => `M${-r} ${-r}L${r} ${r}M${-r} ${r}L${r} ${-r}`,
-};
-const MARK_ORDER = ["circle", "square", "triangle", "diamond"];
-
-function drawMark(kind, x, y, size, className, styles) {
-  return shape("path", { d: MARKS[kind](size), transform: `translate(${x} ${y})`, class: className }, styles);
-}
-
-// The same mark beside words.
-function markSample(kind, colour, className) {
-  const svg = canvas(14, 12, "");
-  svg.setAttribute("class", "mark-sample");
-  svg.setAttribute("aria-hidden", "true");
-  svg.append(drawMark(kind, 7, 6, 4, className, { fill: kind === "cross" || className === "ring" ? "none" : colour, stroke: colour }));
-  return svg;
-}
-
-// Details on hovering and on focus; a mark is too small to be hit, so a wider ring around it counts.
-function withTip(svg, node, x, y, title, lines) {
-  const label = title + ", " + lines.filter(Boolean).map(([name, value]) => name + " " + value).join(", ");
-  const ring = shape("circle", { cx: x, cy: y, r: 11, class: "hit", tabindex: "0", role: "img", "aria-label": label });
-  ring.addEventListener("mousemove", (event) => showTip(event, title, lines));
-  ring.addEventListener("mouseleave", hideTip);
-  svg.append(node, ring);
-}
-
-const widthOf = (text) => text.length * 6.6;
-
-// Puts a text at the first of some places, each its left end and its middle, where nothing stands.
-function placeText(svg, frame, taken, text, places, className) {
-  for (const [left, middle] of places) {
-    const box = { left, right: left + widthOf(text), top: middle - 6, bottom: middle + 6 };
-    const inside = box.left >= frame.left && box.right <= frame.right + 2 && box.top >= frame.top - 4 && box.bottom <= frame.bottom;
-    if (!inside || taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) continue;
-    taken.push(box);
-    svg.append(textShape(text, { x: left, y: middle + 4 }, className));
-    return;
-  }
-}
-
-function chartIn(box, draw) {
-  if (!D3) { noCharts(box); return () => {}; }
-  return drawAtWidth(box, (width) => box.replaceChildren(draw(width)));
-}
+// A line of a chart's legend that belongs to no part of the drawing alone.
+const marksLine = (theme, x, y, words, options = {}) => ({ type: "scatter", mode: "text", x: [x], y: [y], text: [plotText(words)], textfont: { color: theme.text, size: CHART_FONT }, hoverinfo: "skip", cliponaxis: false, ...options });
 
 // Commands in a text: between backticks or quotes, and options that stand alone with their values.
 const COMMANDS = /`([^`]+)`|(?<!\w)'([a-z][^'\n]* [^'\n]*)'(?!\w)|(?<![\w-])(--(?:layers|skip|mode|compare|search|dtype|input|device) [\w,:.]*\w|--[a-z][a-z-]*[a-z](?:[ =]\d[\w.]*\w|[ =]\d)?)/g;
