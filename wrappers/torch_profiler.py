@@ -81,7 +81,7 @@ class TorchProfilerWrapper(Wrapper):
     modes: ClassVar[tuple[Mode, ...]] = (
         Mode("detail", 1, 1, turn=40, calls=RANGED),
         Mode("timed", 2, turn=40, calls=RANGED),
-        Mode("lines", 1, 2, turn=60),
+        Mode("lines", 1, 2, turn=60, calls=RANGED),
         # After cProfile, which counts the calls that a trace of stacks has to hold.
         Mode("stacks", 2, 2, turn=70, calls=RANGED),
         Mode("shared", 0, 0, calls=RANGED, occupies=_WITHOUT_STACKS),
