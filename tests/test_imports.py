@@ -19,7 +19,10 @@ WRAPPERS = CHECKOUT / "wrappers"
 
 # Names ending in a dot stand for every module of that package.
 ORDER = (
-    "interrupts rawthreads ownfiles errors units tabletypes recordedtables schema privacy",
+    (
+        "interrupts rawthreads ownfiles errors units tabletypes recordedtables schema privacy "
+        "warningslugs"
+    ),
     "wrapper registry environment stepcalls",
     (
         "steps slices regions passthrough collector watch samples evaluation quickstep "

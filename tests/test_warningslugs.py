@@ -1,0 +1,87 @@
+"""Every kind of warning that the code can make is in the table that README and the page list."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from conftest import CHECKOUT
+
+from profstack.warningslugs import WARNINGS
+
+_KEBAB = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+SOURCES = sorted([*(CHECKOUT / "profstack").rglob("*.py"), *(CHECKOUT / "wrappers").glob("*.py")])
+
+
+def _texts(node: ast.expr | None) -> list[str]:
+    """What a slug's place holds, where that is written down; both sides of a choice."""
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body), *_texts(node.orelse)]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def made(tree: ast.AST) -> Iterator[str]:
+    """The slugs with which a module makes notes and warnings, in each of the forms in use."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            if {"slug", "text"} <= set(keys):
+                yield from _texts(node.values[keys.index("slug")])
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
+            # A pair of a slug and a sentence: only slugs have hyphens and nothing else.
+            yield from (text for text in _texts(node.elts[0]) if _is_slug_of_pair(text))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            if node.func.attr == "note":
+                yield from _texts(node.args[0])
+            elif node.func.attr == "_guarded" and len(node.args) > 1:
+                # Called later, with what follows it.
+                yield from (text for text in _texts(node.args[1]) if _is_slug_of_pair(text))
+
+
+def _is_slug_of_pair(text: str) -> bool:
+    return "-" in text and _KEBAB.fullmatch(text) is not None
+
+
+# Pairs that look like a note and are none: distributions with their modules.
+OTHERS = {"flash-attn", "pytorch-lightning", "memory-profiler", "flops-profiler"}
+
+
+def by_file() -> dict[str, set[str]]:
+    """The slugs that each file makes."""
+    found = {}
+    for path in SOURCES:
+        slugs = set(made(ast.parse(path.read_text(encoding="utf-8")))) - OTHERS
+        if slugs:
+            found[path.relative_to(CHECKOUT).as_posix()] = slugs
+    return found
+
+
+def test_every_warning_that_is_made_is_in_the_table() -> None:
+    for file, slugs in by_file().items():
+        assert slugs <= set(WARNINGS), file
+
+
+def test_every_warning_of_the_table_is_made() -> None:
+    assert set(WARNINGS) == set().union(*by_file().values())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'notes.append(("of-a-pair", text))',
+        'return {"slug": "of-a-row", "text": text}',
+        'observers.note("of-a-call", text, layer)',
+        'return [("of-a-list", reason)] if reason else []',
+    ],
+)
+def test_slugs_are_found_in_every_form(source: str) -> None:
+    assert next(iter(made(ast.parse(source)))).startswith("of-a-")
+
+
+def test_meanings_are_sentences_without_end() -> None:
+    for slug, meaning in WARNINGS.items():
+        assert _KEBAB.fullmatch(slug)
+        assert len(meaning) > 20
+        assert not meaning.endswith(".")
