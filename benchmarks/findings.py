@@ -1,7 +1,7 @@
 """Are the gains that findings promise there? Programs with a problem, and the same ones mended.
 
 For every folder of tests/programs: `profstack run` over the program that has the problem gives the
-finding and its `gain_s`; then that program and its mended twin run by hand in turn, in fresh
+finding and its `gain_s`; then that program and its mended twins run by hand in turn, in fresh
 processes, and what is gained is the median step of the one less that of the other. "ratio" is the
 estimated gain over the measured one; findings without a gain show why. Run it with nothing else
 running; `--quick` only shows that it runs.
@@ -69,26 +69,33 @@ def reported(program: Path, slug: str) -> tuple[float | None, list[dict[str, Any
     return report["benchmark"]["median_s"], found
 
 
-def measure(case: str, repeats: int, steps: int | None) -> dict[str, Any]:
-    """What the finding of a case promises, and what mending it brings."""
-    programs = [PROGRAMS / case / f"{which}.py" for which in ("bad", "mended")]
+def measure(case: str, repeats: int, steps: int | None) -> None:
+    """What the finding of a case promises, and what each way of mending it brings."""
+    programs = [PROGRAMS / case / "bad.py", *sorted((PROGRAMS / case).glob("mended*.py"))]
     counts = [steps or _steps(program) for program in programs]
     clean_s, found = reported(programs[0], slug_of(case))
-    times: list[list[float]] = [[], []]
+    times: list[list[float]] = [[] for _ in programs]
     for _ in range(repeats):
         for each, program, count in zip(times, programs, counts, strict=True):
             each.append(median(times_by_hand(program, count)))
-    bad_s, mended_s = (median(each) for each in times)
+    bad_s, *mended = (median(each) for each in times)
     estimated = found[0]["gain_s"] if found else None
-    return {
-        "clean_ms": clean_s and clean_s * 1e3,
-        "bad_ms": bad_s * 1e3,
-        "mended_ms": mended_s * 1e3,
-        "estimated_ms": None if estimated is None else estimated * 1e3,
-        "measured_ms": (bad_s - mended_s) * 1e3,
-        "ratio": None if estimated is None else estimated / (bad_s - mended_s),
-        "says": [f"{each['title']} ({each.get('gain_reason') or 'estimated'})" for each in found],
-    }
+    for program, mended_s in zip(programs[1:], mended, strict=True):
+        row = {
+            "case": f"{case} {program.stem}",
+            "clean_ms": clean_s and clean_s * 1e3,
+            "bad_ms": bad_s * 1e3,
+            "mended_ms": mended_s * 1e3,
+            "estimated_ms": None if estimated is None else estimated * 1e3,
+            "measured_ms": (bad_s - mended_s) * 1e3,
+            "ratio": None if estimated is None else estimated / (bad_s - mended_s),
+        }
+        show(row)
+    for told in found:
+        print(f"    {told['title']} ({told.get('gain_reason') or told['gain_is']})")
+    if not found:
+        print("    NOT FOUND")
+    sys.stdout.flush()
 
 
 def _steps(program: Path) -> int:
@@ -98,13 +105,10 @@ def _steps(program: Path) -> int:
     return int(found.removeprefix("STEPS = "))
 
 
-def show(case: str, row: dict[str, Any]) -> None:
-    """One row of the table, and under it what was said."""
+def show(row: dict[str, Any]) -> None:
+    """One row of the table."""
     cells = ("-" if row[name] is None else f"{row[name]:.3f}" for name in COLUMNS)
-    print(f"{case:44}" + "".join(f"{cell:>14}" for cell in cells))
-    for text in row["says"] or ["NOT FOUND"]:
-        print(f"    {text}")
-    sys.stdout.flush()
+    print(f"{row['case']:52}" + "".join(f"{cell:>14}" for cell in cells))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -122,9 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     repeats, steps = (1, 20) if options.quick else (options.repeats, options.steps)
-    print(" " * 44 + "".join(f"{column:>14}" for column in COLUMNS))
+    print(" " * 52 + "".join(f"{column:>14}" for column in COLUMNS))
     for case in options.cases or known:
-        show(case, measure(case, repeats, steps))
+        measure(case, repeats, steps)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from profstack.findings.dataloading import data_starved
 from profstack.findings.growth import memory_growth
 from profstack.findings.made import Finding, in_order
 from profstack.merge.recorded import Recorded
 
 Family = Callable[[Recorded, dict[str, Any]], list[Finding]]
-FAMILIES: tuple[Family, ...] = (memory_growth,)
+FAMILIES: tuple[Family, ...] = (
+    memory_growth,
+    data_starved,
+)
 
 
 def add_findings(report: dict[str, Any], folder: Path) -> None:

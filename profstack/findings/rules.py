@@ -24,6 +24,15 @@ class FindingRule:
 
 RULES: tuple[FindingRule, ...] = (
     FindingRule(
+        "data-starved",
+        "Data loading starves the step",
+        "Of the clean step at least a quarter is waiting for the DataLoader (torch's own ranges "
+        "round it say how much of the wait is its); without a DataLoader, at least half of such a "
+        "wait must be in the user's own functions outside modules.",
+        "Estimated: the step less the longest of its own work, the loading over the workers, and "
+        "all CPU time over the cores. None where there is no DataLoader, or no core is left.",
+    ),
+    FindingRule(
         "memory-growth",
         "Memory grows with every step",
         "In the slices that nothing observed, the resident set (or the device's live tensors) "

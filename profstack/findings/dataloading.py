@@ -1,0 +1,406 @@
+"""Data loading starves the step: the model waits for its batch.
+
+What a step waits for is measured in the clean steps: from the end of one step to the first module
+call or backward pass of the next. Not all of that is loading (a line that logs stands there too),
+so of it counts what torch's DataLoader takes, by the ranges that torch itself puts round it; where
+there is no DataLoader, the user's own functions outside modules must take most of it.
+
+The gain is what overlapping would save. A step that loads beside its work takes at least its work,
+at least its share of the loading over the workers, and at least all CPU time over the cores that
+there are: a machine with one core gains nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from profstack.findings.figures import (
+    CallGraph,
+    Report,
+    Row,
+    calibrated,
+    clean_step_s,
+    heaviest_line,
+    line_s,
+    module_rows,
+    short,
+    to_function,
+    to_source,
+)
+from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
+from profstack.findings.outside import outside_modules
+from profstack.merge.recorded import Recorded
+from profstack.units import format_seconds
+
+SLUG = "data-starved"
+# A share of the step: with less, a worker's own cost of handing batches over is a good part of
+# what it could save.
+STARVED_SHARE = 0.25
+# Of the wait, as much must be known to be loading.
+_MOSTLY = 0.5
+# What a small batch costs on its way from a worker to the step: about 0.1 to 0.3 ms on CPUs of
+# the 2020s, for the queue, the shared memory and the threads that wake.
+_HANDOVER_S = 0.2e-3
+# Workers that are worth advising where they do nothing but wait for disks and networks.
+_MOST_WAITING = 16
+_LOADER_FILE = "torch/utils/data/dataloader.py"
+_LOADER_RANGE = "DataLoaderIter.__next__"
+_MOST_ROWS = 3
+# A line that asks for a batch.
+_ASKS = re.compile(r"^\s*(async )?for |\bnext\(")
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """What is known of one step's loading; seconds per clean step."""
+
+    step_s: float
+    wait_s: float
+    load_s: float
+    # CPU time of the process tree, and the cores it may use; None where nobody told.
+    cpu_s: float | None
+    cores: float
+    # DataLoader workers that were alive, and whether loading is mostly no use of a CPU.
+    workers: int
+    is_waiting: bool
+
+    @property
+    def work_s(self) -> float:
+        """The step without its loading."""
+        return max(self.step_s - self.load_s, 0.0)
+
+    def wanted(self) -> int:
+        """Workers with which loading is no longer the longest part, as far as there are cores."""
+        whole = self.load_s if not self.workers else self.workers * self.step_s
+        most = _MOST_WAITING if self.is_waiting else max(1, int(self.cores))
+        return max(1, min(math.ceil(whole / max(self.work_s, 1e-9)), most))
+
+    def with_workers(self, count: int) -> float:
+        """The step with so many workers: it cannot be shorter than any of its parts."""
+        whole = self.load_s if not self.workers else self.workers * self.step_s
+        cpu_s = self.cpu_s if self.cpu_s is not None else self.step_s
+        handover = 0.0 if self.workers else _HANDOVER_S
+        return max(self.work_s + handover, whole / count, cpu_s / self.cores)
+
+
+def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
+    """A finding where the wait for data is a quarter of the clean step or more."""
+    step_s = clean_step_s(report)
+    share = _wait_share(report)
+    if step_s is None or share is None or share < STARVED_SHARE:
+        return []
+    wait_s = share * step_s
+    in_loader = _loader_share(report)
+    if in_loader is None or in_loader * share < STARVED_SHARE:
+        return _without_loader(report, step_s, wait_s) if in_loader is None else []
+    told = report.get("processes") or {}
+    load_s = in_loader * wait_s
+    if told.get("workers"):
+        # A batch may lie there while nothing lets the step's thread run to fetch it.
+        load_s -= told.get("no_core_s") or 0.0
+        if load_s < STARVED_SHARE * step_s:
+            return []
+    loading = _Loading(
+        *(step_s, wait_s, load_s, told.get("cpu_s"), _cores(report)),
+        workers=int(told.get("workers") or 0),
+        is_waiting=_is_waiting(report, load_s, step_s),
+    )
+    return [_of_workers(report, loading) if loading.workers else _of_the_step(report, loading)]
+
+
+def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
+    """Whether who loads mostly waits for something other than a CPU."""
+    told = report.get("processes") or {}
+    if told.get("workers"):
+        busy = _busy_share(report, step_s)
+        return busy is not None and busy < _MOSTLY
+    main: Row = next((row for row in report["tables"]["threads"] if row["kind"] == "main"), {})
+    idle_s = (main.get("off_cpu_s") or 0.0) - (main.get("no_core_s") or 0.0)
+    return idle_s > _MOSTLY * load_s
+
+
+def _busy_share(report: Report, step_s: float) -> float | None:
+    """How much of a step a worker used a CPU, on average; None where nobody told."""
+    told = report["processes"]
+    if told["worker_cpu_s"] is None:
+        return None
+    return float(told["worker_cpu_s"] / (told["workers"] * step_s))
+
+
+def _cores(report: Report) -> float:
+    """Cores that the process tree may use."""
+    environment = report.get("environment") or {}
+    names = ("usable_cores", "cpu_limit_cores", "logical_cores")
+    known = [float(environment[name]) for name in names if environment.get(name)]
+    return min(known, default=1.0)
+
+
+def _wait_share(report: Report) -> float | None:
+    """The share of the clean steps that is waiting; of quick steps the torch layer tells it."""
+    counted = set((report.get("benchmark") or {}).get("counted_steps") or ())
+    steps = [
+        row
+        for row in report["tables"]["steps"]
+        if row["index"] in counted and row["wait_s"] is not None and row["wall_s"]
+    ]
+    if steps:
+        return float(sum(row["wait_s"] for row in steps) / sum(row["wall_s"] for row in steps))
+    step_s, row = clean_step_s(report), module_rows(report).get("(wait)")
+    if step_s is None or row is None or row["calibrated_s"] is None:
+        return None
+    return float(row["calibrated_s"]) / step_s
+
+
+def _loader_share(report: Report) -> float | None:
+    """The part of the wait in which the DataLoader was asked for a batch; None without one."""
+    taken = _range_s(report)
+    wait = module_rows(report).get("(wait)")
+    if taken is not None and wait is not None and wait["self_s"]:
+        return min(taken / float(wait["self_s"]), 1.0)
+    rows = [row for row in report["tables"]["functions"] if _is_loader(row)]
+    known = [(row, row["calibrated_s"]) for row in rows if row["self_s"] and row["calibrated_s"]]
+    step_s, share = clean_step_s(report), _wait_share(report)
+    if not known or step_s is None or not share:
+        return None
+    total = max(row["total_s"] * own / row["self_s"] for row, own in known)
+    return min(float(total) / (share * step_s), 1.0)
+
+
+def _range_s(report: Report) -> float | None:
+    ranges = [
+        row["wall_s"]
+        for row in report["tables"]["regions"]
+        if row["source"] == "torch" and _LOADER_RANGE in row["path"] and row["wall_s"]
+    ]
+    return float(sum(ranges)) if ranges else None
+
+
+def _is_loader(row: Row) -> bool:
+    file = str(row["file"]).replace("\\", "/")
+    in_step = row.get("phase", "step") == "step"
+    return in_step and row["name"] == "__next__" and file.endswith(_LOADER_FILE)
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def _wait_row(report: Report, loading: _Loading) -> dict[str, Any]:
+    row = {
+        "wait_s": loading.wait_s,
+        "wait_share": loading.wait_s / loading.step_s,
+        "loading_s": loading.load_s,
+        "cores": loading.cores,
+        "link": "modules/(wait)",
+    }
+    return row if loading.cpu_s is None else {**row, "cpu_s": loading.cpu_s}
+
+
+def _of_the_step(report: Report, loading: _Loading) -> Finding:
+    """Samples are made in the process that trains, before the step can begin."""
+    rows = _loading_functions(report, loading.load_s)
+    first = next((row for row in rows if row["own"]), rows[0] if rows else None)
+    own = first is not None and first["own"]
+    gain, reason = _gain(loading, loading.wanted())
+    return finding(
+        SLUG,
+        _title(loading),
+        severity=severity_of(loading.load_s, loading.step_s),
+        gain_s=gain,
+        gain_reason=reason,
+        file=first["file"] if first and own else None,
+        line=first["line"] if first and own else None,
+        layers=_layers(report),
+        evidence=[
+            {**_wait_row(report, loading), "workers": 0},
+            *_range_row(report),
+            *({key: value for key, value in row.items() if key != "own"} for row in rows),
+        ],
+        advice=_advice(loading, first, gain),
+    )
+
+
+def _of_workers(report: Report, loading: _Loading) -> Finding:
+    """Workers make the samples, and are too few or too slow."""
+    line = _loop_line(report)
+    wanted = loading.wanted()
+    busy = _busy_share(report, loading.step_s)
+    gain, reason = _gain(loading, wanted)
+    who = "The one DataLoader worker makes"
+    if loading.workers > 1:
+        who = f"The {loading.workers} DataLoader workers make"
+    advice = f"{who} batches more slowly than the step takes them"
+    if loading.is_waiting:
+        advice += ", and its CPU time says that it mostly waits (for files, a network, or a core)"
+    if wanted > loading.workers:
+        advice += f". Try num_workers={wanted} with persistent_workers=True"
+        if loading.is_waiting:
+            advice += ", or hold the data in memory"
+    else:
+        advice += f". All {loading.cores:g} cores have work: only cheaper samples help"
+    advice += (
+        ". No layer looks into workers: one run with num_workers=0 names the functions and lines "
+        "that make the samples."
+    )
+    row = {**_wait_row(report, loading), "workers": loading.workers}
+    if busy is not None:
+        row |= {
+            "worker_cpu_s": report["processes"]["worker_cpu_s"],
+            "worker_busy_share": busy,
+        }
+    return finding(
+        SLUG,
+        _title(loading),
+        severity=severity_of(loading.load_s, loading.step_s),
+        gain_s=gain,
+        gain_reason=reason,
+        file=line["file"] if line else None,
+        line=line["line"] if line else None,
+        layers=_layers(report),
+        evidence=[row, *_range_row(report), *_line_rows(line)],
+        advice=advice,
+    )
+
+
+def _title(loading: _Loading) -> str:
+    share = loading.load_s / loading.step_s
+    return f"Data loading takes {100 * share:.0f} % of a step, and the model waits for it"
+
+
+def _gain(loading: _Loading, count: int) -> tuple[float | None, str | None]:
+    """What so many workers save of a step, and why that is not known."""
+    if loading.workers and count <= loading.workers:
+        return None, "the cores are in use: what cheaper samples would save is not known"
+    gain = loading.step_s - loading.with_workers(count)
+    if gain >= WORTH_TELLING * loading.step_s:
+        return min(gain, loading.load_s), None
+    if loading.cores < 2:
+        return None, "with one core nothing can be loaded beside the step"
+    return None, "handing batches over would take about as long as making them does"
+
+
+def _advice(loading: _Loading, first: Row | None, gain: float | None) -> str:
+    told = []
+    if first is not None:
+        told.append(f"Most of it is {first['function']} ({short(first['file'])}:{first['line']}).")
+    if gain:
+        count = loading.wanted()
+        told.append(
+            f"With num_workers={count}, persistent_workers=True the DataLoader makes the next "
+            "batches while the model works on this one (each worker holds prefetch_factor=2 "
+            "batches ready; pin_memory=True helps only where a GPU trains)."
+        )
+    elif loading.cores < 2:
+        told.append("There is one core: workers would take it from the step.")
+    if first is not None and "collate" in str(first["function"]):
+        told.append("Collate whole tensors at once (torch.stack, torch.cat) without Python loops.")
+    told.append(
+        "Else make samples cheaper: decode and transform once and keep the result (in memory or "
+        "in a file of tensors), or work on whole batches instead of sample after sample."
+    )
+    return " ".join(told)
+
+
+def _layers(report: Report) -> list[str]:
+    seen = {layer["name"] for layer in report["layers"] if layer["status"] == "recorded"}
+    return sorted(seen & {"torch", "cprofile"})
+
+
+def _range_row(report: Report) -> list[dict[str, Any]]:
+    """The range that torch puts round the loader's work."""
+    for row in report["tables"]["regions"]:
+        if row["source"] == "torch" and _LOADER_RANGE in row["path"]:
+            found = {"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}
+            time = calibrated(report, row["wall_s"])
+            return [found if time is None else {**found, "calibrated_s": time}]
+    return []
+
+
+def _loading_functions(report: Report, load_s: float) -> list[dict[str, Any]]:
+    """The functions that took most of the loading: the user's own with what they call, longest
+    first; libraries' by their own time where none of them is the user's.
+    """
+    graph = CallGraph(report)
+    roots = [key for key in graph.rows if _is_loader(graph.rows[key])]
+    whole = sum(graph.rows[key]["total_s"] for key in roots)
+    if not whole:
+        return []
+    below = [graph.rows[key] for key in graph.below(roots) if key in graph.rows]
+    own = sorted((row for row in below if row["own"]), key=lambda row: -row["total_s"])
+    others = sorted((row for row in below if not row["own"]), key=lambda row: -row["self_s"])
+    chosen = [(row, row["total_s"]) for row in own if row["total_s"] >= 0.1 * whole][:_MOST_ROWS]
+    chosen = chosen or [(row, row["self_s"]) for row in others[:1]]
+    return [
+        {
+            "function": row["name"],
+            "file": row["file"],
+            "line": row["line"],
+            "own": row["own"],
+            "calls": row["calls"],
+            "clean_s": min(time / whole, 1.0) * load_s,
+            "loading_share": min(time / whole, 1.0),
+            **_inside(report, graph, row),
+            "link": to_function(row["file"], row["line"], row["name"]),
+        }
+        for row, time in chosen
+    ]
+
+
+def _inside(report: Report, graph: CallGraph, row: Row) -> dict[str, Any]:
+    """The heaviest line of a function of the user's, where all its lines were followed."""
+    later = [line for file, line, _ in graph.rows if file == row["file"] and line > row["line"]]
+    found = heaviest_line(report, row["file"], row["line"], min(later, default=math.inf))
+    if not row["own"] or found is None or not line_s(found):
+        return {}
+    return {"heaviest_line": found["line"], "text": (found["source"] or "").strip()}
+
+
+def _loop_line(report: Report) -> Row | None:
+    """The line of the user's on which a loader is asked for its next batch: the longest such."""
+    lines = [
+        row for row in report["tables"]["lines"] if row["own"] and _ASKS.search(row["source"] or "")
+    ]
+    return max(lines, key=line_s, default=None)
+
+
+def _line_rows(line: Row | None) -> list[dict[str, Any]]:
+    if line is None:
+        return []
+    text = (line["source"] or "").strip()
+    place = {"file": line["file"], "line": line["line"], "text": text}
+    return [{**place, "link": to_source(line["file"], line["line"])}]
+
+
+# -- without a DataLoader --------------------------------------------------------------------------
+
+
+def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Finding]:
+    """The same of a script that makes its batches itself, where its functions show it."""
+    rows = outside_modules(report, at_most_s=1.2 * wait_s)
+    taken = sum(row["clean_s"] for row in rows)
+    if taken < _MOSTLY * wait_s or taken < STARVED_SHARE * step_s:
+        return []
+    first, share = rows[0], wait_s / step_s
+    return [
+        finding(
+            SLUG,
+            f"A step waits {100 * share:.0f} % of its time before its first work, "
+            f"most of it in {first['function']}",
+            severity=severity_of(wait_s, step_s),
+            gain_reason="nothing tells whether this can be done beside the step: it runs on the "
+            "step's own thread",
+            file=first["file"],
+            line=first["line"],
+            layers=["cprofile"],
+            evidence=[
+                {"wait_s": wait_s, "wait_share": share, "link": "modules/(wait)"},
+                *rows[:_MOST_ROWS],
+            ],
+            advice=f"{first['function']} ({short(first['file'])}:{first['line']}) takes "
+            f"{format_seconds(first['clean_s'])} of a step of {format_seconds(step_s)}. If it "
+            "makes the batch, put it into a torch.utils.data.Dataset and let a DataLoader with "
+            "num_workers make batches while the model works; else make it cheaper or rarer.",
+        )
+    ]
