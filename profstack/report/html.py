@@ -39,6 +39,7 @@ _SCRIPTS = (
     "axes.js",
     "plot.js",
     "plots.js",
+    "bars.js",
     "charts.js",
     "benchmark.js",
     "throughput.js",
@@ -46,6 +47,8 @@ _SCRIPTS = (
     "mistakes.js",
     "layers.js",
     "timeline.js",
+    "hierarchy.js",
+    "modulepicture.js",
     "modules.js",
     "flops.js",
     "roofline.js",
@@ -64,7 +67,7 @@ _VIEWS = (
     *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
     *("benchmark", "ranges", "method", "environment", "glossary"),
 )
-_STYLES = ("page.css", "bench.css")
+_STYLES = ("page.css", "bench.css", "trees.css")
 _D3_NOTICE = (
     "/* d3 3.5, Copyright 2010-2016 Mike Bostock, BSD-3-Clause; as shipped by snakeviz */\n"
 )

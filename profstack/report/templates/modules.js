@@ -35,17 +35,24 @@ function drawModules(page) {
   const records = asRecords(table);
   const median = page.facts.benchmark.median_s;
   const most = records.reduce((top, record) => Math.max(top, record.forward_s || 0, record.backward_s || 0, record.self_s || 0), 0) || 1;
-  const tree = makeTree(byId("module-tree"), {
-    table, roots: buildForest(table), name: "modules", sort: { key: "path", direction: 1 }, inOrder: "path", first: MODULE_FIRST, hidden: MODULE_HIDDEN,
+  const picture = el("div", { id: "module-picture" });
+  byId("module-tree").before(picture);
+  let tree = null;
+  const choose = drawModulePicture(picture, page, (node) => { if (node.row && tree.mark) tree.mark(node.path); });
+  const show = (path) => { if (choose(path)) picture.scrollIntoView({ block: "nearest" }); };
+  // First the picture, which lets the table find the row as well.
+  onKey("modules", (path) => { choose(path); return false; });
+  tree = makeTree(byId("module-tree"), {
+    table, roots: buildForest(table), name: "modules", view: "modules", keyOf: (record) => record.path, sort: { key: "path", direction: 1 }, inOrder: "path", first: MODULE_FIRST, hidden: MODULE_HIDDEN,
     levels: [["roots", 0], ["2 levels", 1], ["3 levels", 2], ["all", 99]], note: sumNote(page.facts.attribution),
-    cell: (column, node, depth, toggle) => moduleCell(column, node, depth, toggle, { most, median }),
+    cell: (column, node, depth, toggle) => moduleCell(column, node, depth, toggle, { most, median, show, page }),
   });
   tree.unfold(table.rows.length > 60 ? 2 : 3);
 }
 
 function moduleCell(column, node, depth, toggle, view) {
   const record = node.record;
-  if (column.key === "path") return pathCell(node, depth, toggle);
+  if (column.key === "path") return pathCell(node, depth, toggle, view);
   if (column.key === "calibrated_s") return calibratedCell(record, view.median, whyEmpty(column));
   // A part outside modules has no parameters and no calls: no measurement is lacking there.
   const reason = column.reason || (node.part ? "a part of the step outside modules" : column.cell_reason);
@@ -54,10 +61,13 @@ function moduleCell(column, node, depth, toggle, view) {
   return plainCell(column, record[column.key], reason);
 }
 
-function pathCell(node, depth, toggle) {
+// The name chooses the module in the picture; the ways to what lies in it stand beside it.
+function pathCell(node, depth, toggle, view) {
   const record = node.record;
+  const ways = node.part ? [] : moduleLinks(record.path, view.page);
   return twigCell(node, depth, toggle, record.path + (record.aliases ? "\nalso " + record.aliases : ""),
-    el("span", {}, node.name), record.label ? el("span", { class: "quiet" }, " = " + record.label) : null);
+    el("button", { type: "button", class: "link name", onclick: () => view.show(record.path) }, node.name), record.label ? el("span", { class: "quiet" }, " = " + record.label) : null,
+    ways.length ? el("span", { class: "row-ways" }, ways) : null);
 }
 
 // The calibrated time, its bar cut into forward and backward as the layer's slice saw them.

@@ -1,0 +1,194 @@
+// The hierarchy of the modules as a picture, and beside it all that is known of the chosen one.
+// What areas can stand for: their label, their unit, and what to say of what is not drawn.
+const MODULE_METRICS = {
+  calibrated_s: ["calibrated time", "s"],
+  self_s: ["forward and backward", "s"],
+  forward_s: ["forward", "s"],
+  backward_s: ["backward", "s"],
+  python_s: ["Python cost", "s"],
+  device_s: ["device time", "s"],
+  flop: ["FLOP", "flop", "holds more than its parts"],
+  host_net_bytes: ["host memory kept", "bytes", "give back what modules inside them took"],
+  device_net_bytes: ["device memory kept", "bytes", "give back what modules inside them took"],
+  parameters: ["parameters", "count", "hold parameters that several modules inside them share; each is drawn with all of its own"],
+};
+const METRIC_SAYS = {
+  self_s: "self times: a module's area is its own and those of the modules in it",
+  forward_s: "forward passes; the loss beside them",
+  python_s: "self time outside operators: a module's own Python code, and the framework's",
+  flop: "operations of forward and backward",
+  peak: "bytes alive at the step's peak, at the module that made them",
+};
+viewOf("modules").needs.push("module_picture");
+const TYPE_COLOURS = 7; // the commonest types have colours of their own
+
+const metricLabel = (metric) => (metric.device === null ? MODULE_METRICS[metric.key][0] : "memory at the peak" + (metric.device === "cpu" ? "" : ", " + metric.device));
+const metricUnit = (metric) => (metric.device === null ? MODULE_METRICS[metric.key][1] : "bytes");
+
+// The tree of the picture for one metric. Sums are made of the same parts, so that they hold.
+function moduleNodes(picture, metric, rows, colours) {
+  const root = { name: "the step", path: null, kind: "all", own: 0, parent: null, children: [], colour: "var(--lane)", count: 0 };
+  const nodes = picture.names.map((name, at) => ({ name, kind: picture.kinds[at], count: picture.counts[at], own: metric.own[at], children: [] }));
+  nodes.forEach((node, at) => {
+    node.parent = picture.parents[at] < 0 ? root : nodes[picture.parents[at]];
+    node.parent.children.push(node);
+  });
+  const order = [root];
+  for (let at = 0; at < order.length; at += 1) order.push(...order[at].children);
+  for (const node of order.slice(1)) {
+    const rest = node.kind === "rest";
+    node.path = rest ? null : node.parent.path ? node.parent.path + "." + node.name : node.name;
+    node.row = rows.get(node.path) || null;
+    if (rest) node.name = formatWhole(node.count) + " smaller";
+    node.colour = node.kind === "part" ? partColour({ name: node.path }) : (node.row && colours.get(node.row.type)) || "var(--builtin)";
+  }
+  for (const node of order.reverse()) {
+    node.value = node.children.reduce((sum, child) => sum + child.value, 0) + (node.own || 0);
+    node.told = formatValue(node.value, metricUnit(metric));
+  }
+  return { root, nodes };
+}
+
+// Types by what is their own, over all modules: one colour each on the whole page.
+function typeColours(picture, records) {
+  const types = new Map(records.map((record) => [record.path, record.type]));
+  const metric = picture.metrics[0];
+  const sums = new Map();
+  if (metric) {
+    const { nodes } = moduleNodes(picture, metric, new Map(), new Map());
+    for (const node of nodes) if (types.get(node.path)) sums.set(types.get(node.path), (sums.get(types.get(node.path)) || 0) + (node.own || 0));
+  }
+  const ranked = [...sums.entries()].sort((a, b) => b[1] - a[1]).map(([type]) => type);
+  return new Map(ranked.slice(0, TYPE_COLOURS).map((type, at) => [type, "var(--file-" + at + ")"]));
+}
+
+// Draws the picture into `box`. Returns select(path): chooses a module there, as a click does.
+function drawModulePicture(box, page, onChoose) {
+  const data = page.module_picture;
+  if (!data || !data.metrics.length) return () => false;
+  const table = page.tables.modules, records = asRecords(table);
+  const rows = new Map(records.map((record) => [record.path, record]));
+  const colours = typeColours(data, records);
+  const state = { kind: "icicle", metric: data.metrics[0], root: null, nodes: [], at: null };
+  const places = { way: el("div", { class: "breadcrumb" }), chart: el("div", { class: "chart" }), aside: el("aside", { "aria-live": "polite" }), types: el("div"), said: el("p", { class: "quiet" }) };
+  append(box, [
+    el("div", { class: "tools" }, choice("drawing", PICTURES, state.kind, (kind) => { state.kind = kind; redraw(); }), metricSelect(data, state, (metric) => { state.metric = metric; grow(); redraw(); })),
+    places.way, el("div", { class: "call-view" }, el("div", {}, places.chart, places.types), places.aside), places.said]);
+
+  function grow() {
+    const path = state.at && state.at.path;
+    const grown = moduleNodes(data, state.metric, rows, colours);
+    Object.assign(state, grown);
+    state.at = (path && state.nodes.find((node) => node.path === path)) || state.root;
+  }
+  const zoomed = () => { let node = state.at; while (node.parent && (!node.children.length || !(node.value > 0))) node = node.parent; return node; };
+  const draw = drawHierarchy({
+    box: places.chart, kind: () => state.kind, areas: () => largestAreas(zoomed()), marked: (area) => (area.node === state.at && area.node !== zoomed() ? "match" : null),
+    label: () => "hierarchy of the modules by " + metricLabel(state.metric) + ", " + state.kind,
+    tip: (area) => moduleTip(area, state, page),
+    seen: (area) => describeModule(places.aside, area && !area.node.rest ? area.node : state.at, state, page, open),
+    open: (area) => { if (area.node.rest) openRest(area.node); else open(area.node === zoomed() && area.node.parent ? area.node.parent : area.node); },
+  });
+  const openRest = (rest) => open(rest.parent);
+  function open(node) {
+    state.at = node.kind === "rest" ? node.parent : node;
+    redraw();
+    onChoose(state.at);
+  }
+  function redraw() {
+    draw();
+    const zoom = zoomed();
+    places.way.replaceChildren(...wayThrough(state.at, open));
+    describeModule(places.aside, state.at, state, page, open);
+    places.types.replaceChildren(typeLegend(zoom, state.metric, colours));
+    places.said.replaceChildren(...moduleWords(data, state.metric, table, zoom));
+  }
+  grow();
+  redraw();
+  return (path) => {
+    const node = state.nodes.find((one) => one.path === path);
+    if (!node) return false;
+    state.at = node;
+    redraw();
+    return true;
+  };
+}
+
+function metricSelect(data, state, onChoose) {
+  return select("area", data.metrics.map((metric) => [metric.key, metricLabel(metric)]), state.metric.key, (key) => onChoose(data.metrics.find((metric) => metric.key === key)));
+}
+
+// What a figure rests on: its layer, and whether it is clean, calibrated or raw.
+function metricSource(metric, page) {
+  if (metric.device !== null) return "memory layer";
+  const columns = metric.columns.map((key) => page.tables.modules.columns.find((column) => column.key === key)).filter(Boolean);
+  const column = columns.find((one) => one.layer || one.source) || columns[0];
+  return column ? [column.layer ? column.layer + " layer" : null, column.kind || (metric.key === "calibrated_s" ? "calibrated" : null), column.source].filter(Boolean).join(", ") : "";
+}
+
+function moduleTip(area, state, page) {
+  const node = area.node, unit = metricUnit(state.metric);
+  const source = metricSource(state.metric, page);
+  const figure = [metricLabel(state.metric), formatValue(area.value, unit)];
+  const shares = [["of the step", formatPercent(area.value / state.root.value)], node.parent && node.parent.parent ? ["of " + node.parent.name, formatPercent(area.value / node.parent.value)] : null];
+  if (node.rest || node.kind === "rest") return [formatWhole(node.count) + " smaller ones", [figure, ...shares, ["drawn", "as one area"]]];
+  return [node.path || node.name, [figure, node.own !== null && node.children.length ? ["of it its own", formatValue(node.own, unit)] : null, ...shares, node.row && node.row.type ? ["type", node.row.type] : null, source ? ["from", source] : null]];
+}
+
+const DETAIL_KEYS = ["calibrated_s", "forward_s", "backward_s", "self_s", "python_s", "forward_device_s", "backward_device_s", "forward_flop", "backward_flop", "flop_per_s", "host_net_bytes", "device_net_bytes", "parameters", "calls"];
+
+function describeModule(box, node, state, page, open) {
+  const unit = metricUnit(state.metric);
+  const row = node.row;
+  const share = state.root.value > 0 ? formatPercent(node.value / state.root.value) + " of the step" : "";
+  const columns = new Map(page.tables.modules.columns.map((column) => [column.key, column]));
+  const figures = row ? DETAIL_KEYS.filter((key) => columns.has(key) && isNumber(row[key])).map((key) => [columns.get(key).label, formatValue(row[key], columns.get(key).unit)]) : [];
+  const ways = row ? [linkTo("modules", node.path, "its row"), ...moduleLinks(node.path, page)] : [];
+  const parts = [
+    el("h4", {}, node.path || node.name),
+    row && row.type ? el("p", { class: "quiet place" }, row.type + (row.label ? " = " + row.label : "")) : null,
+    row && row.aliases ? el("p", { class: "quiet" }, "also " + row.aliases) : null,
+    el("p", {}, el("b", {}, formatValue(node.value, unit)), " " + metricLabel(state.metric), el("span", { class: "quiet" }, node.parent ? ", " + share : "")),
+    node.children.length && node.own !== null && node.parent ? el("p", { class: "quiet" }, formatValue(node.own, unit) + " of it its own") : null,
+    ways.length ? el("p", { class: "ways" }, ways.flatMap((way, at) => (at ? [" · ", way] : [way]))) : null,
+    figures.length ? el("details", { open: true }, el("summary", {}, "its figures"), pairs(figures)) : null,
+    insideList(node, node.value || 1, (child) => child.told, open)];
+  box.replaceChildren();
+  append(box, parts);
+}
+
+// One click from a module to all that lies in it, as far as the page has it.
+function moduleLinks(path, page) {
+  const ways = typeof moduleWays === "function" ? moduleWays(path) : [];
+  if (rowsOf(page, "module_functions") || (rowsOf(page, "module_lines") && rowsOf(page, "functions"))) ways.push(linkFiltered("python", { module: path }, "functions"));
+  if (rowsOf(page, "peak_holders")) ways.push(linkFiltered("memory", { module: path }, "memory holders"));
+  return ways.filter(Boolean);
+}
+
+// What each type takes by itself under the node that is drawn: own areas add up to the picture.
+function typeLegend(root, metric, colours) {
+  const sums = new Map();
+  const work = [root];
+  while (work.length) {
+    const node = work.pop();
+    const type = node.kind === "part" ? node.name : (node.row && node.row.type) || (node.kind === "all" ? null : "(others)");
+    if (type && node.own > 0) sums.set(type, (sums.get(type) || 0) + node.own);
+    work.push(...node.children);
+  }
+  const ranked = [...sums.entries()].sort((a, b) => b[1] - a[1]).slice(0, 10);
+  return el("ul", { class: "legend" }, ranked.map(([type, sum]) => el("li", {}, swatch(colours.get(type) || (type.startsWith("(") ? partColour({ name: type }) : "var(--builtin)")), type + " ", el("b", {}, formatValue(sum, metricUnit(metric))), el("span", { class: "quiet" }, " " + formatPercent(sum / root.value)))));
+}
+
+// What the picture draws and what it does not, in words.
+function moduleWords(data, metric, table, zoom) {
+  const words = ["An area is a module's own and the modules in it, " + (METRIC_SAYS[metric.device === null ? metric.key : "peak"] || metricLabel(metric)) + "; parts of the step stand beside the roots; what a type takes by itself stands under the picture. A click opens a module."];
+  if (metric.below > 0) {
+    const unit = metricUnit(metric);
+    words.push(" " + formatWhole(metric.below_count) + (metric.below_count === 1 ? " module" : " modules") + ": " + ((MODULE_METRICS[metric.key] || [])[2] || "have less than what lies in them") + ". What is drawn is " + formatValue(metric.below, unit) + " more than the rows of the roots tell for that reason.");
+  }
+  const folded = data.kinds.filter((kind) => kind === "rest").length;
+  if (folded) words.push(" Of " + formatWhole(data.total) + " modules and parts the largest " + formatWhole(data.names.length - folded) + " are on this page by themselves, the others as sums.");
+  const calibrated = table.columns.find((column) => column.key === "calibrated_s");
+  if (calibrated && calibrated.reason && !data.metrics.some((one) => one.key === "calibrated_s")) words.push(" There is no calibrated time: " + calibrated.reason + ".");
+  return words;
+}
