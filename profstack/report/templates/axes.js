@@ -3,13 +3,15 @@ const MINUTES = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 
 const BYTE_STEP = 1024;
 
 // From `from` to `to` in `unit` (s, bytes, count, plain, share). Options: log, title, width in pixels
-// (how many values have room), and what else the library knows of an axis.
+// (how many values have room), until (no value beyond it), and what else the library knows of an axis.
 function axis(unit, from, to, options = {}) {
   const { log, title, width, ...more } = options;
   const range = log ? [Math.log10(from), Math.log10(to)] : [from, to];
   const made = { type: log ? "log" : "linear", range, unit, most: Math.max(2, Math.floor((width || 400) / 84)), tickmode: "array", ...more };
-  return { ...made, ...ticksOf(made), ...(title ? { title: { text: plotText(title), standoff: 6 } } : {}) };
+  return { ...made, ...ticksOf(made), ...(title ? { title: axisTitle(title) } : {}) };
 }
+
+const axisTitle = (text) => ({ text: plotText(text), standoff: 6, font: { size: CHART_FONT } });
 
 // How many values have room beside a vertical axis.
 const tallAxis = (unit, from, to, options = {}) => axis(unit, from, to, { ...options, width: (options.width || 220) * 1.7 });
@@ -23,6 +25,8 @@ function ticksOf(axisLike) {
   const low = Math.min(...ends), high = Math.max(...ends);
   let values = log ? decades(low, high, axisLike.most) : [];
   if (values.length < 2) values = roundValues(low, high, axisLike.unit, axisLike.most);
+  // Beyond `until` the axis has something else.
+  if (isNumber(axisLike.until)) values = values.filter((value) => value <= axisLike.until);
   return { tickvals: values, ticktext: tickTexts(values, axisLike.unit, log) };
 }
 
@@ -75,4 +79,22 @@ function renewTicks(surface) {
     changed[key + ".ticktext"] = ticktext;
   }
   if (Object.keys(changed).length) window.Plotly.relayout(surface, changed);
+}
+
+// Where a point is in pixels of a frame whose axes are both logarithmic: what words need to stand apart.
+function logFrame(width, height, xs, ys) {
+  const part = (value, [from, to]) => Math.log(value / from) / Math.log(to / from);
+  return { width, height, x: (value) => part(value, xs) * width, y: (value) => (1 - part(value, ys)) * height };
+}
+
+function pointBox(frame, x, y, size) {
+  const px = frame.x(x), py = frame.y(y);
+  return { left: px - size, right: px + size, top: py - size, bottom: py + size };
+}
+
+// Takes the first of some boxes that lies in the frame and on nothing; null where there is none.
+function freeBox(frame, taken, boxes) {
+  const free = boxes.find((box) => box.left >= 0 && box.right <= frame.width && box.top >= -4 && box.bottom <= frame.height && !taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top));
+  if (free) taken.push(free);
+  return free || null;
 }

@@ -127,7 +127,7 @@ function samplesChart(theme, bars, mark, modes) {
   }
   if (modes.length > 1) data.push({ type: "scatter", mode: "markers", name: "modes", x: modes, y: modes.map((at) => bars.counts[Math.min(Math.floor((at - bars.start_s) / bars.width_s), bars.counts.length - 1)] + most * 0.05), customdata: modes.map((at) => ["a mode of the samples", [["near", fineSeconds(modes, 1)(at)]]]), marker: { symbol: "triangle-down", size: 10, color: theme.text }, cliponaxis: false });
   return { data, layout: { bargap: 0, shapes, annotations, margin: { t: 30, l: 48 },
-    xaxis: { ...axis("s", bars.start_s - room * 0.3, bars.beyond ? far + room * 0.8 : end + room * 0.3, { title: "time of a step", width: theme.width }), showgrid: false }, yaxis: tallAxis("plain", 0, most * 1.06, { width: 160 }) } };
+    xaxis: { ...axis("s", bars.start_s - room * 0.3, bars.beyond ? far + room * 0.8 : end + room * 0.3, { title: "time of a step", width: theme.width, until: bars.beyond ? end - room : undefined }), showgrid: false }, yaxis: tallAxis("plain", 0, most * 1.06, { width: 160 }) } };
 }
 
 function drawWarmup(page, mark) {
@@ -149,7 +149,7 @@ function warmupChart(theme, curve, points, mark) {
   const data = [{ type: "scatter", mode: "markers", name: "calls", x: points.map(([call]) => call), y: points.map(([, wall]) => wall), customdata: points.map(told), cliponaxis: false,
     marker: { symbol: points.map(([call]) => (call === 1 ? "diamond" : "circle")), size: points.map(([call]) => (call === 1 ? 11 : 6)), color: points.map(([call]) => (warm(call) ? colours.warm : colours.cold)), line: { color: theme.text, width: points.map(([call]) => (call === 1 ? 1 : 0)) } } }];
   const [low, high] = around(points.map(([, wall]) => wall).concat(isNumber(mark.median_s) ? mark.median_s : []), 1.15);
-  const level = isNumber(mark.median_s) ? levelLine(theme, mark.median_s, "median " + formatSeconds(mark.median_s), true) : { shapes: [], annotations: [] };
+  const level = isNumber(mark.median_s) ? levelLine(theme, mark.median_s, ["median", formatSeconds(mark.median_s)], true) : { shapes: [], annotations: [] };
   const from = many ? 0.9 : 0.5, to = many ? curve.total * 1.12 : curve.total + 0.5;
   const shapes = [...level.shapes], annotations = [...level.annotations];
   if (isNumber(curve.steps) && curve.steps > 0 && curve.steps <= curve.total) {
@@ -157,7 +157,7 @@ function warmupChart(theme, curve, points, mark) {
     shapes.unshift({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: from, x1: edge, y0: 0, y1: 1, line: { width: 0 }, fillcolor: theme.faint("var(--kind-warmup)", 0.14) });
     annotations.push({ xref: "paper", x: Math.min(Math.max(share, 0), 1), yref: "paper", y: 1, xanchor: share > 0.55 ? "right" : "left", yanchor: "bottom", showarrow: false, text: plotText("warm-up ends after call " + curve.steps), font: { color: theme.text } });
   }
-  return { data, layout: { shapes, annotations, margin: { t: 24 },
+  return { data, layout: { shapes, annotations, margin: { t: 30, r: levelRoom(theme, mark.median_s) },
     xaxis: { ...axis("plain", from, to, { log: many, title: "call", width: theme.width }), showgrid: false }, yaxis: tallAxis("s", low, high, { log: true, width: 190 }) } };
 }
 

@@ -40,12 +40,15 @@ function sliceBands(theme, ranges) {
   return (ranges.length > MOST_BANDS ? [] : ranges).map(([from, to, slice]) => ({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: from, x1: to, y0: 0, y1: 1, line: { width: 0 }, fillcolor: theme.faint(kindColour(slice.kind), theme.dark ? 0.16 : 0.1) }));
 }
 
-// A level that runs through the whole chart, with its words at the right end. On a logarithmic axis
-// the library wants the logarithm of a text's place, and of a line's not.
+// A level that runs through the whole chart, with its words beside it where there is room for them. On
+// a logarithmic axis the library wants the logarithm of a text's place, and of a line's not.
+const LEVEL_ROOM = 88;
+const levelRoom = (theme, value) => (isNumber(value) && !theme.narrow ? LEVEL_ROOM : 14);
+
 function levelLine(theme, value, words, log) {
   return {
     shapes: [{ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: value, y1: value, line: { color: theme.text, width: 1, dash: "dash" }, opacity: 0.65 }],
-    annotations: words ? [{ xref: "paper", yref: "y", x: 1, y: log ? Math.log10(value) : value, xanchor: "right", yanchor: "bottom", showarrow: false, text: plotText(words), font: { color: theme.text, size: CHART_FONT }, bgcolor: theme.faint(theme.ground, 0.8), borderpad: 1 }] : [],
+    annotations: theme.narrow ? [] : [{ xref: "paper", yref: "y", x: 1, y: log ? Math.log10(value) : value, xanchor: "left", yanchor: "middle", align: "left", xshift: 4, showarrow: false, text: words.map(plotText).join("<br>"), font: { color: theme.text, size: CHART_FONT } }],
   };
 }
 
@@ -85,10 +88,10 @@ function stepsChart(theme, view) {
       marker: { color: colour, opacity: 0.88, symbol: own.map(stepSymbol), size: own.map((point) => (point.flags ? 10 : point.outlier ? 9 : 5.5)), line: { width: own.map((point) => (point.outlier && !point.flags ? 2 : point.flags ? 1 : 0)), color: own.map((point) => (point.flags ? theme.ground : colour)) } } };
   });
   const first = view.points[0].index, last = Math.max(view.points[view.points.length - 1].index, first + 1), room = Math.max(0.5, (last - first) * 0.012);
-  const level = isNumber(view.median) ? levelLine(theme, view.median, "clean median " + formatSeconds(view.median), log) : { shapes: [], annotations: [] };
+  const level = isNumber(view.median) ? levelLine(theme, view.median, ["clean median", formatSeconds(view.median)], log) : { shapes: [], annotations: [] };
   const bands = view.slices.filter((slice) => slice.steps > 0 && isNumber(slice.first_step)).map((slice) => [slice.first_step - 0.5, slice.first_step + slice.steps - 0.5, slice]);
   const [low, high] = walls.length ? (log ? around(walls, 1.25) : [0, Math.max(...walls) * 1.06]) : [0, 1];
-  return { data, layout: { uirevision: log ? "log" : "linear", shapes: [...sliceBands(theme, bands), ...level.shapes], annotations: level.annotations,
+  return { data, layout: { uirevision: log ? "log" : "linear", margin: { r: levelRoom(theme, view.median) }, shapes: [...sliceBands(theme, bands), ...level.shapes], annotations: level.annotations,
     xaxis: { ...axis("plain", first - room, last + room, { title: "step", width: theme.width }), showgrid: false }, yaxis: tallAxis("s", low, high, { log, width: 250 }) } };
 }
 

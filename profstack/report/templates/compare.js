@@ -2,13 +2,15 @@
 function drawCompare(page) {
   const variants = page.facts.benchmark.compare || [];
   if (!variants.length) { drop("compare"); return; }
-  byId("compare-bars").append(barRows(variants.map((one, at) => ({
-    name: one.variant,
-    bars: isNumber(one.median_s) ? [{ value: one.median_s, low: one.ci95_low_s, high: one.ci95_high_s, colour: seriesColour(at), points: (one.between_process || []).filter(isNumber),
-      text: [el("b", {}, formatSeconds(one.median_s)), isNumber(one.speedup) && one.variant !== "eager" ? el("span", { class: "quiet" }, " " + formatFactor(one.speedup) + " × as fast") : ""],
-      tip: [one.variant, [["median", formatSeconds(one.median_s)], spanText(one.ci95_low_s, one.ci95_high_s) ? ["95 %", spanText(one.ci95_low_s, one.ci95_high_s)] : null, ["n", formatPlain(one.n)], isNumber(one.compile_s) ? ["compile", formatSeconds(one.compile_s)] : null]] }] : [],
-    words: [isNumber(one.median_s) ? null : one.status + (one.reason ? ": " + one.reason : ""), isNumber(one.median_s) && one.reason ? one.reason : null, one.note ? withCommands(one.note) : null].filter(Boolean).map((words) => el("div", {}, words)),
-  })), "time of each variant"));
+  const measured = variants.filter((one) => isNumber(one.median_s));
+  const bar = (one) => ({ value: one.median_s, low: one.ci95_low_s, high: one.ci95_high_s, colour: seriesColour(variants.indexOf(one)), points: (one.between_process || []).filter(isNumber), short: formatSeconds(one.median_s), text: formatSeconds(one.median_s) + fasterWords(one),
+    tip: [one.variant, [["median", formatSeconds(one.median_s)], spanText(one.ci95_low_s, one.ci95_high_s) ? ["95 %", spanText(one.ci95_low_s, one.ci95_high_s)] : null, ["n", formatPlain(one.n)], isNumber(one.compile_s) ? ["compile", formatSeconds(one.compile_s)] : null, ["measured", "clean, no layer armed"]]] });
+  const chart = el("div", { class: "chart" });
+  byId("compare-bars").append(chart);
+  barChart(chart, measured.map((one) => ({ name: one.variant, bars: [bar(one)] })), { label: "time of each variant", name: "compare", unseen: true, says: measured.map((one, at) => (at ? "; " : "") + one.variant + " " + formatSeconds(one.median_s) + fasterWords(one)).join("") + "." });
+  // What has no bar, and what is to be known of a bar, in words.
+  const words = variants.map((one) => [one.variant, [isNumber(one.median_s) ? null : one.status + (one.reason ? ": " + one.reason : ""), isNumber(one.median_s) && one.reason ? one.reason : null, one.note ? withCommands(one.note) : null].filter(Boolean)]).filter(([, said]) => said.length);
+  if (words.length) byId("compare-bars").append(el("ul", { class: "names" }, words.map(([variant, said]) => el("li", {}, el("b", {}, variant), ": ", said.map((part, at) => [at ? "; " : "", part])))));
   const dots = variants.some((one) => (one.between_process || []).length);
   byId("compare-bars").append(el("p", { class: "quiet" }, "Whiskers are the 95 % interval of the median within this process", dots ? ["; dots are the medians of ", term("between-process", "fresh processes"), "."] : ["; between ", term("between-process", "fresh processes"), " the spread is wider."]));
   const tolerances = [...new Set(variants.map((one) => one.tolerance).filter((one) => one !== null && one !== undefined))];
@@ -16,6 +18,8 @@ function drawCompare(page) {
   drawCompareTable(byId("compare-table"), variants);
   drawFused(byId("compare-fused"), variants);
 }
+
+const fasterWords = (one) => (isNumber(one.speedup) && one.variant !== "eager" ? ", " + formatFactor(one.speedup) + " × as fast" : "");
 
 // Operators and kernels stand beside eager's: fewer of them is what fusion looks like.
 function countCell(key, eager) {

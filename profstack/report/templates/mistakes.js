@@ -4,17 +4,22 @@ const WRONG = "var(--kind-torch)", RIGHT = "var(--kind-clean)";
 function drawMistakes(page) {
   const mistakes = page.facts.benchmark.mistakes || [];
   if (!mistakes.length) { drop("mistakes"); return; }
+  const spread = (row, side) => (isNumber(row[side + "_std_s"]) ? " ± " + formatSeconds(row[side + "_std_s"]) : "");
   const bar = (row, side, colour) => ({
     value: row[side + "_s"], colour, name: side, low: isNumber(row[side + "_std_s"]) ? row[side + "_s"] - row[side + "_std_s"] : null, high: isNumber(row[side + "_std_s"]) ? row[side + "_s"] + row[side + "_std_s"] : null,
-    text: [el("b", {}, formatSeconds(row[side + "_s"])), isNumber(row[side + "_std_s"]) ? el("span", { class: "quiet" }, " ± " + formatSeconds(row[side + "_std_s"])) : null],
+    short: side + " " + formatSeconds(row[side + "_s"]), text: formatSeconds(row[side + "_s"]) + spread(row, side),
     tip: [row.title + ", " + side, [["mean", formatSeconds(row[side + "_s"])], ["deviation", isNumber(row[side + "_std_s"]) ? formatSeconds(row[side + "_std_s"]) : "one sample has none"], ["n", formatPlain(row["n_" + side])], isNumber(row.factor) ? ["wrong over right", formatFactor(row.factor) + " ×"] : null]],
   });
-  const measured = (row) => row.applies && !row.error && isNumber(row.wrong_s) && isNumber(row.right_s);
+  const isMeasured = (row) => row.applies && !row.error && isNumber(row.wrong_s) && isNumber(row.right_s);
+  const measured = mistakes.filter(isMeasured);
+  const chart = el("div", { class: "chart" });
+  if (measured.length) append(byId("mistakes-bars"), [el("ul", { class: "legend" }, [["wrong", WRONG], ["right", RIGHT]].map(([name, colour]) => el("li", {}, swatch(colour), name)), el("li", { class: "quiet" }, "whiskers: standard deviation")), chart]);
+  barChart(chart, measured.map((row) => ({ name: row.title, bars: [bar(row, "wrong", WRONG), bar(row, "right", RIGHT)] })), { label: "wrong and right, side by side", name: "mistakes", unseen: true,
+    says: measured.map((row, at) => (at ? "; " : "") + row.title + ": wrong " + formatSeconds(row.wrong_s) + ", right " + formatSeconds(row.right_s)).join("") + "." });
   // What can be compared stands first; the rest says in words why not.
-  const ordered = [...mistakes.filter(measured), ...mistakes.filter((row) => !measured(row))];
   const words = (row) => [row.error ? el("code", {}, row.error) : null, row.error && row.note ? " " : null, row.note ? withCommands(row.note) : null];
-  append(byId("mistakes-bars"), [ordered.some(measured) ? el("ul", { class: "legend" }, [["wrong", WRONG], ["right", RIGHT]].map(([name, colour]) => el("li", {}, swatch(colour), name)), el("li", { class: "quiet" }, "whiskers: standard deviation")) : null,
-    barRows(ordered.map((row) => ({ name: row.title, bars: measured(row) ? [bar(row, "wrong", WRONG), bar(row, "right", RIGHT)] : [], words: words(row) })), "wrong and right, side by side")]);
+  const said = [...measured, ...mistakes.filter((row) => !isMeasured(row))].filter((row) => row.error || row.note);
+  if (said.length) byId("mistakes-bars").append(el("ul", { class: "names" }, said.map((row) => el("li", { class: isMeasured(row) ? null : "quiet" }, el("b", {}, row.title), ": ", words(row)))));
   drawMistakeTable(byId("mistakes-table"), mistakes);
 }
 

@@ -35,7 +35,7 @@ function chartTheme(box) {
   const style = getComputedStyle(document.documentElement), body = getComputedStyle(document.body);
   const variable = (name) => style.getPropertyValue(name).trim();
   const colour = (value) => { const found = /^var\((--[\w-]+)\)$/.exec(value); return found ? variable(found[1]) : value; };
-  return { colour, faint: (value, opacity) => faint(colour(value), opacity), width: Math.max(box.clientWidth, 240), narrow: box.clientWidth < 560, dark: document.documentElement.dataset.theme === "dark",
+  return { colour, faint: (value, opacity) => faint(colour(value), opacity), width: Math.max(box.clientWidth, 240), narrow: box.clientWidth < 460, dark: document.documentElement.dataset.theme === "dark",
     ground: variable("--ground"), raised: variable("--raised"), lane: variable("--lane"), line: variable("--line"), strongLine: variable("--strong-line"), text: variable("--text"), soft: variable("--soft"), accent: variable("--accent"),
     font: body.fontFamily, mono: variable("--mono") };
 }
@@ -47,11 +47,12 @@ function faint(colour, opacity) {
 
 // A chart in `box`: drawn when it comes into sight, again when light turns to dark or its width
 // changes. `build` takes the theme and gives {data, layout}. Options: label (what it is), says (a
-// sentence that tells what it shows, for those who do not see it too), height (pixels or a function
+// sentence that tells what it shows, for those who do not see it too), unseen (the sentence is for
+// them alone: everybody else reads it in the drawing), height (pixels or a function
 // of the width), tip (a point under the pointer to [title, [[name, value]]]), onClick (a point), name
 // (of a saved picture), config, drawn (called with the chart's element). Returns a function that redraws.
 function plot(box, build, options) {
-  const says = options.says ? el("p", { class: "quiet chart-says" }, options.says) : null;
+  const says = options.says ? el("p", { class: options.unseen ? "unseen" : "quiet chart-says" }, options.says) : null;
   if (!hasChartLibrary()) {
     box.replaceChildren(el("p", { class: "quiet" }, NO_PLOTLY));
     append(box, [says]);
@@ -141,7 +142,7 @@ function chartLayout(layout, theme, height) {
   const { xaxis, yaxis, margin, ...rest } = layout;
   const styled = (axis) => axis && { ...axisStyle(theme), ...axis };
   return { autosize: false, width: theme.width, height, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, uirevision: "kept", hovermode: "closest", hoverdistance: 24, dragmode: "zoom",
-    font: { family: theme.font, size: CHART_FONT, color: theme.soft }, margin: { l: 62, r: 14, t: 14, b: 42, pad: 0, ...margin },
+    font: { family: theme.font, size: CHART_FONT, color: theme.soft }, margin: { l: 62, r: 14, t: 26, b: 42, pad: 0, ...margin },
     modebar: { bgcolor: theme.ground, color: theme.soft, activecolor: theme.accent, orientation: "h" }, ...rest, ...(xaxis ? { xaxis: styled(xaxis) } : {}), ...(yaxis ? { yaxis: styled(yaxis) } : {}) };
 }
 

@@ -1,6 +1,5 @@
 // What the step, its modules and operators reach under the roofs of the machine.
-const BOUNDS = { compute: ["triangle", "var(--kind-clean)"], memory: ["circle", "var(--kind-torch)"], overhead: ["square", "var(--kind-nvtx)"] };
-const MOST_NAMES = 10;
+const BOUNDS = { compute: ["triangle-up", "var(--kind-clean)"], memory: ["circle", "var(--kind-torch)"], overhead: ["square", "var(--kind-nvtx)"] };
 const boundLook = (bound) => BOUNDS[bound] || ["diamond", "var(--soft)"];
 const boundWords = (bound) => (BOUNDS[bound] ? bound + "-bound" : "not told");
 const formatRate = (value) => (isNumber(value) ? formatCount(value) + "FLOP/s" : NONE).replace(/^([\d.]+)FLOP/, "$1 FLOP");
@@ -37,72 +36,106 @@ function drawMfu(box, facts, flops, bytes) {
 
 function drawRooflineChart(facts, points, kinds, flops, bytes) {
   const state = { kind: kinds[0] || "step" };
-  const redraw = chartIn(byId("roofline-chart"), (width) => rooflineSvg(width, points.filter((point) => point.kind === state.kind || point.kind === "step"), points, flops, bytes));
+  const view = () => ({ points: points.filter((point) => point.kind === state.kind || point.kind === "step"), all: points, flops, bytes });
+  const redraw = plot(byId("roofline-chart"), (theme) => rooflineChart(theme, view(), state.kind), { label: "rate against arithmetic intensity, under the roofs", says: rooflineSays(points), height: rooflineHeight, name: "roofline", tip: (point) => roofTip(point.customdata), onClick: (point) => { const way = wayOfPoint(point.customdata); if (way) go(way); } });
   if (kinds.length > 1) byId("roofline-tools").append(choice("what to plot", kinds.map((kind) => [kind, kind + "s"]), state.kind, (kind) => { state.kind = kind; redraw(); }));
   const bounds = [...new Set(points.map((point) => (BOUNDS[point.bound] ? point.bound : null)))].sort();
-  byId("roofline-legend").append(el("ul", { class: "legend" }, bounds.map((bound) => el("li", {}, markSample(...boundLook(bound), "mark"), bound ? term(bound + "-bound") : boundWords(bound))),
-    points.some((point) => point.kind === "step") ? el("li", {}, markSample("circle", "var(--text)", "ring"), "the whole step") : null,
+  byId("roofline-legend").append(el("ul", { class: "legend" }, bounds.map((bound) => el("li", {}, markSample(...boundLook(bound)), bound ? term(bound + "-bound") : boundWords(bound))),
+    points.some((point) => point.kind === "step") ? el("li", {}, markSample("circle-open", "var(--text)"), "the whole step") : null,
     [...flops, ...bytes].some((peak) => peak.source === "measured") ? el("li", { class: "quiet" }, "— measured roof") : null, [...flops, ...bytes].some((peak) => peak.source === "datasheet") ? el("li", { class: "quiet" }, "- - datasheet") : null));
 }
 
-function rooflineSvg(width, shownPoints, all, flops, bytes) {
-  const height = Math.min(440, Math.max(320, width * 0.5));
-  const frame = { left: 74, right: width - 14, top: 26, bottom: height - 42 };
-  const svg = canvas(width, height, "rate against arithmetic intensity, under the roofs");
+const rooflineHeight = (width) => Math.round(Math.min(480, Math.max(340, width * 0.45)));
+
+// The bounds that were found, and how near to its roof the step comes.
+function rooflineSays(points) {
+  const step = points.find((point) => point.kind === "step"), rest = points.filter((point) => point.kind !== "step");
+  const counted = Object.keys(BOUNDS).map((bound) => [bound, rest.filter((point) => point.bound === bound).length]).filter(([, count]) => count);
+  return [step ? ["The step does ", formatRate(step.flop_per_s), " at ", formatCount(step.intensity), " FLOP/byte", isNumber(step.share_of_peak) ? [", ", formatPercent(step.share_of_peak), " of its roof"] : "", ". "] : "",
+    rest.length ? ["Of ", plural(rest.length, "point"), " of modules and operators ", counted.length ? counted.map(([bound, count], at) => (at ? ", " : "") + count + " " + bound + "-bound") : "none has a bound that is told", "."] : ""];
+}
+
+const shortPointName = (point) => (point.kind === "operator" ? point.name.split(" in ")[0] : point.name);
+
+// The row of a point: a module's or an operator's; the step has none.
+const wayOfPoint = (point) => (point && (point.kind === "module" || point.kind === "operator") && hasView(point.kind + "s") ? wayTo(point.kind + "s", shortPointName(point)) : null);
+
+const roofTip = (point) => point && [point.name, [
+  ["bound", boundWords(point.bound)], ["intensity", formatCount(point.intensity) + " FLOP/byte"], ["rate", formatRate(point.flop_per_s)], isNumber(point.share_of_peak) ? ["of its roof", formatPercent(point.share_of_peak)] : null,
+  ["time", formatSeconds(point.seconds) + (point.seconds_is ? ", " + point.seconds_is : "")], ["FLOP", formatCount(point.flop)], ["moved", formatBytes(point.moved_bytes)], point.reason ? ["why", point.reason] : null,
+  wayOfPoint(point) ? ["click", "to its row"] : null]];
+
+function rooflineChart(theme, view, kind) {
+  const { points, all, flops, bytes } = view;
   const ridges = bytes.flatMap((one) => flops.map((peak) => peak.value / one.value));
-  const x = logScale(all.map((point) => point.intensity).concat(ridges), 2.5, 2.5, frame.left, frame.right);
-  const y = logScale(all.map((point) => point.flop_per_s).concat(flops.map((peak) => peak.value)), 2.5, 2.2, frame.bottom, frame.top);
-  plotAxes(svg, frame, { scale: x, ticks: logTicks(x), format: formatCount, title: "arithmetic intensity, FLOP per byte" }, { scale: y, ticks: logTicks(y), format: formatCount, title: "FLOP/s" });
-  const around = (px, py) => ({ left: px - 6, right: px + 6, top: py - 6, bottom: py + 6 });
-  const taken = shownPoints.map((point) => around(x(point.intensity), y(point.flop_per_s)));
-  drawRoofs(svg, frame, x, y, flops, bytes, taken);
-  const before = taken.length, names = shape("g");
-  svg.append(names);
-  // The heaviest get their names first, as far as there is room.
-  const ordered = shownPoints.slice().sort((a, b) => (b.seconds || 0) - (a.seconds || 0));
-  for (const point of ordered) {
-    const [kind, colour] = boundLook(point.bound);
-    const px = x(point.intensity), py = y(point.flop_per_s);
-    if (point.kind === "step") svg.append(drawMark("circle", px, py, 9, "ring", { stroke: colour, fill: "none" }));
-    withTip(svg, drawMark(kind, px, py, 4.6, "mark roof-point", { fill: colour }), px, py, point.name, [
-      ["bound", boundWords(point.bound)], ["intensity", formatCount(point.intensity) + " FLOP/byte"], ["rate", formatRate(point.flop_per_s)], isNumber(point.share_of_peak) ? ["of its roof", formatPercent(point.share_of_peak)] : null,
-      ["time", formatSeconds(point.seconds) + (point.seconds_is ? ", " + point.seconds_is : "")], ["FLOP", formatCount(point.flop)], ["moved", formatBytes(point.moved_bytes)], point.reason ? ["why", point.reason] : null]);
-    if (taken.length < before + MOST_NAMES) nameMark(names, frame, taken, px, py, point.kind === "operator" ? point.name.split(" in ")[0] : point.name);
-  }
-  return svg;
+  const [x0, x1] = around(all.map((point) => point.intensity).concat(ridges), 2.5), [y0, y1] = around(all.map((point) => point.flop_per_s).concat(flops.map((peak) => peak.value)), 2.5, 2.6);
+  const margin = { l: 66, r: 14, t: 30, b: 44 };
+  const frame = logFrame(theme.width - margin.l - margin.r, rooflineHeight(theme.width) - margin.t - margin.b, [x0, x1], [y0, y1]);
+  const roofs = roofTraces(theme, flops, bytes, x0, x1, y0);
+  const taken = points.map((point) => pointBox(frame, point.intensity, point.flop_per_s, 7));
+  const labels = roofLabels(theme, frame, taken, flops, bytes, x0, x1, y0);
+  const names = pointNames(frame, taken, points, theme.narrow ? 4 : 10);
+  const step = points.filter((point) => point.kind === "step");
+  const marks = { type: "scatter", mode: "markers+text", name: "points", x: points.map((point) => point.intensity), y: points.map((point) => point.flop_per_s), customdata: points, text: points.map((point) => names.get(point)?.text || ""), textposition: points.map((point) => names.get(point)?.at || "top center"), textfont: { color: theme.text, size: CHART_FONT },
+    marker: { opacity: 1, symbol: points.map((point) => boundLook(point.bound)[0]), color: points.map((point) => theme.colour(boundLook(point.bound)[1])), size: points.map((point) => (boundLook(point.bound)[0] === "circle" ? 9 : 10)), line: { color: theme.ground, width: 1 } } };
+  const ring = { type: "scatter", mode: "markers", name: "step", x: step.map((point) => point.intensity), y: step.map((point) => point.flop_per_s), hoverinfo: "skip", marker: { symbol: "circle-open", size: 19, color: theme.text, line: { width: 1.6 } } };
+  return { data: [...roofs, ...(step.length ? [ring] : []), marks], layout: { uirevision: kind, margin, annotations: labels,
+    xaxis: axis("rate", x0, x1, { log: true, title: "arithmetic intensity, FLOP per byte", width: theme.width }), yaxis: tallAxis("rate", y0, y1, { log: true, title: "FLOP/s", width: rooflineHeight(theme.width) - 80 }) } };
 }
 
-// Beside, above or below its mark, wherever nothing stands yet.
-function nameMark(svg, frame, taken, px, py, name) {
-  const text = name.length > 30 ? "…" + name.slice(-29) : name;
-  const wide = widthOf(text);
-  placeText(svg, frame, taken, text, [[px + 11, py], [px - 11 - wide, py], [px - wide / 2, py - 13], [px - wide / 2, py + 14], [px + 6, py - 13], [px - 6 - wide, py - 13], [px + 6, py + 13]], "label over-chart");
+// Slopes of the memory up to the best arithmetic of the same source, and a ceiling for each peak:
+// solid where it was measured, dashed from a data sheet, dotted where memory stands in its way.
+function roofTraces(theme, flops, bytes, x0, x1, y0) {
+  const line = (xs, ys, name, look) => ({ type: "scatter", mode: "lines", name: plotText(name), x: xs, y: ys, hoverinfo: "skip", line: { color: theme.text, width: 1.6, ...look } });
+  const dashed = (peak) => (peak.source === "datasheet" ? { dash: "dash", width: 1.3 } : {});
+  const slopes = bytes.map((one) => {
+    const start = Math.max(x0, y0 / one.value), end = Math.min(x1, ridgeOf(flops, one));
+    return end > start ? line([start, end], [start * one.value, end * one.value], "memory", dashed(one)) : null;
+  });
+  const ceilings = flops.flatMap((peak) => {
+    const start = Math.min(x1, Math.max(x0, ceilingStart(bytes, peak)));
+    return [start > x0 ? line([x0, start], [peak.value, peak.value], "beyond " + peak.dtype, { dash: "dot", width: 1, color: theme.faint(theme.text, 0.45) }) : null, line([start, x1], [peak.value, peak.value], "roof " + peak.dtype, dashed(peak))];
+  });
+  return [...slopes, ...ceilings].filter(Boolean);
 }
 
-function drawRoofs(svg, frame, x, y, flops, bytes, taken) {
-  const dashed = (peak) => (peak.source === "datasheet" ? "roof datasheet" : "roof");
-  const [low, high] = x.domain(), floor = y.domain()[0];
-  const best = (source) => Math.max(...flops.filter((peak) => peak.source === source).map((peak) => peak.value), -Infinity);
-  for (const one of bytes) {
-    const top = best(one.source) > 0 ? best(one.source) : Math.max(...flops.map((peak) => peak.value), -Infinity);
-    const end = Math.min(high, top > 0 ? top / one.value : high), start = Math.max(low, floor / one.value);
-    if (end <= start) continue;
-    svg.append(shape("line", { x1: x(start), y1: y(start * one.value), x2: x(end), y2: y(Math.min(end * one.value, y.domain()[1])), class: dashed(one) }));
-    const slope = (Math.atan2(y(end * one.value) - y(start * one.value), x(end) - x(start)) * 180) / Math.PI;
-    const at = Math.sqrt(start * end);
-    svg.append(textShape("memory " + formatBandwidth(one.value), { x: x(at), y: y(at * one.value) - 7, "text-anchor": "middle", transform: `rotate(${slope} ${x(at)} ${y(at * one.value)})` }, "label roof-label"));
-  }
-  // No words are to lie on a roof.
-  for (const peak of flops) taken.push({ left: frame.left, right: frame.right, top: y(peak.value) - 1, bottom: y(peak.value) + 1 });
+const best = (peaks) => Math.max(...peaks.map((peak) => peak.value), -Infinity);
+const ofSource = (peaks, source) => (peaks.some((peak) => peak.source === source) ? peaks.filter((peak) => peak.source === source) : peaks);
+const ridgeOf = (flops, memory) => (flops.length ? best(ofSource(flops, memory.source)) / memory.value : Infinity);
+const ceilingStart = (bytes, peak) => (bytes.length ? peak.value / best(ofSource(bytes, peak.source)) : 0);
+
+function roofLabels(theme, frame, taken, flops, bytes, x0, x1, y0) {
+  const words = (text, box, left) => ({ xref: "paper", yref: "paper", x: (left ? box.left : box.right) / frame.width, y: 1 - (box.top + box.bottom) / 2 / frame.height, xanchor: left ? "left" : "right", yanchor: "middle", borderpad: 0, showarrow: false, text: plotText(text), font: { color: theme.soft } });
+  const made = [];
   for (const peak of flops.slice().sort((a, b) => b.value - a.value)) {
-    const slopes = bytes.filter((one) => one.source === peak.source);
-    const band = Math.max(...(slopes.length ? slopes : bytes).map((one) => one.value), -Infinity);
-    const start = x(band > 0 ? Math.max(low, peak.value / band) : low), height = y(peak.value);
-    svg.append(shape("line", { x1: frame.left, x2: start, y1: height, y2: height, class: "roof beyond" }), shape("line", { x1: start, x2: frame.right, y1: height, y2: height, class: dashed(peak) }));
-    const text = peak.dtype + " " + formatRate(peak.value);
-    const right = frame.right - widthOf(text);
-    placeText(svg, frame, taken, text, [[right, height - 9], [right, height + 10], [start + 4, height - 9], [start + 4, height + 10], [frame.left + 4, height - 9]], "label roof-label");
+    const text = peak.dtype + " " + formatRate(peak.value), wide = widthOf(text), py = frame.y(peak.value), start = frame.x(Math.min(x1, Math.max(x0, ceilingStart(bytes, peak))));
+    taken.push({ left: 0, right: frame.width, top: py - 1, bottom: py + 1 });
+    const at = (left, middle) => ({ left, right: left + wide, top: middle - 7, bottom: middle + 7 });
+    const box = freeBox(frame, taken, [at(frame.width - wide - 2, py - 10), at(frame.width - wide - 2, py + 11), at(start + 4, py - 10), at(start + 4, py + 11), at(4, py - 10)]);
+    if (box) made.push(words(text, box, false));
   }
+  for (const one of bytes) {
+    // Left of its slope nothing can be: there its words have room.
+    const text = "memory " + formatBandwidth(one.value), wide = widthOf(text), start = Math.max(x0, y0 / one.value), end = Math.min(x1, ridgeOf(flops, one));
+    const boxes = [0.72, 0.55, 0.85, 0.4].map((part) => { const x = start * (end / start) ** part, px = frame.x(x) - 8, py = frame.y(x * one.value) - 6; return { left: px - wide, right: px, top: py - 7, bottom: py + 7 }; });
+    const box = freeBox(frame, taken, boxes);
+    if (box) made.push(words(text, box, false));
+  }
+  return made;
+}
+
+// The heaviest get their names first, beside, above or below their marks, as far as there is room.
+function pointNames(frame, taken, points, most) {
+  const found = new Map();
+  for (const point of points.slice().sort((a, b) => (b.seconds || 0) - (a.seconds || 0))) {
+    if (found.size >= most) break;
+    const name = shortPointName(point), shown = name.length > 30 ? "…" + name.slice(-29) : name, wide = widthOf(shown);
+    const px = frame.x(point.intensity), py = frame.y(point.flop_per_s);
+    const box = (left, middle, at) => ({ left, right: left + wide, top: middle - 7, bottom: middle + 7, at });
+    const free = freeBox(frame, taken, [box(px + 9, py, "middle right"), box(px - 9 - wide, py, "middle left"), box(px - wide / 2, py - 14, "top center"), box(px - wide / 2, py + 14, "bottom center"), box(px + 4, py - 14, "top right"), box(px - 4 - wide, py - 14, "top left"), box(px + 4, py + 14, "bottom right")]);
+    if (free) found.set(point, { text: plotText(shown), at: free.at });
+  }
+  return found;
 }
 
 // What has no place in the plot, by reason.
@@ -129,7 +162,7 @@ function drawRooflineTable(box, facts) {
   const rows = facts.points.map((record) => columns.map(({ key }) => record[key] ?? null));
   makeTable(box, { table: { columns, rows, left_out: facts.left_out }, name: "points", sort: { key: "seconds", direction: -1 }, cells: {
     ...Object.fromEntries(["intensity", "flop_per_s", "seconds", "flop", "moved_bytes", "dtype", "seconds_is"].map((key) => [key, why])), share_of_peak: share,
-    bound: (value, record) => el("td", {}, value ? [markSample(...boundLook(value), "mark"), boundWords(value)] : none(record.reason || "it was not told")),
+    bound: (value, record) => el("td", {}, value ? [markSample(...boundLook(value)), boundWords(value)] : none(record.reason || "it was not told")),
     reason: (value) => el("td", { class: "text wrapped" }, value ? withCommands(value) : none("there is nothing to add")),
   } });
 }

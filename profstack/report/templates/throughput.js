@@ -4,19 +4,31 @@ function drawThroughput(page) {
   const limits = page.facts.benchmark.throughput_limits || [];
   if (!rows.length && !limits.length) { drop("throughput"); return; }
   const dtypes = [...new Set([...rows, ...limits].map((row) => row.dtype))];
-  const look = (dtype) => ({ colour: seriesColour(dtypes.indexOf(dtype)), kind: MARK_ORDER[dtypes.indexOf(dtype) % MARK_ORDER.length] });
-  byId("throughput-legend").append(el("ul", { class: "legend" }, dtypes.map((dtype) => el("li", {}, markSample(look(dtype).kind, look(dtype).colour, "mark"), dtype)),
-    limits.some((one) => isNumber(one.knee_batch)) ? el("li", {}, markSample("circle", "var(--text)", "ring"), term("knee")) : null,
-    limits.some((one) => isNumber(one.max_batch)) ? el("li", {}, "▲ maximum") : null,
-    rows.some((row) => row.status !== "measured") ? el("li", {}, markSample("cross", "var(--bad)", "refused"), "refused or failed") : null));
+  const look = (dtype) => ({ colour: seriesColour(dtypes.indexOf(dtype)), symbol: MARK_ORDER[dtypes.indexOf(dtype) % MARK_ORDER.length] });
+  byId("throughput-legend").append(el("ul", { class: "legend" }, dtypes.map((dtype) => el("li", {}, markSample(look(dtype).symbol, look(dtype).colour), dtype)),
+    limits.some((one) => isNumber(one.knee_batch)) ? el("li", {}, markSample("circle-open", "var(--text)"), term("knee")) : null,
+    rows.some((row) => row.status !== "measured") ? el("li", {}, markSample("x", "var(--bad)"), "refused or failed") : null));
   const measured = rows.filter((row) => isNumber(row.batch_size) && isNumber(row.items_per_s) && row.items_per_s > 0);
   if (measured.length) {
     const view = { measured, refused: smallestRefusals(rows), limits, dtypes, look };
-    chartIn(byId("rate-chart"), (width) => curvesSvg(width, view, { key: "items_per_s", name: "items per second", format: formatCount, peaks: true }));
-    chartIn(byId("latency-chart"), (width) => curvesSvg(width, view, { key: "latency_s", name: "median time of a batch", format: formatSeconds, peaks: false }));
+    const chart = (id, key, label, unit, name, peaks) => plot(byId(id), (theme) => curvesChart(theme, view, { key, label, unit, peaks }), { label: label + " against batch size", says: curvesSay(view, peaks), height: CURVE_HEIGHT, name, tip: (point) => point.customdata });
+    chart("rate-chart", "items_per_s", "items per second", "rate", "throughput", true);
+    chart("latency-chart", "latency_s", "median time of a batch", "s", "latency", false);
   } else byId("throughput-charts").replaceChildren(el("p", { class: "quiet" }, "No batch was measured: the table says why."));
   drawLimits(byId("throughput-limits"), limits);
   drawThroughputTable(byId("throughput-table"), rows);
+}
+
+// Each data type's knee and maximum, or its quickest and its largest batch.
+function curvesSay({ measured, limits, dtypes }, peaks) {
+  return dtypes.map((dtype) => {
+    const own = measured.filter((row) => row.dtype === dtype).sort((a, b) => a.batch_size - b.batch_size);
+    if (!own.length) return dtype + ": no batch was measured. ";
+    const limit = limits.find((one) => one.dtype === dtype) || {}, last = own[own.length - 1];
+    if (!peaks) return [dtype, ": ", formatSeconds(own[0].latency_s), " at a batch of ", own[0].batch_size, ", ", formatSeconds(last.latency_s), " at ", last.batch_size, ". "];
+    const most = own.reduce((best, row) => (row.items_per_s > best.items_per_s ? row : best));
+    return [dtype, ": at most ", formatCount(most.items_per_s), " items/s, at a batch of ", most.batch_size, isNumber(limit.knee_batch) ? "; the knee is at " + limit.knee_batch : "", ". "];
+  });
 }
 
 // Between the largest batch and the first refusal many sizes are tried: the smallest refused one says it.
@@ -29,52 +41,55 @@ function smallestRefusals(rows) {
   return [...found.values()];
 }
 
-function curvesSvg(width, view, shownAs) {
-  const height = 280;
-  const frame = { left: 62, right: width - 16, top: 34, bottom: height - 42 };
-  const svg = canvas(width, height, shownAs.name + " against batch size");
+const CURVE_HEIGHT = 310;
+
+function curvesChart(theme, view, shownAs) {
   const points = view.measured.filter((row) => isNumber(row[shownAs.key]) && row[shownAs.key] > 0);
-  if (!points.length) return svg;
   const sizes = [...new Set([...view.measured, ...view.refused].map((row) => row.batch_size))].sort((a, b) => a - b);
-  const x = logScale(sizes, 1.12, 1.12, frame.left, frame.right);
-  const y = logScale(points.map((row) => row[shownAs.key]), 1.15, shownAs.peaks ? 2 : 2.4, frame.bottom, frame.top);
-  plotAxes(svg, frame, { scale: x, ticks: sizes, format: String, title: "batch size" }, { scale: y, ticks: logTicks(y), format: shownAs.format, title: shownAs.name });
-  const taken = points.map((row) => ({ left: x(row.batch_size) - 5, right: x(row.batch_size) + 5, top: y(row[shownAs.key]) - 5, bottom: y(row[shownAs.key]) + 5 }));
-  const words = shape("g");
+  const [low, high] = around(points.map((row) => row[shownAs.key]), 1.3, 1.7);
+  const margin = { l: 66, r: 14, t: 34, b: 44 }, ends = [sizes[0] / 1.15, sizes[sizes.length - 1] * 1.15];
+  const frame = logFrame(theme.width - margin.l - margin.r, CURVE_HEIGHT - margin.t - margin.b, ends, [low, high]);
+  const taken = points.map((row) => pointBox(frame, row.batch_size, row[shownAs.key], 8));
+  const layout = { margin, shapes: [], annotations: [], xaxis: batchAxis(theme, sizes, ends), yaxis: tallAxis(shownAs.unit, low, high, { log: true, width: 250, title: shownAs.label }) };
+  const data = [], rings = [], crosses = [];
   view.dtypes.forEach((dtype, at) => {
     const own = points.filter((row) => row.dtype === dtype).sort((a, b) => a.batch_size - b.batch_size);
-    const { colour, kind } = view.look(dtype);
-    if (own.length > 1) svg.append(shape("path", { d: D3.svg.line().x((row) => x(row.batch_size)).y((row) => y(row[shownAs.key]))(own), class: "line curve" }, { stroke: colour }));
-    for (const row of own) {
-      withTip(svg, drawMark(kind, x(row.batch_size), y(row[shownAs.key]), 3.6, "mark curve-point", { fill: colour }), x(row.batch_size), y(row[shownAs.key]), dtype + ", batch of " + row.batch_size, [
-        ["items/s", formatCount(row.items_per_s)], ["median batch", formatSeconds(row.latency_s)], isNumber(row.latency_p90_s) ? ["p90", formatSeconds(row.latency_p90_s)] : null, ["batches", formatPlain(row.batches)], isNumber(row.peak_memory_bytes) ? ["peak memory", formatBytes(row.peak_memory_bytes)] : null]);
-    }
-    const limit = view.limits.find((one) => one.dtype === dtype);
-    if (limit) limitMarks(svg, words, own, limit, shownAs, x, y, colour, { frame, taken });
+    const look = view.look(dtype), colour = theme.colour(look.colour);
+    if (own.length) data.push({ type: "scatter", mode: "lines+markers", name: plotText(dtype), x: own.map((row) => row.batch_size), y: own.map((row) => row[shownAs.key]), customdata: own.map((row) => batchTip(dtype, row)), line: { color: colour, width: 1.8 }, marker: { color: colour, symbol: look.symbol, size: 8 } });
+    const limit = view.limits.find((one) => one.dtype === dtype) || {};
+    const knee = own.find((row) => row.batch_size === limit.knee_batch), most = own.find((row) => row.batch_size === limit.max_batch);
+    if (knee) rings.push({ row: knee, colour });
+    // Below a curve that flattens there is room, as a rule, and above the uppermost.
+    const say = (row, words) => { const text = curveWords(theme, frame, taken, row.batch_size, row[shownAs.key], words); if (text) layout.annotations.push(text); };
+    if (knee && shownAs.peaks) say(knee, "knee " + knee.batch_size);
+    if (most && shownAs.peaks) say(most, "max " + formatCount(limit.max_items_per_s ?? most.items_per_s));
     for (const row of view.refused.filter((one) => one.dtype === dtype)) {
-      const px = x(row.batch_size), py = frame.top + 6 + 16 * at;
-      svg.append(shape("line", { x1: px, x2: px, y1: py + 6, y2: frame.bottom, class: "refusal" }, { stroke: colour }));
-      withTip(svg, drawMark("cross", px, py, 4, "refused", { stroke: colour }), px, py, dtype + ", batch of " + row.batch_size + ": " + row.status, [["why", row.reason || "not told"]]);
+      crosses.push({ row, colour, y: high / (1.16 ** (at + 1)) });
+      layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: row.batch_size, x1: row.batch_size, y0: 0, y1: 1, line: { color: colour, width: 1, dash: "dot" }, opacity: 0.7 });
     }
   });
-  svg.append(words);
-  return svg;
+  if (rings.length) data.push({ type: "scatter", mode: "markers", name: "knee", x: rings.map((one) => one.row.batch_size), y: rings.map((one) => one.row[shownAs.key]), hoverinfo: "skip", marker: { symbol: "circle-open", size: 17, color: rings.map((one) => one.colour), line: { width: 2 } } });
+  if (crosses.length) data.push({ type: "scatter", mode: "markers", name: "refused", x: crosses.map((one) => one.row.batch_size), y: crosses.map((one) => one.y), customdata: crosses.map(({ row }) => [row.dtype + ", batch of " + row.batch_size + ": " + row.status, [["why", row.reason || "not told"]]]), marker: { symbol: "x-thin", size: 8, line: { width: 2.4, color: crosses.map((one) => one.colour) } } });
+  return { data, layout };
 }
 
-function limitMarks(svg, words, own, limit, shownAs, x, y, colour, room) {
-  // Below a curve that flattens there is room, as a rule.
-  const say = (text, row, places) => {
-    const px = x(row.batch_size), py = y(row[shownAs.key]), wide = widthOf(text);
-    placeText(words, room.frame, room.taken, text, places.map((place) => ({ below: [px - wide / 2, py + 18], above: [px - wide / 2, py - 15], left: [px - wide - 12, py], right: [px + 12, py + 16], lower: [px - wide / 2, py + 34] })[place]), "label over-chart");
-  };
-  const at = (size) => own.find((row) => row.batch_size === size);
-  const knee = at(limit.knee_batch), most = at(limit.max_batch);
-  if (knee) {
-    svg.append(drawMark("circle", x(knee.batch_size), y(knee[shownAs.key]), 8, "ring knee", { stroke: colour, fill: "none" }));
-    if (shownAs.peaks) say("knee " + knee.batch_size, knee, ["below", "above", "right", "lower", "left"]);
-  }
-  if (most && shownAs.peaks) say("▲ " + formatCount(limit.max_items_per_s ?? most.items_per_s), most, ["above", "below", "right", "lower", "left"]);
+// Sizes that were tried stand on the axis, as far as there is room between them.
+function batchAxis(theme, sizes, ends) {
+  const from = sizes[0] / 1.15, to = sizes[sizes.length - 1] * 1.15, wide = (theme.width - 80) / Math.log(to / from);
+  const kept = sizes.filter((size, at) => at === 0 || !sizes.slice(0, at).some((other) => Math.log(size / other) * wide < 30));
+  return { type: "log", range: [Math.log10(from), Math.log10(to)], tickmode: "array", tickvals: kept, ticktext: kept.map((size) => formatCount(size).replace(" ", "")), showgrid: false, title: axisTitle("batch size") };
 }
+
+function curveWords(theme, frame, taken, x, y, words) {
+  const wide = widthOf(words), px = frame.x(x), py = frame.y(y);
+  const box = (left, middle) => ({ left, right: left + wide, top: middle - 7, bottom: middle + 7 });
+  const free = freeBox(frame, taken, [box(px - wide / 2, py - 19), box(px - wide / 2, py + 20), box(px + 13, py + 14), box(px - wide / 2, py + 36), box(px - wide - 12, py - 12), box(px - wide / 2, py - 34)]);
+  return free && { xref: "paper", yref: "paper", x: (free.left + free.right) / 2 / frame.width, y: 1 - (free.top + free.bottom) / 2 / frame.height, xanchor: "center", yanchor: "middle", showarrow: false, text: plotText(words), font: { color: theme.text }, borderpad: 0 };
+}
+
+const batchTip = (dtype, row) => [dtype + ", batch of " + row.batch_size, [
+  ["items/s", formatCount(row.items_per_s)], ["median batch", formatSeconds(row.latency_s)], isNumber(row.latency_p90_s) ? ["p90", formatSeconds(row.latency_p90_s)] : null, ["batches", formatPlain(row.batches)],
+  isNumber(row.peak_memory_bytes) ? ["peak memory", formatBytes(row.peak_memory_bytes)] : null, ["measured", "clean, no layer armed"]]];
 
 function drawLimits(box, limits) {
   if (!limits.length) { box.remove(); return; }

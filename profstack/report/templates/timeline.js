@@ -8,7 +8,7 @@ function drawTimeline(page) {
   const state = { order: narrowest < 0.008 * end };
   const kinds = [...new Set(slices.map((slice) => slice.kind))];
   const times = kinds.map((kind) => kind + " " + formatSeconds(slices.filter((slice) => slice.kind === kind).reduce((sum, slice) => sum + slice.wall_s, 0)));
-  const redraw = plot(box, (theme) => timelineChart(theme, slices, kinds, end, state.order), { label: "slices over the time of the run", says: plural(slices.length, "slice") + " over " + formatSeconds(end) + ": " + times.join(", ") + ".", height: kinds.length * 24 + 54, name: "slices", tip: (point) => sliceTip(point.customdata) });
+  const redraw = plot(box, (theme) => timelineChart(theme, slices, kinds, end, state.order), { label: "slices over the time of the run", says: plural(slices.length, "slice") + " over " + formatSeconds(end) + ": " + times.join(", ") + ".", height: kinds.length * 24 + 70, name: "slices", tip: (point) => sliceTip(point.customdata) });
   byId("timeline-tools").append(choice("width of a slice", [["time", "to scale"], ["order", "equal widths"]], state.order ? "order" : "time", (value) => { state.order = value === "order"; redraw(); }));
 }
 
@@ -24,9 +24,9 @@ function timelineChart(theme, slices, kinds, end, inOrder) {
   const pauses = { type: "bar", orientation: "h", name: "pauses", y: stopped.map((slice) => kinds.indexOf(slice.kind)), base: stopped.map((slice) => slice.started_s + slice.wall_s), x: stopped.map((slice) => slice.stop_s), width: 0.16, customdata: stopped, marker: { color: theme.soft, line: { color: theme.soft, width: 0.5 } } };
   const every = Math.ceil(starts.length / Math.max(2, Math.floor(theme.width / 96)));
   const order = starts.map((_, at) => at).filter((at) => at % every === 0);
-  const xaxis = inOrder ? { range: [-0.1, starts.length], tickmode: "array", tickvals: order, ticktext: order.map((at) => plotText(tickText(formatSeconds(starts[at])))), title: { text: "started", standoff: 6 } } : axis("s", 0, end * 1.01, { width: theme.width, title: "time of the run" });
+  const xaxis = inOrder ? { range: [-0.1, starts.length], tickmode: "array", tickvals: order, ticktext: order.map((at) => plotText(tickText(formatSeconds(starts[at])))), title: axisTitle("started") } : axis("s", 0, end * 1.01, { width: theme.width, title: "time of the run" });
   const lanes = kinds.flatMap((_, at) => (at % 2 ? [] : [{ type: "rect", layer: "below", xref: "paper", yref: "y", x0: 0, x1: 1, y0: at - 0.5, y1: at + 0.5, line: { width: 0 }, fillcolor: theme.lane }]));
-  return { data: stopped.length ? [bars, pauses] : [bars], layout: { uirevision: String(inOrder), barmode: "overlay", bargap: 0, margin: { l: 78, t: 4 }, shapes: lanes, xaxis: { ...xaxis, showgrid: false },
+  return { data: stopped.length ? [bars, pauses] : [bars], layout: { uirevision: String(inOrder), barmode: "overlay", bargap: 0, margin: { l: 78 }, shapes: lanes, xaxis: { ...xaxis, showgrid: false },
     yaxis: { range: [kinds.length - 0.5, -0.5], tickmode: "array", tickvals: kinds.map((_, at) => at), ticktext: kinds.map((kind) => plotName(kind, 14)), showgrid: false, fixedrange: true } } };
 }
 
