@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profstack import schema
+from profstack.report.provenance import provenance
 
 # What a heading says where the column's name without its unit would not do.
 _LABELS = {
@@ -88,7 +89,8 @@ class PageColumn:
     """One column as the page shows it.
 
     `reason` says why it is empty throughout, `cell_reason` why single cells are, if they are;
-    `source` what its figures rest on, where that could be several things.
+    `source` what its figures rest on, where that could be several things. `layer` and `kind` say
+    whose its numbers are and in what sense (see `provenance`); null of words.
     """
 
     key: str
@@ -98,6 +100,8 @@ class PageColumn:
     reason: str | None = None
     cell_reason: str | None = None
     source: str | None = None
+    layer: str | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ def label_of(table: str, column: str) -> str:
 def page_column(table: str, column: schema.Column, told: Told) -> PageColumn:
     """The heading of one column of `schema.REPORT`."""
     key = f"{table}.{column.name}"
+    layer, kind = provenance(table, column.name)
     return PageColumn(
         key=column.name,
         label=label_of(table, column.name),
@@ -152,4 +157,6 @@ def page_column(table: str, column: schema.Column, told: Told) -> PageColumn:
         reason=told.reasons.get(key),
         cell_reason=told.cells.get(key),
         source=told.sources.get(key),
+        layer=layer,
+        kind=kind,
     )

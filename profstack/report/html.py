@@ -33,13 +33,19 @@ _SCRIPTS = (
     "dom.js",
     "packed.js",
     "views.js",
+    "origin.js",
+    "seek.js",
+    "copy.js",
     "table.js",
     "tree.js",
     "overview.js",
+    "findings.js",
+    "statistics.js",
+    "environment.js",
+    "glossary.js",
     "axes.js",
     "plot.js",
     "plots.js",
-    "bars.js",
     "charts.js",
     "benchmark.js",
     "throughput.js",
@@ -50,6 +56,7 @@ _SCRIPTS = (
     "hierarchy.js",
     "modulepicture.js",
     "modules.js",
+    "operators.js",
     "flops.js",
     "roofline.js",
     "launches.js",
@@ -67,7 +74,7 @@ _VIEWS = (
     *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
     *("benchmark", "ranges", "method", "environment", "glossary"),
 )
-_STYLES = ("page.css", "bench.css", "trees.css")
+_STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css")
 _D3_NOTICE = (
     "/* d3 3.5, Copyright 2010-2016 Mike Bostock, BSD-3-Clause; as shipped by snakeviz */\n"
 )

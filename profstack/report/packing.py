@@ -13,17 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 # What the page has at once: the overview is drawn from it alone.
-PLAIN = ("facts", "composition", "bench", "base")
-# Parts that are no tables, by the name under which a view asks for them. A part that is not there
-# stays as the page's scripts have it before anything is inflated.
-_PARTS = {
-    "step_series": "steps",
-    "slices": "slices",
-    "counters": "counters",
-    "call_trees": "call_trees",
-    "module_picture": "module_picture",
-    "roofline": "roofline",
-}
+PLAIN = ("facts", "composition", "overview", "bench", "base")
+# Parts that are no tables bear their own name, but for the series beside the table of steps.
+_NAMES = {"steps": "step_series"}
 
 
 def divide(page: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -34,12 +26,17 @@ def divide(page: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str,
     """
     packs = {name: {"tables": {name: table}} for name, table in page["tables"].items()}
     sizes = {name: table["total"] for name, table in page["tables"].items()}
-    for name, key in _PARTS.items():
-        value = page.get(key)
-        if value:
+    for key, value in page.items():
+        if value and key not in (*PLAIN, "tables"):
+            name = _NAMES.get(key, key)
             packs[name] = {key: value}
-            sizes[name] = len(value["points"]) if "points" in value else len(value)
-    return {**{key: page[key] for key in PLAIN}, "parts": sizes}, packs
+            sizes[name] = _size(value)
+    return {**{key: page[key] for key in PLAIN if key in page}, "parts": sizes}, packs
+
+
+def _size(value: Any) -> int:
+    """How many points or entries a part has; at least one, since it may still hold a reason."""
+    return max(len(value.get("points", value) if isinstance(value, Mapping) else value), 1)
 
 
 def packed(part: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from profstack import schema
 from profstack.report.columns import PageColumn, Told, page_column
+from profstack.report.provenance import provenance
 
 Record = Mapping[str, Any]
 MOST_ROWS = 2_000
@@ -171,11 +172,16 @@ def operator_summary(records: Sequence[Record], told: Told) -> PageTable:
     columns = (
         meant["name"],
         *(meant[column] for column in _SUMMED),
-        PageColumn("shapes", "shapes", "plain", "number of different input shapes"),
-        PageColumn("modules", "modules", "plain", "number of modules it was called from"),
+        _number_of("shapes", "number of different input shapes"),
+        _number_of("modules", "number of modules it was called from"),
     )
     summed = sorted(operators_by_name(records), key=weight("self_s"), reverse=True)
     kept = summed[:MOST_ROWS]
     rows = [[compact(row[column.key]) for column in columns] for row in kept]
     left_out = left_out_text(len(kept), len(summed), "those with the most time")
     return PageTable("operators_by_name", columns, rows, len(summed), left_out)
+
+
+def _number_of(key: str, meaning: str) -> PageColumn:
+    layer, kind = provenance("operators_by_name", key)
+    return PageColumn(key, key, "plain", meaning, layer=layer, kind=kind)

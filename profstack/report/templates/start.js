@@ -12,23 +12,6 @@ function drawStepTable(page) {
   makeTable(byId("step-table"), { table: page.tables.steps, name: "steps", sort: { key: "wall_s", direction: -1 }, bars: ["wall_s"], barColour: "var(--self)" });
 }
 
-function drawOperators(page) {
-  const detail = page.tables.operators;
-  if (!detail) { drop("operators"); return; }
-  const bars = ["self_s", "device_s"];
-  const sort = { key: "self_s", direction: -1 };
-  const boxes = { name: el("div"), each: el("div", { hidden: true }) };
-  makeTable(boxes.name, { table: page.tables.operators_by_name, name: "operators", sort, bars, barColour: "var(--self)" });
-  makeTable(boxes.each, { table: detail, name: "operators, shapes, modules", sort, bars, barColour: "var(--self)" });
-  append(byId("operator-table"), [choice("rows", [["name", "by operator"], ["each", "by shapes and module"]], "name", (kind) => {
-    for (const [name, box] of Object.entries(boxes)) box.hidden = name !== kind;
-  }), boxes.name, boxes.each]);
-}
-
-function drawKernels(page) {
-  makeTable(byId("kernel-table"), { table: page.tables.kernels, name: "kernels", view: "kernels", keyOf: (record) => record.name, sort: { key: "device_s", direction: -1 }, bars: ["device_s"], barColour: "var(--self)" });
-}
-
 function drawRanges(page) {
   if (!page.tables.ranges) { drop("nvtx-ranges"); return; }
   makeTable(byId("range-table"), { table: page.tables.ranges, name: "ranges", view: "ranges", keyOf: (record) => record.name, sort: { key: "emit_s", direction: -1 }, bars: ["emit_s"], barColour: "var(--self)" });

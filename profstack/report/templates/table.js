@@ -1,4 +1,5 @@
-// Tables: sorted by any column, searched over all rows, shown a page at a time.
+// Tables: sorted by any column, searched over all rows, shown a page at a time, copied, and found by
+// the address of a row.
 const PAGE_ROWS = 20;
 
 const asRecords = (table) =>
@@ -29,8 +30,8 @@ const isNumeric = (column) => column.unit !== "text" && column.unit !== "flag";
 // Why a cell of this column has nothing in it.
 const whyEmpty = (column) => column.reason || column.cell_reason;
 
-// A column of a table that the page makes itself.
-const ownColumn = (key, label, unit, meaning, cell_reason = null) => ({ key, label, unit, meaning, reason: null, cell_reason, source: null });
+// A column of a table that the page makes itself; `origin` is {layer, kind} as in provenance.py.
+const ownColumn = (key, label, unit, meaning, cell_reason = null, origin = {}) => ({ key, label, unit, meaning, reason: null, cell_reason, source: null, layer: origin.layer || null, kind: origin.kind || null });
 
 // What the hidden columns are and why they are empty, one line per reason.
 function emptyNote(columns, onToggle) {
@@ -49,21 +50,12 @@ function emptyNote(columns, onToggle) {
     el("label", {}, box, " show these columns"));
 }
 
-function searchBox(name, onSearch) {
-  const input = el("input", { type: "search", placeholder: "search " + name, "aria-label": "search " + name, autocomplete: "off", spellcheck: "false" });
-  let timer = 0;
-  input.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => onSearch(input.value.trim().toLowerCase()), 80);
-  });
-  return input;
-}
-
 function headCell(column, sort, onSort) {
   const numeric = isNumeric(column);
   const active = sort.key === column.key;
+  const words = [column.meaning, provenance(column), column.kind === "counted" ? null : column.source && "from " + column.source, column.reason && "(" + column.reason + ")"];
   const cell = el("th", { scope: "col", class: numeric ? "number" : null, "aria-sort": active ? (sort.direction > 0 ? "ascending" : "descending") : "none" },
-    el("button", { type: "button", title: column.meaning + (column.source ? "; from " + column.source : "") + (column.reason ? " (" + column.reason + ")" : "") },
+    el("button", { type: "button", title: words.filter(Boolean).join("\n") },
       column.label, el("span", { class: "arrow", "aria-hidden": "true" }, active ? (sort.direction > 0 ? "▲" : "▼") : "")));
   cell.firstChild.addEventListener("click", () => {
     const direction = active ? -sort.direction : numeric ? -1 : 1;
@@ -88,6 +80,21 @@ function barCell(value, unit, share, colour, reason) {
 const longestOf = (records, keys) =>
   Object.fromEntries(keys.map((key) => [key, records.reduce((most, record) => Math.max(most, record[key] || 0), 0) || 1]));
 
+// Text that names a row of another view leads there.
+const COLUMN_WAYS = { module: "modules", operator: "operators" };
+
+function textContent(column, value) {
+  const view = COLUMN_WAYS[column.key];
+  return view && typeof value === "string" && value ? linkTo(view, value, value) : formatValue(value, column.unit);
+}
+
+// A cell with a number or words. The exact number and where it comes from stand in its title.
+function plainCell(column, value, reason) {
+  if (value === null || value === undefined) return el("td", { class: isNumeric(column) ? "number" : "text" }, none(reason));
+  if (isNumeric(column)) return el("td", { class: "number" }, formatValue(value, column.unit));
+  return el("td", { class: "text", title: formatValue(value, column.unit) }, textContent(column, value));
+}
+
 function bodyCell(column, record, spec, longest) {
   const value = record[column.key];
   const custom = spec.cells && spec.cells[column.key];
@@ -95,28 +102,58 @@ function bodyCell(column, record, spec, longest) {
   if (spec.bars && spec.bars.includes(column.key)) {
     return barCell(value, column.unit, value / longest[column.key], spec.barColour, whyEmpty(column));
   }
-  const text = shown(value, column.unit, whyEmpty(column));
-  const exact = typeof value === "number" && column.unit !== "plain" ? String(value) : null;
-  if (isNumeric(column)) return el("td", { class: "number", title: exact }, text);
-  return el("td", { class: "text", title: value === null ? null : formatValue(value, column.unit) }, text);
+  return plainCell(column, value, whyEmpty(column));
 }
 
-// spec: table, name, sort {key, direction}, bars [keys], cells {key: (value, record) => td},
-// hidden [keys], first [keys], filter(record), plain (few rows: nothing to search)
+// Whatever made a cell: a number says how exact it is and where it comes from.
+function withProvenance(cell, column, value) {
+  if (isNumeric(column) && isNumber(value) && !cell.title) cell.title = numberTitle(value, column);
+  return cell;
+}
+
+// The address of a row, in its first cell, in sight when the row is pointed at. Its words stand in
+// attributes: the text of a cell is that of the data alone.
+function rowWays(cell, view, key, ways) {
+  const links = (ways || []).filter(Boolean);
+  for (const link of links) { link.dataset.text = link.textContent; link.setAttribute("aria-label", link.textContent + " of " + key); link.textContent = ""; }
+  links.push(el("a", { class: "anchor", "data-text": "#", href: wayTo(view, key), title: "address of this row", "aria-label": "address of " + key }));
+  cell.append(el("span", { class: "row-ways" }, links));
+}
+
+const viewAround = (box) => (box.closest(".view") || { dataset: {} }).dataset.view;
+
+// What an address's filter leaves of records that name a module; null where all stay.
+function moduleFilter(table, filter) {
+  const column = table.columns.find(({ key }) => key === "module") || table.columns.find(({ key }) => key === "path");
+  return filter && filter.module && column ? (record) => record[column.key] !== null && isWithin(record[column.key], filter.module) : null;
+}
+
+// spec: table, name, sort {key, direction}, bars [keys], cells {key: (value, record, column) => td},
+// hidden [keys], first [keys], filter(record), plain (few rows: nothing to search),
+// keyOf(record) (the row's part of its address), view (default: the one the box lies in),
+// reveal(record) (brings the table on screen before one of its rows is marked)
 function makeTable(box, spec) {
   const table = spec.table;
+  const view = spec.view || viewAround(box);
   const records = asRecords(table);
   const empty = emptyColumns(table).filter((column) => !(spec.hidden || []).includes(column.key));
-  const haystacks = new Map(records.map((record) => [record, Object.values(record).filter((value) => typeof value === "string").join("\n").toLowerCase()]));
-  const state = { sort: spec.sort, wanted: "", rows: PAGE_ROWS, empty: false };
+  const textOf = (record) => Object.values(record).filter((value) => typeof value === "string").join("\n").toLowerCase();
+  const texts = new Map();
+  const state = { sort: spec.sort, wanted: null, rows: PAGE_ROWS, empty: false, only: moduleFilter(table, filterOf(view)), listed: [], columns: [] };
   const count = el("span", { class: "count", "aria-live": "polite" });
-  const head = el("thead");
-  const body = el("tbody");
-  const more = el("div", { class: "more" });
+  const head = el("thead"), body = el("tbody"), more = el("div", { class: "more" });
+
+  function matches(record) {
+    if (spec.filter && !spec.filter(record)) return false;
+    if (state.only && !state.only(record)) return false;
+    if (!state.wanted) return true;
+    if (!texts.has(record)) texts.set(record, textOf(record));
+    return state.wanted(record, texts.get(record));
+  }
 
   function draw() {
     const columns = ordered(table.columns, spec.first || []).filter((column) => !(spec.hidden || []).includes(column.key) && (state.empty || !empty.includes(column)));
-    let found = records.filter((record) => (!state.wanted || haystacks.get(record).includes(state.wanted)) && (!spec.filter || spec.filter(record)));
+    let found = records.filter(matches);
     const longest = longestOf(spec.filter ? records.filter(spec.filter) : records, spec.bars || []);
     // A share's bar is as long as the share.
     for (const column of columns) if (column.unit === "share") longest[column.key] = 1;
@@ -124,9 +161,16 @@ function makeTable(box, spec) {
     const focused = head.contains(document.activeElement) ? document.activeElement.textContent.replace(/[▲▼]/g, "") : null;
     head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort || {}, (sort) => { state.sort = sort; draw(); }))));
     if (focused) for (const button of head.querySelectorAll("button")) if (button.textContent.replace(/[▲▼]/g, "") === focused) button.focus();
-    body.replaceChildren(...found.slice(0, state.rows).map((record) => el("tr", {}, columns.map((column) => bodyCell(column, record, spec, longest)))));
+    Object.assign(state, { listed: found, columns });
+    body.replaceChildren(...found.slice(0, state.rows).map((record) => tableRow(record, columns, longest)));
     count.textContent = found.length === records.length ? records.length + (records.length === 1 ? " row" : " rows") : found.length + " of " + records.length + " rows";
     drawMore(found.length);
+  }
+
+  function tableRow(record, columns, longest) {
+    const cells = columns.map((column) => withProvenance(bodyCell(column, record, spec, longest), column, record[column.key]));
+    if (spec.keyOf && view && cells.length) rowWays(cells[0], view, String(spec.keyOf(record)));
+    return el("tr", {}, cells);
   }
 
   function drawMore(found) {
@@ -138,14 +182,30 @@ function makeTable(box, spec) {
     if (left > 100) more.append(button("Show all " + found, found));
   }
 
-  const search = searchBox(spec.name, (wanted) => { state.wanted = wanted; state.rows = PAGE_ROWS; draw(); });
+  // Marks the row of a key, wherever it stands: the search is taken off and rows are shown up to it.
+  function find(key) {
+    const record = records.find((one) => String(spec.keyOf(one)) === key);
+    if (!record) return false;
+    if (spec.reveal) spec.reveal(record);
+    if (!matches(record)) { state.wanted = null; search.value = ""; draw(); }
+    const at = state.listed.indexOf(record);
+    if (at < 0) return false;
+    if (at >= state.rows) { state.rows = at + PAGE_ROWS; draw(); }
+    markElement(body.children[at]);
+    return true;
+  }
+
+  const search = searchBox(spec.name, (typed) => { state.wanted = seeker(typed, table.columns); state.rows = PAGE_ROWS; draw(); }, table.columns);
   append(box, [
-    spec.plain ? null : el("div", { class: "tools" }, search, spec.controls, count),
+    el("div", { class: "tools" }, spec.plain ? null : search, spec.controls, spec.plain ? null : count,
+      copyButtons(spec.name, () => ({ columns: state.columns, all: state.listed, shown: state.listed.slice(0, state.rows) }))),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": spec.name }, el("table", {}, head, body)),
     more,
     table.left_out ? el("p", { class: "left-out" }, table.left_out) : null,
     emptyNote(empty, (show) => { state.empty = show; draw(); }),
   ]);
   draw();
+  if (spec.keyOf && view) onKey(view, find);
+  if (view && moduleFilter(table, { module: "-" })) onFilter(view, (filter) => { state.only = moduleFilter(table, filter); state.rows = PAGE_ROWS; draw(); });
   return draw;
 }

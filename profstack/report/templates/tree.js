@@ -1,5 +1,6 @@
 // Tables whose rows lie inside one another: folded at will, sorted within their level, searched
-// with the rows around what is found, and drawn a stretch at a time.
+// with the rows around what is found, drawn a stretch at a time, and walked through with the keys:
+// up and down, right to unfold or go in, left to fold or go out, Enter for the row's address.
 const TREE_ROWS = 200;
 
 // node: {record, children, parent, open, part (stands last), key, text (for the search)}
@@ -15,25 +16,30 @@ function eachNode(nodes, visit, depth = 0) {
 
 // spec: table (columns, left_out, total), roots, name, sort, first [keys], hidden [keys],
 // inOrder (key whose rising order is that of the table), levels [[text, depth]], controls,
-// cell(column, node, depth, toggle) => td, note (said under the table)
+// cell(column, node, depth, toggle) => td, note (said under the table),
+// keyOf(record), view, reveal(record) (as makeTable has them; reveal may put other roots),
+// ways(node) (links shown in the row's first cell when it is pointed at)
 function makeTree(box, spec) {
   const { table } = spec;
   const hidden = spec.hidden || [];
+  const view = spec.view || viewAround(box);
   const empty = emptyColumns(table).filter((column) => !hidden.includes(column.key));
-  const state = { roots: spec.roots, sort: spec.sort, wanted: "", empty: false, rows: TREE_ROWS };
+  const state = { roots: spec.roots, sort: spec.sort, wanted: null, empty: false, rows: TREE_ROWS, only: moduleFilter(table, filterOf(view)), listed: [], columns: [], active: null };
   const head = el("thead");
   const body = el("tbody");
   const more = el("div", { class: "more" });
   const count = el("span", { class: "count", "aria-live": "polite" });
+  const isCut = () => Boolean(state.wanted || state.only);
 
-  function visibleRows(nodes, depth, rows) {
+  // Without `whole` a folded row hides what is in it; a search opens the ways to what it found.
+  function visibleRows(nodes, depth, rows, whole) {
     const { key, direction } = state.sort;
     const sorted = key === spec.inOrder && direction > 0 ? nodes.slice() : nodes.slice().sort((a, b) => compareBy(key, direction)(a.record, b.record));
     sorted.sort((a, b) => a.part - b.part);
     for (const node of sorted) {
-      if (state.wanted && !node.matches) continue;
+      if (isCut() && !node.matches) continue;
       rows.push([node, depth]);
-      if (node.children.length && (state.wanted ? node.inside : node.open)) visibleRows(node.children, depth + 1, rows);
+      if (node.children.length && (whole || (isCut() ? node.inside : node.open))) visibleRows(node.children, depth + 1, rows, whole);
     }
     return rows;
   }
@@ -42,19 +48,21 @@ function makeTree(box, spec) {
     let any = false;
     for (const node of nodes) {
       node.inside = mark(node.children);
-      node.matches = node.inside || node.text.includes(state.wanted);
+      node.matches = node.inside || ((!state.only || state.only(node.record)) && (!state.wanted || state.wanted(node.record, node.text)));
       any = any || node.matches;
     }
     return any;
   }
 
   function draw(focus) {
-    if (state.wanted) mark(state.roots);
+    if (isCut()) mark(state.roots);
     const columns = ordered(table.columns, spec.first || []).filter((column) => !hidden.includes(column.key) && (state.empty || !empty.includes(column)));
     const rows = visibleRows(state.roots, 0, []);
     const shownRows = rows.slice(0, state.rows);
+    Object.assign(state, { listed: shownRows, columns });
     head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort, (sort) => { state.sort = sort; draw(); }))));
-    body.replaceChildren(...shownRows.map(([node, depth]) => el("tr", { class: node.group ? "group" : node.part ? "part" : null }, columns.map((column) => spec.cell(column, node, depth, toggle)))));
+    body.replaceChildren(...shownRows.map(([node, depth]) => treeRow(node, depth, columns)));
+    setActive(Math.max(0, shownRows.findIndex(([node]) => node.key === state.active)));
     count.textContent = shownRows.length + " of " + table.total + " rows shown";
     const left = rows.length - shownRows.length;
     more.replaceChildren();
@@ -63,23 +71,84 @@ function makeTree(box, spec) {
     if (focus !== undefined) for (const button of body.querySelectorAll("button.twig")) if (button.dataset.key === String(focus)) button.focus();
   }
 
+  function treeRow(node, depth, columns) {
+    const cells = columns.map((column) => withProvenance(spec.cell(column, node, depth, toggle), column, node.record[column.key]));
+    if (spec.keyOf && view && cells.length && !node.group) rowWays(cells[0], view, String(spec.keyOf(node.record)), spec.ways ? spec.ways(node) : null);
+    const open = isCut() ? node.inside : node.open;
+    return el("tr", { class: node.group ? "group" : node.part ? "part" : null, "aria-level": depth + 1, "aria-expanded": node.children.length ? String(Boolean(open)) : null, tabindex: "-1" }, cells);
+  }
+
+  // One row is in the order of the Tab key, with what can be pressed in it.
+  function setActive(at, focus) {
+    const row = body.children[at];
+    if (!row) return;
+    for (const other of body.children) if (other.tabIndex === 0) other.tabIndex = -1;
+    row.tabIndex = 0;
+    state.active = state.listed[at][0].key;
+    if (focus) row.focus();
+  }
+
+  function onArrow(event) {
+    const row = event.target.closest("tr");
+    if (event.target !== row || event.altKey || event.ctrlKey || event.metaKey) return;
+    const at = [...body.children].indexOf(row);
+    const [node, depth] = state.listed[at];
+    const open = !isCut() && node.open && node.children.length;
+    const fold = (wanted) => { node.open = wanted; draw(); setActive(state.listed.findIndex(([one]) => one === node), true); };
+    const ways = {
+      ArrowDown: () => setActive(Math.min(at + 1, body.children.length - 1), true),
+      ArrowUp: () => setActive(Math.max(at - 1, 0), true),
+      Home: () => setActive(0, true),
+      End: () => setActive(body.children.length - 1, true),
+      ArrowRight: () => { if (node.children.length && !open && !isCut()) fold(true); else if (state.listed[at + 1] && state.listed[at + 1][1] > depth) setActive(at + 1, true); },
+      ArrowLeft: () => { if (open) fold(false); else if (node.parent) setActive(Math.max(0, state.listed.findIndex(([one]) => one === node.parent)), true); },
+      Enter: () => { if (spec.keyOf && view && !node.group) go(wayTo(view, String(spec.keyOf(node.record)))); },
+    };
+    if (ways[event.key]) { event.preventDefault(); ways[event.key](); }
+  }
+
   function toggle(node, open) {
     node.open = open === undefined ? !node.open : open;
     draw(node.key);
   }
 
+  // Marks the row of a key: the rows around it are unfolded and the search is taken off.
+  function find(key) {
+    let found = null;
+    const look = () => eachNode(state.roots, (node) => { if (!node.group && !found && String(spec.keyOf(node.record)) === key) found = node; });
+    look();
+    if (!found && !(spec.reveal && table.rows.length)) return false;
+    if (spec.reveal) { const record = found ? found.record : asRecords(table).find((one) => String(spec.keyOf(one)) === key); if (!record) return false; spec.reveal(record); found = null; look(); }
+    if (!found) return false;
+    if (isCut()) { mark(state.roots); if (!found.matches) { state.wanted = null; search.value = ""; } }
+    for (let node = found.parent; node; node = node.parent) node.open = true;
+    const at = visibleRows(state.roots, 0, []).findIndex(([node]) => node === found);
+    if (at < 0) return false;
+    state.rows = Math.max(state.rows, at + TREE_ROWS / 4);
+    state.active = found.key;
+    draw();
+    markElement(body.children[at]);
+    return true;
+  }
+
   const unfold = (levels) => { eachNode(state.roots, (node, depth) => { node.open = depth < levels; }); state.rows = TREE_ROWS; draw(); };
   const levels = el("div", { class: "choice" }, (spec.levels || []).map(([text, depth]) => el("button", { type: "button", onclick: () => unfold(depth) }, text)));
+  const search = searchBox(spec.name, (typed) => { state.wanted = seeker(typed, table.columns); state.rows = TREE_ROWS; draw(); }, table.columns);
+  const recordsOf = (rows) => rows.filter(([node]) => !node.group).map(([node]) => node.record);
+  body.addEventListener("keydown", onArrow);
   append(box, [
-    el("div", { class: "tools" }, searchBox(spec.name, (wanted) => { state.wanted = wanted; state.rows = TREE_ROWS; draw(); }), spec.levels ? levels : null, spec.controls, count),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": spec.name }, el("table", { class: "tree" }, head, body)),
+    el("div", { class: "tools" }, search, spec.levels ? levels : null, spec.controls, count,
+      copyButtons(spec.name, () => ({ columns: state.columns, all: recordsOf(visibleRows(state.roots, 0, [], true)), shown: recordsOf(state.listed) }))),
+    el("div", { class: "scroll" }, el("table", { class: "tree" + (spec.ways ? " with-ways" : ""), role: "treegrid", "aria-label": spec.name }, head, body)),
     more,
     spec.note || null,
     table.left_out ? el("p", { class: "left-out" }, table.left_out) : null,
-    table.total > table.rows.length ? el("p", { class: "left-out" }, table.rows.length + " of " + table.total + " rows are on this page (those with the most time); all are in recording.sqlite and report.json.") : null,
+    table.total > table.rows.length && !table.left_out ? el("p", { class: "left-out" }, table.rows.length + " of " + table.total + " rows are on this page (those with the most time); all are in recording.sqlite and report.json.") : null,
     emptyNote(empty, (show) => { state.empty = show; draw(); }),
   ]);
   draw();
+  if (spec.keyOf && view) onKey(view, find);
+  if (view && moduleFilter(table, { module: "-" })) onFilter(view, (filter) => { state.only = moduleFilter(table, filter); state.rows = TREE_ROWS; draw(); });
   return { draw, unfold, put: (roots) => { state.roots = roots; state.rows = TREE_ROWS; draw(); } };
 }
 
@@ -91,7 +160,7 @@ function twigCell(node, depth, toggle, title, ...content) {
   indent.style.width = (depth <= 12 ? 14 * depth : 168 + 3 * (depth - 12)) + "px";
   cell.append(indent);
   if (node.children.length) {
-    const twig = el("button", { type: "button", class: "twig", "aria-expanded": String(node.open), "aria-label": (node.open ? "fold " : "unfold ") + node.key }, node.open ? "▾" : "▸");
+    const twig = el("button", { type: "button", class: "twig", "aria-expanded": String(node.open), "aria-label": (node.open ? "fold " : "unfold ") + node.key, tabindex: "-1" }, node.open ? "▾" : "▸");
     twig.dataset.key = String(node.key);
     twig.addEventListener("click", () => toggle(node));
     twig.addEventListener("keydown", (event) => {
@@ -101,11 +170,4 @@ function twigCell(node, depth, toggle, title, ...content) {
   } else cell.append(el("span", { class: "twig" }));
   append(cell, content);
   return cell;
-}
-
-// A cell with a number or words, as plain tables have them.
-function plainCell(column, value, reason) {
-  const exact = isNumber(value) && column.unit !== "plain" ? String(value) : null;
-  const title = isNumeric(column) ? exact : value === null ? null : formatValue(value, column.unit);
-  return el("td", { class: isNumeric(column) ? "number" : "text", title }, shown(value, column.unit, reason));
 }

@@ -15,8 +15,9 @@
 //   onKey(view, find)                find(key) marks the row of that key and says whether it did;
 //                                    makeTable and makeTree do it by themselves when their spec has
 //                                    `view` and `keyOf(record)`
-//   onFilter(view, keep)             keep(filter) is called with {} or the filter of the address;
-//                                    tables with a module column do it by themselves
+//   onFilter(view, keep)             keep(filter) is called when the filter of the address changes
+//                                    ({}: none); filterOf(view) is the one to begin with. Tables and
+//                                    trees with a column `module` or `path` do it by themselves
 //   data-key="view/key"              on any element: what has no table is found by it
 //   drawOnce(draw, page)             for a function that two views draw from
 
@@ -26,21 +27,19 @@
 // parts: [id of the element that says so when drawing fails, draw(page)].
 const VIEWS = [
   { id: "overview", title: "Overview", needs: [], has: () => true, parts: [
-    ["overview", (page) => { drawOnce(drawBenchmark, page); drawComposition(page.composition); }],
-    ["findings", (page) => drawFindings(page.facts)],
-    ["warnings", (page) => drawWarnings(page.facts)]] },
+    ["overview", (page) => drawOverview(page)], ["findings", (page) => drawFindings(page)], ["trust", (page) => drawTrust(page.facts)]] },
   { id: "modules", title: "Modules", needs: ["modules"], parts: [["modules", (page) => drawModules(page)]] },
   { id: "operators", title: "Operators", needs: ["operators", "operators_by_name"], parts: [["operators", (page) => drawOperators(page)]] },
   { id: "kernels", title: "Kernels", needs: ["kernels"], parts: [["kernels", (page) => drawKernels(page)]] },
   { id: "python", title: "Python", needs: ["functions", "call_paths", "call_trees", "slices"], shows: ["functions", "call_paths"], parts: [
     ["functions", (page) => { drawFunctions(page); drawCallPaths(page); }]] },
-  { id: "source", title: "Source", needs: ["lines"], parts: [["lines", (page) => drawLines(page)]] },
+  { id: "source", title: "Source", needs: ["lines", "sources", "module_lines", "functions"], shows: ["lines"], parts: [["lines", (page) => drawLines(page)]] },
   { id: "memory", title: "Memory", needs: ["memory", "memory_owners", "peak_holders", "memory_lines", "slices"], shows: ["memory", "memory_owners", "peak_holders", "memory_lines"], parts: [
     ["memory", (page) => { drawMemory(page); drawOwners(page); drawMemoryLines(page); }]] },
   { id: "flops", title: "FLOPs and roofline", needs: ["counters", "roofline", "modules", "operators_by_name"], shows: ["counters", "roofline"], parts: [
     ["flops", (page) => drawFlops(page)], ["roofline", (page) => drawRoofline(page)]] },
   { id: "benchmark", title: "Benchmark", needs: ["step_series", "steps", "slices"], has: () => true, parts: [
-    ["benchmark", (page) => { drawOnce(drawBenchmark, page); drawMeasured(page); }],
+    ["benchmark", (page) => { drawBenchmark(page); drawMeasured(page); }],
     ["steps", (page) => { drawSteps(page); drawStepTable(page); }], ["throughput", (page) => drawThroughput(page)],
     ["compare", (page) => drawCompare(page)], ["mistakes", (page) => drawMistakes(page)], ["ablation", (page) => drawAblation(page)]] },
   { id: "ranges", title: "Ranges and launches", needs: ["regions", "ranges", "launches", "gaps"], parts: [
@@ -51,7 +50,7 @@ const VIEWS = [
       ["threads", (page) => drawThreads(page)], ["watch", (page) => drawWatch(page)]] },
   { id: "environment", title: "Environment", needs: ["artifacts"], has: () => true, parts: [
     ["environment-facts", (page) => drawFacts(page.facts)], ["files", (page) => drawArtifacts(page)]] },
-  { id: "glossary", title: "Glossary", needs: [], has: () => true, parts: [] },
+  { id: "glossary", title: "Glossary", needs: [], has: () => true, parts: [["glossary", (page) => drawGlossary(page)]] },
 ];
 const ALL = "all";
 
@@ -62,6 +61,7 @@ let shownPage = null; // the page's data, once it is read
 const here = { view: null, key: null, filter: {} }; // where the reader is
 const keyFinders = new Map();
 const filterKeepers = new Map();
+const filtered = new Map(); // the filter that the tables of a view keep to
 const drawnOnce = new Set();
 
 function register(map, view, handler) {
@@ -71,10 +71,8 @@ function register(map, view, handler) {
 
 const onKey = (view, find) => register(keyFinders, view, find);
 
-function onFilter(view, keep) {
-  register(filterKeepers, view, keep);
-  keep(here.view === view ? here.filter : {});
-}
+const onFilter = (view, keep) => register(filterKeepers, view, keep);
+const filterOf = (view) => filtered.get(view) || {}; // what a table that is drawn now keeps to
 
 function drawOnce(draw, page) {
   if (drawnOnce.has(draw)) return;
@@ -160,6 +158,7 @@ async function show(address, fresh) {
   }
   document.title = (target.view === ALL || target.view === "overview" ? "" : viewOf(target.view).title + " - ") + pageTitle;
   hideTip();
+  if (target.view !== ALL && !viewOf(target.view).drawing) filtered.set(target.view, target.filter);
   for (const view of wanted) { await drawView(view, page); if (mine !== turn) return; }
   applyFilter(target);
   say(place.note || null);
@@ -222,7 +221,9 @@ function applyFilter(target) {
   const box = byId("filter");
   box.hidden = !words.length;
   box.replaceChildren(...(words.length ? [el("span", {}, "Only "), ...words.flatMap(([name, value], at) => [at ? ", " : "", name + " ", el("code", {}, value)]), " and what is inside it. ", el("a", { href: wayTo(target.view) }, "Show all")] : []));
-  for (const keep of filterKeepers.get(target.view) || []) keep(target.filter || {});
+  if (target.view === ALL || JSON.stringify(filterOf(target.view)) === JSON.stringify(target.filter)) return;
+  filtered.set(target.view, target.filter);
+  for (const keep of filterKeepers.get(target.view) || []) keep(target.filter);
 }
 
 // Whether a path is the module of a filter or lies inside it.
