@@ -122,13 +122,14 @@ def roofline(
             point(roofs, "step", "step", whole.dtype(), flop, moved, step_s, "clean", lacking)
         )
     points += _module_points(recorded, rows, modules, record, roofs)
-    points += _operator_points(recorded, rows, timed, clean_s, shaped, roofs)
+    operators = _operator_points(recorded, rows, timed, clean_s, shaped, roofs)
     return {
         "peaks": peaks,
         "mfu": _mfu(peaks, whole.dtype(), flop, step_s),
-        "points": points,
+        "points": [*points, *operators[:_MOST_OPERATORS]],
+        "bounds": _bounds(operators, roofs),
         "reason": None
-        if points
+        if points or operators
         else "there is neither a clean time nor a slice of the torch layer",
     }
 
@@ -175,6 +176,16 @@ def _mfu(
             }
         )
     return rows
+
+
+def _bounds(operators: list[dict[str, Any]], roofs: Roofs) -> dict[str, float] | None:
+    """Seconds per step of all operators by what holds them back; None where no roof is known."""
+    if roofs.bytes_per_s is None or not any(row["seconds"] for row in operators):
+        return None
+    sums = dict.fromkeys(("compute_s", "memory_s", "overhead_s", "unknown_s"), 0.0)
+    for row in operators:
+        sums[f"{row['bound'] or 'unknown'}_s"] += row["seconds"] or 0.0
+    return sums
 
 
 def _moved_rows(recorded: Recorded, timed: Selection | None) -> list[dict[str, Any]]:
@@ -287,7 +298,7 @@ def _operator_points(
     shaped: Counted | None,
     roofs: Roofs,
 ) -> list[dict[str, Any]]:
-    """A point for each operator of each module, the ones with most time."""
+    """A point for each operator of each module, those with most time first."""
     if timed is None:
         return []
     paths = module_paths(recorded)
@@ -295,7 +306,7 @@ def _operator_points(
     for row in rows:
         number = None if row["module_id"] is None else int(row["module_id"])
         works.setdefault((row["operator"], number), _Work()).add(row, row["seconds"])
-    heaviest = sorted(works, key=lambda place: -works[place].total_s)[:_MOST_OPERATORS]
+    heaviest = sorted(works, key=lambda place: -works[place].total_s)
     on_device = bool(recorded.rows("moved_bytes", timed)["device_s"].notna().any())
     points = []
     for place in heaviest:

@@ -1,0 +1,235 @@
+"""`verdict` and `step_bar` of the report: in one sentence, what holds a step back.
+
+The rule and its thresholds stand in `verdictrules`; here it is applied, and put into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from profstack.findings.devicecut import DeviceCut, device_cut
+from profstack.findings.measures import Measure, measures
+from profstack.findings.stepbar import step_bar
+from profstack.findings.stepcut import Cut, host_cut
+from profstack.findings.verdictrules import (
+    BALANCED,
+    COMMUNICATION,
+    COMPUTE,
+    FEWEST_CLEAN,
+    INPUT,
+    IO,
+    LAUNCH,
+    LEAST_APART,
+    MEMORY,
+    PYTHON,
+    RULES,
+    TITLES,
+    UNCLEAR,
+    WIDEST_INTERVAL,
+    rule_of,
+)
+from profstack.merge.recorded import Recorded
+from profstack.units import format_count, format_seconds
+
+Found = Mapping[str, Measure]
+
+
+def add_verdict(report: dict[str, Any], recorded: Recorded) -> None:
+    """Put `verdict` and `step_bar` into the report; a failure becomes a warning."""
+    report.update(verdict=None, step_bar=None)
+    try:
+        cut = host_cut(recorded, report)
+        device = device_cut(report)
+        report["step_bar"] = step_bar(report, cut, device)
+        report["verdict"] = verdict(report, cut, device)
+    except Exception as error:
+        # The figures stand without it.
+        text = f"the verdict is missing: {type(error).__name__}: {error}"
+        report["warnings"].append({"slug": "verdict-failed", "text": text})
+
+
+def verdict(report: Mapping[str, Any], cut: Cut | None, device: DeviceCut | None) -> dict[str, Any]:
+    """The verdict by the published rule, with a row of evidence for every test."""
+    doubt = _doubt(report)
+    if cut is None or doubt is not None:
+        return _said(UNCLEAR, doubt or "there is no clean step", None, [])
+    found = measures(report, cut, device)
+    slug, margin, why = decide({name: measure.share for name, measure in found.items()})
+    step = f"a clean step of {format_seconds(cut.median_s)}"
+    words = why if why is not None else _sentence(slug, found, step, has_loader=cut.has_loader)
+    return _said(slug, words, margin, _evidence(found, cut.median_s))
+
+
+def decide(shares: Mapping[str, float | None]) -> tuple[str, float | None, str | None]:
+    """The slug, its margin, and in words why it is unclear or else null.
+
+    `shares` are the measures of the tests by slug; null for what is not known. The margin of
+    `balanced` is what the nearest test lacks to its threshold.
+    """
+    known = {slug: share for slug, share in shares.items() if share is not None}
+    order = sorted(known, key=lambda slug: -known[slug])
+    candidates = [slug for slug in order if known[slug] >= rule_of(slug).threshold]
+    could_be = _could_be(shares, known)
+    if not candidates:
+        if could_be is not None:
+            return UNCLEAR, None, could_be
+        lacks = [rule_of(slug).threshold - share for slug, share in known.items()]
+        return BALANCED, min(lacks), None
+    first, *others = candidates
+    share = known[first]
+    if others and share - known[others[0]] < LEAST_APART:
+        margin = share - known[others[0]]
+        both = f"{_of(first, share)} and {_of(others[0], known[others[0]])}"
+        return UNCLEAR, margin, f"two causes weigh about the same, {both}"
+    if could_be is not None and _most_unknown(known) > share - LEAST_APART:
+        return UNCLEAR, None, could_be
+    next_ = known[others[0]] if others else 0.0
+    margin = min(share - rule_of(first).threshold, share - next_)
+    return first, margin, None
+
+
+def _most_unknown(known: Mapping[str, float]) -> float:
+    """What a share that is not known can be at most."""
+    return max(1 - sum(known.values()), 0.0)
+
+
+def _could_be(shares: Mapping[str, float | None], known: Mapping[str, float]) -> str | None:
+    """What is not known and large enough to be the verdict; None where nothing is."""
+    unknown = [slug for slug, share in shares.items() if share is None]
+    most = _most_unknown(known)
+    able = [slug for slug in unknown if most >= rule_of(slug).threshold]
+    if not able:
+        return None
+    names = " or ".join(TITLES[slug].removesuffix("-bound").lower() for slug in able)
+    return f"up to {_percent(most)} of the step could be {names}, which is not known"
+
+
+def _doubt(report: Mapping[str, Any]) -> str | None:
+    """Why nothing can be said of the step; None where something can."""
+    mark = report.get("benchmark") or {}
+    median, count = mark.get("median_s"), mark.get("n") or 0
+    if median is None:
+        return _without_steps(report)
+    if count < FEWEST_CLEAN:
+        steps = "1 clean step" if count == 1 else f"{count} clean steps"
+        return f"the run gave {steps}, and {FEWEST_CLEAN} are needed; let it make more steps"
+    low, high = mark.get("ci95_low_s"), mark.get("ci95_high_s")
+    if low is not None and high is not None and high - low >= WIDEST_INTERVAL * median:
+        span = f"{format_seconds(low)} to {format_seconds(high)}"
+        return (
+            f"the clean step's time is too uncertain ({span} at 95 %): other work disturbed the "
+            "machine, or the steps differ; repeat when it is idle, or let it make more steps"
+        )
+    return None
+
+
+def _without_steps(report: Mapping[str, Any]) -> str:
+    """What can be said where there is no clean step."""
+    count = (report.get("step") or {}).get("count") or 0
+    rule = (report.get("step") or {}).get("rule")
+    duration = (report.get("run") or {}).get("duration_s")
+    if rule == "whole":
+        took = f" of {format_seconds(duration)}" if duration else ""
+        return (
+            f"the script was measured whole{took}, as no step was found that repeats: there is "
+            "no clean time; profstack.step() at the end of each makes one"
+        )
+    if not count:
+        return "no step was found in the script"
+    steps = "1 step" if count == 1 else f"{count} steps"
+    return f"the script ended after {steps}, and none of them was a clean one; let it make more"
+
+
+def _said(
+    slug: str, words: str, margin: float | None, evidence: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The verdict as it stands in the report."""
+    sentence = f"{TITLES[slug]}: {words}."
+    return {"slug": slug, "sentence": sentence, "margin": margin, "evidence": evidence}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
+
+
+def _of(slug: str, share: float) -> str:
+    return f"{TITLES[slug].lower() if slug != IO else TITLES[slug]} ({_percent(share)})"
+
+
+def _evidence(found: Found, median_s: float) -> list[dict[str, Any]]:
+    """A row for every test, the largest share first; those that are not known last."""
+    rows = []
+    for rule in RULES:
+        measure = found[rule.slug]
+        row: dict[str, Any] = {
+            "test": rule.slug,
+            "share": measure.share,
+            "threshold_share": rule.threshold,
+            "time_s": None if measure.share is None else measure.share * median_s,
+        }
+        more = {"file": measure.file, "line": measure.line, "name": measure.name}
+        more |= {**measure.facts, "reason": measure.reason, "link": measure.link}
+        rows.append({**row, **{key: value for key, value in more.items() if value is not None}})
+    return sorted(rows, key=lambda row: (row["share"] is None, -(row["share"] or 0.0)))
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _sentence(slug: str, found: Found, step: str, *, has_loader: bool) -> str:
+    """What the verdict says of the step, with the share in it and where to look."""
+    if slug == BALANCED:
+        return _balanced(found, step)
+    measure = found[slug]
+    share = _percent(measure.share or 0.0)
+    what = {
+        INPUT: "waits for the next batch"
+        if has_loader
+        else "goes by before its first work: loading and preparing data, mostly",
+        IO: "reads and writes files",
+        COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
+        PYTHON: "is Python, outside all operators",
+        LAUNCH: "goes to operators so small that calling them is most of their cost"
+        + _each(measure),
+        COMPUTE: "is in operators at the limit of the machine's arithmetic" + _reaches(measure),
+        MEMORY: "is in operators at the limit of the memory's bandwidth",
+    }[slug]
+    return f"{share} of {step} {what}{_where(slug, measure)}"
+
+
+def _each(measure: Measure) -> str:
+    """How many small operators there are, and what one takes; of a device it is not told."""
+    if not measure.facts.get("call_s"):
+        return ""
+    calls = format_count(round(measure.facts["calls"]))
+    return f" ({calls} a step, {format_seconds(measure.facts['call_s'])} each)"
+
+
+def _reaches(measure: Measure) -> str:
+    peak = measure.facts.get("peak_share")
+    return "" if peak is None else f"; the step reaches {_percent(peak)} of the peak"
+
+
+def _where(slug: str, measure: Measure) -> str:
+    if measure.file is None or slug not in (INPUT, IO, PYTHON):
+        return ""
+    name = measure.file.replace("\\", "/").rsplit("/", 1)[-1]
+    return f" ({name}:{measure.line})"
+
+
+def _balanced(found: Found, step: str) -> str:
+    known = {slug: one.share for slug, one in found.items() if one.share}
+    largest = sorted(known, key=lambda slug: -(known[slug] or 0.0))[:3]
+    names = {
+        INPUT: "the wait for data",
+        IO: "reading and writing files",
+        COMMUNICATION: "communication",
+        PYTHON: "Python",
+        LAUNCH: "calling small operators",
+        COMPUTE: "arithmetic",
+        MEMORY: "memory traffic",
+    }
+    listed = ", ".join(f"{names[slug]} {_percent(known[slug] or 0.0)}" for slug in largest)
+    told = f"; the largest are {listed}" if listed else ""
+    return f"no single cause takes most of {step}{told}"
