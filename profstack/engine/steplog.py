@@ -9,6 +9,7 @@ from typing import Any
 
 from profstack import ownfiles, userregions
 from profstack.benchmark.clock import Clock
+from profstack.engine.compilelog import CompileLog
 from profstack.engine.stepevents import EVAL, PARTIAL, SWITCH
 from profstack.environment import rss_bytes
 from profstack.recording import Writer
@@ -65,6 +66,7 @@ class StepLog:
         self._modules_written = 0
         self._last_progress: dict[str, Any] = {}
         self._threads = ThreadTimes()
+        self._compiled = CompileLog(self.origin)
 
     @property
     def count(self) -> int:
@@ -256,8 +258,10 @@ class StepLog:
         """Write what spans the run; the file stays open for what the exit still tells."""
         self._modules_written = -1
         self.write_modules(names)
+        self.writer.write(self._compiled.frames())
         self.writer.facts(
             {
+                "compilations_reason": self._compiled.reason,
                 "counts_by_phase": self.counts,
                 "steps_only_counted": self.uncounted,
                 "thread_readings": self._threads.facts(),
@@ -380,4 +384,4 @@ class StepLog:
 
     def _write(self, frames: dict[str, Records] | dict[str, list[Any]]) -> None:
         memory, self._memory = self._memory, []
-        self.writer.write({**frames, "memory": memory})
+        self.writer.write({**frames, **self._compiled.frames(), "memory": memory})

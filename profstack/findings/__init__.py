@@ -11,15 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from profstack.findings.compiling import compiling
 from profstack.findings.dataloading import data_starved
+from profstack.findings.dominating import dominating
 from profstack.findings.growth import memory_growth
+from profstack.findings.hotspots import hot_spots
 from profstack.findings.made import Finding, in_order
+from profstack.findings.trust import trust
+from profstack.findings.uncounted import uncounted
 from profstack.merge.recorded import Recorded
 
 Family = Callable[[Recorded, dict[str, Any]], list[Finding]]
 FAMILIES: tuple[Family, ...] = (
     memory_growth,
     data_starved,
+    compiling,
+    hot_spots,
+    dominating,
+    trust,
+    uncounted,
 )
 
 

@@ -39,6 +39,60 @@ RULES: tuple[FindingRule, ...] = (
         "grows in part after part of the steps, by more than 2 MiB in all (256 KiB on a device) "
         "beyond what profstack itself wrote down.",
         "None: it costs memory, not time.",
+    FindingRule(
+        "recompilations",
+        "Code is compiled again during the steps",
+        "After the step in which torch.compile first compiled a function, one and the same guard "
+        "fails at least twice (for ever new values), or at least four compilations follow, or "
+        "dynamo gives the function up; and compiling took at least 1 % of the step.",
+        "Measured: the compiler's own time in those steps over all steps since, a mean over the "
+        "run; estimated where every such step was under an observer.",
+    ),
+    FindingRule(
+        "graph-breaks",
+        "Graphs end early under torch.compile",
+        "Dynamo ended a graph at a line of the user's own, in a function whose compiled code the "
+        "torch layer saw running in the steps.",
+        "None: what a break costs shows only when the code is compiled without it.",
+    ),
+    FindingRule(
+        "python-hot-spot",
+        "A Python function takes a good part of the step",
+        "The own Python time of one of the user's functions is at least 10 % of the clean step: "
+        "cProfile's, less its own cost and operators called by signs, with built-in calls of less "
+        "than a microsecond each.",
+        "Estimated: the geometric mean of two limits where these are within 30 % of it, else the "
+        "lower one: all of that time, at most what the torch layer saw outside operators; and the "
+        "same over the factor by which profiling slowed plain Python in this process.",
+    ),
+    FindingRule(
+        "module-dominates",
+        "One module takes most of the step",
+        "A module's own time, children not included, is at least half of the step and at least "
+        "three times what two or more modules of its class take for as much work (operations, "
+        "else bytes); or, where it is alone in its class, five times its share of both.",
+        "Estimated: its time less that fair share. None where it is alone in its class.",
+    ),
+    FindingRule(
+        "too-short-or-noisy",
+        "The clean step time is rough",
+        "There are fewer than 10 clean steps, or the 95 % interval of their median reaches further "
+        "than 20 % of it to a side.",
+        "None: it says how far the other figures can be trusted.",
+    ),
+    FindingRule(
+        "warmup-never-settles",
+        "The step never settles",
+        "The unobserved steps (30 or more) change to the end of the run beyond their scatter, and "
+        "the median of the last third is more than 20 % from that of the one before.",
+        "None: it says how far the other figures can be trusted.",
+    ),
+    FindingRule(
+        "operators-without-flop-formula",
+        "Operators without a FLOP formula take a good part of the step",
+        "At least 10 % of the step is in operators for which the counter of record has no formula; "
+        "what is left out by convention (elementwise, normalisation, pooling) is none of them.",
+        "None: it makes FLOP/s and MFU too low, and nothing slower.",
     ),
 )
 

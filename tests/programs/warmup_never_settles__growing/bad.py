@@ -1,0 +1,28 @@
+"""A training that runs over all it has seen with every step: each is slower than the last."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+STEPS = 240
+
+
+def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
+    """Train on random numbers."""
+    torch.manual_seed(0)
+    model = nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inputs = torch.randn(24, 256)
+    seen: list[torch.Tensor] = []
+    for _ in range(steps):
+        seen.append(inputs)
+        loss = model(torch.cat(seen)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after_step()
+
+
+if __name__ == "__main__":
+    main()
