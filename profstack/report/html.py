@@ -61,6 +61,7 @@ _SCRIPTS = (
     "roofline.js",
     "launches.js",
     "calltree.js",
+    "callers.js",
     "functions.js",
     "callpaths.js",
     "watch.js",

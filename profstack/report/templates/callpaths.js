@@ -13,17 +13,83 @@ function drawCallPaths(page) {
   const whole = records.filter((record) => record.parent === null).reduce((sum, record) => sum + (record.total_s || 0), 0);
   for (const record of records) record.share = isNumber(record.total_s) && whole ? record.total_s / whole : null;
   const rows = records.map((record) => columns.map((column) => record[column.key]));
-  const place = el("div");
+  const place = el("div"), picture = el("div", { id: "path-picture" });
   box.append(el("h3", {}, "From function to operator to kernel"),
-    el("p", { class: "lead" }, "Exact ", term("call-path", "paths"), " per ", term("step", "step"), ", of a slice in which the torch layer noted the Python stack too. ", tracerWords(page), " Compare rows with one another, not with the clean step."), place);
+    el("p", { class: "lead" }, "Exact ", term("call-path", "paths"), " per ", term("step", "step"), ", of a slice in which the torch layer noted the Python stack too. ", tracerWords(page), " Compare rows with one another, not with the clean step."), picture, place);
   const most = whole || 1;
+  const flame = drawPathPicture(picture, page);
   const tree = makeTree(place, {
     table: { ...table, columns, rows }, roots: pathForest(records, true), name: "call paths", sort: { key: "total_s", direction: -1 },
     first: ["name", "total_s", "self_s", "share", "device_s", "calls", "kind", "file"], hidden: ["node", "parent", "line", "own"],
-    controls: choice("frames", [["all", "all frames"], ["own", "own files, operators, kernels"]], "all", (kind) => tree.put(pathForest(records, kind === "all"))),
+    controls: choice("frames", [["all", "all frames"], ["own", "own files, operators, kernels"]], "all", (kind) => { tree.put(pathForest(records, kind === "all")); flame.put(pathForest(records, kind === "all")); }),
     levels: [["fold all", 0], ["unfold all", 9999]],
     cell: (column, node, depth, toggle) => pathNodeCell(column, node, depth, toggle, most),
   });
+  flame.put(pathForest(records, true));
+}
+
+const PATH_SAYS = { total_s: "host time", device_s: "device time of the kernels under it" };
+
+// The same paths as a picture: what lies under a frame was called by it, or launched.
+function drawPathPicture(box, page) {
+  const state = { kind: "flame", metric: "total_s", forest: [], root: null, at: null };
+  const table = page.tables.call_paths;
+  const column = (key) => table.columns.find((one) => one.key === key);
+  const hasDevice = table.rows.some((row) => row[table.columns.indexOf(column("device_s"))] > 0);
+  const chart = el("div", { class: "chart" }), way = el("div", { class: "breadcrumb" }), aside = el("aside", { "aria-live": "polite" });
+  append(box, [
+    el("div", { class: "tools" }, choice("drawing of the paths", PICTURES, state.kind, (kind) => { state.kind = kind; redraw(); }),
+      hasDevice ? choice("time", [["total_s", "host time"], ["device_s", "device time"]], state.metric, (metric) => { state.metric = metric; grow(); redraw(); }) : null,
+      el("ul", { class: "legend" }, Object.entries(PATH_COLOURS).map(([kind, colour]) => el("li", {}, swatch(colour), kind === "function" ? "own function" : kind)), el("li", {}, swatch("var(--builtin)"), "library function"))),
+    way, el("div", { class: "call-view" }, chart, aside)]);
+  const share = (node) => formatPercent(node.value / (state.root.value || 1)) + " of all paths";
+  const rows = (node) => [[PATH_SAYS[state.metric], formatSeconds(node.value) + ", " + share(node)],
+    ...["self_s", "device_s", "calls"].filter((key) => node.record && isNumber(node.record[key])).map((key) => [column(key).label, formatValue(node.record[key], column(key).unit)]), ["this is", provenance(column(state.metric))]];
+  const open = (node) => { state.at = node.rest ? node.parent : node; redraw(); };
+  const tell = (node) => {
+    aside.replaceChildren();
+    const record = node.record;
+    append(aside, [el("h4", {}, node.name), record && record.file ? el("p", { class: "quiet place" }, functionFile(record)) : null, record && record.kind === "operator" ? el("p", {}, linkTo("operators", record.name, "its row among the operators")) : null,
+      record && record.kind === "kernel" ? el("p", {}, linkTo("kernels", record.name, "its row among the kernels")) : null, pairs(rows(node)), insideList(node, node.value || 1, (child) => child.told, open)]);
+  };
+  const draw = drawHierarchy({
+    box: chart, kind: () => state.kind, areas: () => largestAreas(state.at), marked: () => null, label: () => "call paths by " + PATH_SAYS[state.metric] + ", " + state.kind,
+    tip: (area) => (area.node.rest ? [area.name + " ones", [[PATH_SAYS[state.metric], formatSeconds(area.value)]]] : [area.name, rows(area.node)]),
+    seen: (area) => tell(area && !area.node.rest ? area.node : state.at), open: (area) => open(area.node === state.at && state.at.parent ? state.at.parent : area.node),
+  });
+  function grow() {
+    state.root = pathNodes(state.forest, state.metric);
+    state.at = state.root;
+  }
+  function redraw() {
+    draw();
+    way.replaceChildren(...wayThrough(state.at, open));
+    tell(state.at);
+  }
+  return { put: (forest) => { state.forest = forest; grow(); redraw(); } };
+}
+
+// Rows of the tree as nodes of the picture; without recursion, paths can be long.
+function pathNodes(forest, metric) {
+  const root = { name: "all paths", record: null, parent: null, children: [], colour: "var(--lane)", count: 0 };
+  const order = [root];
+  const add = (twig, parent) => {
+    const record = twig.record;
+    const colour = record.kind === "function" && !record.own ? "var(--builtin)" : PATH_COLOURS[record.kind] || "var(--builtin)";
+    const node = { name: record.name, record, parent, children: [], colour, count: 1, twig };
+    parent.children.push(node);
+    order.push(node);
+  };
+  for (const twig of forest) add(twig, root);
+  for (let at = 1; at < order.length; at += 1) for (const twig of order[at].twig.children) add(twig, order[at]);
+  for (const node of order.slice().reverse()) {
+    const inside = node.children.reduce((sum, child) => sum + child.value, 0);
+    // Sums of rounded times may be longer than the whole in their last digit.
+    node.value = Math.max(node.record ? node.record[metric] || 0 : 0, inside);
+    node.told = formatSeconds(node.value);
+    node.children.sort((a, b) => b.value - a.value);
+  }
+  return root;
 }
 
 // Why a table is not there that one kind of the torch layer's slices gives: it had no such slice,

@@ -1,4 +1,4 @@
-// The call tree of the Python functions, as an icicle or a sunburst.
+// The call tree of the Python functions, as an icicle, a flame or a sunburst.
 //
 // A profile knows pairs of caller and callee, not paths. A function with several callers is drawn
 // under each of them, its own callees scaled by the share of its time that this caller accounts
@@ -17,12 +17,14 @@ function indexCalls(tree) {
     if (cycleOf[caller] < 0 || cycleOf[caller] !== cycleOf[callee]) own[caller] += seconds;
   }
   const sums = tree.cycles.map((members) => members.reduce((sum, member) => sum + own[member], 0));
-  return { functions: tree.functions, roots: tree.roots, cycles: tree.cycles, callees, cycleOf, own, sums };
+  return { ...tree, callees, cycleOf, own, sums };
 }
 
 const functionName = (record) => record[2];
 const functionPlace = (record) => (record[0] === "~" ? "built-in" : shortPath(record[0]) + ":" + record[1]);
 const functionLabel = (record) => record[2] + "  " + functionPlace(record);
+const functionKey = (record) => record[0] + ":" + record[1] + ":" + record[2];
+const isOwnFunction = (record) => record[6] === OWN_FILES;
 
 // What a caller's parts are drawn as: functions, and all entries into one cycle as that cycle.
 function entered(calls, parts, parent) {
@@ -60,20 +62,42 @@ function childrenOf(calls, node) {
   return children;
 }
 
-// All nodes to draw under `root`, breadth first, with start and length as shares of the root.
-function layOut(calls, root, depth, cutoff) {
-  root.start = 0; root.share = 1; root.level = 0;
+// Frames of one library that lie in or beside one another, as one: what they call elsewhere lies in it.
+// Ways too small to be seen are not followed: there can be more of them than could ever be looked at.
+function foldLibraries(calls, node, cutoff) {
+  const parts = new Map();
+  const put = (key, child, make) => {
+    const part = parts.get(key) || { ...make(), parent: node, value: 0, calls: 0 };
+    part.value += child.value;
+    part.calls += child.calls;
+    if (part.members) part.members.push(child);
+    parts.set(key, part);
+  };
+  const work = node.kind === "package" ? node.members.flatMap((member) => childrenOf(calls, member)) : childrenOf(calls, node);
+  for (let at = 0; at < work.length; at += 1) {
+    const child = work[at];
+    const record = child.index === undefined ? null : calls.functions[child.index];
+    const library = record && !isOwnFunction(record) ? record[6] : null;
+    if (library && node.kind === "package" && library === node.package) {
+      if (work.length < MOST_NODES) for (const inner of childrenOf(calls, child)) if (inner.value > cutoff) work.push(inner);
+    } else if (library) put("p" + library, child, () => ({ kind: "package", package: library, members: [] }));
+    else put(child.kind + (child.index ?? child.cycle), child, () => ({ ...child }));
+  }
+  return [...parts.values()].sort((a, b) => b.value - a.value);
+}
+
+// All nodes to draw under `root`, breadth first, with length as a share of the root.
+function layOut(calls, root, depth, cutoff, folded) {
+  root.share = 1; root.level = 0;
   const nodes = [root];
   for (let at = 0; at < nodes.length && nodes.length < MOST_NODES; at += 1) {
     const node = nodes[at];
     node.children = [];
     if (node.level >= depth) continue;
-    let start = node.start;
-    for (const child of childrenOf(calls, node)) {
+    const least = Math.max(cutoff, LEAST_AREA) * root.value;
+    for (const child of folded ? foldLibraries(calls, node, least) : childrenOf(calls, node)) {
       child.share = root.value > 0 ? child.value / root.value : 0;
-      child.start = start;
       child.level = node.level + 1;
-      start += child.share;
       if (child.share >= cutoff) { nodes.push(child); node.children.push(child); }
     }
   }
@@ -81,11 +105,15 @@ function layOut(calls, root, depth, cutoff) {
 }
 
 function fileColour(record) {
-  return record[0] === "~" ? "var(--builtin)" : "var(--file-" + (hash(record[0]) % 8) + ")";
+  return isOwnFunction(record) ? "var(--file-" + (hash(record[0]) % 8) + ")" : libraryColour(record[6]);
 }
 
-const callState = { phase: "step", kind: "icicle", depth: 12, cutoff: 0.005, node: null };
+// Libraries are pale: what the reader can change stands out.
+const libraryColour = (name) => (name === "torch" ? "var(--outside)" : "var(--builtin)");
+
+const callState = { phase: "step", kind: "icicle", depth: 12, cutoff: 0.005, node: null, chosen: null, folded: true, wanted: "", only: false, areas: [] };
 let calls = null;
+let redrawCalls = () => {};
 
 function wholeNode() {
   return { kind: "all", value: calls.roots.reduce((sum, [, seconds]) => sum + seconds, 0), calls: 1, parent: null };
@@ -108,164 +136,188 @@ function cycleName(cycle) {
 
 function nodeName(node) {
   if (node.kind === "all") return "all functions";
+  if (node.kind === "package") return node.package;
   return node.kind === "cycle" ? cycleName(node.cycle) : functionName(calls.functions[node.index]);
+}
+
+function nodeColour(node) {
+  if (node.kind === "all") return "var(--lane)";
+  if (node.kind === "package") return libraryColour(node.package);
+  return node.kind === "cycle" ? "var(--cycle)" : fileColour(calls.functions[node.index]);
+}
+
+// Whether what is searched for is in this frame's name or file, or in those it stands for.
+function nodeMatches(node, wanted) {
+  const has = (record) => (record[2] + "\n" + record[0] + ":" + record[1]).toLowerCase().includes(wanted);
+  if (node.kind === "all") return false;
+  if (node.kind === "package") return node.package.toLowerCase().includes(wanted) || node.members.some((member) => member.index !== undefined && has(calls.functions[member.index]));
+  return node.kind === "cycle" ? calls.cycles[node.cycle].some((index) => has(calls.functions[index])) : has(calls.functions[node.index]);
 }
 
 function drawCallTree(page) {
   const phases = Object.keys(page.call_trees);
-  const box = byId("call-chart");
   if (!phases.length) { byId("call-tree").remove(); return () => {}; }
-  if (!D3) { noCharts(box); return () => {}; }
-  const redraw = drawAtWidth(box, (width) => paintCalls(width));
-  const choose = (phase) => { callState.phase = phase; calls = indexCalls(page.call_trees[phase]); callState.node = wholeNode(); fillNames(); redraw(); };
+  const paint = drawHierarchy({
+    box: byId("call-chart"), kind: () => callState.kind, areas: callAreas, label: () => "call tree from " + nodeName(callState.node) + ", " + callState.kind,
+    marked: (area) => (!callState.wanted ? null : area.matches ? "match" : "other"),
+    tip: (area) => [nodeName(area.node), describedRows(area.node, callState.node)],
+    seen: (area) => describe(area ? area.node : callState.node, callState.node),
+    open: (area) => zoomTo(area.node === callState.node && area.node.parent ? area.node.parent : area.node),
+  });
+  redrawCalls = () => { paint(); tellCalls(page); };
+  const tools = callTools(page, phases);
+  tools.choose(phases[0]);
+  return (record) => {
+    if (record.phase !== callState.phase && page.call_trees[record.phase]) tools.choose(record.phase);
+    return chooseFunction(calls.functions.findIndex((one) => one[0] === record.file && one[1] === record.line && one[2] === record.name));
+  };
+}
+
+function callTools(page, phases) {
   const names = el("datalist", { id: "function-names" });
   const root = el("input", { type: "search", list: "function-names", placeholder: "all functions", "aria-label": "root function", autocomplete: "off", spellcheck: "false" });
   const labels = new Map();
-
-  function fillNames() {
+  function choose(phase) {
+    calls = indexCalls(page.call_trees[phase]);
+    Object.assign(callState, { phase, node: wholeNode(), chosen: heaviestOwn() });
     labels.clear();
     root.value = "";
     calls.functions.forEach((record, index) => { if (!labels.has(functionLabel(record))) labels.set(functionLabel(record), index); });
     names.replaceChildren(...[...labels.keys()].slice(0, 400).map((label) => el("option", { value: label })));
+    redrawCalls();
   }
   root.addEventListener("change", () => {
-    const index = labels.get(root.value);
-    if (root.value === "") callState.node = wholeNode();
-    else if (index !== undefined) callState.node = functionNode(index);
-    else return;
-    redraw();
+    if (root.value === "") zoomTo(wholeNode());
+    else if (labels.has(root.value)) chooseFunction(labels.get(root.value));
   });
   const depth = el("input", { type: "range", id: "call-depth", min: 1, max: 40, value: callState.depth, "aria-label": "depth" });
   const depthText = el("output", {}, callState.depth);
-  depth.addEventListener("input", () => { callState.depth = Number(depth.value); depthText.textContent = depth.value; redraw(); });
+  depth.addEventListener("input", () => { callState.depth = Number(depth.value); depthText.textContent = depth.value; redrawCalls(); });
+  const only = el("input", { type: "checkbox" });
+  only.addEventListener("change", () => { callState.only = only.checked; redrawCalls(); });
   append(byId("call-tools"), [
-    choice("drawing", [["icicle", "icicle"], ["sunburst", "sunburst"]], callState.kind, (kind) => { callState.kind = kind; redraw(); }),
+    choice("drawing", PICTURES.filter(([kind]) => kind !== "treemap"), callState.kind, (kind) => { callState.kind = kind; redrawCalls(); }),
     phases.length > 1 ? choice("phase", phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]), phases[0], choose) : null,
+    choice("libraries", [["folded", "libraries folded"], ["all", "all frames"]], callState.folded ? "folded" : "all", (kind) => { Object.assign(callState, { folded: kind === "folded", node: wholeNode() }); redrawCalls(); }),
+    searchBox("the call tree", (wanted) => { callState.wanted = wanted; redrawCalls(); }), el("label", { class: "field" }, only, el("span", {}, "only ways to what is found")),
     el("label", { class: "field" }, el("span", {}, "root"), root, names),
     el("label", { class: "field" }, el("span", {}, "depth"), depth, depthText),
-    select("cutoff", [["0", "none"], ["0.001", "0.1 %"], ["0.005", "0.5 %"], ["0.01", "1 %"], ["0.02", "2 %"], ["0.05", "5 %"]], String(callState.cutoff), (value) => { callState.cutoff = Number(value); redraw(); }),
+    select("cutoff", [["0", "none"], ["0.001", "0.1 %"], ["0.005", "0.5 %"], ["0.01", "1 %"], ["0.02", "2 %"], ["0.05", "5 %"]], String(callState.cutoff), (value) => { callState.cutoff = Number(value); redrawCalls(); }),
   ]);
-  calls = indexCalls(page.call_trees[phases[0]]);
-  choose(phases[0]);
-  if (page.call_trees[phases[0]].left_out) byId("call-note").append(" " + page.call_trees[phases[0]].left_out);
-  return (record) => {
-    if (record.phase !== callState.phase && page.call_trees[record.phase]) choose(record.phase);
-    const index = calls.functions.findIndex((one) => one[0] === record.file && one[1] === record.line && one[2] === record.name);
-    if (index < 0) return;
-    callState.node = functionNode(index);
-    redraw();
-    byId("call-tree").scrollIntoView({ block: "start" });
-  };
+  return { choose };
+}
+
+// The user's own function that takes most by itself; any function where none is the user's.
+function heaviestOwn() {
+  const all = calls.functions.map((record, index) => index);
+  const own = all.filter((index) => isOwnFunction(calls.functions[index]));
+  return (own.length ? own : all).reduce((a, b) => ((calls.functions[b][4] || 0) > (calls.functions[a][4] || 0) ? b : a), (own.length ? own : all)[0]);
+}
+
+function chooseFunction(index) {
+  if (index === undefined || index < 0) return false;
+  callState.chosen = index;
+  callState.node = functionNode(index);
+  redrawCalls();
+  return true;
 }
 
 function zoomTo(node) {
   callState.node = node;
-  paintCalls(Math.max(byId("call-chart").clientWidth, 240));
+  if (node.index !== undefined) callState.chosen = node.index;
+  redrawCalls();
 }
 
-function paintCalls(width) {
+// What is drawn: the laid out frames, each parent before what lies in it.
+function callAreas() {
+  const { node: root, wanted } = callState;
+  let nodes = layOut(calls, root, callState.depth, callState.cutoff, callState.folded);
+  if (wanted) nodes = searched(nodes, wanted, callState.only);
+  const places = new Map();
+  // Sums of shares may be longer than what they are shares of, in the last digit.
+  for (const node of nodes.slice().reverse()) node.drawn = Math.max(node.value, node.children.reduce((sum, child) => sum + (child.drawn || 0), 0));
+  callState.areas = nodes.map((node, at) => {
+    places.set(node, at);
+    return { name: nodeName(node), value: node.drawn, told: formatSeconds(node.value), colour: nodeColour(node), parent: node === root ? -1 : places.get(node.parent), matches: node.matches, node };
+  });
+  return callState.areas;
+}
+
+// Notes which frames match; with `only`, keeps the ways to them and what lies in them.
+function searched(nodes, wanted, only) {
+  for (const node of nodes) {
+    node.matches = nodeMatches(node, wanted);
+    node.isIn = node !== nodes[0] && (node.parent.matches || node.parent.isIn);
+  }
+  for (const node of nodes.slice().reverse()) node.leads = node.matches || node.children.some((child) => child.leads);
+  if (!only) return nodes;
+  const kept = nodes.filter((node) => node === nodes[0] || node.leads || node.isIn);
+  for (const node of kept) node.children = node.children.filter((child) => child.leads || child.isIn);
+  return kept;
+}
+
+// What stands round the picture: the way to its root, how much was found, callers and callees.
+function tellCalls(page) {
   const root = callState.node;
-  const nodes = layOut(calls, root, callState.depth, callState.cutoff);
-  byId("call-chart").replaceChildren(callState.kind === "icicle" ? icicle(width, nodes) : sunburst(width, nodes));
+  const nodes = callState.areas;
   byId("call-path").replaceChildren(...breadcrumb(root));
   const most = nodes.length >= MOST_NODES ? ", no more are drawn: raise the cutoff" : "";
-  byId("call-count").textContent = nodes.length + " frames" + most;
+  byId("call-count").textContent = nodes.length + (nodes.length === 1 ? " frame" : " frames") + most;
+  byId("call-left").textContent = page.call_trees[callState.phase].left_out || "";
+  byId("call-found").textContent = callState.wanted ? foundWords(nodes, root) : "";
   describe(root, root);
+  drawCallEdges(byId("call-edges"), callState.chosen);
+}
+
+function foundWords(areas, root) {
+  const found = areas.filter((area) => area.matches);
+  const outer = found.filter((area) => !area.node.isIn);
+  return found.length + (found.length === 1 ? " frame" : " frames") + " found" + (found.length ? ", " + formatPercent(outer.reduce((sum, area) => sum + area.value, 0) / (root.value || 1)) + " of the root (frames in one another counted once)." : ".");
 }
 
 function breadcrumb(root) {
-  const way = [];
-  for (let node = root; node; node = node.parent) way.unshift(node);
-  const items = way.map((node) => node === root ? el("b", {}, nodeName(node)) : el("button", { type: "button", onclick: () => zoomTo(node) }, nodeName(node)));
-  if (way[0].kind !== "all") items.unshift(el("button", { type: "button", onclick: () => zoomTo(wholeNode()) }, "all functions"));
-  return items.flatMap((item, at) => (at ? [el("span", { class: "quiet" }, " › "), item] : [item]));
+  const items = wayThrough({ ...wayNode(root) }, (node) => zoomTo(node.node));
+  let first = root;
+  while (first.parent) first = first.parent;
+  if (first.kind !== "all") items.unshift(el("button", { type: "button", onclick: () => zoomTo(wholeNode()) }, "all functions"), el("span", { class: "quiet" }, " › "));
+  return items;
 }
+
+const wayNode = (node) => ({ name: nodeName(node), node, parent: node.parent ? wayNode(node.parent) : null });
 
 const NODE_WORDS = {
   all: "all that the profile saw, per step",
   cycle: "functions that call each other in a circle; who lies inside whom is not known",
   member: "in a cycle: its own time and its calls out of the cycle",
+  package: "functions of one library, with what they call in it",
 };
 
-function describe(node, root) {
+function describedRows(node, root) {
   const record = nodeRecord(node);
-  const rows = [
-    ["here", [formatSeconds(node.value), el("span", { class: "quiet" }, " " + formatPercent(node.value / root.value) + " of the root")]],
+  const members = node.kind === "cycle" ? calls.cycles[node.cycle].map((index) => functionName(calls.functions[index])) : node.kind === "package" ? [...new Set(node.members.map(nodeName))] : [];
+  return [
+    ["here", formatSeconds(node.value) + ", " + formatPercent(node.value / root.value) + " of the root"],
     record ? ["calls here", formatCount(node.calls)] : null,
     record ? ["in all", formatSeconds(record[5]) + " in " + formatCount(record[3]) + " calls"] : null,
     record ? ["without callees", formatSeconds(record[4])] : null,
-    node.kind === "cycle" ? ["members", calls.cycles[node.cycle].slice(0, 12).map((index) => functionName(calls.functions[index])).join(", ") + (calls.cycles[node.cycle].length > 12 ? ", …" : "")] : null,
-  ];
-  append((byId("call-detail").replaceChildren(), byId("call-detail")), [
+    members.length ? ["members", members.slice(0, 12).join(", ") + (members.length > 12 ? ", …" : "")] : null,
+    ["this is", "raw: as the cprofile layer saw it"],
+  ].filter(Boolean);
+}
+
+function describe(node, root) {
+  const record = nodeRecord(node);
+  const inside = (callState.folded ? foldLibraries(calls, node, 0.001 * node.value) : childrenOf(calls, node)).map((child) => ({ name: nodeName(child), value: child.value, colour: nodeColour(child), children: [], node: child }));
+  byId("call-detail").replaceChildren();
+  append(byId("call-detail"), [
     el("h4", {}, nodeName(node)),
-    record ? el("p", { class: "quiet place", title: record[0] }, functionPlace(record)) : null,
+    record ? el("p", { class: "quiet place", title: record[0] }, functionWay(record)) : null,
     NODE_WORDS[node.kind] ? el("p", { class: "quiet" }, NODE_WORDS[node.kind]) : null,
-    pairs(rows.filter(Boolean))]);
+    pairs(describedRows(node, root)),
+    insideList({ children: inside }, node.value || 1, (child) => formatSeconds(child.value), (child) => zoomTo(child.node))]);
 }
 
-// What both drawings share: details on hover and focus, zoom on click, and moving by the keys.
-function makeFrame(element, node, nodes) {
-  element.setAttribute("class", "frame");
-  element.setAttribute("tabindex", node.level === 0 ? "0" : "-1");
-  element.setAttribute("role", "button");
-  element.setAttribute("aria-label", nodeName(node) + ", " + formatSeconds(node.value));
-  element.style.setProperty("fill", node.kind === "all" ? "var(--lane)" : node.kind === "cycle" ? "var(--cycle)" : fileColour(calls.functions[node.index]));
-  node.element = element;
-  const root = nodes[0];
-  const open = () => { if (node === root) { if (root.parent) zoomTo(root.parent); } else zoomTo(node); };
-  element.addEventListener("mouseenter", () => describe(node, root));
-  element.addEventListener("focus", () => describe(node, root));
-  element.addEventListener("mouseleave", () => describe(root, root));
-  element.addEventListener("click", open);
-  element.addEventListener("keydown", (event) => {
-    const beside = node === root ? [] : node.parent.children || [];
-    const at = beside.indexOf(node);
-    const ways = { ArrowDown: (node.children || [])[0], ArrowUp: node === root ? null : node.parent, ArrowRight: beside[at + 1], ArrowLeft: beside[at - 1] };
-    if (event.key in ways) { event.preventDefault(); if (ways[event.key] && ways[event.key].element) ways[event.key].element.focus(); }
-    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); }
-    if (event.key === "Backspace" && root.parent) { event.preventDefault(); zoomTo(root.parent); }
-  });
-  return element;
-}
-
-function icicle(width, nodes) {
-  const row = 22;
-  const levels = Math.max(...nodes.map((node) => node.level)) + 1;
-  const svg = canvas(width, levels * row, "icicle of the call tree");
-  svg.setAttribute("role", "group");
-  const x = D3.scale.linear().range([0, width]);
-  for (const node of nodes) {
-    const left = x(node.start), length = Math.max(x(node.share) - 1, 0.5);
-    svg.append(makeFrame(shape("rect", { x: left, y: node.level * row, width: length, height: row - 1, rx: 2 }), node, nodes));
-    const room = Math.floor((length - 10) / 6.6);
-    if (room >= 4) {
-      const name = nodeName(node);
-      const full = name + "  " + formatSeconds(node.value);
-      const text = full.length <= room ? full : name.length <= room ? name : name.slice(0, room - 1) + "…";
-      svg.append(textShape(text, { x: left + 6, y: node.level * row + 15 }, "frame-name"));
-    }
-  }
-  return svg;
-}
-
-function sunburst(width, nodes) {
-  const size = Math.min(width, 620);
-  const levels = Math.max(...nodes.map((node) => node.level), 1);
-  const svg = canvas(size, size, "sunburst of the call tree");
-  svg.setAttribute("role", "group");
-  svg.classList.add("sunburst");
-  const middle = Math.max(size * 0.11, 42);
-  const ring = (size / 2 - middle) / levels;
-  const angle = D3.scale.linear().range([0, 2 * Math.PI]);
-  const arc = D3.svg.arc()
-    .startAngle((node) => angle(node.start)).endAngle((node) => angle(Math.min(node.start + node.share, 1)))
-    .innerRadius((node) => (node.level ? middle + (node.level - 1) * ring : 0))
-    .outerRadius((node) => middle + node.level * ring - 0.5);
-  const place = shape("g", { transform: `translate(${size / 2},${size / 2})` });
-  for (const node of nodes) place.append(makeFrame(shape("path", { d: arc(node) }), node, nodes));
-  const name = nodeName(nodes[0]);
-  place.append(textShape(name.length > 14 ? name.slice(0, 13) + "…" : name, { y: -2, "text-anchor": "middle" }, "frame-name"));
-  place.append(textShape(formatSeconds(nodes[0].value), { y: 14, "text-anchor": "middle" }, "frame-name"));
-  svg.append(place);
-  return svg;
+// The place of a function; of the user's own it leads to the source line.
+function functionWay(record) {
+  return isOwnFunction(record) ? linkTo("source", record[0] + ":" + record[1], functionPlace(record)) : functionPlace(record);
 }

@@ -16,15 +16,23 @@ function drawFunctions(page) {
   const phases = ["step", "startup"].filter((phase) => records.some((record) => record.phase === phase));
   const state = { phase: phases[0] };
   const boxes = { grouped: el("div", { id: "function-groups" }), all: el("div", { id: "function-list", hidden: true }) };
-  const controls = phases.length > 1 ? choice("phase", phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]), state.phase, (phase) => { state.phase = phase; redraw(); tree.put(functionGroups(records, phase)); }) : null;
-  append(byId("function-table"), [el("div", { class: "tools" }, choice("rows", [["grouped", "own files and libraries"], ["all", "all functions"]], "grouped", (kind) => {
+  const rows = choice("rows", [["grouped", "own files and libraries"], ["all", "all functions"]], "grouped", (kind) => {
     for (const [name, box] of Object.entries(boxes)) box.hidden = name !== kind;
-  }), controls), boxes.grouped, boxes.all]);
-  const nameCell = (record) => el("button", { type: "button", class: "link", title: "draw the call tree from here", onclick: () => showRoot(record) }, record.name);
+  });
+  const controls = phases.length > 1 ? choice("phase", phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]), state.phase, (phase) => { state.phase = phase; redraw(); tree.put(functionGroups(records, phase)); }) : null;
+  append(byId("function-table"), [el("div", { class: "tools" }, rows, controls), boxes.grouped, boxes.all]);
+  // In the tree of calls and in this table a function is the same one; the table marks its row.
+  const known = new Map(records.slice().reverse().map((record) => [recordKey(record), record]));
+  onKey("python", (key) => { if (known.has(key)) showRoot(known.get(key)); return false; });
+  const reveal = (record) => {
+    rows.firstChild.click();
+    if (controls && record.phase !== state.phase) controls.children[phases.indexOf(record.phase)].click();
+  };
+  const nameCell = (record) => el("button", { type: "button", class: "link", title: "show it in the call tree, with its callers and callees", onclick: () => { if (showRoot(record)) byId("call-tree").scrollIntoView({ block: "start" }); } }, record.name);
   const first = ["name", "self_s", "total_s", "calibrated_s", "calls"];
   const longest = Object.fromEntries(phases.map((phase) => [phase, longestOf(records.filter((record) => record.phase === phase), ["self_s", "total_s"])]));
   const tree = makeTree(boxes.grouped, {
-    table, roots: functionGroups(records, state.phase), name: "functions", sort: { key: "self_s", direction: -1 }, first, hidden: ["phase", "line", "own", "package"],
+    table, roots: functionGroups(records, state.phase), name: "functions", sort: { key: "self_s", direction: -1 }, first, hidden: ["phase", "line", "own", "package"], view: "python", keyOf: recordKey, reveal,
     levels: [["fold all", 0], ["unfold all", 1]], cell: (column, node, depth, toggle) => functionCell(column, node, depth, toggle, { most: longest[state.phase], nameCell }),
   });
   const redraw = makeTable(boxes.all, {
@@ -37,7 +45,13 @@ function drawFunctions(page) {
   });
 }
 
-const functionFile = (record) => (record.file === "~" ? el("span", { class: "quiet" }, "built-in") : shortPath(record.file) + ":" + record.line);
+const recordKey = (record) => record.file + ":" + record.line + ":" + record.name;
+// The place of a function; of the user's own it leads to the source line.
+function functionFile(record) {
+  if (record.file === "~") return el("span", { class: "quiet" }, "built-in");
+  const place = shortPath(record.file) + ":" + record.line;
+  return isOwn(record) ? linkTo("source", record.file + ":" + record.line, place) : place;
+}
 
 // A row for each file of the user's own and each library, with what can be added up of its rows.
 function functionGroups(records, phase) {

@@ -80,7 +80,7 @@ function pictureHeight(kind, areas, width) {
   if (kind === "sunburst") return Math.min(width, 560);
   if (kind === "treemap") return width < 560 ? 460 : 480;
   const levels = levelsOf(areas).reduce((most, level) => Math.max(most, level), 0) + 1;
-  return Math.min(Math.max(levels * ICICLE_ROW, 120), 900);
+  return Math.min(Math.max(levels * ICICLE_ROW, 234), 900);
 }
 
 function picture(spec, state, theme) {
@@ -190,4 +190,13 @@ function insideList(node, whole, told, open) {
   };
   fill(MOST_INSIDE);
   return [el("h5", {}, "inside it"), list];
+}
+
+// Marks the row of an address where it is on screen already, and puts the address into the browser's
+// line: nothing is scrolled, the reader is looking at the picture.
+function pointAt(box, address) {
+  for (const other of document.querySelectorAll(".marked")) other.classList.remove("marked");
+  const way = [...box.querySelectorAll("a.anchor")].find((one) => one.getAttribute("href") === address);
+  if (way) way.closest("tr").classList.add("marked");
+  if (!inFrame) try { window.history.replaceState(null, "", address); } catch (error) { /* some frames allow no change of the address */ }
 }

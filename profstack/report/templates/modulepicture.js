@@ -118,12 +118,10 @@ function metricSelect(data, state, onChoose) {
   return select("area", data.metrics.map((metric) => [metric.key, metricLabel(metric)]), state.metric.key, (key) => onChoose(data.metrics.find((metric) => metric.key === key)));
 }
 
-// What a figure rests on: its layer, and whether it is clean, calibrated or raw.
+// What a figure rests on, in the words of the page's tables.
 function metricSource(metric, page) {
-  if (metric.device !== null) return "memory layer";
-  const columns = metric.columns.map((key) => page.tables.modules.columns.find((column) => column.key === key)).filter(Boolean);
-  const column = columns.find((one) => one.layer || one.source) || columns[0];
-  return column ? [column.layer ? column.layer + " layer" : null, column.kind || (metric.key === "calibrated_s" ? "calibrated" : null), column.source].filter(Boolean).join(", ") : "";
+  if (metric.device !== null) return "raw: as the memory layer saw it";
+  return page.tables.modules.columns.filter((column) => metric.columns.includes(column.key)).map(provenance).find(Boolean);
 }
 
 function moduleTip(area, state, page) {
@@ -132,7 +130,7 @@ function moduleTip(area, state, page) {
   const figure = [metricLabel(state.metric), formatValue(area.value, unit)];
   const shares = [["of the step", formatPercent(area.value / state.root.value)], node.parent && node.parent.parent ? ["of " + node.parent.name, formatPercent(area.value / node.parent.value)] : null];
   if (node.rest || node.kind === "rest") return [formatWhole(node.count) + " smaller ones", [figure, ...shares, ["drawn", "as one area"]]];
-  return [node.path || node.name, [figure, node.own !== null && node.children.length ? ["of it its own", formatValue(node.own, unit)] : null, ...shares, node.row && node.row.type ? ["type", node.row.type] : null, source ? ["from", source] : null]];
+  return [node.path || node.name, [figure, node.own !== null && node.children.length ? ["of it its own", formatValue(node.own, unit)] : null, ...shares, node.row && node.row.type ? ["type", node.row.type] : null, source ? ["this is", source] : null]];
 }
 
 const DETAIL_KEYS = ["calibrated_s", "forward_s", "backward_s", "self_s", "python_s", "forward_device_s", "backward_device_s", "forward_flop", "backward_flop", "flop_per_s", "host_net_bytes", "device_net_bytes", "parameters", "calls"];
@@ -142,7 +140,7 @@ function describeModule(box, node, state, page, open) {
   const row = node.row;
   const share = state.root.value > 0 ? formatPercent(node.value / state.root.value) + " of the step" : "";
   const columns = new Map(page.tables.modules.columns.map((column) => [column.key, column]));
-  const figures = row ? DETAIL_KEYS.filter((key) => columns.has(key) && isNumber(row[key])).map((key) => [columns.get(key).label, formatValue(row[key], columns.get(key).unit)]) : [];
+  const figures = row ? DETAIL_KEYS.filter((key) => columns.has(key) && isNumber(row[key])).map((key) => [columns.get(key).label, figure(row[key], columns.get(key).unit, columns.get(key))]) : [];
   const ways = row ? [linkTo("modules", node.path, "its row"), ...moduleLinks(node.path, page)] : [];
   const parts = [
     el("h4", {}, node.path || node.name),
@@ -159,7 +157,7 @@ function describeModule(box, node, state, page, open) {
 
 // One click from a module to all that lies in it, as far as the page has it.
 function moduleLinks(path, page) {
-  const ways = typeof moduleWays === "function" ? moduleWays(path) : [];
+  const ways = moduleWays(path);
   if (rowsOf(page, "module_functions") || (rowsOf(page, "module_lines") && rowsOf(page, "functions"))) ways.push(linkFiltered("python", { module: path }, "functions"));
   if (rowsOf(page, "peak_holders")) ways.push(linkFiltered("memory", { module: path }, "memory holders"));
   return ways.filter(Boolean);

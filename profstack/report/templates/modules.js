@@ -37,15 +37,15 @@ function drawModules(page) {
   const most = records.reduce((top, record) => Math.max(top, record.forward_s || 0, record.backward_s || 0, record.self_s || 0), 0) || 1;
   const picture = el("div", { id: "module-picture" });
   byId("module-tree").before(picture);
-  let tree = null;
-  const choose = drawModulePicture(picture, page, (node) => { if (node.row && tree.mark) tree.mark(node.path); });
+  const choose = drawModulePicture(picture, page, (node) => { if (node.row) pointAt(byId("module-tree"), wayTo("modules", node.path)); });
   const show = (path) => { if (choose(path)) picture.scrollIntoView({ block: "nearest" }); };
   // First the picture, which lets the table find the row as well.
   onKey("modules", (path) => { choose(path); return false; });
-  tree = makeTree(byId("module-tree"), {
+  const tree = makeTree(byId("module-tree"), {
     table, roots: buildForest(table), name: "modules", view: "modules", keyOf: (record) => record.path, sort: { key: "path", direction: 1 }, inOrder: "path", first: MODULE_FIRST, hidden: MODULE_HIDDEN,
     levels: [["roots", 0], ["2 levels", 1], ["3 levels", 2], ["all", 99]], note: sumNote(page.facts.attribution),
-    cell: (column, node, depth, toggle) => moduleCell(column, node, depth, toggle, { most, median, show, page }),
+    cell: (column, node, depth, toggle) => moduleCell(column, node, depth, toggle, { most, median, show }),
+    ways: (node) => (node.part ? null : moduleLinks(node.record.path, page)),
   });
   tree.unfold(table.rows.length > 60 ? 2 : 3);
 }
@@ -61,13 +61,11 @@ function moduleCell(column, node, depth, toggle, view) {
   return plainCell(column, record[column.key], reason);
 }
 
-// The name chooses the module in the picture; the ways to what lies in it stand beside it.
+// The name chooses the module in the picture.
 function pathCell(node, depth, toggle, view) {
   const record = node.record;
-  const ways = node.part ? [] : moduleLinks(record.path, view.page);
   return twigCell(node, depth, toggle, record.path + (record.aliases ? "\nalso " + record.aliases : ""),
-    el("button", { type: "button", class: "link name", onclick: () => view.show(record.path) }, node.name), record.label ? el("span", { class: "quiet" }, " = " + record.label) : null,
-    ways.length ? el("span", { class: "row-ways" }, ways) : null);
+    el("button", { type: "button", class: "link name", title: "show it in the picture", onclick: () => view.show(record.path) }, node.name), record.label ? el("span", { class: "quiet" }, " = " + record.label) : null);
 }
 
 // The calibrated time, its bar cut into forward and backward as the layer's slice saw them.

@@ -4,7 +4,18 @@ function main() {
   document.body.append(tip);
   try { drawHeader(page.facts); } catch (error) { console.error(error); }
   watchTheme();
+  openForPrint();
   startViews(page);
+}
+
+// On paper nothing can be unfolded: what is folded in the view on screen is open while it is printed.
+function openForPrint() {
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll(".view:not([hidden]) details:not([open])")].filter((one) => !one.closest("details details"));
+    for (const one of opened) one.open = true;
+  });
+  window.addEventListener("afterprint", () => { for (const one of opened) one.open = false; });
 }
 
 function drawStepTable(page) {
