@@ -76,24 +76,19 @@ _VIEWS = (
     *("benchmark", "ranges", "method", "environment", "glossary"),
 )
 _STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css")
-_D3_NOTICE = (
-    "/* d3 3.5, Copyright 2010-2016 Mike Bostock, BSD-3-Clause; as shipped by snakeviz */\n"
-)
 
 
 def render(report: Mapping[str, Any], *, base: str = "") -> str:
     """The page as HTML; `base` is the way from the page's folder to the recording's."""
     data, parts = divide(prepare(report, base=base).as_dict())
     environment = _environment()
-    d3 = _d3()
-    scripts = [_early_script(), *([d3] if d3 else []), _page_script()]
+    scripts = [_early_script(), _page_script()]
     charts = plotly.library()
     return environment.get_template("page.html.j2").render(
         title=_printable(f"{report.get('script') or 'profstack'} - profstack"),
         style=Markup("".join(map(_template, _STYLES))),
         policy=_policy(scripts, [charts.digest] if charts else []),
         early_script=Markup(scripts[0]),
-        d3=Markup(d3) if d3 else None,
         page_script=Markup(scripts[-1]),
         views=_VIEWS,
         data=data,
@@ -151,18 +146,6 @@ def _page_script() -> str:
     """Our scripts as one, sharing one scope that the page's other scripts cannot see."""
     body = "\n".join(_template(name) for name in _SCRIPTS)
     return f'(function () {{\n"use strict";\n{body}\n}})();\n'
-
-
-@cache
-def _d3() -> str | None:
-    """d3 from the installed snakeviz; None where it is not installed or has none."""
-    try:
-        file = resources.files("snakeviz") / "static" / "vendor" / "d3.v3.min.js"
-        text = file.read_text(encoding="utf-8")
-    except (ImportError, OSError):
-        return None
-    # The end of the element inside the script would cut it off; such a file is not for inlining.
-    return None if "</script" in text.lower() else _D3_NOTICE + text.replace("\r\n", "\n")
 
 
 def _policy(scripts: list[str], digests: list[str]) -> str:

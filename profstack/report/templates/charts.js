@@ -1,23 +1,5 @@
 // The charts over steps and over time: step series, slices, memory.
 
-// What the tree of calls still draws by itself.
-const D3 = window.d3 || null;
-const SVG = "http://www.w3.org/2000/svg";
-const NO_D3 = "The charts need d3 from the snakeviz package: install snakeviz and write this page again with 'profstack report'.";
-const noCharts = (box) => box.append(el("p", { class: "quiet" }, NO_D3));
-function shape(tag, attributes, styles) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
-  for (const [name, value] of Object.entries(styles || {})) element.style.setProperty(name, value);
-  return element;
-}
-function textShape(text, attributes, className) {
-  const element = shape("text", { ...attributes, class: className || "label" });
-  element.textContent = text;
-  return element;
-}
-const canvas = (width, height, label) => shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-
 const MOST_BANDS = 150;
 
 // The colours of the kinds present, each a switch for showing or hiding its marks.
