@@ -256,11 +256,13 @@ class _Run:
     def _summary(self) -> None:
         import shutil
 
-        from profstack.report import text
+        from profstack.report.ending import ending
+        from profstack.report.textparts import colourful, fitting
 
         report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
         width = shutil.get_terminal_size((80, 24)).columns
-        self.display.line(text.summary(report, width=width, colour=sys.stderr.isatty()).rstrip())
+        told = ending(report, width=width, colour=colourful(sys.stderr)).rstrip()
+        self.display.line(fitting(told, sys.stderr.encoding))
 
     def _rerun(self) -> None:
         """Run the script once more, at the user's word, for the layers that stayed empty."""

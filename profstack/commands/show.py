@@ -13,9 +13,12 @@ from profstack.report.newest import recording_folder
 if TYPE_CHECKING:
     import argparse
 
-HELP = "Print the summary of a recording, or one of its tables."
+HELP = "Print the summary of a recording, its findings, its verdict, or one of its tables."
 
 _TABLES_HELP = """\
+Without an option it prints the summary: the verdict, where a clean step goes, every
+layer, the heaviest rows, what was found, and all warnings.
+
 The tables asked for most; every time and count in them is per step:
   modules        time, operations, memory and Python cost of each module and
                  part of the step; self times add up to the step
@@ -56,9 +59,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _TABLES_HELP
     names = ", ".join(schema.REPORT)
     parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
-    parser.add_argument("--table", metavar="NAME", help=f"one of {names}")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--table", metavar="NAME", help=f"one of {names}")
+    what.add_argument(
+        "--findings",
+        action="store_true",
+        help="what was found wrong: evidence, gain in clean time, and what to do",
+    )
+    what.add_argument(
+        "--verdict",
+        action="store_true",
+        help="what holds a step back, with the share and threshold of every test",
+    )
     parser.add_argument(
-        "--limit", type=int, metavar="N", help="print N rows (default: 20 as text, else all)"
+        "--limit",
+        type=int,
+        metavar="N",
+        help="print N rows or findings (default: 20 rows as text, else all)",
     )
     parser.add_argument("--sort", metavar="COLUMN", help="order by this column")
     parser.add_argument(
@@ -71,16 +88,23 @@ def execute(arguments: argparse.Namespace) -> int:
     _check(arguments)
     report = stored.load(recording_folder(arguments.folder))
     if arguments.table is not None:
-        sys.stdout.write(_table(report, arguments))
+        printed = _table(report, arguments)
+    elif arguments.findings:
+        printed = _findings(report, arguments)
+    elif arguments.verdict:
+        printed = _verdict(report, arguments)
     elif arguments.format == "json":
         from profstack.report import jsonfile
 
-        sys.stdout.write(jsonfile.text(report))
+        printed = jsonfile.text(report)
     else:
         from profstack.report import text
 
         width, colour = _terminal()
-        sys.stdout.write(text.summary(report, width=width, colour=colour))
+        printed = text.summary(report, width=width, colour=colour)
+    from profstack.report.textparts import fitting
+
+    sys.stdout.write(fitting(printed, sys.stdout.encoding))
     return 0
 
 
@@ -89,6 +113,14 @@ def _check(arguments: argparse.Namespace) -> None:
     tables = ", ".join(schema.REPORT)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError("--limit must be at least 1", where="show")
+    if arguments.findings or arguments.verdict:
+        refused = ["sort"] if arguments.findings else ["sort", "limit"]
+        for option in refused:
+            if getattr(arguments, option) is not None:
+                raise UsageError(
+                    f"--{option} needs a table", where="show", next_step=f"--table is {tables}"
+                )
+        return
     if arguments.table is None:
         for option in ("sort", "limit"):
             if getattr(arguments, option) is not None:
@@ -141,6 +173,30 @@ def _table(report: dict[str, Any], arguments: argparse.Namespace) -> str:
     )
 
 
+def _findings(report: dict[str, Any], arguments: argparse.Namespace) -> str:
+    """The findings in the chosen format, the gravest first."""
+    from profstack.report import findingtext, text
+
+    found = list(report.get("findings") or [])
+    chosen = found[: arguments.limit or len(found)]
+    if arguments.format != "text":
+        return findingtext.WRITERS[arguments.format](chosen)
+    width, colour = _terminal()
+    printed = text.found(chosen, width=width, colour=colour)
+    left = len(found) - len(chosen)
+    return printed + (f"\n{left:,} more of {len(found):,} findings\n" if left else "")
+
+
+def _verdict(report: dict[str, Any], arguments: argparse.Namespace) -> str:
+    """The verdict with the step bar in the chosen format."""
+    from profstack.report import text, verdictrows
+
+    if arguments.format != "text":
+        return verdictrows.WRITERS[arguments.format](report)
+    width, colour = _terminal()
+    return text.verdict(report, width=width, colour=colour)
+
+
 def _falls(table: schema.Table, name: str) -> bool:
     """Whether a column is read from its largest value down."""
     kind = next(column.type for column in table.columns if column.name == name)
@@ -149,9 +205,10 @@ def _falls(table: schema.Table, name: str) -> bool:
 
 def _terminal(elsewhere: int = 80) -> tuple[int, bool]:
     """Width and colour of standard output; no colour and this width where it is no terminal."""
-    import os
     import shutil
+
+    from profstack.report.textparts import colourful
 
     if not sys.stdout.isatty():
         return elsewhere, False
-    return shutil.get_terminal_size().columns, "NO_COLOR" not in os.environ
+    return shutil.get_terminal_size().columns, colourful(sys.stdout)

@@ -49,6 +49,8 @@ def step_bar(
         # The rounding of the others: the sum is to be the median itself.
         parts[-1]["seconds"] += rest
     reason = None if cut.torch else f"only the wait is known: {cut.torch_reason}"
+    if not cut.torch and cut.wait is None:
+        parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
     return {"median_s": cut.median_s, "time_line": of, "parts": parts, "reason": reason}
 
 

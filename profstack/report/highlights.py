@@ -27,25 +27,30 @@ def finding_lines(report: Mapping[str, Any]) -> list[str]:
     lines = []
     for finding in report.get("findings") or []:
         words = []
-        if finding.get("file"):
-            words.append(_at(finding))
-        elif finding.get("module"):
-            words.append(str(finding["module"]))
+        if (place := place_of(finding)) is not None:
+            words.append(place)
         if finding.get("gain_s") is not None:
             gain = format_seconds(finding["gain_s"])
             words.append(f"{gain} a step, {finding.get('gain_is') or 'estimated'}")
         told = f" ({'; '.join(words)})" if words else ""
-        advice = f". {_first_sentences(finding['advice'])}" if finding.get("advice") else ""
+        advice = f". {first_sentences(finding['advice'])}" if finding.get("advice") else ""
         lines.append(f"{finding.get('title')}{told}{advice}")
     return lines
 
 
-def _first_sentences(words: Any) -> str:
-    """As many whole sentences as a paragraph in a terminal bears; the page has them all."""
+def place_of(finding: Mapping[str, Any]) -> str | None:
+    """Where a finding is: its line, else its module; None where it has neither."""
+    if finding.get("file"):
+        return _at(finding)
+    return str(finding["module"]) if finding.get("module") else None
+
+
+def first_sentences(words: Any, longest: int = _LONGEST) -> str:
+    """As many whole sentences as have room, one at least; the page has them all."""
     sentences = re.split(r"(?<=[.!?]) ", str(words))
     kept = sentences[0]
     for sentence in sentences[1:]:
-        if len(kept) + len(sentence) > _LONGEST:
+        if len(kept) + len(sentence) > longest:
             break
         kept += f" {sentence}"
     return kept
@@ -69,6 +74,14 @@ def _threads(report: Mapping[str, Any]) -> str | None:
         return f"threads: not told: {told['reason']}"
     sentences = [str(sentence) for sentence in told.get("sentences") or []]
     return f"threads: {'; '.join(sentences[:2])}" if sentences else None
+
+
+def peak_bytes(report: Mapping[str, Any]) -> int | None:
+    """The bytes at the peak of a step, on the device that holds most; None where not known."""
+    totals: dict[Any, int] = {}
+    for row in report["tables"].get("memory_owners") or []:
+        totals[row.get("device")] = totals.get(row.get("device"), 0) + (row.get("peak_bytes") or 0)
+    return max(totals.values(), default=0) or None
 
 
 def _peak(report: Mapping[str, Any]) -> str | None:

@@ -7,6 +7,7 @@ characters in them are shown as question marks and never reach the terminal.
 from __future__ import annotations
 
 import io
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -16,17 +17,19 @@ from profstack.report.benchpage import is_measured
 from profstack.report.benchparts import bench_parts
 from profstack.report.benchtext import bench_headline
 from profstack.report.columns import label_of, unit_of
-from profstack.report.highlights import file_name, finding_lines, highlights
-from profstack.report.tables import MOST_ROWS, compact, operators_by_name, weight
+from profstack.report.findingtext import as_text as findings_text
+from profstack.report.highlights import finding_lines, highlights
+from profstack.report.tables import MOST_ROWS, compact
 from profstack.report.textparts import (
     WIDE,
     console,
     plain_table,
     printable,
-    short_name,
     style_of,
     without_margins,
 )
+from profstack.report.toprows import functions, modules, operators
+from profstack.report.verdicttext import bar_lines, verdict_lines, verdict_text
 from profstack.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -49,11 +52,13 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 
 
 def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
-    """The lines that end a run: clean step time, layers, where the time goes, warnings."""
+    """All that a terminal is told: the verdict, clean step time, layers, where the time goes."""
     out = io.StringIO()
     screen = console(out, width, colour)
     measured = is_measured(report.get("benchmark") or {})
-    for line in bench_headline(report, width) if measured else _headline(report):
+    for line in bench_headline(report, width) if measured else headline(report, width):
+        screen.print(line)
+    for line in _judged(report, width):
         screen.print(line)
     for part in bench_parts(report, width):
         screen.print(part)
@@ -62,7 +67,12 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
         screen.print(Text(printable(f"layers: none, {why_none}")))
     elif report.get("layers") or not measured:
         screen.print(_layers(report, width))
-    for table in (_modules(report, width), _operators(report, width), _functions(report, width)):
+    tables = (
+        modules(report, width, _TOP),
+        operators(report, width, _TOP),
+        functions(report, width, _TOP),
+    )
+    for table in tables:
         if table is not None:
             screen.print()
             screen.print(table)
@@ -104,7 +114,33 @@ def cell(value: Any, unit: str) -> Text:
     return Text(printable(str(compact(value))))
 
 
-def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
+def _judged(report: Mapping[str, Any], width: int) -> Iterable[Text]:
+    """The verdict and the step bar, with an empty line after them."""
+    lines = [*verdict_lines(report, width), *bar_lines(report, width)]
+    yield from lines
+    if lines:
+        yield Text()
+
+
+def verdict(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
+    """The verdict with the step bar and the evidence of every test."""
+    out = io.StringIO()
+    screen = console(out, width, colour)
+    for part in verdict_text(report, width):
+        screen.print(part)
+    return without_margins(out.getvalue())
+
+
+def found(findings: Sequence[Mapping[str, Any]], *, width: int, colour: bool) -> str:
+    """All of every finding."""
+    out = io.StringIO()
+    screen = console(out, width, colour)
+    for line in findings_text(findings, width):
+        screen.print(line)
+    return without_margins(out.getvalue())
+
+
+def headline(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     """What ran and how long a clean step takes."""
     benchmark = report.get("benchmark") or {}
     count = (report.get("step") or {}).get("count") or 0
@@ -133,7 +169,12 @@ def _headline(report: Mapping[str, Any]) -> Iterable[Text]:
     first_step = f"first step {format_seconds(benchmark.get('first_step_s'))}"
     watcher = benchmark.get("first_step_layer")
     details.append(first_step + (f" (watched by {printable(str(watcher))})" if watcher else ""))
-    yield Text("            " + ", ".join(details))
+    margin = " " * 12
+    words = ", ".join(details)
+    for line_ in textwrap.wrap(
+        words, max(width, 40), initial_indent=margin, subsequent_indent=margin
+    ):
+        yield Text(line_)
     yield Text()
 
 
@@ -191,79 +232,6 @@ def probe_effect_words(effect: Mapping[str, Any] | None) -> str:
         return f"{words} (no interval: too few steps)"
     words += f" ({low:.2f} to {high:.2f})"
     return f"{words}, not distinguishable from 1.00" if low <= 1 <= high else words
-
-
-def _share(seconds: float | None, median: float | None) -> str:
-    return "–" if seconds is None or not median else f"{100 * seconds / median:.1f} %"
-
-
-def _modules(report: Mapping[str, Any], width: int) -> Table | None:
-    """The heaviest modules by their own time, and the parts of the step outside modules."""
-    records = report["tables"]["modules"]
-    if not records:
-        return None
-    median = (report.get("benchmark") or {}).get("median_s")
-    # A part that this workload has not, as a loss in inference, is no row with nothing in it.
-    parts = [record for record in records if str(record["path"]).startswith("(") and _took(record)]
-    inside = [record for record in records if not str(record["path"]).startswith("(")]
-    roots = [record for record in inside if record["depth"] == 0]
-    heavy = sorted(
-        (record for record in inside if record["depth"] > 0), key=weight("self_s"), reverse=True
-    )
-    if not inside and not parts:
-        return None
-    has_backward = any(record.get("backward_s") for record in records)
-    times = ("forward_s", *(("backward_s",) if has_backward else ()), "self_s", "calibrated_s")
-    rates = width >= WIDE and any(record.get("flop_per_s") is not None for record in inside)
-    extra = (("FLOP/s", "r"),) if rates else ()
-    named = ((name.removesuffix("_s"), "r") for name in times)
-    table = plain_table(("module", "l"), *named, ("share", "r"), *extra)
-    for record in [*roots, *heavy[:_TOP], *parts]:
-        table.add_row(
-            short_name(record["path"], width - 57 - 10 * len(extra)),
-            *(Text(format_seconds(record.get(column))) for column in times),
-            Text(_share(record.get("calibrated_s"), median)),
-            *(Text(format_count(record.get("flop_per_s"))) for _ in extra),
-        )
-    return table
-
-
-def _took(record: Mapping[str, Any]) -> bool:
-    """Whether any time of a row is more than nothing."""
-    return any(record.get(name) for name in ("forward_s", "backward_s", "self_s"))
-
-
-def _operators(report: Mapping[str, Any], width: int) -> Table | None:
-    """The operators with the most time of their own."""
-    records = operators_by_name(report["tables"]["operators"])
-    if not records:
-        return None
-    table = plain_table(("operator", "l"), ("calls", "r"), ("self", "r"), ("calibrated", "r"))
-    for record in sorted(records, key=weight("self_s"), reverse=True)[:_TOP]:
-        table.add_row(
-            short_name(record["name"], width - 36),
-            Text(format_count(record["calls"])),
-            Text(format_seconds(record["self_s"])),
-            Text(format_seconds(record["calibrated_s"])),
-        )
-    return table
-
-
-def _functions(report: Mapping[str, Any], width: int) -> Table | None:
-    """The Python functions of a step with the most time of their own."""
-    records = [row for row in report["tables"]["functions"] if row.get("phase") == "step"]
-    if not records:
-        return None
-    table = plain_table(("function", "l"), ("calls", "r"), ("self", "r"), ("total", "r"))
-    for record in sorted(records, key=weight("self_s"), reverse=True)[:_TOP]:
-        place = "" if record["file"] == "~" else f"  {file_name(record['file'])}:{record['line']}"
-        table.add_row(
-            short_name(f"{record['name']}{place}", width - 36),
-            Text(format_count(record["calls"])),
-            Text(format_seconds(record["self_s"])),
-            Text(format_seconds(record["total_s"])),
-        )
-    return table
 
 
 def _highlights(report: Mapping[str, Any]) -> Iterable[Text]:

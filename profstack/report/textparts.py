@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import textwrap
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +31,28 @@ def printable(text: str) -> str:
     """Text that a terminal only shows: no escape sequences, no characters without an encoding."""
     kept = "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
     return kept.encode("utf-8", "replace").decode("utf-8")
+
+
+# What texts of ours hold beyond ASCII, for terminals that have no more.
+_PLAIN = str.maketrans({"µ": "u", "–": "-", "…": "~", "≤": "<=", "×": "x", "±": "+-"})
+
+
+def fitting(text: str, encoding: str | None) -> str:
+    """A text that can be written in an encoding; what it lacks is written plainly, or as `?`."""
+    known = encoding or "ascii"
+    try:
+        text.encode(known)
+    except (UnicodeEncodeError, LookupError):
+        text = text.translate(_PLAIN)
+        return text.encode("ascii", "replace").decode("ascii")
+    return text
+
+
+def colourful(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that is to have colours."""
+    dumb = os.environ.get("TERM") == "dumb"
+    # As https://no-color.org has it: set, and not empty.
+    return stream.isatty() and not dumb and not os.environ.get("NO_COLOR")
 
 
 def console(out: io.StringIO, width: int, colour: bool) -> Console:

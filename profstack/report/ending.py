@@ -1,0 +1,150 @@
+"""What a run ends with: one screen that says why a step takes its time, and what to do first.
+
+All of it, with every layer and warning, is what `profstack show` prints.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from profstack.report.findingtext import top_findings
+from profstack.report.highlights import peak_bytes
+from profstack.report.text import headline, probe_effect_words
+from profstack.report.textparts import console, printable, style_of, without_margins
+from profstack.report.toprows import functions, modules, operators
+from profstack.report.verdicttext import bar_lines, verdict_lines
+from profstack.units import format_bytes, format_count
+
+_FINDINGS = 3
+_ROWS = 3
+_WARNINGS = 2
+# A warning's first sentence is cut at this many lines of the terminal.
+_WARNING_LINES = 2
+# A layer that made steps this many times as long is named.
+_SLOW = 2.0
+
+
+def ending(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
+    """The screen, in `width` columns."""
+    out = io.StringIO()
+    screen = console(out, width, colour)
+    for line in verdict_lines(report, width):
+        screen.print(line)
+    for line in (*_without_gap(headline(report, width)), *_rates(report, width)):
+        screen.print(line)
+    bar = list(bar_lines(report, width))
+    for line in bar:
+        screen.print(line)
+    found = list(top_findings(report, width, _FINDINGS))
+    if found:
+        screen.print()
+    for line in found:
+        screen.print(line)
+    tables = (
+        modules(report, width, _ROWS, parts=not bar),
+        operators(report, width, _ROWS),
+        functions(report, width, _ROWS),
+    )
+    for table in tables:
+        if table is not None:
+            screen.print()
+            screen.print(table)
+    rest = [*_layers(report, width), *_warnings(report, width)]
+    if rest:
+        screen.print()
+    for line in rest:
+        screen.print(line)
+    return without_margins(out.getvalue())
+
+
+def _without_gap(lines: Iterable[Text]) -> list[Text]:
+    """Lines without an empty one at their end."""
+    kept = list(lines)
+    return kept[:-1] if kept and not kept[-1].plain else kept
+
+
+def _rates(report: Mapping[str, Any], width: int) -> Iterable[Text]:
+    """Peak memory, operations and what share of the machine's peak they are, in a line."""
+    words = []
+    peak = peak_bytes(report)
+    if peak is not None:
+        words.append(f"tensors at the peak of a step: {format_bytes(peak)}")
+    roofline = report.get("roofline") or {}
+    step = next((row for row in roofline.get("points") or [] if row["kind"] == "step"), None)
+    if step is not None and step.get("flop_per_s"):
+        words.append(f"{format_count(step['flop'])} FLOP a step")
+        rate = f"{format_count(step['flop_per_s'])} FLOP/s"
+        measured = [row for row in roofline.get("mfu") or [] if row["source"] == "measured"]
+        if measured:
+            share = measured[0]["value"]
+            said = f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
+            rate += f", {said} of the measured peak"
+        words.append(rate)
+    for line in textwrap.wrap("; ".join(words), max(width, 40), subsequent_indent="  "):
+        yield Text(printable(line))
+
+
+def _layers(report: Mapping[str, Any], width: int) -> Iterable[Text]:
+    """A line on all layers; and one on each that has no data, with the command that fills it."""
+    layers = report.get("layers") or []
+    seen = [row for row in layers if row["status"] in ("recorded", "emitted")]
+    effects = {row["layer"]: row for row in report.get("probe_effect") or []}
+    if seen:
+        names = ", ".join(str(row["name"]) for row in seen)
+        words = f"layers: {names}"
+        slow = [
+            f"{row['name']} {probe_effect_words(effects[row['name']]).partition(' (')[0]}"
+            for row in seen
+            if ((effects.get(row["name"]) or {}).get("factor") or 0.0) >= _SLOW
+        ]
+        if slow:
+            words += f"; while they watched, a step took longer by a factor: {', '.join(slow)}"
+        yield from _wrapped(words, width)
+    lacking = [row for row in layers if row not in seen]
+    reasons = {row.get("reason") for row in lacking}
+    if len(lacking) > 1 and len(reasons) == 1:
+        names = ", ".join(str(row["name"]) for row in lacking)
+        yield from _wrapped(f"layers without data: {names}: {reasons.pop()}", width)
+        return
+    for row in lacking:
+        line = Text(f"{printable(str(row['name']))} ")
+        line.append(str(row["status"]), style=style_of(str(row["status"])))
+        words = f": {row.get('reason')}"
+        if row.get("command"):
+            words += f"; next: {row['command']}"
+        yield line.append(printable(words), style="none")
+
+
+def _warnings(report: Mapping[str, Any], width: int) -> Iterable[Text]:
+    """The first sentences of the first warnings."""
+    told = {layer.get("reason") for layer in report.get("layers") or []}
+    texts = [warning.get("text") for warning in report.get("warnings") or []]
+    for warning in (report.get("benchmark") or {}).get("warnings") or []:
+        texts.append(warning.get("text") if isinstance(warning, dict) else warning)
+    texts = [text for text in texts if text not in told]
+    for text in texts[:_WARNINGS]:
+        first = re.split(r"(?<=[.!?;]) ", printable(str(text)))[0].rstrip(";")
+        lines = textwrap.wrap(
+            f"warning: {first}",
+            max(width, 40),
+            subsequent_indent="  ",
+            max_lines=_WARNING_LINES,
+            placeholder=" ...",
+        )
+        for number, line in enumerate(lines):
+            head = "warning:" if number == 0 else ""
+            yield Text.assemble((head, "yellow"), line.removeprefix(head))
+    left = len(texts) - _WARNINGS
+    if left > 0:
+        yield Text(f"{left} more warning{'s' if left > 1 else ''}: profstack show")
+
+
+def _wrapped(words: str, width: int) -> Iterable[Text]:
+    for line in textwrap.wrap(printable(words), max(width, 40), subsequent_indent="  "):
+        yield Text(line)

@@ -1,0 +1,96 @@
+"""The heaviest modules, operators and functions as small tables of a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from profstack.report.highlights import file_name
+from profstack.report.tables import operators_by_name, weight
+from profstack.report.textparts import WIDE, plain_table, short_name
+from profstack.units import format_count, format_seconds
+
+
+def _share(seconds: float | None, median: float | None) -> str:
+    return "–" if seconds is None or not median else f"{100 * seconds / median:.1f} %"
+
+
+def modules(
+    report: Mapping[str, Any], width: int, most: int, *, parts: bool = True
+) -> Table | None:
+    """The heaviest modules by their own time, and the parts of the step outside modules.
+
+    Without `parts` the latter are left out.
+    """
+    records = report["tables"]["modules"]
+    if not records:
+        return None
+    median = (report.get("benchmark") or {}).get("median_s")
+    # A part that this workload has not, as a loss in inference, is no row with nothing in it.
+    outside = [
+        record
+        for record in records
+        if parts and str(record["path"]).startswith("(") and _took(record)
+    ]
+    inside = [record for record in records if not str(record["path"]).startswith("(")]
+    roots = [record for record in inside if record["depth"] == 0]
+    heavy = sorted(
+        (record for record in inside if record["depth"] > 0), key=weight("self_s"), reverse=True
+    )
+    if not inside and not outside:
+        return None
+    has_backward = any(record.get("backward_s") for record in records)
+    times = ("forward_s", *(("backward_s",) if has_backward else ()), "self_s", "calibrated_s")
+    rates = width >= WIDE and any(record.get("flop_per_s") is not None for record in inside)
+    extra = (("FLOP/s", "r"),) if rates else ()
+    named = ((name.removesuffix("_s"), "r") for name in times)
+    table = plain_table(("module", "l"), *named, ("share", "r"), *extra)
+    for record in [*roots, *heavy[:most], *outside]:
+        table.add_row(
+            short_name(record["path"], width - 57 - 10 * len(extra)),
+            *(Text(format_seconds(record.get(column))) for column in times),
+            Text(_share(record.get("calibrated_s"), median)),
+            *(Text(format_count(record.get("flop_per_s"))) for _ in extra),
+        )
+    return table
+
+
+def _took(record: Mapping[str, Any]) -> bool:
+    """Whether any time of a row is more than nothing."""
+    return any(record.get(name) for name in ("forward_s", "backward_s", "self_s"))
+
+
+def operators(report: Mapping[str, Any], width: int, most: int) -> Table | None:
+    """The operators with the most time of their own."""
+    records = operators_by_name(report["tables"]["operators"])
+    if not records:
+        return None
+    table = plain_table(("operator", "l"), ("calls", "r"), ("self", "r"), ("calibrated", "r"))
+    for record in sorted(records, key=weight("self_s"), reverse=True)[:most]:
+        table.add_row(
+            short_name(record["name"], width - 36),
+            Text(format_count(record["calls"])),
+            Text(format_seconds(record["self_s"])),
+            Text(format_seconds(record["calibrated_s"])),
+        )
+    return table
+
+
+def functions(report: Mapping[str, Any], width: int, most: int) -> Table | None:
+    """The Python functions of a step with the most time of their own."""
+    records = [row for row in report["tables"]["functions"] if row.get("phase") == "step"]
+    if not records:
+        return None
+    table = plain_table(("function", "l"), ("calls", "r"), ("self", "r"), ("total", "r"))
+    for record in sorted(records, key=weight("self_s"), reverse=True)[:most]:
+        place = "" if record["file"] == "~" else f"  {file_name(record['file'])}:{record['line']}"
+        table.add_row(
+            short_name(f"{record['name']}{place}", width - 36),
+            Text(format_count(record["calls"])),
+            Text(format_seconds(record["self_s"])),
+            Text(format_seconds(record["total_s"])),
+        )
+    return table
