@@ -75,7 +75,7 @@ _VIEWS = (
     *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
     *("benchmark", "ranges", "method", "environment", "glossary"),
 )
-_STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css")
+_STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css", "method.css")
 
 
 def render(report: Mapping[str, Any], *, base: str = "") -> str:

@@ -21,9 +21,11 @@ from profstack.report.benchpage import (
 from profstack.report.calltree import CallTree, call_tree
 from profstack.report.columns import Told
 from profstack.report.hierarchy import ModulePicture, module_picture
+from profstack.report.overviewpage import overview_page
 from profstack.report.packages import with_package
 from profstack.report.pathtree import path_records
 from profstack.report.series import StepSeries, memory_series, step_series
+from profstack.report.sourcefiles import SourceFile, source_files
 from profstack.report.tables import (
     PageTable,
     line_table,
@@ -72,6 +74,8 @@ class Page:
     bench: BenchPage
     roofline: Roofline | None
     base: str
+    overview: dict[str, Any]
+    sources: list[SourceFile]
 
     def as_dict(self) -> dict[str, Any]:
         """The page's data as JSON-ready dictionaries and lists."""
@@ -105,6 +109,8 @@ def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
         bench=bench_page(report.get("benchmark") or {}),
         roofline=roofline_page(finite(report.get("roofline"))),
         base=base,
+        overview=finite(dataclasses.asdict(overview_page(report))),
+        sources=source_files(tables["lines"], report.get("sources") or []),
     )
 
 
@@ -133,6 +139,7 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
         "threads": None,
         "launches": None,
         "gaps": weight("total_s"),
+        "module_lines": weight("operator_s", "python_s"),
         "artifacts": None,
     }
     made = {

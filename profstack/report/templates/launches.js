@@ -51,5 +51,6 @@ function drawGaps(table) {
   const place = el("div");
   byId("gap-table").append(el("h3", {}, "Gaps by cause"), place);
   makeTable(place, { table, name: "gaps", sort: { key: "total_s", direction: -1 }, bars: ["total_s", "longest_s"], barColour: "var(--backward)",
-    hidden: devices.size > 1 ? [] : ["device"], first: ["cause", "total_s", "count", "longest_s", "after", "before"] });
+    hidden: devices.size > 1 ? [] : ["device"], first: ["cause", "total_s", "count", "longest_s", "after", "before"], view: "ranges", keyOf: (record) => record.cause,
+    cells: { cause: (value) => el("td", { class: "text" }, term("gap", value)), after: wayCell("kernels"), before: wayCell("kernels") } });
 }

@@ -6,26 +6,52 @@ function drawLayers(page) {
   append(byId("layer-list"), (page.facts.layers || []).map((layer) => layerRow(layer, effects.get(layer.name), most, page)));
 }
 
+// Its own words on what it measures stand open: a figure is only as good as what it is of.
 function layerRow(layer, effect, most, page) {
-  const figure = (name, ...content) => el("div", { class: "layer-figure" }, el("div", { class: "small-name" }, name), content);
-  return el("article", { class: "layer" },
-    el("div", { class: "layer-name" }, swatch(kindColour(layer.name)), el("b", {}, layer.name), chip(layer.status, layer.status),
-      el("div", { class: "quiet" }, layer.tool, layer.version ? " " + layer.version : "")),
-    figure(term("technique"), shown(layer.technique, "text", layer.reason || "its package is no longer there")),
-    figure(term("step", "steps"), shown(layer.steps, "plain", layerSteps(layer)),
-      isNumber(layer.stop_s) ? el("div", { class: "quiet" }, formatSeconds(layer.stop_s) + " pause") : null),
-    figure(term("footprint", "memory"), shown(layer.memory_bytes, "bytes", layer.reason || "it was not told what the tool holds")),
+  const recorded = layer.status === "recorded" || layer.status === "emitted";
+  return el("article", { class: "layer", "data-key": "method/" + layer.name },
+    el("div", { class: "layer-name" }, el("h4", {}, swatch(kindColour(layer.name)), layer.name, chip(layer.status, layer.status)),
+      el("div", { class: "quiet" }, layer.tool, layer.version ? " " + layer.version : ""),
+      pairs([
+        [term("technique"), shown(layer.technique, "text", layer.reason || "its package is no longer there")],
+        [term("step", "steps"), shown(layer.steps, "plain", layerSteps(layer))],
+        isNumber(layer.stop_s) ? ["pauses", formatSeconds(layer.stop_s)] : null,
+        [term("footprint", "memory"), shown(layer.memory_bytes, "bytes", layer.reason || "it was not told what the tool holds")]])),
     el("div", { class: "layer-effect" }, el("div", { class: "small-name" }, term("probe-effect", "probe effect")), probeEffect(effect, layer, most)),
-    el("div", { class: "layer-words" },
-      layer.reason ? el("p", {}, layer.reason) : null,
-      layer.status !== "recorded" && layer.status !== "emitted" && layer.command ? el("p", {}, "To fill it: ", command(layer.command)) : null,
-      layer.truncated ? el("p", {}, "Left out: " + asText(layer.truncated)) : null,
-      (layer.audit || []).length ? el("p", { class: "quiet" }, layer.audit.map(asText).join("; ")) : null,
-      (layer.artifacts || []).length ? el("p", {}, layer.artifacts.map((artifact) => [artifactLink(artifact, page), " "])) : null,
-      el("details", {}, el("summary", {}, "what it measures and what not"), pairs([
-        ["measures", layer.measures], ["does not measure", layer.does_not_measure],
-        ["usual slowdown", layer.usual_slowdown], ["conflicts with", layer.conflicts]]))));
+    el("div", { class: "layer-words" }, pairs([
+      layer.reason ? [recorded ? "note" : "why not", layer.reason] : null,
+      !recorded && layer.command ? ["to fill it", command(layer.command)] : null,
+      ["measures", layer.measures], ["not measured", layer.does_not_measure], ["usual slowdown", layer.usual_slowdown], ["conflicts with", layer.conflicts],
+      layer.truncated ? ["left out", asText(layer.truncated)] : null,
+      (layer.artifacts || []).length ? ["files", layer.artifacts.map((artifact) => el("div", {}, artifactLink(artifact, page)))] : null]),
+      (layer.audit || []).length ? el("details", {}, el("summary", {}, "its slices in this run"), el("ul", { class: "said" }, layer.audit.map((one) => el("li", {}, asText(one))))) : null));
 }
+
+// How the clean time was found, in sentences, and what became of every step.
+function drawClean(page) {
+  const mark = page.facts.benchmark || {}, step = page.facts.step || {}, accounts = page.overview.accounts;
+  const sentences = [];
+  if (step.rule) sentences.push(["A step was taken to be what lies between two calls told by ", el("code", {}, step.rule), ", with no change to the script; ", formatPlain(step.count), " of them were of the phase ", el("code", {}, step.phase || NONE), "."]);
+  if (isNumber(mark.warmup_steps)) sentences.push([term("warmup", "Warm-up"), " ended ", mark.warmup_steps ? "after " + mark.warmup_steps + (mark.warmup_steps === 1 ? " step" : " steps") : "before the first step that was seen", ": where the step times stop falling, not after a fixed number.", mark.warmup_reason ? " " + mark.warmup_reason + "." : null]);
+  if (isNumber(mark.median_s)) sentences.push(["The ", term("clean", "clean"), " median of ", el("b", {}, formatSeconds(mark.median_s)), " is of " + mark.n + (mark.n === 1 ? " step" : " steps") + " that no layer watched", mark.mode ? [", timed ", term(mark.mode, mark.mode)] : null, "; its ", term("interval", "interval"), " is by resampling blocks of consecutive steps."]);
+  else sentences.push(["There is no clean time: no step was left unwatched, warm and settled."]);
+  sentences.push([term("calibrated", "Calibrated"), " times are a row's share of its slice's step time, at the speed of the clean steps; they are not given where a layer slows its steps more than 3 times, or watched fewer than 3."]);
+  append(byId("clean-words"), sentences.map((words) => el("li", {}, words)));
+  if (!accounts.length) return;
+  const whole = accounts.reduce((sum, one) => sum + one.steps, 0);
+  const bar = el("div", { class: "composition accounts", role: "img", "aria-label": "what became of the steps: " + accounts.map((one) => one.steps + " " + one.why).join("; ") });
+  for (const one of accounts) {
+    const piece = el("span", { class: "piece" }, one.steps / whole > 0.06 ? one.steps : "");
+    piece.style.flexGrow = String(one.steps / whole);
+    piece.style.background = accountColour(one);
+    piece.addEventListener("mousemove", (event) => showTip(event, one.why, [["steps", one.steps], ["of all", formatPercent(one.steps / whole)]]));
+    piece.addEventListener("mouseleave", hideTip);
+    bar.append(piece);
+  }
+  append(byId("clean-steps"), [bar, el("ul", { class: "legend parts" }, accounts.map((one) => el("li", {}, swatch(accountColour(one)), el("b", {}, one.steps), " ", one.why)))]);
+}
+
+const accountColour = (one) => (one.counted || one.kind !== "clean" ? kindColour(one.kind) : "color-mix(in srgb, var(--kind-clean) 40%, var(--ground))");
 
 const layerSteps = (layer) => layer.reason || "it has no slices: it observes what is between them";
 

@@ -1,4 +1,5 @@
-// What was run and on what, the clean benchmark, and what a clean step consists of.
+// The first view: why a step takes what it takes, and what to do about it, before any table is
+// inflated. Beside it stand the small pieces that other views are made of too.
 function drawHeader(facts) {
   const run = facts.run || {};
   byId("script").textContent = facts.script || NONE;
@@ -17,35 +18,6 @@ function card(name, value, detail, className) {
   return el("div", { class: "card " + (className || "") }, el("div", { class: "card-name" }, name), el("div", { class: "card-value" }, value), detail ? el("div", { class: "card-detail" }, detail) : null);
 }
 
-function drawBenchmark(page) {
-  const mark = page.facts.benchmark || {};
-  const reasons = page.facts.columns_reason || {};
-  const box = byId("benchmark-cards");
-  const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
-  box.append(card(["median ", term("clean", "clean"), " ", term("step", "step")], shown(mark.median_s, "s", "no clean step was measured"),
-    interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval")] : "no interval: too few clean steps", "main"));
-  const spread = isNumber(mark.iqr_s) && mark.median_s ? formatPercent(mark.iqr_s / mark.median_s) + " of the median" : null;
-  box.append(card([term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"], [shown(mark.iqr_s, "s", "fewer than 4 clean steps were measured")], [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)]));
-  box.append(card("steps per second", shown(mark.steps_per_s, "rate", "no clean step was measured"), isNumber(mark.items_per_s) ? formatCount(mark.items_per_s) + " items/s" : "items/s unknown: no batch size seen"));
-  const times = isNumber(mark.first_step_s) && mark.median_s ? formatFactor(mark.first_step_s / mark.median_s) + " × the median" : null;
-  box.append(card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", formatPlain(mark.warmup_steps) + " ", term("warmup", "warm-up"), mark.warmup_steps === 1 ? " step" : " steps"]));
-  const busy = isNumber(mark.cpu_median_s) && mark.cpu_wall_s ? formatFactor(mark.cpu_median_s / mark.cpu_wall_s) + " cores busy" : null;
-  box.append(card("CPU time per step", shown(mark.cpu_median_s, "s", "no CPU time of a clean step was read"), busy));
-  if (isNumber(mark.device_median_s)) box.append(card("device time per step", formatSeconds(mark.device_median_s), "by events on the device"));
-  const few = (least) => "fewer than " + least + " clean steps were measured";
-  byId("benchmark-more").append(pairs([
-    ["mode", mark.mode], ["clock", mark.clock],
-    ["mean ± std", isNumber(mark.mean_s) ? formatSeconds(mark.mean_s) + " ± " + formatSeconds(mark.std_s) : none(few(1))],
-    ["minimum", shown(mark.min_s, "s", few(1))], ["p90", shown(mark.p90_s, "s", few(10))], ["p99", shown(mark.p99_s, "s", few(100))],
-    ["autocorrelation", shown(mark.autocorrelation, "count", few(10))],
-    ["drift over the run", isNumber(mark.drift) ? (mark.drift > 0 ? "+" : "−") + (100 * Math.abs(mark.drift)).toFixed(1) + " %" : none(few(9))],
-    ["device median", shown(mark.device_median_s, "s", reasons["steps.device_s"] || "there is no device with a clock of its own")],
-    ...(page.bench.measured ? measuredFacts(mark) : []),
-  ]));
-  const warnings = (mark.warnings || []).map(asText);
-  if (warnings.length) byId("benchmark-warnings").append(el("ul", { class: "warnings" }, warnings.map((text) => el("li", {}, withCommands(text)))));
-}
-
 const asText = (item) => {
   if (item === null || item === undefined) return NONE;
   if (Array.isArray(item)) return item.map(asText).join(", ");
@@ -54,98 +26,104 @@ const asText = (item) => {
 };
 
 const pairs = (entries) =>
-  el("dl", { class: "pairs" }, entries.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value === null || value === undefined || value === "" ? none("nothing was recorded of it") : value)]));
+  el("dl", { class: "pairs" }, entries.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value === null || value === undefined || value === "" ? none("nothing was recorded of it") : value)]));
 
-function drawFacts(facts) {
-  const run = facts.run || {};
-  const step = facts.step || {};
-  byId("run-facts").append(pairs([
-    ["command", el("code", {}, (facts.argv || []).join(" "))],
-    ["started", run.started_at], ["took", shown(run.duration_s, "s")],
-    ["exit code", shown(run.exit_code, "plain", "the script has not ended")],
-    run.signal ? ["signal", run.signal] : null, run.stopped_by ? ["stopped by", run.stopped_by] : null,
-    ["steps found by", step.rule ? el("code", {}, step.rule) : none("no step was found")],
-    ["steps", Object.entries(step.counts_by_phase || {}).map(([phase, count]) => count + " " + phase).join(", ") || formatPlain(step.count)],
-    ["batch size", shown(step.batch_size, "plain", "the inputs of the steps are no tensors")],
-    ["input shapes", (step.shapes || []).map(asText).join("; ") || none("no tensor input was seen")],
-    run.world_size > 1 ? ["rank", run.rank + " of " + run.world_size] : null,
-    ["recording", run.id],
-  ].filter(Boolean)));
-  drawEnvironment(facts.environment || {});
+function drawOverview(page) {
+  drawVerdict(page.facts);
+  drawHeadline(byId("benchmark-cards"), page);
+  drawStepBar(page);
+  drawTops(page.overview.tops);
 }
 
-// What is there in rows; what is not in one line, so that it is not mistaken for forgotten.
-function drawEnvironment(environment) {
-  const isThere = (value) => value !== null && !(Array.isArray(value) && !value.length);
-  const words = (key) => key.replace(/_bytes$/, "").replaceAll("_", " ");
-  const entries = Object.entries(environment);
-  const rows = entries.filter(([, value]) => isThere(value)).map(([key, value]) => [words(key), key.endsWith("_bytes") && isNumber(value) ? formatBytes(value) : asText(value)]);
-  const absent = entries.filter(([, value]) => !isThere(value)).map(([key]) => words(key));
-  byId("environment").append(pairs(rows));
-  if (absent.length) byId("environment").append(el("p", { class: "quiet" }, "None, or not found: " + absent.join(", ") + "."));
+// The figures that everything else on the page is held against.
+function drawHeadline(box, page) {
+  const mark = page.facts.benchmark || {}, step = page.facts.step || {};
+  const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
+  const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
+  append(box, [
+    card(["median ", term("clean", "clean"), " ", term("step", "step")], shown(mark.median_s, "s", "no clean step was measured"), [
+      interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval"), ", "] : mark.median_s ? "no interval: too few clean steps, " : null,
+      "n = " + (mark.n ?? 0), page.bench.measured ? null : found], "main"),
+    card("steps per second", shown(mark.steps_per_s, "rate", "no clean step was measured"),
+      isNumber(mark.items_per_s) ? [formatCount(mark.items_per_s) + " items/s", isNumber(step.batch_size) ? ", batches of " + step.batch_size : null] : "items/s unknown: no batch size seen"),
+    workCard(page.overview.work),
+    ...memoryCards(page.overview.peaks),
+  ]);
 }
 
+function workCard(work) {
+  const name = [hasView("flops") ? linkTo("flops", null, "operations") : "operations", " per second"];
+  if (!isNumber(work.flop_per_s)) return card(name, none(work.reason), work.reason);
+  const share = isNumber(work.mfu) ? [el("b", {}, formatPercent(work.mfu)), " of the ", work.peak_is, " peak (", term("mfu", "MFU"), ")"] : "share of peak unknown: " + work.reason;
+  return card(name, [formatCount(work.flop_per_s), " FLOP/s"], [share, el("div", { title: "counted by " + work.counter }, formatCount(work.flop), " ", term("flop", "FLOP"), " a step"), work.warning ? [" ", el("span", { class: "bad-word" }, work.warning)] : null]);
+}
+
+// Most memory of the run, and what the bytes were of in the one step that was watched.
+function memoryCards(peaks) {
+  const held = (device) => peaks.held.find((one) => (one.device === null || one.device === "cpu") !== device);
+  const kinds = (one) => (one && one.total_bytes ? ["a step's tensors: ", formatBytes(one.total_bytes), ", ", one.kinds.slice(0, 2).map(([kind, size], at) => [at ? ", " : "", formatPercent(size / one.total_bytes) + " " + kind])] : peaks.held_reason);
+  const cards = [card([linkTo("memory", null, "host memory"), ", most of the run"], shown(peaks.rss_bytes, "bytes", peaks.rss_reason), kinds(held(false)))];
+  if (isNumber(peaks.allocated_bytes)) cards.push(card([linkTo("memory", null, "device memory"), ", most of the run"], formatBytes(peaks.allocated_bytes), [isNumber(peaks.reserved_bytes) ? formatBytes(peaks.reserved_bytes) + " reserved; " : null, kinds(held(true))]));
+  return cards;
+}
+
+const PART_COLOURS = { "data wait": "var(--wait)", Python: "var(--file-5)", forward: "var(--forward)", loss: "var(--loss)", backward: "var(--backward)", optimizer: "var(--optimizer)", idle: "var(--idle)", other: "var(--outside)", "not attributed": "var(--residual)",
+  "(optimizer)": "var(--optimizer)", "(wait)": "var(--wait)", "(zero_grad)": "var(--zero-grad)", "(loss)": "var(--loss)", "(gradient accumulation)": "var(--accumulate)", "(outside modules)": "var(--outside)", "(not attributed)": "var(--residual)" };
 const SIDES = { forward: "var(--forward)", backward: "var(--backward)" };
-const PART_COLOURS = { "(optimizer)": "var(--optimizer)", "(wait)": "var(--wait)", "(zero_grad)": "var(--zero-grad)", "(loss)": "var(--loss)", "(gradient accumulation)": "var(--accumulate)", "(outside modules)": "var(--outside)", "(not attributed)": "var(--residual)" };
 const partColour = (part) => SIDES[part.side] || PART_COLOURS[part.name] || "var(--outside)";
 
 // One bar: the clean median, cut into its parts. A negative rest has no width and is only listed.
-function drawComposition(composition) {
-  const box = byId("composition");
-  if (!composition.parts.length) { box.append(el("p", { class: "quiet" }, "No division of the step: " + composition.reason + ".")); return; }
-  const whole = composition.parts.reduce((sum, part) => sum + Math.max(part.seconds, 0), 0) || 1;
-  const bar = el("div", { class: "composition", role: "img", "aria-label": "parts of the clean step" });
-  const legend = el("ul", { class: "legend" });
-  for (const part of composition.parts) {
-    const name = part.side === "part" ? part.name.replace(/[()]/g, "") : part.name + " " + part.side;
-    const share = formatPercent(part.seconds / composition.median_s);
+function drawStepBar(page) {
+  const box = byId("step-bar"), told = page.overview.step_bar;
+  if (told && (told.parts || []).length) { stepBar(box, told.parts, told.median_s); return; }
+  const { parts, median_s: median, reason } = page.composition;
+  if (!told && parts.length) {
+    const named = parts.map((part) => ({ ...part, name: part.side === "part" ? part.name.replace(/[()]/g, "") : part.name + " " + part.side, colour: partColour(part), share: part.seconds / median, link: "modules/" + part.name }));
+    stepBar(box, named, median);
+  } else box.append(el("p", { class: "quiet" }, "No division of the step: " + ((told && told.reason) || reason || "nothing of it was recorded") + "."));
+}
+
+function stepBar(box, parts, median) {
+  const whole = parts.reduce((sum, part) => sum + Math.max(part.seconds, 0), 0) || 1;
+  const bar = el("div", { class: "composition", role: "list", "aria-label": "parts of the clean step" });
+  const legend = el("ul", { class: "legend parts" });
+  for (const part of parts) {
+    const colour = part.colour || PART_COLOURS[part.name] || "var(--outside)";
+    const share = formatPercent(part.share ?? part.seconds / median);
+    const way = part.link && hasView(part.link.split("/")[0]) ? wayTo(...linkParts(part.link)) : null;
     if (part.seconds > 0) {
-      const piece = el("span", {}, part.seconds / whole > 0.09 ? name : "");
-      piece.style.flexGrow = String(part.seconds / whole);
-      piece.style.background = partColour(part);
-      piece.addEventListener("mousemove", (event) => showTip(event, name, [["calibrated", formatSeconds(part.seconds)], ["of the clean step", share]]));
+      const width = part.seconds / whole;
+      const piece = el(way ? "a" : "span", { class: "piece", href: way, role: "listitem", "aria-label": part.name + " " + share + ", " + formatSeconds(part.seconds) },
+        width > 0.075 ? [el("b", {}, part.name), " ", share] : width > 0.035 ? share : "");
+      piece.style.flexGrow = String(width);
+      piece.style.background = colour;
+      piece.addEventListener("mousemove", (event) => showTip(event, part.name, [[part.is || "calibrated", formatSeconds(part.seconds)], ["of the clean step", share]]));
       piece.addEventListener("mouseleave", hideTip);
       bar.append(piece);
     }
-    if (part.seconds !== 0) legend.append(el("li", {}, swatch(partColour(part)), name + " ", el("b", {}, formatSeconds(part.seconds)), el("span", { class: "quiet" }, " " + share)));
+    if (part.seconds !== 0) legend.append(el("li", {}, swatch(colour), part.link ? linkOf(part.link, part.name) : part.name, el("b", {}, formatSeconds(part.seconds)), el("span", { class: "quiet" }, share)));
   }
   box.append(bar, legend);
 }
 
-function drawFindings(facts) {
-  const verdict = facts.verdict || {};
-  if (verdict.sentence) {
-    byId("verdict").append(el("p", { class: "verdict" }, verdict.sentence), (verdict.evidence || []).length ? el("ul", {}, verdict.evidence.map((row) => el("li", {}, asText(row)))) : "");
-  } else byId("verdict").remove();
-  const findings = facts.findings || [];
-  if (!findings.length) { drop("findings"); return; }
-  append(byId("finding-list"), findings.map((finding) => el("article", { class: "finding" },
-    el("h3", {}, finding.title, finding.severity ? chip(finding.severity, finding.severity === "high" ? "failed" : "partial") : ""),
-    el("p", {}, findingPlace(finding).flatMap((word, at) => (at ? [", ", word] : [word]))),
-    finding.advice ? el("p", {}, withCommands(finding.advice)) : "",
-    (finding.evidence || []).length ? el("details", {}, el("summary", {}, "evidence" + ((finding.layers || []).length ? " of " + finding.layers.map(asText).join(", ") : "")), el("ul", {}, finding.evidence.map((row) => el("li", {}, evidenceText(row))))) : "")));
+// A link of report.json as its view and its key.
+function linkParts(link) {
+  const at = String(link).indexOf("/");
+  return at < 0 ? [String(link), null] : [link.slice(0, at), link.slice(at + 1)];
 }
 
-// Where a finding is and what it costs; what was not measured is said so.
-function findingPlace(finding) {
-  const gain = isNumber(finding.gain_s) ? el("span", {}, el("b", {}, formatSeconds(finding.gain_s)), " per step, " + (finding.gain_is || "estimated")) : el("span", { class: "quiet" }, "what it costs in time was not measured");
-  return [finding.file ? el("code", {}, finding.file + (isNumber(finding.line) ? ":" + finding.line : "")) : null,
-    finding.module ? el("span", {}, "in ", el("code", {}, finding.module)) : null, gain].filter(Boolean);
+// What takes most time of each kind; the rest is one click away.
+function drawTops(tops) {
+  append(byId("tops"), tops.map((top) => el("section", { class: "top" },
+    el("h4", {}, linkTo(top.view, null, top.title), el("span", { class: "quiet" }, top.kind + ", by " + top.layer)),
+    top.rows.length ? el("ol", {}, top.rows.map((row) => topRow(row, top))) : el("p", { class: "quiet" }, "Nothing to rank: " + top.reason + "."))));
 }
 
-// A row of evidence in words: figures with the unit that their name ends in.
-function evidenceText(row) {
-  if (!row || typeof row !== "object" || Array.isArray(row)) return asText(row);
-  const units = [["_share", "share"], ["share", "share"], ["_s", "s"], ["_bytes", "bytes"], ["bytes", "bytes"], ["_flop", "flop"]];
-  return Object.entries(row).filter(([, value]) => value !== null).map(([key, value]) => {
-    const [ending, unit] = isNumber(value) ? units.find(([end]) => key.endsWith(end)) || ["", null] : ["", null];
-    const name = key.slice(0, key.length - (ending.startsWith("_") ? ending.length : 0)).replaceAll("_", " ");
-    return name + " " + (unit ? formatValue(value, unit) : isNumber(value) && !Number.isInteger(value) ? formatCount(value) : asText(value));
-  }).join(", ");
-}
-
-function drawWarnings(facts) {
-  const warnings = facts.warnings || [];
-  if (!warnings.length) { drop("warnings"); return; }
-  append(byId("warning-list"), warnings.map((warning) => el("li", {}, warning.slug ? el("code", {}, warning.slug) : "", " ", withCommands(asText(warning.text ?? warning)))));
+function topRow(row, top) {
+  const most = Math.max(...top.rows.map((one) => one.seconds));
+  const fill = el("span", { class: "fill", "aria-hidden": "true" });
+  fill.style.width = (100 * row.seconds) / most + "%";
+  const ofWhat = top.view === "source" ? "of the time on lines of your own" : "of the step";
+  return el("li", {}, fill, el("span", { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") }, linkOf(row.link, row.name), row.detail ? el("span", { class: "quiet" }, row.detail) : null),
+    el("span", { class: "top-share", title: isNumber(row.share) ? ofWhat : null }, isNumber(row.share) ? formatPercent(row.share) : none("it cannot be held against the step")), el("span", { class: "top-time" }, formatSeconds(row.seconds)));
 }

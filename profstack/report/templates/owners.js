@@ -69,5 +69,8 @@ function drawPeakHolders(box, page) {
   box.append(el("h3", {}, "Who holds the peak"), el("p", { class: "lead" }, "What was alive at the moment when the observed step held most, the largest first: to lower the ", term("peak", "peak"), ", begin at the top."), place);
   makeTable(place, { table, name: "holders of the peak", sort: { key: "bytes", direction: -1 }, bars: ["bytes"], barColour: "var(--accumulate)",
     hidden: devices.size > 1 ? [] : ["device"], first: ["kind", "module", "bytes", "share", "operator", "tensors", "backward"],
-    cells: { kind: (value) => el("td", { class: "text" }, swatch(ownerColour(value)), value) } });
+    cells: { kind: (value) => el("td", { class: "text" }, swatch(ownerColour(value)), value), module: wayCell("modules"), operator: wayCell("operators") } });
 }
+
+// A name that has a row in a view of its own, as the way to it.
+const wayCell = (view) => (value, record, column) => el("td", { class: "text", title: value }, value === null ? none(whyEmpty(column)) : linkTo(view, value, value));

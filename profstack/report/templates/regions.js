@@ -17,7 +17,7 @@ function drawRegions(page) {
   }
   const most = longestOf(records, ["wall_s"]).wall_s;
   makeTree(byId("region-table"), {
-    table, roots, name: "regions", sort: { key: "wall_s", direction: -1 }, first: REGION_FIRST, levels: [["fold all", 0], ["unfold all", 99]],
+    table, roots, name: "regions", view: "ranges", keyOf: (record) => record.path, sort: { key: "wall_s", direction: -1 }, first: REGION_FIRST, levels: [["fold all", 0], ["unfold all", 99]],
     cell: (column, node, depth, toggle) => {
       const value = node.record[column.key];
       if (column.key === "path") return twigCell(node, depth, toggle, value, node.name);
@@ -41,7 +41,7 @@ function drawThreads(page) {
     hidden: sentences.length ? ["off_cpu_s", "no_core_s"] : [],
     first: ["kind", "cpu_s", "share", "name", "threads", "process", "off_cpu_s", "no_core_s", "layers", "note"],
     cells: {
-      layers: (value) => el("td", { class: "text wrapped narrow" }, value ? value : el("span", { class: "quiet" }, "none")),
+      layers: (value) => el("td", { class: "text wrapped narrow" }, value ? value.split(", ").map((layer, at) => [at ? ", " : "", linkTo("method", layer, layer)]) : el("span", { class: "quiet" }, "none")),
       note: (value, record, one) => el("td", { class: "text wrapped" }, shown(value, "text", whyEmpty(one) || "there is nothing to add")),
     } });
 }

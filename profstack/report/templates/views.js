@@ -46,7 +46,9 @@ const VIEWS = [
     ["regions", (page) => drawRegions(page)], ["nvtx-ranges", (page) => drawRanges(page)], ["launches", (page) => drawLaunches(page)]] },
   { id: "method", title: "How it was measured", needs: ["slices", "artifacts", "threads", "watch", "watch_lines", "outliers"],
     has: (page) => (page.facts.layers || []).length || rowsOf(page, "slices") || rowsOf(page, "threads") || page.facts.watch, parts: [
-      ["layers", (page) => { if (page.bench.measured && !(page.facts.layers || []).length) { drop("layers"); return; } drawLayers(page); drawTimeline(page); drawSliceTable(page); }],
+      ["clean", (page) => drawClean(page)],
+      ["timeline-part", (page) => { if (!page.slices.length) { drop("timeline-part"); return; } drawTimeline(page); drawSliceTable(page); }],
+      ["layers", (page) => { if (!(page.facts.layers || []).length) { drop("layers"); return; } drawLayers(page); }],
       ["threads", (page) => drawThreads(page)], ["watch", (page) => drawWatch(page)]] },
   { id: "environment", title: "Environment", needs: ["artifacts"], has: () => true, parts: [
     ["environment-facts", (page) => drawFacts(page.facts)], ["files", (page) => drawArtifacts(page)]] },
@@ -219,6 +221,7 @@ function say(text) {
 function applyFilter(target) {
   const words = Object.entries(target.filter || {});
   const box = byId("filter");
+  if (target.view !== ALL) byId("title-" + target.view).after(box);
   box.hidden = !words.length;
   box.replaceChildren(...(words.length ? [el("span", {}, "Only "), ...words.flatMap(([name, value], at) => [at ? ", " : "", name + " ", el("code", {}, value)]), " and what is inside it. ", el("a", { href: wayTo(target.view) }, "Show all")] : []));
   if (target.view === ALL || JSON.stringify(filterOf(target.view)) === JSON.stringify(target.filter)) return;
