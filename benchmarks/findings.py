@@ -3,8 +3,9 @@
 For every folder of tests/programs: `profstack run` over the program that has the problem gives the
 finding and its `gain_s`; then that program and its mended twins run by hand in turn, in fresh
 processes, and what is gained is the median step of the one less that of the other. "ratio" is the
-estimated gain over the measured one; findings without a gain show why. Run it with nothing else
-running; `--quick` only shows that it runs.
+estimated gain over the measured one, "of_shares" the same of both as shares of their steps, which
+differs where the machine was not equally fast all the time; findings without a gain show why.
+Run it with nothing else running; `--quick` only shows that it runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from statistics import median
 from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
-COLUMNS = ("clean_ms", "bad_ms", "mended_ms", "estimated_ms", "measured_ms", "ratio")
+COLUMNS = ("clean_ms", "bad_ms", "mended_ms", "estimated_ms", "measured_ms", "ratio", "of_shares")
 # The first steps of a program are slower than all others.
 WARM = 5
 
@@ -89,6 +90,10 @@ def measure(case: str, repeats: int, steps: int | None) -> None:
             "estimated_ms": None if estimated is None else estimated * 1e3,
             "measured_ms": (bad_s - mended_s) * 1e3,
             "ratio": None if estimated is None else estimated / (bad_s - mended_s),
+            # The same of shares of the step: what else the machine had to do is in both of them.
+            "of_shares": None
+            if estimated is None
+            else estimated / clean_s / (1 - mended_s / bad_s),
         }
         show(row)
     for told in found:

@@ -17,14 +17,21 @@ from profstack.findings.dominating import dominating
 from profstack.findings.growth import memory_growth
 from profstack.findings.hotspots import hot_spots
 from profstack.findings.made import Finding, in_order
+from profstack.findings.smalloperators import small_operators
+from profstack.findings.synchronising import forced_synchronisation
+from profstack.findings.transfers import host_to_device_copies
 from profstack.findings.trust import trust
 from profstack.findings.uncounted import uncounted
+from profstack.findings.verdict import add_verdict
 from profstack.merge.recorded import Recorded
 
 Family = Callable[[Recorded, dict[str, Any]], list[Finding]]
 FAMILIES: tuple[Family, ...] = (
     memory_growth,
     data_starved,
+    forced_synchronisation,
+    host_to_device_copies,
+    small_operators,
     compiling,
     hot_spots,
     dominating,
@@ -44,3 +51,4 @@ def add_findings(report: dict[str, Any], folder: Path) -> None:
             text = f"findings are missing: {type(error).__name__}: {error}"
             report["warnings"].append({"slug": "findings-failed", "text": text})
     report["findings"] = in_order(report["findings"])
+    add_verdict(report, recorded)

@@ -11,6 +11,8 @@ from typing import Any
 
 Report = Mapping[str, Any]
 Row = Mapping[str, Any]
+# File, line and name of a function.
+Key = tuple[str, int, str]
 
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)\((?P<name>.*)\)$", re.DOTALL)
 
@@ -64,7 +66,7 @@ def to_function(file: str, line: int, name: str) -> str:
     return f"python/{file}:{line}:{name}"
 
 
-def named(place: str) -> tuple[str, int, str] | None:
+def named(place: str) -> Key | None:
     """File, line and name of a function as `calls` writes it: file:line(name)."""
     match = _PLACE.match(place)
     return (match["file"], int(match["line"]), match["name"]) if match else None
@@ -85,15 +87,15 @@ class CallGraph:
             for row in tables["functions"]
             if row["phase"] == "step"
         }
-        self.callees: dict[tuple[str, int, str], list[tuple[tuple[str, int, str], Row]]] = {}
+        self.callees: dict[Key, list[tuple[Key, Row]]] = {}
         for row in tables["calls"]:
             caller, callee = named(row["caller"]), named(row["callee"])
             if row["phase"] == "step" and caller and callee:
                 self.callees.setdefault(caller, []).append((callee, row))
 
-    def below(self, roots: Iterable[tuple[str, int, str]]) -> set[tuple[str, int, str]]:
+    def below(self, roots: Iterable[Key]) -> set[Key]:
         """All functions that these call, at any distance, without the roots themselves."""
-        waiting, seen = list(roots), set[tuple[str, int, str]]()
+        waiting, seen = list(roots), set[Key]()
         while waiting:
             for callee, _ in self.callees.get(waiting.pop(), ()):
                 if callee not in seen:
@@ -101,7 +103,7 @@ class CallGraph:
                     waiting.append(callee)
         return seen
 
-    def callers(self, wanted: Callable[[tuple[str, int, str]], bool]) -> list[tuple[Any, Any, Row]]:
+    def callers(self, wanted: Callable[[Key], bool]) -> list[tuple[Any, Any, Row]]:
         """Caller, callee and row of each edge to a wanted callee."""
         return [
             (caller, callee, row)

@@ -33,12 +33,41 @@ RULES: tuple[FindingRule, ...] = (
         "all CPU time over the cores. None where there is no DataLoader, or no core is left.",
     ),
     FindingRule(
+        "forced-synchronisation",
+        "Values are asked for during the step",
+        "On an accelerator: the device was idle after the host waited for a value (.item(), "
+        ".cpu(), .tolist(), bool(tensor), nonzero, a printed tensor) for at least 2 % of the "
+        "clean step. On the CPU, where nothing has to be waited for: eight or more values taken "
+        "out one by one, or tensors turned into text, cost at least 2 % of it.",
+        "Estimated: the device's idle time after such waits; on the CPU the time of the calls "
+        "and of the loop round them. None where the loop ran too many lines to be timed.",
+    ),
+    FindingRule(
+        "host-to-device-copy",
+        "Copies from the host to the device inside the step",
+        "The device was idle for copies from pageable or pinned host memory for at least 1 % of "
+        "the clean step; where it was not seen idle, the copies themselves take that much.",
+        "Estimated: the device's idle time in which only such copies ran. None where it had other "
+        "work beside them.",
+    ),
+    FindingRule(
+        "small-operators",
+        "Many small operators",
+        "On an accelerator the device is idle for at least a fifth of the clean step because the "
+        "host launches late. On the CPU operators of less than 20 us, or a child module, run at "
+        "least eight times in one call of a module, and take at least a fifth of the clean step.",
+        "Estimated: the device's idle time; on the CPU the time of all runs of the group but one, "
+        "less what computing it at once takes. It takes for granted that no run needs the result "
+        "of another.",
+    ),
+    FindingRule(
         "memory-growth",
         "Memory grows with every step",
         "In the slices that nothing observed, the resident set (or the device's live tensors) "
         "grows in part after part of the steps, by more than 2 MiB in all (256 KiB on a device) "
         "beyond what profstack itself wrote down.",
         "None: it costs memory, not time.",
+    ),
     FindingRule(
         "recompilations",
         "Code is compiled again during the steps",

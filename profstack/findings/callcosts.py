@@ -1,0 +1,95 @@
+"""What calls cost in clean time, where the tools that saw them slowed them down.
+
+cProfile's own cost per call was measured in the process that was profiled: it is taken off, both of
+the calls that are asked about and of the whole step, and what is left is their share of the clean
+step. Of traced lines it follows from the recording: by how much a step with a profiler is longer
+than a clean one, over its operators, is what an operator costs more; what a step with traced lines
+is longer still, over the lines it ran, is what a line costs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from profstack.findings.figures import CallGraph, Key, Report, Row, clean_step_s, line_s
+from profstack.merge.functions import PROFILED
+from profstack.merge.recorded import Recorded
+
+
+def clean_s_of(
+    recorded: Recorded, report: Report, graph: CallGraph, keys: Iterable[Key]
+) -> float | None:
+    """Clean seconds per step of these functions' own time together.
+
+    None where there are none, or nothing tells what cProfile cost.
+    """
+    profiled, step_s = recorded.select("cprofile", PROFILED), clean_step_s(report)
+    own = [graph.rows[key]["corrected_self_s"] for key in set(keys) if key in graph.rows]
+    if profiled is None or not profiled.steps or step_s is None or not own or None in own:
+        return None
+    cost_s = sum(
+        row["self_s"] - row["corrected_self_s"]
+        for row in graph.rows.values()
+        if row["corrected_self_s"] is not None
+    )
+    whole = profiled.wall_s / profiled.steps - cost_s
+    return min(float(sum(own)) / whole, 1.0) * step_s if whole > 0 else None
+
+
+def function_around(graph: CallGraph, file: str, line: int) -> Key | None:
+    """The profiled function that a line stands in: the last one that begins before it.
+
+    None for lines of a function that was running before the profiler was, as that of the loop is:
+    it has no row.
+    """
+    within = [key for key in graph.rows if key[0] == file and key[1] <= line]
+    return max(within, key=lambda key: key[1], default=None)
+
+
+def line_costs(
+    recorded: Recorded, report: Report, site: Row, operators: Iterable[str]
+) -> float | None:
+    """Clean seconds per step of the loop that a line is in, which calls these operators.
+
+    The lines of the loop are the neighbours that run about as often. None where lines were not
+    followed to their end.
+    """
+    if site["calls"] is None:
+        return None
+    loop = _loop(report, site)
+    traced = recorded.select("torch", (("lines",),))
+    step_s, torch_s = clean_step_s(report), (report.get("attribution") or {}).get("step_s")
+    count = (report.get("launching") or {}).get("operators")
+    runs = sum(row["calls"] or 0.0 for row in report["tables"]["lines"])
+    if traced is None or not traced.steps or step_s is None or not torch_s or not count:
+        return None
+    lines_s = traced.wall_s / traced.steps
+    per_operator = max(torch_s - step_s, 0.0) / count
+    per_line = max(lines_s - step_s - per_operator * count, 0.0) / runs if runs else 0.0
+    names = set(operators)
+    called = sum(
+        row["calls"] or 0.0
+        for row in report["tables"]["operators"]
+        if row["name"] in names and row["module"] is None
+    )
+    seen = sum(map(line_s, loop))
+    ran = sum(row["calls"] for row in loop)
+    return float(max(seen - per_operator * called - per_line * ran, 0.0))
+
+
+def _loop(report: Report, site: Row) -> list[Row]:
+    """The lines next to this one that run about as often, itself among them."""
+    rows = {
+        row["line"]: row
+        for row in report["tables"]["lines"]
+        if row["file"] == site["file"] and row["calls"] is not None
+    }
+    found = [site]
+    if site["calls"] < 2:
+        return found
+    for way in (-1, 1):
+        at = site["line"] + way
+        while at in rows and 0.5 <= rows[at]["calls"] / site["calls"] <= 2:
+            found.append(rows[at])
+            at += way
+    return found

@@ -1,0 +1,300 @@
+"""Many small operators: a step is spent on beginning work, and little on the work.
+
+On an accelerator it shows in the gaps: the device has nothing to do because the host launches the
+next kernel late. On the CPU every operator is called, dispatched and recorded for the backward
+pass at a fixed cost, whatever it computes; a finding needs a group that is repeated (operators, or
+a child module, many times in one call of a module), since only a repetition can be one operator.
+
+What that would save: all runs of the group but one, less what computing as much at once takes at
+rates that any core reaches. It takes for granted that the runs do not need
+each other's results, which no tool can see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from profstack.findings.figures import (
+    Report,
+    Row,
+    calibrated,
+    clean_step_s,
+    line_s,
+    on_accelerator,
+    short,
+    to_source,
+)
+from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
+from profstack.merge.recorded import Recorded
+from profstack.units import format_count, format_seconds
+
+SLUG = "small-operators"
+# Runs in one call from which a group is a loop over samples, heads or time steps.
+_REPEATED = 8
+# An operator that takes less is mostly what calling one costs (1 to 5 us on CPUs of the 2020s, as
+# much again for its backward); beyond, computing begins to count.
+_SMALL_S = 20e-6
+# Share of the clean step from which it is told.
+_WORTH_SHARE = 0.2
+# Of a module's own operators so much of the time must be in those that are repeated.
+_MOSTLY = 0.5
+# Rates at which one batched operator of moderate size computes on one core: a tenth of what large
+# ones reach there, so that what is saved is rather told too small.
+_FLOP_PER_S, _BYTES_PER_S = 5e9, 5e9
+# What cuts a tensor into pieces and joins them, and its backward: in one operator there is none.
+_PIECES = re.compile(
+    r"select|slice|narrow|split|unbind|index|stack|cat\b|zero|fill|copy|clone"
+    r"|add_?\b|detach|Accumulate"
+)
+_MOST_ROWS = 4
+
+
+def small_operators(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
+    """At most one finding: the device waits for launches, or a group of operators is repeated."""
+    step_s = clean_step_s(report)
+    if step_s is None:
+        return []
+    found = _on_device(report, step_s) if on_accelerator(report) else _on_cpu(report, step_s)
+    return [found] if found is not None else []
+
+
+# -- on an accelerator -----------------------------------------------------------------------------
+
+
+def _on_device(report: Report, step_s: float) -> Finding | None:
+    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "host late"]
+    idle = calibrated(report, sum(row["total_s"] for row in gaps))
+    if idle is None or idle < _WORTH_SHARE * step_s:
+        return None
+    told = report["launching"]
+    kernels = [row for row in report["tables"]["kernels"] if not row["name"].startswith("Mem")]
+    busy = sum(row["device_s"] or 0.0 for row in kernels)
+    count = sum(row["calls"] or 0.0 for row in kernels)
+    row: dict[str, Any] = {"kernels": told["kernels"], "launches": told["launches"]}
+    row |= {"launch_s": told["launch_s"], "operators": told["operators"]}
+    if count:
+        row["kernel_s"] = busy / count
+    first = max(gaps, key=lambda each: each["total_s"])
+    return finding(
+        SLUG,
+        "The device is idle while the host launches small operators",
+        severity=severity_of(idle, step_s),
+        gain_s=min(idle, step_s),
+        module=_module_of(first["before"]),
+        layers=["torch"],
+        evidence=[
+            {key: value for key, value in row.items() if value is not None}
+            | {"idle_s": idle, "idle_share": idle / step_s, "link": "ranges/launches"},
+            *(
+                {
+                    "device": gap["device"],
+                    "gaps": gap["count"],
+                    "longest_s": gap["longest_s"],
+                    "before": gap["before"],
+                    "link": "ranges/gaps",
+                }
+                for gap in gaps[:_MOST_ROWS]
+            ),
+        ],
+        advice="Give the device more with each launch: torch.compile (mode='reduce-overhead' uses "
+        "CUDA graphs), larger batches, batched operators in place of Python loops, foreach or "
+        "fused optimizers.",
+    )
+
+
+def _module_of(place: str | None) -> str | None:
+    """The module in what a gap says was launched after it: "operator in module"."""
+    return place.split(" in ", 1)[1] if place and " in " in place else None
+
+
+# -- on the CPU ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Work of one module that its call repeats: seconds of the torch layer's steps, and counts."""
+
+    module: Row
+    seconds: float
+    runs: float
+    operators: float
+    rows: list[Row]
+    child: Row | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its operators take less than what makes an operator large."""
+        return bool(self.operators) and self.seconds / self.operators < _SMALL_S
+
+
+def _on_cpu(report: Report, step_s: float) -> Finding | None:
+    groups = [group for group in _groups(report) if group.is_small]
+    group = max(groups, key=lambda each: each.seconds, default=None)
+    cost = calibrated(report, group.seconds) if group is not None else None
+    if group is None or cost is None or cost < _WORTH_SHARE * step_s:
+        return None
+    computing = _computing_s(group.rows)
+    gain = cost * (1 - 1 / group.runs) - computing
+    line = _line_of(report, group)
+    what = group.child["path"] if group.child is not None else _names(group.rows)
+    who = "A step" if group.child is group.module else group.module["path"]
+    told = gain >= WORTH_TELLING * step_s
+    return finding(
+        SLUG,
+        f"{who} calls {what} {format_count(group.runs)} times, "
+        f"{format_seconds(cost / group.operators)} for each operator",
+        severity=severity_of(cost, step_s),
+        gain_s=min(gain, step_s) if told else None,
+        gain_reason=None if told else "computing as much at once would take about as long",
+        file=line["file"] if line else None,
+        line=line["line"] if line else None,
+        module=group.module["path"],
+        layers=["torch"],
+        evidence=[
+            {
+                "repeated": group.runs,
+                "operators": group.operators,
+                "per_operator_s": cost / group.operators,
+                "cost_s": cost,
+                "computing_s": computing,
+                "link": f"modules/{(group.child or group.module)['path']}",
+            },
+            *_operator_rows(group.rows),
+            *([_line_row(line)] if line else []),
+        ],
+        advice="Where one run does not need the result of another, do all of them in one operator "
+        "(a batch dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for lists of "
+        "tensors): the fixed cost of an operator is then paid once. Where they depend on each "
+        "other, torch.compile, or a fused module such as nn.LSTM, takes most of that cost away.",
+    )
+
+
+def _groups(report: Report) -> Iterable[_Group]:
+    """Modules whose own operators, or whose children, are mostly repeated in each call."""
+    modules = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
+    by_module: dict[str, list[Row]] = {}
+    for row in report["tables"]["operators"]:
+        if row["module"] is not None and row["calls"]:
+            by_module.setdefault(row["module"], []).append(row)
+    for module in modules:
+        if not module["calls"]:
+            continue
+        own = by_module.get(module["path"], [])
+        children = [row for row in modules if _is_child(row, module) and row["calls"]]
+        again = [row for row in children if row["calls"] >= _REPEATED * module["calls"]]
+        child = max(again, key=_whole_s, default=None)
+        repeated = [row for row in own if row["calls"] >= _REPEATED * module["calls"]]
+        own_s, repeated_s = _own_s(own), _own_s(repeated)
+        if child is None and repeated_s <= _MOSTLY * own_s:
+            continue
+        inside = [row for one in again for row in _below(by_module, one["path"])]
+        chosen = [*repeated, *inside]
+        seconds = float(module["self_s"] or 0.0) + sum(map(_whole_s, again))
+        if not chosen or not seconds:
+            continue
+        counts = [(row["calls"] / module["calls"], row["self_s"] or 0.0) for row in repeated]
+        runs = child["calls"] / module["calls"] if child is not None else _middle(counts)
+        yield _Group(module, seconds, runs, sum(row["calls"] for row in chosen), chosen, child)
+    # A model that the script itself calls for one sample after the other.
+    for module in modules:
+        if module["depth"] == 0 and (module["calls"] or 0) >= _REPEATED and module["parameters"]:
+            inside = _below(by_module, module["path"])
+            # The backward work of what picks the samples, and of what joins the results.
+            joined = [
+                row
+                for part in ("(loss)", "(gradient accumulation)")
+                for row in by_module.get(part, [])
+                if row["calls"] >= _REPEATED
+            ]
+            chosen = [*inside, *joined]
+            operators = sum(row["calls"] for row in chosen)
+            seconds = _whole_s(module) + _own_s(joined)
+            yield _Group(module, seconds, module["calls"], operators, chosen, module)
+
+
+def _is_child(row: Row, module: Row) -> bool:
+    direct = row["depth"] == module["depth"] + 1
+    return direct and str(row["path"]).startswith(f"{module['path']}.")
+
+
+def _below(by_module: dict[str, list[Row]], path: str) -> list[Row]:
+    return [
+        row
+        for name, rows in by_module.items()
+        if name == path or name.startswith(f"{path}.")
+        for row in rows
+    ]
+
+
+def _whole_s(module: Row) -> float:
+    return float((module["forward_s"] or 0.0) + (module["backward_s"] or 0.0))
+
+
+def _own_s(rows: Iterable[Row]) -> float:
+    return float(sum(row["self_s"] or 0.0 for row in rows))
+
+
+def _middle(counts: Iterable[tuple[float, float]]) -> float:
+    """The middle of counts, each as heavy as its time."""
+    ordered = sorted(counts)
+    half, seen = sum(weight for _, weight in ordered) / 2, 0.0
+    for count, weight in ordered:
+        seen += weight
+        if seen >= half:
+            return count
+    return ordered[-1][0]
+
+
+def _computing_s(rows: Iterable[Row]) -> float:
+    """What computing all of it in one operator takes at rates that any core of today reaches."""
+    chosen = [row for row in rows if not _PIECES.search(row["name"])]
+    flop = sum(row["flop"] or 0.0 for row in chosen)
+    moved = sum(row["moved_bytes"] or 0.0 for row in chosen)
+    return max(flop / _FLOP_PER_S, moved / _BYTES_PER_S)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _names(rows: Iterable[Row]) -> str:
+    longest = sorted(rows, key=lambda row: -(row["self_s"] or 0.0))
+    return ", ".join(dict.fromkeys(str(row["name"]) for row in longest[:2]))
+
+
+def _operator_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    longest = sorted(rows, key=lambda row: -(row["self_s"] or 0.0))[:_MOST_ROWS]
+    return [
+        {
+            "operator": row["name"],
+            "calls": row["calls"],
+            "self_s": row["self_s"],
+            "module": row["module"],
+            "link": f"operators/{row['name']}",
+        }
+        for row in longest
+    ]
+
+
+def _line_of(report: Report, group: _Group) -> Row | None:
+    """The line of the user's that runs about as often, the longest such."""
+    calls = group.runs * (group.module["calls"] if group.child is not group.module else 1.0)
+    lines = [
+        row
+        for row in report["tables"]["lines"]
+        if row["own"] and row["calls"] and row["operator_s"] and 0.5 <= row["calls"] / calls <= 2
+    ]
+    return max(lines, key=line_s, default=None)
+
+
+def _line_row(row: Row) -> dict[str, Any]:
+    return {
+        "file": row["file"],
+        "line": row["line"],
+        "text": str(row["source"] or "").strip(),
+        "calls": row["calls"],
+        "place": f"{short(row['file'])}:{row['line']}",
+        "link": to_source(row["file"], row["line"]),
+    }
