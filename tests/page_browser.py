@@ -181,13 +181,16 @@ class Browser:
         return found
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since the page was opened, the page itself excepted."""
+        """Addresses that were asked for since the page was opened, the page itself excepted.
+
+        What lies in the page or in its own memory is no request to anybody.
+        """
         asked = [
             event["params"]["request"]["url"]
             for event in self._events
             if event["method"] == "Network.requestWillBeSent"
         ]
-        return [url for url in asked[1:] if not url.startswith("data:")]
+        return [url for url in asked[1:] if not url.startswith(("data:", "blob:"))]
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send one command to the page and return its answer."""

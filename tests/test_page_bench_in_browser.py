@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
+import random
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,18 @@ import pytest
 from data_bench_report import BATCHES, bare, bench, bench_of_hostile_names
 from data_report import HOSTILE, build
 from page_browser import EXECUTABLE, Browser, choose, column, count, pages, texts
+from page_charts import (
+    charted,
+    click_at,
+    drawings,
+    layout,
+    point_at,
+    redrawn,
+    trace,
+    traces,
+    words,
+)
 
-from profstack.report import html
 from profstack.report.benchpage import histogram
 
 pytestmark = [
@@ -46,42 +60,66 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
         yield open_page
 
 
-def numbers(page: Browser, selector: str, attribute: str) -> list[float]:
-    """An attribute of every element that a selector finds."""
+def test_samples_and_warm_up_are_drawn_as_they_are(opened: Opened) -> None:
+    report = bench()
+    page = opened(report, "benchmark")
+    bars = histogram(report["benchmark"]["samples_s"])
+    assert bars is not None
+    charted(page, "#samples-chart")
+    samples = trace(page, "#samples-chart", "samples")
+    assert samples["y"] == bars.counts
+    assert samples["x"][0] == pytest.approx(bars.start_s + bars.width_s / 2)
+    assert trace(page, "#samples-chart", "beyond")["y"] == [3]
+    assert {"beyond", "median 12.9 ms"} <= set(words(page, "#samples-chart"))
+    band = [one for one in layout(page, "#samples-chart")["shapes"] if one["type"] == "rect"]
+    ends = [report["benchmark"]["ci95_low_s"], report["benchmark"]["ci95_high_s"]]
+    assert [[one["x0"], one["x1"]] for one in band] == [ends]
+    assert "3 samples lie beyond the right edge, up to 34.4 ms" in texts(page, "#samples-note")[0]
+    assert "modes" not in texts(page, "#samples-chart")[0]
+    charted(page, "#warmup-chart")
+    calls = trace(page, "#warmup-chart", "calls")
+    assert calls["y"] == pytest.approx(report["benchmark"]["warmup_s"], rel=1e-3)
+    assert [one for one in calls["marker"]["symbol"] if one != "circle"] == ["diamond"]
+    assert "warm-up ends after call 6" in words(page, "#warmup-chart")
+    assert "24.2 × the median" in texts(page, "#warmup-note")[0]
+    said = point_at(page, "#warmup-chart", "calls", 0)
+    for told in ("first call", "312 ms", "raw host time"):
+        assert told in said
+
+
+def test_samples_of_two_kinds_of_steps_are_called_so(opened: Opened) -> None:
+    report = bench()
+    taken = report["benchmark"]["samples_s"]
+    slower = [one + 0.004 for one in taken]
+    report["benchmark"] |= {"samples_s": taken + slower}
+    page = opened(report, "benchmark")
+    charted(page, "#samples-chart")
+    modes = trace(page, "#samples-chart", "modes")["x"]
+    assert len(modes) == 2
+    assert modes[1] - modes[0] == pytest.approx(0.004, abs=0.0006)
+    assert "The samples have 2 modes, near" in texts(page, "#samples-chart .chart-says")[0]
+
+
+def modes_of(page: Browser, taken: list[list[float]]) -> list[int]:
+    """How many modes the page finds in each of several sets of samples."""
+    script = (resources.files("profstack.report") / "templates" / "benchmark.js").read_text()
+    functions = script[script.index("function modesOf") : script.index("const manyModes")]
+    bars = [dataclasses.asdict(bars) for one in taken if (bars := histogram(one)) is not None]
     found = page.evaluate(
-        f"[...document.querySelectorAll({selector!r})].map(one => +one.getAttribute({attribute!r}))"
+        f"(() => {{ {functions} return {json.dumps(bars)}.map(one => modesOf(one).length); }})()"
     )
     assert isinstance(found, list)
     return found
 
 
-def hover(page: Browser, selector: str, number: int = 0) -> str:
-    """What the tip says while the pointer is on an element."""
-    page.evaluate(
-        f"(() => {{ const one = document.querySelectorAll({selector!r})[{number}];"
-        " const box = one.getBoundingClientRect();"
-        " one.dispatchEvent(new MouseEvent('mousemove', {bubbles: true,"
-        " clientX: box.left + 1, clientY: box.top + 1})); })()"
-    )
-    return texts(page, ".tip:not([hidden])")[0]
-
-
-def test_samples_and_warm_up_are_drawn_as_they_are(opened: Opened) -> None:
-    report = bench()
-    page = opened(report)
-    bars = histogram(report["benchmark"]["samples_s"])
-    assert bars is not None
-    assert count(page, "#samples-chart .sample-bar:not(.beyond)") == len(bars.counts)
-    assert "3" in texts(page, "#samples-chart .sample-bar.beyond + text")
-    heights = numbers(page, "#samples-chart .sample-bar:not(.beyond)", "height")
-    assert heights.index(max(heights)) == bars.counts.index(max(bars.counts))
-    assert count(page, "#samples-chart .interval-band") == 1
-    assert "3 samples lie beyond the right edge, up to 34.4 ms" in texts(page, "#samples-note")[0]
-    assert count(page, "#warmup-chart .mark.call") == len(report["benchmark"]["warmup_s"])
-    assert count(page, "#warmup-chart .mark.first") == 1
-    assert "warm-up ends after call 6" in texts(page, "#warmup-chart")[0]
-    assert "24.2 × the median" in texts(page, "#warmup-note")[0]
-    assert "312 ms" in hover(page, "#warmup-chart .hit")
+def test_chance_alone_makes_no_mode(opened: Opened) -> None:
+    page = opened(bench(), "benchmark")
+    chance = random.Random(7)
+    for size in (15, 60, 400, 5_000):
+        one = [[chance.lognormvariate(-4, 0.1) for _ in range(size)] for _ in range(30)]
+        assert sum(count > 1 for count in modes_of(page, one)) <= 1, size
+    two = [[chance.gauss(0.01 if at % 2 else 0.013, 4e-4) for at in range(400)] for _ in range(20)]
+    assert modes_of(page, two) == [2] * 20
 
 
 def test_modes_processes_shapes_and_the_device_stand_side_by_side(opened: Opened) -> None:
@@ -143,31 +181,33 @@ def test_a_curve_per_data_type_with_its_knee_and_its_refusal(opened: Opened) -> 
     rows = report["benchmark"]["throughput"]
     # The search tried a larger batch before: the smallest refused one stands for both.
     rows.append(rows[-2] | {"batch_size": 512})
-    page = opened(report)
-    for chart in ("#rate-chart", "#latency-chart"):
-        assert count(page, f"{chart} .curve") == 2
-        assert count(page, f"{chart} .curve-point") == 2 * len(BATCHES) - 1
-        assert count(page, f"{chart} .knee") == 2
-        assert count(page, f"{chart} .refused") == 2
-    labels = texts(page, "#rate-chart .over-chart")
-    assert labels == ["knee 16", "▲ 4.35 k", "knee 32", "▲ 2.71 k"]
+    page = opened(report, "benchmark")
+    for chart, key in (("#rate-chart", "items_per_s"), ("#latency-chart", "latency_s")):
+        charted(page, chart)
+        curves = [one for one in traces(page, chart) if one["mode"] == "lines+markers"]
+        assert [len(one["x"]) for one in curves] == [len(BATCHES), len(BATCHES) - 1]
+        measured = [row[key] for row in rows if row["dtype"] == "float32" and row[key]]
+        assert curves[0]["y"] == measured
+        assert len(trace(page, chart, "knee")["x"]) == 2
+        assert sorted(trace(page, chart, "refused")["x"]) == [192, 256]
+        assert {layout(page, chart)[axis]["type"] for axis in ("xaxis", "yaxis")} == {"log"}
+    labels = {"knee 16", "max 4.35 k", "knee 32", "max 2.71 k"}
+    assert labels <= set(words(page, "#rate-chart"))
     boxes = page.evaluate(
-        "[...document.querySelectorAll('#rate-chart .over-chart')].map(one => one.getBBox())"
-        ".map(box => [box.x, box.y, box.x + box.width, box.y + box.height])"
+        "[...document.querySelectorAll('#rate-chart .annotation-text')]"
+        ".map(one => one.getBoundingClientRect())"
+        ".map(box => [box.left, box.top, box.right, box.bottom])"
     )
+    assert len(boxes) == 4
     for one, other in itertools.combinations(boxes, 2):
         apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
         assert apart, "labels do not overlap"
-    # Doubling the batch is one step on the logarithmic axis.
-    centres = numbers(page, "#rate-chart .hit", "cx")[: len(BATCHES)]
-    steps = [right - left for left, right in itertools.pairwise(centres[:8])]
-    assert max(steps) - min(steps) < 0.5
-    refused = page.evaluate(
-        "[...document.querySelectorAll('#rate-chart .hit')].map(one => one.ariaLabel)"
-        ".filter(one => one.includes('refused') || one.includes('failed'))"
-    )
-    assert any("the limit is 2.00 GiB" in one for one in refused)
-    assert "batch of 1" in hover(page, "#rate-chart .hit")
+    why = [told for _, told in trace(page, "#rate-chart", "refused")["customdata"]]
+    assert any("the limit is 2.00 GiB" in text for ((_, text),) in why)
+    said = point_at(page, "#rate-chart", "float32", 0)
+    assert "batch of 1" in said
+    assert "clean" in said
+    assert "the knee is at 16" in texts(page, "#rate-chart .chart-says")[0]
     limits = texts(page, "#throughput-limits tbody tr")
     assert "refuses a batch of 256" in limits[0]
     assert count(page, "#throughput-table tbody tr") == 20
@@ -188,29 +228,35 @@ def test_nothing_measured_in_a_search_says_why(opened: Opened) -> None:
 
 
 def test_variants_stand_beside_eager(opened: Opened) -> None:
-    page = opened(bench())
-    assert count(page, "#compare-bars .bar-fill") == 3
-    assert count(page, "#compare-bars .bar-point") == 3
-    widths = page.evaluate(
-        "[...document.querySelectorAll('#compare-bars .bar-fill')].map(one => one.offsetWidth)"
-    )
-    assert widths[1] / widths[0] == pytest.approx(0.71, abs=0.01)
+    page = opened(bench(), "benchmark")
+    charted(page, "#compare-bars")
+    bars = trace(page, "#compare-bars", "times")
+    assert bars["x"][1] / bars["x"][0] == pytest.approx(0.71, abs=0.01)
+    assert len(bars["x"]) == 3
+    assert all(one > 0 for one in bars["error_x"]["array"] + bars["error_x"]["arrayminus"])
+    assert len(trace(page, "#compare-bars", "fresh processes")["x"]) == 3
+    assert {"eager", "compile", "9.15 ms, 1.41 × as fast"} <= set(words(page, "#compare-bars"))
     assert "failed: NotSupportedError" in texts(page, "#compare-bars")[0]
     rows = texts(page, "#compare-table tbody tr")
     for said in ("1.41 × 1.39 – 1.43", "18.4 s", "equal", "23 (−41)", "1, 0 breaks", "2.1e−6"):
         assert said in rows[1], said
     assert "differ" in rows[2]
     assert count(page, "#compare-fused li") == 3
-    assert "18.4 s" in hover(page, "#compare-bars .bar-line", 1)
+    assert "18.4 s" in point_at(page, "#compare-bars", "times", 1)
 
 
 def test_wrong_stands_beside_right_and_the_rest_says_why_not(opened: Opened) -> None:
-    page = opened(bench())
-    assert count(page, "#mistakes-bars .bar-fill") == 8
+    page = opened(bench(), "benchmark")
+    charted(page, "#mistakes-bars")
+    bars = trace(page, "#mistakes-bars", "times")
+    assert len(bars["x"]) == 8
     # One sample has no deviation; one whisker reaches beyond the scale.
-    assert count(page, "#mistakes-bars .bar-whisker") == 7
-    assert count(page, "#mistakes-bars .bar-whisker.cut") == 1
-    silent = texts(page, "#mistakes-bars .bar-row.quiet")
+    assert bars["error_x"]["array"].count(None) == 1
+    end = layout(page, "#mistakes-bars")["xaxis"]["range"][1]
+    whiskers = zip(bars["x"], bars["error_x"]["array"], strict=True)
+    assert [value + (reach or 0) > end for value, reach in whiskers].count(True) == 1
+    assert words(page, "#mistakes-bars").count("›") == 1
+    silent = texts(page, "#mistakes-bars li.quiet:not(.legend li)")
     assert len(silent) == 2
     assert "nothing to wait for" in silent[0]
     states = column(page, "#mistakes-table", 2)
@@ -228,6 +274,9 @@ def test_wrong_stands_beside_right_and_the_rest_says_why_not(opened: Opened) -> 
 def test_eight_cells_per_variant_and_the_invalid_ones_show_their_error(opened: Opened) -> None:
     page = opened(bench())
     assert texts(page, "#ablation-grids h3") == ["compute", "copy-heavy"]
+    charted(page, "#ablation-grids > div:nth-child(2)")
+    bars = trace(page, "#ablation-grids > div:nth-child(2)", "times")
+    assert len(bars["x"]) == 6, "the invalid ones have no bar"
     assert count(page, "#ablation-grids td") == 16
     assert count(page, "#ablation-grids td.reference") == 2
     invalid = texts(page, "#ablation-grids td.invalid")
@@ -238,30 +287,40 @@ def test_eight_cells_per_variant_and_the_invalid_ones_show_their_error(opened: O
 
 
 def test_points_lie_under_the_roof_and_are_told_apart_by_shape(opened: Opened) -> None:
-    page = opened(bench())
+    page = opened(bench(), "flops")
+    charted(page, "#roofline-chart")
+    points = trace(page, "#roofline-chart", "points")
     # The step, and the operators that have a place; relu and fft have none.
-    assert count(page, "#roofline-chart .roof-point") == 6
-    shapes = page.evaluate(
-        "[...document.querySelectorAll('#roofline-chart .roof-point')]"
-        ".map(one => one.getAttribute('d') + one.style.fill)"
-    )
-    assert len(set(shapes)) == 3
+    assert len(points["x"]) == 6
+    marker = points["marker"]
+    assert len(set(zip(marker["symbol"], marker["color"], strict=True))) == 3
     # Two measured ceilings, one of the datasheet, the memory's slope.
-    assert count(page, "#roofline-chart .roof:not(.beyond)") == 4
-    assert count(page, "#roofline-chart .roof.datasheet") == 1
-    names = texts(page, "#roofline-chart .over-chart")
-    assert "aten::addmm" in names, "where it ran stands in the details"
-    said = hover(page, "#roofline-chart .hit")
-    for words in ("step", "compute-bound", "94.5 GFLOP/s", "12.6 FLOP/byte"):
-        assert words in said, words
+    roofs = [one for one in traces(page, "#roofline-chart") if one["mode"] == "lines"]
+    names = [one["name"] for one in roofs if not one["name"].startswith("beyond")]
+    assert sorted(names) == ["memory", "roof bfloat16", "roof float32", "roof float32"]
+    assert [one["line"].get("dash") for one in roofs].count("dash") == 1
+    (slope,) = (one for one in roofs if one["name"] == "memory")
+    assert slope["y"][0] / slope["x"][0] == pytest.approx(slope["y"][1] / slope["x"][1])
+    assert "aten::addmm" in words(page, "#roofline-chart"), "where it ran stands in the details"
+    step = [one["name"] for one in points["customdata"]].index("step")
+    said = point_at(page, "#roofline-chart", "points", step)
+    for told in ("compute-bound", "94.5 GFLOP/s", "12.6 FLOP/byte", "clean"):
+        assert told in said, told
+    drawn = drawings(page, "#roofline-chart")
     choose(page, "#roofline-tools", "modules")
-    assert count(page, "#roofline-chart .roof-point") == 5
-    assert "Digits.features.2" in texts(page, "#roofline-chart")[0]
+    redrawn(page, "#roofline-chart", drawn)
+    assert len(trace(page, "#roofline-chart", "points")["x"]) == 5
+    assert "Digits.features.2" in words(page, "#roofline-chart")
     placeless = texts(page, "#roofline-placeless")[0]
     assert "3 of 13 have no point" in placeless
     assert "there is no formula for its operations: Digits.features.1, aten::relu" in placeless
     assert "45 %" in texts(page, "#roofline-cards .card.main")[0]
     assert count(page, "#roofline-cards .card.wrong") == 0
+    modules = trace(page, "#roofline-chart", "points")["customdata"]
+    at = [one["name"] for one in modules].index("Digits.classifier.0")
+    click_at(page, "#roofline-chart", "points", at)
+    assert page.evaluate("location.hash") == "#modules/Digits.classifier.0"
+    assert "Linear" in texts(page, "#module-tree .marked")[0]
 
 
 def test_utilisation_above_the_peak_raises_a_flag(opened: Opened) -> None:
@@ -282,7 +341,8 @@ def test_parts_that_were_not_asked_for_are_not_there(opened: Opened) -> None:
     page = opened(build())
     for part in (*_PARTS, "between", "warmup", "bench-modes", "by-shape", "device-state"):
         assert count(page, f"#{part}") == 0, part
-    assert count(page, "#samples-chart .sample-bar") >= 8
+    charted(page, "#samples-chart")
+    assert len(trace(page, "#samples-chart", "samples")["y"]) >= 8
 
 
 def test_terms_of_a_benchmark_lead_to_the_glossary(opened: Opened) -> None:
@@ -295,27 +355,20 @@ def test_terms_of_a_benchmark_lead_to_the_glossary(opened: Opened) -> None:
     assert {way[1:] for way in ways} <= set(known)
 
 
-@pytest.mark.parametrize("d3", [True, False])
-def test_the_page_fits_a_narrow_window_in_the_dark(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, d3: bool
-) -> None:
-    if not d3:
-        monkeypatch.setattr(html, "_d3", lambda: None)
-    page = opened(bench(), width=480, height=900, dark=True)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 480
-    assert count(page, "#mistakes-bars .bar-fill") == 8, "bars need no d3"
-    if not d3:
-        assert "install snakeviz" in texts(page, "#rate-chart")[0]
-
-
 def test_hostile_names_of_a_benchmark_are_text(opened: Opened) -> None:
     page = opened(bench_of_hostile_names())
     assert page.evaluate("window.broken") is None
     assert count(page, "main img") == 0
     for box in _NAMES:
         assert HOSTILE in texts(page, box)[0], box
-    assert HOSTILE in hover(page, "#roofline-chart .hit", 1)
-    assert HOSTILE in hover(page, "#rate-chart .hit")
+    for box in ("#compare-bars", "#mistakes-bars", "#rate-chart", "#roofline-chart"):
+        charted(page, box)
+        assert count(page, f"{box} svg a") == 0
+        assert count(page, f"{box} svg image") == 0
+    assert any("onerror=" in one for one in words(page, "#compare-bars"))
+    assert HOSTILE in point_at(page, "#roofline-chart", "points", 1)
+    charted(page, "#rate-chart")
+    assert HOSTILE in point_at(page, "#rate-chart", traces(page, "#rate-chart")[0]["name"], 0)
     assert page.evaluate("window.broken") is None
 
 

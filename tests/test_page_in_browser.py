@@ -12,8 +12,6 @@ from data_full_report import full, full_of_hostile_names
 from data_report import HOSTILE, build, hostile, row
 from page_browser import EXECUTABLE, Browser, choose, column, count, pages, texts
 
-from profstack.report import html
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(EXECUTABLE is None, reason="there is no Chromium on this machine"),
@@ -108,47 +106,11 @@ def test_findings_and_a_verdict_are_shown_when_they_are_there(opened: Opened) ->
         assert said in finding
 
 
-@pytest.mark.parametrize("d3", [True, False])
 @pytest.mark.parametrize("size", [(1400, 900), (400, 800)])
-def test_the_page_fits_its_window(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], d3: bool
-) -> None:
-    if not d3:
-        monkeypatch.setattr(html, "_d3", lambda: None)
+def test_the_page_fits_its_window(opened: Opened, size: tuple[int, int]) -> None:
     for report in (build(), full()):
         page = opened(report, width=size[0], height=size[1])
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
-
-
-def test_without_d3_tables_work_and_the_charts_say_what_is_missing(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(html, "_d3", lambda: None)
-    page = opened(build())
-    assert "install snakeviz" in texts(page, "#steps-chart")[0]
-    assert "install snakeviz" in texts(page, "#call-chart")[0]
-    assert count(page, "#function-table tbody tr") > 10
-
-
-def test_each_step_is_a_mark_and_flags_show(opened: Opened) -> None:
-    report = build()
-    page = opened(report)
-    assert count(page, "#steps-chart .mark") == len(report["tables"]["steps"])
-    assert count(page, "#steps-chart .flagged") == 2
-    assert count(page, "#steps-chart .median") == 1
-    before = page.evaluate("document.querySelector('#steps-chart .flagged').getAttribute('d')")
-    choose(page, "#steps-tools", "linear")
-    after = page.evaluate("document.querySelector('#steps-chart .flagged').getAttribute('d')")
-    assert before != after
-
-
-def test_the_legend_hides_a_kind_of_slice(opened: Opened) -> None:
-    page = opened(build())
-    before = count(page, "#steps-chart .mark")
-    choose(page, "#steps-legend", "torch")
-    assert count(page, "#steps-chart .mark") == before - 6
-    choose(page, "#steps-legend", "torch")
-    assert count(page, "#steps-chart .mark") == before
 
 
 def test_a_layer_says_what_became_of_it(opened: Opened) -> None:
@@ -304,17 +266,6 @@ def test_the_first_step_says_who_watched_it(opened: Opened) -> None:
     report = build()
     report["benchmark"]["first_step_layer"] = "memory"
     assert any("first step, watched by memory" in one for one in texts(opened(report), ".card"))
-
-
-def test_every_slice_is_on_the_time_line(opened: Opened) -> None:
-    report = build()
-    page = opened(report)
-    assert count(page, "#timeline .slice") == len(report["slices"])
-    choose(page, "#timeline-tools", "equal widths")
-    widths = page.evaluate(
-        "[...document.querySelectorAll('#timeline .slice')].map(one => +one.getAttribute('width'))"
-    )
-    assert max(widths) - min(widths) < 1
 
 
 def test_tables_sort_both_ways_by_value_not_by_text(opened: Opened) -> None:
@@ -542,15 +493,6 @@ def test_lines_stand_by_file_and_are_searched(opened: Opened) -> None:
         ".map(r => r.lastChild.textContent)"
     )
     assert shown == ["        loss.backward()"]
-
-
-def test_memory_is_drawn_and_says_what_it_has_not(opened: Opened) -> None:
-    page = opened(build())
-    assert count(page, "#memory-chart .line") == 1
-    titles = page.evaluate(
-        "[...document.querySelectorAll('#memory-legend .none')].map(one => one.title)"
-    )
-    assert titles == ["this machine has no accelerator"] * 2
 
 
 def test_names_of_the_program_show_as_text(opened: Opened) -> None:

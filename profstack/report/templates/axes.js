@@ -14,7 +14,7 @@ function axis(unit, from, to, options = {}) {
 const axisTitle = (text) => ({ text: plotText(text), standoff: 6, font: { size: CHART_FONT } });
 
 // How many values have room beside a vertical axis.
-const tallAxis = (unit, from, to, options = {}) => axis(unit, from, to, { ...options, width: (options.width || 220) * 1.7 });
+const tallAxis = (unit, from, to, options = {}) => axis(unit, from, to, { ...options, width: (options.width || 220) * 2.4 });
 
 // A range around values that are all above 0 for a logarithmic axis, with room as a factor on each side.
 const around = (values, low, high = low) => [Math.min(...values) / low, Math.max(...values) * high];
@@ -37,8 +37,10 @@ function decades(low, high, most) {
   const all = [];
   for (let decade = first; decade <= last; decade += 1) for (const digit of [1, 2, 5]) all.push(Number((digit * 10 ** decade).toPrecision(12)));
   const fine = all.filter(inside);
-  if (fine.length <= most) return fine;
+  if (fine.length <= most + 1) return fine;
   const whole = fine.filter((value) => Math.abs(Math.log10(value) % 1) < 1e-9 || Math.abs(Math.log10(value) % 1) > 1 - 1e-9);
+  // Within less than two decades 1, 2 and 5 are too many and the decades too few: every other one.
+  if (whole.length < 2) return fine.filter((value, at) => at % Math.ceil(fine.length / most) === 0);
   return whole.filter((value, at) => at % Math.ceil(whole.length / most) === 0);
 }
 

@@ -155,7 +155,7 @@ function warmupChart(theme, curve, points, mark) {
   if (isNumber(curve.steps) && curve.steps > 0 && curve.steps <= curve.total) {
     const edge = Math.min(curve.steps + 0.5, to), share = many ? Math.log(edge / from) / Math.log(to / from) : (edge - from) / (to - from);
     shapes.unshift({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: from, x1: edge, y0: 0, y1: 1, line: { width: 0 }, fillcolor: theme.faint("var(--kind-warmup)", 0.14) });
-    annotations.push({ xref: "paper", x: Math.min(Math.max(share, 0), 1), yref: "paper", y: 1, xanchor: share > 0.55 ? "right" : "left", yanchor: "bottom", showarrow: false, text: plotText("warm-up ends after call " + curve.steps), font: { color: theme.text } });
+    annotations.push({ xref: "paper", x: Math.min(Math.max(share, 0), 1), yref: "paper", y: 1, xanchor: share > 0.55 ? "right" : "left", yanchor: "top", xshift: share > 0.55 ? -4 : 4, showarrow: false, text: plotText("warm-up ends after call " + curve.steps), font: { color: theme.text } });
   }
   return { data, layout: { shapes, annotations, margin: { t: 30, r: levelRoom(theme, mark.median_s) },
     xaxis: { ...axis("plain", from, to, { log: many, title: "call", width: theme.width }), showgrid: false }, yaxis: tallAxis("s", low, high, { log: true, width: 190 }) } };

@@ -63,10 +63,27 @@ function ablationGrid(variant, cells) {
   const reference = find("host", true, true);
   const notes = [...new Set(WAYS.flatMap((way) => [true, false].map((warmup) => (find(...way, warmup) || {}).note)).filter(Boolean))];
   const clock = (timing, synchronise) => [el("b", {}, timing === "host" ? "host clock" : "device events"), el("div", { class: "quiet" }, synchronise ? "synchronised" : "not synchronised")];
-  return el("div", {}, el("h3", {}, variant), el("div", { class: "scroll" }, el("table", { class: "ablation" },
+  const chart = el("div", { class: "chart" });
+  ablationBars(chart, variant, WAYS.map((way) => [way, find(...way, true), find(...way, false)]));
+  return el("div", {}, el("h3", {}, variant), chart, el("div", { class: "scroll" }, el("table", { class: "ablation" },
     el("thead", {}, el("tr", {}, ["", "after warm-up", "without warm-up"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
     el("tbody", {}, WAYS.map(([timing, synchronise]) => el("tr", {}, el("th", { scope: "row", class: "head-cell" }, clock(timing, synchronise)), [true, false].map((warmup) => ablationCell(find(timing, synchronise, warmup), reference, notes))))))),
   notes.length ? el("ol", { class: "names quiet" }, notes.map((note) => el("li", {}, withCommands(note)))) : null);
+}
+
+const wayName = ([timing, synchronise]) => (timing === "host" ? "host clock" : "device events") + ", " + (synchronise ? "synchronised" : "not synchronised");
+
+// What has a figure as bars: after a warm-up and without one. The table beside it says why others have none.
+function ablationBars(box, variant, ways) {
+  const bar = (way, cell, name, colour) => {
+    const low = isNumber(cell.std_s) ? cell.mean_s - cell.std_s : null, high = isNumber(cell.std_s) ? cell.mean_s + cell.std_s : null;
+    return { value: cell.mean_s, low, high, colour, name, short: formatSeconds(cell.mean_s), text: formatSeconds(cell.mean_s),
+      tip: [variant + ", " + wayName(way), [["timed", name], ["mean", formatSeconds(cell.mean_s)], isNumber(cell.std_s) ? ["deviation", formatSeconds(cell.std_s)] : null, ["n", formatPlain(cell.n)], cell.note ? ["note", cell.note] : null]] };
+  };
+  const has = (cell) => cell && cell.valid && !cell.error && isNumber(cell.mean_s);
+  const rows = ways.map(([way, warm, cold]) => ({ name: wayName(way), bars: [has(warm) ? bar(way, warm, "warm", RIGHT) : null, has(cold) ? bar(way, cold, "cold", "var(--kind-warmup)") : null].filter(Boolean) }));
+  const says = rows.filter((row) => row.bars.length).map((row, at) => (at ? "; " : "") + row.name + ": " + row.bars.map((one) => one.name + " " + one.text).join(", ")).join("") + ".";
+  barChart(box, rows, { label: "what each way of timing gives, " + variant, name: "ablation", unseen: true, says });
 }
 
 function ablationCell(cell, reference, notes) {

@@ -136,6 +136,7 @@ async function drawNow(library, chart) {
   renewTicks(surface);
   describeChart(surface, options, chart.said);
   if (options.drawn) options.drawn(surface);
+  surface.dataset.drawn = String(Number(surface.dataset.drawn || 0) + 1);
 }
 
 function chartLayout(layout, theme, height) {
