@@ -106,7 +106,10 @@ class Listener(Protocol):
     """
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
-        """A module's call, a backward pass, an optimizer's step or a region begins."""
+        """A module's call, a backward pass, an optimizer's step or a region begins.
+
+        `module` is the module that is called; of an optimizer's step it is the optimizer.
+        """
 
     def leave(self, kind: str, name: str) -> None:
         """It has ended."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from profstack import userregions
 from profstack.engine.observers import Observers
+from profstack.engine.setup import Setup
 from profstack.engine.stepevents import StepEvents
 from profstack.engine.steplog import StepLog
 from profstack.hooks.state import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT
@@ -27,6 +28,7 @@ class Arming:
         self.log = log
         self.observers = observers
         self.aim = Aim()
+        self.setup = Setup(hooks.torch, log.writer.facts)
         self.shortest_s = float("inf")
         self._mode_before = OFF
         userregions.switch_on()
@@ -63,7 +65,7 @@ class Arming:
         """The observers of the slice have begun: what ends its steps, and who is told of calls."""
         self.hooks.emit_ranges(True)
         listener = self.observers.listener()
-        self.hooks.listen(listener)
+        self.hooks.listen(self.setup.beside(listener, planned, self.log.plan))
         userregions.tell(self.hooks.state)
         quick = None if listener is not None else self._quick_hook(planned)
         self.hooks.exchange_step_hook(quick)
@@ -76,6 +78,7 @@ class Arming:
         userregions.tell(None)
         self.hooks.listen(None)
         self.hooks.emit_ranges(False)
+        self.setup.end()
 
     def detach(self) -> None:
         """Take every hook off; `rearm` puts the same ones back."""

@@ -69,6 +69,11 @@ class StepLog:
         self._compiled = CompileLog(self.origin)
 
     @property
+    def plan(self) -> int:
+        """Number of the plan in progress, 0 before the first."""
+        return self._plan
+
+    @property
     def count(self) -> int:
         """Steps of the slice in progress."""
         return len(self.rows) or len(self.quick_ends)

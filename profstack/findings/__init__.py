@@ -16,13 +16,17 @@ from profstack.findings.dataloading import data_starved
 from profstack.findings.dominating import dominating
 from profstack.findings.growth import memory_growth
 from profstack.findings.hotspots import hot_spots
+from profstack.findings.inference import inference
 from profstack.findings.made import Finding, in_order
+from profstack.findings.optimizers import unfused_optimizer
+from profstack.findings.precision import float32_without_tf32
 from profstack.findings.smalloperators import small_operators
 from profstack.findings.synchronising import forced_synchronisation
 from profstack.findings.transfers import host_to_device_copies
 from profstack.findings.trust import trust
 from profstack.findings.uncounted import uncounted
 from profstack.findings.verdict import add_verdict
+from profstack.findings.zeroing import zero_grad_to_zeros
 from profstack.merge.recorded import Recorded
 
 Family = Callable[[Recorded, dict[str, Any]], list[Finding]]
@@ -37,6 +41,10 @@ FAMILIES: tuple[Family, ...] = (
     dominating,
     trust,
     uncounted,
+    unfused_optimizer,
+    zero_grad_to_zeros,
+    inference,
+    float32_without_tf32,
 )
 
 

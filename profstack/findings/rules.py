@@ -61,6 +61,51 @@ RULES: tuple[FindingRule, ...] = (
         "of another.",
     ),
     FindingRule(
+        "unfused-optimizer",
+        "The optimizer goes through its tensors operator by operator",
+        "The optimizer takes at least 3 % of the clean step (on a GPU: of the device's time), no "
+        "fused operator ran in it, and torch has a fused implementation of its class for the "
+        "devices and types of its parameters (Adam, AdamW, SGD; Adagrad on the CPU).",
+        "Estimated: where its time goes to memory, by the bytes that its operators moved over "
+        "those of each tensor once; where it goes to calls, by a ratio measured on tiny tensors. "
+        "None where the memory bandwidth is not known, or a GPU waits for the host.",
+    ),
+    FindingRule(
+        "zero-grad-to-zeros",
+        "Gradients are set to zero and added to",
+        "For at least half of the parameters a step fills a tensor with zeros outside modules, "
+        "and AccumulateGrad adds to as many of the same shapes; both cost at least 1 % of the "
+        "clean step. On the CPU gradients above 64 KiB do not count: letting go of those was "
+        "measured to cost more, by page faults.",
+        "Estimated: the time of zeroing and of as many additions. None where a GPU waits for the "
+        "host.",
+    ),
+    FindingRule(
+        "grad-in-inference",
+        "Gradients are on at inference",
+        "The steps are calls of a model, no backward pass ran in any step that was noted or "
+        "traced, and autograd recorded nodes of a graph in the calls.",
+        "None: the graph is recorded inside the operators' own time, from which no layer tells it "
+        "apart. What it kept in memory stands in the evidence.",
+    ),
+    FindingRule(
+        "batchnorm-training-at-inference",
+        "Batch normalisation in training mode at inference",
+        "The steps are calls of a model without any backward pass, and a layer of batch "
+        "normalisation with averages and a momentum of its own is in training mode in them. "
+        "Dropout in training mode is named beside it, and is no finding alone.",
+        "None: it is about results, which depend on the rest of the batch.",
+    ),
+    FindingRule(
+        "float32-matmul-without-tf32",
+        "Products of float32 at full precision",
+        "On a CUDA device of capability 8.0 or higher, TF32 is off for products or for "
+        "convolutions, and such operators on float32 take at least 5 % of the clean step.",
+        "Estimated: for those that the roofline says are bound by arithmetic, their time less the "
+        "same by the ratio of both peaks (at least what their bytes need). None where a peak is "
+        "not known, or the device waits for the host.",
+    ),
+    FindingRule(
         "memory-growth",
         "Memory grows with every step",
         "In the slices that nothing observed, the resident set (or the device's live tensors) "

@@ -129,7 +129,7 @@ class HookedPasses:
             report(optimizer)
             listener = state.told()
             if listener is not None:
-                listener.enter("optimizer", type(optimizer).__name__)
+                listener.enter("optimizer", type(optimizer).__name__, optimizer)
 
         return self._hook(started)
 

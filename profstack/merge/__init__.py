@@ -36,6 +36,7 @@ from profstack.merge.reasons import cells_reason, columns_reason
 from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.merge.regions import ranges, regions
 from profstack.merge.roofline import roofline
+from profstack.merge.setup import setup
 from profstack.merge.threads import processes, threads
 from profstack.merge.watch import function_shares, line_shares, summary, watch_rows
 from profstack.privacy import home_relative
@@ -88,6 +89,7 @@ def build_report(folder: Path) -> dict[str, Any]:
         "probe_effect": effects,
         "layers": layers,
         "verdict": None,
+        "step_bar": None,
         "findings": [],
         "roofline": roofline(
             recorded,
@@ -113,6 +115,7 @@ def build_report(folder: Path) -> dict[str, Any]:
             *(recorded, selections["torch"], clean.median_s, peak_facts(recorded))
         ),
         "launching": launch_means(recorded, selections["torch"]),
+        "setup": setup(recorded),
         "sources": source_texts(recorded),
         "warnings": warnings,
     }
