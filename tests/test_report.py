@@ -392,7 +392,7 @@ def test_hostile_names_are_data_and_never_markup(make: Callable[[], dict[str, An
     page = html.render(make())
     assert HOSTILE not in page
     assert "<img" not in page
-    assert page.count("</script>") == 4, "early script, data, d3, page"
+    assert page.count("</script>") == len(re.findall(r"<script[ >]", page)), "none was closed early"
     data = re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert HOSTILE in json.dumps(json.loads(data[1]), ensure_ascii=False).replace('\\"', '"')
@@ -421,7 +421,7 @@ def test_the_page_stays_small_for_a_large_run() -> None:
     report["tables"]["functions"] = [
         copy.copy(function) | {"name": f"function_{number}"} for number in range(30_000)
     ]
-    assert len(html.render(report)) < 2_500_000
+    assert len(html.render(report)) < 3_000_000
 
 
 def test_lone_surrogates_do_not_stop_the_page(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def _most_unknown(known: Mapping[str, float]) -> float:
 
 def _could_be(shares: Mapping[str, float | None], known: Mapping[str, float]) -> str | None:
     """What is not known and large enough to be the verdict; None where nothing is."""
-    unknown = [slug for slug, share in shares.items() if share is None]
+    # Reading and writing that is not told apart stands in the wait and in Python.
+    apart = shares.get(PYTHON) is None
+    unknown = [slug for slug, share in shares.items() if share is None and (apart or slug != IO)]
     most = _most_unknown(known)
     able = [slug for slug in unknown if most >= rule_of(slug).threshold]
     if not able:
