@@ -4,7 +4,7 @@
 // under each of them, its own callees scaled by the share of its time that this caller accounts
 // for. Functions that call each other in a circle are one frame, a cycle: its members lie in it
 // side by side, each with its own time and its calls out of the cycle.
-const MOST_NODES = 6000;
+const MOST_NODES = 1500; // frames: more than that nobody looks at, and drawing them takes seconds
 
 function indexCalls(tree) {
   const callees = tree.functions.map(() => []);
@@ -98,6 +98,7 @@ function layOut(calls, root, depth, cutoff, folded) {
     for (const child of folded ? foldLibraries(calls, node, least) : childrenOf(calls, node)) {
       child.share = root.value > 0 ? child.value / root.value : 0;
       child.level = node.level + 1;
+      child.children = [];
       if (child.share >= cutoff) { nodes.push(child); node.children.push(child); }
     }
   }

@@ -137,14 +137,14 @@ function largestAreas(root, most = MOST_AREAS, least = LEAST_AREA) {
     for (let at = node.children.length - 1; at >= 0; at -= 1) work.push(node.children[at]);
   }
   const places = new Map(order.map((node, at) => [node, at]));
-  const kept = new Set(order.slice().sort((a, b) => b.value - a.value || places.get(a) - places.get(b)).slice(0, most).filter((node) => node === root || node.value >= least * root.value));
+  const kept = new Set(order.slice().sort((a, b) => b.value - a.value || places.get(a) - places.get(b)).slice(0, most).filter((node) => node === root || (node.kind !== "rest" && node.value >= least * root.value)));
   const areas = [];
   const add = (node, parent) => {
     const at = areas.push({ ...areaOf(node), parent }) - 1;
     const inside = node.children.filter((child) => kept.has(child));
     const left = node.children.filter((child) => child.value > 0 && !kept.has(child));
     for (const child of inside) add(child, at);
-    if (left.length === 1) areas.push({ ...areaOf(left[0]), parent: at });
+    if (left.length === 1 && !left[0].children.length) areas.push({ ...areaOf(left[0]), parent: at });
     else if (left.length) areas.push(restArea(left, node, at));
   };
   add(root, -1);
