@@ -1,17 +1,17 @@
 """Where each number of the page comes from: the layer, and in what sense it is to be read.
 
-Five senses. A *clean* number was measured with no layer on. A *calibrated* one was seen by a layer
-and is told at the speed of the clean steps. A *raw* one is as the layer saw it, with what the layer
-itself cost. A *counted* one is an exact count. A *fact* is no measurement: a line, a size, an index.
-Every numeric column has its entry here; there is no default, so that a new column cannot pass for
-something it is not.
+There are five senses. A *clean* number was measured with no layer on. A *calibrated* one was seen
+by a layer and is told at the speed of the clean steps. A *raw* one is as the layer saw it, with
+what the layer itself cost. A *counted* one is an exact count. A *fact* is no measurement: a line, a
+size, an index. Every numeric column has its entry here; there is no default, so that a new column
+cannot pass for something it is not.
 """
 
 from __future__ import annotations
 
 KINDS = ("clean", "calibrated", "raw", "counted", "fact")
 
-# table: {(layer, sense): columns}
+# By table, the columns of each layer and sense.
 _SENSES: dict[str, dict[tuple[str, str], str]] = {
     "steps": {
         ("step clock", "raw"): "wall_s cpu_s device_s wait_s",

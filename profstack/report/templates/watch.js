@@ -50,7 +50,9 @@ const sourceCells = {
   source: (value, record, one) => el("td", { class: "text wide", title: value }, value === null ? none(whyEmpty(one)) : el("code", {}, value.trim())),
 };
 
-const placeCell = (file, line) => el("td", { class: "text", title: file + ":" + line }, shortPath(file) + ":" + line);
+// Lines of libraries are seldom among those of the source view.
+const isLibrary = (file) => /^<|[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python\d/.test(file);
+const placeCell = (file, line) => el("td", { class: "text", title: file + ":" + line }, isLibrary(file) ? shortPath(file) + ":" + line : linkTo("source", file + ":" + line, shortPath(file) + ":" + line));
 
 function drawOutliers(box, page) {
   const table = page.tables.outliers;

@@ -1,0 +1,124 @@
+"""How large the page of a very large run is, and how soon its overview is on screen.
+
+    python benchmarks/page.py [--repeat 5] [--modules 10000] [--functions 50000] [--operators 5000]
+
+Makes the report of a run with that many rows, writes its page and opens it in headless Chromium.
+Two figures are told: the page's size against its bound of 12 MB, and the time that scripts took
+until the overview was drawn, as Chromium counts it (`ScriptDuration`). A time alone says little on
+another machine, so it stands over that of a fixed script run in the same browser just before: the
+ratio is what can be compared. Medians of fresh browsers; the page's own file is read from disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_TESTS = Path(__file__).resolve().parent.parent / "tests"
+MOST_BYTES = 12_000_000
+MOST_SECONDS = 1.0
+# Objects made, sorted and written as text: what drawing a page is made of, without a page.
+CALIBRATION = """
+(() => {
+  let state = 12345;
+  const next = () => (state = (state * 1103515245 + 12345) % 2147483648);
+  let sum = 0;
+  for (let round = 0; round < 20; round += 1) {
+    const row = (_, at) => ({ at, name: "row " + next(), value: next() });
+    const rows = Array.from({ length: 4000 }, row);
+    rows.sort((a, b) => a.value - b.value || a.name.localeCompare(b.name));
+    sum += JSON.parse(JSON.stringify(rows)).reduce((all, row) => all + row.name.length, 0);
+  }
+  return sum;
+})()
+"""
+
+
+def main() -> int:
+    """Write the page, open it a few times and print what it took."""
+    chosen = _arguments()
+    sys.path.insert(0, str(_TESTS))
+    if importlib.util.find_spec("page_browser") is None:
+        print("the tests' folder is missing: it holds the browser's driver", file=sys.stderr)
+        return 2
+    from page_browser import EXECUTABLE
+
+    if EXECUTABLE is None:
+        print("there is no Chromium on this machine", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="page-benchmark-") as folder:
+        page = Path(folder) / "report.html"
+        _write(page, chosen)
+        found = [_opened(page, Path(folder) / f"profile-{turn}") for turn in range(chosen.repeat)]
+        return _say(page.stat().st_size, found)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    for name, usual in (("repeat", 5), ("modules", 10_000), ("functions", 50_000)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--operators", type=int, default=5_000)
+    return parser.parse_args()
+
+
+def _write(page: Path, chosen: argparse.Namespace) -> None:
+    """Make the report and write its page, and say how long the page alone took."""
+    from data_large_report import large
+
+    from profstack.report import html
+
+    report = large(chosen.modules, chosen.functions, chosen.operators)
+    began = time.perf_counter()
+    html.write(report, page)
+    rows = {name: len(rows) for name, rows in report["tables"].items() if len(rows) > 1_000}
+    print(f"rows: {', '.join(f'{count:,} {name}' for name, count in rows.items())}")
+    print(f"written in {time.perf_counter() - began:.2f} s")
+
+
+def _opened(page: Path, profile: Path) -> dict[str, float]:
+    """Times of one fresh browser, in seconds: the fixed script, and the page's overview."""
+    from page_browser import Browser
+
+    with Browser(profile) as browser:
+        browser.call("Performance.enable")
+        before = _script_s(browser)
+        browser.evaluate(CALIBRATION)
+        fixed = _script_s(browser) - before
+        browser.open(page)
+        errors = browser.errors()
+        assert not errors, errors
+        rows = browser.evaluate("document.querySelectorAll('#view-overview .card').length")
+        assert rows, "the overview is empty"
+        paint = browser.evaluate(
+            "(performance.getEntriesByName('first-contentful-paint')[0] || {}).startTime || 0"
+        )
+        # A new document counts from 0.
+        return {"fixed": fixed, "script": _script_s(browser), "paint": paint / 1e3}
+
+
+def _script_s(browser: Any) -> float:
+    metrics = browser.call("Performance.getMetrics")["metrics"]
+    return next(float(one["value"]) for one in metrics if one["name"] == "ScriptDuration")
+
+
+def _say(size: int, found: list[dict[str, float]]) -> int:
+    """Print the figures; 1 if a bound is broken."""
+    middle = {key: statistics.median(one[key] for one in found) for key in found[0]}
+    ratio = statistics.median(one["script"] / one["fixed"] for one in found)
+    print(f"page: {size / 1e6:.2f} MB (at most {MOST_BYTES / 1e6:.0f})")
+    print(
+        f"scripts until the overview stands: {middle['script'] * 1e3:.0f} ms, {ratio:.2f} times "
+        f"the fixed script's {middle['fixed'] * 1e3:.0f} ms (median of {len(found)} browsers)"
+    )
+    print(f"first content on screen after {middle['paint'] * 1e3:.0f} ms")
+    return int(size > MOST_BYTES or middle["script"] > MOST_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
