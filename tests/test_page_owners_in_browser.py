@@ -140,39 +140,6 @@ def test_a_measured_slowdown_of_the_tracer_is_told(opened: Opened) -> None:
     assert "a step took 3.00 times a clean one" in texts(opened(report), "#call-paths .lead")[0]
 
 
-def test_lines_of_libraries_are_folded_behind_the_users_own(opened: Opened) -> None:
-    report = full()
-    report["tables"]["lines"] += [
-        row("lines", file="/venv/lib/python3.11/site-packages/torch/nn/modules/conv.py", line=547,
-            source="return F.conv2d(x)", own=False, calls=2.0, python_s=1e-3, operator_s=2e-3),
-        row("lines", file="train.py", line=70, source="[f(x) for x in y]", own=True, calls=1.0,
-            python_s=1e-5, operator_s=0.0, reason="it ran too often to be counted"),
-    ]  # fmt: skip
-    page = opened(report)
-    summaries = texts(page, "#line-files summary")
-    assert summaries[0].startswith("train.py")
-    assert summaries[2].startswith("torch")
-    assert page.evaluate("document.querySelector('.library').open") is False
-    heads = texts(page, ".own-lines .listing th")[:4]
-    assert heads == ["line", "python", "operators", "memory"]
-    assert "device (this machine has no accelerator)" in texts(page, "#line-files")[0]
-    assert "† not whole: it ran too often to be counted." in texts(page, "#line-files caption")[0]
-    heats = page.evaluate(
-        "[...document.querySelectorAll('.own-lines .heat')]"
-        ".map(one => [one.textContent, parseFloat(one.style.getPropertyValue('--heat'))])"
-    )
-    assert max(heats, key=lambda pair: pair[1])[0] == "68"
-    page.type("#line-tools input", "f.conv2d")
-    assert texts(page, ".listing .code") == ["return F.conv2d(x)"]
-    page.type("#line-tools input", "")
-    assert page.evaluate("document.querySelector('details.source').open") is True
-
-
-def test_device_times_of_lines_stand_beside_the_hosts(opened: Opened) -> None:
-    page = opened(on_a_device())
-    assert texts(page, ".own-lines .listing th")[:4] == ["line", "python", "operators", "device"]
-
-
 def test_regions_lie_inside_one_another(opened: Opened) -> None:
     page = opened(full())
     assert _names(page, "#region-table") == ["augment", "crop", "loss part"]
@@ -224,15 +191,6 @@ def test_gaps_have_causes(opened: Opened) -> None:
     assert column(page, "#gap-table", 5)[0] == "aten::mm in Digits.classifier.0"
     assert "5.20 µs" in texts(page, "#launch-cards")[0]
     assert "22 % of the step" in texts(page, "#launch-cards")[0]
-
-
-def test_findings_tell_place_cost_and_evidence_with_units(opened: Opened) -> None:
-    page = opened(full())
-    first, second = texts(page, ".finding")
-    assert "train.py:66, 400 µs per step, estimated" in first
-    assert "operator aten::item, calls 3, total 400 µs" in first
-    assert "what it costs in time was not measured" in second
-    assert "growth 64.0 MiB, steps 11" in second
 
 
 def test_names_of_owners_show_as_text(opened: Opened) -> None:

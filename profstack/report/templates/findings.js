@@ -82,7 +82,7 @@ function findingCard(finding, median, first) {
 
 // What mending it is worth, per clean step; what was not measured is said so.
 function gainWords(finding, median) {
-  if (!isNumber(finding.gain_s)) return [el("div", { class: "gain-value none" }, "no time"), el("div", { class: "quiet" }, finding.gain_reason || "what it costs in time was not measured")];
+  if (!isNumber(finding.gain_s)) return [el("div", { class: "gain-value unknown" }, "no time"), el("div", { class: "quiet" }, finding.gain_reason || "what it costs in time was not measured")];
   return [el("div", { class: "gain-value" }, "−" + formatSeconds(finding.gain_s)),
     el("div", {}, median ? el("b", {}, formatPercent(finding.gain_s / median)) : null, median ? " of a clean step" : "per step"),
     el("div", { class: "quiet" }, finding.gain_is || "estimated")];

@@ -15,7 +15,8 @@ function drawBenchmark(page) {
     card("CPU time per step", shown(mark.cpu_median_s, "s", "no CPU time of a clean step was read"), busy),
     isNumber(mark.device_median_s) ? card("device time per step", formatSeconds(mark.device_median_s), "by events on the device") : null,
   ]);
-  byId("benchmark").prepend(cards);
+  const warnings = (mark.warnings || []).map(asText);
+  byId("benchmark").prepend(cards, warnings.length ? el("ul", { class: "warnings", id: "benchmark-warnings" }, warnings.map((text) => el("li", {}, withCommands(text)))) : "");
   const few = (least) => "fewer than " + least + " clean steps were measured";
   byId("benchmark-more").append(pairs([
     ["mode", mark.mode], ["clock", mark.clock],
