@@ -77,7 +77,7 @@ def test_causes_that_weigh_the_same_are_not_told_apart() -> None:
 def test_what_is_not_known_counts_as_what_it_could_be() -> None:
     slug, margin, why = decide(shares(python=0.2, compute=None, memory=None))
     assert (slug, margin) == ("unclear", None)
-    assert why == "up to 80 % of the step could be compute or memory, which is not known"
+    assert why == "up to 80 % of the step could be arithmetic or memory traffic, which is not known"
     assert decide(shares(python=0.52, compute=None))[0] == "unclear", "it could be 48 %"
     assert decide(shares(python=0.53, compute=None))[0] == "python-bound"
     told = decide(shares(input=0.4, io=None))
@@ -320,7 +320,9 @@ def test_a_torch_layer_that_slowed_too_much_leaves_the_wait(tmp_path: Path) -> N
     assert bar(report) == pytest.approx({"data wait": 0.25, "not attributed": 0.75})
     assert "4.5 times" in report["step_bar"]["reason"]
     assert report["verdict"]["slug"] == "unclear"
-    assert "up to 75 % of the step could be" in report["verdict"]["sentence"]
+    sentence = report["verdict"]["sentence"]
+    assert "slowed its steps 4.5 times" in sentence
+    assert "a step waits 25 % of its time" in sentence
     larger = recording(tmp_path / "more", wait=0.1, clean_wait=0.8, torch=[0.045] * 4)
     assert judged(larger)["verdict"]["slug"] == "input-bound", "whatever the rest is"
 

@@ -33,6 +33,16 @@ from profstack.merge.recorded import Recorded
 from profstack.units import format_count, format_seconds
 
 Found = Mapping[str, Measure]
+# What the tests look at, inside a sentence.
+_CAUSES = {
+    INPUT: "the wait for data",
+    IO: "reading and writing files",
+    COMMUNICATION: "communication",
+    PYTHON: "Python",
+    LAUNCH: "calling small operators",
+    COMPUTE: "arithmetic",
+    MEMORY: "memory traffic",
+}
 
 
 def add_verdict(report: dict[str, Any], recorded: Recorded) -> None:
@@ -56,6 +66,8 @@ def verdict(report: Mapping[str, Any], cut: Cut | None, device: DeviceCut | None
         return _said(UNCLEAR, doubt or "there is no clean step", None, [])
     found = measures(report, cut, device)
     slug, margin, why = decide({name: measure.share for name, measure in found.items()})
+    if why is not None and not cut.torch:
+        why = _only_the_wait(cut)
     step = f"a clean step of {format_seconds(cut.median_s)}"
     words = why if why is not None else _sentence(slug, found, step, has_loader=cut.has_loader)
     return _said(slug, words, margin, _evidence(found, cut.median_s))
@@ -89,6 +101,12 @@ def decide(shares: Mapping[str, float | None]) -> tuple[str, float | None, str |
     return first, margin, None
 
 
+def _only_the_wait(cut: Cut) -> str:
+    """Why nothing is told where the torch layer's slices cannot be used."""
+    wait = "" if cut.wait is None else f"; a step waits {_percent(cut.wait)} of its time"
+    return f"{cut.torch_reason}{wait}; let the script make more steps, or longer ones"
+
+
 def _most_unknown(known: Mapping[str, float]) -> float:
     """What a share that is not known can be at most."""
     return max(1 - sum(known.values()), 0.0)
@@ -103,7 +121,7 @@ def _could_be(shares: Mapping[str, float | None], known: Mapping[str, float]) ->
     able = [slug for slug in unknown if most >= rule_of(slug).threshold]
     if not able:
         return None
-    names = " or ".join(TITLES[slug].removesuffix("-bound").lower() for slug in able)
+    names = " or ".join(_CAUSES[slug] for slug in able)
     return f"up to {_percent(most)} of the step could be {names}, which is not known"
 
 
@@ -130,17 +148,26 @@ def _without_steps(report: Mapping[str, Any]) -> str:
     """What can be said where there is no clean step."""
     count = (report.get("step") or {}).get("count") or 0
     rule = (report.get("step") or {}).get("rule")
-    duration = (report.get("run") or {}).get("duration_s")
     if rule == "whole":
-        took = f" of {format_seconds(duration)}" if duration else ""
         return (
-            f"the script was measured whole{took}, as no step was found that repeats: there is "
-            "no clean time; profstack.step() at the end of each makes one"
+            f"no step that repeats was found, and the script was measured as a whole"
+            f"{_whole(report)}; profstack.step() at the end of each step makes more of it"
         )
     if not count:
         return "no step was found in the script"
     steps = "1 step" if count == 1 else f"{count} steps"
-    return f"the script ended after {steps}, and none of them was a clean one; let it make more"
+    return f"the script ended after {steps}, and none was both warm and clean; let it make more"
+
+
+def _whole(report: Mapping[str, Any]) -> str:
+    """How much of a script's time its operators took; nothing where the torch layer has none."""
+    tables = report["tables"]
+    whole = sum(row.get("self_s") or 0.0 for row in tables["modules"])
+    operators = sum(row.get("self_s") or 0.0 for row in tables["operators"])
+    if not whole:
+        return ""
+    share = _percent(min(operators / whole, 1.0))
+    return f": {share} of its {format_seconds(whole)} went to operators"
 
 
 def _said(
@@ -223,15 +250,6 @@ def _where(slug: str, measure: Measure) -> str:
 def _balanced(found: Found, step: str) -> str:
     known = {slug: one.share for slug, one in found.items() if one.share}
     largest = sorted(known, key=lambda slug: -(known[slug] or 0.0))[:3]
-    names = {
-        INPUT: "the wait for data",
-        IO: "reading and writing files",
-        COMMUNICATION: "communication",
-        PYTHON: "Python",
-        LAUNCH: "calling small operators",
-        COMPUTE: "arithmetic",
-        MEMORY: "memory traffic",
-    }
-    listed = ", ".join(f"{names[slug]} {_percent(known[slug] or 0.0)}" for slug in largest)
+    listed = ", ".join(f"{_CAUSES[slug]} {_percent(known[slug] or 0.0)}" for slug in largest)
     told = f"; the largest are {listed}" if listed else ""
     return f"no single cause takes most of {step}{told}"

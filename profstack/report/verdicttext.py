@@ -49,14 +49,13 @@ def bar_lines(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     """The clean step as a bar of letters with its legend; or why there is none."""
     told = report.get("step_bar") or {}
     parts = [part for part in told.get("parts") or [] if part["share"] >= _LEAST]
-    if parts:
+    # Where nothing but a rest is known the verdict has said why.
+    if any(part["name"] != "not attributed" for part in parts):
         whose = "the device's " if told.get("time_line") == "device" else ""
         # What does not go to the bar: its brackets.
         yield _bar(parts, max(width, 40) - 2)
         yield from _legend(parts, max(width, 40), whose)
-    # Of a step without any clean time the verdict has said so.
-    if told.get("reason") and told.get("median_s") is not None:
-        for line in textwrap.wrap(printable(str(told["reason"])), max(width, 40)):
+        for line in textwrap.wrap(printable(str(told.get("reason") or "")), max(width, 40)):
             yield Text(line)
 
 
@@ -110,8 +109,8 @@ def verdict_text(report: Mapping[str, Any], width: int) -> Iterable[Text | Table
     yield from verdict_lines(report, width)
     if verdict.get("margin") is not None:
         yield Text(f"margin: {100 * verdict['margin']:.0f} points of the step's share")
-    yield Text()
-    yield from bar_lines(report, width)
+    bar = list(bar_lines(report, width))
+    yield from [Text(), *bar] if bar else []
     evidence = verdict.get("evidence") or []
     if not evidence:
         return
