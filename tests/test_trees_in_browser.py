@@ -548,3 +548,27 @@ def test_kernels_say_what_launched_them(opened: Opened) -> None:
     assert ways[0] == "#operators/" + quote("aten::addmm", safe="")
     assert ways[1] == "#modules/Digits.classifier.0"
     assert count(opened(build(), at="overview"), "#views a[data-view=kernels]") == 0
+
+
+def test_a_module_leads_to_its_functions_and_its_holders(opened: Opened) -> None:
+    report = full()
+    report["tables"]["module_lines"] = [
+        row("module_lines", module=module, file="train.py", line=line, calls=1.0, python_s=1e-5,
+            operator_s=1e-4)
+        for module, line in (("Digits", 45), ("Digits.features", 46), ("(loss)", 66))
+    ]  # fmt: skip
+    page = opened(report, at="modules/Digits.features")
+    _areas(page, MODULES)
+    ways = f"[...document.querySelectorAll('{MODULES} aside .ways a')]"
+    page.evaluate(f"{ways}.find(one => one.textContent === 'functions').click()")
+    page.settle()
+    page.settle()
+    assert page.evaluate("location.hash") == "#python?module=Digits.features"
+    # Line 46 lies in the function that is defined on line 44.
+    assert [name.strip("▾▸#") for name in column(page, "#function-groups", 1)] == [
+        "train.py 1 function", "Digits.forward"
+    ]  # fmt: skip
+    assert texts(page, "#call-edges h3 code") == ["Digits.forward"]
+    page.evaluate("location.hash = '#python'")
+    page.settle()
+    assert len(column(page, "#function-groups", 1)) > 5

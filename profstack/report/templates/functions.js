@@ -1,4 +1,5 @@
 // The Python functions: the user's own files first, libraries folded, or all of them in one list.
+viewOf("python").needs.push("module_lines");
 const GROUP_SUMS = ["self_s", "calibrated_s", "corrected_self_s", "calls", "primitive_calls", "watch_share"];
 const OWN_FILES = "(own files)";
 const isOwn = (record) => (record.own === null || record.own === undefined ? record.package === OWN_FILES : record.own);
@@ -14,13 +15,15 @@ function drawFunctions(page) {
   const showRoot = drawCallTree(page);
   const records = asRecords(table);
   const phases = ["step", "startup"].filter((phase) => records.some((record) => record.phase === phase));
-  const state = { phase: phases[0] };
+  const state = { phase: phases[0], only: null };
+  const kept = () => (state.only ? records.filter((record) => state.only.has(recordKey(record))) : records);
   const boxes = { grouped: el("div", { id: "function-groups" }), all: el("div", { id: "function-list", hidden: true }) };
   const rows = choice("rows", [["grouped", "own files and libraries"], ["all", "all functions"]], "grouped", (kind) => {
     for (const [name, box] of Object.entries(boxes)) box.hidden = name !== kind;
   });
-  const controls = phases.length > 1 ? choice("phase", phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]), state.phase, (phase) => { state.phase = phase; redraw(); tree.put(functionGroups(records, phase)); }) : null;
-  append(byId("function-table"), [el("div", { class: "tools" }, rows, controls), boxes.grouped, boxes.all]);
+  const controls = phases.length > 1 ? choice("phase", phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]), state.phase, (phase) => { state.phase = phase; redraw(); tree.put(functionGroups(kept(), phase)); }) : null;
+  const said = el("p", { class: "quiet", id: "function-filter", hidden: true });
+  append(byId("function-table"), [el("div", { class: "tools" }, rows, controls), said, boxes.grouped, boxes.all]);
   // In the tree of calls and in this table a function is the same one; the table marks its row.
   const known = new Map(records.slice().reverse().map((record) => [recordKey(record), record]));
   onKey("python", (key) => { if (known.has(key)) showRoot(known.get(key)); return false; });
@@ -37,12 +40,41 @@ function drawFunctions(page) {
   });
   const redraw = makeTable(boxes.all, {
     table, name: "functions", sort: { key: "self_s", direction: -1 }, bars: ["self_s", "total_s"], barColour: "var(--self)",
-    hidden: ["phase", "line", "own"], first, filter: (record) => record.phase === state.phase,
+    hidden: ["phase", "line", "own"], first, filter: (record) => record.phase === state.phase && (!state.only || state.only.has(recordKey(record))),
     cells: {
       file: (value, record) => el("td", { class: "text", title: value }, functionFile(record)),
       name: (value, record) => el("td", { class: "text", title: value }, nameCell(record)),
     },
   });
+  const keep = ({ module }) => {
+    state.only = module ? functionsWithin(page, records, module) : null;
+    said.hidden = !module;
+    said.replaceChildren(...(module ? ["Functions of the user's own files with lines that ran in ", linkTo("modules", module, module), ": " + formatWhole(state.only.size) + ". The pictures show all functions."] : []));
+    redraw();
+    tree.put(functionGroups(kept(), state.phase));
+    const heaviest = module && kept().sort(compareBy("self_s", -1))[0];
+    if (heaviest) showRoot(heaviest);
+  };
+  onFilter("python", keep);
+  if (filterOf("python").module) keep(filterOf("python"));
+}
+
+// The lines that ran in a module, as far as the page has them: those of the user's own files.
+let moduleLines = null;
+function linesWithin(page, path) {
+  moduleLines = moduleLines || (page.tables.module_lines ? asRecords(page.tables.module_lines).filter((line) => line.module !== null) : []);
+  return moduleLines.filter((line) => isWithin(line.module, path));
+}
+
+// Functions with a line that ran in a module: of each line, the function whose definition is the
+// last one above it in its file.
+function functionsWithin(page, records, path) {
+  const found = new Set();
+  for (const line of linesWithin(page, path)) {
+    const above = records.filter((record) => record.file === line.file && record.line <= line.line);
+    if (above.length) found.add(recordKey(above.reduce((a, b) => (b.line > a.line ? b : a))));
+  }
+  return found;
 }
 
 const recordKey = (record) => record.file + ":" + record.line + ":" + record.name;

@@ -19,7 +19,7 @@ const METRIC_SAYS = {
   flop: "operations of forward and backward",
   peak: "bytes alive at the step's peak, at the module that made them",
 };
-viewOf("modules").needs.push("module_picture");
+viewOf("modules").needs.push("module_picture", "module_lines");
 const TYPE_COLOURS = 7; // the commonest types have colours of their own
 
 const metricLabel = (metric) => (metric.device === null ? MODULE_METRICS[metric.key][0] : "memory at the peak" + (metric.device === "cpu" ? "" : ", " + metric.device));
@@ -158,7 +158,7 @@ function describeModule(box, node, state, page, open) {
 // One click from a module to all that lies in it, as far as the page has it.
 function moduleLinks(path, page) {
   const ways = moduleWays(path);
-  if (rowsOf(page, "module_functions") || (rowsOf(page, "module_lines") && rowsOf(page, "functions"))) ways.push(linkFiltered("python", { module: path }, "functions"));
+  if (rowsOf(page, "functions") && linesWithin(page, path).length) ways.push(linkFiltered("python", { module: path }, "functions"));
   if (rowsOf(page, "peak_holders")) ways.push(linkFiltered("memory", { module: path }, "memory holders"));
   return ways.filter(Boolean);
 }
