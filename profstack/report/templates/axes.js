@@ -7,14 +7,14 @@ const BYTE_STEP = 1024;
 function axis(unit, from, to, options = {}) {
   const { log, title, width, ...more } = options;
   const range = log ? [Math.log10(from), Math.log10(to)] : [from, to];
-  const made = { type: log ? "log" : "linear", range, unit, most: Math.max(2, Math.floor((width || 400) / 84)), tickmode: "array", ...more };
+  const made = { type: log ? "log" : "linear", range, unit, most: Math.max(2, Math.floor((width || 400) / 66)), tickmode: "array", ...more };
   return { ...made, ...ticksOf(made), ...(title ? { title: axisTitle(title) } : {}) };
 }
 
 const axisTitle = (text) => ({ text: plotText(text), standoff: 6, font: { size: CHART_FONT } });
 
 // How many values have room beside a vertical axis.
-const tallAxis = (unit, from, to, options = {}) => axis(unit, from, to, { ...options, width: (options.width || 220) * 2.4 });
+const tallAxis = (unit, from, to, options = {}) => axis(unit, from, to, { ...options, width: (options.width || 220) * 1.9 });
 
 // A range around values that are all above 0 for a logarithmic axis, with room as a factor on each side.
 const around = (values, low, high = low) => [Math.min(...values) / low, Math.max(...values) * high];

@@ -103,7 +103,7 @@ const manyModes = (modes) => (modes.length > 1 ? "The samples have " + modes.len
 function samplesSay(bars, mark, modes) {
   const common = bars.counts.indexOf(Math.max(...bars.counts)), low = bars.start_s + common * bars.width_s;
   const format = fineSeconds([low, low + bars.width_s]);
-  return [isNumber(mark.median_s) ? ["Median ", formatSeconds(mark.median_s), ", "] : "", "most samples between ", format(low), " and ", format(low + bars.width_s), "; all between ", formatSeconds(bars.least_s), " and ", formatSeconds(bars.most_s), ". ", manyModes(modes)];
+  return [isNumber(mark.median_s) ? ["Median ", formatSeconds(mark.median_s), ", "] : "", "most often between ", format(low), " and ", format(low + bars.width_s), "; all between ", formatSeconds(bars.least_s), " and ", formatSeconds(bars.most_s), ". ", manyModes(modes)];
 }
 
 function samplesChart(theme, bars, mark, modes) {
@@ -119,7 +119,7 @@ function samplesChart(theme, bars, mark, modes) {
     annotations.push({ xref: "x", x: far, yref: "paper", y: 0, yanchor: "top", yshift: -3, showarrow: false, text: "beyond" });
   }
   const shapes = [];
-  if (isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s)) shapes.push({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: mark.ci95_low_s, x1: mark.ci95_high_s, y0: 0, y1: 1.03, line: { width: 1, color: theme.faint("var(--kind-torch)", 0.6) }, fillcolor: theme.faint("var(--kind-torch)", 0.35) });
+  if (isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s)) shapes.push({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: mark.ci95_low_s, x1: mark.ci95_high_s, y0: 0, y1: 1.03, line: { width: 1, color: theme.faint("var(--kind-torch)", 0.45) }, fillcolor: theme.faint("var(--kind-torch)", 0.22) });
   if (isNumber(mark.median_s)) {
     shapes.push({ type: "line", xref: "x", yref: "paper", x0: mark.median_s, x1: mark.median_s, y0: 0, y1: 1.03, line: { color: theme.text, width: 1.2, dash: "dash" } });
     const right = (mark.median_s - bars.start_s) / (end - bars.start_s);

@@ -103,7 +103,7 @@ function drawMemory(page) {
   }), [...new Set(page.slices.map((slice) => slice.kind))].map((kind) => el("li", { class: "quiet" }, swatch(kindColour(kind)), kind))));
   if (lines.length) {
     const view = { records, slices: page.slices.filter((slice) => isNumber(slice.started_s) && isNumber(slice.wall_s)), panels: memoryPanels(lines) };
-    plot(byId("memory-chart"), (theme) => memoryChart(theme, view), { label: "memory over the time of the run", says: memorySays(records, lines), height: 150 + 130 * view.panels.length, name: "memory", tip: (point) => memoryTip(point, view, lines) });
+    plot(byId("memory-chart"), (theme) => memoryChart(theme, view), { label: "memory over the time of the run", says: memorySays(records, lines, view.panels), height: 150 + 130 * view.panels.length, name: "memory", tip: (point) => memoryTip(point, view, lines) });
   } else byId("memory-chart").append(el("p", { class: "quiet" }, "No sample has a figure."));
   makeTable(byId("memory-table"), { table, name: "memory samples", sort: { key: "t_s", direction: 1 } });
 }
@@ -111,12 +111,19 @@ function drawMemory(page) {
 // The host's memory and the device's are two things: each has its own scale.
 const memoryPanels = (lines) => [lines.filter(([key]) => key === "rss_bytes"), lines.filter(([key]) => key !== "rss_bytes")].filter((panel) => panel.length);
 
-function memorySays(records, lines) {
+// What is in sight of the lines of a panel: as near as its samples lie.
+function memoryRange(records, panel) {
+  const values = panel.flatMap(([key]) => records.map((record) => record[key]).filter(isNumber));
+  const low = Math.min(...values), high = Math.max(...values), span = high - low || high * 0.1 || 1;
+  return [Math.max(0, low - 0.1 * span), high + 0.12 * span];
+}
+
+function memorySays(records, lines, panels) {
   return [lines.map(([key, name], at) => {
     const known = records.filter((record) => isNumber(record[key]));
     const most = known.reduce((best, record) => (record[key] > best[key] ? record : best));
     return [at ? "; " : "", at ? name : name[0].toUpperCase() + name.slice(1), ": ", formatBytes(known[0][key]), " at first, at most ", formatBytes(most[key]), " after ", formatSeconds(most.t_s), ", ", formatBytes(known[known.length - 1][key]), " at last"];
-  }), ". The scale does not begin at 0; the background shows the slices."];
+  }), ". ", panels.some((panel) => memoryRange(records, panel)[0] > 0) ? "The scale does not begin at 0. " : ""];
 }
 
 function memoryChart(theme, { records, slices, panels }) {
@@ -124,9 +131,7 @@ function memoryChart(theme, { records, slices, panels }) {
   const data = [], layout = { hovermode: "x", hoverdistance: -1, margin: { l: 76 }, shapes: sliceBands(theme, slices.map((slice) => [Math.max(slice.started_s, first), Math.min(slice.started_s + slice.wall_s, last), slice]).filter(([from, to]) => to > from)) };
   panels.forEach((panel, at) => {
     const name = "y" + (at ? at + 1 : "");
-    const values = panel.flatMap(([key]) => records.map((record) => record[key]).filter(isNumber));
-    const span = Math.max(...values) - Math.min(...values) || Math.max(...values) * 0.1 || 1;
-    layout["yaxis" + (at ? at + 1 : "")] = { ...axisStyle(theme), ...tallAxis("bytes", Math.max(0, Math.min(...values) - 0.1 * span), Math.max(...values) + 0.12 * span, { width: 200 }), domain: panels.length < 2 ? [0, 1] : at ? [0, 0.46] : [0.54, 1] };
+    layout["yaxis" + (at ? at + 1 : "")] = { ...axisStyle(theme), ...tallAxis("bytes", ...memoryRange(records, panel), { width: panels.length > 1 ? 150 : 210 }), domain: panels.length < 2 ? [0, 1] : at ? [0, 0.46] : [0.54, 1] };
     for (const [key, words, colour] of panel) {
       data.push({ type: "scatter", mode: records.length < 40 ? "lines+markers" : "lines", name: words, x: records.map((record) => record.t_s), y: records.map((record) => record[key]), customdata: records, yaxis: name, connectgaps: false, line: { color: theme.colour(colour), width: 1.7 }, marker: { size: 4 } });
     }

@@ -52,7 +52,7 @@ function rooflineSays(points) {
   const step = points.find((point) => point.kind === "step"), rest = points.filter((point) => point.kind !== "step");
   const counted = Object.keys(BOUNDS).map((bound) => [bound, rest.filter((point) => point.bound === bound).length]).filter(([, count]) => count);
   return [step ? ["The step does ", formatRate(step.flop_per_s), " at ", formatCount(step.intensity), " FLOP/byte", isNumber(step.share_of_peak) ? [", ", formatPercent(step.share_of_peak), " of its roof"] : "", ". "] : "",
-    rest.length ? ["Of ", plural(rest.length, "point"), " of modules and operators ", counted.length ? counted.map(([bound, count], at) => (at ? ", " : "") + count + " " + bound + "-bound") : "none has a bound that is told", "."] : ""];
+    rest.length ? ["Of ", plural(rest.length, "point"), " of modules and operators ", counted.length ? counted.map(([bound, count], at) => (at ? ", " : "") + count + (count === 1 ? " is " : " are ") + bound + "-bound") : "none has a bound that is told", "."] : ""];
 }
 
 const shortPointName = (point) => (point.kind === "operator" ? point.name.split(" in ")[0] : point.name);
@@ -68,7 +68,7 @@ const roofTip = (point) => point && [point.name, [
 function rooflineChart(theme, view, kind) {
   const { points, all, flops, bytes } = view;
   const ridges = bytes.flatMap((one) => flops.map((peak) => peak.value / one.value));
-  const [x0, x1] = around(all.map((point) => point.intensity).concat(ridges), 2.5), [y0, y1] = around(all.map((point) => point.flop_per_s).concat(flops.map((peak) => peak.value)), 2.5, 2.6);
+  const [x0, x1] = around(all.map((point) => point.intensity).concat(ridges), 2), [y0, y1] = around(all.map((point) => point.flop_per_s).concat(flops.map((peak) => peak.value)), 2, 2.2);
   const margin = { l: 66, r: 14, t: 30, b: 44 };
   const frame = logFrame(theme.width - margin.l - margin.r, rooflineHeight(theme.width) - margin.t - margin.b, [x0, x1], [y0, y1]);
   const roofs = roofTraces(theme, flops, bytes, x0, x1, y0);
@@ -124,16 +124,22 @@ function roofLabels(theme, frame, taken, flops, bytes, x0, x1, y0) {
   return made;
 }
 
+// The ring around the step is wider than the mark that the library keeps a text from.
+const besideRing = (point, text, at) => (point.kind !== "step" ? text : at.endsWith("right") ? "\u2002" + text : at.endsWith("left") ? text + "\u2002" : text);
+
 // The heaviest get their names first, beside, above or below their marks, as far as there is room.
 function pointNames(frame, taken, points, most) {
-  const found = new Map();
+  const found = new Map(), named = new Set();
   for (const point of points.slice().sort((a, b) => (b.seconds || 0) - (a.seconds || 0))) {
     if (found.size >= most) break;
-    const name = shortPointName(point), shown = name.length > 30 ? "…" + name.slice(-29) : name, wide = widthOf(shown);
+    const name = shortPointName(point);
+    // An operator of several modules is named at its heaviest point.
+    if (named.has(name)) continue;
+    const shown = name.length > 30 ? "…" + name.slice(-29) : name, wide = widthOf(shown);
     const px = frame.x(point.intensity), py = frame.y(point.flop_per_s);
     const box = (left, middle, at) => ({ left, right: left + wide, top: middle - 7, bottom: middle + 7, at });
     const free = freeBox(frame, taken, [box(px + 9, py, "middle right"), box(px - 9 - wide, py, "middle left"), box(px - wide / 2, py - 14, "top center"), box(px - wide / 2, py + 14, "bottom center"), box(px + 4, py - 14, "top right"), box(px - 4 - wide, py - 14, "top left"), box(px + 4, py + 14, "bottom right")]);
-    if (free) found.set(point, { text: plotText(shown), at: free.at });
+    if (free) { found.set(point, { text: besideRing(point, plotText(shown), free.at), at: free.at }); named.add(name); }
   }
   return found;
 }
