@@ -2,9 +2,7 @@
 
 cProfile's own cost per call was measured in the process that was profiled: it is taken off, both of
 the calls that are asked about and of the whole step, and what is left is their share of the clean
-step. Of traced lines it follows from the recording: by how much a step with a profiler is longer
-than a clean one, over its operators, is what an operator costs more; what a step with traced lines
-is longer still, over the lines it ran, is what a line costs more.
+step. Of traced lines nothing tells that cost: there it is the plain share of the slice's steps.
 """
 
 from __future__ import annotations
@@ -46,35 +44,17 @@ def function_around(graph: CallGraph, file: str, line: int) -> Key | None:
     return max(within, key=lambda key: key[1], default=None)
 
 
-def line_costs(
-    recorded: Recorded, report: Report, site: Row, operators: Iterable[str]
-) -> float | None:
-    """Clean seconds per step of the loop that a line is in, which calls these operators.
+def line_costs(recorded: Recorded, report: Report, site: Row) -> float | None:
+    """Clean seconds per step of the loop that a line is in: its share of the steps with lines.
 
     The lines of the loop are the neighbours that run about as often. None where lines were not
     followed to their end.
     """
-    if site["calls"] is None:
+    traced, step_s = recorded.select("torch", (("lines",),)), clean_step_s(report)
+    if site["calls"] is None or traced is None or not traced.steps or step_s is None:
         return None
-    loop = _loop(report, site)
-    traced = recorded.select("torch", (("lines",),))
-    step_s, torch_s = clean_step_s(report), (report.get("attribution") or {}).get("step_s")
-    count = (report.get("launching") or {}).get("operators")
-    runs = sum(row["calls"] or 0.0 for row in report["tables"]["lines"])
-    if traced is None or not traced.steps or step_s is None or not torch_s or not count:
-        return None
-    lines_s = traced.wall_s / traced.steps
-    per_operator = max(torch_s - step_s, 0.0) / count
-    per_line = max(lines_s - step_s - per_operator * count, 0.0) / runs if runs else 0.0
-    names = set(operators)
-    called = sum(
-        row["calls"] or 0.0
-        for row in report["tables"]["operators"]
-        if row["name"] in names and row["module"] is None
-    )
-    seen = sum(map(line_s, loop))
-    ran = sum(row["calls"] for row in loop)
-    return float(max(seen - per_operator * called - per_line * ran, 0.0))
+    whole = traced.wall_s / traced.steps
+    return float(min(sum(map(line_s, _loop(report, site))) / whole, 1.0) * step_s)
 
 
 def _loop(report: Report, site: Row) -> list[Row]:

@@ -5,16 +5,13 @@ call or backward pass of the next. Not all of that is loading (a line that logs 
 so of it counts what torch's DataLoader takes, by the ranges that torch itself puts round it; where
 there is no DataLoader, the user's own functions outside modules must take most of it.
 
-The gain is what overlapping would save. A step that loads beside its work takes at least its work,
-at least its share of the loading over the workers, and at least all CPU time over the cores that
-there are: a machine with one core gains nothing.
+The gain is what overlapping would save (`overlap`).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from profstack.findings.figures import (
@@ -30,8 +27,9 @@ from profstack.findings.figures import (
     to_function,
     to_source,
 )
-from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
+from profstack.findings.made import Finding, finding, severity_of
 from profstack.findings.outside import outside_modules
+from profstack.findings.overlap import Loading, gain_of
 from profstack.merge.recorded import Recorded
 from profstack.units import format_seconds
 
@@ -41,49 +39,11 @@ SLUG = "data-starved"
 STARVED_SHARE = 0.25
 # Of the wait, as much must be known to be loading.
 _MOSTLY = 0.5
-# What a small batch costs on its way from a worker to the step: about 0.1 to 0.3 ms on CPUs of
-# the 2020s, for the queue, the shared memory and the threads that wake.
-_HANDOVER_S = 0.2e-3
-# Workers that are worth advising where they do nothing but wait for disks and networks.
-_MOST_WAITING = 16
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _LOADER_RANGE = "DataLoaderIter.__next__"
 _MOST_ROWS = 3
 # A line that asks for a batch.
 _ASKS = re.compile(r"^\s*(async )?for |\bnext\(")
-
-
-@dataclass(frozen=True)
-class _Loading:
-    """What is known of one step's loading; seconds per clean step."""
-
-    step_s: float
-    wait_s: float
-    load_s: float
-    # CPU time of the process tree, and the cores it may use; None where nobody told.
-    cpu_s: float | None
-    cores: float
-    # DataLoader workers that were alive, and whether loading is mostly no use of a CPU.
-    workers: int
-    is_waiting: bool
-
-    @property
-    def work_s(self) -> float:
-        """The step without its loading."""
-        return max(self.step_s - self.load_s, 0.0)
-
-    def wanted(self) -> int:
-        """Workers with which loading is no longer the longest part, as far as there are cores."""
-        whole = self.load_s if not self.workers else self.workers * self.step_s
-        most = _MOST_WAITING if self.is_waiting else max(1, int(self.cores))
-        return max(1, min(math.ceil(whole / max(self.work_s, 1e-9)), most))
-
-    def with_workers(self, count: int) -> float:
-        """The step with so many workers: it cannot be shorter than any of its parts."""
-        whole = self.load_s if not self.workers else self.workers * self.step_s
-        cpu_s = self.cpu_s if self.cpu_s is not None else self.step_s
-        handover = 0.0 if self.workers else _HANDOVER_S
-        return max(self.work_s + handover, whole / count, cpu_s / self.cores)
 
 
 def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
@@ -103,7 +63,7 @@ def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
         load_s -= told.get("no_core_s") or 0.0
         if load_s < STARVED_SHARE * step_s:
             return []
-    loading = _Loading(
+    loading = Loading(
         *(step_s, wait_s, load_s, told.get("cpu_s"), _cores(report)),
         workers=int(told.get("workers") or 0),
         is_waiting=_is_waiting(report, load_s, step_s),
@@ -187,7 +147,7 @@ def _is_loader(row: Row) -> bool:
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def _wait_row(report: Report, loading: _Loading) -> dict[str, Any]:
+def _wait_row(report: Report, loading: Loading) -> dict[str, Any]:
     row = {
         "wait_s": loading.wait_s,
         "wait_share": loading.wait_s / loading.step_s,
@@ -198,12 +158,12 @@ def _wait_row(report: Report, loading: _Loading) -> dict[str, Any]:
     return row if loading.cpu_s is None else {**row, "cpu_s": loading.cpu_s}
 
 
-def _of_the_step(report: Report, loading: _Loading) -> Finding:
+def _of_the_step(report: Report, loading: Loading) -> Finding:
     """Samples are made in the process that trains, before the step can begin."""
     rows = _loading_functions(report, loading.load_s)
     first = next((row for row in rows if row["own"]), rows[0] if rows else None)
     own = first is not None and first["own"]
-    gain, reason = _gain(loading, loading.wanted())
+    gain, reason = gain_of(loading, loading.wanted())
     return finding(
         SLUG,
         _title(loading),
@@ -222,12 +182,12 @@ def _of_the_step(report: Report, loading: _Loading) -> Finding:
     )
 
 
-def _of_workers(report: Report, loading: _Loading) -> Finding:
+def _of_workers(report: Report, loading: Loading) -> Finding:
     """Workers make the samples, and are too few or too slow."""
     line = _loop_line(report)
     wanted = loading.wanted()
     busy = _busy_share(report, loading.step_s)
-    gain, reason = _gain(loading, wanted)
+    gain, reason = gain_of(loading, wanted)
     who = "The one DataLoader worker makes"
     if loading.workers > 1:
         who = f"The {loading.workers} DataLoader workers make"
@@ -264,24 +224,12 @@ def _of_workers(report: Report, loading: _Loading) -> Finding:
     )
 
 
-def _title(loading: _Loading) -> str:
+def _title(loading: Loading) -> str:
     share = loading.load_s / loading.step_s
     return f"Data loading takes {100 * share:.0f} % of a step, and the model waits for it"
 
 
-def _gain(loading: _Loading, count: int) -> tuple[float | None, str | None]:
-    """What so many workers save of a step, and why that is not known."""
-    if loading.workers and count <= loading.workers:
-        return None, "the cores are in use: what cheaper samples would save is not known"
-    gain = loading.step_s - loading.with_workers(count)
-    if gain >= WORTH_TELLING * loading.step_s:
-        return min(gain, loading.load_s), None
-    if loading.cores < 2:
-        return None, "with one core nothing can be loaded beside the step"
-    return None, "handing batches over would take about as long as making them does"
-
-
-def _advice(loading: _Loading, first: Row | None, gain: float | None) -> str:
+def _advice(loading: Loading, first: Row | None, gain: float | None) -> str:
     told = []
     if first is not None:
         told.append(f"Most of it is {first['function']} ({short(first['file'])}:{first['line']}).")
@@ -378,7 +326,7 @@ def _line_rows(line: Row | None) -> list[dict[str, Any]]:
 
 def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Finding]:
     """The same of a script that makes its batches itself, where its functions show it."""
-    rows = outside_modules(report, at_most_s=1.2 * wait_s)
+    rows = [row for row in outside_modules(report, at_most_s=1.2 * wait_s) if _gives(report, row)]
     taken = sum(row["clean_s"] for row in rows)
     if taken < _MOSTLY * wait_s or taken < STARVED_SHARE * step_s:
         return []
@@ -404,3 +352,11 @@ def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Findin
             "num_workers make batches while the model works; else make it cheaper or rarer.",
         )
     ]
+
+
+def _gives(report: Report, row: Row) -> bool:
+    """Whether a line of the user's takes what a function gives: one that gives nothing loads
+    nothing.
+    """
+    taken = re.compile(rf"(?:=|\bin\b).*\b{re.escape(row['function'])}\(")
+    return any(taken.search(line["source"] or "") for line in report["tables"]["lines"])

@@ -41,6 +41,8 @@ _SMALL_S = 20e-6
 _WORTH_SHARE = 0.2
 # Of a module's own operators so much of the time must be in those that are repeated.
 _MOSTLY = 0.5
+# Of the repeated operators, those with less of the time do not tell how often the group runs.
+_GOOD_PART = 0.1
 # Rates at which one batched operator of moderate size computes on one core: a tenth of what large
 # ones reach there, so that what is saved is rather told too small.
 _FLOP_PER_S, _BYTES_PER_S = 5e9, 5e9
@@ -196,7 +198,7 @@ def _groups(report: Report) -> Iterable[_Group]:
         if not chosen or not seconds:
             continue
         counts = [(row["calls"] / module["calls"], row["self_s"] or 0.0) for row in repeated]
-        runs = child["calls"] / module["calls"] if child is not None else _middle(counts)
+        runs = child["calls"] / module["calls"] if child is not None else _fewest(counts)
         yield _Group(module, seconds, runs, sum(row["calls"] for row in chosen), chosen, child)
     # A model that the script itself calls for one sample after the other.
     for module in modules:
@@ -237,15 +239,16 @@ def _own_s(rows: Iterable[Row]) -> float:
     return float(sum(row["self_s"] or 0.0 for row in rows))
 
 
-def _middle(counts: Iterable[tuple[float, float]]) -> float:
-    """The middle of counts, each as heavy as its time."""
-    ordered = sorted(counts)
-    half, seen = sum(weight for _, weight in ordered) / 2, 0.0
-    for count, weight in ordered:
-        seen += weight
-        if seen >= half:
-            return count
-    return ordered[-1][0]
+def _fewest(counts: Iterable[tuple[float, float]]) -> float:
+    """The smallest of the counts that come with a good part of the time.
+
+    One run may call an operator several times.
+    """
+    seconds: dict[float, float] = {}
+    for count, taken in counts:
+        seconds[round(count, 2)] = seconds.get(round(count, 2), 0.0) + taken
+    whole = sum(seconds.values())
+    return min(count for count, taken in seconds.items() if taken >= _GOOD_PART * whole)
 
 
 def _computing_s(rows: Iterable[Row]) -> float:

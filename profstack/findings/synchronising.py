@@ -38,8 +38,6 @@ _LOOP = 8
 # Operators that hand a value to Python, and on a device wait for it.
 _ITEM = "aten::item"
 _READS = (_ITEM, "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
-# With each value that is asked for by its index come these.
-_WITH_ITEMS = (*_READS[:3], "aten::select", "aten::as_strided", "aten::unbind")
 _ASKS = re.compile(r"\bitem\b|\btolist\(|\b(?:float|int|bool)\(|^\s*(?:if|elif|while|assert)\b")
 _ASKS_DEVICE = re.compile(
     _ASKS.pattern + r"|\.(?:cpu|numpy|nonzero)\(|\bprint\(|\.to\(\s*[\"']cpu|synchronize\("
@@ -130,9 +128,9 @@ def _cost_of_loop(
         cost = clean_s_of(recorded, report, graph, {around, *beside})
         if cost is not None:
             return cost, "the function's own time and its calls, without cProfile's cost", None
-    cost = line_costs(recorded, report, site, _WITH_ITEMS)
+    cost = line_costs(recorded, report, site)
     if cost is not None:
-        return cost, "the lines of the loop, without the cost of tracing them", None
+        return cost, "the share of the loop's lines in the steps with traced lines", None
     least = clean_s_of(recorded, report, graph, asks)
     why = "the loop ran too many lines for them to be timed: in a function of its own it would be"
     return least, "the calls alone, without the loop round them", why

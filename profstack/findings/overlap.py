@@ -1,0 +1,64 @@
+"""What a step would take if its loading went on beside it.
+
+A step that loads beside its work takes at least its work, at least its share of the loading over
+the workers, and at least all CPU time over the cores that there are: a machine with one core gains
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from profstack.findings.made import WORTH_TELLING
+
+# What a small batch costs on its way from a worker to the step: about 0.1 to 0.3 ms on CPUs of
+# the 2020s, for the queue, the shared memory and the threads that wake.
+_HANDOVER_S = 0.2e-3
+# Workers that are worth advising where they do nothing but wait for disks and networks.
+_MOST_WAITING = 16
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What is known of one step's loading; seconds per clean step."""
+
+    step_s: float
+    wait_s: float
+    load_s: float
+    # CPU time of the process tree, and the cores it may use; None where nobody told.
+    cpu_s: float | None
+    cores: float
+    # DataLoader workers that were alive, and whether loading is mostly no use of a CPU.
+    workers: int
+    is_waiting: bool
+
+    @property
+    def work_s(self) -> float:
+        """The step without its loading."""
+        return max(self.step_s - self.load_s, 0.0)
+
+    def wanted(self) -> int:
+        """Workers with which loading is no longer the longest part, as far as there are cores."""
+        whole = self.load_s if not self.workers else self.workers * self.step_s
+        most = _MOST_WAITING if self.is_waiting else max(1, int(self.cores))
+        return max(1, min(math.ceil(whole / max(self.work_s, 1e-9)), most))
+
+    def with_workers(self, count: int) -> float:
+        """The step with so many workers: it cannot be shorter than any of its parts."""
+        whole = self.load_s if not self.workers else self.workers * self.step_s
+        cpu_s = self.cpu_s if self.cpu_s is not None else self.step_s
+        handover = 0.0 if self.workers else _HANDOVER_S
+        return max(self.work_s + handover, whole / count, cpu_s / self.cores)
+
+
+def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:
+    """What so many workers save of a step, and why that is not known."""
+    if loading.workers and count <= loading.workers:
+        return None, "the cores are in use: what cheaper samples would save is not known"
+    gain = loading.step_s - loading.with_workers(count)
+    if gain >= WORTH_TELLING * loading.step_s:
+        return min(gain, loading.load_s), None
+    if loading.cores < 2:
+        return None, "with one core nothing can be loaded beside the step"
+    return None, "handing batches over would take about as long as making them does"
