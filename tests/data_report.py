@@ -475,7 +475,9 @@ def _memory(slices: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list[d
 
 
 # Tables that a run without the layers that fill them has empty.
-_LATER = ("memory_owners", "peak_holders", "call_paths", "threads", "launches", "gaps")
+_LATER = (
+    "memory_owners", "peak_holders", "call_paths", "threads", "launches", "gaps", "module_lines",
+)  # fmt: skip
 
 _REASONS = {
     "modules.recomputed_s": "nothing was computed again in the backward pass",

@@ -100,6 +100,9 @@ def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
     _add_wait(cut, own, clean_wait, report)
     _add_parts(cut, own)
     _add_communication(cut, own, report)
+    if report["benchmark"].get("target") is not None:
+        # Between the calls of a benchmark nobody waits for data.
+        cut.other, cut.wait = cut.other + (cut.wait or 0.0), 0.0
     _take_io(cut)
     _take_idle(cut, own, report)
     return cut
