@@ -151,6 +151,23 @@ def test_lines_of_a_module_are_one_click_away(opened: Opened) -> None:
     assert page.evaluate("document.querySelector('#module-line-table').open") is True
 
 
+def test_what_tracing_lines_cost_is_told(opened: Opened) -> None:
+    report = add_sources(full())
+    median = report["benchmark"]["median_s"]
+    report["slices"][4] |= {"mode": "lines", "step_median_s": 2.5 * median}
+    page = opened(report, at="source")
+    assert "in 6 steps, which took 2.50 times a clean one" in texts(page, "#line-note")[0]
+
+
+def test_a_narrow_window_keeps_the_text_in_sight(opened: Opened) -> None:
+    page = opened(add_sources(full()), at="source", width=400)
+    assert _heads(page) == ["line", "time"]
+    assert _line(page, 68) == ["68", "1.78 ms", "        loss.backward()"]
+    page.resize(1400, 900)
+    page.settle()
+    assert _heads(page) == ["line", "time", "memory", "calls"]
+
+
 def _long(lines: int) -> dict[str, Any]:
     """A file of many lines, every third of which has figures."""
     report = full()

@@ -25,8 +25,10 @@ function testRow(row, verdict) {
   fill.style.width = 100 * Math.min(Math.max(share || 0, 0), 1) + "%";
   mark.style.left = 100 * Math.min(threshold || 0, 1) + "%";
   const words = { "aria-label": "of the step", title: isNumber(threshold) ? "from " + formatPercent(threshold) + " of the step on it is " + test : null };
+  const said = el("span", { class: "test-words" }, link ? [evidenceWay(link), " "] : null, evidenceRow(rest));
+  said.title = said.textContent;
   return el("li", { class: test === verdict ? "chosen" : null }, el("span", { class: "test-name" }, linkTo("glossary", test, test)), el("span", { class: "test-bar", ...words }, fill, isNumber(threshold) ? mark : null),
-    el("b", {}, isNumber(share) ? formatPercent(share) : none("it could not be told")), el("span", { class: "test-words" }, link ? [evidenceWay(link), " "] : null, evidenceRow(rest)));
+    el("b", {}, isNumber(share) ? formatPercent(share) : none("it could not be told")), said);
 }
 
 // A row of evidence: its figures with their units, linked to the row they are taken from.
@@ -49,7 +51,7 @@ function evidenceWay(link) {
 function evidenceWord(key, value) {
   const [ending, unit] = isNumber(value) ? EVIDENCE_UNITS.find(([end]) => key.endsWith(end)) || ["", null] : ["", null];
   const name = key.slice(0, key.length - (ending.startsWith("_") ? ending.length : 0)).replaceAll("_", " ");
-  const figure = unit ? formatValue(value, unit) : isNumber(value) && !Number.isInteger(value) ? formatCount(value) : asText(value);
+  const figure = unit ? formatValue(value, unit) : isNumber(value) && !Number.isInteger(value) ? formatCount(value) : typeof value === "boolean" ? formatValue(value) : asText(value);
   return el("span", {}, el("span", { class: "quiet" }, name + " "), isNumber(value) ? el("b", {}, figure) : figure);
 }
 

@@ -26,6 +26,8 @@ function drawLines(page) {
   drawColumnChoice(view);
   onKey("source", (key) => findLine(view, key));
   if (view.files.length) openFile(view, view.files[0]);
+  drawLineNote(page);
+  window.addEventListener("resize", () => { if (view.file && view.narrow !== window.innerWidth < NARROW) drawListing(view); });
   drawModuleLines(page);
   makeTable(byId("line-table"), { table, name: "all lines", sort: { key: "operator_s", direction: -1 }, bars: ["python_s", "operator_s"], barColour: "var(--self)",
     first: ["file", "line", "source", "python_s", "operator_s", "device_s", "calls"],
@@ -54,6 +56,16 @@ function sourceView(page, table, records) {
 function sourceFile(file, lines, own, source) {
   const text = source && source.text !== null ? source.text.replace(/\n$/, "").split("\n") : null;
   return { file, own, lines, text, reason: source ? source.reason : null, byLine: new Map(lines.map((line) => [line.line, line])), seconds: timeOf(lines), package: own ? null : lines[0].package };
+}
+
+// Telling lines apart costs time at each of them: how much, where it is known.
+function drawLineNote(page) {
+  const traced = page.slices.filter((slice) => slice.mode === "lines" && slice.layer === "torch" && isNumber(slice.step_median_s));
+  const median = (page.facts.benchmark || {}).median_s;
+  if (!traced.length || !median) return;
+  const steps = traced.reduce((sum, slice) => sum + slice.steps, 0);
+  const factor = Math.max(...traced.map((slice) => slice.step_median_s)) / median;
+  byId("line-note").append("Lines were traced in " + plural(steps, "step") + ", which took " + formatFactor(factor) + " times a clean one: times here are raw, to be held against one another and not against the clean step.");
 }
 
 // Own files as cards with their time; those of libraries in a list of their own.
@@ -146,8 +158,14 @@ function stretches(view, file) {
   return found;
 }
 
+// On a narrow screen the text matters more than all gutters but the first; a line has the others
+// when it is opened.
+const NARROW = 700;
+
 function drawListing(view) {
-  const file = view.file, width = view.columns.length;
+  view.narrow = window.innerWidth < NARROW;
+  view.shown = view.narrow ? view.columns.slice(0, 1) : view.columns;
+  const file = view.file, width = view.shown.length;
   const rows = [];
   const add = (line) => {
     const record = file.byLine.get(line);
@@ -170,7 +188,7 @@ function drawListing(view) {
   }
   const doubts = [...new Set(file.lines.map((line) => line.reason).filter(Boolean))];
   byId("source-listing").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": file.file }, el("table", { class: "listing" },
-    el("thead", {}, el("tr", {}, el("th", { class: "number", scope: "col" }, "line"), view.columns.map((key) => el("th", { class: "number", scope: "col", title: headMeaning(view, key) }, key === "time_s" ? "time" : LINE_HEADS[key])), el("th", { scope: "col" }, el("code", {}, file.file)))),
+    el("thead", {}, el("tr", {}, el("th", { class: "number", scope: "col" }, "line"), view.shown.map((key) => el("th", { class: "number", scope: "col", title: headMeaning(view, key) }, key === "time_s" ? "time" : LINE_HEADS[key])), el("th", { scope: "col" }, el("code", {}, file.file)))),
     el("tbody", {}, rows), lineFoot(view, file))),
     listingNotes(file, doubts));
   byId("source-count").textContent = fileWords(file);
@@ -193,11 +211,11 @@ function foldRow(view, stretch, width) {
 function lineRow(view, file, line, record) {
   const text = file.text ? file.text[line - 1] : record.source;
   const code = el("td", { class: "code" }, text === null || text === undefined ? none(whyEmpty(view.meta.source)) : text);
-  if (!record) return el("tr", { "data-line": line }, el("td", { class: "number quiet" }, line), el("td", { colspan: view.columns.length }), code);
+  if (!record) return el("tr", { "data-line": line }, el("td", { class: "number quiet" }, line), el("td", { colspan: view.shown.length }), code);
   const toggle = () => { if (view.open.has(line)) view.open.delete(line); else view.open.add(line); drawListing(view); const again = byId("source-listing").querySelector('tr[data-line="' + line + '"] button'); if (again) again.focus({ preventScroll: true }); };
   const number = el("td", { class: "number heat" }, el("button", { type: "button", class: "line-number", "aria-expanded": String(view.open.has(line)), "aria-label": "line " + line + ": what its time was spent on", onclick: toggle }, line));
   number.style.setProperty("--heat", (100 * Math.sqrt(lineTime(record) / view.most)).toFixed(1) + "%");
-  return el("tr", { "data-line": line, class: view.open.has(line) ? "opened" : null }, number, view.columns.map((key) => lineCell(view, record, key)), code);
+  return el("tr", { "data-line": line, class: view.open.has(line) ? "opened" : null }, number, view.shown.map((key) => lineCell(view, record, key)), code);
 }
 
 function lineCell(view, record, key) {
@@ -231,7 +249,7 @@ function lineFoot(view, file) {
     return LINE_SUMS.includes(key) && values.length ? values.reduce((all, value) => all + value, 0) : null;
   };
   const unit = (key) => (key === "time_s" ? "s" : view.meta[key].unit);
-  return el("tfoot", {}, el("tr", {}, el("td", { class: "number quiet" }, "sum"), view.columns.map((key) => el("td", { class: "number", "data-sum": key }, isNumber(sum(key)) ? formatValue(sum(key), unit(key)) : "")), el("td", { class: "quiet" }, "of all lines of this file with figures")));
+  return el("tfoot", {}, el("tr", {}, el("td", { class: "number quiet" }, "sum"), view.shown.map((key) => el("td", { class: "number", "data-sum": key }, isNumber(sum(key)) ? formatValue(sum(key), unit(key)) : "")), el("td", { class: "quiet" }, "of all lines of this file with figures")));
 }
 
 // What a line's time was spent on: its modules, and what else is known of it.

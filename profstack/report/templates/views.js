@@ -33,7 +33,7 @@ const VIEWS = [
   { id: "kernels", title: "Kernels", needs: ["kernels"], parts: [["kernels", (page) => drawKernels(page)]] },
   { id: "python", title: "Python", needs: ["functions", "call_paths", "call_trees", "slices"], shows: ["functions", "call_paths"], parts: [
     ["functions", (page) => { drawFunctions(page); drawCallPaths(page); }]] },
-  { id: "source", title: "Source", needs: ["lines", "sources", "module_lines", "functions"], shows: ["lines"], parts: [["lines", (page) => drawLines(page)]] },
+  { id: "source", title: "Source", needs: ["lines", "sources", "module_lines", "functions", "slices"], shows: ["lines"], parts: [["lines", (page) => drawLines(page)]] },
   { id: "memory", title: "Memory", needs: ["memory", "memory_owners", "peak_holders", "memory_lines", "slices"], shows: ["memory", "memory_owners", "peak_holders", "memory_lines"], parts: [
     ["memory", (page) => { drawMemory(page); drawOwners(page); drawMemoryLines(page); }]] },
   { id: "flops", title: "FLOPs and roofline", needs: ["counters", "roofline", "modules", "operators_by_name"], shows: ["counters", "roofline"], parts: [
