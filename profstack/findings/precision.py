@@ -74,7 +74,7 @@ def float32_without_tf32(recorded: Recorded, report: dict[str, Any]) -> list[Fin
                 {
                     "calibrated_s": spent,
                     "step_share": spent / step_s,
-                    "capability": _dotted(capability),
+                    "capability": ".".join(map(str, capability)),
                 }
                 | dict.fromkeys(kinds, False),
                 *(

@@ -1,0 +1,328 @@
+"""Notes of how a script set its work up: what they see, what they leave alone, what ends them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from profstack import ownfiles
+from profstack.engine import setupnotes
+from profstack.engine.setup import Setup
+from profstack.engine.setupnotes import Notes
+from profstack.slices import Planned
+
+
+def notes() -> Notes:
+    return Notes(torch, ownfiles.Places.of(ownfiles.script_folder()))
+
+
+def call(noted: Notes, module: nn.Module, inputs: torch.Tensor, name: str = "Net") -> Any:
+    """A call of a module whose beginning and end are told, as the hooks tell them."""
+    noted.entered("module", name, module)
+    try:
+        return module(inputs)
+    finally:
+        noted.left("module")
+
+
+class Told:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def enter(self, kind: str, name: str, module: Any = None) -> None:
+        self.heard.append(("enter", kind, name, module))
+
+    def leave(self, kind: str, name: str) -> None:
+        self.heard.append(("leave", kind, name))
+
+    def step_ended(self, number: int) -> None:
+        self.heard.append(("step", number))
+
+
+def test_nodes_are_those_that_autograd_records() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    noted = notes()
+    result = call(noted, model, torch.randn(3, 4))
+    # Two products with their transposed weights, and what lies between.
+    assert result.grad_fn is not None
+    made = noted.facts()["calls"]
+    assert (made["count"], made["with_grad"], made["training"]) == (1, 1, 1)
+    assert made["nodes"] >= 3
+    for context in (torch.no_grad(), torch.inference_mode()):
+        quiet = notes()
+        with context:
+            call(quiet, model.eval(), torch.randn(3, 4))
+        made = quiet.facts()["calls"]
+        assert (made["nodes"], made["with_grad"], made["training"]) == (0, 0, 0)
+    assert made["inference_mode"] == 1
+
+
+def test_frozen_parameters_record_nothing_though_gradients_are_on() -> None:
+    model = nn.Linear(4, 4).requires_grad_(False)
+    noted = notes()
+    call(noted, model, torch.randn(3, 4))
+    made = noted.facts()["calls"]
+    assert (made["nodes"], made["with_grad"]) == (0, 1)
+
+
+def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own() -> None:
+    model = nn.Linear(4, 4)
+    noted = notes()
+    noted.entered("module", "Net", model)
+    noted.entered("module", "Net.0", model)
+    noted.left("module")
+    noted.left("module")
+    noted.entered("backward", "backward", None)
+    noted.entered("module", "Net", model)
+    noted.left("module")
+    noted.left("backward")
+    noted.step_ended()
+    assert noted.facts()["calls"]["count"] == 1
+    assert noted.facts()["backward_passes"] == 1
+    # A call that an error ended without a word.
+    noted.entered("module", "Net", model)
+    noted.step_ended()
+    noted.entered("module", "Net", model)
+    noted.left("module")
+    assert noted.facts()["calls"]["count"] == 3
+
+
+def test_a_loss_is_no_call_of_a_model() -> None:
+    noted = notes()
+    loss = nn.MSELoss()
+    noted.entered("module", "MSELoss", loss)
+    noted.left("module")
+    assert noted.facts()["calls"]["count"] == 0
+
+
+def test_layers_in_training_mode_are_named() -> None:
+    noted = notes()
+    own, gathering = nn.BatchNorm1d(4), nn.BatchNorm1d(4, momentum=None)
+    without = nn.BatchNorm1d(4, track_running_stats=False)
+    layers = {"a": own, "b": without, "c": gathering, "d": nn.Dropout(0.5), "e": nn.Dropout(0.0)}
+    for path, layer in layers.items():
+        noted.entered("module", path, layer)
+        noted.left("module")
+    for path, layer in layers.items():
+        noted.entered("module", f"{path}.eval", layer.eval())
+        noted.left("module")
+    facts = noted.facts()
+    assert facts["training_norms"] == {
+        "count": 1,
+        "modules": [{"path": "a", "type": "BatchNorm1d"}],
+    }
+    assert [each["path"] for each in facts["training_dropouts"]["modules"]] == ["d"]
+
+
+def test_more_layers_than_can_be_named_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setupnotes, "MOST_NAMED", 2)
+    noted = notes()
+    for number in range(5):
+        noted.entered("module", f"norm.{number}", nn.BatchNorm1d(2))
+        noted.left("module")
+    norms = noted.facts()["training_norms"]
+    assert norms["count"] == 5
+    assert len(norms["modules"]) == 2
+
+
+def stepped(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What is noted of the optimizer's step."""
+    noted = notes()
+    noted.entered("optimizer", type(optimizer).__name__, optimizer)
+    noted.left("optimizer")
+    assert noted.failed is None
+    (found,) = noted.facts()["optimizers"]
+    return dict(found)
+
+
+def test_an_optimizer_is_told_by_its_class_settings_and_tensors() -> None:
+    model = nn.Linear(8, 4)
+    unused = nn.Parameter(torch.zeros(100))
+    model(torch.randn(2, 8)).sum().backward()
+    found = stepped(torch.optim.AdamW([*model.parameters(), unused], lr=1e-3, amsgrad=True))
+    assert (found["name"], found["base"]) == ("AdamW", "AdamW")
+    assert found["amsgrad"] is True
+    assert found["fused"] is None
+    assert found["has_fused"]
+    # A parameter without a gradient is not updated.
+    assert (found["tensors"], found["elements"]) == (2, 36)
+    assert found["parameter_bytes"] == 144
+    assert (found["devices"], found["dtypes"]) == (["cpu"], ["float32"])
+    assert found["place"]["file"].endswith("test_setup_notes.py")
+
+
+def test_groups_that_differ_leave_a_flag_open() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    first(second(torch.randn(1, 2))).sum().backward()
+    groups = [
+        {"params": first.parameters(), "maximize": True, "momentum": 0.9},
+        {"params": second.parameters()},
+    ]
+    found = stepped(torch.optim.SGD(groups, lr=torch.tensor(1e-3), fused=True))
+    assert found["maximize"] is None
+    assert found["momentum"] is True
+    assert found["fused"] is True
+
+
+def test_sparse_gradients_and_optimizers_of_others_are_told() -> None:
+    table = nn.Embedding(10, 3, sparse=True)
+    table(torch.tensor([1, 2])).sum().backward()
+    assert stepped(torch.optim.SparseAdam(table.parameters()))["sparse_tensors"] == 1
+
+    class Mine(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": 0.1})
+
+    table.zero_grad()
+    found = stepped(Mine(nn.Linear(2, 2).parameters()))
+    assert (found["base"], found["has_fused"], found["tensors"]) == (None, False, 0)
+
+
+class Asked(torch.Tensor):
+    """A tensor of the script's that hears of what is done with it."""
+
+    heard: list[Any] = []  # noqa: RUF012  # of the class, as a script's may be
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        cls.heard.append(function)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_what_is_the_scripts_is_not_asked_through_its_own_code() -> None:
+    class Guarded(nn.BatchNorm1d):
+        def __getattr__(self, name: str) -> Any:
+            if name in ("p", "momentum"):
+                raise AssertionError(name)
+            return super().__getattr__(name)
+
+        def parameters(self, recurse: bool = True) -> Any:
+            raise AssertionError("parameters")
+
+    noted = notes()
+    noted.entered("module", "Guarded", Guarded(3))
+    noted.left("module")
+    assert noted.facts()["calls"]["count"] == 1
+    weight = Asked([1.0, 2.0]).requires_grad_()
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    Asked.heard.clear()
+    assert stepped(optimizer)["tensors"] == 1
+    assert Asked.heard == []
+
+
+def test_nothing_of_the_scripts_is_kept() -> None:
+    noted = notes()
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = call(noted, model, torch.randn(3, 4))
+    result.sum().backward()
+    noted.entered("optimizer", "SGD", optimizer)
+    noted.left("optimizer")
+    gone = [weakref.ref(each) for each in (model, model[1], optimizer, result)]
+    del model, optimizer, result
+    gc.collect()
+    assert [each() for each in gone] == [None] * 4
+    assert noted.facts()["optimizers"][0]["name"] == "SGD"
+
+
+def test_the_random_stream_and_the_gradients_are_left_as_they_are() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    inputs = torch.randn(3, 4)
+    torch.manual_seed(1)
+    plain = model(inputs)
+    torch.manual_seed(1)
+    assert torch.equal(call(notes(), model, inputs), plain)
+
+
+def test_autocast_is_told() -> None:
+    noted = notes()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        call(noted, nn.Linear(4, 4), torch.randn(3, 4))
+    assert noted.facts()["calls"]["autocast"] == "bfloat16"
+
+
+# -- beside a slice's own listener -------------------------------------------------------------
+
+
+def test_only_first_slices_are_listened_in() -> None:
+    written: list[dict[str, Any]] = []
+    setup = Setup(torch, written.append)
+    told = Told()
+    first, later = (Planned("flops", (("flops", "count"),), number, 1) for number in (1, 2))
+    assert setup.beside(told, later, 1) is told
+    assert setup.beside(None, first, 1) is None
+    setup.end()
+    assert written == []
+    beside = setup.beside(told, first, 1)
+    assert beside is not None
+    model = nn.Linear(2, 2)
+    beside.enter("module", "Linear", model)
+    beside.leave("module", "Linear")
+    beside.step_ended(1)
+    assert told.heard == [
+        ("enter", "module", "Linear", model),
+        ("leave", "module", "Linear"),
+        ("step", 1),
+    ]
+    setup.end()
+    setup.end()
+    ((key, facts),) = written[0].items()
+    assert (len(written), key, facts["steps"]) == (1, "setup_1", 1)
+    # A plan of its own has notes of its own.
+    setup.beside(told, first, 2)
+    setup.end()
+    assert written[1]["setup_2"]["steps"] == 0
+
+
+def test_an_error_ends_the_notes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Notes, kind: str, name: str, thing: Any) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(Notes, "entered", broken)
+    written: list[dict[str, Any]] = []
+    setup, told = Setup(torch, written.append), Told()
+    planned = Planned("flops", (("flops", "count"),), 1, 1)
+    beside = setup.beside(told, planned, 1)
+    assert beside is not None
+    beside.enter("backward", "backward")
+    beside.enter("backward", "backward")
+    assert len(told.heard) == 2
+    setup.end()
+    assert written[0]["setup_1"]["failed"] == "ValueError: no such thing"
+    assert setup.beside(told, planned, 1) is told
+
+
+def test_an_error_of_the_listener_passes() -> None:
+    class Broken(Told):
+        def enter(self, kind: str, name: str, module: Any = None) -> None:
+            raise RuntimeError("its own")
+
+    setup = Setup(torch, lambda facts: None)
+    beside = setup.beside(Broken(), Planned("flops", (("flops", "count"),), 1, 1), 1)
+    assert beside is not None
+    with pytest.raises(RuntimeError, match="its own"):
+        beside.enter("backward", "backward")
+
+
+def test_what_a_listener_lacks_is_not_made_up() -> None:
+    class More(Told):
+        def step_begun(self, number: int) -> None:
+            self.heard.append(("begun", number))
+
+    setup = Setup(torch, lambda facts: None)
+    planned = Planned("flops", (("flops", "count"),), 1, 1)
+    assert not hasattr(setup.beside(Told(), planned, 1), "step_begun")
+    more = More()
+    beside: Any = setup.beside(more, planned, 1)
+    beside.step_begun(3)
+    assert more.heard == [("begun", 3)]
