@@ -129,10 +129,12 @@ def test_module_areas_are_the_figures_of_the_rows_whatever_they_stand_for(opened
     _select(page, MODULES, "area", "peak_bytes cpu")
     areas = _areas(page, MODULES)
     assert areas[0]["value"] == sum(one["bytes"] for one in holders)
+    _select(page, MODULES, "area", "calibrated_s")
+    _check_drawings(page)
 
 
-def test_the_four_drawings_show_the_same_areas(opened: Opened) -> None:
-    page = opened(full(), at="modules")
+def _check_drawings(page: Browser) -> None:
+    """The four drawings show the same areas."""
     icicle = _areas(page, MODULES)
     assert {"(optimizer)", "(loss)", "Digits"} <= {
         one["name"] for one in icicle if one["parent"] == 0
@@ -179,17 +181,14 @@ def test_a_click_opens_a_module_and_leads_to_its_row(opened: Opened) -> None:
     assert _areas(page, MODULES)[0]["name"] == "the step"
 
 
-def test_a_link_to_a_module_opens_it_in_the_picture_too(opened: Opened) -> None:
+def test_links_and_keys_open_modules_in_the_picture(opened: Opened) -> None:
     page = opened(full(), at="modules/Digits.classifier")
     assert _areas(page, MODULES)[0]["name"] == "classifier"
     assert "classifier" in page.evaluate("document.querySelector('tr.marked').textContent")
     choose(page, "#module-tree", "features")
     assert _areas(page, MODULES)[0]["name"] == "features"
-
-
-def test_the_keys_reach_every_area(opened: Opened) -> None:
-    page = opened(full(), at="modules")
-    _areas(page, MODULES)
+    # And the keys reach every area.
+    choose(page, f"{MODULES} .breadcrumb", "the step")
     page.evaluate(f"document.querySelector('{MODULES} .chart').focus()")
     for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
         page.key(key)
@@ -324,22 +323,7 @@ def test_the_call_tree_is_drawn_with_the_profiles_sums(opened: Opened) -> None:
     assert [one["value"] for one in _areas(page, CALLS)] == [one["value"] for one in areas]
 
 
-def test_depth_and_cutoff_bound_the_call_tree(opened: Opened) -> None:
-    page = opened(full(), at="python")
-    whole = len(_areas(page, CALLS))
-    choose(page, "#call-tools", "all frames")
-    frames = len(_areas(page, CALLS))
-    assert frames > max(whole, 12)
-    page.type("#call-depth", "2")
-    assert 1 < len(_areas(page, CALLS)) < frames
-    page.type("#call-depth", "30")
-    assert len(_areas(page, CALLS)) == frames
-    assert texts(page, "#call-count")[0] == f"{frames} frames"
-    _select(page, "#call-tools", "cutoff", "0.05")
-    assert 1 < len(_areas(page, CALLS)) < frames
-
-
-def test_libraries_are_one_frame_each_until_they_are_unfolded(opened: Opened) -> None:
+def test_libraries_are_one_frame_each_and_depth_and_cutoff_bound_the_tree(opened: Opened) -> None:
     page = opened(full(), at="python")
     folded = _areas(page, CALLS)
     _check_sums(folded)
@@ -352,9 +336,18 @@ def test_libraries_are_one_frame_each_until_they_are_unfolded(opened: Opened) ->
     assert "functions of one library" in texts(page, "#call-detail")[0]
     choose(page, "#call-tools", "all frames")
     assert "Adam.step" in _frames(page)
+    frames = len(_areas(page, CALLS))
+    assert frames > max(len(folded), 12)
+    page.type("#call-depth", "2")
+    assert 1 < len(_areas(page, CALLS)) < frames
+    page.type("#call-depth", "30")
+    assert len(_areas(page, CALLS)) == frames
+    assert texts(page, "#call-count")[0] == f"{frames} frames"
+    _select(page, "#call-tools", "cutoff", "0.05")
+    assert 1 < len(_areas(page, CALLS)) < frames
 
 
-def test_a_click_zooms_and_the_path_leads_back(opened: Opened) -> None:
+def test_clicks_keys_and_a_search_lead_through_the_call_tree(opened: Opened) -> None:
     page = opened(build(), at="python")
     _areas(page, CALLS)
     choose(page, "#call-tools", "all frames")
@@ -367,12 +360,8 @@ def test_a_click_zooms_and_the_path_leads_back(opened: Opened) -> None:
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "Enter"):
         page.key(key)
     assert texts(page, "#call-path")[0].endswith("› ⟲ _call_impl and 2 more")
-
-
-def test_search_marks_frames_and_keeps_the_ways_to_them(opened: Opened) -> None:
-    page = opened(build(), at="python")
-    _areas(page, CALLS)
-    choose(page, "#call-tools", "all frames")
+    # A search marks frames and keeps the ways to them.
+    choose(page, "#call-path", "all functions")
     whole = len(_areas(page, CALLS))
     page.type("#call-tools input[type=search][placeholder*=tree]", "adam")
     marked = "data[0].marker.line.width.filter(width => width > 1).length"

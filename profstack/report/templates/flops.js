@@ -1,4 +1,7 @@
 // Floating-point operations: the counters side by side, and what each of them leaves out.
+const FLOPS_ORIGIN = { layer: "flops", kind: "counted" };
+const UNCOUNTED_TIME = { layer: "torch", kind: "raw" };
+
 function drawFlops(page) {
   const all = page.counters || [];
   const counters = all.filter((one) => !one.note);
@@ -7,11 +10,11 @@ function drawFlops(page) {
   const source = (page.facts.columns_source || {})["modules.forward_flop"] || "";
   const record = counters.find((one) => source.startsWith(one.counter)) || counters[0];
   byId("flop-lead").append("Operations of one ", term("step", "step"), "; a multiply-add is two ", term("flop", "FLOP"), ". ",
-    el("b", {}, record.counter), " is the record: its figures stand at the modules", counters.length > 1 ? "; the others are there to check it." : ".");
+    el("b", {}, record.counter), " is the record: its figures stand at the modules", counters.length > 1 ? "; the others are there to check it." : ".", " By module they are drawn under ", linkTo("modules", null, "Modules"), " (area: FLOP).");
   drawRates(byId("flop-cards"), record, page.facts.benchmark.median_s);
   drawCausal(byId("flop-lead"), record);
   drawCounters(byId("flop-counters"), all, record, page);
-  drawUncounted(byId("flop-uncounted"), counters);
+  drawUncounted(byId("flop-uncounted"), counters, page);
 }
 
 const bothWays = (one) => (isNumber(one.forward_flop) ? one.forward_flop + (one.backward_flop || 0) : null);
@@ -36,13 +39,13 @@ function drawCounters(box, counters, record, page) {
   const lacking = (one) => (one.uncounted || []).map((row) => row.time_share).filter(isNumber).reduce((sum, share) => sum + share, 0);
   const why = (key, otherwise) => (page.facts.columns_reason || {})["flops." + key] || otherwise;
   const columns = [ownColumn("counter", "counter", "text", "what counts"),
-    ownColumn("forward_flop", "forward FLOP", "flop", "operations in forward, per step", why("forward_flop", "it counted nothing in forward")),
-    ownColumn("backward_flop", "backward FLOP", "flop", "operations in backward, per step", why("backward_flop", "it counted nothing in backward")),
-    ownColumn("causal_forward_flop", "forward, masked", "flop", "the same with attention called as causal counted as its mask leaves it", why("causal_forward_flop", "it does not tell which attention is causal")),
-    ownColumn("causal_backward_flop", "backward, masked", "flop", "the same of backward", why("causal_backward_flop", "it does not tell which attention is causal")),
-    ownColumn("forward_mac", "forward MAC", "mac", "multiply-adds in forward, per step", why("forward_mac", "it has formulas for more than multiply-adds")),
-    ownColumn("left_out", "without a formula", "count", "operators that ran and that it has no formula for", "it does not tell what it leaves out"),
-    ownColumn("left_share", "their share of time", "share", "time of those operators, with what they call, over the step's, as the torch layer saw it", "it does not tell what it leaves out"),
+    ownColumn("forward_flop", "forward FLOP", "flop", "operations in forward, per step", why("forward_flop", "it counted nothing in forward"), FLOPS_ORIGIN),
+    ownColumn("backward_flop", "backward FLOP", "flop", "operations in backward, per step", why("backward_flop", "it counted nothing in backward"), FLOPS_ORIGIN),
+    ownColumn("causal_forward_flop", "forward, masked", "flop", "the same with attention called as causal counted as its mask leaves it", why("causal_forward_flop", "it does not tell which attention is causal"), FLOPS_ORIGIN),
+    ownColumn("causal_backward_flop", "backward, masked", "flop", "the same of backward", why("causal_backward_flop", "it does not tell which attention is causal"), FLOPS_ORIGIN),
+    ownColumn("forward_mac", "forward MAC", "mac", "multiply-adds in forward, per step", why("forward_mac", "it has formulas for more than multiply-adds"), FLOPS_ORIGIN),
+    ownColumn("left_out", "without a formula", "count", "operators that ran and that it has no formula for", "it does not tell what it leaves out", FLOPS_ORIGIN),
+    ownColumn("left_share", "their share of time", "share", "time of those operators, with what they call, over the step's, as the torch layer saw it", "it does not tell what it leaves out", UNCOUNTED_TIME),
     ownColumn("difference", "against the record", "text", "by how much it differs from the record, in which operators, and why", "it is the record, or has no figures"),
     ownColumn("note", "why not", "text", "why a counter has no figures", "it has figures")];
   const rows = counters.map((one) => [one.counter + (one === record ? " (the record)" : ""), one.forward_flop, one.backward_flop, one.causal_forward_flop, one.causal_backward_flop, one.forward_mac, one.uncounted ? one.uncounted.length : null, one.uncounted ? lacking(one) : null, one.difference, one.note]);
@@ -54,7 +57,7 @@ function drawCounters(box, counters, record, page) {
 }
 
 // One row per operator without a formula, one column per counter.
-function drawUncounted(box, counters) {
+function drawUncounted(box, counters, page) {
   const operators = new Map();
   for (const one of counters) {
     for (const row of one.uncounted || []) {
@@ -68,12 +71,15 @@ function drawUncounted(box, counters) {
   if (!operators.size) { box.append(el("p", { class: "quiet" }, "No operator that ran is without a formula.")); return; }
   const keys = ["operator", "time_share", ...counters.map((one) => one.counter), "why"];
   const columns = [ownColumn("operator", "operator or function", "text", "what ran without being counted"),
-    ownColumn("time_share", "share of the step", "share", "its time, with what it calls, over the step's", "the torch layer saw no operator of this name"),
-    ...counters.map((one) => ownColumn(one.counter, "calls, " + one.counter, "count", "calls per step that this counter left out", "it counts this one, or did not meet it")),
+    ownColumn("time_share", "share of the step", "share", "its time, with what it calls, over the step's", "the torch layer saw no operator of this name", UNCOUNTED_TIME),
+    ...counters.map((one) => ownColumn(one.counter, "calls, " + one.counter, "count", "calls per step that this counter left out", "it counts this one, or did not meet it", FLOPS_ORIGIN)),
     ownColumn("why", "known for", "text", "what is known of the tool", "there is nothing known of it")];
   const rows = [...operators.values()].map((record) => keys.map((key) => (record[key] === undefined ? null : record[key])));
+  // Counters name functions of Python too, which no layer has rows for.
+  const known = new Set(page.tables.operators_by_name ? asRecords(page.tables.operators_by_name).map((record) => record.name) : []);
   box.append(el("h3", {}, "Left out: no formula"));
   const table = el("div");
   box.append(table);
-  makeTable(table, { table: { columns, rows, left_out: null }, name: "uncounted operators", sort: { key: "time_share", direction: -1 }, bars: ["time_share"], barColour: "var(--self)" });
+  makeTable(table, { table: { columns, rows, left_out: null }, name: "uncounted operators", view: "flops", keyOf: (record) => record.operator, sort: { key: "time_share", direction: -1 }, bars: ["time_share"], barColour: "var(--self)",
+    cells: { operator: (value) => el("td", { class: "text", title: value }, known.has(value) ? linkTo("operators", value, value) : value) } });
 }
