@@ -1,4 +1,7 @@
-"""Each example runs as it is under `profstack run`, and its steps are counted as it counts them."""
+"""Each example runs as it is under `profstack run`, and its steps are counted as it counts them.
+
+What the findings say of it is judged by test_no_false_findings.py.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from pathlib import Path
 import pytest
 from ahead import done_ahead
 from conftest import CHECKOUT, clean_environment
+from test_no_false_findings import check
 
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 
@@ -102,9 +106,12 @@ def pairs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "rule", "module"), RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    ("example", "words", "rule", "module"), [(name, *run) for name, run in RUNS.items()], ids=RUNS
+)
 def test_example_is_counted_and_unchanged(
     pairs: Callable[[tuple[str, ...]], Pair],
+    example: str,
     words: tuple[str, ...],
     rule: str,
     module: str | None,
@@ -125,6 +132,7 @@ def test_example_is_counted_and_unchanged(
     if module is not None:
         assert module in {row["path"] for row in report["tables"]["modules"]}
     assert report["benchmark"]["median_s"] > 0
+    check(example, report)
 
 
 def test_every_example_has_a_run() -> None:

@@ -24,7 +24,8 @@ _USERS_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 # The comment that a guard bears: the line's text, then the end of its path and its number.
 _COMMENTS_PLACE = re.compile(r"\.py:(\d+) in ")
 _LEADING_ID = re.compile(r"^\d+/\d+: *")
-_VALUE = re.compile(r"""'[^']*'|"[^"]*"|(?<!\w)-?\d[\w.]*""")
+# What is asked for, not what it is asked of: keys and indices stand in brackets.
+_VALUE = re.compile(r"""(\[[^\[\]]*\])|'[^']*'|"[^"]*"|(?<!\w)-?\d+(?:\.\d*)?(?:e[-+]?\d+)?""")
 _LONGEST_GUARD, _LONGEST_REASON = 160, 240
 # What dynamo says where it gives a code up that it compiled too often.
 _LIMIT = re.compile(r"recompile[_ ]limit|cache[_ ]size[_ ]limit", re.IGNORECASE)
@@ -104,7 +105,7 @@ def failed_guard(reason: str | None) -> tuple[str | None, str | None, int | None
 
 def kind_of(guard: str | None) -> str | None:
     """The same text for a guard on the same thing, whatever value it asked for."""
-    return None if guard is None else _VALUE.sub("_", guard)
+    return None if guard is None else _VALUE.sub(lambda match: match[1] or "_", guard)
 
 
 class _StepAt:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from profstack.findings.figures import calibrated, clean_step_s, on_accelerator
+from profstack.findings.figures import calibrated, on_accelerator
 from profstack.findings.made import Finding, finding, severity_of
 from profstack.merge.recorded import Recorded
 from profstack.units import format_seconds
@@ -47,9 +47,8 @@ class _Timed:
 def dominating(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
     """The finding, if one module has most of the step."""
     step_s = (report.get("attribution") or {}).get("step_s")
-    clean_s = clean_step_s(report)
     modules = _modules(report)
-    if not step_s or clean_s is None or len(modules) < 2:
+    if not step_s or len(modules) < 2:
         return []
     first = max(modules, key=lambda each: each.own_s)
     share = first.own_s / step_s
@@ -59,10 +58,10 @@ def dominating(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
     if len(equals) < _FEWEST_EQUALS:
         return _alone(report, first, share)
     fair = _fair(first, equals)
-    cost = calibrated(report, first.own_s - fair) if fair is not None else None
-    if fair is None or cost is None or first.own_s < _TIMES_FAIR * fair:
+    if fair is None or first.own_s < _TIMES_FAIR * fair:
         return []
-    return [_among_equals(first, equals, fair, share, cost, clean_s)]
+    gain_s = calibrated(report, first.own_s - fair)
+    return [_among_equals(first, equals, fair, share, gain_s)]
 
 
 def _modules(report: Mapping[str, Any]) -> list[_Timed]:
@@ -109,15 +108,16 @@ def _among_equals(
     equals: Sequence[_Timed],
     fair: float,
     share: float,
-    cost_s: float,
-    clean_s: float,
+    gain_s: float | None,
 ) -> Finding:
     alike = sorted(equals, key=lambda each: -each.own_s)[:_MOST]
     return finding(
         SLUG,
         f"{first.path} takes {share:.0%} of the step: {first.own_s / fair:.1f} times its due",
-        severity=severity_of(cost_s, clean_s),
-        gain_s=cost_s,
+        severity=severity_of((1.0 - fair / first.own_s) * share, 1.0),
+        gain_s=gain_s,
+        gain_reason="the torch layer's slices were too few or too much disturbed to say what it "
+        "takes in a clean step",
         module=first.path,
         layers=("torch",),
         evidence=[

@@ -1,4 +1,4 @@
-"""Eight blocks that are alike."""
+"""Four blocks that are alike."""
 
 from collections.abc import Callable
 
@@ -25,9 +25,9 @@ class Block(nn.Module):
 def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
     """Train on random numbers."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block(128, watched=False) for _ in range(8)))
+    model = nn.Sequential(*(Block(32, watched=False) for _ in range(4)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs = torch.randn(256, 128)
+    inputs = torch.randn(2048, 32)
     for _ in range(steps):
         loss = model(inputs).square().mean()
         optimizer.zero_grad()

@@ -17,9 +17,9 @@ def weights_of(lengths: list[int], decay: float) -> torch.Tensor:
 def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
     """Train on random numbers."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 1))
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs = torch.randn(BATCH, 256)
+    inputs = torch.randn(BATCH, 32)
     for step in range(steps):
         lengths = [100 + (step + sample) % 200 for sample in range(BATCH)]
         weights = weights_of(lengths, 0.98)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-STEPS = 60
+STEPS = 30
 
 
 class Cooling(nn.Module):

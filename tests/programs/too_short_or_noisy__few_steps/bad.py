@@ -1,11 +1,11 @@
-"""A training that ends after a dozen steps."""
+"""A training that ends after a few steps."""
 
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-STEPS = 12
+STEPS = 6
 
 
 def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
