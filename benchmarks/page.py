@@ -4,9 +4,10 @@
 
 Makes the report of a run with that many rows, writes its page and opens it in headless Chromium.
 Two figures are told: the page's size against its bound of 12 MB, and the time that scripts took
-until the overview was drawn, as Chromium counts it (`ScriptDuration`). A time alone says little on
-another machine, so it stands over that of a fixed script run in the same browser just before: the
-ratio is what can be compared. Medians of fresh browsers; the page's own file is read from disk.
+until the overview was drawn, as Chromium counts it (`ScriptDuration`; that of all tasks stands
+beside it). A time alone says little on another machine, so it stands over that of a fixed script
+run in the same browser just before: the ratio is what can be compared. Medians of fresh browsers;
+the page's own file is read from disk.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import Any
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
 MOST_BYTES = 12_000_000
 MOST_SECONDS = 1.0
-# Objects made, sorted and written as text: what drawing a page is made of, without a page.
+# Objects made, sorted and written as text: what drawing a page is made of, without a page. In a
+# timer's task: what the debugger evaluates itself is not counted.
 CALIBRATION = """
-(() => {
+new Promise((done) => setTimeout(() => {
   let state = 12345;
   const next = () => (state = (state * 1103515245 + 12345) % 2147483648);
   let sum = 0;
@@ -35,8 +37,8 @@ CALIBRATION = """
     rows.sort((a, b) => a.value - b.value || a.name.localeCompare(b.name));
     sum += JSON.parse(JSON.stringify(rows)).reduce((all, row) => all + row.name.length, 0);
   }
-  return sum;
-})()
+  done(sum);
+}))
 """
 
 
@@ -87,9 +89,9 @@ def _opened(page: Path, profile: Path) -> dict[str, float]:
 
     with Browser(profile) as browser:
         browser.call("Performance.enable")
-        before = _script_s(browser)
+        before = _seconds(browser, "ScriptDuration")
         browser.evaluate(CALIBRATION)
-        fixed = _script_s(browser) - before
+        fixed = _seconds(browser, "ScriptDuration") - before
         browser.open(page)
         errors = browser.errors()
         assert not errors, errors
@@ -98,13 +100,15 @@ def _opened(page: Path, profile: Path) -> dict[str, float]:
         paint = browser.evaluate(
             "(performance.getEntriesByName('first-contentful-paint')[0] || {}).startTime || 0"
         )
-        # A new document counts from 0.
-        return {"fixed": fixed, "script": _script_s(browser), "paint": paint / 1e3}
+        # A new document counts from 0. What a promise calls may count as a task's and not as a
+        # script's time: the bound is for both.
+        script, task = (_seconds(browser, f"{name}Duration") for name in ("Script", "Task"))
+        return {"fixed": fixed, "script": script, "task": task, "paint": paint / 1e3}
 
 
-def _script_s(browser: Any) -> float:
+def _seconds(browser: Any, name: str) -> float:
     metrics = browser.call("Performance.getMetrics")["metrics"]
-    return next(float(one["value"]) for one in metrics if one["name"] == "ScriptDuration")
+    return next(float(one["value"]) for one in metrics if one["name"] == name)
 
 
 def _say(size: int, found: list[dict[str, float]]) -> int:
@@ -116,8 +120,9 @@ def _say(size: int, found: list[dict[str, float]]) -> int:
         f"scripts until the overview stands: {middle['script'] * 1e3:.0f} ms, {ratio:.2f} times "
         f"the fixed script's {middle['fixed'] * 1e3:.0f} ms (median of {len(found)} browsers)"
     )
+    print(f"all tasks of the page, layout and parsing included: {middle['task'] * 1e3:.0f} ms")
     print(f"first content on screen after {middle['paint'] * 1e3:.0f} ms")
-    return int(size > MOST_BYTES or middle["script"] > MOST_SECONDS)
+    return int(size > MOST_BYTES or middle["task"] > MOST_SECONDS)
 
 
 if __name__ == "__main__":

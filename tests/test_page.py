@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import itertools
 import json
 import random
 from typing import Any
 
 import pytest
-from data_full_report import full
+from data_full_report import full, full_of_hostile_names, on_a_device
+from data_large_report import large
 from data_report import build, label, row
 
+from profstack.report import html
 from profstack.report.calltree import CallTree, call_tree
 from profstack.report.columns import Told, label_of, unit_of
+from profstack.report.packing import divide, packed
 from profstack.report.page import composition, finite, prepare
+from profstack.report.provenance import KINDS, provenance
 from profstack.report.series import MOST_POINTS, extremes, step_series
 from profstack.report.tables import (
     MOST_ROWS,
@@ -101,6 +107,48 @@ def test_columns_say_why_single_cells_are_empty_and_what_they_rest_on() -> None:
     assert columns["flop_per_s"].cell_reason == "nothing in it has a formula"
     assert columns["flop_per_s"].source == "FlopCounterMode, 1 step"
     assert columns["self_s"].cell_reason is None
+
+
+def test_every_numeric_column_of_every_table_says_its_layer_and_its_sense() -> None:
+    tables = [prepare(on_a_device()).tables, prepare(full_of_hostile_names()).tables]
+    seen = 0
+    for table in (table for page in tables for table in page.values()):
+        for column in table.columns:
+            words = column.unit in ("text", "flag")
+            assert (column.kind in KINDS) != words, f"{table.name}.{column.key}"
+            assert bool(column.layer) != words, f"{table.name}.{column.key}"
+            seen += not words
+    assert seen > 100
+
+
+def test_no_column_of_the_report_is_without_its_sense() -> None:
+    for table in REPORT.values():
+        for column in table.columns:
+            if unit_of(column.name, column.type) not in ("text", "flag"):
+                assert provenance(table.name, column.name)[1] in KINDS, (
+                    f"{table.name}.{column.name}"
+                )
+
+
+def test_the_page_carries_its_tables_compressed_and_the_overview_plain() -> None:
+    report = full()
+    report["script"] = "caf\udce9.py"
+    plain, parts = divide(prepare(report).as_dict())
+    assert plain["facts"]["benchmark"]["median_s"] == report["benchmark"]["median_s"]
+    assert "tables" not in plain
+    assert plain["parts"]["modules"] == len(report["tables"]["modules"])
+    assert plain["parts"].keys() == parts.keys()
+    for name, part in parts.items():
+        text = gzip.decompress(base64.b64decode(packed(part))).decode()
+        assert json.loads(text) == json.loads(json.dumps(part)), name
+        assert packed(part) == packed(part)
+
+
+def test_an_ordinary_page_and_a_very_large_one_keep_their_bounds() -> None:
+    ordinary = len(html.render(full()).encode())
+    assert ordinary < 3_000_000
+    # The charts' library is most of it; a run six times a page's bounds adds little.
+    assert len(html.render(large(3_000, 8_000, 3_000)).encode()) < ordinary + 2_000_000
 
 
 def _column(table: PageTable, key: str) -> list[Any]:

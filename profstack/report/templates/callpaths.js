@@ -7,7 +7,7 @@ function drawCallPaths(page) {
   const table = page.tables.call_paths;
   if (!box) return;
   if (!table) { lackingTable(box, page, "From function to operator to kernel", "stacks", "noted the Python stack"); return; }
-  const share = ownColumn("share", "share", "share", "time with callees over that of all paths", "its time was not measured");
+  const share = ownColumn("share", "share", "share", "time with callees over that of all paths", "its time was not measured", { layer: "torch", kind: "raw" });
   const columns = [...table.columns, share];
   const records = asRecords(table);
   const whole = records.filter((record) => record.parent === null).reduce((sum, record) => sum + (record.total_s || 0), 0);

@@ -52,7 +52,7 @@ function drawCounters(box, counters, record, page) {
   const seldom = ["causal_forward_flop", "causal_backward_flop", "difference", "note"];
   const hidden = seldom.filter((key) => counters.every((one) => one[key] === null || one[key] === undefined));
   const wrapped = (reason) => (value) => el("td", { class: "text wrapped" }, value || none(reason));
-  makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", plain: true, hidden,
+  makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", origin: { layer: "flops", kind: "counted" }, plain: true, hidden,
     cells: { difference: wrapped("it is the record, or has no figures"), note: wrapped("it has figures") } });
 }
 
@@ -80,6 +80,6 @@ function drawUncounted(box, counters, page) {
   box.append(el("h3", {}, "Left out: no formula"));
   const table = el("div");
   box.append(table);
-  makeTable(table, { table: { columns, rows, left_out: null }, name: "uncounted operators", view: "flops", keyOf: (record) => record.operator, sort: { key: "time_share", direction: -1 }, bars: ["time_share"], barColour: "var(--self)",
+  makeTable(table, { table: { columns, rows, left_out: null }, name: "uncounted operators", origin: { layer: "torch", kind: "raw" }, view: "flops", keyOf: (record) => record.operator, sort: { key: "time_share", direction: -1 }, bars: ["time_share"], barColour: "var(--self)",
     cells: { operator: (value) => el("td", { class: "text", title: value }, known.has(value) ? linkTo("operators", value, value) : value) } });
 }

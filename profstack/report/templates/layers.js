@@ -119,7 +119,7 @@ function drawSliceTable(page) {
     ownColumn("cpu_s", "CPU", "s", "process CPU time over its steps", unseen), ownColumn("stop_s", "pause", "s", "time to stop the tool and take in its data", "no layer observed it"),
     ownColumn("settle_steps", "settle steps", "plain", "steps let go by after the switch")];
   const rows = page.slices.map((slice) => columns.map(({ key }) => slice[key] ?? null));
-  makeTable(byId("slice-table"), { table: { columns, rows, left_out: null }, name: "slices", sort: { key: "index", direction: 1 },
+  makeTable(byId("slice-table"), { table: { columns, rows, left_out: null }, name: "slices", origin: { layer: "step clock", kind: "raw" }, sort: { key: "index", direction: 1 },
     cells: { kind: (value) => el("td", { class: "text" }, swatch(kindColour(value)), value) } });
 }
 

@@ -48,7 +48,7 @@ const cellWithReason = (otherwise) => (value, record, column) => {
 // A table of the page's own from records; columns without any value stay out of sight with a reason.
 function recordTable(box, records, columns, spec) {
   const rows = records.map((record) => columns.map(({ key }) => record[key] ?? null));
-  return makeTable(box, { table: { columns, rows, left_out: null }, plain: true, ...spec });
+  return makeTable(box, { table: { columns, rows, left_out: null }, plain: true, origin: { layer: "step clock", kind: "clean" }, ...spec });
 }
 
 // Rows are {name, bars: [{value, low, high, points, colour, name, text, tip}]}; a whisker beyond the

@@ -128,12 +128,15 @@ function moduleFilter(table, filter) {
   return filter && filter.module && column ? (record) => record[column.key] !== null && isWithin(record[column.key], filter.module) : null;
 }
 
+const withOrigin = (table, origin) => (origin ? { ...table, columns: table.columns.map((column) => (column.kind || !isNumeric(column) ? column : { ...column, ...origin })) } : table);
+
 // spec: table, name, sort {key, direction}, bars [keys], cells {key: (value, record, column) => td},
 // hidden [keys], first [keys], filter(record), plain (few rows: nothing to search),
 // keyOf(record) (the row's part of its address), view (default: the one the box lies in),
-// reveal(record) (brings the table on screen before one of its rows is marked)
+// reveal(record) (brings the table on screen before one of its rows is marked),
+// origin {layer, kind} (whose the numbers are, where the columns do not say it themselves)
 function makeTable(box, spec) {
-  const table = spec.table;
+  const table = withOrigin(spec.table, spec.origin);
   const view = spec.view || viewAround(box);
   const records = asRecords(table);
   const empty = emptyColumns(table).filter((column) => !(spec.hidden || []).includes(column.key));

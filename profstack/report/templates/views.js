@@ -179,7 +179,7 @@ function arrive(target, changed, fresh) {
     if (!findKey(target.view, target.key)) say("“" + target.key + "” is not among the rows of this page. " + whereTheRestIs(target.view));
     return;
   }
-  if (!changed && fresh !== "first") { if (fresh) window.scrollTo(0, 0); return; }
+  if (!changed && !fresh) return;
   window.scrollTo(0, fresh ? 0 : leftAt.get(target.view) || 0);
   const heading = fresh === "first" ? null : viewBox(target.view === ALL ? "overview" : target.view).querySelector("h2");
   if (heading) heading.focus({ preventScroll: true });
