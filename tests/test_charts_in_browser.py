@@ -277,7 +277,7 @@ def hostile_in_charts(name: str) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("name", [HOSTILE, LINK, "<b>&amp;"])
+@pytest.mark.parametrize("name", [HOSTILE + LINK, "<b>&amp;"])
 def test_no_name_becomes_markup_in_a_chart(opened: Opened, name: str) -> None:
     page = opened(hostile_in_charts(name))
     boxes = ("steps-chart", "rate-chart", "compare-bars", "mistakes-bars", "timeline")
