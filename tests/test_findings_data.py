@@ -20,6 +20,7 @@ from profstack.findings import made
 from profstack.findings.made import finding, in_order, severity_of
 from profstack.findings.overlap import Loading, gain_of
 from profstack.findings.rules import RULES, rule_of
+from profstack.findings.smalloperators import _carries
 from profstack.ownfiles import FACT
 from profstack.report import jsonfile
 from profstack.report.complete import complete_report
@@ -155,6 +156,24 @@ def test_a_model_called_for_each_sample_is_told(folder: Path) -> None:
     assert (told["module"], told["line"]) == ("Sequential", line_of(case, "loop"))
     assert told["title"].startswith("A step calls Sequential 32 times")
     is_clean(folder, case)
+
+
+@pytest.mark.parametrize(
+    ("lines", "carried"),
+    [
+        (["h = cell(x[t], h)"], True),
+        (["for x in steps:", "gates = torch.cat([x, h]) @ w", "h = torch.tanh(gates)"], True),
+        (["y = torch.tanh(x[t])", "parts.append(y @ w)"], False),
+        (["total += net(x[t]).sum()"], False),
+        (["for head in range(8):", "parts.append(x[head] @ w[head])"], False),
+        (["out.x = net(x)", "if x == y:"], False),
+    ],
+)
+def test_what_is_carried_from_run_to_run_is_read_from_the_text(
+    lines: list[str], carried: bool
+) -> None:
+    rows = [{"line": 5 + at, "source": "        " + text} for at, text in enumerate(lines)]
+    assert _carries(rows) is carried
 
 
 # -- what overlapping would save -------------------------------------------------------------------

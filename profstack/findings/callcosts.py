@@ -54,10 +54,10 @@ def line_costs(recorded: Recorded, report: Report, site: Row) -> float | None:
     if site["calls"] is None or traced is None or not traced.steps or step_s is None:
         return None
     whole = traced.wall_s / traced.steps
-    return float(min(sum(map(line_s, _loop(report, site))) / whole, 1.0) * step_s)
+    return float(min(sum(map(line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
 
 
-def _loop(report: Report, site: Row) -> list[Row]:
+def loop_lines(report: Report, site: Row) -> list[Row]:
     """The lines next to this one that run about as often, itself among them."""
     rows = {
         row["line"]: row

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from profstack.findings.callcosts import loop_lines
 from profstack.findings.figures import (
     Report,
     Row,
@@ -52,6 +53,10 @@ _PIECES = re.compile(
     r"|add_?\b|detach|Accumulate"
 )
 _MOST_ROWS = 4
+# torch's own loop over time steps on the CPU is inside one operator: nobody can unroll it better.
+_RECURRENT = ("RNN", "LSTM", "GRU")
+# Names that a line sets, and what it sets them to.
+_ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=(?!=)(.*)")
 
 
 def small_operators(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
@@ -143,14 +148,16 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
     line = _line_of(report, group)
     what = group.child["path"] if group.child is not None else _names(group.rows)
     who = "A step" if group.child is group.module else group.module["path"]
-    told = gain >= WORTH_TELLING * step_s
+    told, reason = gain >= WORTH_TELLING * step_s, "computing as much at once would take as long"
+    if line is not None and _carries(loop_lines(report, line)):
+        told, reason = False, "each run takes what the one before has made: they cannot be one"
     return finding(
         SLUG,
         f"{who} calls {what} {format_count(group.runs)} times, "
         f"{format_seconds(cost / group.operators)} for each operator",
         severity=severity_of(cost, step_s),
         gain_s=min(gain, step_s) if told else None,
-        gain_reason=None if told else "computing as much at once would take about as long",
+        gain_reason=None if told else reason,
         file=line["file"] if line else None,
         line=line["line"] if line else None,
         module=group.module["path"],
@@ -182,7 +189,7 @@ def _groups(report: Report) -> Iterable[_Group]:
         if row["module"] is not None and row["calls"]:
             by_module.setdefault(row["module"], []).append(row)
     for module in modules:
-        if not module["calls"]:
+        if not module["calls"] or module["type"] in _RECURRENT:
             continue
         own = by_module.get(module["path"], [])
         children = [row for row in modules if _is_child(row, module) and row["calls"]]
@@ -263,7 +270,8 @@ def _computing_s(rows: Iterable[Row]) -> float:
 
 
 def _names(rows: Iterable[Row]) -> str:
-    longest = sorted(rows, key=lambda row: -(row["self_s"] or 0.0))
+    known = [row for row in rows if not row["name"].startswith("autograd::")]
+    longest = sorted(known, key=lambda row: -(row["self_s"] or 0.0))
     return ", ".join(dict.fromkeys(str(row["name"]) for row in longest[:2]))
 
 
@@ -290,6 +298,25 @@ def _line_of(report: Report, group: _Group) -> Row | None:
         if row["own"] and row["calls"] and row["operator_s"] and 0.5 <= row["calls"] / calls <= 2
     ]
     return max(lines, key=line_s, default=None)
+
+
+def _carries(rows: Iterable[Row]) -> bool:
+    """Whether lines of a loop, by their text, read a name before they set it: what is carried on
+    from one run to the next. A sum (`+=`) is not: its parts do not need it.
+    """
+    held: set[str] = set()
+    ordered = sorted(rows, key=lambda row: row["line"])
+    assigned = [_ASSIGNS.match(str(row["source"] or "")) for row in ordered]
+    targets = {
+        name for match in assigned if match for name in re.findall(r"[A-Za-z_]\w*", match[1])
+    }
+    for row, match in zip(ordered, assigned, strict=True):
+        text = str(row["source"] or "")
+        read = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", match[2] if match else text))
+        if not text.lstrip().startswith("for ") and read & (targets - held):
+            return True
+        held |= set(re.findall(r"[A-Za-z_]\w*", match[1])) if match else set()
+    return False
 
 
 def _line_row(row: Row) -> dict[str, Any]:
