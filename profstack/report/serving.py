@@ -105,7 +105,8 @@ class RecordingServer(ThreadingHTTPServer):
         )
         policy = (
             f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'"
         )
         return text.encode("utf-8", "replace"), policy
 
