@@ -57,8 +57,8 @@ RULES: tuple[FindingRule, ...] = (
         "host launches late. On the CPU operators of less than 20 us, or a child module, run at "
         "least eight times in one call of a module, and take at least a fifth of the clean step.",
         "Estimated: the device's idle time; on the CPU the time of all runs of the group but one, "
-        "less what computing it at once takes. It takes for granted that no run needs the result "
-        "of another.",
+        "less what computing it at once takes; none where the loop's lines carry a name on from "
+        "one run to the next.",
     ),
     FindingRule(
         "unfused-optimizer",

@@ -140,8 +140,12 @@ class _Group:
 def _on_cpu(report: Report, step_s: float) -> Finding | None:
     groups = [group for group in _groups(report) if group.is_small]
     group = max(groups, key=lambda each: each.seconds, default=None)
-    cost = calibrated(report, group.seconds) if group is not None else None
-    if group is None or cost is None or cost < _WORTH_SHARE * step_s:
+    # Where the torch layer slowed its steps too much for a time to be told, it still tells shares.
+    profiled = (report.get("attribution") or {}).get("step_s")
+    if group is None or not profiled:
+        return None
+    cost = group.seconds / profiled * step_s
+    if cost < _WORTH_SHARE * step_s:
         return None
     computing = _computing_s(group.rows)
     gain = cost * (1 - 1 / group.runs) - computing
@@ -151,6 +155,8 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
     told, reason = gain >= WORTH_TELLING * step_s, "computing as much at once would take as long"
     if line is not None and _carries(loop_lines(report, line)):
         told, reason = False, "each run takes what the one before has made: they cannot be one"
+    if calibrated(report, group.seconds) is None:
+        told, reason = False, "the torch layer slowed its steps too much for times to be told"
     return finding(
         SLUG,
         f"{who} calls {what} {format_count(group.runs)} times, "
