@@ -174,7 +174,7 @@ def test_a_click_opens_a_module_and_leads_to_its_row(opened: Opened) -> None:
     # A leaf has nothing in it to draw: what it lies in stays, and the panel tells of it.
     _press(page, MODULES, "2")
     assert _areas(page, MODULES)[0]["name"] == "features"
-    assert texts(page, f"{MODULES} aside h4") == ["Digits.features.2"]
+    assert texts(page, f"{MODULES} aside h3") == ["Digits.features.2"]
     # The innermost button of the way leads out again, and so does a click on the outermost area.
     _press(page, MODULES, "features")
     choose(page, f"{MODULES} .breadcrumb", "the step")
@@ -192,16 +192,16 @@ def test_links_and_keys_open_modules_in_the_picture(opened: Opened) -> None:
     page.evaluate(f"document.querySelector('{MODULES} .chart').focus()")
     for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
         page.key(key)
-    assert texts(page, f"{MODULES} aside h4") == ["Digits.features"]
+    assert texts(page, f"{MODULES} aside h3") == ["Digits.features"]
     page.key("ArrowRight")
-    assert texts(page, f"{MODULES} aside h4") == ["Digits.classifier"]
+    assert texts(page, f"{MODULES} aside h3") == ["Digits.classifier"]
     page.key("Enter")
     assert _areas(page, MODULES)[0]["name"] == "classifier"
     page.key("Backspace")
     assert _areas(page, MODULES)[0]["name"] == "Digits"
     # The same without the picture: what lies in a module is a list of buttons.
     choose(page, f"{MODULES} aside", "features")
-    assert texts(page, f"{MODULES} aside h4") == ["Digits.features"]
+    assert texts(page, f"{MODULES} aside h3") == ["Digits.features"]
 
 
 def test_what_is_not_drawn_is_said(opened: Opened) -> None:
@@ -273,7 +273,7 @@ def test_hostile_names_are_text_in_the_pictures(opened: Opened) -> None:
             choose(page, box, kind)
             _areas(page, box)
         _press(page, box, BOLD)
-        assert texts(page, f"{box} aside h4") == [BOLD]
+        assert texts(page, f"{box} aside h3") == [BOLD]
         assert count(page, f"{box} img, {box} b b, {box} tspan[style*=bold]") == 0
     assert page.evaluate("window.broken") is None
 

@@ -209,7 +209,7 @@ function drawDeviceState(box, state, onCpu) {
   box.append(el("h3", {}, "State of the device"));
   if (!keys.length) { box.append(el("p", { class: "quiet" }, "Not known: " + state.reason + ".")); return; }
   const text = (value, key) => (/_hz$/.test(key) && isNumber(value) ? formatCount(value) + "Hz" : value === null || value === undefined ? none(state.reason || "the driver does not tell") : Array.isArray(value) && !value.length ? "none" : value === true ? "on" : value === false ? "off" : asText(value));
-  box.append(el("div", { class: "scroll" }, el("table", { class: "state" }, el("thead", {}, el("tr", {}, ["", "before", "after"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
+  box.append(el("div", { class: "scroll" }, el("table", { class: "state" }, el("thead", {}, el("tr", {}, ["property", "before", "after"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
     el("tbody", {}, keys.map((key) => {
       const changed = JSON.stringify(before[key]) !== JSON.stringify(after[key]);
       return el("tr", { class: changed ? "changed" : null }, el("td", {}, stateName(key)), el("td", {}, text(before[key], key)), el("td", {}, text(after[key], key), changed ? el("span", { class: "quiet" }, " changed") : null));

@@ -8,7 +8,7 @@ function drawCallEdges(box, index) {
   const cycle = calls.cycleOf[index];
   append(box, [
     el("h3", {}, "Callers and callees of ", el("code", {}, functionName(record)), " ", el("span", { class: "quiet place" }, functionWay(record))),
-    el("p", { class: "lead" }, formatSeconds(record[5]) + " with callees, " + formatSeconds(record[4]) + " without, in " + formatCount(record[3]) + " calls per step. Shares are of the time with callees." + (cycle >= 0 ? " It is part of a circle of functions that call each other: their times hold one another, and shares may add up to more than the whole." : ""))]);
+    el("p", { class: "lead" }, formatSeconds(record[5]) + " with callees, " + formatSeconds(record[4]) + " without, in " + formatCount(record[3]) + (record[3] === 1 ? " call" : " calls") + " per step. Shares are of the time with callees." + (cycle >= 0 ? " It is part of a circle of functions that call each other: their times hold one another, and shares may add up to more than the whole." : ""))]);
   const sides = el("div", { class: "columns edges" });
   box.append(sides);
   const from = calls.edges.filter(([, callee]) => callee === index).map(([caller, , count, seconds]) => [caller, count, seconds]);
@@ -21,7 +21,7 @@ const leftOf = (left, index) => (left || []).find(([one]) => one === index) || n
 
 function edgeTable(box, name, edges, left, record, index) {
   const place = el("div", { id: "call-" + name });
-  place.append(el("h5", {}, name));
+  place.append(el("h4", {}, name));
   box.append(place);
   if (!edges.length && !left) { place.append(el("p", { class: "quiet" }, name === "callers" ? "No function of the profile calls it: it was on the stack when the profile began, or C code calls it." : "It calls no function that the profile sees.")); return; }
   const columns = [

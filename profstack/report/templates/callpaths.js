@@ -36,7 +36,7 @@ function drawPathPicture(box, page) {
   const table = page.tables.call_paths;
   const column = (key) => table.columns.find((one) => one.key === key);
   const hasDevice = table.rows.some((row) => row[table.columns.indexOf(column("device_s"))] > 0);
-  const chart = el("div", { class: "chart" }), way = el("div", { class: "breadcrumb" }), aside = el("aside", { "aria-live": "polite" });
+  const chart = el("div", { class: "chart" }), way = el("div", { class: "breadcrumb" }), aside = el("aside");
   append(box, [
     el("div", { class: "tools" }, choice("drawing of the paths", PICTURES, state.kind, (kind) => { state.kind = kind; redraw(); }),
       hasDevice ? choice("time", [["total_s", "host time"], ["device_s", "device time"]], state.metric, (metric) => { state.metric = metric; grow(); redraw(); }) : null,
@@ -49,7 +49,7 @@ function drawPathPicture(box, page) {
   const tell = (node) => {
     aside.replaceChildren();
     const record = node.record;
-    append(aside, [el("h4", {}, node.name), record && record.file ? el("p", { class: "quiet place" }, functionFile(record)) : null, record && record.kind === "operator" ? el("p", {}, linkTo("operators", record.name, "its row among the operators")) : null,
+    append(aside, [el("h3", {}, node.name), record && record.file ? el("p", { class: "quiet place" }, functionFile(record)) : null, record && record.kind === "operator" ? el("p", {}, linkTo("operators", record.name, "its row among the operators")) : null,
       record && record.kind === "kernel" ? el("p", {}, linkTo("kernels", record.name, "its row among the kernels")) : null, pairs(rows(node)), insideList(node, node.value || 1, (child) => child.told, open)]);
   };
   const draw = drawHierarchy({

@@ -311,7 +311,7 @@ function describe(node, root) {
   const inside = (callState.folded ? foldLibraries(calls, node, 0.001 * node.value) : childrenOf(calls, node)).map((child) => ({ name: nodeName(child), value: child.value, colour: nodeColour(child), children: [], node: child }));
   byId("call-detail").replaceChildren();
   append(byId("call-detail"), [
-    el("h4", {}, nodeName(node)),
+    el("h3", {}, nodeName(node)),
     record ? el("p", { class: "quiet place", title: record[0] }, functionWay(record)) : null,
     NODE_WORDS[node.kind] ? el("p", { class: "quiet" }, NODE_WORDS[node.kind]) : null,
     pairs(describedRows(node, root)),

@@ -38,6 +38,7 @@ async function copyText(text, button) {
   const before = button.textContent;
   if (before === "copied") return;
   button.textContent = "copied";
+  announce("copied");
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 

@@ -24,7 +24,7 @@ const byId = (id) => document.getElementById(id);
 const term = (word, text) => el("a", { class: "term", href: "#term-" + word }, text || word);
 
 const none = (reason) =>
-  el("span", { class: "none", title: reason || "not measured", "aria-label": "not measured" + (reason ? ": " + reason : "") }, NONE);
+  el("span", { class: "none", role: "img", title: reason || "not measured", "aria-label": "not measured" + (reason ? ": " + reason : "") }, NONE);
 
 const shown = (value, unit, reason) =>
   value === null || value === undefined ? none(reason) : formatValue(value, unit);
@@ -72,8 +72,11 @@ function select(label, options, chosen, onChoose) {
   return el("label", { class: "field" }, el("span", {}, label), box);
 }
 
+// What happened, in a few words for a screen reader: what is seen otherwise says it by itself.
+const announce = (text) => { byId("announced").textContent = text; };
+
 // One tooltip for all charts; `lines` are [name, value] pairs under a title.
-const tip = el("div", { class: "tip", role: "status", hidden: true });
+const tip = el("div", { class: "tip", role: "tooltip", hidden: true });
 
 function showTip(event, title, lines) {
   tip.replaceChildren(el("strong", {}, title), el("dl", {}, lines.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
@@ -87,17 +90,6 @@ function showTip(event, title, lines) {
 }
 
 const hideTip = () => { tip.hidden = true; };
-
-// Draws now and again whenever the width changes.
-function drawAtWidth(box, draw) {
-  let width = 0;
-  const redraw = () => { hideTip(); draw(Math.max(box.clientWidth, 240)); };
-  new ResizeObserver(() => {
-    // In the next frame: drawing changes heights, and an observer must not cause what it observes.
-    if (box.clientWidth && box.clientWidth !== width) { width = box.clientWidth; requestAnimationFrame(redraw); }
-  }).observe(box);
-  return redraw;
-}
 
 // Only ways inside the recording become links: a path is never taken for an address of its own.
 function fileLink(base, path, text) {

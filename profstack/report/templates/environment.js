@@ -4,7 +4,7 @@ function drawFacts(facts) {
   const step = facts.step || {};
   byId("run-facts").append(pairs([
     ["command", el("code", {}, (facts.argv || []).join(" "))],
-    ["started", run.started_at], ["took", shown(run.duration_s, "s")],
+    ["started", momentWords(run.started_at)], ["took", shown(run.duration_s, "s")],
     ["exit code", shown(run.exit_code, "plain", "the script has not ended")],
     run.signal ? ["signal", run.signal] : null, run.stopped_by ? ["stopped by", run.stopped_by] : null,
     ["steps found by", step.rule ? el("code", {}, step.rule) : none("no step was found")],
@@ -31,9 +31,12 @@ function drawEnvironment(environment) {
   const groups = new Map(GROUPS.map(([name]) => [name, []]));
   for (const [key, value] of entries.filter(([, one]) => isThere(one))) {
     const [name] = GROUPS.find(([, keys]) => keys.test(key));
-    groups.get(name).push([key === "changed" ? "uncommitted changes" : words(key), key.endsWith("_bytes") && isNumber(value) ? formatBytes(value) : asText(value)]);
+    groups.get(name).push([key === "changed" ? "uncommitted changes" : words(key), key.endsWith("_bytes") && isNumber(value) ? formatBytes(value) : typeof value === "boolean" ? formatValue(value) : asText(value)]);
   }
   for (const [name, rows] of groups) byId("environment-" + name).append(rows.length ? pairs(rows) : el("p", { class: "quiet" }, "Nothing was recorded."));
   const absent = entries.filter(([, value]) => !isThere(value)).map(([key]) => words(key));
   if (absent.length) byId("environment-machine").append(el("p", { class: "quiet" }, "None, or not found: " + absent.join(", ") + "."));
 }
+
+// A moment as people write it: no fractions of a second, and UTC by its name.
+const momentWords = (text) => (text ? String(text).replace("T", " ").replace(/\.\d+/, "").replace(/(\+00:00|Z)$/, " UTC") : text);

@@ -11,22 +11,30 @@ function drawVerdict(facts) {
     return;
   }
   const tests = (verdict.evidence || []).filter((row) => row && row.test), others = (verdict.evidence || []).filter((row) => !row || !row.test);
+  const told = tests.some((row) => isNumber(row.share)), ways = told ? [] : missingCommands(facts);
   append(box, [
     el("p", { class: "verdict" }, verdict.sentence),
-    tests.length ? el("ul", { class: "tests", "aria-label": "what the verdict rests on" }, tests.map((row) => testRow(row, verdict.slug))) : null,
+    ways.length ? el("p", { class: "to-fill" }, "What would tell more: ", ways.map((text) => [command(text), " "])) : null,
+    told ? el("ul", { class: "tests", "aria-label": "what the verdict rests on" }, tests.map((row) => testRow(row, verdict.slug))) : null,
     others.length ? el("ul", { class: "evidence" }, others.map((row) => el("li", {}, evidenceRow(row)))) : null,
   ]);
 }
 
+// How to get what no layer saw: each layer's own command, as far as it has one.
+const missingCommands = (facts) => [...new Set((facts.layers || []).filter((layer) => layer.status !== "recorded" && layer.status !== "emitted").map((layer) => layer.command).filter(Boolean))].slice(0, 2);
+
 // One cause that was asked for: its share of the step beside the share from which it is the verdict.
 function testRow(row, verdict) {
-  const { test, share, threshold_share: threshold, link, ...rest } = row;
+  const { test, share, threshold_share: threshold, link, reason, ...rest } = row;
   const fill = el("span", { class: "test-fill", "aria-hidden": "true" }), mark = el("span", { class: "test-mark", "aria-hidden": "true" });
   fill.style.width = 100 * Math.min(Math.max(share || 0, 0), 1) + "%";
   mark.style.left = 100 * Math.min(threshold || 0, 1) + "%";
-  const words = { "aria-label": "of the step", title: isNumber(threshold) ? "from " + formatPercent(threshold) + " of the step on it is " + test : null };
-  const said = el("span", { class: "test-words" }, link ? [evidenceWay(link), " "] : null, evidenceRow(rest));
-  said.title = said.textContent;
+  const from = isNumber(threshold) ? "from " + formatPercent(threshold) + " of the step on it is " + test : null;
+  const words = { role: "img", "aria-label": from || "of the step", title: from };
+  // All figures stand with the cause that was found; of the others the time, and the rest on hover.
+  const said = el("span", { class: "test-words" }, test === verdict ? evidenceRow(rest) : isNumber(share) ? formatSeconds(rest.time_s) : reason, link ? [" ", evidenceWay(link)] : null);
+  const figures = el("span", {}, evidenceRow(rest)).textContent;
+  said.title = isNumber(share) ? figures : reason || figures;
   return el("li", { class: test === verdict ? "chosen" : null }, el("span", { class: "test-name" }, linkTo("glossary", test, test)), el("span", { class: "test-bar", ...words }, fill, isNumber(threshold) ? mark : null),
     el("b", {}, isNumber(share) ? formatPercent(share) : none("it could not be told")), said);
 }
@@ -84,7 +92,7 @@ function findingCard(finding, median, first) {
 
 // What mending it is worth, per clean step; what was not measured is said so.
 function gainWords(finding, median) {
-  if (!isNumber(finding.gain_s)) return [el("div", { class: "gain-value unknown" }, "no time"), el("div", { class: "quiet" }, finding.gain_reason || "what it costs in time was not measured")];
+  if (!isNumber(finding.gain_s)) return el("div", { class: "quiet" }, finding.gain_reason || "what it costs in time was not measured");
   return [el("div", { class: "gain-value" }, "−" + formatSeconds(finding.gain_s)),
     el("div", {}, median ? el("b", {}, formatPercent(finding.gain_s / median)) : null, median ? " of a clean step" : "per step"),
     el("div", { class: "quiet" }, finding.gain_is || "estimated")];
@@ -114,8 +122,16 @@ function drawTrust(facts) {
   const mark = (facts.benchmark || {}).warnings || [];
   const warnings = [...mark.map((text) => ({ slug: null, text: asText(text) })), ...(facts.warnings || []).map((one) => ({ slug: one.slug, text: asText(one.text ?? one) }))];
   const missing = (facts.layers || []).filter((layer) => layer.status !== "recorded" && layer.status !== "emitted");
+  const ended = endWords(facts.run || {});
+  if (ended) byId("warning-list").append(el("li", {}, ended));
   append(byId("warning-list"), warnings.map((one) => el("li", {}, one.slug ? [el("code", {}, one.slug), " "] : "", withCommands(one.text))));
   append(byId("missing-layers"), missing.map((layer) => el("li", {}, el("b", {}, linkTo("method", layer.name, layer.name)), " ", chip(layer.status, layer.status), " ", layer.reason || "no reason was told",
     layer.command ? [". To fill it: ", command(layer.command)] : null)));
-  if (!warnings.length && !missing.length) byId("trust-note").append((facts.layers || []).length ? "Every layer recorded its slice, and nothing speaks against the figures." : "Nothing speaks against the figures.");
+  if (!ended && !warnings.length && !missing.length) byId("trust-note").append((facts.layers || []).length ? "Every layer recorded its slice, and nothing speaks against the figures." : "Nothing speaks against the figures.");
+}
+
+// A script that failed was measured up to there.
+function endWords(run) {
+  if (run.signal) return "The script was ended by " + run.signal + ": the figures are of the steps before that.";
+  return run.exit_code ? "The script ended with exit code " + run.exit_code + ": the figures are of the steps before that." : null;
 }

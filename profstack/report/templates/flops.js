@@ -49,11 +49,14 @@ function drawCounters(box, counters, record, page) {
     ownColumn("difference", "against the record", "text", "by how much it differs from the record, in which operators, and why", "it is the record, or has no figures"),
     ownColumn("note", "why not", "text", "why a counter has no figures", "it has figures")];
   const rows = counters.map((one) => [one.counter + (one === record ? " (the record)" : ""), one.forward_flop, one.backward_flop, one.causal_forward_flop, one.causal_backward_flop, one.forward_mac, one.uncounted ? one.uncounted.length : null, one.uncounted ? lacking(one) : null, one.difference, one.note]);
-  const seldom = ["causal_forward_flop", "causal_backward_flop", "difference", "note"];
-  const hidden = seldom.filter((key) => counters.every((one) => one[key] === null || one[key] === undefined));
+  const seldom = ["causal_forward_flop", "causal_backward_flop", "note"];
+  // In what counters differ is told in sentences below: a cell would be a column of single words.
+  const hidden = ["difference", ...seldom.filter((key) => counters.every((one) => one[key] === null || one[key] === undefined))];
   const wrapped = (reason) => (value) => el("td", { class: "text wrapped" }, value || none(reason));
   makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", origin: { layer: "flops", kind: "counted" }, plain: true, hidden,
-    cells: { difference: wrapped("it is the record, or has no figures"), note: wrapped("it has figures") } });
+    cells: { note: wrapped("it has figures") } });
+  const different = counters.filter((one) => one.difference);
+  if (different.length) box.append(el("ul", { class: "said", id: "flop-differences" }, different.map((one) => el("li", {}, el("b", {}, one.counter), " against the record: ", one.difference))));
 }
 
 // One row per operator without a formula, one column per counter.

@@ -77,6 +77,14 @@ function formatValue(value, unit) {
   return format && typeof value === "number" ? format(value) : String(value);
 }
 
+// The end of a module's path, as many of its names as fit: the beginnings of many are the same.
+function tailOf(path, most) {
+  const names = String(path).split(".");
+  let from = 0;
+  while (from < names.length - 1 && names.slice(from).join(".").length + (from ? 1 : 0) > most) from += 1;
+  return (from ? "…" : "") + names.slice(from).join(".");
+}
+
 // The last parts of a path: what tells files apart, where the full one fits nowhere.
 function shortPath(path, parts = 3) {
   const names = String(path).split("/");

@@ -52,8 +52,13 @@ function drawHierarchy(spec) {
     if (at === undefined || at < 0) return;
     state.cursor = at;
     spec.seen(state.areas[at]);
+    tell(state.areas[at]);
     renew();
   }
+
+  const tell = (area) => announce([area.name, area.told, state.areas[0].value > 0 ? formatPercent(area.value / state.areas[0].value) + " of what is drawn" : null].filter(Boolean).join(", "));
+  // What is opened by a key may be its own outermost area, or the one that it was opened from.
+  const openBy = (area) => { state.cursor = -1; spec.open(area); tell(state.areas[0]); };
 
   spec.box.setAttribute("tabindex", "0");
   spec.box.setAttribute("role", "group");
@@ -61,7 +66,7 @@ function drawHierarchy(spec) {
     const at = Math.max(state.cursor, 0), area = state.areas[at];
     const beside = state.areas.map((other, place) => place).filter((place) => state.areas[place].parent === area.parent);
     const ways = { ArrowDown: state.areas.findIndex((other) => other.parent === at), ArrowUp: area.parent, ArrowRight: beside[beside.indexOf(at) + 1], ArrowLeft: beside[beside.indexOf(at) - 1] };
-    const acts = { Enter: () => { state.cursor = -1; spec.open(area); }, " ": () => { state.cursor = -1; spec.open(area); }, Backspace: () => { state.cursor = -1; spec.open(state.areas[0]); }, Escape: () => { state.cursor = -1; spec.seen(null); renew(); } };
+    const acts = { Enter: () => openBy(area), " ": () => openBy(area), Backspace: () => openBy(state.areas[0]), Escape: () => { state.cursor = -1; spec.seen(null); renew(); } };
     if (event.target !== spec.box || !(event.key in ways || event.key in acts)) return;
     event.preventDefault();
     if (event.key in ways) move(state.cursor < 0 ? 0 : ways[event.key]);
@@ -189,7 +194,7 @@ function insideList(node, whole, told, open) {
     if (inside.length > most) list.append(el("li", {}, el("button", { type: "button", class: "link", onclick: () => fill(most + 40) }, "and " + (inside.length - most) + " more")));
   };
   fill(MOST_INSIDE);
-  return [el("h5", {}, "inside it"), list];
+  return [el("h4", {}, "inside it"), list];
 }
 
 // Marks the row of an address where it is on screen already, and puts the address into the browser's

@@ -41,7 +41,7 @@ function drawClean(page) {
   const whole = accounts.reduce((sum, one) => sum + one.steps, 0);
   const bar = el("div", { class: "composition accounts", role: "img", "aria-label": "what became of the steps: " + accounts.map((one) => one.steps + " " + one.why).join("; ") });
   for (const one of accounts) {
-    const piece = el("span", { class: "piece" }, one.steps / whole > 0.06 ? one.steps : "");
+    const piece = el("span", { class: "piece" }, one.steps / whole > 0.06 ? el("b", {}, one.steps) : "");
     piece.style.flexGrow = String(one.steps / whole);
     piece.style.background = accountColour(one);
     piece.addEventListener("mousemove", (event) => showTip(event, one.why, [["steps", one.steps], ["of all", formatPercent(one.steps / whole)]]));
@@ -67,7 +67,7 @@ const artifactRecords = (page) => (page.tables.artifacts ? asRecords(page.tables
 function command(text) {
   const button = el("button", { type: "button", class: "copy", title: "copy" }, "copy");
   button.addEventListener("click", () => {
-    const done = () => { button.textContent = "copied"; setTimeout(() => { button.textContent = "copy"; }, 1500); };
+    const done = () => { button.textContent = "copied"; announce("copied"); setTimeout(() => { button.textContent = "copy"; }, 1500); };
     if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, () => {});
   });
   return el("span", { class: "command" }, el("code", {}, text), navigator.clipboard ? button : null);
@@ -123,8 +123,12 @@ function drawSliceTable(page) {
     cells: { kind: (value) => el("td", { class: "text" }, swatch(kindColour(value)), value) } });
 }
 
+// A page that profstack itself serves has a page beside it that hands the trace over.
+const TRACE_FILE = "torch/trace.json.gz";
+const isServed = window.location.protocol === "http:" && ["127.0.0.1", "localhost"].includes(window.location.hostname);
+
 function drawArtifacts(page) {
   if (!page.tables.artifacts) { byId("artifact-table").append(el("p", { class: "quiet" }, "No layer left a file of its own.")); return; }
   makeTable(byId("artifact-table"), { table: page.tables.artifacts, name: "files",
-    cells: { path: (value) => el("td", { class: "text wide" }, fileLink(page.base, value)) } });
+    cells: { path: (value) => el("td", { class: "text wide" }, fileLink(page.base, value), isServed && value === TRACE_FILE ? [" · ", el("a", { href: "perfetto", class: "file" }, "hand to Perfetto")] : null) } });
 }

@@ -10,7 +10,7 @@ const LINE_GROUPS = [
 const LINE_HEADS = { python_s: "python", operator_s: "operators", backward_s: "of it backward", device_s: "device", largest_bytes: "memory", increment_bytes: "RSS growth", allocated_bytes: "second source", usage_bytes: "RSS after", occurrences: "runs seen", watch_share: "watch", startup_share: "start-up", watch_bytes: "RSS growth (watch)", calls: "calls" };
 const LINE_SUMS = ["time_s", "python_s", "operator_s", "backward_s", "device_s", "increment_bytes", "allocated_bytes", "watch_bytes", "watch_share", "startup_share"];
 // A stretch without figures is folded where it is longer than this, but for some lines at its ends.
-const LONGEST_QUIET = 30, QUIET_ENDS = 8;
+const LONGEST_QUIET = 14, QUIET_ENDS = 5;
 const PARTS_OF_LINE = 12;
 const LINE_COLOURS = { python_s: "var(--file-5)", operator_s: "var(--forward)" };
 
@@ -49,7 +49,7 @@ function sourceView(page, table, records) {
   const empty = new Set(emptyColumns(table).map((column) => column.key));
   const timed = !empty.has("python_s") || !empty.has("operator_s");
   const groups = LINE_GROUPS.map(([name, keys]) => [name, keys.filter((key) => (key === "time_s" ? timed : meta[key] && !empty.has(key)))]).filter(([, keys]) => keys.length);
-  return { page, table, meta, groups, empty, columns: groups.length ? groups[0][1] : [], most: records.reduce((top, record) => Math.max(top, lineTime(record)), 0) || 1,
+  return { page, table, meta, groups, start: startFolder(page), scrolled: null, empty, columns: groups.length ? groups[0][1] : [], most: records.reduce((top, record) => Math.max(top, lineTime(record)), 0) || 1,
     files: [...own, ...others.filter((one) => one.own), ...others.filter((one) => !one.own)], file: null, unfolded: new Set(), open: new Set() };
 }
 
@@ -57,6 +57,18 @@ function sourceFile(file, lines, own, source) {
   const text = source && source.text !== null ? source.text.replace(/\n$/, "").split("\n") : null;
   return { file, own, lines, text, reason: source ? source.reason : null, byLine: new Map(lines.map((line) => [line.line, line])), seconds: timeOf(lines), package: own ? null : lines[0].package };
 }
+
+// The folder that the script's own files are told from: where it was started, or else what they share.
+function startFolder(page) {
+  const script = String(page.facts.script || "").replace(/^(\.\/)+/, ""), files = page.sources.map((source) => source.file);
+  const whole = script && !script.startsWith("/") ? files.find((file) => file.endsWith("/" + script)) : null;
+  if (whole) return whole.slice(0, -script.length);
+  let shared = files.length ? files[0].slice(0, files[0].lastIndexOf("/") + 1) : "";
+  while (shared && !files.every((file) => file.startsWith(shared))) shared = shared.slice(0, shared.lastIndexOf("/", shared.length - 2) + 1);
+  return shared;
+}
+
+const toldFrom = (view, file) => (view.start && file.startsWith(view.start) ? file.slice(view.start.length) : file);
 
 // Telling lines apart costs time at each of them: how much, where it is known.
 function drawLineNote(page) {
@@ -78,7 +90,7 @@ function drawChooser(view) {
     const fill = el("span", { class: "fill", "aria-hidden": "true" });
     fill.style.width = (100 * file.seconds) / most + "%";
     file.button = el("button", { type: "button", class: "file-card", title: file.file, "aria-pressed": "false", onclick: () => openFile(view, file) }, fill,
-      el("code", {}, shortPath(file.file, 2)), el("span", { class: "quiet" }, fileWords(file)));
+      el("code", {}, shortPath(toldFrom(view, file.file), 2)), el("span", { class: "quiet" }, fileWords(file)));
     return file.button;
   }));
   append(box, [cards]);
@@ -136,11 +148,15 @@ function findLine(view, key) {
   return Boolean(row);
 }
 
+// Whether a line has any figure in the columns that are chosen: one of the start-up has none in most.
+const isTold = (view, record) => view.columns.some((key) => (key === "time_s" ? isNumber(record.python_s) || isNumber(record.operator_s) : isNumber(record[key])));
+
 // The lines to show: [from, to] of those that stand, and of those that are folded between them.
 function stretches(view, file) {
   if (!file.text) return null;
   const last = file.text.length;
-  const marks = [...new Set([...file.byLine.keys(), ...(view.target ? [view.target] : [])])].filter((line) => line <= last).sort((a, b) => a - b);
+  const told = [...file.byLine].filter(([line, record]) => view.open.has(line) || isTold(view, record)).map(([line]) => line);
+  const marks = [...new Set([...told, ...(view.target ? [view.target] : [])])].filter((line) => line <= last).sort((a, b) => a - b);
   const found = [];
   let at = 1;
   const quiet = (from, to) => {
@@ -187,11 +203,23 @@ function drawListing(view) {
     }
   }
   const doubts = [...new Set(file.lines.map((line) => line.reason).filter(Boolean))];
+  const before = byId("source-listing").querySelector(".scroll");
+  const at = before ? before.scrollTop : 0;
   byId("source-listing").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": file.file }, el("table", { class: "listing" },
-    el("thead", {}, el("tr", {}, el("th", { class: "number", scope: "col" }, "line"), view.shown.map((key) => el("th", { class: "number", scope: "col", title: headMeaning(view, key) }, key === "time_s" ? "time" : LINE_HEADS[key])), el("th", { scope: "col" }, el("code", {}, file.file)))),
+    el("thead", {}, el("tr", {}, el("th", { class: "number", scope: "col" }, "line"), view.shown.map((key) => el("th", { class: "number", scope: "col", title: headMeaning(view, key) }, key === "time_s" ? "time" : LINE_HEADS[key])), el("th", { scope: "col" }, el("code", { title: file.file }, toldFrom(view, file.file))))),
     el("tbody", {}, rows), lineFoot(view, file))),
     listingNotes(file, doubts));
   byId("source-count").textContent = fileWords(file);
+  const box = byId("source-listing").querySelector(".scroll");
+  if (view.scrolled === file) box.scrollTop = at;
+  else { view.scrolled = file; toHottest(file, box); }
+}
+
+// A long file opens where its time goes.
+function toHottest(file, box) {
+  const hottest = file.lines.reduce((best, line) => (lineTime(line) > (best ? lineTime(best) : 0) ? line : best), null);
+  const row = hottest ? box.querySelector('tr[data-line="' + hottest.line + '"]') : null;
+  if (row && row.offsetTop + row.offsetHeight > 0.8 * box.clientHeight) box.scrollTop = row.offsetTop - box.clientHeight / 2;
 }
 
 const headMeaning = (view, key) => (key === "time_s" ? "host time on the line per step: outside operators and inside them" : view.meta[key].meaning);

@@ -66,7 +66,7 @@ function ablationGrid(variant, cells) {
   const chart = el("div", { class: "chart" });
   ablationBars(chart, variant, WAYS.map((way) => [way, find(...way, true), find(...way, false)]));
   return el("div", {}, el("h3", {}, variant), chart, el("div", { class: "scroll" }, el("table", { class: "ablation" },
-    el("thead", {}, el("tr", {}, ["", "after warm-up", "without warm-up"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
+    el("thead", {}, el("tr", {}, ["timed by", "after warm-up", "without warm-up"].map((name) => el("th", { scope: "col", class: "head-cell" }, name)))),
     el("tbody", {}, WAYS.map(([timing, synchronise]) => el("tr", {}, el("th", { scope: "row", class: "head-cell" }, clock(timing, synchronise)), [true, false].map((warmup) => ablationCell(find(timing, synchronise, warmup), reference, notes))))))),
   notes.length ? el("ol", { class: "names quiet" }, notes.map((note) => el("li", {}, withCommands(note)))) : null);
 }

@@ -70,7 +70,7 @@ function drawModulePicture(box, page, onChoose) {
   const rows = new Map(records.map((record) => [record.path, record]));
   const colours = typeColours(data, records);
   const state = { kind: "icicle", metric: data.metrics[0], root: null, nodes: [], at: null };
-  const places = { way: el("div", { class: "breadcrumb" }), chart: el("div", { class: "chart" }), aside: el("aside", { "aria-live": "polite" }), types: el("div"), said: el("p", { class: "quiet" }) };
+  const places = { way: el("div", { class: "breadcrumb" }), chart: el("div", { class: "chart" }), aside: el("aside"), types: el("div"), said: el("p", { class: "quiet" }) };
   append(box, [
     el("div", { class: "tools" }, choice("drawing", PICTURES, state.kind, (kind) => { state.kind = kind; redraw(); }), metricSelect(data, state, (metric) => { state.metric = metric; grow(); redraw(); })),
     places.way, el("div", { class: "call-view" }, el("div", {}, places.chart, places.types), places.aside), places.said]);
@@ -143,7 +143,7 @@ function describeModule(box, node, state, page, open) {
   const figures = row ? DETAIL_KEYS.filter((key) => columns.has(key) && isNumber(row[key])).map((key) => [columns.get(key).label, figure(row[key], columns.get(key).unit, columns.get(key))]) : [];
   const ways = row ? [linkTo("modules", node.path, "its row"), ...moduleLinks(node.path, page)] : [];
   const parts = [
-    el("h4", {}, node.path || node.name),
+    el("h3", {}, node.path || node.name),
     row && row.type ? el("p", { class: "quiet place" }, row.type + (row.label ? " = " + row.label : "")) : null,
     row && row.aliases ? el("p", { class: "quiet" }, "also " + row.aliases) : null,
     el("p", {}, el("b", {}, formatValue(node.value, unit)), " " + metricLabel(state.metric), el("span", { class: "quiet" }, node.parent ? ", " + share : "")),

@@ -43,7 +43,7 @@ const distinct = (members, key) => new Set(members.map((one) => one[key])).size;
 
 function drawNamed(spec) {
   const boxes = { name: el("div"), each: el("div", { hidden: true }) };
-  const aside = el("aside", { "aria-live": "polite" });
+  const aside = el("aside");
   const rows = choice("rows", [["name", spec.names[0]], ["each", spec.names[1]]], "name", (kind) => {
     for (const [name, box] of Object.entries(boxes)) box.hidden = name !== kind;
   });
@@ -73,7 +73,7 @@ function describeNamed(box, name, members, spec) {
   const ways = spec.ways(name).filter((way) => way && way.tagName === "A");
   box.replaceChildren();
   append(box, [
-    el("h4", {}, name),
+    el("h3", {}, name),
     ways.length ? el("p", { class: "ways" }, ways.flatMap((way, at) => (at ? [" · ", way] : [way]))) : null,
     pairs(sums.filter(([, value]) => isNumber(value)).map(([one, value]) => [one.label, figure(value, one.unit, one)])),
     ...spec.owners.filter(([key]) => column(key) && members.some((one) => one[key] !== null)).map(([key, words]) => ownersList(key, words, members, spec)),
@@ -96,9 +96,9 @@ function ownersList(key, words, members, spec) {
   const list = el("ul", { class: "inside" });
   const fill = (most) => {
     list.replaceChildren(...ranked.slice(0, most).map((one) => el("li", { title: one.owner },
-      el("span", { class: "link" }, one.owner === "" ? "(not known)" : view ? linkTo(view, one.owner, one.owner) : one.owner), el("span", { class: "quiet" }, formatCount(one.calls) + " ×"), el("span", {}, formatSeconds(one.value)), el("span", { class: "quiet" }, whole > 0 ? formatPercent(one.value / whole) : ""))));
+      el("span", { class: "link" }, one.owner === "" ? "(not known)" : view ? linkTo(view, one.owner, view === "modules" ? tailOf(one.owner, 22) : one.owner) : one.owner), el("span", { class: "quiet" }, formatCount(one.calls) + " ×"), el("span", {}, formatSeconds(one.value)), el("span", { class: "quiet" }, whole > 0 ? formatPercent(one.value / whole) : ""))));
     if (ranked.length > most) list.append(el("li", {}, el("button", { type: "button", class: "link", onclick: () => fill(most + 60) }, "and " + (ranked.length - most) + " more")));
   };
   fill(MOST_OWNERS);
-  return [el("h5", {}, words + (ranked.length > 1 ? " (" + formatWhole(ranked.length) + ")" : "")), list];
+  return [el("h4", {}, words + (ranked.length > 1 ? " (" + formatWhole(ranked.length) + ")" : "")), list];
 }

@@ -69,31 +69,27 @@ function memoryCards(peaks) {
 
 const PART_COLOURS = { "data wait": "var(--wait)", Python: "var(--file-5)", forward: "var(--forward)", loss: "var(--loss)", backward: "var(--backward)", optimizer: "var(--optimizer)", idle: "var(--idle)", other: "var(--outside)", "not attributed": "var(--residual)",
   "(optimizer)": "var(--optimizer)", "(wait)": "var(--wait)", "(zero_grad)": "var(--zero-grad)", "(loss)": "var(--loss)", "(gradient accumulation)": "var(--accumulate)", "(outside modules)": "var(--outside)", "(not attributed)": "var(--residual)" };
-const SIDES = { forward: "var(--forward)", backward: "var(--backward)" };
-const partColour = (part) => SIDES[part.side] || PART_COLOURS[part.name] || "var(--outside)";
+const partColour = (part) => PART_COLOURS[part.name] || "var(--outside)";
 
 // One bar: the clean median, cut into its parts. A negative rest has no width and is only listed.
 function drawStepBar(page) {
   const box = byId("step-bar"), told = page.overview.step_bar;
-  if (told && (told.parts || []).length) { stepBar(box, told.parts, told.median_s); return; }
-  const { parts, median_s: median, reason } = page.composition;
-  if (!told && parts.length) {
-    const named = parts.map((part) => ({ ...part, name: part.side === "part" ? part.name.replace(/[()]/g, "") : part.name + " " + part.side, colour: partColour(part), share: part.seconds / median, link: "modules/" + part.name }));
-    stepBar(box, named, median);
-  } else box.append(el("p", { class: "quiet" }, "No division of the step: " + ((told && told.reason) || reason || "nothing of it was recorded") + "."));
+  if (!told || !(told.parts || []).length) { box.append(el("p", { class: "quiet" }, "No division of the step: " + ((told && told.reason) || "nothing of it was recorded") + ".")); return; }
+  stepBar(box, told.parts, told.median_s);
+  if (told.reason) box.append(el("p", { class: "quiet" }, told.reason[0].toUpperCase() + told.reason.slice(1) + "."));
 }
 
 function stepBar(box, parts, median) {
   const whole = parts.reduce((sum, part) => sum + Math.max(part.seconds, 0), 0) || 1;
-  const bar = el("div", { class: "composition", role: "list", "aria-label": "parts of the clean step" });
+  const bar = el("div", { class: "composition", role: "group", "aria-label": "parts of the clean step" });
   const legend = el("ul", { class: "legend parts" });
   for (const part of parts) {
-    const colour = part.colour || PART_COLOURS[part.name] || "var(--outside)";
+    const colour = partColour(part);
     const share = formatPercent(part.share ?? part.seconds / median);
     const way = part.link && hasView(part.link.split("/")[0]) ? wayTo(...linkParts(part.link)) : null;
     if (part.seconds > 0) {
       const width = part.seconds / whole;
-      const piece = el(way ? "a" : "span", { class: "piece", href: way, role: "listitem", "aria-label": part.name + " " + share + ", " + formatSeconds(part.seconds) },
+      const piece = el(way ? "a" : "span", { class: "piece", href: way, role: way ? null : "img", "aria-label": part.name + " " + share + ", " + formatSeconds(part.seconds) },
         width > 0.075 ? [el("b", {}, part.name), " ", share] : width > 0.035 ? share : "");
       piece.style.flexGrow = String(width);
       piece.style.background = colour;
@@ -114,6 +110,7 @@ function linkParts(link) {
 
 // What takes most time of each kind; the rest is one click away.
 function drawTops(tops) {
+  if (!tops.some((top) => top.rows.length)) { drop("top-rows"); return; }
   append(byId("tops"), tops.map((top) => el("section", { class: "top" },
     el("h4", {}, linkTo(top.view, null, top.title), el("span", { class: "quiet" }, top.kind + ", by " + top.layer)),
     top.rows.length ? el("ol", {}, top.rows.map((row) => topRow(row, top))) : el("p", { class: "quiet" }, "Nothing to rank: " + top.reason + "."))));
@@ -123,7 +120,6 @@ function topRow(row, top) {
   const most = Math.max(...top.rows.map((one) => one.seconds));
   const fill = el("span", { class: "fill", "aria-hidden": "true" });
   fill.style.width = (100 * row.seconds) / most + "%";
-  const ofWhat = top.view === "source" ? "of the time on lines of your own" : "of the step";
-  return el("li", {}, fill, el("span", { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") }, linkOf(row.link, row.name), row.detail ? el("span", { class: "quiet" }, row.detail) : null),
-    el("span", { class: "top-share", title: isNumber(row.share) ? ofWhat : null }, isNumber(row.share) ? formatPercent(row.share) : none("it cannot be held against the step")), el("span", { class: "top-time" }, formatSeconds(row.seconds)));
+  return el("li", {}, fill, el("span", { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") }, linkOf(row.link, top.view === "modules" ? tailOf(row.name, 40) : row.name), row.detail ? el("span", { class: "quiet" }, row.detail) : null),
+    el("span", { class: "top-share", title: isNumber(row.share) ? top.share_of : null }, isNumber(row.share) ? formatPercent(row.share) : none("it is not known how long a step took while this layer watched")), el("span", { class: "top-time" }, formatSeconds(row.seconds)));
 }

@@ -169,6 +169,6 @@ function drawRooflineTable(box, facts) {
   makeTable(box, { table: { columns, rows, left_out: facts.left_out }, name: "points", origin: { layer: "torch", kind: "calibrated" }, sort: { key: "seconds", direction: -1 }, cells: {
     ...Object.fromEntries(["intensity", "flop_per_s", "seconds", "flop", "moved_bytes", "dtype", "seconds_is"].map((key) => [key, why])), share_of_peak: share,
     bound: (value, record) => el("td", {}, value ? [markSample(...boundLook(value)), boundWords(value)] : none(record.reason || "it was not told")),
-    reason: (value) => el("td", { class: "text wrapped" }, value ? withCommands(value) : none("there is nothing to add")),
+    reason: (value) => el("td", { class: "text", title: value }, value ? withCommands(value) : none("there is nothing to add")),
   } });
 }

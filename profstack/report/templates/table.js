@@ -166,7 +166,8 @@ function makeTable(box, spec) {
     if (focused) for (const button of head.querySelectorAll("button")) if (button.textContent.replace(/[▲▼]/g, "") === focused) button.focus();
     Object.assign(state, { listed: found, columns });
     body.replaceChildren(...found.slice(0, state.rows).map((record) => tableRow(record, columns, longest)));
-    count.textContent = found.length === records.length ? records.length + (records.length === 1 ? " row" : " rows") : found.length + " of " + records.length + " rows";
+    const counted = found.length === records.length ? records.length + (records.length === 1 ? " row" : " rows") : found.length + " of " + records.length + " rows";
+    if (count.textContent !== counted) count.textContent = counted;
     drawMore(found.length);
   }
 
@@ -202,7 +203,7 @@ function makeTable(box, spec) {
   append(box, [
     el("div", { class: "tools" }, spec.plain ? null : search, spec.controls, spec.plain ? null : count,
       copyButtons(spec.name, () => ({ columns: state.columns, all: state.listed, shown: state.listed.slice(0, state.rows) }))),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": spec.name }, el("table", {}, head, body)),
+    el("div", { class: "scroll rows", tabindex: "0", role: "group", "aria-label": "table: " + spec.name }, el("table", { "aria-label": spec.name }, head, body)),
     more,
     table.left_out ? el("p", { class: "left-out" }, table.left_out) : null,
     emptyNote(empty, (show) => { state.empty = show; draw(); }),

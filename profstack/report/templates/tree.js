@@ -63,7 +63,8 @@ function makeTree(box, spec) {
     head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort, (sort) => { state.sort = sort; draw(); }))));
     body.replaceChildren(...shownRows.map(([node, depth]) => treeRow(node, depth, columns)));
     setActive(Math.max(0, shownRows.findIndex(([node]) => node.key === state.active)));
-    count.textContent = shownRows.length + " of " + table.total + " rows shown";
+    const counted = shownRows.length + " of " + table.total + " rows shown";
+    if (count.textContent !== counted) count.textContent = counted;
     const left = rows.length - shownRows.length;
     more.replaceChildren();
     if (left > 0) more.append(el("button", { type: "button", onclick: () => { state.rows += TREE_ROWS; draw(); } }, "Show " + Math.min(left, TREE_ROWS) + " more"));

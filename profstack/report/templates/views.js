@@ -156,7 +156,7 @@ async function show(address, fresh) {
   Object.assign(here, { view: target.view, key: target.key, filter: target.filter });
   for (const view of VIEWS) if (viewBox(view.id)) viewBox(view.id).hidden = !wanted.includes(view);
   for (const way of document.querySelectorAll("#views a")) {
-    if (way.dataset.view === target.view) { way.setAttribute("aria-current", "page"); way.scrollIntoView({ block: "nearest", inline: "nearest" }); } else way.removeAttribute("aria-current");
+    if (way.dataset.view === target.view) { way.setAttribute("aria-current", "page"); bringIntoNavigation(way); } else way.removeAttribute("aria-current");
   }
   document.title = (target.view === ALL || target.view === "overview" ? "" : viewOf(target.view).title + " - ") + pageTitle;
   hideTip();
@@ -174,7 +174,7 @@ const pageTitle = document.title;
 // Where the reader's eye and the keyboard go: to the row, to the part, to where the view was left,
 // or to the view's heading.
 function arrive(target, changed, fresh) {
-  if (target.element && target.element.isConnected) { target.element.scrollIntoView(); return; }
+  if (target.element && target.element.isConnected) { arriveAt(target.element); return; }
   if (target.key !== null && target.view !== ALL) {
     if (!findKey(target.view, target.key)) say("“" + target.key + "” is not among the rows of this page. " + whereTheRestIs(target.view));
     return;
@@ -183,6 +183,15 @@ function arrive(target, changed, fresh) {
   window.scrollTo(0, fresh ? 0 : leftAt.get(target.view) || 0);
   const heading = fresh === "first" ? null : viewBox(target.view === ALL ? "overview" : target.view).querySelector("h2");
   if (heading) heading.focus({ preventScroll: true });
+}
+
+// A term is marked like a row; a part of a view begins at its heading.
+function arriveAt(element) {
+  if (element.tagName !== "SECTION") { markElement(element); return; }
+  element.scrollIntoView();
+  const heading = element.querySelector("h2, h3") || element;
+  if (!heading.hasAttribute("tabindex")) heading.setAttribute("tabindex", "-1");
+  heading.focus({ preventScroll: true });
 }
 
 function findKey(view, key) {
@@ -199,6 +208,13 @@ function findKey(view, key) {
 function whereTheRestIs(view) {
   const cut = viewOf(view).needs.map((name) => shownPage.tables[name]).find((table) => table && table.left_out);
   return cut ? cut.left_out : "It may be of another run, or have had nothing measured.";
+}
+
+// Scrolls the navigation by itself: what the browser does to show an element moves the page too.
+function bringIntoNavigation(way) {
+  const box = byId("views"), around = box.getBoundingClientRect(), own = way.getBoundingClientRect();
+  if (own.left < around.left || own.right > around.right) box.scrollLeft += own.left - around.left - (around.width - own.width) / 2;
+  if (own.top < around.top || own.bottom > around.bottom) box.scrollTop += own.top - around.top - (around.height - own.height) / 2;
 }
 
 // Marks one element of the page and brings it to the middle of the screen.
