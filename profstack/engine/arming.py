@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from profstack import userregions
@@ -18,7 +19,7 @@ from profstack.wrapper import RANGED, TOLD
 
 
 class Arming:
-    """Chooses the hooks of each slice; `shortest_s` is the shortest median step of the plan."""
+    """Chooses the hooks of each slice, from what its kind needs and how long a clean step takes."""
 
     def __init__(
         self, hooks: TorchHooks, events: StepEvents, log: StepLog, observers: Observers
@@ -29,9 +30,18 @@ class Arming:
         self.observers = observers
         self.aim = Aim()
         self.setup = Setup(hooks.torch, log.writer.facts)
-        self.shortest_s = float("inf")
+        self._clean_means: list[float] = []
         self._mode_before = OFF
         userregions.switch_on()
+
+    def learn(self, ended: dict[str, Any]) -> None:
+        """Take note of how long the steps of a slice took, from the event that tells of it."""
+        if ended["kind"] == "clean" and ended.get("mean_s"):
+            self._clean_means.append(ended["mean_s"])
+
+    def forget(self) -> None:
+        """A new plan begins: its steps are others."""
+        self._clean_means.clear()
 
     def arm(self, planned: Planned) -> None:
         """Put on what the slice needs, or the one that a settle slice prepares."""
@@ -95,9 +105,13 @@ class Arming:
     def _is_short(self, planned: Planned) -> bool:
         """Whether steps are so short that their ends are stamped in the least time.
 
-        Round 1 asks for everything all the same: its steps tell the batch size of the others.
+        Round 1 asks for everything all the same: its steps tell the batch size of the others. A
+        step that finds its batch ready is no short step if the next one waits for two: each slice
+        counts with its mean.
         """
-        return planned.round > 1 and self.shortest_s < SHORT_S and not self.log.clock.has_device
+        if planned.round <= 1 or self.log.clock.has_device or not self._clean_means:
+            return False
+        return statistics.median(self._clean_means) < SHORT_S
 
     def _quick_hook(self, planned: Planned) -> Any:
         """The hook that stamps short steps; None where the usual one must stand.

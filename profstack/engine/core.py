@@ -131,7 +131,7 @@ class Engine:
         stopped_here = self._ended[1] == self.log.total
         self.observers.take_startup(self.tools)
         self.tools.clear()
-        self.arming.shortest_s = float("inf")
+        self.arming.forget()
         self._follow(found, discovered)
         if stopped_here:
             # The past steps were counted after the stop: the boundary is the same all the same.
@@ -329,8 +329,7 @@ class Engine:
             self.log.end_slice(planned, captured, stop_s)
             self.log.write_modules(self.names)
             ended = self.log.progress(planned)
-            shortest_s = self.arming.shortest_s
-            self.arming.shortest_s = min(shortest_s, ended.get("median_s") or shortest_s)
+            self.arming.learn(ended)
             tell(self.folder, ended)
 
     # -- ending --------------------------------------------------------------------------------

@@ -290,6 +290,7 @@ class StepLog:
             "steps": self.count,
             "total": self.total,
             "median_s": walls[len(walls) // 2] if walls else None,
+            "mean_s": sum(walls) / len(walls) if walls else None,
         }
 
     def _slice_row(

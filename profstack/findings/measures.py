@@ -51,7 +51,7 @@ def measures(report: Mapping[str, Any], cut: Cut, device: DeviceCut | None) -> d
     else:
         found = _on_host(cut)
     if cut.torch:
-        found |= _roofs(report, cut)
+        found |= _roofs(report, cut.median_s, cut.scale if device is None else 1.0)
     _add_places(found, report, cut)
     return found
 
@@ -94,8 +94,11 @@ def _on_device(cut: Cut, device: DeviceCut) -> dict[str, Measure]:
     }
 
 
-def _roofs(report: Mapping[str, Any], cut: Cut) -> dict[str, Measure]:
-    """What the roofline says of operators, as shares of the clean step."""
+def _roofs(report: Mapping[str, Any], median_s: float, scale: float) -> dict[str, Measure]:
+    """What the roofline says of operators, as shares of the clean step.
+
+    `scale` makes clean time of an operator's: a device's kernels take as long as in clean steps.
+    """
     roofline = report.get("roofline") or {}
     bounds = roofline.get("bounds")
     if bounds is None:
@@ -110,8 +113,12 @@ def _roofs(report: Mapping[str, Any], cut: Cut) -> dict[str, Measure]:
         ]
         first = max(points, key=lambda row: float(row["seconds"]), default=None)
         link = f"operators/{str(first['name']).partition(' in ')[0]}" if first else None
-        share = min(bounds[f"{bound}_s"] * cut.scale / cut.median_s, 1.0)
-        found[slug] = Measure(share, link=link, facts=_rates(roofline, slug))
+        shares = {name: min(bounds[name] * scale / median_s, 1.0) for name in bounds}
+        facts = _rates(roofline, slug)
+        if slug == COMPUTE:
+            facts["below_limits_share"] = shares["overhead_s"]
+            facts["limit_unknown_share"] = shares["unknown_s"]
+        found[slug] = Measure(shares[f"{bound}_s"], link=link, facts=facts)
     return found
 
 
@@ -143,7 +150,8 @@ def _add_places(found: dict[str, Measure], report: Mapping[str, Any], cut: Cut) 
         loader = _loads(report)
         if loader is not None:
             _place(found[INPUT], loader)
-    elif (line := _line_of_wait(report, cut)) is not None:
+    # No layer sees into workers: then it is the line that asks for a batch.
+    if found[INPUT].file is None and (line := _line_of_wait(report, cut)) is not None:
         found[INPUT].file, found[INPUT].line = line["file"], line["line"]
     if found[COMMUNICATION].name and found[COMMUNICATION].link is None:
         on_host = cut.communication_name == found[COMMUNICATION].name

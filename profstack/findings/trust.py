@@ -48,7 +48,7 @@ def _noisy(report: Mapping[str, Any]) -> Finding | None:
     if not few and (half is None or half <= _TOO_WIDE):
         return None
     if few:
-        title = f"Only {count} clean steps: the step time is rough"
+        title = f"Only {count} clean {'step' if count == 1 else 'steps'}: the step time is rough"
     else:
         title = f"The step time is known to {half:.0%} only"
     return finding(

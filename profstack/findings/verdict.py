@@ -1,6 +1,7 @@
 """`verdict` and `step_bar` of the report: in one sentence, what holds a step back.
 
-The rule and its thresholds stand in `verdictrules`; here it is applied, and put into words.
+The rule and its thresholds stand in `verdictrules`, the sentences in `verdictwords`; here the rule
+is applied.
 """
 
 from __future__ import annotations
@@ -14,14 +15,9 @@ from profstack.findings.stepbar import step_bar
 from profstack.findings.stepcut import Cut, host_cut
 from profstack.findings.verdictrules import (
     BALANCED,
-    COMMUNICATION,
-    COMPUTE,
     FEWEST_CLEAN,
-    INPUT,
     IO,
-    LAUNCH,
     LEAST_APART,
-    MEMORY,
     PYTHON,
     RULES,
     TITLES,
@@ -29,20 +25,9 @@ from profstack.findings.verdictrules import (
     WIDEST_INTERVAL,
     rule_of,
 )
+from profstack.findings.verdictwords import CAUSES, of, percent, sentence, step_words
 from profstack.merge.recorded import Recorded
-from profstack.units import format_count, format_seconds
-
-Found = Mapping[str, Measure]
-# What the tests look at, inside a sentence.
-_CAUSES = {
-    INPUT: "the wait for data",
-    IO: "reading and writing files",
-    COMMUNICATION: "communication",
-    PYTHON: "Python",
-    LAUNCH: "calling small operators",
-    COMPUTE: "arithmetic",
-    MEMORY: "memory traffic",
-}
+from profstack.units import format_seconds
 
 
 def add_verdict(report: dict[str, Any], recorded: Recorded) -> None:
@@ -61,15 +46,17 @@ def add_verdict(report: dict[str, Any], recorded: Recorded) -> None:
 
 def verdict(report: Mapping[str, Any], cut: Cut | None, device: DeviceCut | None) -> dict[str, Any]:
     """The verdict by the published rule, with a row of evidence for every test."""
-    doubt = _doubt(report)
+    doubt = _doubt(report, cut)
     if cut is None or doubt is not None:
         return _said(UNCLEAR, doubt or "there is no clean step", None, [])
     found = measures(report, cut, device)
     slug, margin, why = decide({name: measure.share for name, measure in found.items()})
     if why is not None and not cut.torch:
         why = _only_the_wait(cut)
-    step = f"a clean step of {format_seconds(cut.median_s)}"
-    words = why if why is not None else _sentence(slug, found, step, has_loader=cut.has_loader)
+    words = why
+    if words is None:
+        step = step_words(report["benchmark"])
+        words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
     return _said(slug, words, margin, _evidence(found, cut.median_s))
 
 
@@ -92,7 +79,7 @@ def decide(shares: Mapping[str, float | None]) -> tuple[str, float | None, str |
     share = known[first]
     if others and share - known[others[0]] < LEAST_APART:
         margin = share - known[others[0]]
-        both = f"{_of(first, share)} and {_of(others[0], known[others[0]])}"
+        both = f"{of(first, share)} and {of(others[0], known[others[0]])}"
         return UNCLEAR, margin, f"two causes weigh about the same, {both}"
     if could_be is not None and _most_unknown(known) > share - LEAST_APART:
         return UNCLEAR, None, could_be
@@ -103,7 +90,7 @@ def decide(shares: Mapping[str, float | None]) -> tuple[str, float | None, str |
 
 def _only_the_wait(cut: Cut) -> str:
     """Why nothing is told where the torch layer's slices cannot be used."""
-    wait = "" if cut.wait is None else f"; a step waits {_percent(cut.wait)} of its time"
+    wait = "" if cut.wait is None else f"; a step waits {percent(cut.wait)} of its time"
     return f"{cut.torch_reason}{wait}; let the script make more steps, or longer ones"
 
 
@@ -121,11 +108,11 @@ def _could_be(shares: Mapping[str, float | None], known: Mapping[str, float]) ->
     able = [slug for slug in unknown if most >= rule_of(slug).threshold]
     if not able:
         return None
-    names = " or ".join(_CAUSES[slug] for slug in able)
-    return f"up to {_percent(most)} of the step could be {names}, which is not known"
+    names = " or ".join(CAUSES[slug] for slug in able)
+    return f"up to {percent(most)} of the step could be {names}, which is not known"
 
 
-def _doubt(report: Mapping[str, Any]) -> str | None:
+def _doubt(report: Mapping[str, Any], cut: Cut | None) -> str | None:
     """Why nothing can be said of the step; None where something can."""
     mark = report.get("benchmark") or {}
     median, count = mark.get("median_s"), mark.get("n") or 0
@@ -135,13 +122,25 @@ def _doubt(report: Mapping[str, Any]) -> str | None:
         steps = "1 clean step" if count == 1 else f"{count} clean steps"
         return f"the run gave {steps}, and {FEWEST_CLEAN} are needed; let it make more steps"
     low, high = mark.get("ci95_low_s"), mark.get("ci95_high_s")
-    if low is not None and high is not None and high - low >= WIDEST_INTERVAL * median:
+    wide = low is not None and high is not None and high - low >= WIDEST_INTERVAL * median
+    if wide and not _mostly_waits(cut):
         span = f"{format_seconds(low)} to {format_seconds(high)}"
         return (
             f"the clean step's time is too uncertain ({span} at 95 %): other work disturbed the "
             "machine, or the steps differ; repeat when it is idle, or let it make more steps"
         )
     return None
+
+
+def _mostly_waits(cut: Cut | None) -> bool:
+    """Whether the clean steps themselves say that they wait for longer than for all else.
+
+    With workers one step finds its batch ready and the next one waits for two: the median of such
+    steps is rough, and what they wait in all is not.
+    """
+    if cut is None or cut.wait is None or cut.wait_is != "clean":
+        return False
+    return cut.wait - (1 - cut.wait) >= LEAST_APART
 
 
 def _without_steps(report: Mapping[str, Any]) -> str:
@@ -166,7 +165,7 @@ def _whole(report: Mapping[str, Any]) -> str:
     operators = sum(row.get("self_s") or 0.0 for row in tables["operators"])
     if not whole:
         return ""
-    share = _percent(min(operators / whole, 1.0))
+    share = percent(min(operators / whole, 1.0))
     return f": {share} of its {format_seconds(whole)} went to operators"
 
 
@@ -178,15 +177,7 @@ def _said(
     return {"slug": slug, "sentence": sentence, "margin": margin, "evidence": evidence}
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
-
-
-def _of(slug: str, share: float) -> str:
-    return f"{TITLES[slug].lower() if slug != IO else TITLES[slug]} ({_percent(share)})"
-
-
-def _evidence(found: Found, median_s: float) -> list[dict[str, Any]]:
+def _evidence(found: Mapping[str, Measure], median_s: float) -> list[dict[str, Any]]:
     """A row for every test, the largest share first; those that are not known last."""
     rows = []
     for rule in RULES:
@@ -201,55 +192,3 @@ def _evidence(found: Found, median_s: float) -> list[dict[str, Any]]:
         more |= {**measure.facts, "reason": measure.reason, "link": measure.link}
         rows.append({**row, **{key: value for key, value in more.items() if value is not None}})
     return sorted(rows, key=lambda row: (row["share"] is None, -(row["share"] or 0.0)))
-
-
-# -- words -----------------------------------------------------------------------------------------
-
-
-def _sentence(slug: str, found: Found, step: str, *, has_loader: bool) -> str:
-    """What the verdict says of the step, with the share in it and where to look."""
-    if slug == BALANCED:
-        return _balanced(found, step)
-    measure = found[slug]
-    share = _percent(measure.share or 0.0)
-    what = {
-        INPUT: "waits for the next batch"
-        if has_loader
-        else "goes by before its first work: loading and preparing data, mostly",
-        IO: "reads and writes files",
-        COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
-        PYTHON: "is Python, outside all operators",
-        LAUNCH: "goes to operators so small that calling them is most of their cost"
-        + _each(measure),
-        COMPUTE: "is in operators at the limit of the machine's arithmetic" + _reaches(measure),
-        MEMORY: "is in operators at the limit of the memory's bandwidth",
-    }[slug]
-    return f"{share} of {step} {what}{_where(slug, measure)}"
-
-
-def _each(measure: Measure) -> str:
-    """How many small operators there are, and what one takes; of a device it is not told."""
-    if not measure.facts.get("call_s"):
-        return ""
-    calls = format_count(round(measure.facts["calls"]))
-    return f" ({calls} a step, {format_seconds(measure.facts['call_s'])} each)"
-
-
-def _reaches(measure: Measure) -> str:
-    peak = measure.facts.get("peak_share")
-    return "" if peak is None else f"; the step reaches {_percent(peak)} of the peak"
-
-
-def _where(slug: str, measure: Measure) -> str:
-    if measure.file is None or slug not in (INPUT, IO, PYTHON):
-        return ""
-    name = measure.file.replace("\\", "/").rsplit("/", 1)[-1]
-    return f" ({name}:{measure.line})"
-
-
-def _balanced(found: Found, step: str) -> str:
-    known = {slug: one.share for slug, one in found.items() if one.share}
-    largest = sorted(known, key=lambda slug: -(known[slug] or 0.0))[:3]
-    listed = ", ".join(f"{_CAUSES[slug]} {_percent(known[slug] or 0.0)}" for slug in largest)
-    told = f"; the largest are {listed}" if listed else ""
-    return f"no single cause takes most of {step}{told}"

@@ -18,6 +18,8 @@ LEAST_APART = 0.05
 FEWEST_CLEAN = 5
 # A 95 % interval as wide as this, beside the median, leaves nothing to judge.
 WIDEST_INTERVAL = 1.0
+# A median that its interval leaves further than this, to a side, is told with the interval.
+TOLD_INTERVAL = 0.10
 
 INPUT, IO, COMMUNICATION = "input-bound", "io-bound", "communication-bound"
 PYTHON, LAUNCH, COMPUTE, MEMORY = "python-bound", "launch-bound", "compute-bound", "memory-bound"
@@ -90,10 +92,14 @@ RULES: tuple[VerdictRule, ...] = (
 )
 # What the remaining verdicts stand for.
 OTHERS = {
-    BALANCED: "No test reaches its threshold: no single cause takes most of the step.",
+    BALANCED: "No test reaches its threshold: no single cause takes most of the step. Where "
+    "operators take half of it or more, the sentence says at which limits they are; and which "
+    f"test it nearly is, if one lacks less than {100 * LEAST_APART:.0f} points of a hundred.",
     UNCLEAR: f"No clean time, fewer than {FEWEST_CLEAN} clean steps, an interval as wide as the "
-    f"median, figures that are not calibrated, or two causes closer than "
-    f"{100 * LEAST_APART:.0f} points of a hundred.",
+    "median (unless the clean steps wait for longer than for all else, by their own clock), "
+    f"figures that are not calibrated, two causes closer than "
+    f"{100 * LEAST_APART:.0f} points of a hundred, or a share that is not known and could be as "
+    "large as the first.",
 }
 TITLES = {**{rule.slug: rule.title for rule in RULES}, BALANCED: "Balanced", UNCLEAR: "Unclear"}
 
