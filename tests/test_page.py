@@ -18,7 +18,7 @@ from profstack.report import html
 from profstack.report.calltree import CallTree, call_tree
 from profstack.report.columns import Told, label_of, unit_of
 from profstack.report.packing import divide, packed
-from profstack.report.page import composition, finite, prepare
+from profstack.report.page import finite, prepare
 from profstack.report.provenance import KINDS, provenance
 from profstack.report.series import MOST_POINTS, extremes, step_series
 from profstack.report.tables import (
@@ -191,15 +191,6 @@ def test_the_counters_keep_their_lists() -> None:
     assert prepare(build()).counters == []
 
 
-def test_what_only_a_counter_saw_is_no_part_of_the_step() -> None:
-    report = build()
-    records, median = report["tables"]["modules"], report["benchmark"]["median_s"]
-    before = composition(records, median)
-    records.append(row("modules", path="Teacher", depth=0, forward_flop=8))
-    assert composition(records, median) == before
-    assert composition(records[-1:], median).reason == "no layer of this run saw modules"
-
-
 def test_a_cut_module_tree_keeps_the_parents_of_what_it_keeps() -> None:
     records = [row("modules", path="Net", depth=0, forward_s=0.001)]
     for number in range(50):
@@ -341,31 +332,6 @@ def test_the_phases_have_graphs_of_their_own() -> None:
     assert len(trees["startup"].functions) == 1
     assert trees["startup"].edges == []
     assert max(edge[3] for edge in trees["step"].edges) < 1.0
-
-
-def test_the_parts_of_a_step_add_up_to_the_calibrated_roots() -> None:
-    report = build()
-    records = report["tables"]["modules"]
-    found = composition(records, report["benchmark"]["median_s"])
-    roots = sum(record["calibrated_s"] for record in records if record["depth"] == 0)
-    assert sum(part.seconds for part in found.parts) == pytest.approx(roots)
-    sides = {(part.name, part.side) for part in found.parts}
-    assert {("Digits", "forward"), ("Digits", "backward"), ("(wait)", "part")} <= sides
-
-
-@pytest.mark.parametrize("change", ["median", "calibrated", "modules"])
-def test_a_step_that_cannot_be_divided_says_why(change: str) -> None:
-    report = build()
-    records, median = report["tables"]["modules"], report["benchmark"]["median_s"]
-    if change == "median":
-        median = None
-    elif change == "modules":
-        records = []
-    else:
-        records[0]["calibrated_s"] = None
-    found = composition(records, median)
-    assert found.parts == []
-    assert found.reason
 
 
 def test_finite_turns_what_is_no_number_into_null() -> None:

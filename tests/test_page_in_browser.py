@@ -346,6 +346,8 @@ def test_the_module_tree_is_searched_with_its_ancestors(opened: Opened) -> None:
 def test_the_residual_is_a_row_of_its_own(opened: Opened) -> None:
     report = build()
     report["tables"]["modules"][-1]["calibrated_s"] = -0.0001
+    rest = {"name": "not attributed", "seconds": -0.0001, "share": -0.02, "link": None}
+    report["step_bar"] = {"median_s": 0.005, "parts": [rest], "reason": None}
     page = opened(report)
     (residual,) = (
         text for text in texts(page, "#module-tree tbody tr") if "(not attributed)" in text

@@ -39,10 +39,14 @@ def test_lines_with_figures_stand_among_the_others_of_their_file(opened: Opened)
     assert _heads(page) == ["line", "time", "memory", "calls"]
     assert _line(page, 68) == ["68", "1.78 ms", "64.0 MiB", "1", "        loss.backward()"]
     assert _line(page, 70) == ["70", "", "# line 70"]
-    # The end of the file has no figures: it is folded but for its first lines.
-    assert texts(page, ".listing tr.fold button") == ["⋯ 43 lines without figures"]
+    # Long stretches without figures are folded but for the lines at their ends.
+    folds = texts(page, ".listing tr.fold button")
+    hidden = sum(int(fold.split()[1]) for fold in folds)
+    assert all(fold.endswith(" lines without figures") for fold in folds)
+    assert count(page, ".listing tr[data-line]") == LENGTH - hidden
     assert _line(page, 78) == []
-    page.click(".listing tr.fold button")
+    for _ in folds:
+        page.click(".listing tr.fold button")
     assert count(page, ".listing tr[data-line]") == LENGTH
 
 
@@ -179,6 +183,40 @@ def _long(lines: int) -> dict[str, Any]:
     text = "".join(f"x{line} = f()\n" for line in range(1, lines + 1))
     report["sources"] = [{"file": "long.py", "text": text, "bytes": len(text), "reason": None}]
     return report
+
+
+def test_a_long_file_opens_where_its_time_goes(opened: Opened) -> None:
+    report = _long(1_000)
+    report["tables"]["lines"][250]["operator_s"] = 0.5
+    page = opened(report, at="source")
+    inside = (
+        "(() => { const box = document.querySelector('#source-listing .scroll')"
+        ".getBoundingClientRect(), row = document.querySelector(\"tr[data-line='751']\")"
+        ".getBoundingClientRect(); return row.top > box.top && row.bottom < box.bottom; })()"
+    )
+    assert page.evaluate(inside) is True
+    assert page.evaluate("window.scrollY") == 0
+    # What the reader opens further down does not take the listing back.
+    page.evaluate("document.querySelector('#source-listing .scroll').scrollTop = 17000")
+    page.click(".listing tr[data-line='904'] button")
+    assert page.evaluate("document.querySelector('#source-listing .scroll').scrollTop") == 17000
+
+
+def test_files_are_told_from_where_the_script_was_started(opened: Opened) -> None:
+    report = add_sources(full())
+    names = {
+        "train.py": "/home/me/project/jobs/train.py",
+        "augment.py": "/home/me/project/lib/a.py",
+    }
+    for record in [*report["tables"]["lines"], *report["sources"]]:
+        record["file"] = names.get(record["file"], record["file"])
+    report["script"] = "jobs/train.py"
+    page = opened(report, at="source")
+    assert texts(page, ".file-card code") == ["jobs/train.py", "lib/a.py"]
+    assert texts(page, ".listing th code") == ["jobs/train.py"]
+    # Without a script that one of them is, from the folder that all of them are in.
+    page = opened(report | {"script": "-m train"}, at="source")
+    assert texts(page, ".file-card code") == ["jobs/train.py", "lib/a.py"]
 
 
 def test_a_long_file_is_all_there(opened: Opened) -> None:

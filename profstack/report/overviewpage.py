@@ -7,7 +7,7 @@ themselves, each with the way to its row in its own view. What is not known is n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from profstack.report.stepaccounts import Account, step_accounts
@@ -31,7 +31,10 @@ class TopRow:
 
 @dataclass(frozen=True)
 class Top:
-    """A short table: what takes most time of one kind, by which layer, and how it is meant."""
+    """A short table: what takes most time of one kind, by which layer, and how it is meant.
+
+    `kind` says in which sense its times are to be read, `share_of` what its shares are of.
+    """
 
     title: str
     view: str
@@ -39,6 +42,7 @@ class Top:
     kind: str
     rows: list[TopRow]
     reason: str | None
+    share_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,7 @@ def overview_page(report: Mapping[str, Any]) -> Overview:
         step_bar=report.get("step_bar"),
         peaks=_peaks(tables, reasons),
         work=_work(report, median),
-        tops=[
-            _top_modules(tables["modules"], report.get("attribution") or {}),
-            _top_operators(tables["operators"], median),
-            _top_functions(tables["functions"], median),
-            _top_lines(tables["lines"]),
-        ],
+        tops=_tops(report, median),
         accounts=step_accounts(report),
         rules=_rules(),
         verdicts=_verdicts(),
@@ -201,54 +200,100 @@ def _counted(report: Mapping[str, Any]) -> tuple[str | None, float | None, str |
     return str(record["counter"]), flop, None
 
 
+OF_THE_STEP = "of the clean step"
+AS_SEEN = "of the step as the layer saw it"
+
+
+def _tops(report: Mapping[str, Any], median: float | None) -> list[Top]:
+    """The short tables; one that is empty says what became of its layer."""
+    tables = report["tables"]
+    step = (report.get("attribution") or {}).get("step_s")
+    tops = [
+        _top_modules(tables["modules"], step, median),
+        _top_operators(tables["operators"], step, median),
+        _top_functions(tables["functions"], median),
+        _top_lines(tables["lines"]),
+    ]
+    layers = {layer["name"]: layer.get("reason") for layer in report.get("layers") or []}
+    return [
+        top
+        if top.rows
+        else replace(
+            top, reason=layers.get(top.layer) or f"the {top.layer} layer has none in this run"
+        )
+        for top in tops
+    ]
+
+
 def _top(
-    title: str,
-    view: str,
-    layer: str,
-    kind: str,
+    head: tuple[str, str, str, str],
+    share_of: str | None,
     found: Iterable[tuple[Record, float]],
     make: Callable[[Record, float], TopRow],
 ) -> Top:
     """The heaviest of some rows; those without a time are not among them."""
     ranked = sorted(found, key=lambda pair: pair[1], reverse=True)[:MOST]
     rows = [make(record, seconds) for record, seconds in ranked if seconds > 0]
-    reason = None if rows else f"the {layer} layer has none in this run"
-    return Top(title, view, layer, kind, rows, reason)
+    return Top(*head, rows, None, share_of)
 
 
-def _top_modules(modules: Sequence[Record], sums: Mapping[str, Any]) -> Top:
-    """By their own time; what is no module is in the bar of the step."""
-    step = sums.get("step_s")
+def _top_modules(modules: Sequence[Record], step: float | None, median: float | None) -> Top:
+    """By their own time; what is no module is in the bar of the step.
+
+    Own times have no calibrated column: they are calibrated as the whole times of the rows are.
+    """
     own = [row for row in modules if not str(row["path"]).startswith("(")]
+    calibrated = any(row.get("calibrated_s") is not None for row in own)
+    factor, kind, of = 1.0, "raw", AS_SEEN
+    if calibrated and median and step:
+        factor, kind, of = median / step, "calibrated", OF_THE_STEP
 
     def make(record: Record, seconds: float) -> TopRow:
-        share = seconds / step if step else None
         path = str(record["path"])
+        share = seconds / (factor * step) if step else None
         return TopRow(path, f"modules/{path}", seconds, share, record.get("type"))
 
-    found = [(row, number(row.get("self_s"))) for row in own]
-    return _top("Modules", "modules", "torch", "self time, raw", found, make)
+    found = [(row, factor * number(row.get("self_s"))) for row in own]
+    return _top(("Modules", "modules", "torch", f"self time, {kind}"), of, found, make)
 
 
-def _top_operators(operators: Sequence[Record], median: float | None) -> Top:
+def _top_operators(operators: Sequence[Record], step: float | None, median: float | None) -> Top:
+    summed = operators_by_name(operators)
+    column, kind, whole, of = _sense(summed, median)
+
     def make(record: Record, seconds: float) -> TopRow:
         name = str(record["name"])
-        return TopRow(name, f"operators/{name}", seconds, _share(record, median))
+        held = whole or step
+        return TopRow(name, f"operators/{name}", seconds, seconds / held if held else None)
 
-    found = [(row, number(row.get("self_s"))) for row in operators_by_name(operators)]
-    return _top("Operators", "operators", "torch", "self time, raw", found, make)
+    found = [(row, number(row.get(column))) for row in summed]
+    return _top(("Operators", "operators", "torch", f"self time, {kind}"), of, found, make)
 
 
 def _top_functions(functions: Sequence[Record], median: float | None) -> Top:
-    def make(record: Record, seconds: float) -> TopRow:
-        file, line, name = record.get("file"), record.get("line"), str(record["name"])
-        share = _share(record, median)
-        return TopRow(name, f"python/{file}:{line}:{name}", seconds, share, place(record))
-
     # Built-in functions are what operators are called through: those have a table of their own.
     steps = [row for row in functions if row.get("phase") == "step" and row.get("file") != "~"]
-    found = [(row, number(row.get("self_s"))) for row in steps]
-    return _top("Python functions", "python", "cprofile", "self time, raw", found, make)
+    column, kind, whole, of = _sense(steps, median)
+
+    def make(record: Record, seconds: float) -> TopRow:
+        file, line, name = record.get("file"), record.get("line"), str(record["name"])
+        share = seconds / whole if whole else None
+        return TopRow(name, f"python/{file}:{line}:{name}", seconds, share, place(record))
+
+    found = [(row, number(row.get(column))) for row in steps]
+    head = ("Python functions", "python", "cprofile", f"self time, {kind}")
+    return _top(head, of, found, make)
+
+
+def _sense(rows: Sequence[Record], median: float | None) -> tuple[str, str, float | None, str]:
+    """Which times of some rows are shown, how they are meant, and what they are parts of.
+
+    Calibrated ones, where there are any: those and the clean step are of one kind. Never both in
+    one table.
+    """
+    if median and any(row.get("calibrated_s") is not None for row in rows):
+        return "calibrated_s", "calibrated", median, OF_THE_STEP
+    return "self_s", "raw", None, AS_SEEN
 
 
 def _top_lines(lines: Sequence[Record]) -> Top:
@@ -263,12 +308,8 @@ def _top_lines(lines: Sequence[Record]) -> Top:
         link = f"source/{record['file']}:{record['line']}"
         return TopRow(text or place(record), link, seconds, seconds / whole, place(record))
 
-    return _top("Lines of your own", "source", "torch", "time on the line, raw", found, make)
-
-
-def _share(record: Record, median: float | None) -> float | None:
-    seconds = record.get("calibrated_s")
-    return float(seconds) / median if seconds is not None and median else None
+    head = ("Lines of your own", "source", "torch", "time on the line, raw")
+    return _top(head, "of the time on lines of your own", found, make)
 
 
 def place(record: Record) -> str:

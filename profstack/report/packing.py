@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # What the page has at once: the overview is drawn from it alone.
-PLAIN = ("facts", "composition", "overview", "bench", "base")
+PLAIN = ("facts", "overview", "bench", "base")
 # Parts that are no tables bear their own name, but for the series beside the table of steps.
 _NAMES = {"steps": "step_series"}
 

@@ -42,31 +42,12 @@ _PACKAGE = Column("package", "TEXT", "the library that its file belongs to, or t
 
 
 @dataclass(frozen=True)
-class Part:
-    """A piece of the clean step: a root module's forward or backward, or a part outside modules."""
-
-    name: str
-    side: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Composition:
-    """What the clean step consists of; `reason` says why there is nothing to show."""
-
-    parts: list[Part]
-    median_s: float | None
-    reason: str | None
-
-
-@dataclass(frozen=True)
 class Page:
     """Everything the page is drawn from."""
 
     facts: dict[str, Any]
     steps: StepSeries
     slices: list[dict[str, Any]]
-    composition: Composition
     tables: dict[str, PageTable]
     counters: list[dict[str, Any]]
     call_trees: dict[str, CallTree]
@@ -101,7 +82,6 @@ def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
         facts=finite({**facts, "benchmark": benchmark}),
         steps=step_series(tables["steps"], report["slices"], report.get("benchmark") or {}),
         slices=finite([dict(entry) for entry in report["slices"]]),
-        composition=composition(tables["modules"], benchmark.get("median_s")),
         tables=_tables(tables, Told.by(report)),
         counters=finite([dict(row) for row in tables.get("flops") or []]),
         call_trees=_call_trees(tables["functions"], tables["calls"]),
@@ -182,47 +162,3 @@ def _call_trees(functions: Sequence[Record], calls: Sequence[Record]) -> dict[st
             edges = [call for call in calls if call.get("phase", "step") == phase]
             trees[phase] = call_tree(own, edges)
     return trees
-
-
-def composition(modules: Sequence[Record], median_s: float | None) -> Composition:
-    """The clean step's parts: calibrated times of the roots and of what is no module.
-
-    A root's time is divided into forward and backward as the layer's own slice saw them.
-    """
-    # What only a counter of operations saw has no time to divide.
-    roots = [
-        record
-        for record in modules
-        if record["depth"] == 0 and (_is_timed(record) or record.get("forward_flop") is None)
-    ]
-    if not any(map(_is_timed, roots)):
-        return Composition([], median_s, "no layer of this run saw modules")
-    if median_s is None:
-        return Composition([], None, "there is no clean median to calibrate to")
-    parts: list[Part] = []
-    for record in roots:
-        seconds = record.get("calibrated_s")
-        if seconds is None:
-            return Composition(
-                [], median_s, "module times are not calibrated: the slice was too slow or too short"
-            )
-        parts += _parts(record, seconds)
-    return Composition(parts, median_s, None)
-
-
-def _is_timed(record: Record) -> bool:
-    times = ("calibrated_s", "forward_s", "backward_s", "self_s")
-    return any(record.get(column) is not None for column in times)
-
-
-def _parts(record: Record, seconds: float) -> list[Part]:
-    """One root's pieces of the clean step."""
-    path = str(record["path"])
-    forward, backward = record.get("forward_s") or 0.0, record.get("backward_s") or 0.0
-    if path.startswith("(") or forward + backward <= 0:
-        return [Part(path, "part", seconds)]
-    share = forward / (forward + backward)
-    pieces = [Part(path, "forward", seconds * share)]
-    if backward > 0:
-        pieces.append(Part(path, "backward", seconds * (1 - share)))
-    return pieces

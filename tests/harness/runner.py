@@ -22,6 +22,7 @@ from typing import Any
 from conftest import clean_environment
 
 from harness.cases import SCRIPTS, Case
+from profstack.findings.verdictrules import TITLES
 
 MOMENTS = ("first", "last", "atexit", "final")
 TIME_LIMIT_S = 240
@@ -44,9 +45,13 @@ OWN_LINES = re.compile(
     rb"ERROR: External init callback must run in same thread).*\n",
     re.MULTILINE,
 )
-# The summary at the end, when the script is no longer there to be disturbed.
+# The screen at the end, when the script is no longer there to be disturbed: the verdict's few
+# lines, then the one that begins with the script's name.
+_VERDICT = "|".join(re.escape(title) for title in TITLES.values()).encode()
 SUMMARY = re.compile(
-    rb"^[^\n]+: [^\n]*(complete|partial|failed)\n.*(?=^Wrote )", re.MULTILINE | re.DOTALL
+    rb"^(?:(?:" + _VERDICT + rb")[^\n]*\n(?:[^\n]+\n){0,5}?)?"
+    rb"[^\n]+: [^\n]*(complete|partial|failed)\n.*(?=^Wrote )",
+    re.MULTILINE | re.DOTALL,
 )
 # An address in the process, which Inductor leaves in the environment.
 ADDRESSES = {"_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"}

@@ -10,7 +10,7 @@ const LINE_GROUPS = [
 const LINE_HEADS = { python_s: "python", operator_s: "operators", backward_s: "of it backward", device_s: "device", largest_bytes: "memory", increment_bytes: "RSS growth", allocated_bytes: "second source", usage_bytes: "RSS after", occurrences: "runs seen", watch_share: "watch", startup_share: "start-up", watch_bytes: "RSS growth (watch)", calls: "calls" };
 const LINE_SUMS = ["time_s", "python_s", "operator_s", "backward_s", "device_s", "increment_bytes", "allocated_bytes", "watch_bytes", "watch_share", "startup_share"];
 // A stretch without figures is folded where it is longer than this, but for some lines at its ends.
-const LONGEST_QUIET = 14, QUIET_ENDS = 5;
+const LONGEST_QUIET = 20, QUIET_ENDS = 5;
 const PARTS_OF_LINE = 12;
 const LINE_COLOURS = { python_s: "var(--file-5)", operator_s: "var(--forward)" };
 

@@ -120,6 +120,6 @@ function topRow(row, top) {
   const most = Math.max(...top.rows.map((one) => one.seconds));
   const fill = el("span", { class: "fill", "aria-hidden": "true" });
   fill.style.width = (100 * row.seconds) / most + "%";
-  return el("li", {}, fill, el("span", { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") }, linkOf(row.link, top.view === "modules" ? tailOf(row.name, 40) : row.name), row.detail ? el("span", { class: "quiet" }, row.detail) : null),
+  return el("li", {}, fill, el("span", { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") }, linkOf(row.link, top.view === "modules" ? tailOf(row.name, 34) : row.name), row.detail ? el("span", { class: "quiet" }, row.detail) : null),
     el("span", { class: "top-share", title: isNumber(row.share) ? top.share_of : null }, isNumber(row.share) ? formatPercent(row.share) : none("it is not known how long a step took while this layer watched")), el("span", { class: "top-time" }, formatSeconds(row.seconds)));
 }
