@@ -209,9 +209,15 @@ class Writer:
         for name, records in frames.items():
             table = RECORDED[name]
             marks = ", ".join("?" * len(table.columns))
-            self._database.executemany(
-                f'INSERT INTO "{name}" VALUES ({marks})', table.rows(records)
-            )
+            statement, rows = f'INSERT INTO "{name}" VALUES ({marks})', table.rows(records)
+            self._database.execute("SAVEPOINT rows")
+            try:
+                self._database.executemany(statement, rows)
+            except UnicodeEncodeError:
+                # Arguments and names of files may hold bytes that are no UTF-8.
+                self._database.execute("ROLLBACK TO rows")
+                self._database.executemany(statement, [_encodable(row) for row in rows])
+            self._database.execute("RELEASE rows")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -222,6 +228,14 @@ class Writer:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+
+
+def _encodable(row: Sequence[Any]) -> list[Any]:
+    """A row whose texts can be written: lone surrogates stand as Python writes them, \\udcff."""
+    return [
+        value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for value in row
+    ]
 
 
 def read_tables(folder: Path) -> dict[str, Rows]:

@@ -196,7 +196,7 @@ class MemoryWrapper(Wrapper):
         """Add the slice's readings to `mprofile.dat`."""
         times, values = timeline(tracer.readings)
         path = context.folder / "mprofile.dat"
-        with open(path, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             if not file.tell():
                 file.write(mprofile.command_line())
             file.writelines(mprofile.plot_lines(times.tolist(), values.tolist()))
@@ -205,7 +205,7 @@ class MemoryWrapper(Wrapper):
     def _listing(self, context: SliceContext, listing: str) -> Artifact:
         """Add the slice's lines to `lines.txt`."""
         path = context.folder / "lines.txt"
-        with open(path, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"Slice {context.index}, from step {context.first_step}\n\n{listing}\n")
         return Artifact(path, "any editor")
 

@@ -102,8 +102,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
         width, colour = _terminal()
         printed = text.summary(report, width=width, colour=colour)
-    from profstack.report.textparts import fitting
+    from profstack.report.textparts import fitting, printable
 
+    # Programs read exact names from CSV; people read Markdown, and whatever a terminal shows.
+    if arguments.format == "md" or (arguments.format == "csv" and sys.stdout.isatty()):
+        printed = "\n".join(printable(line) for line in printed.split("\n"))
     sys.stdout.write(fitting(printed, sys.stdout.encoding))
     return 0
 

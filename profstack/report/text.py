@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +19,7 @@ from profstack.report.benchtext import bench_headline
 from profstack.report.columns import label_of, unit_of
 from profstack.report.findingtext import as_text as findings_text
 from profstack.report.highlights import finding_lines, highlights
+from profstack.report.tableblocks import blocks
 from profstack.report.tables import MOST_ROWS, compact
 from profstack.report.textparts import (
     WIDE,
@@ -84,24 +85,37 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
 def table_text(
     table: schema.Table, records: Sequence[Mapping[str, Any]], *, width: int, colour: bool
 ) -> str:
-    """Rows of one table with units, for reading; columns without any value are left out."""
+    """Rows of one table with units, for reading; columns without any value are left out.
+
+    What is wider than `width` characters stands in blocks, each with the names of the rows.
+    """
     out = io.StringIO()
     names = [
         name for name in table.names if any(record.get(name) is not None for record in records)
     ]
     kinds = {column.name: column.type for column in table.columns}
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        numeric = unit_of(name, kinds[name]) != "text"
-        shown.add_column(
-            label_of(table.name, name),
-            justify="right" if numeric else "left",
-            no_wrap=numeric,
-            overflow="fold",
-        )
-    for record in records[:MOST_ROWS]:
-        shown.add_row(*(cell(record.get(name), unit_of(name, kinds[name])) for name in names))
-    console(out, width, colour).print(shown)
+    units = [unit_of(name, kinds[name]) for name in names]
+    headings = [label_of(table.name, name) for name in names]
+    columns = [
+        [cell(record.get(name), unit) for record in records[:MOST_ROWS]]
+        for name, unit in zip(names, units, strict=True)
+    ]
+    printed = [
+        [heading, *(one.plain for one in cells)]
+        for heading, cells in zip(headings, columns, strict=True)
+    ]
+    screen = console(out, width, colour)
+    for number, places in enumerate(blocks(printed, [unit == "text" for unit in units], width)):
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for place in places:
+            numeric = units[place] != "text"
+            side: Literal["left", "right"] = "right" if numeric else "left"
+            shown.add_column(headings[place], justify=side, no_wrap=numeric, overflow="fold")
+        for row in zip(*(columns[place] for place in places), strict=True):
+            shown.add_row(*row)
+        if number:
+            screen.print()
+        screen.print(shown)
     return without_margins(out.getvalue())
 
 
