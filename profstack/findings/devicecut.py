@@ -37,7 +37,7 @@ class DeviceCut:
     @property
     def data_wait(self) -> float:
         """Idle since the host waits for data."""
-        return self.gaps.get(DATA_WAIT, 0.0)
+        return min(self.gaps.get(DATA_WAIT, 0.0), self.idle)
 
     @property
     def host_late(self) -> float:

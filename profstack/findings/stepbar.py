@@ -7,6 +7,7 @@ left is a part of its own, "not attributed".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from profstack.findings.stepcut import Cut
 
 # Smaller parts are left to the rest: they would only be the rounding of others.
 _LEAST = 1e-6
+# A rest from this share of the step on is told in words.
+_TOLD = 0.01
 REST = "not attributed"
 HOST, DEVICE = "host", "device"
 NO_CLEAN = "there is no clean step whose time could be divided"
@@ -45,13 +48,26 @@ def step_bar(
     rest = cut.median_s - sum(part["seconds"] for part in parts)
     if abs(rest) > _LEAST * cut.median_s:
         parts.append(_part(REST, rest, cut.median_s, links.get(REST), "calibrated"))
-    elif parts:
-        # The rounding of the others: the sum is to be the median itself.
-        parts[-1]["seconds"] += rest
+    _add_up(parts, cut.median_s)
     reason = None if cut.torch else f"only the wait is known: {cut.torch_reason}"
+    if cut.torch and rest > _TOLD * cut.median_s:
+        reason = f"the torch layer's rows leave {100 * rest / cut.median_s:.0f} % without an owner"
     if not cut.torch and cut.wait is None:
         parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
     return {"median_s": cut.median_s, "time_line": of, "parts": parts, "reason": reason}
+
+
+def _add_up(parts: list[dict[str, Any]], median_s: float) -> None:
+    """Make the sum the median itself, to the last digit: what rounding leaves is the last part's.
+
+    On a grid as fine as the median's own last digit no addition rounds, in whatever order.
+    """
+    if not parts:
+        return
+    digit = math.ulp(median_s)
+    for part in parts:
+        part["seconds"] = round(part["seconds"] / digit) * digit
+    parts[-1]["seconds"] += median_s - sum(part["seconds"] for part in parts)
 
 
 def _part(

@@ -72,7 +72,8 @@ def sentence(slug: str, found: Found, step: str, margin: float | None, *, has_lo
     what = {
         INPUT: "waits for the next batch"
         if has_loader
-        else "goes by before its first work: loading and preparing data, mostly",
+        else "goes by before its first work: in making its batch, or in what else the script does "
+        "there",
         IO: "reads and writes files",
         COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
         PYTHON: "is Python, outside all operators",
@@ -81,7 +82,10 @@ def sentence(slug: str, found: Found, step: str, margin: float | None, *, has_lo
         COMPUTE: "is in operators at the limit of the machine's arithmetic" + _reaches(measure),
         MEMORY: "is in operators at the limit of the memory's bandwidth",
     }[slug]
-    return f"{share} of {step} {what}{_where(slug, measure)}"
+    untold = ""
+    if slug == INPUT and not has_loader and found[IO].share is None:
+        untold = "; how much of that reads or writes files is not known"
+    return f"{share} of {step} {what}{_where(slug, measure)}{untold}"
 
 
 def _each(measure: Measure) -> str:
