@@ -17,10 +17,10 @@ from data_recording import Run, function, module, module_times, operator
 from finding_programs import found, line_of, run_program
 
 from profstack.findings import made
+from profstack.findings.loops import carries
 from profstack.findings.made import finding, in_order, severity_of
 from profstack.findings.overlap import Loading, gain_of
 from profstack.findings.rules import RULES, rule_of
-from profstack.findings.smalloperators import _carries
 from profstack.ownfiles import FACT
 from profstack.report import jsonfile
 from profstack.report.complete import complete_report
@@ -173,7 +173,7 @@ def test_what_is_carried_from_run_to_run_is_read_from_the_text(
     lines: list[str], carried: bool
 ) -> None:
     rows = [{"line": 5 + at, "source": "        " + text} for at, text in enumerate(lines)]
-    assert _carries(rows) is carried
+    assert carries(rows) is carried
 
 
 # -- what overlapping would save -------------------------------------------------------------------

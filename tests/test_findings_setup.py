@@ -219,7 +219,7 @@ def report_of(
         "setup": setup | noted,
         "roofline": {"peaks": peaks, "points": []},
         "tables": {
-            "modules": [{"path": "(optimizer)", "calibrated_s": optimizer_s}],
+            "modules": [{"path": "(optimizer)", "self_s": optimizer_s}],
             "operators": operators,
             "launches": launches,
             "lines": [],
@@ -278,6 +278,37 @@ def test_a_small_share_or_a_small_gain_is_not_told() -> None:
     assert not unfused_optimizer(
         NOTHING, report_of(streaming, optimizer_s=0.4 * MS, optimizers=[plain])
     )
+
+
+def test_where_the_torch_layer_disturbed_its_steps_the_share_is_told_alone() -> None:
+    report = report_of(stepping(1.0), optimizers=[optimizer()])
+    report["attribution"]["calibrated_owned_s"] = None
+    (finding,) = unfused_optimizer(NOTHING, report)
+    assert finding["gain_s"] is None
+    assert "slowed its steps too much" in finding["gain_reason"]
+    assert finding["evidence"][0]["optimizer_s"] is None
+    assert finding["evidence"][0]["step_share"] == pytest.approx(0.4)
+
+
+def test_other_work_in_the_few_traced_steps_is_not_the_optimizers() -> None:
+    report = report_of(stepping(1.0), optimizers=[optimizer()])
+    step = {"phase": "step", "name": "step", "file": "/lib/torch/optim/adamw.py", "total_s": 1 * MS}
+    report["tables"]["functions"] = [step]
+    profiled: Any = SimpleNamespace(
+        select=lambda layer, modes: SimpleNamespace(steps=10, wall_s=100 * MS)
+    )
+    (finding,) = unfused_optimizer(profiled, report)
+    assert finding["evidence"][0]["step_share"] == pytest.approx(0.1)
+    step["total_s"] = 2 * MS
+    (finding,) = unfused_optimizer(profiled, report)
+    assert finding["evidence"][0]["step_share"] == pytest.approx(0.4)
+
+
+def test_an_optimizer_that_steps_more_often_moves_as_much_more() -> None:
+    once = report_of(stepping(20e6), optimizers=[optimizer()])
+    twice = report_of(stepping(20e6), optimizers=[optimizer(calls=6)])
+    gains = [unfused_optimizer(NOTHING, report)[0]["gain_s"] for report in (once, twice)]
+    assert gains[0] - gains[1] == pytest.approx(2 * MS * 7 / 20)
 
 
 def test_what_is_fused_already_is_not_told() -> None:

@@ -14,13 +14,16 @@ from typing import Any
 from profstack.findings.compiling import compiling
 from profstack.findings.dataloading import data_starved
 from profstack.findings.dominating import dominating
+from profstack.findings.figures import clean_step_s
 from profstack.findings.growth import memory_growth
 from profstack.findings.hotspots import hot_spots
 from profstack.findings.inference import inference
-from profstack.findings.made import Finding, in_order
+from profstack.findings.made import Finding, bounded, in_order
 from profstack.findings.optimizers import unfused_optimizer
 from profstack.findings.precision import float32_without_tf32
+from profstack.findings.sametime import tell_same_time
 from profstack.findings.smalloperators import small_operators
+from profstack.findings.sound import sound
 from profstack.findings.synchronising import forced_synchronisation
 from profstack.findings.transfers import host_to_device_copies
 from profstack.findings.trust import trust
@@ -50,13 +53,19 @@ FAMILIES: tuple[Family, ...] = (
 
 def add_findings(report: dict[str, Any], folder: Path) -> None:
     """Put what the families find in the recording in `folder` into its report, gravest first."""
-    recorded = Recorded(folder)
+    recorded, read = Recorded(folder), sound(report)
     for family in FAMILIES:
         try:
-            report["findings"] += family(recorded, report)
+            report["findings"] += family(recorded, read)
         except Exception as error:
             # The figures stand without it.
             text = f"findings are missing: {type(error).__name__}: {error}"
             report["warnings"].append({"slug": "findings-failed", "text": text})
-    report["findings"] = in_order(report["findings"])
+    step_s = clean_step_s(report)
+    report["findings"] = in_order(bounded(each, step_s) for each in report["findings"])
+    try:
+        tell_same_time(report["findings"], read)
+    except Exception as error:
+        text = f"findings do not say which of them overlap: {type(error).__name__}: {error}"
+        report["warnings"].append({"slug": "findings-failed", "text": text})
     add_verdict(report, recorded)

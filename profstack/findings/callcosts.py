@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from profstack.findings.figures import CallGraph, Key, Report, Row, clean_step_s, line_s
+from profstack.findings.loops import loop_lines
 from profstack.merge.functions import PROFILED
 from profstack.merge.recorded import Recorded
 
@@ -34,16 +35,6 @@ def clean_s_of(
     return min(float(sum(own)) / whole, 1.0) * step_s if whole > 0 else None
 
 
-def function_around(graph: CallGraph, file: str, line: int) -> Key | None:
-    """The profiled function that a line stands in: the last one that begins before it.
-
-    None for lines of a function that was running before the profiler was, as that of the loop is:
-    it has no row.
-    """
-    within = [key for key in graph.rows if key[0] == file and key[1] <= line]
-    return max(within, key=lambda key: key[1], default=None)
-
-
 def line_costs(recorded: Recorded, report: Report, site: Row) -> float | None:
     """Clean seconds per step of the loop that a line is in: its share of the steps with lines.
 
@@ -55,21 +46,3 @@ def line_costs(recorded: Recorded, report: Report, site: Row) -> float | None:
         return None
     whole = traced.wall_s / traced.steps
     return float(min(sum(map(line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
-
-
-def loop_lines(report: Report, site: Row) -> list[Row]:
-    """The lines next to this one that run about as often, itself among them."""
-    rows = {
-        row["line"]: row
-        for row in report["tables"]["lines"]
-        if row["file"] == site["file"] and row["calls"] is not None
-    }
-    found = [site]
-    if site["calls"] < 2:
-        return found
-    for way in (-1, 1):
-        at = site["line"] + way
-        while at in rows and 0.5 <= rows[at]["calls"] / site["calls"] <= 2:
-            found.append(rows[at])
-            at += way
-    return found

@@ -162,6 +162,8 @@ def _reason(text: str | None) -> str:
     told += [
         line.removeprefix("Explanation: ") for line in lines[1:] if line.startswith("Explanation: ")
     ]
+    if told[0].startswith("generic_jump"):
+        told = [f"a branch (if, while) asks for the value of a tensor ({told[0]})"]
     return home_relative(": ".join(told[:2])[:_LONGEST_REASON]).rstrip(".")
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from profstack.findings.compiled import (
@@ -111,16 +112,20 @@ def _recompiled(
     guard = next((each for each in again if kind_of(each.guard) == commonest), None)
     made = [each for each in again if not each.limit]
     # The line on which the changing value is used says more than that of the function.
-    line = (guard.guard_line if guard is not None else None) or named.line
+    line = _whole((guard.guard_line if guard is not None else None) or named.line)
     file = (guard.guard_file if guard is not None else None) or named.file
     limit = any(each.limit for each in again)
     name = function_of(named.name)
+    # The median step holds it where most steps compile; else that step is as short without it.
+    in_median = 2 * len({each.step for each in again}) > steps
     return finding(
         AGAIN,
         f"{name} is compiled again {_times_in_words(len(made))} during the steps",
         severity=severity_of(per_step, step_s or 0.0),
-        gain_s=per_step,
+        gain_s=min(median(times), step_s) if in_median and step_s else None,
         gain_is="measured" if measured else "estimated",
+        gain_reason=f"most steps compile nothing, so that the median step does not hold it: as a "
+        f"mean over {steps} steps it is {format_seconds(per_step)}",
         file=home_relative(file) if file else None,
         line=line,
         layers=(),
@@ -128,18 +133,15 @@ def _recompiled(
             {
                 "function": name,
                 "file": home_relative(named.file or ""),
-                "line": named.line,
+                "line": _whole(named.line),
                 "recompilations": len(made),
                 "steps": steps,
                 "compile_s": sum(times) / len(times),
                 "compile_is": "mean of a step that compiles it again"
                 + ("" if measured else ", all of them under an observer, which slows the compiler"),
+                "per_step_s": per_step,
                 "per_step_is": "mean over these steps"
-                + (
-                    ""
-                    if 2 * len({each.step for each in again}) > steps
-                    else ", most of which compile nothing: the median step does not hold it"
-                ),
+                + ("" if in_median else ", most of which compile nothing"),
                 "given_up": limit,
                 "link": "benchmark/steps",
             },
@@ -147,6 +149,11 @@ def _recompiled(
         ],
         advice=_advice(guard, limit=limit, per_step=per_step, steps=steps),
     )
+
+
+def _whole(line: float | None) -> int | None:
+    """A line's number, which a column with gaps holds with a fraction; NaN is none."""
+    return int(line) if line is not None and line == line else None
 
 
 def _times_in_words(count: int) -> str:

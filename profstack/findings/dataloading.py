@@ -10,17 +10,17 @@ The gain is what overlapping would save (`overlap`).
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
+from profstack.findings.extents import heaviest_line
 from profstack.findings.figures import (
     CallGraph,
+    Key,
     Report,
     Row,
     calibrated,
     clean_step_s,
-    heaviest_line,
     line_s,
     module_rows,
     short,
@@ -49,7 +49,7 @@ _ASKS = re.compile(r"^\s*(async )?for |\bnext\(")
 def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
     """A finding where the wait for data is a quarter of the clean step or more."""
     step_s = clean_step_s(report)
-    share = _wait_share(report)
+    share = wait_share(report)
     if step_s is None or share is None or share < STARVED_SHARE:
         return []
     wait_s = share * step_s
@@ -98,17 +98,18 @@ def _cores(report: Report) -> float:
     return min(known, default=1.0)
 
 
-def _wait_share(report: Report) -> float | None:
+def wait_share(report: Report) -> float | None:
     """The share of the clean steps that is waiting; of quick steps the torch layer tells it."""
     counted = set((report.get("benchmark") or {}).get("counted_steps") or ())
     steps = [
         row
-        for row in report["tables"]["steps"]
+        for row in report["tables"].get("steps") or ()
         if row["index"] in counted and row["wait_s"] is not None and row["wall_s"]
     ]
     if steps:
         return float(sum(row["wait_s"] for row in steps) / sum(row["wall_s"] for row in steps))
-    step_s, row = clean_step_s(report), module_rows(report).get("(wait)")
+    step_s = clean_step_s(report)
+    row = module_rows(report).get("(wait)") if report["tables"].get("modules") else None
     if step_s is None or row is None or row["calibrated_s"] is None:
         return None
     return float(row["calibrated_s"]) / step_s
@@ -122,7 +123,7 @@ def _loader_share(report: Report) -> float | None:
         return min(taken / float(wait["self_s"]), 1.0)
     rows = [row for row in report["tables"]["functions"] if _is_loader(row)]
     known = [(row, row["calibrated_s"]) for row in rows if row["self_s"] and row["calibrated_s"]]
-    step_s, share = clean_step_s(report), _wait_share(report)
+    step_s, share = clean_step_s(report), wait_share(report)
     if not known or step_s is None or not share:
         return None
     total = max(row["total_s"] * own / row["self_s"] for row, own in known)
@@ -136,6 +137,11 @@ def _range_s(report: Report) -> float | None:
         if row["source"] == "torch" and _LOADER_RANGE in row["path"] and row["wall_s"]
     ]
     return float(sum(ranges)) if ranges else None
+
+
+def loaders(graph: CallGraph) -> list[Key]:
+    """The functions by which a DataLoader is asked for a batch."""
+    return [key for key, row in graph.rows.items() if _is_loader(row)]
 
 
 def _is_loader(row: Row) -> bool:
@@ -167,7 +173,8 @@ def _of_the_step(report: Report, loading: Loading) -> Finding:
     return finding(
         SLUG,
         _title(loading),
-        severity=severity_of(loading.load_s, loading.step_s),
+        # Where workers save nothing it is no more than what a batch of samples costs.
+        severity=severity_of(loading.load_s, loading.step_s) if gain else "medium",
         gain_s=gain,
         gain_reason=reason,
         file=first["file"] if first and own else None,
@@ -232,7 +239,8 @@ def _title(loading: Loading) -> str:
 def _advice(loading: Loading, first: Row | None, gain: float | None) -> str:
     told = []
     if first is not None:
-        told.append(f"Most of it is {first['function']} ({short(first['file'])}:{first['line']}).")
+        much = "Most of it is" if first["loading_share"] >= _MOSTLY else "The longest of it is"
+        told.append(f"{much} {first['function']} ({short(first['file'])}:{first['line']}).")
     if gain:
         count = loading.wanted()
         told.append(
@@ -271,7 +279,7 @@ def _loading_functions(report: Report, load_s: float) -> list[dict[str, Any]]:
     first; libraries' by their own time where none of them is the user's.
     """
     graph = CallGraph(report)
-    roots = [key for key in graph.rows if _is_loader(graph.rows[key])]
+    roots = loaders(graph)
     whole = sum(graph.rows[key]["total_s"] for key in roots)
     if not whole:
         return []
@@ -298,8 +306,7 @@ def _loading_functions(report: Report, load_s: float) -> list[dict[str, Any]]:
 
 def _inside(report: Report, graph: CallGraph, row: Row) -> dict[str, Any]:
     """The heaviest line of a function of the user's, where all its lines were followed."""
-    later = [line for file, line, _ in graph.rows if file == row["file"] and line > row["line"]]
-    found = heaviest_line(report, row["file"], row["line"], min(later, default=math.inf))
+    found = heaviest_line(report, graph, (row["file"], row["line"], row["name"]))
     if not row["own"] or found is None or not line_s(found):
         return {}
     return {"heaviest_line": found["line"], "text": (found["source"] or "").strip()}

@@ -113,21 +113,6 @@ class CallGraph:
         ]
 
 
-def heaviest_line(report: Report, file: str, first: int, until: float) -> Row | None:
-    """The line of a function with most time, among lines `first` to `until`, that one excluded.
-
-    None where the function's lines were not all followed to their end.
-    """
-    inside: list[Row] = [
-        row
-        for row in report["tables"]["lines"]
-        if row["file"] == file and first <= row["line"] < until
-    ]
-    if not inside or any(row["reason"] for row in inside):
-        return None
-    return max(inside, key=line_s)
-
-
 def line_s(row: Row) -> float:
     """Seconds per step on a line, inside operators and outside."""
     return float(row["python_s"] or 0.0) + float(row["operator_s"] or 0.0)

@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from profstack.findings.dataloading import loaders, wait_share
+from profstack.findings.extents import heaviest_line, lines_of
 from profstack.findings.figures import (
     CallGraph,
+    Key,
     calibrated,
     clean_step_s,
-    heaviest_line,
     short,
     to_function,
     to_source,
@@ -40,8 +42,6 @@ _SHORT_S = 1e-6
 # Limits so near that their mean is within 30 % of both.
 _NEAR = 1.3**2
 _MOST, _MOST_CALLERS = 3, 3
-
-Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,18 @@ def hot_spots(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
     found = [
         _own(recorded, report, graph, key, row)
         for key, row in graph.rows.items()
-        if row["own"] and row["self_s"]
+        # The others cannot reach the limit, whatever the rest of it says.
+        if row["own"] and _at_most_s(graph, key, row) >= _SHARE * step_s
     ]
     hot = [each for each in found if each is not None and each.gain_s >= _SHARE * step_s]
     hot.sort(key=lambda each: -each.gain_s)
     return [_finding(report, graph, each, step_s) for each in hot[:_MOST]]
+
+
+def _at_most_s(graph: CallGraph, key: Key, row: Mapping[str, Any]) -> float:
+    """Its own time under cProfile, and that of the built-in functions that it calls."""
+    builtins = (each for callee, each in graph.callees.get(key, ()) if callee[0] == BUILTIN_FILE)
+    return sum((float(each["self_s"] or 0.0) for each in builtins), float(row["self_s"] or 0.0))
 
 
 def _own(
@@ -104,24 +111,14 @@ def _own(
     if own_s <= 0:
         return None
     slowed = max(1.0, float(cost["bytecode_factor"]))
-    outside = _outside_operators(report)
-    high_s = own_s + cheap if outside is None else min(own_s + cheap, outside)
+    most = [_outside_operators(report), _loading_s(report, graph, key)]
+    high_s = min([own_s + cheap, *(each for each in most if each is not None)])
     return _Own(row, min(own_s / slowed + cheap, high_s), high_s)
 
 
 def _operators_s(report: Mapping[str, Any], graph: CallGraph, key: Key) -> float:
     """Time inside operators on the lines of a function, from the slices that followed lines."""
-    return sum(
-        float(row["operator_s"] or 0.0)
-        for row in report["tables"]["lines"]
-        if row["file"] == key[0] and key[1] <= row["line"] < _until(graph, key)
-    )
-
-
-def _until(graph: CallGraph, key: Key) -> float:
-    """The line at which the next function of the file begins."""
-    later = [line for file, line, _ in graph.rows if file == key[0] and line > key[1]]
-    return min(later, default=math.inf)
+    return sum(float(row["operator_s"] or 0.0) for row in lines_of(report, graph, key))
 
 
 def _outside_operators(report: Mapping[str, Any]) -> float | None:
@@ -133,11 +130,19 @@ def _outside_operators(report: Mapping[str, Any]) -> float | None:
     return calibrated(report, step_s - inside)
 
 
+def _loading_s(report: Mapping[str, Any], graph: CallGraph, key: Key) -> float | None:
+    """What clean steps wait for their data, of a function that a DataLoader calls; else None."""
+    share, step_s = wait_share(report), clean_step_s(report)
+    if share is None or step_s is None or key not in graph.below(loaders(graph)):
+        return None
+    return share * step_s
+
+
 def _finding(report: Mapping[str, Any], graph: CallGraph, own: _Own, step_s: float) -> Finding:
     row = own.row
     key = (str(row["file"]), int(row["line"]), str(row["name"]))
     share = own.gain_s / step_s
-    line = heaviest_line(report, key[0], key[1], _until(graph, key))
+    line = heaviest_line(report, graph, key)
     evidence: list[dict[str, Any]] = [
         {
             "function": key[2],

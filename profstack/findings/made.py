@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ WORTH_TELLING = 0.01
 # Shares of the clean step from which a finding is grave: a fifth is what a run on other hardware
 # costs, a twentieth is more than two runs of one program differ by.
 _HIGH, _MEDIUM = 0.2, 0.05
+_NO_NUMBER = "the figures that it would be made from are not all known"
 _ORDER = ("high", "medium", "low")
 
 
@@ -60,6 +62,16 @@ def severity_of(cost_s: float, step_s: float) -> str:
     """How grave a cost in seconds per clean step is beside the step."""
     share = cost_s / step_s if step_s else 0.0
     return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
+
+
+def bounded(told: Finding, step_s: float | None) -> Finding:
+    """A finding whose gain is a number, and no more than the clean step, whatever made it."""
+    gain = told["gain_s"]
+    if gain is None:
+        return told
+    if not math.isfinite(gain):
+        return {**told, "gain_s": None, "gain_is": None, "gain_reason": _NO_NUMBER}
+    return {**told, "gain_s": max(min(gain, step_s or gain), 0.0)}
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

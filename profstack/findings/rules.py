@@ -120,7 +120,8 @@ RULES: tuple[FindingRule, ...] = (
         "fails at least twice (for ever new values), or at least four compilations follow, or "
         "dynamo gives the function up; and compiling took at least 1 % of the step.",
         "Measured: the compiler's own time in those steps over all steps since, a mean over the "
-        "run; estimated where every such step was under an observer.",
+        "run; estimated where every such step was under an observer. None where most steps compile "
+        "nothing: the median step does not hold it, and the mean stands in the evidence.",
     ),
     FindingRule(
         "graph-breaks",

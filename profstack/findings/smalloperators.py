@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.findings.callcosts import loop_lines
 from profstack.findings.figures import (
     Report,
     Row,
@@ -28,6 +27,7 @@ from profstack.findings.figures import (
     short,
     to_source,
 )
+from profstack.findings.loops import carries, loop_lines
 from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
 from profstack.merge.recorded import Recorded
 from profstack.units import format_count, format_seconds
@@ -53,10 +53,21 @@ _PIECES = re.compile(
     r"|add_?\b|detach|Accumulate"
 )
 _MOST_ROWS = 4
+_CARRIED = "each run takes what the one before has made: they cannot be one"
+_BATCH = (
+    "Where one run does not need the result of another, do all of them in one operator (a batch "
+    "dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for lists of tensors): the "
+    "fixed cost of an operator is then paid once. Where they depend on each other, torch.compile, "
+    "or a fused module such as nn.LSTM, takes most of that cost away."
+)
+_DEPENDENT = (
+    "Each run takes what the one before has made, so that they cannot become one operator. Take "
+    "out of the loop what needs none of it (embeddings, projections of the inputs, the layer on "
+    "the outputs) and do that for all runs at once; let a fused module such as nn.LSTM or nn.GRU, "
+    "or torch.compile, do the rest."
+)
 # torch's own loop over time steps on the CPU is inside one operator: nobody can unroll it better.
 _RECURRENT = ("RNN", "LSTM", "GRU")
-# Names that a line sets, and what it sets them to.
-_ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=(?!=)(.*)")
 
 
 def small_operators(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
@@ -142,28 +153,21 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
     group = max(groups, key=lambda each: each.seconds, default=None)
     # Where the torch layer slowed its steps too much for a time to be told, it still tells shares.
     profiled = (report.get("attribution") or {}).get("step_s")
-    if group is None or not profiled:
+    if group is None or not profiled or group.seconds / profiled < _WORTH_SHARE:
         return None
-    cost = group.seconds / profiled * step_s
-    if cost < _WORTH_SHARE * step_s:
-        return None
-    computing = _computing_s(group.rows)
-    gain = cost * (1 - 1 / group.runs) - computing
+    cost = calibrated(report, group.seconds)
     line = _line_of(report, group)
+    gain, reason = _gain(report, group, cost, line, step_s)
     what = group.child["path"] if group.child is not None else _names(group.rows)
     who = "A step" if group.child is group.module else group.module["path"]
-    told, reason = gain >= WORTH_TELLING * step_s, "computing as much at once would take as long"
-    if line is not None and _carries(loop_lines(report, line)):
-        told, reason = False, "each run takes what the one before has made: they cannot be one"
-    if calibrated(report, group.seconds) is None:
-        told, reason = False, "the torch layer slowed its steps too much for times to be told"
+    each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
+    times = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
     return finding(
         SLUG,
-        f"{who} calls {what} {format_count(group.runs)} times, "
-        f"{format_seconds(cost / group.operators)} for each operator",
-        severity=severity_of(cost, step_s),
-        gain_s=min(gain, step_s) if told else None,
-        gain_reason=None if told else reason,
+        f"{who} calls {what} {format_count(group.runs)} times{each}",
+        severity=severity_of(group.seconds, profiled),
+        gain_s=gain,
+        gain_reason=reason,
         file=line["file"] if line else None,
         line=line["line"] if line else None,
         module=group.module["path"],
@@ -172,19 +176,32 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
             {
                 "repeated": group.runs,
                 "operators": group.operators,
-                "per_operator_s": cost / group.operators,
-                "cost_s": cost,
-                "computing_s": computing,
+                "step_share": group.seconds / profiled,
+                **times,
+                "computing_s": _computing_s(group.rows),
                 "link": f"modules/{(group.child or group.module)['path']}",
             },
             *_operator_rows(group.rows),
             *([_line_row(line)] if line else []),
         ],
-        advice="Where one run does not need the result of another, do all of them in one operator "
-        "(a batch dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for lists of "
-        "tensors): the fixed cost of an operator is then paid once. Where they depend on each "
-        "other, torch.compile, or a fused module such as nn.LSTM, takes most of that cost away.",
+        advice=_DEPENDENT if reason == _CARRIED else _BATCH,
     )
+
+
+def _gain(
+    report: Report, group: _Group, cost: float | None, line: Row | None, step_s: float
+) -> tuple[float | None, str | None]:
+    """What one run in place of many would save, or why that is not known."""
+    if line is not None and carries(loop_lines(report, line)):
+        return None, _CARRIED
+    if cost is None:
+        return None, "the torch layer slowed its steps too much for times to be told"
+    if line is None and group.child is group.module:
+        return None, "no line of the script's own shows whether a call needs the one before"
+    gain = cost * (1 - 1 / group.runs) - _computing_s(group.rows)
+    if gain < WORTH_TELLING * step_s:
+        return None, "computing as much at once would take as long"
+    return min(gain, step_s), None
 
 
 def _groups(report: Report) -> Iterable[_Group]:
@@ -213,8 +230,13 @@ def _groups(report: Report) -> Iterable[_Group]:
         counts = [(row["calls"] / module["calls"], row["self_s"] or 0.0) for row in repeated]
         runs = child["calls"] / module["calls"] if child is not None else _fewest(counts)
         yield _Group(module, seconds, runs, sum(row["calls"] for row in chosen), chosen, child)
-    # A model that the script itself calls for one sample after the other.
+    # A model that the script itself calls for one sample after the other. Where each call has a
+    # backward pass of its own, gradients are gathered over small batches, for want of memory.
+    noted = report.get("setup") or {}
+    passes = (noted.get("backward_passes") or 0) / (noted.get("steps") or 1)
     for module in modules:
+        if passes >= _REPEATED / 2:
+            break
         if module["depth"] == 0 and (module["calls"] or 0) >= _REPEATED and module["parameters"]:
             inside = _below(by_module, module["path"])
             # The backward work of what picks the samples, and of what joins the results.
@@ -261,7 +283,9 @@ def _fewest(counts: Iterable[tuple[float, float]]) -> float:
     for count, taken in counts:
         seconds[round(count, 2)] = seconds.get(round(count, 2), 0.0) + taken
     whole = sum(seconds.values())
-    return min(count for count, taken in seconds.items() if taken >= _GOOD_PART * whole)
+    return min(
+        (count for count, taken in seconds.items() if taken >= _GOOD_PART * whole), default=1.0
+    )
 
 
 def _computing_s(rows: Iterable[Row]) -> float:
@@ -296,33 +320,26 @@ def _operator_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def _line_of(report: Report, group: _Group) -> Row | None:
-    """The line of the user's that runs about as often, the longest such."""
+    """The line of the user's that runs about as often, the longest such.
+
+    Of a module that is called again and again the lines within it are not those of the loop.
+    """
     calls = group.runs * (group.module["calls"] if group.child is not group.module else 1.0)
+    inside = set()
+    if group.child is not None:
+        path = group.child["path"]
+        inside = {
+            (row["file"], row["line"])
+            for row in report["tables"].get("module_lines") or ()
+            if row["calls"] and (row["module"] == path or str(row["module"]).startswith(f"{path}."))
+        }
     lines = [
         row
         for row in report["tables"]["lines"]
         if row["own"] and row["calls"] and row["operator_s"] and 0.5 <= row["calls"] / calls <= 2
     ]
-    return max(lines, key=line_s, default=None)
-
-
-def _carries(rows: Iterable[Row]) -> bool:
-    """Whether lines of a loop, by their text, read a name before they set it: what is carried on
-    from one run to the next. A sum (`+=`) is not: its parts do not need it.
-    """
-    held: set[str] = set()
-    ordered = sorted(rows, key=lambda row: row["line"])
-    assigned = [_ASSIGNS.match(str(row["source"] or "")) for row in ordered]
-    targets = {
-        name for match in assigned if match for name in re.findall(r"[A-Za-z_]\w*", match[1])
-    }
-    for row, match in zip(ordered, assigned, strict=True):
-        text = str(row["source"] or "")
-        read = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", match[2] if match else text))
-        if not text.lstrip().startswith("for ") and read & (targets - held):
-            return True
-        held |= set(re.findall(r"[A-Za-z_]\w*", match[1])) if match else set()
-    return False
+    outside = [row for row in lines if (row["file"], row["line"]) not in inside]
+    return max(outside, key=line_s, default=None)
 
 
 def _line_row(row: Row) -> dict[str, Any]:

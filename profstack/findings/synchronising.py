@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from profstack.findings.callcosts import clean_s_of, function_around, line_costs
+from profstack.findings.callcosts import clean_s_of, line_costs
+from profstack.findings.extents import function_around
 from profstack.findings.figures import (
     CallGraph,
     Key,
@@ -26,6 +27,7 @@ from profstack.findings.figures import (
     to_function,
     to_source,
 )
+from profstack.findings.loops import calls_the_model, carries, loop_lines
 from profstack.findings.made import Finding, finding, severity_of
 from profstack.merge.recorded import Recorded
 from profstack.units import format_count, format_seconds
@@ -42,9 +44,15 @@ _ASKS = re.compile(r"\bitem\b|\btolist\(|\b(?:float|int|bool)\(|^\s*(?:if|elif|w
 _ASKS_DEVICE = re.compile(
     _ASKS.pattern + r"|\.(?:cpu|numpy|nonzero)\(|\bprint\(|\.to\(\s*[\"']cpu|synchronize\("
 )
+# What asks for one value, by its text.
+_VALUES = re.compile(r"\.item\(|\b(?:float|int|bool)\(")
+# A line that holds a whole loop: how often it runs does not say how often that does.
+_ALL_IN_ONE = re.compile(r"\s*(?!(?:async\s+)?for\b)\S.*\bfor\b.*\bin\b")
 _PRINTS = re.compile(r"\bprint\(|\b(?:str|repr|format)\(|\bf[\"']|\blog|\.(?:write|info|debug)\(")
 _PRINTER_FILE, _PRINTER = "torch/_tensor_str.py", "_str"
 _MOST_ROWS = 4
+_ALONE = "the calls alone, without the loop round them"
+_NEEDED = "a run of the loop needs what the one before has made: what else it does would stay"
 
 
 def forced_synchronisation(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
@@ -64,7 +72,6 @@ def forced_synchronisation(recorded: Recorded, report: dict[str, Any]) -> list[F
 
 def _items(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
     """Values asked for one after the other."""
-    count = _asked(report)
     lines = [
         row
         for row in report["tables"]["lines"]
@@ -73,10 +80,13 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
     loops = [row for row in lines if (row["calls"] or _LOOP) >= _LOOP and "item" in _text(row)]
     loops = loops or [row for row in lines if (row["calls"] or _LOOP) >= _LOOP]
     site = max(loops or lines, key=line_s, default=None)
-    if count < _LOOP or site is None:
+    if site is None:
+        return None
+    count = _asked(report, site)
+    if count < _LOOP:
         return None
     graph = CallGraph(report)
-    around = function_around(graph, site["file"], site["line"])
+    around = function_around(report, graph, site["file"], site["line"])
     cost, how, reason = _cost_of_loop(recorded, report, graph, site, around)
     if cost is None or cost < _WORTH_SHARE * step_s:
         return None
@@ -108,10 +118,21 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
     )
 
 
-def _asked(report: Report) -> float:
-    """Values that Python asked tensors for, per step."""
-    rows = report["tables"]["operators"]
-    return float(sum(row["calls"] or 0.0 for row in rows if row["name"] == _ITEM))
+def _asked(report: Report, site: Row) -> float:
+    """Values that the loop round a line asks tensors for, per step, as far as its lines tell.
+
+    No more than were asked for outside the optimizer, which asks for its own counts of steps.
+    """
+    rows = [row for row in report["tables"]["operators"] if row["name"] == _ITEM]
+    whole = float(sum(row["calls"] or 0.0 for row in rows if row["module"] != "(optimizer)"))
+    if site["calls"] is None or any(_ALL_IN_ONE.match(_text(row)) for row in _loop(report, site)):
+        return whole
+    in_loop = sum(row["calls"] * len(_VALUES.findall(_text(row))) for row in _loop(report, site))
+    return min(whole, float(in_loop or site["calls"]))
+
+
+def _loop(report: Report, site: Row) -> list[Row]:
+    return [site] if site["calls"] is None else loop_lines(report, site)
 
 
 def _cost_of_loop(
@@ -123,9 +144,22 @@ def _cost_of_loop(
 ) -> tuple[float | None, str, str | None]:
     """What the loop round a line costs per step, how that is known, and why there is no gain."""
     asks = [key for key in graph.rows if re.search(r"'(?:item|tolist)' of 'torch", key[2])]
+    if calls_the_model(report, site):
+        # One value for each call of a model is next to nothing beside that call.
+        return None, _ALONE, None
+    if carries(_loop(report, site)):
+        calls = sum(graph.rows[key]["calls"] for key in asks)
+        least = clean_s_of(recorded, report, graph, asks)
+        part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
+        return None if least is None else least * part, _ALONE, _NEEDED
     if around is not None and not graph.below([around]) & _modules(graph):
-        beside = {callee for callee, _ in graph.callees.get(around, ()) if callee in asks}
-        cost = clean_s_of(recorded, report, graph, {around, *beside})
+        loops = {around, *(key for key in graph.below([around]) if _is_inside(key, around))}
+        called = {callee for key in loops for callee, _ in graph.callees.get(key, ())}
+        # To go through a tensor makes a tensor of each element first.
+        begun = {key for key in called if key[2] == "__iter__" and key[0].endswith("_tensor.py")}
+        called |= {callee for key in begun for callee, _ in graph.callees.get(key, ())}
+        beside = {key for key in called if key in asks or "unbind" in key[2]} | begun
+        cost = clean_s_of(recorded, report, graph, loops | beside)
         if cost is not None:
             return cost, "the function's own time and its calls, without cProfile's cost", None
     cost = line_costs(recorded, report, site)
@@ -133,7 +167,12 @@ def _cost_of_loop(
         return cost, "the share of the loop's lines in the steps with traced lines", None
     least = clean_s_of(recorded, report, graph, asks)
     why = "the loop ran too many lines for them to be timed: in a function of its own it would be"
-    return least, "the calls alone, without the loop round them", why
+    return least, _ALONE, why
+
+
+def _is_inside(key: Key, around: Key) -> bool:
+    """Whether a function is a comprehension or the like of a function's file."""
+    return key[0] == around[0] and key[1] >= around[1] and key[2].startswith("<")
 
 
 def _modules(graph: CallGraph) -> set[Key]:
