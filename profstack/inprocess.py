@@ -39,8 +39,11 @@ _watches_forks = False
 class InProcess:
     """One session's own engine; `stopped_by` is what ended it early, if anything did."""
 
-    def __init__(self, name: str, layers: list[str], targets: Targets) -> None:
+    def __init__(
+        self, name: str, layers: list[str], targets: Targets, *, keep_source: bool = True
+    ) -> None:
         self.name = name
+        self.keep_source = keep_source
         self.layers = layers
         self.targets = targets
         self.stopped_by: str | None = None
@@ -60,7 +63,7 @@ class InProcess:
         self._environment = environment_facts(_program_folder())
         self._started, self._began = time.time(), time.perf_counter()
         layers, left_out = registry.beside_nsys(self.layers)
-        writer = Writer(folder)
+        writer = Writer(folder, keep_source=self.keep_source)
         writer.facts({"environment": torch_facts(torch)})
         self.engine = Engine(
             folder,

@@ -161,11 +161,23 @@ def record_nothing(folder: Path, layers: Sequence[str], why: str) -> None:
     writer.close()
 
 
-class Writer:
-    """Writes a recording's tables; one per measured process."""
+# What stands in place of the columns that hold text of the script's own files.
+_TEXTS: dict[str, dict[str, str | None]] = {
+    "lines": {"source": None},
+    "memory_lines": {"source": None},
+    "source_files": {"text": None, "reason": "it was left out at the user's wish"},
+}
 
-    def __init__(self, folder: Path) -> None:
+
+class Writer:
+    """Writes a recording's tables; one per measured process.
+
+    Without `keep_source` no text of the script's own files is written.
+    """
+
+    def __init__(self, folder: Path, *, keep_source: bool = True) -> None:
         self.folder = folder
+        self.keep_source = keep_source
         # The thread that trains need not be the one that imported torch.
         self._database = sqlite3.connect(
             folder / DATABASE, timeout=60, check_same_thread=False, isolation_level=None
@@ -209,6 +221,8 @@ class Writer:
         for name, records in frames.items():
             table = RECORDED[name]
             marks = ", ".join("?" * len(table.columns))
+            if not self.keep_source and name in _TEXTS:
+                records = [{**record, **_TEXTS[name]} for record in records]
             statement, rows = f'INSERT INTO "{name}" VALUES ({marks})', table.rows(records)
             self._database.execute("SAVEPOINT rows")
             try:

@@ -102,7 +102,7 @@ def start_engine(
     options = read_options(folder)
     layers = list(options["layers"])
     targets = Targets(**options["targets"])
-    writer = Writer(folder)
+    writer = Writer(folder, keep_source=bool(options.get("source", True)))
     observers = Observers(folder, layers, writer, options.get("left_out"))
     engine = Engine(
         folder,

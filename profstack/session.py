@@ -45,7 +45,8 @@ class Session:
     `layers` are the layers to observe with (default: all); `output` is the folder of the recording
     (default: a temporary one, which goes when the recording does; `recording.save()` copies it),
     and is only replaced with `force`. `targets` say how much is measured; `max_seconds` is the
-    time in seconds after which `run` stops repeating a call.
+    time in seconds after which `run` stops repeating a call. Without `keep_source` the recording
+    holds no text of the program's own files, so that it and its page can be given to others.
 
     Without `steps` and `run` the session finds steps by itself, as `profstack run` does. Inside
     `profstack run` or another session it records nothing of its own: it marks steps there, and its
@@ -63,6 +64,7 @@ class Session:
         force: bool = False,
         targets: Targets | None = None,
         max_seconds: float = MAX_SECONDS,
+        keep_source: bool = True,
     ) -> None:
         self.name = name
         self._layers = _checked_layers(layers)
@@ -70,6 +72,7 @@ class Session:
         self._force = force
         self._targets = targets if targets is not None else Targets()
         self._max_seconds = max_seconds
+        self._keep_source = keep_source
         self._state = "new"
         self._process = os.getpid()
         self._marks: Marks | None = None
@@ -107,7 +110,7 @@ class Session:
         return self
 
     def _begin_own(self, torch: Any) -> Engine | None:
-        own = InProcess(self.name, self._layers, self._targets)
+        own = InProcess(self.name, self._layers, self._targets, keep_source=self._keep_source)
         try:
             engine = own.begin(torch, self._output, force=self._force)
         except ProfstackError:

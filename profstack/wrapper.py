@@ -59,7 +59,8 @@ class SliceContext:
 
     `steps` is the planned number of steps, None for a workload measured whole; `mode` is the name
     of one of the wrapper's `modes`; `folder` is the layer's own folder inside the recording;
-    `first_step` is the number of the slice's first step.
+    `first_step` is the number of the slice's first step; without `keep_source` no artifact may hold
+    text of the script's own files.
     """
 
     index: int
@@ -67,6 +68,7 @@ class SliceContext:
     steps: int | None
     folder: Path
     first_step: int = 0
+    keep_source: bool = True
 
 
 # What a mode needs of the calls of modules: to see evaluation, ranges that torch.profiler records,

@@ -175,7 +175,8 @@ class MemoryWrapper(Wrapper):
                 notes.append(("modules-by-resident-set", text))
         artifacts = [self._plot(context, tracer)]
         try:
-            artifacts.append(self._listing(context, mprofile.listing(figures)))
+            if context.keep_source:
+                artifacts.append(self._listing(context, mprofile.listing(figures)))
         except Exception as error:
             if is_scripts(error):
                 raise

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from profstack import launch, progress, rerun, target
+from profstack.commands._failures import not_written
 from profstack.commands._options import chosen_layers, count, iso, number
 from profstack.commands._parser import CommandParser
-from profstack.errors import ProfstackError, UsageError
+from profstack.errors import UsageError
 from profstack.recording import (
     DATABASE,
     PAGE_MARKER,
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--no-peaks", action="store_true", help="do not measure the machine's peaks, once, after it"
     )
+    add("--no-source", action="store_true", help="keep no text of the script's own files")
     add("--rerun", action="store_true", help="fill empty layers by running the script again")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all")
     for field in fields(Targets):
@@ -130,11 +132,20 @@ class _Run:
             self.display.close()
             if self._page_thread is not None:
                 self._page_thread.join()
+        try:
+            self._write_up(code, started, time.perf_counter() - begun)
+        except Exception as error:
+            # The script has ended: its exit code is passed on whatever becomes of the page.
+            self.display.line(not_written(self.folder, error))
+        return code if code >= 0 else 128 - code
+
+    def _write_up(self, code: int, started: float, duration_s: float) -> None:
+        """Note what became of the script, then write the page."""
         facts = {
             "id": str(uuid.uuid4()),
             "started_at": iso(started),
             "finished_at": iso(time.time()),
-            "duration_s": time.perf_counter() - begun,
+            "duration_s": duration_s,
             "exit_code": code if code >= 0 else None,
             "signal": -code if code < 0 else None,
             "stopped_by": self.stopped_by,
@@ -145,7 +156,6 @@ class _Run:
         if self.options.rerun:
             self._rerun()
         self._finish(code)
-        return code if code >= 0 else 128 - code
 
     def _make_folder(self) -> Path:
         name, output, force = self.target.name, self.options.output, self.options.force
@@ -171,6 +181,7 @@ class _Run:
             "max_seconds": options.max_seconds,
             "startup": options.startup,
             "sync": options.sync,
+            "source": not options.no_source,
             "whole": whole,
         }
         self._child_options = content
@@ -232,13 +243,12 @@ class _Run:
             self.display.line(f"profstack: nothing was recorded of the script: {why}")
             self.options.quiet = True
         self._keep_peaks()
-        try:
-            page = write_report(self.folder)
-        except ProfstackError as error:
-            self.display.line(f"profstack: {error}")
-            return
+        page = write_report(self.folder)
         if not self.options.quiet:
-            self._summary()
+            try:
+                self._summary()
+            except Exception as error:
+                self.display.line(f"profstack: no summary, {type(error).__name__}: {error}")
         self.display.line(f"Wrote {page}")
         if self.options.open:
             import webbrowser

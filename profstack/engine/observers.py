@@ -80,7 +80,12 @@ class Observers:
                     self._give_way(state, busy)
                     continue
                 folder.mkdir(exist_ok=True)
-                state.wrapper.start(SliceContext(index + position, mode, steps, folder, first_step))
+                state.wrapper.start(
+                    SliceContext(
+                        *(index + position, mode, steps, folder, first_step),
+                        keep_source=self.writer.keep_source,
+                    )
+                )
                 self.active.append(state)
             except BaseException as error:
                 # Also Ctrl-C in the midst of it: the tool would stay on in a script that goes on.
