@@ -324,6 +324,12 @@ def test_growth_during_a_pause_is_no_steps(made: Made) -> None:
     assert merged.outlier_rows(made.done(), clean_of([STEP_S] * 10)) == []
 
 
+def test_where_the_watch_did_not_look_its_samples_are_not_counted_as_none(made: Made) -> None:
+    made.slice("watch", [STEP_S, 1.0])
+    [row] = merged.outlier_rows(made.done(), clean_of([STEP_S] * 5))
+    assert (row["samples"], row["rss_bytes"], row["doing"]) == (None, None, None)
+
+
 def test_many_outliers_are_cut_to_those_that_stand_out_most(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from data_report import build, row
 
 from profstack.findings import rules, verdictrules
 from profstack.report.overviewpage import overview_page
-from profstack.report.sourcefiles import source_files
+from profstack.report.sourcefiles import source_files, with_source
 from profstack.report.stepaccounts import step_accounts
 
 
@@ -140,3 +140,38 @@ def test_own_files_stand_by_their_time_with_the_text_that_was_kept() -> None:
     ]  # fmt: skip
     assert (files[0].text or "").count("\n") == LENGTH
     assert source_files(report["tables"]["lines"], [])[0].reason == "no slice traced its lines"
+
+
+def test_lines_that_came_without_text_have_that_of_their_file() -> None:
+    texts = [{"file": "a.py", "text": "import torch\nx = 1\n"}, {"file": "b.py", "text": None}]
+    lines = [row("lines", file="a.py", line=1), row("lines", file="a.py", line=2, source="x = 0"),
+             row("lines", file="a.py", line=9), row("lines", file="b.py", line=1)]  # fmt: skip
+    told = [line["source"] for line in with_source(lines, texts)]
+    assert told == ["import torch", "x = 0", None, None]
+
+
+def test_short_tables_are_calibrated_throughout_or_not_at_all() -> None:
+    report = full()
+    median, step = report["benchmark"]["median_s"], report["attribution"]["step_s"]
+    for top in overview_page(report).tops[:3]:
+        assert top.kind == "self time, calibrated"
+        assert top.share_of == "of the clean step"
+        assert all(one.share == pytest.approx(one.seconds / median) for one in top.rows)
+    for name in ("modules", "operators", "functions"):
+        for record in report["tables"][name]:
+            record["calibrated_s"] = None
+    modules, operators, functions, _ = overview_page(report).tops
+    for top in (modules, operators, functions):
+        assert (top.kind, top.share_of) == ("self time, raw", "of the step as the layer saw it")
+    for top in (modules, operators):
+        assert all(one.share == pytest.approx(one.seconds / step) for one in top.rows)
+    assert {one.share for one in functions.rows} == {None}
+
+
+def test_an_empty_short_table_says_what_became_of_its_layer() -> None:
+    report = full()
+    report["tables"]["functions"] = []
+    for layer in report["layers"]:
+        if layer["name"] == "cprofile":
+            layer["reason"] = "it gave way to another profiler"
+    assert overview_page(report).tops[2].reason == "it gave way to another profiler"

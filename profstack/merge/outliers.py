@@ -36,7 +36,10 @@ _MOST_SHOWN = 5
 
 
 def outlier_rows(recorded: Recorded, clean: Clean) -> list[dict[str, Any]]:
-    """Rows of `outliers`, the slowest first; `samples` counts the looks that fell into the step."""
+    """Rows of `outliers`, the slowest first; `samples` counts the looks that fell into the step.
+
+    It is None where the watch has looked nowhere.
+    """
     steps = recorded.steps
     steps = steps[(steps["kind"] == "watch") & (steps["wall_s"] > 0)]
     if not len(steps):
@@ -62,7 +65,8 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[dict[str, Any]]:
             "wall_s": float(walls[row]),
             "factor": float(walls[row] / median_s) if median_s else None,
             "rss_bytes": grown.get(row),
-            "samples": len(inside.get(row, ())),
+            # Where the watch did not run none could have fallen into a step.
+            "samples": len(inside.get(row, ())) if seen.samples else None,
             "doing": _doing(seen, inside.get(row, [])),
         }
         for row in sorted(ranked, key=lambda row: (-walls[row], row))

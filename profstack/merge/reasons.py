@@ -121,6 +121,7 @@ _OTHERWISE = {
     "watch.rss_bytes": "this system does not tell the resident set of a process",
     "outliers.factor": "there is no clean median",
     "outliers.rss_bytes": "the watch took no sample in these steps",
+    "outliers.samples": "the watch took no sample in this run",
     "outliers.doing": "the watch took no sample in these steps",
     "flops.backward_flop": "no backward pass was counted",
     "flops.forward_mac": "the counter has formulas for more than multiply-adds",

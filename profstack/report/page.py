@@ -25,7 +25,7 @@ from profstack.report.overviewpage import overview_page
 from profstack.report.packages import with_package
 from profstack.report.pathtree import path_records
 from profstack.report.series import StepSeries, memory_series, step_series
-from profstack.report.sourcefiles import SourceFile, source_files
+from profstack.report.sourcefiles import SourceFile, source_files, with_source
 from profstack.report.tables import (
     PageTable,
     line_table,
@@ -73,7 +73,8 @@ _FACTS = (
 
 def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
     """The page of a report; `base` leads from the page's folder to the recording's."""
-    tables = report["tables"]
+    lines = with_source(report["tables"]["lines"], report.get("sources") or [])
+    tables = {**report["tables"], "lines": lines}
     benchmark = {
         key: value for key, value in (report.get("benchmark") or {}).items() if key not in CUT_AWAY
     }

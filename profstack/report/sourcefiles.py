@@ -25,6 +25,19 @@ class SourceFile:
     reason: str | None
 
 
+def with_source(lines: Sequence[Record], texts: Sequence[Record]) -> list[Record]:
+    """The same lines; those that came without their text have it where the file's is known."""
+    known = {str(row["file"]): row["text"].split("\n") for row in texts if row.get("text")}
+    filled: list[Record] = []
+    for line in lines:
+        text = known.get(str(line["file"]), ())
+        number_of = line.get("line") or 0
+        if line.get("source") is None and 0 < number_of <= len(text):
+            line = {**line, "source": text[number_of - 1]}
+        filled.append(line)
+    return filled
+
+
 def source_files(lines: Sequence[Record], texts: Sequence[Record]) -> list[SourceFile]:
     """The user's own files that have lines, the one with the most time first."""
     times: dict[str, float] = {}

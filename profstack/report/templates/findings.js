@@ -48,12 +48,13 @@ function evidenceRow(row) {
   const parts = [text || null, place ? el("code", {}, place) : null, ...words].filter(Boolean);
   const body = parts.flatMap((part, at) => (at ? [", ", part] : [part]));
   if (!link) return body;
-  return [body, " ", evidenceWay(link)];
+  return [body, " ", evidenceWay(link, true)];
 }
 
-function evidenceWay(link) {
+// A module is named by the way to it: nothing else in a row of evidence says which one it is.
+function evidenceWay(link, named = false) {
   const [view, key] = linkParts(link);
-  return hasView(view) ? el("a", { class: "way", href: wayTo(view, key), title: key, "aria-label": "to its row in " + view }, "→ " + view) : null;
+  return hasView(view) ? el("a", { class: "way", href: wayTo(view, key), title: key, "aria-label": "to its row in " + view }, "→ " + (named && view === "modules" && key ? tailOf(key, 40) : view)) : null;
 }
 
 function evidenceWord(key, value) {

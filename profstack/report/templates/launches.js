@@ -52,5 +52,13 @@ function drawGaps(table) {
   byId("gap-table").append(el("h3", {}, "Gaps by cause"), place);
   makeTable(place, { table, name: "gaps", sort: { key: "total_s", direction: -1 }, bars: ["total_s", "longest_s"], barColour: "var(--backward)",
     hidden: devices.size > 1 ? [] : ["device"], first: ["cause", "total_s", "count", "longest_s", "after", "before"], view: "ranges", keyOf: (record) => record.cause,
-    cells: { cause: (value) => el("td", { class: "text" }, term("gap", value)), after: wayCell("kernels"), before: wayCell("kernels") } });
+    cells: { cause: (value) => el("td", { class: "text" }, term("gap", value)), after: gapCell, before: gapCell } });
+}
+
+// What ran beside a gap: an operator and, where it is known, the module that called it.
+function gapCell(value, record, column) {
+  if (value === null) return el("td", { class: "text" }, none(whyEmpty(column)));
+  const at = value.indexOf(" in ");
+  const words = at < 0 ? linkTo("operators", value, value) : [linkTo("operators", value.slice(0, at), value.slice(0, at)), " in ", linkTo("modules", value.slice(at + 4), value.slice(at + 4))];
+  return el("td", { class: "text", title: value }, words);
 }

@@ -118,7 +118,14 @@ function drawColumnChoice(view) {
   const whole = el("input", { type: "checkbox" });
   whole.addEventListener("change", () => { view.whole = whole.checked; drawListing(view); });
   byId("line-tools").append(el("label", { class: "field" }, whole, el("span", {}, "whole file")), el("span", { class: "count", id: "source-count" }));
-  if (absent.length) byId("source-listing").after(el("p", { class: "left-out", id: "absent-columns" }, "Not shown, since no line has it: ", absent.map((key, at) => [at ? "; " : "", LINE_HEADS[key], " (", whyEmpty(view.meta[key]) || "not measured in this run", ")"]), "."));
+  if (absent.length) byId("source-listing").after(el("p", { class: "left-out", id: "absent-columns" }, "Not shown, since no line has it: ", absentWords(view, absent), "."));
+}
+
+// Columns that are empty for one reason stand together.
+function absentWords(view, keys) {
+  const reasons = new Map();
+  for (const key of keys) { const why = whyEmpty(view.meta[key]) || "not measured in this run"; reasons.set(why, [...(reasons.get(why) || []), LINE_HEADS[key]]); }
+  return [...reasons].map(([why, names]) => names.join(", ") + " (" + why + ")").join("; ");
 }
 
 function openFile(view, file) {

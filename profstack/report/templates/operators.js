@@ -7,8 +7,15 @@ function drawOperators(page) {
     view: "operators", box: byId("operator-table"), summed: page.tables.operators_by_name, each: page.tables.operators, what: "operator", first: ["name", "self_s", "total_s", "calibrated_s", "device_s", "calls"],
     names: ["by operator", "by shapes and module"], sort: "self_s", bars: ["self_s", "device_s"],
     owners: [["module", "called in"], ["shapes", "with shapes"]],
-    ways: (name) => [linkTo("flops", name, "in the roofline"), rowsOf(page, "kernels") ? linkTo("kernels", null, "kernels") : null],
+    ways: (name) => [roofWay(page, name), rowsOf(page, "kernels") ? linkTo("kernels", null, "kernels") : null],
   });
+}
+
+// An operator may have several points in the roofline, one for each module: to its heaviest.
+function roofWay(page, name) {
+  const points = ((page.roofline && page.roofline.points) || []).filter((point) => point.kind === "operator" && shortPointName(point) === name);
+  const heaviest = points.reduce((best, point) => (best && (best.seconds || 0) >= (point.seconds || 0) ? best : point), null);
+  return heaviest ? linkTo("flops", heaviest.name, "in the roofline") : null;
 }
 
 function drawKernels(page) {

@@ -166,7 +166,7 @@ function drawRooflineTable(box, facts) {
   const why = cellWithReason("it was not told");
   const share = (value, record, column) => (isNumber(value) && value > 1 ? el("td", { class: "number" }, chip(formatPercent(value), "failed")) : isNumber(value) ? barCell(value, column.unit, value, "var(--self)") : why(value, record, column));
   const rows = facts.points.map((record) => columns.map(({ key }) => record[key] ?? null));
-  makeTable(box, { table: { columns, rows, left_out: facts.left_out }, name: "points", origin: { layer: "torch", kind: "calibrated" }, sort: { key: "seconds", direction: -1 }, cells: {
+  makeTable(box, { table: { columns, rows, left_out: facts.left_out }, name: "points", view: "flops", keyOf: (record) => record.name, origin: { layer: "torch", kind: "calibrated" }, sort: { key: "seconds", direction: -1 }, cells: {
     ...Object.fromEntries(["intensity", "flop_per_s", "seconds", "flop", "moved_bytes", "dtype", "seconds_is"].map((key) => [key, why])), share_of_peak: share,
     bound: (value, record) => el("td", {}, value ? [markSample(...boundLook(value)), boundWords(value)] : none(record.reason || "it was not told")),
     reason: (value) => el("td", { class: "text", title: value }, value ? withCommands(value) : none("there is nothing to add")),

@@ -19,7 +19,7 @@ function openForPrint() {
 }
 
 function drawStepTable(page) {
-  if (!page.tables.steps) { if (byId("step-table")) byId("step-table").remove(); return; }
+  if (!page.tables.steps) { if (byId("step-table")) byId("step-table").closest("details").remove(); return; }
   makeTable(byId("step-table"), { table: page.tables.steps, name: "steps", sort: { key: "wall_s", direction: -1 }, bars: ["wall_s"], barColour: "var(--self)" });
 }
 

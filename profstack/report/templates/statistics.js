@@ -11,7 +11,7 @@ function drawBenchmark(page) {
     card(["median ", term("clean", "clean"), " ", term("step", "step")], shown(mark.median_s, "s", "no clean step was measured"),
       interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval")] : "no interval: too few clean steps", "main"),
     card([term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"], [shown(mark.iqr_s, "s", "fewer than 4 clean steps were measured")], [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)]),
-    card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", formatPlain(mark.warmup_steps) + " ", term("warmup", "warm-up"), mark.warmup_steps === 1 ? " step" : " steps"]),
+    card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", isNumber(mark.warmup_steps) ? [mark.warmup_steps + " ", term("warmup", "warm-up"), mark.warmup_steps === 1 ? " step" : " steps"] : null]),
     card("CPU time per step", shown(mark.cpu_median_s, "s", "no CPU time of a clean step was read"), busy),
     isNumber(mark.device_median_s) ? card("device time per step", formatSeconds(mark.device_median_s), "by events on the device") : null,
   ]);

@@ -158,7 +158,10 @@ function twigCell(node, depth, toggle, title, ...content) {
   const cell = el("td", { class: "text path", title });
   const indent = el("span", { class: "indent" });
   // Deep trees are indented less and less: the name must stay on the screen.
-  indent.style.width = (depth <= 12 ? 14 * depth : 168 + 3 * (depth - 12)) + "px";
+  const wide = depth <= 12 ? 14 * depth : 168 + 3 * (depth - 12);
+  indent.style.width = wide + "px";
+  // What stands before the name: the rest of the cell is the name's.
+  cell.style.setProperty("--before", wide + 20 + "px");
   cell.append(indent);
   if (node.children.length) {
     const twig = el("button", { type: "button", class: "twig", "aria-expanded": String(node.open), "aria-label": (node.open ? "fold " : "unfold ") + node.key, tabindex: "-1" }, node.open ? "▾" : "▸");

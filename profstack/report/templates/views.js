@@ -29,7 +29,7 @@ const VIEWS = [
   { id: "overview", title: "Overview", needs: [], has: () => true, parts: [
     ["overview", (page) => drawOverview(page)], ["findings", (page) => drawFindings(page)], ["trust", (page) => drawTrust(page.facts)]] },
   { id: "modules", title: "Modules", needs: ["modules"], parts: [["modules", (page) => drawModules(page)]] },
-  { id: "operators", title: "Operators", needs: ["operators", "operators_by_name"], parts: [["operators", (page) => drawOperators(page)]] },
+  { id: "operators", title: "Operators", needs: ["operators", "operators_by_name", "roofline"], shows: ["operators", "operators_by_name"], parts: [["operators", (page) => drawOperators(page)]] },
   { id: "kernels", title: "Kernels", needs: ["kernels"], parts: [["kernels", (page) => drawKernels(page)]] },
   { id: "python", title: "Python", needs: ["functions", "call_paths", "call_trees", "slices"], shows: ["functions", "call_paths"], parts: [
     ["functions", (page) => { drawFunctions(page); drawCallPaths(page); }]] },
