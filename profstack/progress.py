@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -86,8 +87,13 @@ class Display:
         if self._status is not None:
             self._status.console.print(text, markup=False, highlight=False)
             return
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        if (self._stream.encoding or "").lower().replace("-", "") not in ("utf8", "cp65001"):
+            # The one sign of ours that no other encoding is sure to have.
+            text = text.replace("µ", "u")
+        # Whoever read this may have gone: the script goes on, and so does its recording.
+        with suppress(OSError):
+            self._stream.write(text + "\n")
+            self._stream.flush()
 
     def close(self) -> None:
         """End the live display; the terminal is the script's and the shell's again."""

@@ -246,8 +246,7 @@ class _Bench:
             return code
         self._write_run(started, time.perf_counter() - begun, results)
         self._join(results)
-        self._finish()
-        return code
+        return self._finish() or code
 
     def _write_options(self) -> None:
         from profstack.benchfolder import OPTIONS
@@ -330,18 +329,27 @@ class _Bench:
             tell=None if self.options.quiet else _tell,
         )
 
-    def _finish(self) -> None:
+    def _finish(self) -> int:
+        """Write the page and print the summary; 2 where there is no page, else 0."""
+        from profstack.commands._failures import not_written
         from profstack.report.write import write_report
 
-        page = write_report(self.folder)
+        try:
+            page = write_report(self.folder)
+        except Exception as error:
+            # What was measured is not to be lost with its page.
+            _tell(not_written(self.folder, error))
+            return 2
         report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
         if self.options.json:
             print(json.dumps(report["benchmark"]))
         elif not self.options.quiet:
             from profstack.report import text
+            from profstack.report.textparts import colourful, fitting
 
             width = shutil.get_terminal_size((80, 24)).columns
-            print(text.summary(report, width=width, colour=sys.stdout.isatty()).rstrip())
+            told = text.summary(report, width=width, colour=colourful(sys.stdout)).rstrip()
+            print(fitting(told, sys.stdout.encoding))
         wrote = f"Wrote {page}"
         # What is read by a program is JSON alone.
         print(wrote, file=sys.stderr if self.options.json else sys.stdout)
@@ -349,6 +357,7 @@ class _Bench:
             import webbrowser
 
             webbrowser.open(page.resolve().as_uri())
+        return 0
 
 
 def _tell(line: str) -> None:

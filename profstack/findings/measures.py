@@ -138,7 +138,7 @@ def _rates(roofline: Mapping[str, Any], slug: str) -> dict[str, Any]:
 def _add_places(found: dict[str, Measure], report: Mapping[str, Any], cut: Cut) -> None:
     """The functions and lines of the script that the causes stand at."""
     python = hottest(report["tables"])
-    if python is not None:
+    if python is not None and found[PYTHON].share is not None:
         found[PYTHON].link = link_of(python)
         _place(found[PYTHON], python)
     row = cut.io_time.function

@@ -16,6 +16,11 @@ def replace_text(path: Path, content: str) -> None:
     are written as question marks, since a file with an invalid encoding opens nowhere.
     """
     try:
+        if path.exists() and not path.is_file():
+            # A device or a pipe is written to: it must not be replaced.
+            with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+                file.write(content)
+            return
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:

@@ -17,6 +17,9 @@ FOLDER_HELP = (
     "in profstack-runs)"
 )
 
+# What every version of the report has.
+_ALWAYS = ("steps", "modules", "operators", "functions", "calls", "lines")
+
 
 def build(folder: Path) -> dict[str, Any]:
     """The report made from the recording's tables."""
@@ -41,6 +44,15 @@ def load(folder: Path) -> dict[str, Any]:
     return _checked(text, path)
 
 
+def _has_tables(tables: Any) -> bool:
+    """Whether these are tables, those among them that every command reads."""
+    return (
+        isinstance(tables, dict)
+        and all(isinstance(rows, list) for rows in tables.values())
+        and all(name in tables for name in _ALWAYS)
+    )
+
+
 def _checked(text: str, path: Path) -> dict[str, Any]:
     """The parsed report; what is none is said in one line."""
     remedy = f"write it again with 'profstack report {path.parent}'"
@@ -50,7 +62,7 @@ def _checked(text: str, path: Path) -> dict[str, Any]:
         raise RecordingError(
             f"damaged JSON ({error})", where=str(path), next_step=remedy
         ) from error
-    if not isinstance(report, dict) or not isinstance(report.get("tables"), dict):
+    if not isinstance(report, dict) or not _has_tables(report.get("tables")):
         raise RecordingError("not a profstack report", where=str(path), next_step=remedy)
     version = report.get("schema_version")
     if version != SCHEMA_VERSION:

@@ -13,6 +13,9 @@ from profstack.report.tables import operators_by_name, weight
 from profstack.report.textparts import WIDE, plain_table, short_name
 from profstack.units import format_count, format_seconds
 
+# Below these widths columns are left out: a number that is cut is another number.
+_NARROW, _NARROWEST = 72, 48
+
 
 def _share(seconds: float | None, median: float | None) -> str:
     return "–" if seconds is None or not median else f"{100 * seconds / median:.1f} %"
@@ -44,15 +47,19 @@ def modules(
         return None
     has_backward = any(record.get("backward_s") for record in records)
     times = ("forward_s", *(("backward_s",) if has_backward else ()), "self_s", "calibrated_s")
+    if width < _NARROW:
+        times = times[-2:]
+    shares = (("share", "r"),) if width >= _NARROWEST else ()
     rates = width >= WIDE and any(record.get("flop_per_s") is not None for record in inside)
     extra = (("FLOP/s", "r"),) if rates else ()
     named = ((name.removesuffix("_s"), "r") for name in times)
-    table = plain_table(("module", "l"), *named, ("share", "r"), *extra)
+    table = plain_table(("module", "l"), *named, *shares, *extra)
+    room = width - (57 if width >= _NARROW else 32) - 10 * len(extra)
     for record in [*roots, *heavy[:most], *outside]:
         table.add_row(
-            short_name(record["path"], width - 57 - 10 * len(extra)),
+            short_name(record["path"], room),
             *(Text(format_seconds(record.get(column))) for column in times),
-            Text(_share(record.get("calibrated_s"), median)),
+            *(Text(_share(record.get("calibrated_s"), median)) for _ in shares),
             *(Text(format_count(record.get("flop_per_s"))) for _ in extra),
         )
     return table
@@ -68,11 +75,12 @@ def operators(report: Mapping[str, Any], width: int, most: int) -> Table | None:
     records = operators_by_name(report["tables"]["operators"])
     if not records:
         return None
-    table = plain_table(("operator", "l"), ("calls", "r"), ("self", "r"), ("calibrated", "r"))
+    calls = (("calls", "r"),) if width >= _NARROWEST else ()
+    table = plain_table(("operator", "l"), *calls, ("self", "r"), ("calibrated", "r"))
     for record in sorted(records, key=weight("self_s"), reverse=True)[:most]:
         table.add_row(
             short_name(record["name"], width - 36),
-            Text(format_count(record["calls"])),
+            *(Text(format_count(record["calls"])) for _ in calls),
             Text(format_seconds(record["self_s"])),
             Text(format_seconds(record["calibrated_s"])),
         )
@@ -84,12 +92,13 @@ def functions(report: Mapping[str, Any], width: int, most: int) -> Table | None:
     records = [row for row in report["tables"]["functions"] if row.get("phase") == "step"]
     if not records:
         return None
-    table = plain_table(("function", "l"), ("calls", "r"), ("self", "r"), ("total", "r"))
+    calls = (("calls", "r"),) if width >= _NARROWEST else ()
+    table = plain_table(("function", "l"), *calls, ("self", "r"), ("total", "r"))
     for record in sorted(records, key=weight("self_s"), reverse=True)[:most]:
         place = "" if record["file"] == "~" else f"  {file_name(record['file'])}:{record['line']}"
         table.add_row(
             short_name(f"{record['name']}{place}", width - 36),
-            Text(format_count(record["calls"])),
+            *(Text(format_count(record["calls"])) for _ in calls),
             Text(format_seconds(record["self_s"])),
             Text(format_seconds(record["total_s"])),
         )

@@ -28,6 +28,8 @@ _DRAWN = {
 _UNKNOWN = ("#", "reverse")
 # Parts below this share of the step are not drawn nor named.
 _LEAST = 0.005
+# Below this width the evidence is told without threshold and time.
+_NARROW = 60
 _ENDINGS = (("_bytes", format_bytes), ("_per_s", format_count), ("_s", format_seconds))
 
 
@@ -115,17 +117,22 @@ def verdict_text(report: Mapping[str, Any], width: int) -> Iterable[Text | Table
     if not evidence:
         return
     yield Text()
-    table = plain_table(("test", "l"), ("share", "r"), ("from", "r"), ("time", "r"), ("what", "l"))
+    more = (("from", "r"), ("time", "r")) if width >= _NARROW else ()
+    table = plain_table(("test", "l"), ("share", "r"), *more, ("what", "l"))
     for row in evidence:
         share = row.get("share")
         table.add_row(
             Text(printable(str(row["test"]))),
             Text("–" if share is None else f"{100 * share:.1f} %"),
-            Text(f"{100 * row['threshold_share']:.0f} %"),
-            Text(format_seconds(row.get("time_s"))),
+            *(Text(words) for words in _more(row)[: len(more)]),
             Text(printable(_what(row))),
         )
     yield table
+
+
+def _more(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The threshold and the time of a row of evidence."""
+    return f"{100 * row['threshold_share']:.0f} %", format_seconds(row.get("time_s"))
 
 
 def _what(row: Mapping[str, Any]) -> str:
