@@ -38,6 +38,7 @@ RUNS = {
         "ResNet18.layer4.1.conv2",
     ),
     "nvtx": (("nvtx_markers.py", "--steps", "120"), "optimizer", "Adder.recurrent"),
+    "loader": (("slow_loader.py", "--epochs", "2"), "optimizer", "Sequential.2"),
 }
 
 # Those whose output holds times, or which are no scripts to run under profstack: the test of each.

@@ -30,6 +30,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "small-operators": "a GRU over a sequence works through its elements one after the other, "
         "on a batch of 32 and a width of 64",
     },
+    "loader": {
+        "data-starved": "it is made to wait for its data",
+        "python-hot-spot": "the pictures are drawn by Python in the process that trains",
+    },
 }
 
 
