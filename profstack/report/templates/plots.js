@@ -85,10 +85,18 @@ const chartWidths = new ResizeObserver((entries) => {
   }
 });
 new MutationObserver(() => { hideTip(); for (const chart of CHARTS.values()) renewChart(chart); }).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-// Paper shows what was not scrolled to as well, as far as the library is there.
+// Paper is white, and shows what was not scrolled to as well, as far as the library is there.
+let themeOnScreen = null;
 window.addEventListener("beforeprint", () => {
-  if (window.Plotly) for (const chart of CHARTS.values()) if (chart.stale && chart.surface.clientWidth) drawChart(chart);
+  const root = document.documentElement;
+  themeOnScreen = root.dataset.theme;
+  root.dataset.theme = "light";
+  if (window.Plotly) for (const chart of CHARTS.values()) {
+    if (themeOnScreen !== "light") chart.stale = true;
+    if (chart.stale && chart.surface.clientWidth) drawChart(chart);
+  }
 });
+window.addEventListener("afterprint", () => { if (themeOnScreen) document.documentElement.dataset.theme = themeOnScreen; });
 
 function renewChart(chart) {
   chart.stale = true;
