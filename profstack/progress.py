@@ -90,10 +90,20 @@ class Display:
         if (self._stream.encoding or "").lower().replace("-", "") not in ("utf8", "cp65001"):
             # The one sign of ours that no other encoding is sure to have.
             text = text.replace("µ", "u")
-        # Whoever read this may have gone: the script goes on, and so does its recording.
-        with suppress(OSError):
+        try:
             self._stream.write(text + "\n")
             self._stream.flush()
+        except OSError:
+            # Whoever read this has gone: the script goes on, and so does its recording.
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Say nothing more; what is left unwritten would change the exit code at the end."""
+        self._quiet = True
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
     def close(self) -> None:
         """End the live display; the terminal is the script's and the shell's again."""

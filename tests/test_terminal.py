@@ -20,9 +20,10 @@ from conftest import clean_environment
 from data_full_report import full, full_of_hostile_names, on_a_device
 from data_report import build
 
-from profstack import commands
+from profstack import commands, progress
 from profstack.report import findingtext, jsonfile, text
 from profstack.report.ending import ending
+from profstack.report.files import replace_text
 from profstack.report.textparts import colourful, fitting
 from profstack.report.verdicttext import cells_of, figure, label
 from profstack.schema import REPORT
@@ -90,21 +91,18 @@ O optimizer 10 % (401 µs)   P Python 5 % (188 µs)
 2. Memory grows by 64.0 MiB a step
    train.py:68: Keep loss.item() in the list, not the tensor.
 
-module               forward  backward     self  calibrated   share
-Digits               1.40 ms   1.84 ms   152 µs     2.56 ms  63.8 %
-Digits.features.2     483 µs    584 µs  1.07 ms      842 µs  21.0 %
-Digits.features.0     267 µs    432 µs   698 µs      551 µs  13.8 %
-Digits.classifier.0   254 µs    394 µs   648 µs      511 µs  12.8 %
+module             forward  backward     self  calibrated   share
+Digits             1.40 ms   1.84 ms   152 µs     2.56 ms  63.8 %
+Digits.features.2   483 µs    584 µs  1.07 ms      842 µs  21.0 %
+Digits.features.0   267 µs    432 µs   698 µs      551 µs  13.8 %
 
 operator                    calls    self  calibrated
 aten::convolution_backward      2  710 µs      559 µs
 aten::mkldnn_convolution        2  520 µs      409 µs
-aten::mm                        2  270 µs      213 µs
 
 function                                      calls     self    total
 …ackward' of 'torch._C._EngineBase' objects>      1  1.92 ms  1.92 ms
 <built-in method torch.conv2d>                    2   700 µs   700 µs
-<built-in method torch._foreach_addcmul_>         4   400 µs   400 µs
 
 layers: cprofile, torch, nvtx, memory, flops, watch; while they watched, a step
   took longer by a factor: flops ≤ 4.10
@@ -170,6 +168,27 @@ def test_only_the_first_findings_end_a_run() -> None:
 def test_the_ending_survives_any_width(make: Callable[[], Report], width: int) -> None:
     printed = ending(make(), width=width, colour=False)
     assert max(map(len, printed.splitlines())) <= max(width, 40)
+
+
+@pytest.mark.parametrize("make", [judged, full_of_hostile_names, on_a_device, build])
+@pytest.mark.parametrize("width", [40, 47, 48, 60, 72, 80])
+def test_no_number_is_cut_in_a_narrow_terminal(make: Callable[[], Report], width: int) -> None:
+    """A number without its end is another number."""
+    report = make()
+    printed = ending(report, width=width, colour=False)
+    printed += text.summary(report, width=width, colour=False)
+    printed += text.verdict(report, width=width, colour=False)
+    assert not re.findall(r"\d[.,]?…", printed), printed
+
+
+def test_the_first_finding_says_what_to_do_and_the_others_what_first() -> None:
+    report = judged()
+    advice = "Most of it is load (train.py:9). With num_workers=2 the next batch is made meanwhile."
+    for finding in report["findings"]:
+        finding["advice"] = advice
+    said = " ".join(ending(report, width=80, colour=False).split())
+    assert said.count("Most of it is load (train.py:9).") == 2
+    assert said.count("With num_workers=2 the next batch is made meanwhile.") == 1
 
 
 def test_names_cannot_drive_the_terminal() -> None:
@@ -376,6 +395,81 @@ def test_help_tells_of_findings_and_the_verdict(capsys: pytest.CaptureFixture[st
 
 
 # -- a real run ----------------------------------------------------------------------------------
+
+ENDS_WITH_3 = """
+import sys
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+sys.exit(3)
+"""
+# Runs a command of ours in which the writing of pages is broken.
+BROKEN_PAGES = """
+import sys
+import profstack.report.html
+
+def write(*arguments, **options):
+    raise KeyError("a defect")
+
+profstack.report.html.write = write
+from profstack.commands import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_page_that_cannot_be_written_keeps_the_recording_and_the_exit_code(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(ENDS_WITH_3)
+    (tmp_path / "broken.py").write_text(BROKEN_PAGES)
+    environment = clean_environment(OMP_NUM_THREADS="1")
+    # Nobody reads what we say: that is no reason to let go of the script.
+    reading, writing = os.pipe()
+    os.close(reading)
+    options = ["run", "--layers", "torch", "--no-peaks", "-o", "my rec"]
+    command = [sys.executable, "broken.py", *options, "train.py"]
+    unread = subprocess.run(
+        command, cwd=tmp_path, env=environment, stderr=writing, check=False, timeout=300
+    )
+    os.close(writing)
+    assert unread.returncode == 3
+    command.insert(3, "--force")
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=300
+    )
+    assert done.returncode == 3, "the script's own"
+    last = done.stderr.decode().splitlines()[-1]
+    assert "Traceback" not in done.stderr.decode()
+    assert last == (
+        "profstack: the page was not written (KeyError: 'a defect'); "
+        "the recording is kept, to write it again: profstack report 'my rec'"
+    )
+    assert not (tmp_path / "my rec" / "report.html").exists()
+    assert commands.main(["report", str(tmp_path / "my rec")]) == 0
+    assert (tmp_path / "my rec" / "report.html").stat().st_size > 100_000
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    replace_text(pipe, "<html>")
+    assert os.read(reader, 100) == b"<html>"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_progress_without_a_reader_or_an_encoding() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    progress.Display(quiet=False, stream=out).line("median 4.2 µs")
+    assert out.buffer.getvalue() == b"median 4.2 us\n"  # type: ignore[attr-defined]  # a BytesIO
+
 
 SCRIPT = """
 import time

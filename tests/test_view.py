@@ -185,6 +185,8 @@ def test_show_refuses_what_it_cannot_print(
         ("{", "damaged JSON"),
         ("[1]", "not a profstack report"),
         ('{"tables": {}, "schema_version": 99}', "of version 99"),
+        ('{"tables": {}, "schema_version": 1}', "its tables are not whole"),
+        ('{"tables": {"modules": 1}, "schema_version": 1}', "its tables are not whole"),
         (b"\xff\xfe", "cannot be read"),
     ],
 )

@@ -22,7 +22,7 @@ from profstack.report.verdicttext import bar_lines, verdict_lines
 from profstack.units import format_bytes, format_count
 
 _FINDINGS = 3
-_ROWS = 3
+_ROWS = 2
 _WARNINGS = 2
 # A warning's first sentence is cut at this many lines of the terminal.
 _WARNING_LINES = 2

@@ -22,6 +22,8 @@ COLUMNS = (
     "slug", "severity", "title", "gain_s", "gain_is", "gain_reason", "file", "line", "module",
     "layers", "evidence", "advice",
 )  # fmt: skip
+# What stands under the first finding: its first sentence may only say where, the next what to do.
+_ADVICE = 300
 _STYLES = {"high": "bold red", "medium": "yellow"}
 
 
@@ -38,7 +40,7 @@ def top_findings(report: Mapping[str, Any], width: int, most: int) -> Iterable[T
         for line in lines:
             yield Text(line, style=_STYLES.get(str(finding.get("severity")), ""))
         words = _cost(finding)
-        advice = first_sentences(finding.get("advice") or "", 0)
+        advice = first_sentences(finding.get("advice") or "", _ADVICE if number == 1 else 0)
         told = f"{words}: {advice}" if words and advice else words or advice
         yield from _indented(told, width)
     left = len(found) - most

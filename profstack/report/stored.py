@@ -10,6 +10,7 @@ from profstack.report.complete import complete_report
 from profstack.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 FOLDER_HELP = (
@@ -44,12 +45,10 @@ def load(folder: Path) -> dict[str, Any]:
     return _checked(text, path)
 
 
-def _has_tables(tables: Any) -> bool:
-    """Whether these are tables, those among them that every command reads."""
-    return (
-        isinstance(tables, dict)
-        and all(isinstance(rows, list) for rows in tables.values())
-        and all(name in tables for name in _ALWAYS)
+def _is_whole(tables: Mapping[str, Any]) -> bool:
+    """Whether all are lists of rows, and those that every command reads are among them."""
+    return all(isinstance(rows, list) for rows in tables.values()) and all(
+        name in tables for name in _ALWAYS
     )
 
 
@@ -62,7 +61,7 @@ def _checked(text: str, path: Path) -> dict[str, Any]:
         raise RecordingError(
             f"damaged JSON ({error})", where=str(path), next_step=remedy
         ) from error
-    if not isinstance(report, dict) or not _has_tables(report.get("tables")):
+    if not isinstance(report, dict) or not isinstance(report.get("tables"), dict):
         raise RecordingError("not a profstack report", where=str(path), next_step=remedy)
     version = report.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -71,4 +70,6 @@ def _checked(text: str, path: Path) -> dict[str, Any]:
             where=str(path),
             next_step=remedy,
         )
+    if not _is_whole(report["tables"]):
+        raise RecordingError("its tables are not whole", where=str(path), next_step=remedy)
     return report
