@@ -384,7 +384,7 @@ def test_a_torch_layer_that_slowed_too_much_leaves_the_wait(tmp_path: Path) -> N
     assert report["verdict"]["slug"] == "unclear"
     sentence = report["verdict"]["sentence"]
     assert "slowed its steps 4.5 times" in sentence
-    assert "a step waits 25 % of its time" in sentence
+    assert "before its first work a step waits 25 % of its time" in sentence
     larger = recording(tmp_path / "more", wait=0.1, clean_wait=0.8, torch=[0.045] * 4)
     assert judged(larger)["verdict"]["slug"] == "input-bound", "whatever the rest is"
 

@@ -49,7 +49,9 @@ def step_bar(
     if abs(rest) > _LEAST * cut.median_s:
         parts.append(_part(REST, rest, cut.median_s, links.get(REST), "calibrated"))
     _add_up(parts, cut.median_s)
-    reason = None if cut.torch else f"only the wait is known: {cut.torch_reason}"
+    reason = (
+        None if cut.torch else f"only the wait before its first work is known: {cut.torch_reason}"
+    )
     if cut.torch and rest > _TOLD * cut.median_s:
         reason = f"the torch layer's rows leave {100 * rest / cut.median_s:.0f} % without an owner"
     if not cut.torch and cut.wait is None:

@@ -90,7 +90,10 @@ def decide(shares: Mapping[str, float | None]) -> tuple[str, float | None, str |
 
 def _only_the_wait(cut: Cut) -> str:
     """Why nothing is told where the torch layer's slices cannot be used."""
-    wait = "" if cut.wait is None else f"; a step waits {percent(cut.wait)} of its time"
+    # Where gradients are accumulated a step waits again within it.
+    wait = ""
+    if cut.wait is not None:
+        wait = f"; before its first work a step waits {percent(cut.wait)} of its time"
     return f"{cut.torch_reason}{wait}; let the script make more steps, or longer ones"
 
 
