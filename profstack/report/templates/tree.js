@@ -83,10 +83,15 @@ function makeTree(box, spec) {
   function setActive(at, focus) {
     const row = body.children[at];
     if (!row) return;
-    for (const other of body.children) if (other.tabIndex === 0) other.tabIndex = -1;
-    row.tabIndex = 0;
+    for (const other of body.children) if (other !== row) inOrder(other, false);
+    inOrder(row, true);
     state.active = state.listed[at][0].key;
     if (focus) row.focus();
+  }
+
+  function inOrder(row, is) {
+    row.tabIndex = is ? 0 : -1;
+    for (const one of row.querySelectorAll("a, button:not(.twig)")) one.tabIndex = is ? 0 : -1;
   }
 
   function onArrow(event) {
