@@ -13,11 +13,13 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from conftest import clean_environment
 
+WHICH = ("bad", "mended")
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -42,6 +44,16 @@ def run_program(folder: Path, case: str, which: str, layers: str | None = None) 
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads((place / "rec" / "report.json").read_text())
     return report | {"said": done.stderr + done.stdout}
+
+
+def run_twins(
+    folder: Path, case: str, layers: str | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The reports of the bad program and of its mended twin, which run at the same time."""
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(run_program, folder, case, which, layers) for which in WHICH]
+    bad, mended = (run.result() for run in runs)
+    return bad, mended
 
 
 def found(report: dict[str, Any], slug: str) -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ torch layer writes it there.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from data_recording import Run, function, module, module_times, operator
-from finding_programs import found, line_of, run_program
+from finding_programs import found, line_of, run_program, run_twins
 
 from profstack.findings import made
 from profstack.findings.loops import carries
@@ -41,14 +42,31 @@ OURS = {"data-starved", "forced-synchronisation", "host-to-device-copy", "small-
 # -- programs --------------------------------------------------------------------------------------
 
 
+# The one whose mended twin is not looked at.
+TWINLESS = "data_starved__few_workers"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs")
 
 
+@cache
+def report_of(folder: Path, case: str, which: str) -> dict[str, Any]:
+    """The report of one program; twins run together."""
+    return twins_of(folder, case)[which == "mended"]
+
+
+@cache
+def twins_of(folder: Path, case: str) -> tuple[dict[str, Any], ...]:
+    if case == TWINLESS:
+        return (run_program(folder, case, "bad", LAYERS),)
+    return run_twins(folder, case, LAYERS)
+
+
 def the_finding(folder: Path, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The finding that a case is about, and the report it stands in."""
-    report = run_program(folder, case, "bad", LAYERS)
+    report = report_of(folder, case, "bad")
     slug = case.split("__", maxsplit=1)[0].replace("_", "-")
     (told,) = found(report, slug)
     assert {each["slug"] for each in report["findings"]} & OURS == {slug}
@@ -75,12 +93,13 @@ def keys_of(report: dict[str, Any]) -> set[str]:
     keys |= {f"ranges/{row['path']}" for row in tables["regions"]}
     keys |= {f"source/{row['file']}:{row['line']}" for row in tables["lines"]}
     keys |= {f"python/{row['file']}:{row['line']}:{row['name']}" for row in tables["functions"]}
+    keys |= {f"overview/{each['slug']}" for each in report["findings"]}
     return keys | {f"kernels/{row['name']}" for row in tables["kernels"]} | {"ranges/gaps"}
 
 
 def is_clean(folder: Path, case: str) -> None:
     """The mended twin has no finding of these families."""
-    report = run_program(folder, case, "mended", LAYERS)
+    report = report_of(folder, case, "mended")
     assert {each["slug"] for each in report["findings"]} & OURS == set()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from finding_programs import found, line_of, run_program
+from finding_programs import found, line_of, run_program, run_twins
 
 from profstack.findings.inference import inference
 from profstack.findings.optimizers import can_be_fused, unfused_optimizer
@@ -30,14 +30,34 @@ def slugs(report: dict[str, Any]) -> set[str]:
     return SLUGS & {each["slug"] for each in report["findings"]}
 
 
+def disturbed(report: dict[str, Any]) -> bool:
+    """Whether other work, or the profiler, took so much that no time can be told."""
+    return report["attribution"]["calibrated_owned_s"] is None
+
+
 def links(finding: dict[str, Any]) -> list[str]:
     return [row["link"] for row in finding["evidence"] if "link" in row]
 
 
+# Of cases of one kind the twins of the first are run.
+TWINLESS = {
+    "unfused_optimizer__few_large",
+    "unfused_optimizer__momentum",
+    "zero_grad_to_zeros__by_hand",
+}
+
+
 def the_one(folder: Path, case: str, mark: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The finding that the program of a case has, at the line with the mark; and its report."""
-    report = run_program(folder, case, "bad", LAYERS)
+    """The finding that the program of a case has, at the line with the mark; and its report.
+
+    Its mended twin has none of this family's.
+    """
     slug = case.split("__", maxsplit=1)[0].replace("_", "-")
+    if case in TWINLESS:
+        report = run_program(folder, case, "bad", LAYERS)
+    else:
+        report, mended = run_twins(folder, case, LAYERS)
+        assert slugs(mended) == set()
     assert slug in slugs(report), report["findings"]
     (finding,) = found(report, slug)
     assert finding["file"].endswith("bad.py")
@@ -69,13 +89,14 @@ def test_an_optimizer_that_goes_operator_by_operator_is_told_of(tmp_path: Path, 
     assert "modules/(optimizer)" in links(finding)
     assert "fused=True" in finding["advice"]
     # Peaks are not measured in tests; on a machine where they were before, they are known.
-    if report["roofline"]["peaks"]["bytes_per_s"]:
+    if disturbed(report):
+        assert "slowed its steps too much" in finding["gain_reason"]
+    elif report["roofline"]["peaks"]["bytes_per_s"]:
         assert 0 < finding["gain_s"] < report["benchmark"]["median_s"]
     else:
         assert "bandwidth" in finding["gain_reason"]
     (told,) = report["setup"]["optimizers"]
     assert told["tensors"] == finding["evidence"][1]["tensors"]
-    assert slugs(run_program(tmp_path, case, "mended", LAYERS)) == set()
 
 
 @pytest.mark.parametrize(
@@ -87,12 +108,15 @@ def test_an_optimizer_that_goes_operator_by_operator_is_told_of(tmp_path: Path, 
 )
 def test_gradients_that_are_set_to_zero_are_told_of(tmp_path: Path, case: str) -> None:
     finding, report = the_one(tmp_path, case, "zero")
-    assert finding["gain_is"] == "estimated"
-    assert 0 < finding["gain_s"] < report["benchmark"]["median_s"] / 2
     zeros, adds = finding["evidence"][:2]
     assert zeros["calls"] == adds["calls"]
+    assert 0 < zeros["step_share"] + adds["step_share"] < 0.5
+    if disturbed(report):
+        assert "slowed its steps too much" in finding["gain_reason"]
+        return
+    assert finding["gain_is"] == "estimated"
+    assert 0 < finding["gain_s"] < report["benchmark"]["median_s"] / 2
     assert finding["gain_s"] == pytest.approx(zeros["calibrated_s"] + adds["calibrated_s"])
-    assert "zero-grad-to-zeros" not in slugs(run_program(tmp_path, case, "mended", LAYERS))
 
 
 def test_gradients_at_inference_are_told_of(tmp_path: Path) -> None:
@@ -105,7 +129,6 @@ def test_gradients_at_inference_are_told_of(tmp_path: Path) -> None:
     assert finding["evidence"][0]["nodes"] == 13
     # The first convolution's result, which the next one saves, and those of the activations.
     assert finding["evidence"][1]["kept_after_the_call_bytes"] == 7 * (4 * 16 * 48 * 48 * 4)
-    assert slugs(run_program(tmp_path, case, "mended", LAYERS)) == set()
 
 
 def test_batch_normalisation_in_training_mode_at_inference_is_told_of(tmp_path: Path) -> None:
@@ -116,7 +139,6 @@ def test_batch_normalisation_in_training_mode_at_inference_is_told_of(tmp_path: 
     assert finding["module"] == "Sequential.1"
     assert {"modules/Sequential.1", "modules/Sequential.3"} <= set(links(finding))
     assert finding["gain_s"] is None
-    assert slugs(run_program(tmp_path, case, "mended", LAYERS)) == set()
 
 
 # -- reports of known numbers --------------------------------------------------------------------

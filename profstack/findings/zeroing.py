@@ -39,6 +39,7 @@ LEAST_PARAMETERS = 0.5
 _ZERO, _ADD, _NODE = "aten::zero_", "aten::add_", "torch::autograd::AccumulateGrad"
 # A script may zero what it likes in a module or in a loss; gradients are zeroed between.
 _ELSEWHERE = (ACCUMULATION, "(loss)")
+_DISTURBED = "the torch layer slowed its steps too much for times to be told"
 _ZEROES = re.compile(r"\bzero_grad\(|\.zero_\(|_foreach_zero_\(")
 
 
@@ -77,10 +78,16 @@ def zero_grad_to_zeros(recorded: Recorded, report: dict[str, Any]) -> list[Findi
         return []
     zeros = [zeroed[shape].part(calls) for shape, calls in counted.items()]
     adds = [added[shape].part(calls) for shape, calls in counted.items()]
-    zero_s, add_s = (_time(report, works, on_device=on_device) for works in (zeros, adds))
-    if zero_s is None or add_s is None or zero_s + add_s < WORTH_TELLING * step_s:
+    zero_share, add_share = (_share(report, works, on_device=on_device) for works in (zeros, adds))
+    if zero_share + add_share < WORTH_TELLING:
         return []
-    known = not on_device or device_sets_pace(report)
+    reason = None
+    if calibrated(report, 1.0) is None:
+        reason = _DISTURBED
+    elif on_device and not device_sets_pace(report):
+        reason = NOT_ITS_PACE
+    zero_s, add_s = zero_share * step_s, add_share * step_s
+    times = [None, None] if reason == _DISTURBED else [zero_s, add_s]
     count = sum(counted.values())
     line = _line(report)
     return [
@@ -88,15 +95,17 @@ def zero_grad_to_zeros(recorded: Recorded, report: dict[str, Any]) -> list[Findi
             SLUG,
             f"{count:.0f} gradients are set to zero in each step, and then added to",
             severity=severity_of(zero_s + add_s, step_s),
-            gain_s=zero_s + add_s if known else None,
-            gain_reason=None if known else NOT_ITS_PACE,
+            gain_s=zero_s + add_s if reason is None else None,
+            gain_reason=reason,
             file=line["file"] if line else None,
             line=line["line"] if line else None,
             layers=("torch",),
             evidence=[
-                {"operator": _ZERO, "calls": count, "calibrated_s": zero_s}
+                {"operator": _ZERO, "calls": count, "calibrated_s": times[0]}
+                | {"step_share": zero_share}
                 | {"link": f"operators/{_ZERO}"},
-                {"operator": f"{_ADD} in {ACCUMULATION}", "calls": count, "calibrated_s": add_s}
+                {"operator": f"{_ADD} in {ACCUMULATION}", "calls": count, "calibrated_s": times[1]}
+                | {"step_share": add_share}
                 | {"link": f"modules/{ACCUMULATION}"},
                 *([{"text": line["source"].strip()} | _linked(line)] if line else []),
             ],
@@ -136,9 +145,11 @@ def _parameters(report: Report, rows: list[dict[str, Any]]) -> float:
     return max(nodes / max(passes, 1.0), 1.0)
 
 
-def _time(report: Report, works: Iterable[_Work], *, on_device: bool) -> float | None:
+def _share(report: Report, works: Iterable[_Work], *, on_device: bool) -> float:
+    """The share of the traced step that is this work; 0 where the torch layer has no step."""
     raw = sum(work.device_s if on_device else work.host_s for work in works)
-    return calibrated(report, raw)
+    step_s = (report.get("attribution") or {}).get("step_s")
+    return raw / float(step_s) if step_s else 0.0
 
 
 def _line(report: Report) -> Row | None:
