@@ -12,6 +12,7 @@ import base64
 import functools
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -47,6 +48,30 @@ os.dup2(pipes[1], 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 
+# Resolves when no view is being drawn, and nothing was changed for so many milliseconds.
+_SETTLED = """
+new Promise(done => {
+  let last = performance.now();
+  const changes = new MutationObserver(() => { last = performance.now(); });
+  changes.observe(document, {
+    subtree: true, childList: true, attributes: true, characterData: true,
+  });
+  const look = () => {
+    if (document.querySelector('main[aria-busy]')) last = performance.now();
+    if (performance.now() - last < %d) { requestAnimationFrame(look); return; }
+    changes.disconnect();
+    done();
+  };
+  requestAnimationFrame(look);
+})
+"""
+
+# What an expression looks like that does more than read.
+_TOUCHES = re.compile(
+    r"click|dispatch|scroll(?:To|By|Into)|focus\(|blur|Storage|history|location|remove|append|replaceC|prepend"
+    r"|setAttribute|classList|Promise|setTimeout|\.\w+\s*\+?=(?![=>])|\]\s*=(?![=>])|delete "
+)
+
 
 class Browser:
     """One Chromium with one page; used with `with`."""
@@ -69,6 +94,10 @@ class Browser:
         self._buffer = b""
         self._number = 0
         self._opened = 0
+        # Whether anything but reading was done since the page was opened, and what it is the page
+        # of: so long as it was only read it is as good as opened anew.
+        self.touched = False
+        self.shows: str | None = None
         self._session: str | None = None
         self._events: list[dict[str, Any]] = []
         self._connect()
@@ -105,6 +134,7 @@ class Browser:
         self._events.clear()
         # With a number in the address it is a new page even where only the part after # differs.
         self._opened += 1
+        self.shows = None
         way = f"{path.resolve().as_uri()}?{self._opened}"
         self.call("Page.navigate", url=f"{way}#{at}" if at else way)
         deadline = time.monotonic() + 30
@@ -112,27 +142,30 @@ class Browser:
             assert time.monotonic() < deadline, "the page did not load"
             self._receive(deadline)
         self.settle()
+        self.touched = False
 
     def resize(self, width: int, height: int) -> None:
         """Give the window another size."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
-    def settle(self) -> None:
-        """Wait until the view is drawn, and two frames: charts come in the frame after."""
-        drawn = (
-            "new Promise(done => { const look = () => "
-            "document.querySelector('main[aria-busy]') ? setTimeout(look, 20) : done(); look(); })"
-        )
-        self.evaluate(drawn)
-        two_frames = (
-            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>"
-            " requestAnimationFrame(() => setTimeout(done, 150)))))"
-        )
-        self.evaluate(two_frames)
+    def settle(self, quiet_ms: int = 50) -> None:
+        """Wait until the view is drawn and nothing of the page changes for some milliseconds.
+
+        Longer than two frames: what observers of sizes cause comes in the frame after.
+        """
+        self._run(_SETTLED % quiet_ms)
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression on the page; its exception is an AssertionError."""
+        self.touched = self.touched or _TOUCHES.search(expression) is not None
+        return self._run(expression)
+
+    def look_at(self, selector: str) -> None:
+        """Bring an element to the middle of the window, which is no more than reading."""
+        self._run(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
+
+    def _run(self, expression: str) -> Any:
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -153,7 +186,8 @@ class Browser:
             " field.dispatchEvent(new Event('input', {bubbles: true}));"
             " field.dispatchEvent(new Event('change', {bubbles: true})); })()"
         )
-        self.settle()
+        # What is searched for is looked up when nothing was typed for 80 ms.
+        self.settle(120)
 
     def key(self, key: str) -> None:
         """Press a key on whatever has the focus."""
@@ -194,6 +228,9 @@ class Browser:
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send one command to the page and return its answer."""
+        self.touched = self.touched or method.startswith(
+            ("Input.", "Emulation.", "Page.set", "Page.print")
+        )
         return self._send(method, parameters, self._session)
 
     def _connect(self) -> None:
@@ -248,15 +285,23 @@ def shared() -> Browser:
 def pages(folder: Path) -> Iterator[Callable[..., Browser]]:
     """A function that writes and opens the page of a report; at the end nothing may be broken.
 
-    It opens with all views one under the other, or at the address that is given.
+    It opens with all views one under the other, or at the address that is given. A page that the
+    browser shows already, and that was only read since it was opened, is taken as it is, but for
+    what wants a `fresh` one.
     """
     from profstack.report import html
 
-    def open_page(report: dict[str, Any], at: str = "all", **window: Any) -> Browser:
-        path = folder / "report.html"
-        html.write(report, path)
-        shared().open(path, at=at, **window)
-        return shared()
+    def open_page(
+        report: dict[str, Any], at: str = "all", *, fresh: bool = False, **window: Any
+    ) -> Browser:
+        browser = shared()
+        wanted = repr((at, window, report))
+        if fresh or browser.touched or browser.shows != wanted:
+            path = folder / "report.html"
+            html.write(report, path)
+            browser.open(path, at=at, **window)
+            browser.shows = wanted
+        return browser
 
     yield open_page
     assert shared().errors() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ from page_browser import Browser, texts
 
 def charted(page: Browser, box: str) -> None:
     """Bring a chart into sight and wait until it is drawn."""
-    page.evaluate(f"document.querySelector({box!r}).scrollIntoView({{block: 'center'}})")
+    page.look_at(box)
     _wait(page, f"document.querySelector({box!r} + ' .plot[data-drawn]') !== null")
     page.settle()
 
@@ -28,11 +29,23 @@ def drawings(page: Browser, box: str) -> int:
     return found
 
 
+def moved(page: Browser, box: str, before: dict[str, Any]) -> dict[str, Any]:
+    """The x axis of a chart, once its range is no longer that of an axis it had `before`."""
+    _wait(
+        page,
+        f"JSON.stringify(document.querySelector({box!r} + ' .js-plotly-plot').layout.xaxis.range)"
+        f" !== JSON.stringify({json.dumps(before['range'])})",
+    )
+    page.settle()
+    axis: dict[str, Any] = layout(page, box)["xaxis"]
+    return axis
+
+
 def _wait(page: Browser, condition: str) -> None:
     deadline = time.monotonic() + 20
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, f"not yet: {condition}"
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def traces(page: Browser, box: str) -> list[dict[str, Any]]:

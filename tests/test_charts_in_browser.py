@@ -13,7 +13,18 @@ from data_bench_report import bench
 from data_full_report import full
 from data_report import HOSTILE, build
 from page_browser import EXECUTABLE, Browser, choose, count, pages, shared, texts
-from page_charts import charted, drag, drawings, layout, point_at, redrawn, trace, traces, words
+from page_charts import (
+    charted,
+    drag,
+    drawings,
+    layout,
+    moved,
+    point_at,
+    redrawn,
+    trace,
+    traces,
+    words,
+)
 
 from profstack.report import html, plotly
 
@@ -42,7 +53,7 @@ def go(page: Browser, address: str) -> None:
 
 
 def test_the_library_starts_with_the_first_chart_in_sight_and_once(opened: Opened) -> None:
-    page = opened(full(), "operators")
+    page = opened(full(), "operators", fresh=True)
     assert not page.evaluate(STARTED)
     go(page, "#glossary")
     assert not page.evaluate(STARTED)
@@ -208,8 +219,7 @@ def test_a_zoom_finds_round_values_for_what_is_in_sight(opened: Opened) -> None:
     charted(page, "#steps-chart")
     whole = layout(page, "#steps-chart")["xaxis"]
     drag(page, "#steps-chart", (0.2, 0.3))
-    time.sleep(0.3)
-    near = layout(page, "#steps-chart")["xaxis"]
+    near = moved(page, "#steps-chart", whole)
     assert near["range"][1] - near["range"][0] < 0.2 * (whole["range"][1] - whole["range"][0])
     inside = [one for one in near["tickvals"] if near["range"][0] <= one <= near["range"][1]]
     assert len(inside) >= 2
@@ -221,8 +231,7 @@ def test_a_zoom_finds_round_values_for_what_is_in_sight(opened: Opened) -> None:
     assert kept["range"] == pytest.approx(near["range"]), "a redraw keeps the zoom"
     assert kept["tickvals"] == near["tickvals"]
     page.click("#steps-chart .modebar-btn[aria-label*='Reset']")
-    time.sleep(0.3)
-    assert layout(page, "#steps-chart")["xaxis"]["tickvals"] == whole["tickvals"]
+    assert moved(page, "#steps-chart", kept)["tickvals"] == whole["tickvals"]
     page.evaluate("localStorage.clear()")
 
 
@@ -254,7 +263,7 @@ def test_a_chart_is_saved_as_a_picture_without_a_network(opened: Opened, tmp_pat
     file, deadline = tmp_path / "steps.png", time.monotonic() + 15
     while not file.exists():
         assert time.monotonic() < deadline, list(tmp_path.iterdir())
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert file.read_bytes().startswith(b"\x89PNG")
 
 

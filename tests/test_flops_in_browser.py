@@ -40,12 +40,14 @@ def test_counters_stand_beside_one_another_with_the_reasons(
     headings = texts(page, "#flop-counters thead th")
     assert [heading.split("\n")[0] for heading in headings] == [
         *("counter", "forward FLOP", "backward FLOP", "forward, masked", "backward, masked"),
-        *("forward MAC", "without a formula", "their share of time", "against the record"),
-        "why not",
+        *("forward MAC", "without a formula", "their share of time", "why not"),
     ]
     assert column(page, "#flop-counters", 4)[2:] == ["–", "–"]
-    assert column(page, "#flop-counters", 9) == ["–", "the same", why, "–"]
-    assert column(page, "#flop-counters", 10) == ["–", "–", "–", note]
+    assert column(page, "#flop-counters", 9) == ["–", "–", "–", note]
+    assert texts(page, "#flop-differences li") == [
+        "recorded_shapes against the record: the same",
+        f"flops-profiler against the record: {why}",
+    ]
     said = texts(page, "#flop-lead")[0]
     assert "counts dense" in said
     assert column(page, "#flop-counters", 4)[0] in said
@@ -55,6 +57,6 @@ def test_counters_stand_beside_one_another_with_the_reasons(
 def test_without_causal_attention_the_page_says_nothing_of_it(
     opened: Callable[..., Browser],
 ) -> None:
-    page = opened(full())
+    page = opened(full(), "flops")
     assert "causal" not in texts(page, "#flop-lead")[0]
     assert "forward, masked" not in " ".join(texts(page, "#flop-counters thead th"))

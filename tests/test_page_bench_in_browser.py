@@ -123,7 +123,7 @@ def test_chance_alone_makes_no_mode(opened: Opened) -> None:
 
 
 def test_modes_processes_shapes_and_the_device_stand_side_by_side(opened: Opened) -> None:
-    page = opened(bench())
+    page = opened(bench(), "benchmark")
     modes = texts(page, "#bench-modes")[0]
     assert "12.89 ms 12.85 ms – 12.94 ms" in modes
     assert "The same on a CPU" in modes
@@ -152,7 +152,7 @@ def test_several_devices_and_their_clocks_are_told_apart(opened: Opened) -> None
         "after": {"devices": [one, other | {"power_w": 250.0}]},
         "reason": None,
     }
-    page = opened(report)
+    page = opened(report, "benchmark")
     names = column(page, "#device-state", 1)
     assert names[:2] == ["GPU 0: sm clock", "GPU 0: power state"]
     assert column(page, "#device-state", 2)[3] == "1.20 GHz"
@@ -326,19 +326,19 @@ def test_points_lie_under_the_roof_and_are_told_apart_by_shape(opened: Opened) -
 def test_utilisation_above_the_peak_raises_a_flag(opened: Opened) -> None:
     report = bench()
     report["roofline"]["mfu"][0]["value"] = 1.31
-    page = opened(report)
+    page = opened(report, "flops")
     (flag,) = texts(page, "#roofline-cards .card.wrong")
     assert "131 %" in flag
     assert "above 100 %" in flag
 
 
 def test_parts_that_were_not_asked_for_are_not_there(opened: Opened) -> None:
-    page = opened(bare())
+    page = opened(bare(), "benchmark")
     for part in (*_PARTS, "steps", "layers"):
         assert count(page, f"#{part}") == 0, part
         assert count(page, f"nav a[href='#{part}']") == 0, part
     assert "--processes 5" in texts(page, "#between")[0]
-    page = opened(build())
+    page = opened(build(), "benchmark")
     for part in (*_PARTS, "between", "warmup", "bench-modes", "by-shape", "device-state"):
         assert count(page, f"#{part}") == 0, part
     charted(page, "#samples-chart")

@@ -93,7 +93,7 @@ def test_findings_and_a_verdict_are_shown_when_they_are_there(opened: Opened) ->
             "evidence": [{"operator": "aten::item", "calls": 3}], "advice": "Log less often.",
         }
     ]  # fmt: skip
-    page = opened(report)
+    page = opened(report, "overview")
     assert "Launch-bound." in texts(page, "#verdict")[0]
     finding = texts(page, "#finding-list")[0]
     for said in (
@@ -182,12 +182,12 @@ def test_counters_without_figures_say_why(opened: Opened) -> None:
     report = full()
     note = "flops-profiler is not installed"
     report["tables"]["flops"][2] = row("flops", counter="flops-profiler", note=note)
-    page = opened(report)
+    page = opened(report, "flops")
     assert column(page, "#flop-counters", 7) == ["–", "–", note]
     for one in report["tables"]["flops"]:
         one |= dict.fromkeys(("forward_flop", "backward_flop", "forward_mac", "uncounted"))
         one["note"] = note
-    page = opened(report)
+    page = opened(report, "flops")
     assert "No counter has figures" in texts(page, "#flop-lead")[0]
     assert note in texts(page, "#flop-lead")[0]
 
@@ -230,13 +230,13 @@ def test_a_watch_that_cannot_be_compared_says_why(opened: Opened) -> None:
     why = "the watch has 18 samples in steps, 50 are needed"
     report["watch"] |= {"rank_correlation": None, "rank_functions": 0, "reason": why}
     report["tables"]["outliers"] = []
-    page = opened(report)
+    page = opened(report, "method")
     assert why in texts(page, "#watch-cards .card")[1]
     assert "No step stands out" in texts(page, "#watch-outliers")[0]
 
 
 def test_ranges_have_a_table(opened: Opened) -> None:
-    page = opened(full())
+    page = opened(full(), "ranges")
     assert texts(page, "#nvtx-ranges h3") == ["NVTX ranges"]
     more = texts(page, "#range-table")[0]
     for said in ("Digits.features.0", "2.10 µs"):
@@ -299,14 +299,14 @@ def test_more_rows_are_shown_on_demand(opened: Opened) -> None:
 
 
 def test_what_was_left_out_is_said(opened: Opened) -> None:
-    page = opened(nested_data(2_500))
+    page = opened(nested_data(2_500), "python")
     said = texts(page, "#function-table .left-out")
     assert "2,000 of 2,518 rows" in said[0]
     assert "recording.sqlite" in said[0]
 
 
 def test_null_is_a_dash_with_its_reason(opened: Opened) -> None:
-    page = opened(build())
+    page = opened(build(), "modules")
     note = texts(page, "#module-tree .empty-note")[0]
     assert "device peak: this machine has no accelerator" in note
     assert "FLOP/s: no layer of this run counts" in note
@@ -321,7 +321,7 @@ def test_null_is_a_dash_with_its_reason(opened: Opened) -> None:
 
 
 def test_the_module_tree_folds_and_puts_parts_last(opened: Opened) -> None:
-    page = opened(build())
+    page = opened(build(), "modules")
     rows = column(page, "#module-tree", 1)
     assert "(wait)" in rows[10]
     choose(page, "#module-tree", "roots")
@@ -336,7 +336,7 @@ def test_the_module_tree_folds_and_puts_parts_last(opened: Opened) -> None:
 
 
 def test_the_module_tree_is_searched_with_its_ancestors(opened: Opened) -> None:
-    page = opened(build())
+    page = opened(build(), "modules")
     choose(page, "#module-tree", "roots")
     page.type("#module-tree input[type=search]", "dropout")
     shown = [text.strip("▾▸") for text in column(page, "#module-tree", 1)]

@@ -30,7 +30,7 @@ def _names(page: Browser, box: str) -> list[str]:
 
 
 def test_a_module_row_holds_all_that_the_layers_know(opened: Opened) -> None:
-    page = opened(full())
+    page = opened(full(), "modules")
     heads = [text.strip("▲▼") for text in texts(page, "#module-tree th")]
     assert heads[:7] == [
         "module", "calibrated", "forward", "backward", "recomputed", "self", "python"
@@ -81,7 +81,7 @@ def test_memory_stands_by_owner_at_three_moments(opened: Opened) -> None:
 
 
 def test_the_holders_of_the_peak_are_ranked(opened: Opened) -> None:
-    page = opened(full())
+    page = opened(full(), "memory")
     assert column(page, "#peak-holders", 2)[:3] == [
         "Digits.features.2", "(optimizer)", "Digits.features.1"
     ]  # fmt: skip
@@ -137,7 +137,10 @@ def test_a_measured_slowdown_of_the_tracer_is_told(opened: Opened) -> None:
     report = full()
     median = report["benchmark"]["median_s"]
     report["slices"][4] |= {"mode": "stacks", "step_median_s": 3 * median}
-    assert "a step took 3.00 times a clean one" in texts(opened(report), "#call-paths .lead")[0]
+    assert (
+        "a step took 3.00 times a clean one"
+        in texts(opened(report, "python"), "#call-paths .lead")[0]
+    )
 
 
 def test_regions_lie_inside_one_another(opened: Opened) -> None:
@@ -169,7 +172,7 @@ def test_threads_of_which_nothing_is_known_say_why(opened: Opened) -> None:
     report = full()
     report["tables"]["threads"] = []
     report["processes"] |= {"sentences": [], "reason": "this system does not tell it"}
-    page = opened(report)
+    page = opened(report, "method")
     assert texts(page, "#thread-table")[0] == (
         "No CPU time of threads is known: this system does not tell it."
     )
@@ -186,7 +189,7 @@ def test_without_a_device_there_are_no_launches_and_the_page_says_so(opened: Ope
 
 
 def test_gaps_have_causes(opened: Opened) -> None:
-    page = opened(on_a_device())
+    page = opened(on_a_device(), "ranges")
     assert column(page, "#gap-table", 1) == ["host late", "synchronisation", "data wait"]
     assert column(page, "#gap-table", 5)[0] == "aten::mm in Digits.classifier.0"
     assert "5.20 µs" in texts(page, "#launch-cards")[0]

@@ -191,7 +191,7 @@ def test_conditions_on_columns_narrow_a_table(opened: Opened) -> None:
             f".find(one => one.offsetParent); field.value = {typed!r};"
             " field.dispatchEvent(new Event('input', {bubbles: true})); })()"
         )
-        page.settle()
+        page.settle(120)
         visible = page.evaluate(
             "[...document.querySelectorAll('#operator-table tbody tr')]"
             ".filter(one => one.offsetParent).length"

@@ -112,6 +112,7 @@ def _way(start: Path, recording: Path) -> str:
     return "" if way == "." else Path(way).as_posix()
 
 
+@cache
 def _environment() -> jinja2.Environment:
     """Jinja with escaping on and JSON without spaces, its keys in our order."""
     environment = jinja2.Environment(
