@@ -110,6 +110,9 @@ def test_a_loop_calls_the_model_where_that_is_called_as_often() -> None:
     assert calls_the_model(report, line(3, calls=20.0))
     assert not calls_the_model(report, line(3, calls=256.0))
     assert calls_the_model(report, line(3, calls=None))
+    # A line that runs once beside a model that does may hold a loop of its own.
+    report["tables"]["modules"][0]["calls"] = 1.0
+    assert not calls_the_model(report, line(3, calls=1.0))
 
 
 # -- one time, told twice ------------------------------------------------------------------------

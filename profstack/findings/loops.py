@@ -59,10 +59,10 @@ def carries(rows: Iterable[Row]) -> bool:
 def calls_the_model(report: Report, site: Row) -> bool:
     """Whether a model of the script's is called about as often as a line runs, or oftener.
 
-    Where the line's runs were not counted, a model that is called more than once may be in its
-    loop.
+    Where the line's runs were not counted, or the whole loop is in it, a model that is called more
+    than once may be in that loop.
     """
-    least = site["calls"] / _ABOUT if site["calls"] else 2.0
+    least = max((site["calls"] or 0.0) / _ABOUT, 2.0)
     return any(
         row["depth"] == 0 and not str(row["path"]).startswith("(") and (row["calls"] or 0) >= least
         for row in report["tables"]["modules"]

@@ -47,7 +47,7 @@ _ASKS_DEVICE = re.compile(
 # What asks for one value, by its text.
 _VALUES = re.compile(r"\.item\(|\b(?:float|int|bool)\(")
 # A line that holds a whole loop: how often it runs does not say how often that does.
-_ALL_IN_ONE = re.compile(r"\s*(?!(?:async\s+)?for\b)\S.*\bfor\b.*\bin\b")
+_ALL_IN_ONE = re.compile(r"\s*(?!(?:async\s+)?for\b)\S.*(?:\bfor\b.*\bin\b|\b(?:map|filter)\()")
 _PRINTS = re.compile(r"\bprint\(|\b(?:str|repr|format)\(|\bf[\"']|\blog|\.(?:write|info|debug)\(")
 _PRINTER_FILE, _PRINTER = "torch/_tensor_str.py", "_str"
 _MOST_ROWS = 4
