@@ -95,7 +95,7 @@ def _own(
     if corrected is None or cost is None:
         return None
     builtins = [
-        (float(each["calls"]), float(each["self_s"]))
+        (float(each["calls"]), float(each["self_s"] or 0.0))
         for callee, each in graph.callees.get(key, ())
         if callee[0] == BUILTIN_FILE
     ]
