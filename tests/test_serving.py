@@ -250,6 +250,19 @@ def stand_in(tmp_path: Path) -> Iterator[tuple[int, list[str]]]:
         thread.join()
 
 
+@pytest.mark.skipif(EXECUTABLE is None, reason="there is no Chromium on this machine")
+def test_the_served_page_leads_to_the_hand_over_and_a_file_does_not(
+    server: RecordingServer, folder: Path
+) -> None:
+    browser = page_browser.shared()
+    ways = "[...document.querySelectorAll('#artifact-table a')].map(one => one.href)"
+    browser.open(folder / "report.html", at="environment")
+    assert [way for way in browser.evaluate(ways) if way.endswith("perfetto")] == []
+    browser.call("Page.navigate", url=server.page_address + "#environment")
+    wait_for(lambda: server.handover_address in browser.evaluate(ways))
+    assert browser.errors() == []
+
+
 @pytest.mark.skipif(
     EXECUTABLE is None or shutil.which("openssl") is None, reason="needs Chromium and openssl"
 )
