@@ -174,7 +174,7 @@ function typeLegend(root, metric, colours) {
     work.push(...node.children);
   }
   const ranked = [...sums.entries()].sort((a, b) => b[1] - a[1]).slice(0, 10);
-  return el("ul", { class: "legend" }, ranked.map(([type, sum]) => el("li", {}, swatch(colours.get(type) || (type.startsWith("(") ? partColour({ name: type }) : "var(--builtin)")), type + " ", el("b", {}, formatValue(sum, metricUnit(metric))), el("span", { class: "quiet" }, " " + formatPercent(sum / root.value)))));
+  return el("ul", { class: "legend" }, ranked.map(([type, sum]) => el("li", { title: type }, swatch(colours.get(type) || (type.startsWith("(") ? partColour({ name: type }) : "var(--builtin)")), cutText(type, 60) + " ", el("b", {}, formatValue(sum, metricUnit(metric))), el("span", { class: "quiet" }, " " + formatPercent(sum / root.value)))));
 }
 
 // What the picture draws and what it does not, in words.
