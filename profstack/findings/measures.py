@@ -182,18 +182,35 @@ def _loads(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _line_of_wait(report: Mapping[str, Any], cut: Cut) -> Mapping[str, Any] | None:
-    """The line of the script that takes about as much of the step as its wait."""
+    """The line of the script that takes about as much of the step as its wait.
+
+    What a line does in modules, in the loss or in the optimizer is no waiting: a line that calls
+    the model may take as long.
+    """
+    working: dict[tuple[Any, Any], float] = {}
+    for row in report["tables"].get("module_lines") or ():
+        if row["module"] is not None and row["module"] != "(wait)":
+            place = (row["file"], row["line"])
+            working[place] = working.get(place, 0.0) + _line_s(row)
     lines = [
         row
         for row in report["tables"]["lines"]
         if row.get("own") and row.get("python_s") is not None
     ]
-    whole = sum(row["python_s"] + (row["operator_s"] or 0.0) for row in lines)
-    if not whole or not cut.wait:
+    whole = sum(map(_line_s, lines))
+    if not whole or not cut.wait or not working:
         return None
-    first = max(lines, key=lambda row: float(row["python_s"] + (row["operator_s"] or 0.0)))
-    share = (first["python_s"] + (first["operator_s"] or 0.0)) / whole
+
+    def idle_s(row: Mapping[str, Any]) -> float:
+        return _line_s(row) - working.get((row["file"], row["line"]), 0.0)
+
+    first = max(lines, key=idle_s)
+    share = idle_s(first) / whole
     return first if 0.6 * cut.wait <= share <= 1.2 * cut.wait else None
+
+
+def _line_s(row: Mapping[str, Any]) -> float:
+    return float((row["python_s"] or 0.0) + (row["operator_s"] or 0.0))
 
 
 def _most_called(report: Mapping[str, Any]) -> str | None:

@@ -105,7 +105,7 @@ function lackingTable(box, page, title, mode, did) {
 // How much slower the steps with stacks were; measured, where their slices have a step time.
 function tracerWords(page) {
   const median = page.facts.benchmark.median_s;
-  const traced = page.slices.filter((slice) => slice.mode === "stacks" && isNumber(slice.step_median_s));
+  const traced = settledSlices(page, (slice) => slice.mode === "stacks");
   const words = "The stack tracer slows every Python call, so these times are longer than clean ones";
   if (!traced.length || !median) return words + ".";
   return words + ": a step took " + formatFactor(Math.max(...traced.map((slice) => slice.step_median_s)) / median) + " times a clean one.";

@@ -91,6 +91,14 @@ function showTip(event, title, lines) {
 
 const hideTip = () => { tip.hidden = true; };
 
+// The slices that a table's figures rest on: those of the first round, which had no step to settle,
+// only where there are no others.
+function settledSlices(page, fits) {
+  const found = page.slices.filter((slice) => fits(slice) && isNumber(slice.step_median_s));
+  const late = found.filter((slice) => slice.round > 1);
+  return late.length ? late : found;
+}
+
 // Only ways inside the recording become links: a path is never taken for an address of its own.
 function fileLink(base, path, text) {
   const way = String(path).split("/").map(encodeURIComponent).join("/");

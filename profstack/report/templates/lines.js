@@ -72,7 +72,7 @@ const toldFrom = (view, file) => (view.start && file.startsWith(view.start) ? fi
 
 // Telling lines apart costs time at each of them: how much, where it is known.
 function drawLineNote(page) {
-  const traced = page.slices.filter((slice) => slice.mode === "lines" && slice.layer === "torch" && isNumber(slice.step_median_s));
+  const traced = settledSlices(page, (slice) => slice.mode === "lines" && slice.layer === "torch");
   const median = (page.facts.benchmark || {}).median_s;
   if (!traced.length || !median) return;
   const steps = traced.reduce((sum, slice) => sum + slice.steps, 0);
