@@ -88,3 +88,11 @@ def _trimmed(value: float) -> str:
         return f"{value:.3g}"
     digits = _three_digits(value)
     return digits.rstrip("0").rstrip(".") if "." in digits else digits
+
+
+def format_share(value: float | None) -> str:
+    """A share as whole hundredths: `25 %`; what is little is not none."""
+    if value is None or not _finite(value):
+        return NOT_MEASURED
+    points = f"{100 * value:.0f}"
+    return "less than 1 %" if points == "0" and value > 0 else f"{points} %"

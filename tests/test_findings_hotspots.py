@@ -223,7 +223,7 @@ def test_a_module_is_held_against_its_equals() -> None:
     (told,) = judged([*alike, slow])
     assert told["module"] == "Net.3"
     assert told["gain_s"] == pytest.approx(0.0055)
-    assert told["title"] == "Net.3 takes 60% of the step: 12.0 times its due"
+    assert told["title"] == "Net.3 takes 60 % of the step: 12.0 times its due"
     (told,) = judged([*alike, slow], factor_known=False)
     assert told["gain_s"] is None
     assert "disturbed" in told["gain_reason"]

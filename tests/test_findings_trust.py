@@ -110,8 +110,14 @@ def figures(n: int, low: float | None, high: float | None) -> dict[str, Any]:
     [
         (figures(9, 0.0099, 0.0101), "Only 9 clean steps: the step time is rough"),
         (figures(3, None, None), "Only 3 clean steps: the step time is rough"),
-        (figures(50, 0.0095, 0.0125), "The step time is known to 25% only"),
-        (figures(50, 0.0079, 0.0101), "The step time is known to 21% only"),
+        (
+            figures(50, 0.0095, 0.0125),
+            "The step time is rough: its interval reaches 25 % to a side",
+        ),
+        (
+            figures(50, 0.0079, 0.0101),
+            "The step time is rough: its interval reaches 21 % to a side",
+        ),
         (figures(10, 0.0081, 0.0119), None),
         # More than is wanted for comparing two runs, and no more than a shared machine does.
         (figures(50, 0.0094, 0.0106), None),
@@ -162,7 +168,7 @@ def counted(*shares: float | None, flop: int | None = 1000) -> dict[str, Any]:
 
 def test_what_is_uncounted_is_named_by_its_time() -> None:
     (told,) = uncounted(None, counted(0.02, 0.5, None))  # type: ignore[arg-type]  # report alone
-    assert told["title"] == ("52% of the step is in operators without a FLOP formula (op1, op0)")
+    assert told["title"] == ("52 % of the step is in operators without a FLOP formula (op1, op0)")
     assert told["module"] == "Net.a"
     assert [row.get("link") for row in told["evidence"]] == [
         *("method/flops", "operators/aten::op1", "operators/aten::op0")

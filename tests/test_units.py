@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from profstack.units import format_bytes, format_count, format_seconds
+from profstack.units import format_bytes, format_count, format_seconds, format_share
 
 
-@pytest.mark.parametrize("write", [format_seconds, format_bytes, format_count])
+@pytest.mark.parametrize("write", [format_seconds, format_bytes, format_count, format_share])
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_what_was_not_measured_is_a_dash_and_never_zero(write, value):
     assert write(value) == "–"
@@ -84,3 +84,18 @@ def test_bytes(value, text):
 )
 def test_counts(value, text):
     assert format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 %"),
+        (0.004, "less than 1 %"),
+        (0.005, "less than 1 %"),
+        (0.0051, "1 %"),
+        (0.256, "26 %"),
+        (1.5, "150 %"),
+    ],
+)
+def test_shares(value, text):
+    assert format_share(value) == text

@@ -19,7 +19,7 @@ from typing import Any
 from profstack.findings.figures import calibrated, on_accelerator
 from profstack.findings.made import Finding, finding, severity_of
 from profstack.merge.recorded import Recorded
-from profstack.units import format_seconds
+from profstack.units import format_seconds, format_share
 
 SLUG = "module-dominates"
 # Below half of the step there is something else that is as much worth a look.
@@ -113,7 +113,8 @@ def _among_equals(
     alike = sorted(equals, key=lambda each: -each.own_s)[:_MOST]
     return finding(
         SLUG,
-        f"{first.path} takes {share:.0%} of the step: {first.own_s / fair:.1f} times its due",
+        f"{first.path} takes {format_share(share)} of the step: "
+        f"{first.own_s / fair:.1f} times its due",
         severity=severity_of((1.0 - fair / first.own_s) * share, 1.0),
         gain_s=gain_s,
         gain_reason="the torch layer's slices were too few or too much disturbed to say what it "
@@ -164,7 +165,8 @@ def _alone(report: Mapping[str, Any], first: _Timed, share: float) -> list[Findi
     return [
         finding(
             SLUG,
-            f"{first.path} takes {share:.0%} of the step for {max(flop_share, bytes_share):.0%} of "
+            f"{first.path} takes {format_share(share)} of the step for "
+            f"{format_share(max(flop_share, bytes_share))} of "
             "its work",
             severity="medium",
             gain_reason=f"no other module of class {first.kind} says what it should take",
@@ -174,8 +176,9 @@ def _alone(report: Mapping[str, Any], first: _Timed, share: float) -> list[Findi
                 _row(first)
                 | {"step_share": share, "flop_share": flop_share, "bytes_share": bytes_share}
             ],
-            advice=f"{first.path} has {share:.0%} of the step's time, {flop_share:.0%} of its "
-            f"operations and {bytes_share:.0%} of the bytes it moves: look at its operators for "
+            advice=f"{first.path} has {format_share(share)} of the step's time, "
+            f"{format_share(flop_share)} of its operations and {format_share(bytes_share)} of the "
+            "bytes it moves: look at its operators for "
             "many small ones, copies between layouts, or work that could be done once.",
         )
     ]

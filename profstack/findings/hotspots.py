@@ -31,7 +31,7 @@ from profstack.findings.made import Finding, finding, severity_of
 from profstack.merge.functions import COST
 from profstack.merge.recorded import Recorded
 from profstack.ownfiles import BUILTIN_FILE
-from profstack.units import format_count, format_seconds
+from profstack.units import format_count, format_seconds, format_share
 
 SLUG = "python-hot-spot"
 # A tenth of the step in one function is worth rewriting it; what is spread over many is another
@@ -164,7 +164,8 @@ def _finding(report: Mapping[str, Any], graph: CallGraph, own: _Own, step_s: flo
     evidence += _callers(graph, key)
     return finding(
         SLUG,
-        f"{key[2]} spends {format_seconds(own.gain_s)} of each step in Python ({share:.0%})",
+        f"{key[2]} spends {format_seconds(own.gain_s)} of each step in Python "
+        f"({format_share(share)})",
         severity=severity_of(own.gain_s, step_s),
         gain_s=own.gain_s,
         file=key[0],

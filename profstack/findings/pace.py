@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from profstack.findings.figures import Report
+from profstack.units import format_share
 
 # An idle device waits for the host: what it saves then is waited for all the same.
 BUSY_SHARE = 0.8
 NOT_ITS_PACE = (
-    f"the device is idle for more than {1 - BUSY_SHARE:.0%} of the step: the host sets the pace, "
+    f"the device is idle for more than {format_share(1 - BUSY_SHARE)} of the step: the host sets "
+    "the pace, "
     "and what it saves is not measured"
 )
 

@@ -16,6 +16,7 @@ from profstack.findings.figures import Report, Row, clean_step_s
 from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
 from profstack.findings.pace import NOT_ITS_PACE, device_sets_pace
 from profstack.merge.recorded import Recorded
+from profstack.units import format_share
 
 SLUG = "float32-matmul-without-tf32"
 LEAST_CAPABILITY = (8, 0)
@@ -65,7 +66,8 @@ def float32_without_tf32(recorded: Recorded, report: dict[str, Any]) -> list[Fin
     return [
         finding(
             SLUG,
-            f"{spent / step_s:.0%} of the step multiplies float32 at full precision: TF32 is off",
+            f"{format_share(spent / step_s)} of the step multiplies float32 at full precision: "
+            "TF32 is off",
             severity=severity_of(spent if gain is None else gain, step_s),
             gain_s=gain,
             gain_reason=reason,

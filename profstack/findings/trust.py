@@ -21,7 +21,7 @@ from profstack.benchmark.doubts import FEW_STEPS, relative_half_width
 from profstack.findings.figures import clean_step_s
 from profstack.findings.made import Finding, finding
 from profstack.merge.recorded import Recorded
-from profstack.units import format_seconds
+from profstack.units import format_seconds, format_share
 
 NOISY, UNSETTLED = "too-short-or-noisy", "warmup-never-settles"
 # What two runs that are compared should be known to, and from where on nothing here holds.
@@ -50,7 +50,7 @@ def _noisy(report: Mapping[str, Any]) -> Finding | None:
     if few:
         title = f"Only {count} clean {'step' if count == 1 else 'steps'}: the step time is rough"
     else:
-        title = f"The step time is known to {half:.0%} only"
+        title = f"The step time is rough: its interval reaches {format_share(half)} to a side"
     return finding(
         NOISY,
         title,
@@ -77,8 +77,8 @@ def _noisy_advice(count: int, half: float | None) -> str:
     reach = (
         "there are too few of them for an interval"
         if half is None
-        else f"the 95 % interval reaches {half:.0%} of the median to a side, and {_WANTED:.0%} is "
-        "wanted where two runs are compared"
+        else f"the 95 % interval reaches {format_share(half)} of the median to a side, and "
+        f"{format_share(_WANTED)} is wanted where two runs are compared"
     )
     return (
         f"There are {count} clean steps (at least {FEW_STEPS} are wanted), and {reach}. Gains and "

@@ -12,6 +12,7 @@ from typing import Any
 
 from profstack.findings.made import Finding, finding
 from profstack.merge.recorded import Recorded
+from profstack.units import format_share
 
 SLUG = "operators-without-flop-formula"
 # Below a tenth of the step an FLOP figure without them is as good as the time it is divided by.
@@ -34,7 +35,7 @@ def uncounted(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
     return [
         finding(
             SLUG,
-            f"{share:.0%} of the step is in operators without a FLOP formula ({names})",
+            f"{format_share(share)} of the step is in operators without a FLOP formula ({names})",
             severity="low",
             gain_reason="it makes nothing slower: it makes FLOP/s and MFU too low by what these "
             "operators compute, which nobody counted",
@@ -56,7 +57,8 @@ def uncounted(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
                     for row in rows[:_MOST]
                 ),
             ],
-            advice=f"Do not judge this model by MFU or FLOP/s: {share:.0%} of its time is in "
+            advice="Do not judge this model by MFU or FLOP/s: "
+            f"{format_share(share)} of its time is in "
             "operators whose operations are in no figure. Where you know their count, add it to "
             "the forward and backward FLOP by hand and divide by the clean step time.",
         )

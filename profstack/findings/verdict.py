@@ -25,9 +25,9 @@ from profstack.findings.verdictrules import (
     WIDEST_INTERVAL,
     rule_of,
 )
-from profstack.findings.verdictwords import CAUSES, of, percent, sentence, step_words
+from profstack.findings.verdictwords import CAUSES, of, sentence, step_words
 from profstack.merge.recorded import Recorded
-from profstack.units import format_seconds
+from profstack.units import format_seconds, format_share
 
 
 def add_verdict(report: dict[str, Any], recorded: Recorded) -> None:
@@ -93,7 +93,7 @@ def _only_the_wait(cut: Cut) -> str:
     # Where gradients are accumulated a step waits again within it.
     wait = ""
     if cut.wait is not None:
-        wait = f"; before its first work a step waits {percent(cut.wait)} of its time"
+        wait = f"; before its first work a step waits {format_share(cut.wait)} of its time"
     return f"{cut.torch_reason}{wait}; let the script make more steps, or longer ones"
 
 
@@ -112,7 +112,7 @@ def _could_be(shares: Mapping[str, float | None], known: Mapping[str, float]) ->
     if not able:
         return None
     names = " or ".join(CAUSES[slug] for slug in able)
-    return f"up to {percent(most)} of the step could be {names}, which is not known"
+    return f"up to {format_share(most)} of the step could be {names}, which is not known"
 
 
 def _doubt(report: Mapping[str, Any], cut: Cut | None) -> str | None:
@@ -168,7 +168,7 @@ def _whole(report: Mapping[str, Any]) -> str:
     operators = sum(row.get("self_s") or 0.0 for row in tables["operators"])
     if not whole:
         return ""
-    share = percent(min(operators / whole, 1.0))
+    share = format_share(min(operators / whole, 1.0))
     return f": {share} of its {format_seconds(whole)} went to operators"
 
 

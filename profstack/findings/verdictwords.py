@@ -21,7 +21,7 @@ from profstack.findings.verdictrules import (
     TOLD_INTERVAL,
     rule_of,
 )
-from profstack.units import format_count, format_seconds
+from profstack.units import format_count, format_seconds, format_share
 
 Found = Mapping[str, Measure]
 # What the tests look at, inside a sentence.
@@ -38,14 +38,9 @@ CAUSES = {
 _MOSTLY_OPERATORS = 0.5
 
 
-def percent(share: float) -> str:
-    """A share as whole points of a hundred; what is little is not none."""
-    return f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
-
-
 def of(slug: str, share: float) -> str:
     """A test with its share."""
-    return f"{_named(slug)} ({percent(share)})"
+    return f"{_named(slug)} ({format_share(share)})"
 
 
 def _named(slug: str) -> str:
@@ -68,7 +63,7 @@ def sentence(slug: str, found: Found, step: str, margin: float | None, *, has_lo
     if slug == BALANCED:
         return _balanced(found, step) + _nearest(found, margin)
     measure = found[slug]
-    share = percent(measure.share or 0.0)
+    share = format_share(measure.share or 0.0)
     what = {
         INPUT: "waits for the next batch"
         if has_loader
@@ -98,7 +93,7 @@ def _each(measure: Measure) -> str:
 
 def _reaches(measure: Measure) -> str:
     peak = measure.facts.get("peak_share")
-    return "" if peak is None else f"; the step reaches {percent(peak)} of the peak"
+    return "" if peak is None else f"; the step reaches {format_share(peak)} of the peak"
 
 
 def _where(slug: str, measure: Measure) -> str:
@@ -114,7 +109,7 @@ def _balanced(found: Found, step: str) -> str:
         return told
     known = {slug: one.share for slug, one in found.items() if one.share}
     largest = sorted(known, key=lambda slug: -(known[slug] or 0.0))[:3]
-    listed = ", ".join(f"{CAUSES[slug]} {percent(known[slug] or 0.0)}" for slug in largest)
+    listed = ", ".join(f"{CAUSES[slug]} {format_share(known[slug] or 0.0)}" for slug in largest)
     told = f"; the largest are {listed}" if listed else ""
     return f"no single cause takes most of {step}{told}"
 
@@ -135,10 +130,10 @@ def _operators(found: Found, step: str) -> str | None:
         "below both": below,
         "with a limit that is not known": unknown,
     }
-    listed = ", ".join(f"{percent(share)} {name}" for name, share in parts.items() if share)
+    listed = ", ".join(f"{format_share(share)} {name}" for name, share in parts.items() if share)
     return (
-        f"operators take {percent(whole)} of {step}, and no single cause holds most of it back: "
-        f"{listed}{_reaches(arithmetic)}"
+        f"operators take {format_share(whole)} of {step}, and no single cause holds most of it "
+        f"back: {listed}{_reaches(arithmetic)}"
     )
 
 
@@ -152,5 +147,5 @@ def _nearest(found: Found, margin: float | None) -> str:
         if measure.share is not None
     }
     slug = min(lacks, key=lambda name: lacks[name])
-    share, threshold = percent(found[slug].share or 0.0), percent(rule_of(slug).threshold)
+    share, threshold = format_share(found[slug].share or 0.0), format_share(rule_of(slug).threshold)
     return f"; nearly {_named(slug)} ({share}, which it is from {threshold} on)"
