@@ -113,7 +113,8 @@ def test_a_data_set_that_starves_the_step_is_named_by_function(folder: Path) -> 
     assert 0.25 <= wait["wait_share"] <= 1
     assert wait["loading_s"] <= wait["wait_s"] <= report["benchmark"]["median_s"]
     assert loader["range"].endswith("_SingleProcessDataLoaderIter.__next__")
-    named = {row["function"]: row for row in functions}
+    # What is about the same time is told after them.
+    named = {row["function"]: row for row in functions if "function" in row}
     assert named["wave"]["line"] == line_of(case, "slow")
     assert named["wave"]["loading_share"] <= named["__getitem__"]["loading_share"]
     assert "num_workers" in told["advice"] or "one core" in told["advice"]
