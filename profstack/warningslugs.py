@@ -58,4 +58,5 @@ WARNINGS: dict[str, str] = {
     # -- findings --
     "findings-failed": "a family of findings ended with an error: what it would have found is "
     "missing",
+    "verdict-failed": "the verdict or the step's bar could not be worked out because of an error",
 }

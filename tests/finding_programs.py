@@ -65,3 +65,9 @@ def line_of(case: str, mark: str, which: str = "bad") -> int:
     """The line that ends in `# @mark`."""
     lines = (PROGRAMS / case / f"{which}.py").read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# @{mark}"))
+
+
+def had_no_core(report: dict[str, Any]) -> bool:
+    """Whether the steps' thread stood ready a good part of the clean steps and got no core."""
+    without = (report.get("processes") or {}).get("no_core_s")
+    return without is not None and without > 0.1 * report["benchmark"]["median_s"]

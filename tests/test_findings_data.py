@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from data_recording import Run, function, module, module_times, operator
-from finding_programs import found, line_of, run_program, run_twins
+from finding_programs import found, had_no_core, line_of, run_program, run_twins
 
 from profstack.findings import made
 from profstack.findings.loops import carries
@@ -128,6 +128,8 @@ def test_samples_kept_in_memory_starve_nothing(folder: Path) -> None:
 @pytest.mark.slow
 def test_too_few_workers_are_told_with_what_they_did(folder: Path) -> None:
     case = "data_starved__few_workers"
+    if had_no_core(report_of(folder, case, "bad")):
+        pytest.skip("other work had the cores: what the step waited for is not told from that")
     told, _ = the_finding(folder, case)
     assert told["line"] == line_of(case, "loop")
     assert told["evidence"][0]["workers"] == 1

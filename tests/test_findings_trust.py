@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ahead import done_ahead
 from data_recording import CLEAN_S, Run
-from finding_programs import found, run_program
+from finding_programs import found, had_no_core, run_program
 
 from profstack.findings.trust import trust
 from profstack.findings.uncounted import uncounted
@@ -85,7 +85,7 @@ def test_the_same_programs_mended(runs: Runs, program: tuple[str, str]) -> None:
     # Where the machine itself is disturbed the finding says so, and is true.
     assert all(told["evidence"][0]["interval_share"] > 0.2 for told in short)
     assert found(report, "operators-without-flop-formula") == []
-    assert found(report, "warmup-never-settles") == []
+    assert found(report, "warmup-never-settles") == [] or had_no_core(report)
     assert not [row for row in report["warnings"] if row["slug"] == "findings-failed"]
 
 

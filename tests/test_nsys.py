@@ -329,7 +329,8 @@ def test_nvtx_is_recorded_and_the_other_profilers_say_why_they_are_not(observed:
         assert status == "skipped"
         assert "Nsight Systems" in reason
     assert {"cprofile", "torch"} <= set(layers)
-    assert "probe effect" in observed.output
+    assert re.search(r"^layers: .*nvtx", observed.output, flags=re.MULTILINE)
+    assert "layers without data: " in observed.output
 
 
 def test_an_nsys_that_takes_no_range_of_a_newer_nvtx_is_told(

@@ -31,7 +31,8 @@ def made(tree: ast.AST) -> Iterator[str]:
                 yield from _texts(node.values[keys.index("slug")])
         elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
             # A pair of a slug and a sentence: only slugs have hyphens and nothing else.
-            yield from (text for text in _texts(node.elts[0]) if _is_slug_of_pair(text))
+            if not any(map(_is_slug_of_pair, _texts(node.elts[1]))):
+                yield from (text for text in _texts(node.elts[0]) if _is_slug_of_pair(text))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             if node.func.attr == "note":
                 yield from _texts(node.args[0])

@@ -362,8 +362,8 @@ def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Findin
 
 
 def _gives(report: Report, row: Row) -> bool:
-    """Whether a line of the user's takes what a function gives: one that gives nothing loads
-    nothing.
+    """Whether a line of the user's takes what a function gives: one that gives nothing, or what is
+    added to a sum, loads nothing.
     """
-    taken = re.compile(rf"(?:=|\bin\b).*\b{re.escape(row['function'])}\(")
+    taken = re.compile(rf"(?:[\w\s\]),]=(?!=)|\bin\b).*?\b{re.escape(row['function'])}\(")
     return any(taken.search(line["source"] or "") for line in report["tables"]["lines"])
