@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import json
 import os
 import sys
@@ -20,6 +19,7 @@ from profstack import registry
 from profstack.engine.core import Engine
 from profstack.engine.observers import Observers
 from profstack.interrupts import is_scripts
+from profstack.liveobjects import instances_of
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
 from profstack.slices import LayerPlan, Planned, Targets, plan
@@ -38,11 +38,10 @@ def live_optimizers() -> frozenset[int]:
     """Identities of all optimizer objects alive, found without touching any other object."""
     from torch.optim import Optimizer
 
-    # isinstance would ask each object for its __class__, and some answer with a warning.
-    found = (thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer))
     # One that only passes steps on (accelerate's, lightning's) was never made by Optimizer's own
     # __init__, which hooks the class: its steps are told of by the optimizer inside.
-    return frozenset(id(thing) for thing in found if getattr(type(thing).step, "hooked", False))
+    found = instances_of(Optimizer)
+    return frozenset(id(each) for each in found if getattr(type(each).step, "hooked", False))
 
 
 def layer_plans(layers: list[str]) -> list[LayerPlan]:

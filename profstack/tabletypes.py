@@ -41,7 +41,7 @@ class Table:
             unknown = record.keys() - known
             if unknown:
                 raise RecordingError(f"table {self.name} has no column {sorted(unknown)}")
-            rows.append(tuple(record.get(name) for name in names))
+            rows.append(tuple([record.get(name) for name in names]))
         return rows
 
 

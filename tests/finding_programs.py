@@ -13,12 +13,27 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from ahead import done_ahead
 from conftest import clean_environment
 
+# Asked for a case and which of its programs.
+Runs = Callable[[tuple[str, str]], dict[str, Any]]
+# Whose files are the user's, in recordings that tests write themselves.
+PLACES = {
+    "roots": ["/app/"],
+    "libraries": ["/lib/"],
+    "profstack": ["/lib/"],
+    "working": "/app/",
+    "text": False,
+    "sep": "/",
+}
 WHICH = ("bad", "mended")
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -31,10 +46,18 @@ def run_program(folder: Path, case: str, which: str, layers: str | None = None) 
     place = folder / case / which
     place.mkdir(parents=True)
     shutil.copy(PROGRAMS / case / f"{which}.py", place)
+    return run_script(place, f"{which}.py", layers)
+
+
+def run_script(folder: Path, script: str, layers: str | None = None) -> dict[str, Any]:
+    """The report of `profstack run` over a script in `folder`, run there as a user does.
+
+    With "said", what was printed.
+    """
     chosen = ["--layers", layers] if layers else []
     done = subprocess.run(
-        [sys.executable, "-m", "profstack", "run", *chosen, "-o", "rec", f"{which}.py"],
-        cwd=place,
+        [sys.executable, "-m", "profstack", "run", *chosen, "-o", "rec", script],
+        cwd=folder,
         env=clean_environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
@@ -42,8 +65,24 @@ def run_program(folder: Path, case: str, which: str, layers: str | None = None) 
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads((place / "rec" / "report.json").read_text())
+    report: dict[str, Any] = json.loads((folder / "rec" / "report.json").read_text())
     return report | {"said": done.stderr + done.stdout}
+
+
+@contextmanager
+def runs_ahead(
+    request: pytest.FixtureRequest,
+    factory: pytest.TempPathFactory,
+    layers: Mapping[str, str] | None = None,
+) -> Iterator[Runs]:
+    """The reports of the programs that tests ask for by a parameter `program`, run ahead."""
+    folder = factory.mktemp("programs")
+
+    def run(program: tuple[str, str]) -> dict[str, Any]:
+        return run_program(folder, *program, (layers or {}).get(program[0]))
+
+    with done_ahead(request, "program", run) as got:
+        yield got
 
 
 def run_twins(

@@ -30,6 +30,7 @@ from profstack.recording import Writer, create_folder, read_tables
 from profstack.runner import make_plan, shared_modes
 from profstack.slices import LayerPlan, Targets, plan
 from profstack.torchtrace import linetrace
+from profstack.watch import Sampler
 
 LAYERS = ["cprofile", "torch"]
 TARGETS = Targets(
@@ -574,6 +575,8 @@ def test_the_watch_takes_what_the_memory_tracer_leaves_by_ending_itself(
 ) -> None:
     """Else nobody would see a first compilation."""
     one = bench("memory", "watch")
+    # As in a run: the samples' zero of time is the recording's.
+    one.engine.tools["watch"] = Sampler(one.engine.log.origin)
     one.engine.begin()
     wrapper: Any = one.observers.layers["watch"].wrapper
     # As dynamo's file is called; by it the tracer knows that something is about to be compiled.

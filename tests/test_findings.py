@@ -12,6 +12,7 @@ import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import numpy as np
 import pytest
 from data_recording import CLEAN_S, Run
+from finding_programs import PLACES
 
 from profstack import findings
 from profstack.findings.growth import memory_growth
@@ -25,14 +26,6 @@ from profstack.report.text import summary
 
 MIB = 2**20
 TRAIN = "/app/train.py"
-PLACES = {
-    "roots": ["/app/"],
-    "libraries": ["/lib/"],
-    "profstack": ["/lib/"],
-    "working": "/app/",
-    "text": False,
-    "sep": "/",
-}
 
 
 # -- the trend -----------------------------------------------------------------------------------

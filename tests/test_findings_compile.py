@@ -6,16 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ahead import done_ahead
 from conftest import clean_environment
 from data_recording import CLEAN_S, Run
-from finding_programs import found, line_of, run_program
+from finding_programs import PLACES, Runs, found, line_of, runs_ahead
 
 from profstack.engine.compilelog import HIDDEN, LONGEST_TEXT, CompileLog
 from profstack.findings.compiled import failed_guard, kind_of
@@ -24,15 +23,6 @@ from profstack.merge.recorded import Recorded
 from profstack.ownfiles import FACT
 
 AGAIN, BREAKS = "recompilations__counter", "graph_breaks__print"
-Runs = Callable[[tuple[str, str]], dict[str, Any]]
-PLACES = {
-    "roots": ["/app/"],
-    "libraries": ["/lib/"],
-    "profstack": ["/lib/"],
-    "working": "/app/",
-    "text": False,
-    "sep": "/",
-}
 
 
 # -- whole programs ------------------------------------------------------------------------------
@@ -43,8 +33,7 @@ def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runs]:
     """The reports of the programs that tests ask for."""
-    folder = tmp_path_factory.mktemp("programs")
-    with done_ahead(request, "program", lambda program: run_program(folder, *program)) as got:
+    with runs_ahead(request, tmp_path_factory) as got:
         yield got
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from data_recording import Run, function, module, module_times, operator
-from finding_programs import found, had_no_core, line_of, run_program, run_twins
+from finding_programs import PLACES, found, had_no_core, line_of, run_program, run_twins
 
 from profstack.findings import made
 from profstack.findings.loops import carries
@@ -28,14 +28,6 @@ from profstack.report.complete import complete_report
 
 LAYERS = "torch,cprofile"
 TRAIN = "/app/train.py"
-PLACES = {
-    "roots": ["/app/"],
-    "libraries": ["/lib/"],
-    "profstack": ["/lib/"],
-    "working": "/app/",
-    "text": False,
-    "sep": "/",
-}
 OURS = {"data-starved", "forced-synchronisation", "host-to-device-copy", "small-operators"}
 
 

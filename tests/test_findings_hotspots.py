@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ahead import done_ahead
 from data_recording import Run
-from finding_programs import found, line_of, run_program
+from finding_programs import Runs, found, line_of, runs_ahead
 
 from profstack.findings.dominating import dominating
 from profstack.findings.hotspots import hot_spots
@@ -18,7 +17,6 @@ from profstack.merge.functions import COST
 from profstack.merge.recorded import Recorded
 
 LOOP, BLOCK = "python_hot_spot__loop", "module_dominates__slow_block"
-Runs = Callable[[tuple[str, str]], dict[str, Any]]
 TRAIN = "/app/train.py"
 STEP_S = 0.010
 
@@ -28,8 +26,7 @@ def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runs]:
     """The reports of the programs that tests ask for."""
-    folder = tmp_path_factory.mktemp("programs")
-    with done_ahead(request, "program", lambda program: run_program(folder, *program)) as got:
+    with runs_ahead(request, tmp_path_factory) as got:
         yield got
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ahead import done_ahead
 from data_recording import CLEAN_S, Run
-from finding_programs import found, had_no_core, run_program
+from finding_programs import Runs, found, had_no_core, runs_ahead
 
 from profstack.findings.trust import trust
 from profstack.findings.uncounted import uncounted
@@ -19,7 +18,6 @@ FEW, GROWING = "too_short_or_noisy__few_steps", "warmup_never_settles__growing"
 INVERSE = "operators_without_flop_formula__inverse"
 # Of what is no other layer's business the clean steps suffice, which the run has anyway.
 LAYERS = {FEW: "watch", GROWING: "watch", INVERSE: "torch,flops"}
-Runs = Callable[[tuple[str, str]], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +25,7 @@ def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runs]:
     """The reports of the programs that tests ask for."""
-    folder = tmp_path_factory.mktemp("programs")
-
-    def run(program: tuple[str, str]) -> dict[str, Any]:
-        return run_program(folder, *program, LAYERS[program[0]])
-
-    with done_ahead(request, "program", run) as got:
+    with runs_ahead(request, tmp_path_factory, LAYERS) as got:
         yield got
 
 

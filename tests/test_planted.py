@@ -6,15 +6,12 @@ against it on any machine; no time is.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from finding_programs import run_script
 
 from profstack.report.tables import operators_by_name
 
@@ -98,19 +95,7 @@ for step in range(60):
 def report_of(folder: Path, text: str, layers: str) -> dict[str, Any]:
     """The report of a script that was run by `profstack run`, as a user does."""
     (folder / "planted.py").write_text(text)
-    command = [sys.executable, "-m", "profstack", "run", "--layers", layers, "-o", "rec"]
-    done = subprocess.run(
-        [*command, "planted.py"],
-        cwd=folder,
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads((folder / "rec" / "report.json").read_text())
-    return report | {"said": done.stderr + done.stdout}
+    return run_script(folder, "planted.py", layers)
 
 
 @pytest.fixture(scope="module")

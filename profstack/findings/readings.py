@@ -121,11 +121,6 @@ def _lowest(steps: Floats, values: Floats, count: int) -> Group:
     return steps[chosen], values[chosen]
 
 
-def lasted_s(recorded: Recorded) -> float:
-    """Time that these slices took in all, in seconds."""
-    return sum(end - begin for begin, end in map(_begin_and_end, _runs(recorded)))
-
-
 def covered(groups: Sequence[Group]) -> float:
     """Steps from the first to the last reading of each group, added up."""
     return float(sum(steps[-1] - steps[0] for steps, _ in groups))

@@ -72,11 +72,7 @@ def forced_synchronisation(recorded: Recorded, report: dict[str, Any]) -> list[F
 
 def _items(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
     """Values asked for one after the other."""
-    lines = [
-        row
-        for row in report["tables"]["lines"]
-        if row["own"] and row["operator_s"] and _ASKS.search(_text(row))
-    ]
+    lines = _own_lines(report, _ASKS)
     loops = [row for row in lines if (row["calls"] or _LOOP) >= _LOOP and "item" in _text(row)]
     loops = loops or [row for row in lines if (row["calls"] or _LOOP) >= _LOOP]
     site = max(loops or lines, key=line_s, default=None)
@@ -195,12 +191,7 @@ def _printing(recorded: Recorded, report: Report, step_s: float) -> Finding | No
     cost = clean_s_of(recorded, report, graph, below)
     if cost is None or cost < _WORTH_SHARE * step_s:
         return None
-    lines = [
-        each
-        for each in report["tables"]["lines"]
-        if each["own"] and each["operator_s"] and _PRINTS.search(_text(each))
-    ]
-    site = max(lines, key=line_s, default=None)
+    site = max(_own_lines(report, _PRINTS), key=line_s, default=None)
     where = f" ({short(site['file'])}:{site['line']})" if site else ""
     return finding(
         SLUG,
@@ -232,11 +223,7 @@ def _on_device(report: Report, step_s: float) -> Finding | None:
     cost = calibrated(report, idle)
     if cost is None or cost < _WORTH_SHARE * step_s:
         return None
-    lines = [
-        row
-        for row in report["tables"]["lines"]
-        if row["own"] and row["operator_s"] and _ASKS_DEVICE.search(_text(row))
-    ]
+    lines = _own_lines(report, _ASKS_DEVICE)
     # Where the host waits, time inside operators is long and what they launch is little.
     lines = sorted(lines, key=lambda row: -(row["operator_s"] or 0.0))[:_MOST_ROWS]
     site = lines[0] if lines else None
@@ -271,6 +258,15 @@ def _on_device(report: Report, step_s: float) -> Finding | None:
 
 
 # -- rows ------------------------------------------------------------------------------------------
+
+
+def _own_lines(report: Report, pattern: re.Pattern[str]) -> list[Row]:
+    """The user's own lines that ran operators and whose text has the pattern."""
+    return [
+        row
+        for row in report["tables"]["lines"]
+        if row["own"] and row["operator_s"] and pattern.search(_text(row))
+    ]
 
 
 def _text(row: Row) -> str:

@@ -11,17 +11,16 @@ interpreter's alone, in which no handler of a signal can run.
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
 from typing import Any
 
 from profstack.interrupts import is_scripts
+from profstack.liveobjects import instances_of
 from profstack.memory.kinds import (
     BUFFERS,
     GRADIENTS,
@@ -124,14 +123,9 @@ class _Walk:
 
     def _by_type(self) -> tuple[list[Any], list[Any], list[Any]]:
         """All live modules, optimizers and tensors, in order of age."""
-        torch, things = self._torch, gc.get_objects()
+        torch = self._torch
         bases = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
-        # By identity: a class of the script's may say itself what it equals.
-        classes = dict(zip(map(id, map(type, things)), map(type, things), strict=True))
-        wanted = {number for number, kind in classes.items() if issubclass(kind, bases)}
-        # There may be millions of them: no column of their classes is made.
-        ours = list(compress(things, map(wanted.__contains__, map(id, map(type, things)))))
-        del things
+        ours = instances_of(*bases)
         modules, optimizers, tensors = (
             [thing for thing in ours if issubclass(type(thing), base)] for base in bases
         )

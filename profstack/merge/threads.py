@@ -10,7 +10,7 @@ import pandas as pd
 
 from profstack.merge.benchmark import Clean
 from profstack.merge.recorded import Recorded, Selection, nullable
-from profstack.units import format_seconds
+from profstack.units import format_seconds, format_share
 
 Rows = list[dict[str, Any]]
 
@@ -219,11 +219,6 @@ def _unseen(rows: Rows) -> float | None:
     return float(sum(row["share"] for row in rows if not row["layers"] and row["kind"] != OWN))
 
 
-def _percent(share: float) -> str:
-    """A share for the reader: a small one is not none."""
-    return f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
-
-
 def _on_the_step(told: Mapping[str, Any], main: Mapping[str, Any]) -> list[str]:
     sentences = []
     off_s, step_s = told["off_cpu_s"], told["step_s"]
@@ -242,8 +237,8 @@ def _on_the_step(told: Mapping[str, Any], main: Mapping[str, Any]) -> list[str]:
         sentences.append(text)
     if told["unseen_share"]:
         sentences.append(
-            f"{_percent(told['unseen_share'])} of the CPU time is used in threads and processes "
-            "that no layer looks into"
+            f"{format_share(told['unseen_share'])} of the CPU time is used in threads and "
+            "processes that no layer looks into"
         )
     return sentences
 
@@ -260,7 +255,7 @@ def _on_workers(told: Mapping[str, Any], had_workers: bool) -> list[str]:
     wait_s, step_s = told["wait_s"], told["step_s"]
     if wait_s is None or not step_s:
         return [f"{text}; nothing told how long the steps wait for their data"]
-    share = f"{_percent(wait_s / step_s)} of it"
+    share = f"{format_share(wait_s / step_s)} of it"
     return [f"{text}; a step waits {format_seconds(wait_s)} ({share}) before its first work"]
 
 

@@ -17,7 +17,7 @@ from profstack.report.findingtext import top_findings
 from profstack.report.highlights import peak_bytes
 from profstack.report.text import headline, probe_effect_words
 from profstack.report.textparts import console, printable, style_of, without_margins
-from profstack.report.toprows import functions, modules, operators
+from profstack.report.toprows import top_tables
 from profstack.report.verdicttext import bar_lines, verdict_lines
 from profstack.units import format_bytes, format_count
 
@@ -46,15 +46,9 @@ def ending(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
         screen.print()
     for line in found:
         screen.print(line)
-    tables = (
-        modules(report, width, _ROWS, parts=not bar),
-        operators(report, width, _ROWS),
-        functions(report, width, _ROWS),
-    )
-    for table in tables:
-        if table is not None:
-            screen.print()
-            screen.print(table)
+    for table in top_tables(report, width, _ROWS, parts=not bar):
+        screen.print()
+        screen.print(table)
     rest = [*_layers(report, width), *_warnings(report, width)]
     if rest:
         screen.print()

@@ -29,7 +29,7 @@ from profstack.report.textparts import (
     style_of,
     without_margins,
 )
-from profstack.report.toprows import functions, modules, operators
+from profstack.report.toprows import top_tables
 from profstack.report.verdicttext import bar_lines, verdict_lines, verdict_text
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -68,15 +68,9 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
         screen.print(Text(printable(f"layers: none, {why_none}")))
     elif report.get("layers") or not measured:
         screen.print(_layers(report, width))
-    tables = (
-        modules(report, width, _TOP),
-        operators(report, width, _TOP),
-        functions(report, width, _TOP),
-    )
-    for table in tables:
-        if table is not None:
-            screen.print()
-            screen.print(table)
+    for table in top_tables(report, width, _TOP):
+        screen.print()
+        screen.print(table)
     for line in (*_highlights(report), *_findings(report), *_warnings(report)):
         screen.print(line)
     return without_margins(out.getvalue())

@@ -21,6 +21,18 @@ def _share(seconds: float | None, median: float | None) -> str:
     return "–" if seconds is None or not median else f"{100 * seconds / median:.1f} %"
 
 
+def top_tables(
+    report: Mapping[str, Any], width: int, most: int, *, parts: bool = True
+) -> list[Table]:
+    """The tables of what there is; see `modules` for `parts`."""
+    tables = (
+        modules(report, width, most, parts=parts),
+        operators(report, width, most),
+        functions(report, width, most),
+    )
+    return [table for table in tables if table is not None]
+
+
 def modules(
     report: Mapping[str, Any], width: int, most: int, *, parts: bool = True
 ) -> Table | None:

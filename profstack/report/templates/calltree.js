@@ -23,7 +23,6 @@ function indexCalls(tree) {
 const functionName = (record) => record[2];
 const functionPlace = (record) => (record[0] === "~" ? "built-in" : shortPath(record[0]) + ":" + record[1]);
 const functionLabel = (record) => record[2] + "  " + functionPlace(record);
-const functionKey = (record) => record[0] + ":" + record[1] + ":" + record[2];
 const isOwnFunction = (record) => record[6] === OWN_FILES;
 
 // What a caller's parts are drawn as: functions, and all entries into one cycle as that cycle.
