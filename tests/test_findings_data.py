@@ -60,6 +60,9 @@ def the_finding(folder: Path, case: str) -> tuple[dict[str, Any], dict[str, Any]
     """The finding that a case is about, and the report it stands in."""
     report = report_of(folder, case, "bad")
     slug = case.split("__", maxsplit=1)[0].replace("_", "-")
+    if not found(report, slug) and had_no_core(report):
+        # Other work hid it, and may be over; that it stays hidden without any is what is tested.
+        report = run_program(folder / "again", case, "bad", LAYERS)
     (told,) = found(report, slug)
     assert {each["slug"] for each in report["findings"]} & OURS == {slug}
     assert told["evidence"]
