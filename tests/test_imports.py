@@ -25,7 +25,7 @@ ORDER = (
     ),
     "wrapper registry environment stepcalls",
     (
-        "steps slices regions passthrough collector watch samples evaluation quickstep "
+        "steps slices regions passthrough collector liveobjects watch samples evaluation quickstep "
         "regionsums userregions decorated regionoutlet scriptranges threadtimes"
     ),
     "benchmark.",
