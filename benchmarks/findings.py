@@ -64,7 +64,8 @@ def times_by_hand(program: Path, steps: int) -> list[float]:
     command = [sys.executable, __file__, "--child", str(program), "--steps", str(steps)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     times: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return times[WARM:]
+    # A program that is about being short has none that are warm.
+    return times[WARM:] or times
 
 
 def reported(program: Path, slug: str) -> tuple[float | None, list[dict[str, Any]]]:

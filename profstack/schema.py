@@ -7,12 +7,15 @@ per step. `None` (SQL NULL, JSON null) means not measured and is never written a
 
 from __future__ import annotations
 
-from profstack.recordedtables import RECORDED
+from profstack.nsystables import RECORDED_OF_NSYS, REPORT_OF_NSYS
+from profstack.recordedtables import RECORDED as RECORDED_BY_LAYERS
 from profstack.tabletypes import FUNCTION_COLUMNS, Column, Row, Table, table
 
 __all__ = ["RECORDED", "REPORT", "SCHEMA_VERSION", "Column", "Row", "Table"]
 
 SCHEMA_VERSION = 1
+
+RECORDED: dict[str, Table] = {**RECORDED_BY_LAYERS, **RECORDED_OF_NSYS}
 
 # What report.json holds: figures per step, one list of rows per table.
 REPORT: dict[str, Table] = {
@@ -280,4 +283,4 @@ REPORT: dict[str, Table] = {
             "bytes INTEGER size",
         ),
     )
-}
+} | REPORT_OF_NSYS

@@ -20,8 +20,8 @@ WRAPPERS = CHECKOUT / "wrappers"
 # Names ending in a dot stand for every module of that package.
 ORDER = (
     (
-        "interrupts rawthreads ownfiles errors units tabletypes recordedtables schema privacy "
-        "warningslugs"
+        "interrupts rawthreads ownfiles errors units tabletypes recordedtables nsystables schema "
+        "privacy warningslugs"
     ),
     "wrapper registry environment stepcalls",
     (
@@ -29,8 +29,9 @@ ORDER = (
         "regionsums userregions decorated regionoutlet scriptranges threadtimes"
     ),
     "benchmark.",
-    "callcost nvtxranges torchtrace. flops. memory.",
+    "callcost nvtxranges devicegaps torchtrace. flops. memory.",
     "recording",
+    "nsys.",
     "runner engine. hooks. target child launch progress probe rerun benchfolder",
     "merge.",
     "findings.",
@@ -54,7 +55,16 @@ OPEN_TO_WRAPPERS = frozenset(
     )
 )
 
-PARENT_SIDE = ("merge.", "findings.", "report.", "commands.", "recording", "launch", "progress")
+PARENT_SIDE = (
+    "nsys.",
+    "merge.",
+    "findings.",
+    "report.",
+    "commands.",
+    "recording",
+    "launch",
+    "progress",
+)
 HEAVY = ("torch", "profstack.wrappers")
 
 MAY_PRINT = ("commands.", "progress")
