@@ -196,9 +196,14 @@ class Writer:
 
     def replace(self, name: str, records: Records) -> None:
         """Put `records` in place of all rows of a table."""
+        self.replace_all({name: records})
+
+    def replace_all(self, frames: Mapping[str, Records]) -> None:
+        """Put records in place of all rows of their tables, all of them or none."""
         with self._transaction():
-            self._database.execute(f'DELETE FROM "{RECORDED[name].name}"')
-            self._insert({name: records})
+            for name in frames:
+                self._database.execute(f'DELETE FROM "{RECORDED[name].name}"')
+            self._insert(frames)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Write single facts; a later value of the same key takes the earlier one's place."""
