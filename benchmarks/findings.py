@@ -34,6 +34,9 @@ PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
 COLUMNS = ("clean_ms", "bad_ms", "mended_ms", "estimated_ms", "measured_ms", "ratio", "of_shares")
 # The first steps of a program are slower than all others.
 WARM = 5
+# Whether the C allocator gives freed pages back to the system differs from process to process, and
+# taking them anew costs large tensors more than what is measured here: it keeps them, in all runs.
+KEEPS_PAGES = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
 # How far an estimated gain may be from the measured one.
 WITHIN = (0.7, 1.3)
 # Where there are several ways of mending, the one that the gain is about.
@@ -62,7 +65,8 @@ def run_steps(program: Path, steps: int) -> None:
 def times_by_hand(program: Path, steps: int) -> list[float]:
     """Seconds of the warm steps of a program in a fresh process."""
     command = [sys.executable, __file__, "--child", str(program), "--steps", str(steps)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    environment = {**os.environ, **KEEPS_PAGES}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     times: list[float] = json.loads(done.stdout.splitlines()[-1])
     # A program that is about being short has none that are warm.
     return times[WARM:] or times
@@ -73,7 +77,7 @@ def reported(program: Path, slug: str) -> tuple[float | None, list[dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(program, folder)
         command = [sys.executable, "-m", "profstack", "run", "-q", "-o", "rec", program.name]
-        environment = {**os.environ, "PROFSTACK_PEAKS": "0"}
+        environment = {**os.environ, **KEEPS_PAGES, "PROFSTACK_PEAKS": "0"}
         subprocess.run(command, check=True, capture_output=True, cwd=folder, env=environment)
         report = json.loads((Path(folder) / "rec" / "report.json").read_text(encoding="utf-8"))
     found = [each for each in report["findings"] if each["slug"] == slug]

@@ -200,7 +200,7 @@ def test_what_is_carried_from_run_to_run_is_read_from_the_text(
 def loading(**changes: Any) -> Loading:
     """10 ms of which 4 ms are loading, on four cores."""
     told = {"step_s": 0.010, "wait_s": 0.004, "load_s": 0.004, "cpu_s": 0.010, "cores": 4.0}
-    return Loading(**{**told, "workers": 0, "is_waiting": False, **changes})
+    return Loading(**{**told, "workers": 0, "is_waiting": False, "is_python": False, **changes})
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,12 @@ def loading(**changes: Any) -> Loading:
         ({"load_s": 0.0075, "wait_s": 0.0075, "cores": 2.0}, 2, 0.005),
         # What waits for a disk needs no core.
         ({"load_s": 0.009, "cpu_s": 0.001, "cores": 2.0, "is_waiting": True}, 9, 0.0088),
+        # Python code lets a batch go only when the interpreter switches threads, after 5 ms.
+        ({"step_s": 0.1, "load_s": 0.04, "cpu_s": 0.1, "is_python": True}, 1, 0.035),
         # One worker, always busy with a batch of 10 ms: two make one every 5 ms.
         ({"workers": 1}, 2, 0.004),
     ],
-    ids=["beside", "several", "cores", "disk", "more workers"],
+    ids=["beside", "several", "cores", "disk", "python", "more workers"],
 )
 def test_the_gain_is_bound_by_work_workers_and_cores(
     changes: dict[str, Any], count: int, gain: float
@@ -231,6 +233,7 @@ def test_the_gain_is_bound_by_work_workers_and_cores(
     [
         ({"cores": 1.0}, "one core"),
         ({"step_s": 0.0005, "load_s": 0.0002, "cpu_s": 0.0005}, "handing batches over"),
+        ({"is_python": True}, "handing batches over"),
         ({"workers": 4, "step_s": 0.006}, "cores are in use"),
     ],
 )

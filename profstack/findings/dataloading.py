@@ -63,10 +63,12 @@ def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
         load_s -= told.get("no_core_s") or 0.0
         if load_s < STARVED_SHARE * step_s:
             return []
+    is_waiting = _is_waiting(report, load_s, step_s)
     loading = Loading(
         *(step_s, wait_s, load_s, told.get("cpu_s"), _cores(report)),
         workers=int(told.get("workers") or 0),
-        is_waiting=_is_waiting(report, load_s, step_s),
+        is_waiting=is_waiting,
+        is_python=not is_waiting and _is_python(report),
     )
     return [_of_workers(report, loading) if loading.workers else _of_the_step(report, loading)]
 
@@ -80,6 +82,15 @@ def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
     main: Row = next((row for row in report["tables"]["threads"] if row["kind"] == "main"), {})
     idle_s = (main.get("off_cpu_s") or 0.0) - (main.get("no_core_s") or 0.0)
     return idle_s > _MOSTLY * load_s
+
+
+def _is_python(report: Report) -> bool:
+    """Whether Python code takes most of the loading; so it is taken to be where nobody saw it."""
+    graph = CallGraph(report)
+    roots = loaders(graph)
+    whole = sum(graph.rows[key]["total_s"] for key in roots)
+    own = (graph.rows[key] for key in graph.below(roots) if key in graph.rows)
+    return sum(row["self_s"] for row in own if row["file"] != "~") >= _MOSTLY * whole
 
 
 def _busy_share(report: Report, step_s: float) -> float | None:

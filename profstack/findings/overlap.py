@@ -15,6 +15,9 @@ from profstack.findings.made import WORTH_TELLING
 # What a small batch costs on its way from a worker to the step: about 0.1 to 0.3 ms on CPUs of
 # the 2020s, for the queue, the shared memory and the threads that wake.
 _HANDOVER_S = 0.2e-3
+# Where a worker runs Python code all the time, its thread that hands a batch over gets a turn only
+# when the interpreter switches threads: Python's own switch interval, 5 ms unless it was set.
+_SWITCH_S = 5e-3
 # Workers that are worth advising where they do nothing but wait for disks and networks.
 _MOST_WAITING = 16
 
@@ -32,6 +35,8 @@ class Loading:
     # DataLoader workers that were alive, and whether loading is mostly no use of a CPU.
     workers: int
     is_waiting: bool
+    # Whether making samples mostly is Python code, which holds the interpreter's lock.
+    is_python: bool
 
     @property
     def work_s(self) -> float:
@@ -48,7 +53,8 @@ class Loading:
         """The step with so many workers: it cannot be shorter than any of its parts."""
         whole = self.load_s if not self.workers else self.workers * self.step_s
         cpu_s = self.cpu_s if self.cpu_s is not None else self.step_s
-        handover = 0.0 if self.workers else _HANDOVER_S
+        # What workers that are there already cost is a part of the step.
+        handover = 0.0 if self.workers else _SWITCH_S if self.is_python else _HANDOVER_S
         return max(self.work_s + handover, whole / count, cpu_s / self.cores)
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-BATCH = 16
+BATCH = 64
 DIFFERENT = 64
-STEPS = 150
+STEPS = 100
 
 
 def wave(number: int) -> torch.Tensor:

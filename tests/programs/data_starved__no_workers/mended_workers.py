@@ -1,4 +1,4 @@
-"""The same training, with a worker that makes the samples beside it."""
+"""The same training, with as many workers as are advised to make the samples beside it."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-BATCH = 16
+BATCH = 64
 DIFFERENT = 64
-STEPS = 150
+STEPS = 100
 
 
 def wave(number: int) -> torch.Tensor:
@@ -37,7 +37,7 @@ class Signals(Dataset[tuple[torch.Tensor, int]]):
 def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
     """Train on as many batches as there are steps."""
     torch.manual_seed(0)
-    loader = DataLoader(Signals(steps * BATCH), batch_size=BATCH, num_workers=1)
+    loader = DataLoader(Signals(steps * BATCH), batch_size=BATCH, num_workers=2)
     model = nn.Sequential(nn.Linear(32, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for waves, labels in loader:
