@@ -54,6 +54,8 @@ WARNINGS: dict[str, str] = {
     # -- Nsight Systems --
     "no-listener": "Nsight Systems is there, and takes none of the ranges: of its `--trace`, or of "
     "the installed version of nvtx",
+    "nsys-disagrees": "Nsight Systems and the torch layer saw modules differently: called another "
+    "number of times, or for another time on the host or on the device",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
     # -- findings --
     "findings-failed": "a family of findings ended with an error: what it would have found is "

@@ -11,6 +11,7 @@ import random
 import statistics
 from typing import Any
 
+from profstack.nsystables import REPORT_OF_NSYS
 from profstack.schema import REPORT, SCHEMA_VERSION
 
 HOSTILE = '</script><img src=x onerror="window.broken=1">'
@@ -477,6 +478,7 @@ def _memory(slices: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list[d
 # Tables that a run without the layers that fill them has empty.
 _LATER = (
     "memory_owners", "peak_holders", "call_paths", "threads", "launches", "gaps", "module_lines",
+    *REPORT_OF_NSYS,
 )  # fmt: skip
 
 _REASONS = {
@@ -585,6 +587,7 @@ def build(*, watched_steps: int = 45) -> dict[str, Any]:
         "columns_source": {},
         "watch": None,
         "attribution": None,
+        "nsys": None,
         "warnings": [
             {
                 "slug": "short-run",

@@ -31,6 +31,10 @@ The tables asked for most; every time and count in them is per step:
   regions        named ranges of the script's own
   threads        CPU time by thread and process, and which layers see it
   gaps           why the device had nothing to do
+  nsys_modules   modules as Nsight Systems saw them, beside the torch layer
+  nsys_ranges    its ranges with their device time; nsys_kernels, nsys_copies,
+                 nsys_api, nsys_gaps, nsys_backtraces, nsys_memory and
+                 nsys_samples hold the rest of what was imported
 """
 
 # By what a table is ordered unless asked otherwise: its heaviest rows are what is looked for.
@@ -46,6 +50,13 @@ _HEAVIEST = {
     "call_paths": "total_s",
     "threads": "share",
     "gaps": "total_s",
+    "nsys_modules": "host_s",
+    "nsys_kernels": "device_s",
+    "nsys_copies": "device_s",
+    "nsys_api": "host_s",
+    "nsys_backtraces": "calls",
+    "nsys_samples": "self_samples",
+    "nsys_gaps": "total_s",
 }
 # Columns that hold text are sorted upwards, all others with the largest first.
 _TEXT_TYPES = frozenset({"TEXT", "JSON"})

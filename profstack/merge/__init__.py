@@ -28,6 +28,7 @@ from profstack.merge.lines import lines, module_lines, source_texts
 from profstack.merge.machinepeaks import read_peaks
 from profstack.merge.memory import memory_lines, memory_rows, module_memory
 from profstack.merge.modules import module_paths, modules
+from profstack.merge.nsys import is_import_alone, nsys_fact, nsys_tables, nsys_warnings
 from profstack.merge.operators import kernels, operators
 from profstack.merge.outliers import RULE, outlier_rows
 from profstack.merge.peak import memory_owners, peak_facts, peak_holders, peak_sources
@@ -70,9 +71,11 @@ def build_report(folder: Path) -> dict[str, Any]:
     layers = layer_rows(recorded, clean, run, selections)
     environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
     warnings = [
-        *clean.warnings,
+        # Of a run that is not in the recording there is no warm-up to miss.
+        *([] if is_import_alone(recorded) else clean.warnings),
         *_mixed(selections),
         *disagreements(counters, module_paths(recorded)),
+        *nsys_warnings(tables["nsys_modules"], (nsys_fact(recorded) or {}).get("notes", ())),
         *_notes(recorded),
     ]
     return {
@@ -115,6 +118,7 @@ def build_report(folder: Path) -> dict[str, Any]:
             *(recorded, selections["torch"], clean.median_s, peak_facts(recorded))
         ),
         "launching": launch_means(recorded, selections["torch"]),
+        "nsys": nsys_fact(recorded),
         "setup": setup(recorded),
         "sources": source_texts(recorded),
         "warnings": warnings,
@@ -148,6 +152,8 @@ def _status(recorded: Recorded, run: dict[str, Any]) -> str:
     bench = recorded.facts.get(FACT)
     if bench is not None:
         return _bench_status(recorded, run, bench)
+    if is_import_alone(recorded):
+        return "complete"
     if not len(recorded.frames["steps"]):
         return "failed"
     ended = "recording_ended" in recorded.facts
@@ -210,6 +216,8 @@ def _benchmark(
     of a benchmark the batch size is read from the inputs of the very call, or stated.
     """
     figures = benchmark(recorded, clean, environment)
+    if is_import_alone(recorded):
+        figures["warnings"] = []
     if clean.bench is not None:
         return figures
     calls = [
@@ -262,6 +270,7 @@ def _tables(
         gaps=gaps(recorded, torch),
         artifacts=records(recorded.frames["artifacts"]),
     )
+    rows.update(nsys_tables(recorded, rows["modules"]))
     add_python_cost(rows["modules"], rows["operators"])
     sources.update(flop_sources(counters))
     sources.update(peak_sources(recorded))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from profstack.merge import nsysreasons
 from profstack.schema import REPORT
 
 Rows = Sequence[Mapping[str, Any]]
@@ -54,6 +55,7 @@ _GIVEN_BY = {
     "outliers.samples": "watch",
     "outliers.doing": "watch",
     "flops": "flops",
+    **nsysreasons.GIVEN_BY,
 }
 # Why a column is empty although its layer has data, or where no layer gives it.
 _OTHERWISE = {
@@ -130,6 +132,7 @@ _OTHERWISE = {
     "flops.causal_backward_flop": "no attention was called as causal, or no backward pass counted",
     "flops.difference": "there is one counter with figures alone",
     "flops.note": "every counter has figures",
+    **nsysreasons.OTHERWISE,
 }
 # Why single cells of a column are empty where others are not.
 _CELLS = {
@@ -230,6 +233,7 @@ _CELLS = {
     "flops.difference": "it is the record, or has no figures",
     "flops.uncounted": "it counted nothing",
     "flops.note": "it has figures",
+    **nsysreasons.CELLS,
 }
 
 
@@ -267,7 +271,8 @@ def _reason(
     table: str, column: str, layers: Mapping[str, Mapping[str, Any]], has_device: bool
 ) -> str:
     key = f"{table}.{column}"
-    if "device" in column and not has_device:
+    # An import may be of another machine than the one that the layers ran on.
+    if "device" in column and not has_device and not table.startswith("nsys_"):
         return _NO_DEVICE
     if column == "calibrated_s":
         return _CALIBRATED

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from profstack.report.findingtext import top_findings
 from profstack.report.highlights import peak_bytes
+from profstack.report.nsystext import nsys_line
 from profstack.report.text import headline, probe_effect_words
 from profstack.report.textparts import console, printable, style_of, without_margins
 from profstack.report.toprows import top_tables
@@ -49,7 +50,7 @@ def ending(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
     for table in top_tables(report, width, _ROWS, parts=not bar):
         screen.print()
         screen.print(table)
-    rest = [*_layers(report, width), *_warnings(report, width)]
+    rest = [*_layers(report, width), *_nsys(report, width), *_warnings(report, width)]
     if rest:
         screen.print()
     for line in rest:
@@ -113,6 +114,13 @@ def _layers(report: Mapping[str, Any], width: int) -> Iterable[Text]:
         if row.get("command"):
             words += f"; next: {row['command']}"
         yield line.append(printable(words), style="none")
+
+
+def _nsys(report: Mapping[str, Any], width: int) -> Iterable[Text]:
+    """What Nsight Systems saw of its own run of the script."""
+    line = nsys_line(report)
+    if line is not None:
+        yield from _wrapped(line, width)
 
 
 def _warnings(report: Mapping[str, Any], width: int) -> Iterable[Text]:

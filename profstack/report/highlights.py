@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from profstack.report.nsystext import is_import_alone, nsys_line
 from profstack.report.tables import weight
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -17,7 +18,7 @@ def highlights(report: Mapping[str, Any]) -> list[str]:
     """The lines of a summary; none of a layer that found nothing. Names in them are as recorded."""
     lines = (
         _owned(report), _threads(report), _peak(report), _flops(report), _growth(report),
-        _startup(report), _outliers(report),
+        _startup(report), _outliers(report), nsys_line(report),
     )  # fmt: skip
     return [line for line in lines if line is not None]
 
@@ -70,6 +71,8 @@ def _owned(report: Mapping[str, Any]) -> str | None:
 def _threads(report: Mapping[str, Any]) -> str | None:
     """What the steps' thread did, and how much is done where no layer looks; else why not told."""
     told = report.get("processes") or {}
+    if is_import_alone(report):
+        return None
     if told.get("reason"):
         return f"threads: not told: {told['reason']}"
     sentences = [str(sentence) for sentence in told.get("sentences") or []]

@@ -109,6 +109,40 @@ _SENSES: dict[str, dict[tuple[str, str], str]] = {
         )
     },
     "artifacts": {("profstack", "fact"): "bytes"},
+    "nsys_modules": {
+        ("nsys", "raw"): "host_s device_s",
+        ("nsys", "counted"): "calls",
+        ("torch", "raw"): "torch_host_s torch_device_s",
+        ("torch", "counted"): "torch_calls",
+        ("profstack", "raw"): "host_ratio device_ratio",
+    },
+    "nsys_steps": {
+        ("nsys", "raw"): "wall_s device_s busy_s idle_s",
+        ("nsys", "counted"): "kernels",
+        ("nsys", "fact"): "step started_s",
+    },
+    "nsys_ranges": {
+        ("nsys", "raw"): "wall_s self_s api_s device_s elsewhere_s copies_s",
+        ("nsys", "counted"): "calls api_calls kernels copies copied_bytes",
+        ("nsys", "fact"): "node parent",
+    },
+    "nsys_kernels": {
+        ("nsys", "raw"): "device_s longest_s delay_s",
+        ("nsys", "counted"): "calls",
+        ("nsys", "fact"): "stream",
+    },
+    "nsys_copies": {
+        ("nsys", "raw"): "device_s longest_s bytes_per_s",
+        ("nsys", "counted"): "calls bytes",
+    },
+    "nsys_api": {
+        ("nsys", "raw"): "host_s longest_s",
+        ("nsys", "counted"): "calls failed",
+    },
+    "nsys_backtraces": {("nsys", "raw"): "host_s", ("nsys", "counted"): "calls"},
+    "nsys_memory": {("nsys", "counted"): "bytes", ("nsys", "fact"): "t_s"},
+    "nsys_samples": {("nsys", "raw"): "self_samples total_samples self_share"},
+    "nsys_gaps": {("nsys", "raw"): "total_s longest_s", ("nsys", "counted"): "count"},
 }
 _BY_COLUMN = {
     f"{table}.{column}": sense

@@ -19,6 +19,7 @@ from profstack.report.benchtext import bench_headline
 from profstack.report.columns import label_of, unit_of
 from profstack.report.findingtext import as_text as findings_text
 from profstack.report.highlights import finding_lines, highlights
+from profstack.report.nsystext import ALONE, is_import_alone
 from profstack.report.tableblocks import blocks
 from profstack.report.tables import MOST_ROWS, compact
 from profstack.report.textparts import (
@@ -66,7 +67,7 @@ def summary(report: Mapping[str, Any], *, width: int, colour: bool) -> str:
     why_none = _why_no_layer(report)
     if why_none is not None:
         screen.print(Text(printable(f"layers: none, {why_none}")))
-    elif report.get("layers") or not measured:
+    elif report.get("layers") or not (measured or is_import_alone(report)):
         screen.print(_layers(report, width))
     for table in top_tables(report, width, _TOP):
         screen.print()
@@ -150,6 +151,10 @@ def found(findings: Sequence[Mapping[str, Any]], *, width: int, colour: bool) ->
 
 def headline(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     """What ran and how long a clean step takes."""
+    if is_import_alone(report):
+        yield Text(printable(f"{report['nsys']['file']}: {ALONE}"))
+        yield Text("clean step: not measured")
+        return
     benchmark = report.get("benchmark") or {}
     count = (report.get("step") or {}).get("count") or 0
     status = str(report.get("status"))

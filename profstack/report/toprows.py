@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from profstack.report.highlights import file_name
+from profstack.report.nsystext import is_import_alone, nsys_tables
 from profstack.report.tables import operators_by_name, weight
 from profstack.report.textparts import WIDE, plain_table, short_name
 from profstack.units import format_count, format_seconds
@@ -25,6 +26,8 @@ def top_tables(
     report: Mapping[str, Any], width: int, most: int, *, parts: bool = True
 ) -> list[Table]:
     """The tables of what there is; see `modules` for `parts`."""
+    if is_import_alone(report):
+        return nsys_tables(report, width, most)
     tables = (
         modules(report, width, most, parts=parts),
         operators(report, width, most),
