@@ -348,6 +348,10 @@ def test_ranges_begun_in_c_are_told_from_operators() -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
+        ("compile_inner (dynamo_timed)", TORCH),
+        ("backend_compile_data: fn_name=OutputGraph.call_user_compiler, compile_id=0/0", TORCH),
+        ("pass.post_grad_passes.stable_sort_data: compile_id=1/1", TORCH),
+        ("my_data: batch=3", FUNCTION),
         ("Optimizer.steps of mine", FUNCTION),
         ("DistributedDataParallel.forward", TORCH),
         ("FSDP::all_gather", TORCH),

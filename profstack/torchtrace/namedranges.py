@@ -26,7 +26,9 @@ _OPTIMIZERS = re.compile(r"Optimizer\.(step|zero_grad)#")
 _TORCHS = re.compile(
     r"enumerate\(Data|ProfilerStep#|Torch-Compiled Region|"
     r"TorchDynamo|Pregraph bytecode|DistributedDataParallel\.|DataParallel\.|"
-    r"FullyShardedDataParallel\.|FSDP::|nccl:|gloo:|c10d::|.* \(dynamo_timed\)$"
+    r"FullyShardedDataParallel\.|FSDP::|nccl:|gloo:|c10d::|"
+    # The parts of a compilation, by torch's own clock and by what it notes of them.
+    r".* \(dynamo_timed\)$|[\w.]+_data: (.*, )?compile_id="
 )
 _COMPILED = re.compile(r"## |triton_")
 
