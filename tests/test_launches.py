@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from data_recording import Run, module
 from torch_slice import observe
 
+from profstack.devicegaps import Intervals
 from profstack.merge.launches import MOST_STEPS
 from profstack.torchtrace.attribution import attribute
 from profstack.torchtrace.events import read_host
-from profstack.torchtrace.launches import launch_records, merged, within
+from profstack.torchtrace.launches import launch_records
 
 EDGES = [0, 1000, 2000, 3000]
 _S = 1e-9
@@ -258,12 +260,20 @@ def test_devices_are_told_apart() -> None:
         assert some == pytest.approx(idle)
 
 
+def told_of(intervals: Intervals) -> list[tuple[int, int]]:
+    return list(zip(intervals.start.tolist(), intervals.end.tolist(), strict=True))
+
+
 def test_intervals_unite_and_are_cut() -> None:
-    union = merged([(5, 9), (0, 3), (2, 4), (4, 5), (20, 20), (12, 15)])
-    assert union == [(0, 9), (12, 15)]
-    assert within(union, 3, 13) == [(3, 9), (12, 13)]
-    assert within(union, 9, 12) == []
-    assert within([], 0, 5) == []
+    spans = np.array([(5, 9), (0, 3), (2, 4), (4, 5), (20, 20), (12, 15)])
+    union = Intervals.united(spans[:, 0], spans[:, 1])
+    assert told_of(union) == [(0, 9), (12, 15)]
+    assert told_of(union.cut(3, 13)) == [(3, 9), (12, 13)]
+    assert told_of(union.cut(9, 12)) == []
+    assert union.before(np.array([-1, 0, 4, 9, 11, 13, 99])).tolist() == [0, 0, 4, 9, 9, 10, 12]
+    nothing = Intervals.united(spans[:0, 0], spans[:0, 1])
+    assert told_of(nothing.cut(0, 5)) == []
+    assert nothing.inside(spans[:, 0], spans[:, 1]).tolist() == [0] * 6
 
 
 class Three(torch.nn.Module):

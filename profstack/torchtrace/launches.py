@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from profstack.devicegaps import UNKNOWN, Gaps, Host, Intervals, Kernels, by_cause, gaps_between
 from profstack.torchtrace.attribution import Attribution, in_steps, main_thread
 from profstack.torchtrace.events import Ints, around, integers, sums
 from profstack.torchtrace.scopes import BACKWARD, EVALUATED, FORWARD, RECOMPUTED
@@ -27,15 +28,7 @@ _SET = "gpu_memset"
 _SYNCHRONISES = re.compile(r"Synchronize")
 _READS_BACK = "aten::_local_scalar_dense"
 
-HOST_LATE = "host late"
-SYNCHRONISATION = "synchronisation"
-COPY = "copy"
-DATA_WAIT = "data wait"
-START = "start of step"
-QUEUED = "queued"
 BY_RUNTIME, BY_OPERATOR = "runtime calls", "operators"
-
-Intervals = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -50,16 +43,6 @@ class _Kernel:
     # The host event that launched it, or -1.
     operator: int
     name: str
-
-
-@dataclass
-class _Host:
-    """What the host did, as far as it explains a device's time; all in nanoseconds."""
-
-    calls: dict[int, tuple[int, int]]
-    synchronised: list[int]
-    waits: Intervals
-    edges: list[int]
 
 
 def launch_records(
@@ -82,26 +65,27 @@ def launch_records(
     by_device = _by_device(owned, kernels, calls)
     if not by_device:
         return [called[step] for step in counted], []
-    host = _Host(calls, _synchronised(owned, runtime), _waits(owned, edges), edges)
+    bounds = np.array(edges, np.int64)
+    host = Host(_synchronised(owned, runtime), _waits(owned, edges), bounds)
+    runs = [(edges[first], edges[last + 1]) for first, last in _runs(counted)]
     own_ns = owned.events.self_time()
     rows, gaps = [], []
     for device, (work, sets, copies) in by_device.items():
-        busy = merged([*((each.start, each.end) for each in work), *sets])
+        busy = _united([*((each.start, each.end) for each in work), *sets])
+        busy_ns = busy.inside(bounds[:-1], bounds[1:]).tolist()
         launched = _launched_by_step(work, edges)
         for step in counted:
-            span = (edges[step], edges[step + 1])
-            busy_ns = sum(end - start for start, end in within(busy, *span))
             rows.append(
                 {
                     **called[step],
                     "device": device,
                     **_launches(launched.get(step, []), calls, own_ns),
-                    "busy_s": busy_ns * _S,
-                    "idle_s": (span[1] - span[0] - busy_ns) * _S,
+                    "busy_s": busy_ns[step] * _S,
+                    "idle_s": (edges[step + 1] - edges[step] - busy_ns[step]) * _S,
                 }
             )
-        found = _gaps(work, busy, merged(copies), host, counted)
-        gaps += _gap_rows(found, owned, index, device)
+        found = gaps_between(_columns(work), busy, _united(copies), host, runs)
+        gaps += _gap_rows(found, work, owned, index, device)
     return rows, gaps
 
 
@@ -151,13 +135,13 @@ def _spans(runtime: Sequence[Any]) -> dict[int, tuple[int, int]]:
     return dict(zip(numbers, zip(start.tolist(), end.tolist(), strict=True), strict=True))
 
 
-def _synchronised(owned: Attribution, runtime: Sequence[Any]) -> list[int]:
+def _synchronised(owned: Attribution, runtime: Sequence[Any]) -> Ints:
     """When the host ended to wait for a device, in order."""
     events = owned.events
     reads = np.flatnonzero(events.names.where(lambda name: name == _READS_BACK))
     waited = [event for event in runtime if _SYNCHRONISES.search(event.name())]
     ends = integers(waited, "start_ns") + integers(waited, "duration_ns")
-    return sorted([*events.end[reads].tolist(), *ends.tolist()])
+    return np.sort(np.concatenate([events.end[reads], ends]))
 
 
 def _waits(owned: Attribution, edges: Sequence[int]) -> Intervals:
@@ -166,18 +150,19 @@ def _waits(owned: Attribution, edges: Sequence[int]) -> Intervals:
     working = np.isin(scopes.kind, (FORWARD, RECOMPUTED, BACKWARD, EVALUATED))
     working &= scopes.events.thread == main_thread(scopes)
     begins = np.sort(scopes.events.start[working]).tolist()
-    waits = []
+    waits: _Spans = []
     for begin, end in pairwise(edges):
         first = bisect.bisect_left(begins, begin)
         if first < len(begins) and begins[first] < end:
             waits.append((begin, begins[first]))
-    return waits
+    return _united(waits)
 
 
 # -- the devices -----------------------------------------------------------------------------------
 
 # The kernels of a device, and the times in which it filled memory or copied.
-_Work = tuple[list[_Kernel], Intervals, Intervals]
+_Spans = list[tuple[int, int]]
+_Work = tuple[list[_Kernel], _Spans, _Spans]
 
 
 def _by_device(
@@ -209,6 +194,21 @@ def _by_device(
     for work, _, _ in devices.values():
         work.sort(key=lambda kernel: kernel.start)
     return devices
+
+
+def _columns(work: Sequence[_Kernel]) -> Kernels:
+    launched = (UNKNOWN if each.launched is None else each.launched for each in work)
+    count = len(work)
+    return Kernels(
+        np.fromiter((each.start for each in work), np.int64, count),
+        np.fromiter((each.end for each in work), np.int64, count),
+        np.fromiter(launched, np.int64, count),
+    )
+
+
+def _united(spans: _Spans) -> Intervals:
+    both = np.array(spans, np.int64).reshape(-1, 2)
+    return Intervals.united(both[:, 0], both[:, 1])
 
 
 def _launched_by_step(work: Sequence[_Kernel], edges: Sequence[int]) -> dict[int, list[_Kernel]]:
@@ -243,87 +243,22 @@ def _launches(
 # -- gaps ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Gap:
-    cause: str
-    length: int
-    after: _Kernel | None
-    before: _Kernel | None
-
-
-def _gaps(
-    work: Sequence[_Kernel], busy: Intervals, copies: Intervals, host: _Host, counted: Sequence[int]
-) -> Iterator[_Gap]:
-    """All times in which the device was idle, in runs of steps that count."""
-    starts = [kernel.start for kernel in work]
-    by_end = sorted(work, key=lambda kernel: kernel.end)
-    ends = [kernel.end for kernel in by_end]
-    for first, last in _runs(counted):
-        begin, until = host.edges[first], host.edges[last + 1]
-        at = begin
-        for start, end in [*within(busy, begin, until), (until, until)]:
-            if start > at:
-                next_ = bisect.bisect_left(starts, start)
-                before = work[next_] if next_ < len(work) and starts[next_] == start else None
-                last_ = bisect.bisect_right(ends, at) - 1
-                after = by_end[last_] if last_ >= 0 else None
-                cause = _cause((at, start), before, copies, host, (begin, until))
-                yield _Gap(cause, start - at, after, before)
-            at = max(at, end)
-
-
-def _cause(
-    gap: tuple[int, int],
-    next_: _Kernel | None,
-    copies: Intervals,
-    host: _Host,
-    run: tuple[int, int],
-) -> str:
-    """Why nothing ran; `next_` is the kernel that ended the gap, if one did.
-
-    A kernel that was launched before the device fell idle did not wait for the host.
-    """
-    begin, end = gap
-    launched = end if next_ is None or next_.launched is None else min(next_.launched, end)
-    copied = sum(until - since for since, until in within(copies, *gap))
-    if launched < begin:
-        return COPY if copied else QUEUED
-    if 2 * copied >= end - begin:
-        return COPY
-    waited = sum(until - since for since, until in within(host.waits, *gap))
-    if 2 * waited >= end - begin:
-        return DATA_WAIT
-    ended = bisect.bisect_left(host.synchronised, begin)
-    if ended < len(host.synchronised) and host.synchronised[ended] <= launched:
-        return SYNCHRONISATION
-    edge = bisect.bisect_left(host.edges, begin)
-    if host.edges[edge] <= end and host.edges[edge] < run[1]:
-        return START
-    return HOST_LATE
-
-
 def _gap_rows(
-    gaps: Iterator[_Gap], owned: Attribution, index: int, device: str
+    gaps: Gaps, work: Sequence[_Kernel], owned: Attribution, index: int, device: str
 ) -> list[dict[str, Any]]:
-    by_cause: dict[str, list[_Gap]] = {}
-    for gap in gaps:
-        by_cause.setdefault(gap.cause, []).append(gap)
-    rows = []
-    for cause, some in by_cause.items():
-        longest = max(some, key=lambda gap: gap.length)
-        rows.append(
-            {
-                "slice": index,
-                "device": device,
-                "cause": cause,
-                "count": len(some),
-                "total_s": sum(gap.length for gap in some) * _S,
-                "longest_s": longest.length * _S,
-                **_told(longest.after, owned, "after"),
-                **_told(longest.before, owned, "before"),
-            }
-        )
-    return rows
+    return [
+        {
+            "slice": index,
+            "device": device,
+            "cause": each.cause,
+            "count": each.count,
+            "total_s": each.total * _S,
+            "longest_s": each.longest * _S,
+            **_told(work[each.after] if each.after >= 0 else None, owned, "after"),
+            **_told(work[each.before] if each.before >= 0 else None, owned, "before"),
+        }
+        for each in by_cause(gaps)
+    ]
 
 
 def _told(kernel: _Kernel | None, owned: Attribution, which: str) -> dict[str, Any]:
@@ -338,31 +273,9 @@ def _told(kernel: _Kernel | None, owned: Attribution, which: str) -> dict[str, A
     }
 
 
-# -- intervals -------------------------------------------------------------------------------------
-
-
-def merged(intervals: Sequence[tuple[int, int]]) -> Intervals:
-    """The union of intervals as intervals that lie apart, in order."""
-    union: Intervals = []
-    for start, end in sorted(intervals):
-        if union and start <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], end))
-        elif end > start:
-            union.append((start, end))
-    return union
-
-
-def within(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """What of intervals that lie apart, in order, is between two moments."""
-    first = max(bisect.bisect_right(intervals, (begin, begin)) - 1, 0)
-    last = bisect.bisect_left(intervals, (end, end))
-    cut = ((max(since, begin), min(until, end)) for since, until in intervals[first:last])
-    return [(since, until) for since, until in cut if until > since]
-
-
-def _runs(steps: Sequence[int]) -> Intervals:
+def _runs(steps: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive steps."""
-    runs: Intervals = []
+    runs: list[tuple[int, int]] = []
     for step in steps:
         if runs and runs[-1][1] == step - 1:
             runs[-1] = (runs[-1][0], step)
