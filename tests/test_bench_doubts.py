@@ -50,7 +50,7 @@ def test_a_calm_benchmark_has_none() -> None:
         ({"ci95_high_s": 0.02}, ["that would take", "repeat with --target 1"]),
         ({"n": 20, "ci95_low_s": None}, ["20 samples are too few", "--max-seconds 20"]),
         ({"n": 40}, ["only 40 samples", "no p99", "--max-seconds 20"]),
-        ({"drift": -0.2}, ["drifted by -20.0%", "--max-seconds 60"]),
+        ({"drift": -0.2}, ["drifted by -20.0 %", "--max-seconds 60"]),
         ({"autocorrelation": 0.6}, ["correlated by 0.60", "what 125 independent", "--processes 5"]),
         ({"outliers": 80}, ["80 of 500", "slowest 10.0 ms", "idle machine"]),
         ({"cpu_median_s": 0.002}, ["10.0 ms of wall", "2.00 ms of CPU", "ratio 0.20", "watch"]),
@@ -59,10 +59,10 @@ def test_a_calm_benchmark_has_none() -> None:
             {"warmup_settled": False, "warmup_reason": "still falling"},
             ["still falling", "--warmup"],
         ),
-        ({"between_process": None}, ["0.50% to either side", "one process", "--processes 5"]),
+        ({"between_process": None}, ["0.50 % to either side", "one process", "--processes 5"]),
         (
             {"between_process": {"processes": 3, "spread": 0.08}},
-            ["differ by 8.0%", "reaches 0.5%", "--processes 6"],
+            ["differ by 8.0 %", "reaches 0.5 %", "--processes 6"],
         ),
     ],
 )

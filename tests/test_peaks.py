@@ -104,7 +104,7 @@ def test_a_rate_is_that_of_the_fastest_block():
 def test_a_rate_beside_other_work_says_so():
     said = peaks._entry("float32", lambda: (1e9, 0.5, "by hand"))
     assert said["disturbed"] is True
-    assert "50%" in said["how"]
+    assert "50 %" in said["how"]
     assert peaks._entry("float32", lambda: (1e9, 0.9, "by hand"))["disturbed"] is False
 
 

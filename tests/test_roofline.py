@@ -108,28 +108,28 @@ def test_what_is_not_known_has_no_label_and_a_reason(flop, moved, seconds, reaso
 def test_without_a_count_bytes_alone_may_explain_the_time():
     found = judged(None, 8e9, 1.0)
     assert found["bound"] == "memory"
-    assert "80%" in found["reason"]
+    assert "80 %" in found["reason"]
     assert found["flop_per_s"] is None
     assert judged(None, 4e9, 1.0)["bound"] is None
     assert "caches" in judged(None, 20e9, 1.0)["reason"]
 
 
 def test_a_little_is_not_called_none():
-    assert "less than 1% of its time" in judged(None, 1e3, 1.0)["reason"]
-    assert judged(1e3, 1e3, 1.0)["reason"] == "less than 1% of the rate that the memory allows"
-    assert percent(0.0) == "0%"
-    assert percent(0.01) == "1%"
-    assert percent(0.29) == "29%"
+    assert "less than 1 % of its time" in judged(None, 1e3, 1.0)["reason"]
+    assert judged(1e3, 1e3, 1.0)["reason"] == "less than 1 % of the rate that the memory allows"
+    assert percent(0.0) == "0 %"
+    assert percent(0.01) == "1 %"
+    assert percent(0.29) == "29 %"
     assert "moves no bytes" in judged(None, 0.0, 1.0)["reason"]
 
 
 def test_a_share_just_below_the_half_does_not_read_as_the_half():
     found = judged(49.96e9, 0.5e9, 1.0)
     assert found["bound"] == "overhead"
-    assert found["reason"].startswith("49% of")
+    assert found["reason"].startswith("49 % of")
     alone = judged(None, 4.996e9, 1.0)
     assert alone["bound"] is None
-    assert "49% of its time" in alone["reason"]
+    assert "49 % of its time" in alone["reason"]
 
 
 def test_what_is_left_out_of_the_bytes_is_said():
@@ -306,13 +306,13 @@ def test_more_than_the_peak_is_a_warning(tmp_path):
     found = recorded(tmp_path / "run", ROWS, flop=rates(float32=4e9))
     (mfu,) = found["mfu"]
     assert mfu["value"] == pytest.approx(2.0)
-    assert "200%" in mfu["warning"]
+    assert "200 %" in mfu["warning"]
     assert "wrong" in by(found["points"], "name")["step"]["reason"]
 
 
 def test_a_peak_that_was_measured_beside_other_work_is_a_warning_too(tmp_path):
     rate = {"dtype": "float32", "value": 20e9, "source": "measured"}
-    how = f"product; {OTHER_WORK} (this had 50% of it): it may be more"
+    how = f"product; {OTHER_WORK} (this had 50 % of it): it may be more"
     found = recorded(tmp_path / "run", ROWS, flop=[{**rate, "how": how}])
     (mfu,) = found["mfu"]
     assert mfu["value"] == pytest.approx(0.4)

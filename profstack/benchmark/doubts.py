@@ -138,8 +138,8 @@ def _drift(figures: Figures, remedy: str) -> Iterator[str]:
     drift = figures["drift"]
     if drift is not None and abs(drift) > _DRIFT:
         yield (
-            f"the step time drifted by {drift:+.1%} from the first third of the samples to the "
-            f"last: the machine or the work changed; {remedy}"
+            f"the step time drifted by {100 * drift:+.1f} % from the first third of the samples "
+            f"to the last: the machine or the work changed; {remedy}"
         )
 
 
@@ -216,13 +216,14 @@ def _processes(figures: Figures) -> Iterator[str]:
         spread = between.get("spread")
         if spread is not None and half is not None and spread > 2 * half:
             yield (
-                f"{between['processes']} processes differ by {spread:.1%}, and the interval inside "
-                f"one reaches {half:.1%}: smaller differences between two programs show nothing; "
+                f"{between['processes']} processes differ by {100 * spread:.1f} %, and the "
+                f"interval inside one reaches {100 * half:.1f} %: smaller differences between two programs "
+                "show nothing; "
                 f"compare with --processes {max(5, 2 * between['processes'])}"
             )
     elif half is not None:
         yield (
-            f"the interval ({half:.2%} to either side) is of one process and says nothing of the "
-            "spread between processes, which was 4 to 20 times as wide where it was measured: "
-            "try --processes 5 before comparing"
+            f"the interval ({100 * half:.2f} % to either side) is of one process and says nothing "
+            "of the spread between processes, which was 4 to 20 times as wide where it was "
+            "measured: try --processes 5 before comparing"
         )

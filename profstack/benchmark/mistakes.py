@@ -190,7 +190,7 @@ def _one_sample(bench: _Bench) -> Row:
     note = (
         f"one call, as good as any other: {span} lie between {low:.3f} and {high:.3f} of the "
         f"median of their block, which is what stands here as the interval; the median of all "
-        f"{len(singles)} is known to {reach:.1%}"
+        f"{len(singles)} is known to {100 * reach:.1f} %"
     )
     return {
         **side_figures("wrong", singles),

@@ -212,7 +212,7 @@ def _entry(
         first = str(error).strip().splitlines()[:1] or [""]
         value, busy, how = None, 1.0, f"{type(error).__name__}: {first[0][:200]}"
     if busy < _BUSY:
-        crowd = f"this had {busy:.0%} of it"
+        crowd = f"this had {100 * busy:.0f} % of it"
     if crowd is not None and value is not None:
         how += f"; {OTHER_WORK} ({crowd}): it may be more"
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

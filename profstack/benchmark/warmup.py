@@ -78,7 +78,9 @@ def detect(step_times_s: Sequence[float], *, indices: Sequence[int] | None = Non
         return Warmup(steps, dropped, False, f"still falling at the half of {n} steps")
     if _is_trend(later):
         change = math.expm1(later.change or 0.0)
-        reason = f"the last {later.n} of {n} steps change by {change:+.1%} from first to last"
+        reason = (
+            f"the last {later.n} of {n} steps change by {100 * change:+.1f} % from first to last"
+        )
         return Warmup(steps, dropped, False, reason)
     return Warmup(steps, dropped, True, _reason(times, half, dropped))
 

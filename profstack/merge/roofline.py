@@ -84,7 +84,10 @@ class _Work:
         names = sorted(self.opaque, key=lambda name: -self.opaque[name])[:3]
         listed = ", ".join(names)
         if gap > _LARGEST_GAP:
-            return None, f"no rule tells the bytes of {listed}: {gap:.0%} of its operators' time"
+            return (
+                None,
+                f"no rule tells the bytes of {listed}: {100 * gap:.0f} % of its operators' time",
+            )
         lacking = f"without the bytes of {listed}, for which there is no rule" if names else None
         return self.moved_bytes, lacking
 
@@ -161,9 +164,9 @@ def _mfu(
             )
         if value > 1:
             warning = (
-                f"the step would reach {value:.0%} of the {peak['source']} peak: the count of "
-                "operations, the time or the peak is wrong; next: see whether other work kept the "
-                "peak low when it was measured, and what the counters of operations disagree on"
+                f"the step would reach {100 * value:.0f} % of the {peak['source']} peak: the count "
+                "of operations, the time or the peak is wrong; next: see whether other work kept "
+                "the peak low when it was measured, and what the counters of operations disagree on"
             )
         rows.append(
             {

@@ -124,10 +124,10 @@ def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:
 
 
 def percent(share: float) -> str:
-    """A share in words, rounded down: 49.9% is not the half that a label asks for."""
+    """A share in words, rounded down: 49.9 % is not the half that a label asks for."""
     # What is little is not none, and a product such as 0.29 * 100 lies just below a whole number.
     whole = math.floor(100 * share + 1e-9)
-    return f"{whole}%" if whole or not share else "less than 1%"
+    return f"{whole} %" if whole or not share else "less than 1 %"
 
 
 def _joined(*texts: str | None) -> str | None:
