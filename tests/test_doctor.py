@@ -15,6 +15,7 @@ from conftest import CHECKOUT, clean_environment
 from profstack import registry
 from profstack.commands import _checks, main
 from profstack.errors import UsageError
+from profstack.nsys.tool import Nsys
 from profstack.registry import layer_names
 
 
@@ -53,7 +54,8 @@ def test_absent_tools_are_absent_with_a_way_to_have_them(answer):
     if importlib.util.find_spec("flops_profiler") is None:
         assert answer["tool", "flops-profiler"].works is None
         assert answer["tool", "flops-profiler"].install == "pip install flops-profiler"
-    assert answer["tool", "nsys"].works == (True if shutil.which("nsys") else None)
+    if shutil.which("nsys"):
+        assert answer["tool", "nsys"].works is True
 
 
 def test_text_and_json_say_the_same_and_leave_with_0(run_profstack):
@@ -154,6 +156,27 @@ def test_a_layer_without_its_package_is_told_and_the_others_work(layer):
     assert all(check.required for check in checks if check.name in ("cprofile", "torch"))
 
 
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A folder on the path with an nsys that says its version, and nothing else of that name."""
+
+    def make(version, code=0, importer=True):
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        program = folder / "nsys"
+        program.write_text(
+            f"#!/bin/sh\necho 'NVIDIA Nsight Systems version {version}'\nexit {code}\n"
+        )
+        program.chmod(0o755)
+        if importer:
+            (tmp_path / "host-linux-x64").mkdir()
+            (tmp_path / "host-linux-x64" / "QdstrmImporter").touch()
+        return folder
+
+    monkeypatch.setattr("profstack.nsys.tool._USUAL", ())
+    return make
+
+
 @pytest.mark.parametrize(
     ("nsys", "nvtx", "said"),
     [
@@ -162,14 +185,46 @@ def test_a_layer_without_its_package_is_told_and_the_others_work(layer):
         ("2022.4.2.1-df9881f", "0.2.11", False),
         ("2024.6.2.225-246235244400v0", "0.2.17", False),
         ("2022.4.2.1-df9881f", None, False),
-        (None, "0.2.17", False),
+        ("unknown", "0.2.17", False),
     ],
 )
-def test_an_nsys_too_old_for_the_nvtx_there_is(nsys, nvtx, said):
-    text = _checks._what_it_takes(nsys, nvtx)
-    assert bool(text) is said
-    if said:
-        assert f"0.2.11 alone (here is {nvtx})" in text
+def test_an_nsys_too_old_for_the_nvtx_there_is(nsys, nvtx, said, tools, monkeypatch):
+    monkeypatch.setenv("PATH", str(tools(nsys)))
+    monkeypatch.setattr(_checks, "package_version", {"nvtx": nvtx}.get)
+    check = _checks._nsys_check()
+    assert check.works
+    assert check.version == (None if nsys == "unknown" else nsys)
+    assert ("0.2.11 alone" in check.detail) is said
+    assert (f"(here is {nvtx}): pip install nvtx==0.2.11" in check.detail) is said
+    assert "QdstrmImporter" not in check.detail
+
+
+def test_an_nsys_outside_the_path_is_found_and_said_where(tools, monkeypatch, tmp_path):
+    folder = tools("2024.6.2.225-1")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert _checks._nsys_check().works is None
+    assert _checks._nsys_check().install == "the package nsight-systems"
+    monkeypatch.setattr("profstack.nsys.tool._USUAL", (f"{tmp_path}/b*",))
+    check = _checks._nsys_check()
+    assert (check.works, check.version) == (True, "2024.6.2.225-1")
+    assert f"found in {folder}" in check.detail
+
+
+def test_an_nsys_without_its_importer_or_that_fails_is_told(tools, monkeypatch, tmp_path):
+    folder = tools("2022.4.2.1-df9881f", importer=False)
+    monkeypatch.setenv("PATH", str(folder))
+    # A script may start an nsys that lies anywhere; this one is to be the program itself.
+    monkeypatch.setattr(
+        "profstack.nsys.tool._asked", lambda path: Nsys(sys.executable, "2022.4", None)
+    )
+    assert "without QdstrmImporter" in _checks._nsys_check().detail
+    monkeypatch.undo()
+    monkeypatch.setattr("profstack.nsys.tool._USUAL", ())
+    monkeypatch.setenv("PATH", str(folder))
+    (folder / "nsys").write_text("#!/bin/sh\necho no driver >&2\nexit 3\n")
+    check = _checks._nsys_check()
+    assert check.works is False
+    assert "nsys ended with code 3: no driver" in check.detail
 
 
 def test_cuda_without_kernel_events_is_told():

@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from profstack.interrupts import is_scripts
+from profstack.nvtxpairs import REMEDY, limit_of_old_nsys
 from profstack.nvtxranges import INJECTION, KINDS, Domain, Emitter, Range, less_the_clock
 from profstack.wrapper import (
     TOLD,
@@ -148,10 +149,8 @@ class NvtxWrapper(Wrapper):
     def _why_not_taken(self) -> str:
         if not os.environ.get(INJECTION):
             return "Nsight Systems was started without nvtx in --trace: no range reached it"
-        return (
-            f"Nsight Systems takes no range of nvtx {self.version()}: an nsys of 2022 takes those "
-            "of nvtx up to 0.2.11 alone"
-        )
+        what = f"Nsight Systems takes no range of nvtx {self.version()}"
+        return f"{what}: {limit_of_old_nsys()}; {REMEDY}"
 
     def _start_cuda_profiler(self) -> None:
         """Where the script has brought up CUDA: nothing is brought up for this."""

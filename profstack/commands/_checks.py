@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import profstack
+from profstack import nvtxpairs
 from profstack.environment import package_version, rss_bytes
+from profstack.privacy import home_relative
 from profstack.units import format_bytes
 
 # Package -> what it is for. Without these no page can be made.
@@ -34,8 +36,6 @@ _OPTIONAL = {
 }
 # Layer -> the package without which there is no such layer, and every other one all the same.
 _PACKAGE_OF = {"nvtx": "nvtx", "memory": "memory-profiler"}
-# An nsys of this year or older takes no range of a newer nvtx than this.
-_OLD_NSYS, _OLD_NVTX = 2022, (0, 2, 11)
 _PROBE_TIMEOUT_S = 300
 _OLDEST_TORCH = (2, 6)
 
@@ -216,39 +216,26 @@ def _package_check(name: str, found: dict[str, Any], problem: str) -> Check:
 
 
 def _nsys_check() -> Check:
-    """Nsight Systems, asked for its version."""
+    """Nsight Systems, wherever it is, asked for its version; and whether it is whole."""
+    from profstack.nsys import tool
+
     purpose = "Nsight Systems: records the ranges of layer nvtx"
-    path = shutil.which("nsys")
-    if path is None:
-        return Check("tool", "nsys", None, None, purpose, "the package nsight-systems")
     try:
-        done = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check("tool", "nsys", False, None, f"does not start: {error}")
-    if done.returncode:
-        return Check("tool", "nsys", False, None, f"--version ends with code {done.returncode}")
-    version = done.stdout.split()[-1] if done.stdout else None
-    purpose += _what_it_takes(version, package_version("nvtx"))
-    return Check("tool", "nsys", True, version, purpose)
-
-
-def _what_it_takes(nsys: str | None, nvtx: str | None) -> str:
-    """What to say of an nsys that is too old for the nvtx there is; else nothing."""
-    year, release = re.match(r"(\d{4})\.", nsys or ""), re.match(r"[\d.]*\d", nvtx or "")
-    if year is None or release is None or int(year[1]) > _OLD_NSYS:
-        return ""
-    if tuple(int(number) for number in release[0].split(".")) <= _OLD_NVTX:
-        return ""
-    newest = ".".join(map(str, _OLD_NVTX))
-    return f", of nvtx up to {newest} alone (here is {nvtx}): pip install nvtx=={newest}"
+        nsys = tool.find_nsys()
+    except tool.NsysError as error:
+        if error.where:
+            return Check("tool", "nsys", False, None, f"{error.where}: {error.what}")
+        return Check("tool", "nsys", None, None, purpose, "the package nsight-systems")
+    if shutil.which(tool.NAME) is None:
+        purpose += f", found in {home_relative(os.path.dirname(nsys.path))}"
+    installed = package_version("nvtx")
+    if nvtxpairs.takes_ranges(nsys.version, installed) is False:
+        # It works for kernels and copies all the same; what is to be installed is not its own.
+        purpose += f"; but {nvtxpairs.limit_of_old_nsys()} (here is {installed}): "
+        purpose += nvtxpairs.REMEDY
+    if nsys.lacks_importer:
+        purpose += f"; without QdstrmImporter, so reports cannot be read: {tool.INSTALL_IMPORTER}"
+    return Check("tool", "nsys", True, nsys.version, purpose)
 
 
 def _memory_check() -> Check:
