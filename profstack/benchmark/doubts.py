@@ -217,8 +217,8 @@ def _processes(figures: Figures) -> Iterator[str]:
         if spread is not None and half is not None and spread > 2 * half:
             yield (
                 f"{between['processes']} processes differ by {100 * spread:.1f} %, and the "
-                f"interval inside one reaches {100 * half:.1f} %: smaller differences between two programs "
-                "show nothing; "
+                f"interval inside one reaches {100 * half:.1f} %: smaller differences between "
+                "two programs show nothing; "
                 f"compare with --processes {max(5, 2 * between['processes'])}"
             )
     elif half is not None:
