@@ -12,17 +12,19 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from profstack import registry
 from profstack.engine.core import Engine
 from profstack.engine.observers import Observers
+from profstack.environment import under_nsys
 from profstack.interrupts import is_scripts
 from profstack.liveobjects import instances_of
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
-from profstack.slices import LayerPlan, Planned, Targets, plan
+from profstack.slices import LayerPlan, Planned, Targets, plan, watch
 from profstack.wrapper import COUNTING, Mode, Wrapper
 
 OPTIONS = "logs/options.json"
@@ -85,9 +87,31 @@ def shared_modes(layers: list[str], mode: str = "shared") -> tuple[tuple[str, st
     return tuple((layer, mode) for layer in chosen)
 
 
-def make_plan(layers: list[str], targets: Targets) -> Iterator[Planned]:
-    """The slices of one plan over these layers."""
-    return plan(layer_plans(layers), targets, shared_modes(layers))
+def make_plan(
+    layers: list[str], targets: Targets, capture: Mapping[str, int] | None = None
+) -> Iterator[Planned]:
+    """The slices of one plan over these layers; `capture` as for `capture_plan`."""
+    if capture is not None:
+        return capture_plan(layers, targets, **capture)
+    plans = layer_plans(layers)
+    if under_nsys():
+        # A capture range ends with the first slice: that is not to be a single cold step.
+        plans = [replace(each, first_round=max(2, each.first_round)) for each in plans]
+    return plan(plans, targets, shared_modes(layers))
+
+
+def capture_plan(
+    layers: list[str], targets: Targets, *, warmup: int, steps: int
+) -> Iterator[Planned]:
+    """The slices of a run that is for Nsight Systems alone: `steps` steps after `warmup` others.
+
+    Where no layer can observe them they go by unobserved, and the plan is over after them too.
+    """
+    observers = tuple((each.layer, each.mode) for each in layer_plans(layers)[:1])
+    yield Planned("settle", (), 1, warmup, prepares=observers)
+    kind = observers[0][0] if observers else "clean"
+    yield Planned(kind, observers, 2, steps, targets.slice_s)
+    yield watch(2)
 
 
 def start_engine(
@@ -101,6 +125,7 @@ def start_engine(
     options = read_options(folder)
     layers = list(options["layers"])
     targets = Targets(**options["targets"])
+    capture = options.get("capture")
     writer = Writer(folder, keep_source=bool(options.get("source", True)))
     observers = Observers(folder, layers, writer, options.get("left_out"))
     engine = Engine(
@@ -108,11 +133,11 @@ def start_engine(
         torch,
         writer,
         observers,
-        lambda: make_plan(layers, targets),
+        lambda: make_plan(layers, targets, capture),
         targets,
         live_optimizers=live_optimizers,
         step_by=options["step_by"],
-        limits=(options["max_steps"], options["max_seconds"]),
+        limits=(options["max_steps"], options["max_seconds"], capture is not None),
         wait_for_page=not options["lockstep"],
         origin=origin,
     )

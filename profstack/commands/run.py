@@ -15,7 +15,7 @@ import time
 import uuid
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profstack import launch, progress, rerun, target
 from profstack.commands._failures import not_written
@@ -31,6 +31,9 @@ from profstack.recording import (
 )
 from profstack.slices import Targets
 from profstack.steps import RULES
+
+if TYPE_CHECKING:
+    from profstack.commands._nsysrun import NsysRun
 
 HELP = "Run a PyTorch script once, unmodified, and write one page of everything measured."
 RAW = True
@@ -63,6 +66,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--no-source", action="store_true", help="keep no text of the script's own files")
     add("--rerun", action="store_true", help="fill empty layers by running the script again")
+    add("--nsys", action="store_true", help="run the script again, under Nsight Systems")
+    add("--nsys-path", metavar="PATH", help="nsys for it, or its folder (default: found)")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all")
     for field in fields(Targets):
         kind = count if field.type in ("int", int) else number
@@ -88,10 +93,23 @@ def main(argv: list[str]) -> int:
     layers, left_out = chosen_layers(options.layers, options.skip)
     rank = _rank()
     recorded = _ranks(options.ranks)
+    # Before any rank passes through: all end alike, and none waits for another.
+    again = _nsys_run(options, wanted, layers, rank)
     if rank is not None and recorded is not None and rank not in recorded:
         return launch.passed_through(wanted.arguments)
     wanted.check()
-    return _Run(options, wanted, layers, left_out, rank, argv).execute()
+    return _Run(options, wanted, layers, left_out, rank, again).execute()
+
+
+def _nsys_run(
+    options: argparse.Namespace, wanted: target.Target, layers: list[str], rank: int | None
+) -> NsysRun | None:
+    """The second run, under Nsight Systems, if one is asked for."""
+    if not (options.nsys or options.nsys_path):
+        return None
+    from profstack.commands._nsysrun import NsysRun
+
+    return NsysRun.prepared(options, wanted, layers, rank)
 
 
 class _Run:
@@ -104,14 +122,14 @@ class _Run:
         layers: list[str],
         left_out: dict[str, str],
         rank: int | None,
-        argv: list[str],
+        again: NsysRun | None,
     ) -> None:
         self.options = options
         self.target = wanted
         self.layers = layers
         self.left_out = left_out
         self.rank = rank
-        self.argv = argv
+        self.again = again
         self.folder = self._make_folder()
         self.log = progress.ProgressLog(self.folder)
         self.display = progress.Display(quiet=options.quiet)
@@ -125,6 +143,8 @@ class _Run:
         started = time.time()
         begun = time.perf_counter()
         child_options = self._write_options()
+        if self.again is not None:
+            self.again.announce(self.display.line)
         try:
             code = launch.run(self.target.arguments, self.folder, child_options, self._poll)
         finally:
@@ -155,6 +175,9 @@ class _Run:
         self._write_run(facts)
         if self.options.rerun:
             self._rerun()
+        if self.again is not None and (self.folder / DATABASE).is_file():
+            self._early_page("the first run is over")
+            self.again.execute(self.folder, code, self._child_options, duration_s)
         self._finish(code)
 
     def _make_folder(self) -> Path:
@@ -222,13 +245,13 @@ class _Run:
                 self.stopped_by = event["stopped_by"]
             self.display.show(event)
 
-    def _early_page(self) -> None:
+    def _early_page(self, why: str = "every layer has its slice") -> None:
         """Write the page while the script runs; the measured process waits with its slices."""
         from profstack.report.write import write_report
 
         try:
             page = write_report(self.folder)
-            self.display.line(f"profstack: every layer has its slice, early page: {page}")
+            self.display.line(f"profstack: {why}, early page: {page}")
         except Exception as error:
             self.display.line(f"profstack: no early page, {type(error).__name__}: {error}")
         finally:

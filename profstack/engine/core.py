@@ -16,7 +16,7 @@ from typing import Any
 from profstack.benchmark.clock import Clock
 from profstack.collector import collector_off
 from profstack.engine.arming import Arming
-from profstack.engine.limits import Limits
+from profstack.engine.limits import Bounds, Limits
 from profstack.engine.observers import Observers
 from profstack.engine.pageturn import PageTurn
 from profstack.engine.stepevents import StepEvents, StopRun
@@ -36,7 +36,7 @@ _perf_counter, _process_time = time.perf_counter, time.process_time
 
 
 class Engine:
-    """Keeps the steps that `StepEvents` finds; `limits` are `max_steps` and `max_seconds`."""
+    """Keeps the steps that `StepEvents` finds; `limits` are those of `Limits`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Engine:
         *,
         live_optimizers: Callable[[], frozenset[int]],
         step_by: str | None = None,
-        limits: tuple[int | None, float | None] = (None, None),
+        limits: Bounds = (None, None),
         wait_for_page: bool = True,
         origin: float | None = None,
     ) -> None:
@@ -265,6 +265,7 @@ class Engine:
                 return
             if planned.kind == "watch":
                 self._page.ask()
+                self._limits.plan_is_over()
             if self._begin_slice(planned):
                 return
         raise AssertionError("a plan never ends: its last slice is the watch")
