@@ -166,7 +166,7 @@ class NodeSums:
 
 def _first_uncovered(tree: RangeTree) -> Ints:
     """From when on each range adds to its node: not while an earlier one of it is open still."""
-    begin = tree.start.copy()
+    begin: Ints = tree.start.copy()
     reach: dict[tuple[int, int], int] = {}
     for position in np.flatnonzero(~tree.nests)[np.argsort(tree.start[~tree.nests])].tolist():
         key = int(tree.node[position]), int(tree.thread[position])
