@@ -243,7 +243,7 @@ class NsysFile:
             correlationId=correlation,
             globalPid=process_of(pid),
             demangledName=self._string(name),
-            shortName=self._string(name.split("<")[0]),
+            shortName=self._string(name.split("<", maxsplit=1)[0]),
             graphNodeId=graph_node or None,
         )
 
@@ -439,7 +439,7 @@ class NsysFile:
         return self._samples
 
     def callchain(self, source: str, number: int, frames: list[tuple[str, str]]) -> None:
-        """The callchain `number` of "cuda", "os" or "cpu": function and library, innermost first."""
+        """A callchain of "cuda", "os" or "cpu": function and library, innermost first."""
         table = {"cuda": "CUDA", "os": "OSRT", "cpu": "SAMPLING"}[source] + "_CALLCHAINS"
         for depth, (symbol, module) in enumerate(frames):
             self.row(

@@ -90,9 +90,10 @@ FRAMES: dict[str, dict[str, str]] = {
 
 def frame_of(name: str, columns: Mapping[str, Iterable[Any]] | None = None) -> pd.DataFrame:
     """The frame of that name with these columns, in its own order and types; empty without any."""
-    types = FRAMES[name]
-    if columns is None:
-        return pd.DataFrame({column: pd.Series(dtype=kind) for column, kind in types.items()})
-    return pd.DataFrame(
-        {column: pd.Series(columns[column], dtype=kind) for column, kind in types.items()}
+    frame: pd.DataFrame = pd.DataFrame(
+        {
+            column: pd.Series(() if columns is None else columns[column], dtype=kind)
+            for column, kind in FRAMES[name].items()
+        }
     )
+    return frame
