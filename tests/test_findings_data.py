@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
+import numpy as np
 import pytest
 from data_recording import Run, function, module, module_times, operator
 from finding_programs import PLACES, found, had_no_core, line_of, run_program, run_twins
@@ -121,6 +122,19 @@ def test_samples_kept_in_memory_starve_nothing(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_step_waits_for_its_later_batches_counts(folder: Path) -> None:
+    case = "data_starved__accumulated"
+    told, report = the_finding(folder, case)
+    assert told["line"] == line_of(case, "sample")
+    wait, loader, *_ = told["evidence"]
+    assert loader["calls"] == pytest.approx(4, abs=0.5)
+    # The step waits for its first batch before its first work, for three more after it.
+    first_s = np.mean([row["wait_s"] for row in report["tables"]["steps"] if row["wait_s"]])
+    assert wait["loading_s"] > 2 * first_s
+    is_clean(folder, case)
+
+
+@pytest.mark.slow
 def test_too_few_workers_are_told_with_what_they_did(folder: Path) -> None:
     case = "data_starved__few_workers"
     if had_no_core(report_of(folder, case, "bad")):
@@ -215,10 +229,12 @@ def loading(**changes: Any) -> Loading:
         ({"load_s": 0.009, "cpu_s": 0.001, "cores": 2.0, "is_waiting": True}, 9, 0.0088),
         # Python code lets a batch go only when the interpreter switches threads, after 5 ms.
         ({"step_s": 0.1, "load_s": 0.04, "cpu_s": 0.1, "is_python": True}, 1, 0.035),
+        # Four batches are handed over in a step.
+        ({"batches": 4.0}, 1, 0.0032),
         # One worker, always busy with a batch of 10 ms: two make one every 5 ms.
         ({"workers": 1}, 2, 0.004),
     ],
-    ids=["beside", "several", "cores", "disk", "python", "more workers"],
+    ids=["beside", "several", "cores", "disk", "python", "batches", "more workers"],
 )
 def test_the_gain_is_bound_by_work_workers_and_cores(
     changes: dict[str, Any], count: int, gain: float

@@ -81,7 +81,12 @@ def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str,
     read = read_file(source, nsys_path=arguments.nsys_path)
     name = source.name.split(".")[0] or "nsys"
     folder = create_folder(name, arguments.output, force=arguments.force)
-    content = {"script": None, "argv": [], "run": {"exit_code": None}, "environment": {}}
+    content: dict[str, Any] = {
+        "script": None,
+        "argv": [],
+        "run": {"exit_code": None},
+        "environment": {},
+    }
     (folder / "logs" / "run.json").write_text(json.dumps(content), encoding="utf-8")
     write_import(folder, *read)
     return folder, read[1]

@@ -1,11 +1,8 @@
 """Data loading starves the step: the model waits for its batch.
 
-What a step waits for is measured in the clean steps: from the end of one step to the first module
-call or backward pass of the next. Not all of that is loading (a line that logs stands there too),
-so of it counts what torch's DataLoader takes, by the ranges that torch itself puts round it; where
-there is no DataLoader, the user's own functions outside modules must take most of it.
-
-The gain is what overlapping would save (`overlap`).
+Of the wait counts what is known to be loading (`loading`); where there is no DataLoader, the user's
+own functions outside modules must take most of it. The gain is what overlapping would save
+(`overlap`).
 """
 
 from __future__ import annotations
@@ -16,16 +13,22 @@ from typing import Any
 from profstack.findings.extents import heaviest_line
 from profstack.findings.figures import (
     CallGraph,
-    Key,
     Report,
     Row,
     calibrated,
     clean_step_s,
     line_s,
-    module_rows,
     short,
     to_function,
     to_source,
+)
+from profstack.findings.loading import (
+    MOSTLY,
+    busy_share,
+    loader_ranges,
+    loaders,
+    loading_of,
+    wait_share,
 )
 from profstack.findings.made import Finding, finding, severity_of
 from profstack.findings.outside import outside_modules
@@ -37,10 +40,6 @@ SLUG = "data-starved"
 # A share of the step: with less, a worker's own cost of handing batches over is a good part of
 # what it could save.
 STARVED_SHARE = 0.25
-# Of the wait, as much must be known to be loading.
-_MOSTLY = 0.5
-_LOADER_FILE = "torch/utils/data/dataloader.py"
-_LOADER_RANGE = "DataLoaderIter.__next__"
 _MOST_ROWS = 3
 # A line that asks for a batch.
 _ASKS = re.compile(r"^\s*(async )?for |\bnext\(")
@@ -50,115 +49,15 @@ def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
     """A finding where the wait for data is a quarter of the clean step or more."""
     step_s = clean_step_s(report)
     share = wait_share(report)
-    if step_s is None or share is None or share < STARVED_SHARE:
+    if step_s is None or share is None:
         return []
-    wait_s = share * step_s
-    in_loader = _loader_share(report)
-    if in_loader is None or in_loader * share < STARVED_SHARE:
-        return _without_loader(report, step_s, wait_s) if in_loader is None else []
-    told = report.get("processes") or {}
-    load_s = in_loader * wait_s
-    if told.get("workers"):
-        # A batch may lie there while nothing lets the step's thread run to fetch it.
-        load_s -= told.get("no_core_s") or 0.0
-        if load_s < STARVED_SHARE * step_s:
-            return []
-    is_waiting = _is_waiting(report, load_s, step_s)
-    loading = Loading(
-        *(step_s, wait_s, load_s, told.get("cpu_s"), _cores(report)),
-        workers=int(told.get("workers") or 0),
-        is_waiting=is_waiting,
-        is_python=not is_waiting and _is_python(report),
-    )
+    loading = loading_of(report, step_s, share)
+    if loading is None:
+        starved = share >= STARVED_SHARE
+        return _without_loader(report, step_s, share * step_s) if starved else []
+    if loading.load_s < STARVED_SHARE * step_s:
+        return []
     return [_of_workers(report, loading) if loading.workers else _of_the_step(report, loading)]
-
-
-def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
-    """Whether who loads mostly waits for something other than a CPU."""
-    told = report.get("processes") or {}
-    if told.get("workers"):
-        busy = _busy_share(report, step_s)
-        return busy is not None and busy < _MOSTLY
-    main: Row = next((row for row in report["tables"]["threads"] if row["kind"] == "main"), {})
-    idle_s = (main.get("off_cpu_s") or 0.0) - (main.get("no_core_s") or 0.0)
-    return idle_s > _MOSTLY * load_s
-
-
-def _is_python(report: Report) -> bool:
-    """Whether Python code takes most of the loading; so it is taken to be where nobody saw it."""
-    graph = CallGraph(report)
-    roots = loaders(graph)
-    whole = sum(graph.rows[key]["total_s"] for key in roots)
-    own = (graph.rows[key] for key in graph.below(roots) if key in graph.rows)
-    return sum(row["self_s"] for row in own if row["file"] != "~") >= _MOSTLY * whole
-
-
-def _busy_share(report: Report, step_s: float) -> float | None:
-    """How much of a step a worker used a CPU, on average; None where nobody told."""
-    told = report["processes"]
-    if told["worker_cpu_s"] is None:
-        return None
-    return float(told["worker_cpu_s"] / (told["workers"] * step_s))
-
-
-def _cores(report: Report) -> float:
-    """Cores that the process tree may use."""
-    environment = report.get("environment") or {}
-    names = ("usable_cores", "cpu_limit_cores", "logical_cores")
-    known = [float(environment[name]) for name in names if environment.get(name)]
-    return min(known, default=1.0)
-
-
-def wait_share(report: Report) -> float | None:
-    """The share of the clean steps that is waiting; of quick steps the torch layer tells it."""
-    counted = set((report.get("benchmark") or {}).get("counted_steps") or ())
-    steps = [
-        row
-        for row in report["tables"].get("steps") or ()
-        if row["index"] in counted and row["wait_s"] is not None and row["wall_s"]
-    ]
-    if steps:
-        return float(sum(row["wait_s"] for row in steps) / sum(row["wall_s"] for row in steps))
-    step_s = clean_step_s(report)
-    row = module_rows(report).get("(wait)") if report["tables"].get("modules") else None
-    if step_s is None or row is None or row["calibrated_s"] is None:
-        return None
-    return float(row["calibrated_s"]) / step_s
-
-
-def _loader_share(report: Report) -> float | None:
-    """The part of the wait in which the DataLoader was asked for a batch; None without one."""
-    taken = _range_s(report)
-    wait = module_rows(report).get("(wait)")
-    if taken is not None and wait is not None and wait["self_s"]:
-        return min(taken / float(wait["self_s"]), 1.0)
-    rows = [row for row in report["tables"]["functions"] if _is_loader(row)]
-    known = [(row, row["calibrated_s"]) for row in rows if row["self_s"] and row["calibrated_s"]]
-    step_s, share = clean_step_s(report), wait_share(report)
-    if not known or step_s is None or not share:
-        return None
-    total = max(row["total_s"] * own / row["self_s"] for row, own in known)
-    return min(float(total) / (share * step_s), 1.0)
-
-
-def _range_s(report: Report) -> float | None:
-    ranges = [
-        row["wall_s"]
-        for row in report["tables"]["regions"]
-        if row["source"] == "torch" and _LOADER_RANGE in row["path"] and row["wall_s"]
-    ]
-    return float(sum(ranges)) if ranges else None
-
-
-def loaders(graph: CallGraph) -> list[Key]:
-    """The functions by which a DataLoader is asked for a batch."""
-    return [key for key, row in graph.rows.items() if _is_loader(row)]
-
-
-def _is_loader(row: Row) -> bool:
-    file = str(row["file"]).replace("\\", "/")
-    in_step = row.get("phase", "step") == "step"
-    return in_step and row["name"] == "__next__" and file.endswith(_LOADER_FILE)
 
 
 # -- what is told ----------------------------------------------------------------------------------
@@ -204,7 +103,7 @@ def _of_workers(report: Report, loading: Loading) -> Finding:
     """Workers make the samples, and are too few or too slow."""
     line = _loop_line(report)
     wanted = loading.wanted()
-    busy = _busy_share(report, loading.step_s)
+    busy = busy_share(report, loading.step_s)
     gain, reason = gain_of(loading, wanted)
     who = "The one DataLoader worker makes"
     if loading.workers > 1:
@@ -250,7 +149,7 @@ def _title(loading: Loading) -> str:
 def _advice(loading: Loading, first: Row | None, gain: float | None) -> str:
     told = []
     if first is not None:
-        much = "Most of it is" if first["loading_share"] >= _MOSTLY else "The longest of it is"
+        much = "Most of it is" if first["loading_share"] >= MOSTLY else "The longest of it is"
         told.append(f"{much} {first['function']} ({short(first['file'])}:{first['line']}).")
     if gain:
         count = loading.wanted()
@@ -276,12 +175,11 @@ def _layers(report: Report) -> list[str]:
 
 
 def _range_row(report: Report) -> list[dict[str, Any]]:
-    """The range that torch puts round the loader's work."""
-    for row in report["tables"]["regions"]:
-        if row["source"] == "torch" and _LOADER_RANGE in row["path"]:
-            found = {"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}
-            time = calibrated(report, row["wall_s"])
-            return [found if time is None else {**found, "calibrated_s": time}]
+    """The first of the ranges that torch puts round the loader's work."""
+    for row in loader_ranges(report)[:1]:
+        found = {"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}
+        time = calibrated(report, row["wall_s"])
+        return [found if time is None else {**found, "calibrated_s": time}]
     return []
 
 
@@ -346,7 +244,7 @@ def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Findin
     """The same of a script that makes its batches itself, where its functions show it."""
     rows = [row for row in outside_modules(report, at_most_s=1.2 * wait_s) if _gives(report, row)]
     taken = sum(row["clean_s"] for row in rows)
-    if taken < _MOSTLY * wait_s or taken < STARVED_SHARE * step_s:
+    if taken < MOSTLY * wait_s or taken < STARVED_SHARE * step_s:
         return []
     first, share = rows[0], wait_s / step_s
     return [

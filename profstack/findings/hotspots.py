@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.findings.dataloading import loaders, wait_share
 from profstack.findings.extents import heaviest_line, lines_of
 from profstack.findings.figures import (
     CallGraph,
@@ -27,6 +26,7 @@ from profstack.findings.figures import (
     to_function,
     to_source,
 )
+from profstack.findings.loading import loaders, wait_share
 from profstack.findings.made import Finding, finding, severity_of
 from profstack.merge.functions import COST
 from profstack.merge.recorded import Recorded

@@ -37,6 +37,8 @@ class Loading:
     is_waiting: bool
     # Whether making samples mostly is Python code, which holds the interpreter's lock.
     is_python: bool
+    # Batches that a step takes: several where it gathers their gradients.
+    batches: float = 1.0
 
     @property
     def work_s(self) -> float:
@@ -54,8 +56,8 @@ class Loading:
         whole = self.load_s if not self.workers else self.workers * self.step_s
         cpu_s = self.cpu_s if self.cpu_s is not None else self.step_s
         # What workers that are there already cost is a part of the step.
-        handover = 0.0 if self.workers else _SWITCH_S if self.is_python else _HANDOVER_S
-        return max(self.work_s + handover, whole / count, cpu_s / self.cores)
+        each = 0.0 if self.workers else _SWITCH_S if self.is_python else _HANDOVER_S
+        return max(self.work_s + self.batches * each, whole / count, cpu_s / self.cores)
 
 
 def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:

@@ -13,11 +13,11 @@ from itertools import combinations
 from typing import Any
 
 from profstack.findings.dataloading import SLUG as STARVED
-from profstack.findings.dataloading import loaders
 from profstack.findings.dominating import SLUG as DOMINATES
 from profstack.findings.extents import Extents
 from profstack.findings.figures import CallGraph, Key
 from profstack.findings.hotspots import SLUG as HOT
+from profstack.findings.loading import loaders
 from profstack.findings.made import Finding
 from profstack.findings.smalloperators import SLUG as SMALL
 from profstack.findings.synchronising import SLUG as SYNCHRONISES
