@@ -1,0 +1,88 @@
+"""The layer of named ranges with CUDA in use: the profiler's range is begun and ended once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import clean_environment
+from gpu_programs import NEEDS_GPU, program, python, reported_program
+
+pytestmark = NEEDS_GPU
+
+_COUNTED = """
+import json
+import pathlib
+import torch
+from profstack.wrapper import SliceContext
+from profstack.wrappers.nvtx import NvtxWrapper
+
+{first}
+calls = []
+import torch.cuda.profiler as profiler
+for name in ("start", "stop"):
+    real = getattr(profiler, name)
+    def counted(real=real, name=name):
+        calls.append(name)
+        return real()
+    counted.__name__ = name
+    setattr(profiler, name, counted)
+wrapper = NvtxWrapper()
+for index in range(2):
+    wrapper.start(SliceContext(index, "timed", 1, pathlib.Path("."), 0))
+    wrapper.stop()
+wrapper.stop()
+print(json.dumps([calls, wrapper.take([0.0, 1.0], {{}}).notes, torch.cuda.is_initialized()]))
+"""
+
+
+def test_the_profiler_is_started_and_stopped_with_each_slice(tmp_path: Path) -> None:
+    code = _COUNTED.format(first='torch.ones(1, device="cuda")')
+    calls, notes, _ = json.loads(python(tmp_path, "-c", code))
+    assert calls == ["start", "stop", "start", "stop"]
+    assert not [note for note in notes if note[0] == "cuda-profiler"]
+
+
+def test_a_device_nobody_uses_is_not_woken(tmp_path: Path) -> None:
+    calls, _, initialised = json.loads(python(tmp_path, "-c", _COUNTED.format(first="pass")))
+    assert calls == []
+    assert not initialised
+
+
+def test_without_a_listener_ranges_are_emitted(tmp_path: Path) -> None:
+    report = reported_program(tmp_path, program(steps=60), "--layers", "nvtx,watch")
+    layer = next(layer for layer in report["layers"] if layer["name"] == "nvtx")
+    assert layer["status"] == "emitted"
+    assert not [each for each in report["warnings"] if each["slug"] == "cuda-profiler"]
+    assert {"step", "module"} <= {row["kind"] for row in report["tables"]["ranges"]}
+
+
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="needs Nsight Systems (nsys)")
+def test_nsys_captures_the_slice_and_its_kernels(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program(steps=60), encoding="utf-8")
+    command = ["nsys", "profile", "-t", "cuda,nvtx", "--capture-range=cudaProfilerApi"]
+    command += ["--sample=none", "--cpuctxsw=none", "-o", "captured", sys.executable]
+    done = subprocess.run(
+        [*command, "-m", "profstack", "run", "-q", "-o", "rec", "program.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert list(tmp_path.glob("captured*")), done.stderr[-2000:]
+    python(tmp_path, "-m", "profstack", "import", "captured.nsys-rep", "--into", "rec")
+    report = json.loads((tmp_path / "rec" / "report.json").read_text("utf-8"))
+    modules = {row["name"] for row in report["tables"]["nsys_ranges"] if row["kind"] == "module"}
+    assert {"Net", "Net.wide", "Net.out"} <= modules
+    kernels = report["tables"]["nsys_kernels"]
+    total = sum(row["device_s"] for row in kernels)
+    joined = sum(row["device_s"] for row in kernels if row["module"] is not None)
+    assert total > 0
+    assert joined > 0.8 * total
