@@ -32,6 +32,15 @@ class Capture:
         calls = calls_in(export.calls, tree, steps)
         return cls(export, steps, tree, calls, work_in(export.work, export.calls, calls, steps))
 
+    def devices(self) -> list[int]:
+        """The devices that worked in the steps, or for them."""
+        frame = self.export.work
+        start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
+        worked = self.steps.counted(start, end) > 0
+        worked[self.work.row] = True
+        found: list[int] = np.unique(device[worked]).tolist()
+        return found
+
     def places(self, innermost: Ints) -> tuple[Coded, Coded]:
         """Kind and name of ranges by position, None where it is below 0."""
         labels = [node.label for node in self.tree.nodes]

@@ -85,7 +85,7 @@ def _devices(capture: Capture) -> Iterator[_Device]:
     start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
     copies, sets = ((frame["kind"] == kind).to_numpy(np.bool_) for kind in (COPY, SET))
     in_order = np.argsort(start, kind="stable")
-    for number in np.unique(device).tolist():
+    for number in capture.devices():
         own = device == number
         works, copied = own & ~copies, own & copies
         kernels = in_order[(works & ~sets)[in_order]]

@@ -52,4 +52,5 @@ def _facts(capture: Capture) -> dict[str, Any]:
         "steps_wall_s": wall * S if len(steps) else None,
         "unlaunched": int((work.call < 0).sum()),
         "graphs_whole": int(graphs.sum()),
+        "open_ranges": export.open_ranges,
     }

@@ -97,6 +97,8 @@ def api_rows(capture: Capture) -> list[Row]:
 def step_rows(capture: Capture) -> list[Row]:
     """Rows of `nsys_steps` but for what a device was busy: per step and device, or per step."""
     steps, work = capture.steps, capture.work
+    if not len(steps):
+        return []
     wall = (steps.times.end - steps.times.start).tolist()
     begun = (steps.times.start - capture.export.begin_ns).tolist()
     kernels = np.flatnonzero(~work.moves & (work.call >= 0))
@@ -104,7 +106,7 @@ def step_rows(capture: Capture) -> list[Row]:
     step = steps.at(capture.calls.start)[work.call[kernels]] if len(kernels) else kernels
     device = capture.export.work["device"].to_numpy(np.int64)[work.row]
     rows = []
-    for number in np.unique(device).tolist() or [None]:
+    for number in capture.devices() or [None]:
         own = device[kernels] == number if number is not None else np.zeros(0, np.bool_)
         count = np.bincount(step[own], minlength=len(steps))
         spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps))
