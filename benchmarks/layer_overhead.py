@@ -6,6 +6,9 @@ interval over rounds. Run it with nothing else running and OMP_NUM_THREADS=1.
 
 The step is a small MLP's, with three module calls; the torch layer gives each module call a range
 of its own, which the raw tool does not, at about 3 us each.
+
+The layer nvtx has no raw tool beside it: it is set against the bare step, where nobody listens to
+its ranges, so that its line is what the markers cost a run that is not under Nsight Systems.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -62,6 +66,14 @@ def raw_torch(**flags: Any) -> Callable[[Step, int], float]:
     return measure
 
 
+def bare(step: Step, steps: int) -> float:
+    """CPU time of `steps` steps with nothing around them."""
+    before = time.process_time()
+    for _ in range(steps):
+        step()
+    return time.process_time() - before
+
+
 # Layer and mode -> the raw tool, and its name with flags.
 CASES: dict[tuple[str, str], tuple[Callable[[Step, int], float], str]] = {
     ("cprofile", "timed"): (raw_cprofile, "cProfile.Profile()"),
@@ -73,6 +85,7 @@ CASES: dict[tuple[str, str], tuple[Callable[[Step, int], float], str]] = {
         raw_torch(record_shapes=True, profile_memory=True),
         "torch.profiler.profile(activities=[CPU], record_shapes=True, profile_memory=True)",
     ),
+    ("nvtx", "timed"): (bare, "no tool, nobody listening"),
 }
 
 
@@ -130,14 +143,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=100, help="steps of one slice")
+    parser.add_argument("--layer", help="this layer alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for (layer, mode), (raw, name) in CASES.items():
+        if options.layer not in (None, layer):
+            continue
         pairs = rounds_of(layer, mode, raw, options.steps, options.rounds)
         ratio = pooled_ratio(pairs)
+        added_s = median(own - other for [own], [other] in pairs)
         print(
             f"{layer}/{mode} over {name}: CPU per 0.3 ms step, {len(pairs)} rounds of "
-            f"{options.steps} steps: {ratio.factor:.3f} (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
+            f"{options.steps} steps: {ratio.factor:.3f} (95 %: {ratio.low:.3f} to "
+            f"{ratio.high:.3f}), {added_s * 1e6:+.1f} us a step"
         )
 
 

@@ -82,6 +82,9 @@ class InProcess:
             if "watch" in layers:
                 # One that keeps time as the recording does.
                 self.engine.tools["watch"] = Sampler(self.engine.log.origin)
+            word = registry.word_of_nsys()
+            if word is not None:
+                self.note(*word)
             self.engine.begin()
         except BaseException:
             child.let_go()

@@ -48,6 +48,18 @@ def beside_nsys(layers: list[str]) -> tuple[list[str], dict[str, str]]:
     return kept, {name: reason for name in layers if name not in kept}
 
 
+def word_of_nsys() -> tuple[str, str] | None:
+    """Slug and text of a note that says whose run it is, where Nsight Systems may observe it."""
+    if not under_nsys():
+        return None
+    text = (
+        "Nsight Systems observes this run: the layer nvtx makes ranges for it, and nothing but the "
+        "watch is armed beside that; profstack import FILE.nsys-rep --into this folder adds what "
+        "it saw"
+    )
+    return "under-nsys", text
+
+
 def load(name: str) -> type[Wrapper]:
     """The wrapper class of a layer, built in or from another package.
 

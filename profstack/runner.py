@@ -141,6 +141,9 @@ def start_engine(
         wait_for_page=not options["lockstep"],
         origin=origin,
     )
+    word = registry.word_of_nsys()
+    if word is not None:
+        observers.note(*word, "nvtx")
     engine.log.synchronised = bool(options.get("sync"))
     writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})
     engine.tools.update(tools)

@@ -54,6 +54,9 @@ WARNINGS: dict[str, str] = {
     # -- Nsight Systems --
     "no-listener": "Nsight Systems is there, and takes none of the ranges: of its `--trace`, or of "
     "the installed version of nvtx",
+    "under-nsys": "Nsight Systems observed the run: the layers nvtx and watch alone were armed",
+    "nsys-run": "what the second run, under Nsight Systems, that `--nsys` asked for, lacks, or why "
+    "there is none",
     "nsys-disagrees": "Nsight Systems and the torch layer saw modules differently: called another "
     "number of times, or for another time on the host or on the device",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",

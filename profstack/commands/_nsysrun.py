@@ -24,7 +24,6 @@ from profstack.nsys import driven, tool
 from profstack.recording import DATABASE, Writer
 from profstack.target import Target
 
-NOTE = "nsys-run"
 # Steps let go by before the capture, and captured, where the script has so many.
 _WARMUP, _STEPS = 10, 10
 # What the engine takes to find out how steps end.
@@ -234,6 +233,6 @@ def note(folder: Path, text: str) -> None:
     """Leave word of the second run in the recording."""
     writer = Writer(folder)
     try:
-        writer.write({"notes": [{"slug": NOTE, "layer": "nvtx", "text": text}]})
+        writer.write({"notes": [{"slug": "nsys-run", "layer": "nvtx", "text": text}]})
     finally:
         writer.close()
