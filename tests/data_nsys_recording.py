@@ -206,7 +206,12 @@ def import_into(
 def alone(folder: Path, frames: Any = None, **facts: Any) -> dict[str, Any]:
     """The report of a recording that holds this import and nothing else."""
     (folder / "logs").mkdir(parents=True)
-    content = {"script": None, "argv": [], "run": {"exit_code": None}, "environment": {}}
+    content: dict[str, Any] = {
+        "script": None,
+        "argv": [],
+        "run": {"exit_code": None},
+        "environment": {},
+    }
     (folder / "logs" / "run.json").write_text(json.dumps(content), encoding="utf-8")
     import_into(folder, frames, **facts)
     return report_of(folder)

@@ -68,12 +68,14 @@ _SCRIPTS = (
     "lines.js",
     "owners.js",
     "regions.js",
+    "nsys.js",
+    "nsystables.js",
     "start.js",
 )
 # One template each, `view-NAME.html.j2`, in the order of the navigation.
 _VIEWS = (
     *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
-    *("benchmark", "ranges", "method", "environment", "glossary"),
+    *("benchmark", "ranges", "nsys", "method", "environment", "glossary"),
 )
 _STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css", "method.css")
 
@@ -85,7 +87,7 @@ def render(report: Mapping[str, Any], *, base: str = "") -> str:
     scripts = [_early_script(), _page_script()]
     charts = plotly.library()
     return environment.get_template("page.html.j2").render(
-        title=_printable(f"{report.get('script') or 'profstack'} - profstack"),
+        title=_printable(f"{_subject(report)} - profstack"),
         style=Markup("".join(map(_template, _STYLES))),
         policy=_policy(scripts, [charts.digest] if charts else []),
         early_script=Markup(scripts[0]),
@@ -96,6 +98,12 @@ def render(report: Mapping[str, Any], *, base: str = "") -> str:
         plotly=charts,
         version=report.get("profstack_version"),
     )
+
+
+def _subject(report: Mapping[str, Any]) -> str:
+    """What the page is of: the script, or else the file that was imported."""
+    imported = (report.get("nsys") or {}).get("file")
+    return str(report.get("script") or imported or "profstack")
 
 
 def write(report: Mapping[str, Any], path: Path, *, recording: Path | None = None) -> None:

@@ -92,10 +92,8 @@ def _of_device(steps: Sequence[Record]) -> list[str]:
     kernels, idle, wall = (
         statistics.median(row[key] for row in known) for key in ("kernels", "idle_s", "wall_s")
     )
-    return [
-        f"{format_count(kernels)} kernels a step, no kernel for {format_seconds(idle)} of "
-        f"{format_seconds(wall)}"
-    ]
+    without = f"no kernel for {format_seconds(idle)} of {format_seconds(wall)}"
+    return [f"{format_count(kernels)} kernels a step", without]
 
 
 def _of_modules(rows: Sequence[Record]) -> list[str]:

@@ -21,6 +21,7 @@ from profstack.report.benchpage import (
 from profstack.report.calltree import CallTree, call_tree
 from profstack.report.columns import Told
 from profstack.report.hierarchy import ModulePicture, module_picture
+from profstack.report.nsyspage import held_series, range_records, stack_records
 from profstack.report.overviewpage import overview_page
 from profstack.report.packages import with_package
 from profstack.report.pathtree import path_records
@@ -66,7 +67,7 @@ class Page:
 _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
-    "processes",
+    "processes", "nsys",
     "columns_reason", "columns_source",
 )  # fmt: skip
 
@@ -122,6 +123,13 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
         "gaps": weight("total_s"),
         "module_lines": weight("operator_s", "python_s"),
         "artifacts": None,
+        "nsys_modules": None,
+        "nsys_steps": None,
+        "nsys_kernels": weight("device_s"),
+        "nsys_copies": weight("device_s"),
+        "nsys_api": weight("host_s"),
+        "nsys_samples": weight("self_samples"),
+        "nsys_gaps": weight("total_s"),
     }
     made = {
         name: page_table(name, tables.get(name) or [], told, by=by) for name, by in weights.items()
@@ -129,6 +137,10 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     steps = tables["steps"]
     made["steps"] = page_table("steps", steps, told, by=weight("wall_s"), extra=(_FLAGS,))
     made["memory"] = page_table("memory", memory_series(tables["memory"]), told)
+    stacks = stack_records(tables.get("nsys_backtraces") or [])
+    made["nsys_backtraces"] = page_table("nsys_backtraces", stacks, told, by=weight("host_s"))
+    held = held_series(tables.get("nsys_memory") or [])
+    made["nsys_memory"] = page_table("nsys_memory", held, told)
     own = {"functions": own_first("self_s"), "lines": own_first("python_s", "operator_s")}
     for name, first in own.items():
         records = with_package(tables[name])
@@ -138,6 +150,7 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     trees = {
         "modules": module_records(tables["modules"]),
         "call_paths": path_records(tables.get("call_paths") or []),
+        "nsys_ranges": range_records(tables.get("nsys_ranges") or []),
     }
     for name, kept in trees.items():
         # What leads to a kept row is kept too: these are cut already.

@@ -11,16 +11,20 @@ Record = Mapping[str, Any]
 MOST_NODES = 4_000
 
 
-def path_records(records: Sequence[Record], most: int = MOST_NODES) -> list[Record]:
+def path_records(
+    records: Sequence[Record],
+    most: int = MOST_NODES,
+    times: Sequence[str] = ("total_s", "device_s"),
+) -> list[Record]:
     """At most `most` nodes in their own order, those with the most time; never one without the
-    nodes above it.
+    nodes above it. `times` are the columns that are added up for it.
 
     A node whose parent is not in `records` is left out: nothing tells where it belongs.
     """
     known = {record["node"]: record for record in records}
     kept: set[Any] = set()
     lost: set[Any] = set()
-    for record in sorted(records, key=weight("total_s", "device_s"), reverse=True):
+    for record in sorted(records, key=weight(*times), reverse=True):
         way, ending = _way_up(record["node"], known, kept, lost)
         if ending is not None and ending not in kept:
             lost.update(way)

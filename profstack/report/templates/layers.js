@@ -36,6 +36,7 @@ function drawClean(page) {
   if (isNumber(mark.median_s)) sentences.push(["The ", term("clean", "clean"), " median of ", el("b", {}, formatSeconds(mark.median_s)), " is of " + mark.n + (mark.n === 1 ? " step" : " steps") + " that no layer watched", mark.mode ? [", timed ", term(mark.mode, mark.mode)] : null, "; its ", term("interval", "interval"), " is by resampling blocks of consecutive steps."]);
   else sentences.push(["There is no clean time: no step was left unwatched, warm and settled."]);
   sentences.push([term("calibrated", "Calibrated"), " times are a row's share of its slice's step time, at the speed of the clean steps; they are not given where a layer slows its steps more than 3 times, or watched fewer than 3."]);
+  if (page.facts.nsys) sentences.push(["What ", linkTo("nsys", null, "Nsight Systems"), " saw is of ", page.facts.nsys.steps ? plural(page.facts.nsys.steps, "step") : "a capture", " that it watched, with what that cost: its times are neither clean nor ", term("calibrated"), ", and no clean time rests on them."]);
   append(byId("clean-words"), sentences.map((words) => el("li", {}, words)));
   if (!accounts.length) return;
   const whole = accounts.reduce((sum, one) => sum + one.steps, 0);

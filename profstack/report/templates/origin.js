@@ -3,7 +3,7 @@
 // For those who draw: `figure(value, unit, {layer, kind})` for a number outside tables; columns made
 // by columns.py have both, `ownColumn(..., origin)` takes them. Kinds: clean, calibrated, raw, counted, fact.
 const isClock = (layer) => layer === "step clock";
-const layerWords = (layer) => (!layer ? "profstack" : layer === "profstack" || isClock(layer) ? layer : "the " + layer + " layer");
+const layerWords = (layer) => (!layer ? "profstack" : layer === "nsys" ? "Nsight Systems" : layer === "profstack" || isClock(layer) ? layer : "the " + layer + " layer");
 
 const KIND_WORDS = {
   clean: ({ layer }) => "clean: measured " + (layer && !isClock(layer) ? "by " + layerWords(layer) : "by the step clock") + " in steps that no layer watched",

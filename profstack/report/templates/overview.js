@@ -2,9 +2,10 @@
 // inflated. Beside it stand the small pieces that other views are made of too.
 function drawHeader(facts) {
   const run = facts.run || {};
-  byId("script").textContent = facts.script || NONE;
+  byId("script").textContent = facts.script || (facts.nsys && facts.nsys.file) || NONE;
   const status = byId("status");
   const ended = run.signal ? "signal " + run.signal : run.exit_code !== null && run.exit_code !== undefined ? "exit code " + run.exit_code : run.finished_at ? "in a session" : "still running";
+  if (isImportAlone(facts)) { status.append(chip(facts.status, facts.status), el("span", {}, "imported")); return; }
   status.append(chip(facts.status, facts.status), el("span", {}, ended),
     isNumber(run.duration_s) ? el("span", {}, formatSeconds(run.duration_s)) : "",
     el("span", {}, (facts.step && facts.step.count) || 0, " ", term("step", "steps")),
@@ -28,7 +29,17 @@ const asText = (item) => {
 const pairs = (entries) =>
   el("dl", { class: "pairs" }, entries.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value === null || value === undefined || value === "" ? none("nothing was recorded of it") : value)]));
 
+// A recording of an import of Nsight Systems and no run of its own: there is nothing to judge.
+const isImportAlone = (facts) => Boolean(facts.nsys) && !(facts.layers || []).length && !(facts.step && facts.step.count) && !isNumber((facts.benchmark || {}).median_s);
+
 function drawOverview(page) {
+  if (isImportAlone(page.facts)) {
+    append(byId("verdict"), [el("p", { class: "lead" }, "This recording holds an import of ", linkTo("nsys", null, "Nsight Systems"), " alone: no step was timed without it, so there is no clean time, and no verdict on it.")]);
+    byId("benchmark-cards").append(nsysCard(page.facts.nsys));
+    drop("top-rows");
+    for (const id of ["step-bar-title", "step-bar"]) drop(id);
+    return;
+  }
   drawVerdict(page.facts);
   drawHeadline(byId("benchmark-cards"), page);
   drawStepBar(page);
@@ -48,7 +59,14 @@ function drawHeadline(box, page) {
       isNumber(mark.items_per_s) ? [formatCount(mark.items_per_s) + " items/s", isNumber(step.batch_size) ? ", batches of " + step.batch_size : null] : "items/s unknown: no batch size seen"),
     workCard(page.overview.work),
     ...memoryCards(page.overview.peaks),
+    nsysCard(page.facts.nsys),
   ]);
+}
+
+// What was imported, and the way to it.
+function nsysCard(fact) {
+  if (!fact) return null;
+  return card(linkTo("nsys", null, "Nsight Systems"), fact.steps ? plural(fact.steps, "step") : "a whole capture", ["of ", fact.file, fact.version ? " by nsys " + fact.version : ""]);
 }
 
 function workCard(work) {

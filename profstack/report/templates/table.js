@@ -123,7 +123,9 @@ function rowWays(cell, view, key, ways) {
 const viewAround = (box) => (box.closest(".view") || { dataset: {} }).dataset.view;
 
 // What an address's filter leaves of records that name a module; null where all stay.
-function moduleFilter(table, filter) {
+// `moduleOf(record)` where no column of the table is one of modules alone.
+function moduleFilter(table, filter, moduleOf) {
+  if (filter && filter.module && moduleOf) return (record) => moduleOf(record) !== null && isWithin(moduleOf(record), filter.module);
   const column = table.columns.find(({ key }) => key === "module") || table.columns.find(({ key }) => key === "path");
   return filter && filter.module && column ? (record) => record[column.key] !== null && isWithin(record[column.key], filter.module) : null;
 }
@@ -134,6 +136,7 @@ const withOrigin = (table, origin) => (origin ? { ...table, columns: table.colum
 // hidden [keys], first [keys], filter(record), plain (few rows: nothing to search),
 // keyOf(record) (the row's part of its address), view (default: the one the box lies in),
 // reveal(record) (brings the table on screen before one of its rows is marked),
+// moduleOf(record) (the module that a filter goes by, or null, where no column is one of modules),
 // origin {layer, kind} (whose the numbers are, where the columns do not say it themselves)
 function makeTable(box, spec) {
   const table = withOrigin(spec.table, spec.origin);
@@ -142,7 +145,7 @@ function makeTable(box, spec) {
   const empty = emptyColumns(table).filter((column) => !(spec.hidden || []).includes(column.key));
   const textOf = (record) => Object.values(record).filter((value) => typeof value === "string").join("\n").toLowerCase();
   const texts = new Map();
-  const state = { sort: spec.sort, wanted: null, rows: PAGE_ROWS, empty: false, only: moduleFilter(table, filterOf(view)), listed: [], columns: [] };
+  const state = { sort: spec.sort, wanted: null, rows: PAGE_ROWS, empty: false, only: moduleFilter(table, filterOf(view), spec.moduleOf), listed: [], columns: [] };
   const count = el("span", { class: "count", "aria-live": "polite" });
   const head = el("thead"), body = el("tbody"), more = el("div", { class: "more" });
 
@@ -210,6 +213,6 @@ function makeTable(box, spec) {
   ]);
   draw();
   if (spec.keyOf && view) onKey(view, find);
-  if (view && moduleFilter(table, { module: "-" })) onFilter(view, (filter) => { state.only = moduleFilter(table, filter); state.rows = PAGE_ROWS; draw(); });
+  if (view && moduleFilter(table, { module: "-" }, spec.moduleOf)) onFilter(view, (filter) => { state.only = moduleFilter(table, filter, spec.moduleOf); state.rows = PAGE_ROWS; draw(); });
   return draw;
 }

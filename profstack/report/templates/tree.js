@@ -17,14 +17,14 @@ function eachNode(nodes, visit, depth = 0) {
 // spec: table (columns, left_out, total), roots, name, sort, first [keys], hidden [keys],
 // inOrder (key whose rising order is that of the table), levels [[text, depth]], controls,
 // cell(column, node, depth, toggle) => td, note (said under the table),
-// keyOf(record), view, reveal(record) (as makeTable has them; reveal may put other roots),
+// keyOf(record), view, moduleOf(record), reveal(record) (as makeTable has them; reveal may put other roots),
 // ways(node) (links shown in the row's first cell when it is pointed at)
 function makeTree(box, spec) {
   const { table } = spec;
   const hidden = spec.hidden || [];
   const view = spec.view || viewAround(box);
   const empty = emptyColumns(table).filter((column) => !hidden.includes(column.key));
-  const state = { roots: spec.roots, sort: spec.sort, wanted: null, empty: false, rows: TREE_ROWS, only: moduleFilter(table, filterOf(view)), listed: [], columns: [], active: null };
+  const state = { roots: spec.roots, sort: spec.sort, wanted: null, empty: false, rows: TREE_ROWS, only: moduleFilter(table, filterOf(view), spec.moduleOf), listed: [], columns: [], active: null };
   const head = el("thead");
   const body = el("tbody");
   const more = el("div", { class: "more" });
@@ -154,7 +154,7 @@ function makeTree(box, spec) {
   ]);
   draw();
   if (spec.keyOf && view) onKey(view, find);
-  if (view && moduleFilter(table, { module: "-" })) onFilter(view, (filter) => { state.only = moduleFilter(table, filter); state.rows = TREE_ROWS; draw(); });
+  if (view && moduleFilter(table, { module: "-" }, spec.moduleOf)) onFilter(view, (filter) => { state.only = moduleFilter(table, filter, spec.moduleOf); state.rows = TREE_ROWS; draw(); });
   return { draw, unfold, put: (roots) => { state.roots = roots; state.rows = TREE_ROWS; draw(); } };
 }
 

@@ -27,7 +27,7 @@
 // parts: [id of the element that says so when drawing fails, draw(page)].
 const VIEWS = [
   { id: "overview", title: "Overview", needs: [], has: () => true, parts: [
-    ["overview", (page) => drawOverview(page)], ["findings", (page) => drawFindings(page)], ["trust", (page) => drawTrust(page.facts)]] },
+    ["overview", (page) => drawOverview(page)], ["findings", (page) => { if (isImportAlone(page.facts)) drop("findings"); else drawFindings(page); }], ["trust", (page) => { if (isImportAlone(page.facts) && !page.facts.warnings.length) drop("trust"); else drawTrust(page.facts); }]] },
   { id: "modules", title: "Modules", needs: ["modules"], parts: [["modules", (page) => drawModules(page)]] },
   { id: "operators", title: "Operators", needs: ["operators", "operators_by_name", "roofline"], shows: ["operators", "operators_by_name"], parts: [["operators", (page) => drawOperators(page)]] },
   { id: "kernels", title: "Kernels", needs: ["kernels"], parts: [["kernels", (page) => drawKernels(page)]] },
@@ -36,14 +36,17 @@ const VIEWS = [
   { id: "source", title: "Source", needs: ["lines", "sources", "module_lines", "functions", "slices"], shows: ["lines"], parts: [["lines", (page) => drawLines(page)]] },
   { id: "memory", title: "Memory", needs: ["memory", "memory_owners", "peak_holders", "memory_lines", "slices"], shows: ["memory", "memory_owners", "peak_holders", "memory_lines"], parts: [
     ["memory", (page) => { drawMemory(page); drawOwners(page); drawMemoryLines(page); }]] },
-  { id: "flops", title: "FLOPs and roofline", needs: ["counters", "roofline", "modules", "operators_by_name"], shows: ["counters", "roofline"], parts: [
+  { id: "flops", title: "FLOPs and roofline", needs: ["counters", "roofline", "modules", "operators_by_name"], has: (page) => !isImportAlone(page.facts) && ["counters", "roofline"].some((name) => rowsOf(page, name)), parts: [
     ["flops", (page) => drawFlops(page)], ["roofline", (page) => drawRoofline(page)]] },
-  { id: "benchmark", title: "Benchmark", needs: ["step_series", "steps", "slices"], has: () => true, parts: [
+  { id: "benchmark", title: "Benchmark", needs: ["step_series", "steps", "slices"], has: (page) => !isImportAlone(page.facts), parts: [
     ["benchmark", (page) => { drawBenchmark(page); drawMeasured(page); }],
     ["steps", (page) => { drawSteps(page); drawStepTable(page); }], ["throughput", (page) => drawThroughput(page)],
     ["compare", (page) => drawCompare(page)], ["mistakes", (page) => drawMistakes(page)], ["ablation", (page) => drawAblation(page)]] },
   { id: "ranges", title: "Ranges and launches", needs: ["regions", "ranges", "launches", "gaps"], parts: [
-    ["regions", (page) => drawRegions(page)], ["nvtx-ranges", (page) => drawRanges(page)], ["launches", (page) => drawLaunches(page)]] },
+    ["regions", (page) => drawRegions(page)], ["nvtx-ranges", (page) => drawRanges(page)], ["launches", (page) => drawLaunches(page)], ["nsys-hint", (page) => drawNsysHint(page)]] },
+  { id: "nsys", title: "Nsight Systems", needs: ["nsys_modules", "nsys_steps", "nsys_ranges", "nsys_kernels", "nsys_copies", "nsys_api", "nsys_backtraces", "nsys_memory", "nsys_samples", "nsys_gaps"], has: (page) => Boolean(page.facts.nsys), parts: [
+    ["nsys-capture", (page) => drawNsys(page)], ["nsys-modules", (page) => drawNsysModules(page)], ["nsys-ranges", (page) => drawNsysRanges(page)],
+    ["nsys-kernels", (page) => drawNsysDevice(page)], ["nsys-memory", (page) => drawNsysMemory(page)], ["nsys-api", (page) => drawNsysHost(page)]] },
   { id: "method", title: "How it was measured", needs: ["slices", "artifacts", "threads", "watch", "watch_lines", "outliers"],
     has: (page) => (page.facts.layers || []).length || rowsOf(page, "slices") || rowsOf(page, "threads") || page.facts.watch, parts: [
       ["clean", (page) => drawClean(page)],
@@ -249,7 +252,7 @@ function applyFilter(target) {
 const isWithin = (path, module) => path === module || String(path).startsWith(module + ".");
 
 // The views that show what lies in a module, as links for its row.
-const MODULE_WAYS = [["operators", "operators"], ["source", "lines"], ["kernels", "kernels"]];
+const MODULE_WAYS = [["operators", "operators"], ["source", "lines"], ["kernels", "kernels"], ["nsys", "nsys"]];
 const moduleWays = (path) => MODULE_WAYS.filter(([view]) => hasView(view)).map(([view, text]) => linkFiltered(view, { module: path }, text));
 
 // Goes to an address: through the browser's own history, or by itself in a notebook's frame, whose
