@@ -139,8 +139,8 @@ def _threads(file: ExportFile, process: int) -> pd.DataFrame:
     }
     read = file.columns("ThreadNames", wanted, file.is_of("ThreadNames", process))
     frame = frame_of("threads", {**read, "name": file.strings(read["name"])})
-    named: pd.DataFrame = frame.drop_duplicates("thread", keep="last", ignore_index=True)
-    named = named.sort_values("thread", ignore_index=True)
+    ordered = frame.sort_values("thread", kind="stable")
+    named: pd.DataFrame = ordered.drop_duplicates("thread", keep="last", ignore_index=True)
     return named
 
 

@@ -44,6 +44,7 @@ _MEMORIES = {
 }
 _WAITS = {1: "event sync", 2: "stream wait sync", 3: "stream sync", 4: "context sync"}
 _OPERATIONS = {0: "allocation", 1: "deallocation"}
+_TOLD = {"allocation": "allocated", "deallocation": "freed"}
 _ON_DEVICE = {
     "start": Column("start", needed=True),
     "end": Column("end", needed=True),
@@ -171,14 +172,13 @@ def read_memory(file: ExportFile, process: int) -> pd.DataFrame:
     }
     read = file.columns(MEMORY, wanted, file.is_of(MEMORY, process), order="t")
     operations = file.words("ENUM_CUDA_DEV_MEM_EVENT_OPER", read["operation"], _OPERATIONS)
-    means = {"allocation": "allocated", "deallocation": "freed"}
     frame = frame_of(
         "memory",
         {
             **read,
             "bytes": np.abs(read["bytes"]),
             "kind": _memories(file, read["kind"]),
-            "operation": np.array([means.get(each) for each in operations], dtype=object),
+            "operation": np.array([_TOLD.get(each) for each in operations], dtype=object),
         },
     )
     known: pd.DataFrame = frame[frame["operation"].notna()].reset_index(drop=True)

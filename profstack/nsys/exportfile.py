@@ -145,12 +145,16 @@ class ExportFile:
     def words(self, enum: str, numbers: Ints, known: Mapping[int, str]) -> Objects:
         """What these numbers of an enumeration mean, in small letters; None where nobody says.
 
-        The file's own table of it is asked first; older files have none, or not every entry.
+        The file's own table tells what a number means, unless it says it in words of its own for a
+        number that is known; older files have no table, or one without every entry.
         """
         means = dict(known)
         if "label" in self.schema.get(enum, ()):
             rows = self.rows(f'SELECT id, label FROM "{enum}" WHERE label IS NOT NULL')
-            means |= {number: label.lower().replace("-", " ") for number, label in rows}
+            for number, label in rows:
+                said = label.lower().replace("-", " ")
+                if said in known.values() or number not in known:
+                    means[number] = said
         distinct, where = np.unique(numbers, return_inverse=True)
         texts = np.empty(len(distinct), dtype=object)
         texts[:] = [means.get(int(number)) for number in distinct]
