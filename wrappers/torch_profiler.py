@@ -187,7 +187,8 @@ class TorchProfilerWrapper(Wrapper):
 
         self._context = context
         self._gave_way = False
-        self._on_device = torch.cuda.is_available() and bool(
+        # To ask whether there is a device would spoil a later fork of a script that uses none.
+        self._on_device = bool(
             torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has none there
         )
         self._shapes = context.mode not in ("lines", "whole", "stacks")

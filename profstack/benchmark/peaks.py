@@ -36,7 +36,7 @@ OTHER_WORK = "other work took the CPU meanwhile"
 
 _SECONDS_PER_DTYPE = 0.4
 _SECONDS_FOR_COPIES = 0.3
-_SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
+_SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192)}
 _BLOCK_S = {"cpu": 0.02, "cuda": 0.05}
 _LEAST_BLOCKS = 3
 # With less of the CPU than this in its best block, a rate is measured again, an hour later.
@@ -232,6 +232,11 @@ def _product_rate(torch: Any, dtype: str, device: str, clock: Clock) -> tuple[fl
         raise ValueError("TF32 is a mode of CUDA's tensor cores")
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     stored = getattr(torch, "float32" if dtype == "tf32" else dtype)
+    if kind == "cuda":
+        # It opens the device and loads what multiplies, which takes longer than the measurement.
+        small = torch.rand(64, 64, device=device).to(stored)
+        torch.mm(small, small)
+        clock.synchronize()
     begun = clock.now()
     best, busy, best_size = 0.0, 1.0, 0
     for size in _SIZES[kind]:

@@ -76,7 +76,9 @@ class Known:
                 if place[0] == HOST:
                     begins[key] = self._told.used.get(place[1], self._start)
         for key, nbytes in _by_place(given_back, given_back.nbytes).items():
-            rows.setdefault(key, (nbytes, NOBODY, 0))
+            # A device's allocator may have given out more than what lies in the block needs.
+            _, kind, owner = rows.get(key, (0, NOBODY, 0))
+            rows[key] = (nbytes, kind, owner)
         for device, total in before.totals.items():
             number = self._device(device)
             found = sum(row[0] for key, row in rows.items() if key[0] == number)
