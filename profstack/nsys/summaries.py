@@ -97,29 +97,37 @@ def api_rows(capture: Capture) -> list[Row]:
 def step_rows(capture: Capture) -> list[Row]:
     """Rows of `nsys_steps` but for what a device was busy: per step and device, or per step."""
     steps, work = capture.steps, capture.work
-    if not len(steps):
-        return []
     wall = (steps.times.end - steps.times.start).tolist()
     begun = (steps.times.start - capture.export.begin_ns).tolist()
+    alone = [
+        {
+            "step": number,
+            "device": None,
+            "started_s": begun[position] * S,
+            "wall_s": wall[position] * S,
+        }
+        for position, number in enumerate(steps.numbers)
+    ]
     kernels = np.flatnonzero(~work.moves & (work.call >= 0))
+    if not len(steps) or not capture.devices():
+        return alone
     # Without calls no step has launched anything, and no kernel counts.
     step = steps.at(capture.calls.start)[work.call[kernels]] if len(kernels) else kernels
-    device = capture.export.work["device"].to_numpy(np.int64)[work.row]
+    device = capture.export.work["device"].to_numpy(np.int64)[work.row[kernels]]
     rows = []
-    for number in capture.devices() or [None]:
-        own = device[kernels] == number if number is not None else np.zeros(0, np.bool_)
-        count = np.bincount(step[own], minlength=len(steps))
-        spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps))
-        for position in range(len(steps)):
-            row = {
-                "step": steps.numbers[position],
-                "device": device_name(number) if number is not None else None,
-                "started_s": begun[position] * S,
-                "wall_s": wall[position] * S,
+    for number in capture.devices():
+        own = device == number
+        count = np.bincount(step[own], minlength=len(steps)).tolist()
+        spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps)).tolist()
+        rows += [
+            {
+                **row,
+                "device": device_name(number),
+                "kernels": count[position],
+                "device_s": spent[position] * S,
             }
-            if number is not None:
-                row.update(kernels=int(count[position]), device_s=float(spent[position]) * S)
-            rows.append(row)
+            for position, row in enumerate(alone)
+        ]
     return rows
 
 
