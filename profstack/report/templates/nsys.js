@@ -53,7 +53,7 @@ function drawNsysModules(page) {
   append(lead, compared
     ? ["Calls and forward times of the same modules by two observers, in steps of their own. ", apart ? el("b", {}, plural(apart, "module") + " of " + records.length + (apart === 1 ? " differs" : " differ")) : el("b", {}, "They agree in " + plural(records.length, "module")),
       ": calls by more than 1 %, host times by more than 30 % and 20 µs, device times by more than 10 % and 1 µs."]
-    : "Forward calls of modules. The torch layer recorded nothing to hold them against.");
+    : ["Forward calls of modules. The torch layer recorded nothing to hold them against."]);
   makeTable(byId("nsys-module-table"), { table, name: "modules of nsys", view: "nsys", keyOf: (record) => record.path, bars: ["host_s", "device_s"], barColour: "var(--self)",
     first: ["path", "disagreement", "host_s", "torch_host_s", "host_ratio", "device_s", "torch_device_s", "device_ratio", "calls", "torch_calls"],
     cells: { path: nsysPathCell, disagreement: (value, record, column) => el("td", { class: "text wrapped apart" }, value === null ? none(whyEmpty(column)) : el("span", { class: "bad-word" }, value)) } });
