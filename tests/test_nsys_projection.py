@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from nsys_files import AUTOGRAD, GENERATIONS, PID, NsysFile, thread_of
 
-from profstack.nsys.exported import read_export
+from profstack.nsys.exported import Export, read_export
 from profstack.nsys.rows import rows_of
 from profstack.nsystables import RECORDED_OF_NSYS
 
@@ -414,3 +414,70 @@ def test_a_copy_that_waits_is_a_synchronisation_and_one_that_does_not_is_none(
         "cuMemcpyDtoH_v2": "synchronisation",
         "cuMemcpyDtoD_v2": "host late",
     }
+
+
+def test_a_call_that_another_one_makes_is_not_counted_twice(tmp_path: Path) -> None:
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 2000)
+        file.call(1100, 1200, "cudaMalloc", 1)
+        file.call(1110, 1190, "cuMemAlloc_v2", 2)
+        file.call(1120, 1130, "cuMemAlloc_v2", 3, thread=AUTOGRAD)
+        file.call(1210, 1220, "cuMemAlloc_v2", 4)
+
+    rows, _ = rows_in(tmp_path, "2022", write)
+    (row,) = rows["nsys_ranges"]
+    assert (row["api_calls"], *ns(row, "api_s")) == (3, 120)
+    assert sum(each["calls"] for each in rows["nsys_api"]) == 4
+
+
+def test_a_step_that_begins_late_and_time_between_steps(tmp_path: Path) -> None:
+    def write(file: NsysFile) -> None:
+        for number, at in ((4, 1000), (5, 2100), (9, 3000)):
+            step(file, number, at, at + 900)
+            file.range(at + 1, at + 400, "Net")
+            launch(file, at + 300, number)
+            file.kernel(at + 310, at + 700, "a", number)
+
+    rows, _ = rows_in(tmp_path, "2026", write)
+    told = {row["cause"]: (row["count"], *ns(row, "total_s")) for row in rows["nsys_gaps"]}
+    # From 4 to 5 the host was between steps for 200 ns, which are no step's; at 9 a run of steps
+    # begins anew, and its first gap does not reach back into step 5.
+    assert told == {"start of step": (3, 310 + 510 + 310), "host late": (2, 400)}
+    assert [row["step"] for row in rows["nsys_steps"]] == [4, 5, 9]
+
+
+def test_a_device_that_did_nothing_in_the_steps_has_no_rows(tmp_path: Path) -> None:
+    def write(file: NsysFile) -> None:
+        launch(file, 100, 1)
+        file.kernel(110, 120, "early", 1, device=1)
+        step(file, 0, 1000, 2000)
+        launch(file, 1100, 2)
+        file.kernel(1110, 1120, "a", 2)
+
+    rows, _ = rows_in(tmp_path, "2024", write)
+    for table in ("nsys_steps", "nsys_kernels", "nsys_gaps"):
+        assert {row["device"] for row in rows[table]} == {"cuda:0"}
+
+
+def test_of_too_many_ranges_the_longest_are_kept_with_what_is_around_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(file: NsysFile) -> None:
+        file.range(100, 9_000, "epoch", domain="", category=None)
+        for number in range(50):
+            at = 150 + 100 * number
+            file.range(at, at + 10 + number, f"batch {number}", domain="", category=None)
+
+    monkeypatch.setattr("profstack.nsys.rangerows.MOST_ROWS", 5)
+    rows, facts = rows_in(tmp_path, "2024", write)
+    kept = [row["name"] for row in rows["nsys_ranges"]]
+    assert kept == ["epoch", "batch 46", "batch 47", "batch 48", "batch 49"]
+    assert {row["parent"] for row in rows["nsys_ranges"][1:]} == {1}
+    assert facts["ranges_left_out"] == 46
+
+
+def test_a_file_with_nothing_of_a_table_has_no_rows_of_it() -> None:
+    rows, facts = rows_of(Export("x"))
+    assert set(rows) == set(RECORDED_OF_NSYS)
+    assert not any(rows.values())
+    assert (facts["steps"], facts["unlaunched"]) == (0, 0)
