@@ -26,6 +26,8 @@ STEP, MODULE, FORWARD, BACKWARD, OPTIMIZER, REGION = KINDS = (
     "optimizer",
     "region",
 )
+# Stands in a step that was not seen to its end: its range ends where the slice or the script does.
+CUT = "cut"
 # As numbers: a name that nvtx does not know makes it import matplotlib.
 _COLOURS = {
     STEP: 0x76B900,
@@ -34,6 +36,7 @@ _COLOURS = {
     BACKWARD: 0xE8684A,
     OPTIMIZER: 0xF6BD16,
     REGION: 0x9270CA,
+    CUT: 0x999999,
 }
 # What tells nvtx whom to load; nsys sets it where it was asked for NVTX ranges.
 INJECTION = "NVTX_INJECTION64_PATH"
@@ -202,6 +205,9 @@ class Emitter:
         for key in list(self._apart):
             self.leave_apart(key)
         if self._thread == get_ident():
+            if self._open and self._open[0] is self._step:
+                self._push(self._make(CUT, f"{CUT} {STEP} {self._number}"))
+                self._pop()
             self._close(0)
         self.abandon()
 

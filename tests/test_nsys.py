@@ -6,14 +6,12 @@ path for it. Where its own importer is not found (Debian's), it is called by han
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CHECKOUT, clean_environment
+from conftest import CHECKOUT
+from nsys_runs import environment_with, find_importer, is_old, nsys, nvtx_path
 
 pytestmark = pytest.mark.slow
+__all__ = ["is_old", "nsys", "nvtx_path"]
 
 STEPS = 60
 EXAMPLE = CHECKOUT / "examples" / "nvtx_markers.py"
-OLD_NVTX = "0.2.11"
 PUSH_POP, START_END, CATEGORY, DOMAIN = 59, 60, 33, 75
 # In every step: a region in a region, a thread with the same, and two tasks that take turns.
 REGIONS = """
@@ -71,6 +70,22 @@ with profstack.region("whole"):
 print(f"steps: {steps}")
 """
 
+SESSION = """
+import sys
+import torch
+from profstack import Session
+
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+steps = int(sys.argv[2])
+with Session("session", output="recording") as session:
+    for _ in session.steps(range(steps)):
+        net(torch.ones(2, 4)).sum().backward()
+print(f"steps: {steps}")
+"""
+PROGRAM = (sys.executable, "-m", "profstack", "run", "--slice-steps", "5", "-o", "recording")
+# The value of a variable: nsys writes all of them into its report.
+CANARY = "canary-3f9a17c2"
+
 
 @dataclass(frozen=True)
 class Range:
@@ -106,54 +121,19 @@ class Observed:
             return database.execute(query).fetchall()
 
 
-@pytest.fixture(scope="module")
-def nsys() -> str:
-    path = shutil.which("nsys")
-    if path is None:
-        pytest.skip("Nsight Systems (nsys) is not installed")
-    return path
-
-
-@pytest.fixture(scope="module")
-def is_old(nsys: str) -> bool:
-    """Whether it knows nvtx up to 0.2.11 alone."""
-    told = subprocess.run([nsys, "--version"], capture_output=True, text=True, check=True).stdout
-    year = re.search(r"(\d{4})\.\d", told)
-    assert year is not None, told
-    return int(year[1]) <= 2022
-
-
-@pytest.fixture(scope="module")
-def nvtx_path(is_old: bool, tmp_path_factory: pytest.TempPathFactory) -> str | None:
-    """A folder with an nvtx that this nsys takes; None where the installed one will do."""
-    if not is_old:
-        return None
-    folder = tmp_path_factory.mktemp("nvtx")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
-    done = subprocess.run(
-        [*pip, "--only-binary", ":all:", f"nvtx=={OLD_NVTX}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"nvtx {OLD_NVTX} cannot be installed here: {done.stderr.strip()[-200:]}")
-    return str(folder)
-
-
 def run_under_nsys(
-    nsys: str, folder: Path, python_path: str | None, script: Path = EXAMPLE
+    nsys: str,
+    folder: Path,
+    python_path: str | None,
+    script: Path = EXAMPLE,
+    program: Sequence[str] = PROGRAM,
 ) -> Observed:
     """A script, the example by default, under profstack under nsys, and its export."""
-    environment = clean_environment(OMP_NUM_THREADS="1", TMPDIR=str(folder))
-    paths = [python_path, environment.get("PYTHONPATH")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     options = ["-t", "nvtx", "-s", "none", "--cpuctxsw", "none", "-o", str(folder / "out")]
-    program = [sys.executable, "-m", "profstack", "run", "--slice-steps", "5", "-o", "recording"]
     done = subprocess.run(
         [nsys, "profile", *options, *program, str(script), "--steps", str(STEPS)],
         cwd=folder,
-        env=environment,
+        env=environment_with(python_path, TMPDIR=str(folder), A_TOKEN=CANARY),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -179,14 +159,6 @@ def export(nsys: str, folder: Path) -> Path:
         check=True,
     )
     return database
-
-
-def find_importer(nsys: str) -> Path:
-    for above in Path(os.path.realpath(nsys)).parents:
-        for folder in ("", "lib/nsight-systems/"):
-            for found in above.glob(f"{folder}host-linux-*/QdstrmImporter"):
-                return found
-    pytest.skip("nsys has made no report, and its importer is not installed")
 
 
 def read_ranges(path: Path) -> Iterator[Range]:
@@ -317,6 +289,96 @@ def test_regions_of_threads_and_tasks_arrive_with_their_own_begins_and_ends(
             assert all(task.holds(each) for each in of[text])
     query = "SELECT name, SUM(calls) FROM ranges WHERE kind = 'region' GROUP BY name"
     assert dict(observed.rows(query)) == Counter(each.text for each in regions)
+
+
+@pytest.fixture(scope="module")
+def imported(observed: Observed) -> Observed:
+    """The same, once what nsys recorded is in the recording."""
+    [report] = [*observed.folder.parent.glob("out.nsys-rep")]
+    done = profstack(["import", report, "--into", observed.folder])
+    assert done.returncode == 0, done.stderr
+    return observed
+
+
+def profstack(arguments: list[Any]) -> subprocess.CompletedProcess[str]:
+    """Run a command of profstack."""
+    return subprocess.run(
+        [sys.executable, "-m", "profstack", *map(str, arguments)],
+        env=environment_with(None),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_an_import_holds_every_step_and_every_modules_ranges(imported: Observed) -> None:
+    steps = [each for each in imported.of("profstack") if each.category == "step"]
+    rows = imported.rows("SELECT step, wall_s FROM nsys_steps ORDER BY step")
+    assert [number for number, _ in rows] == [each.number for each in steps]
+    for (_, wall_s), each in zip(rows, steps, strict=True):
+        assert wall_s == pytest.approx((each.end - each.start) * 1e-9, abs=1e-9)
+    counted = Counter((each.category, each.text) for each in imported.of("profstack"))
+    query = """SELECT kind, name, SUM(calls) FROM nsys_ranges
+        WHERE domain = 'profstack' GROUP BY kind, name"""
+    told = {(kind, name): calls for kind, name, calls in imported.rows(query)}
+    assert told.pop(("step", "step")) == len(steps)
+    assert told == {key: count for key, count in counted.items() if key[0] != "step"}
+
+
+def test_an_import_nests_ranges_as_they_were(imported: Observed) -> None:
+    rows = imported.rows(
+        """SELECT inner.kind, inner.name, outer.kind, outer.name, inner.wall_s, outer.wall_s
+        FROM nsys_ranges AS inner LEFT JOIN nsys_ranges AS outer ON inner.parent = outer.node
+        WHERE inner.domain = 'profstack'"""
+    )
+    assert {row[:2]: row[2:4] for row in rows} == {
+        ("step", "step"): (None, None),
+        ("forward", "forward"): ("step", "step"),
+        ("module", "Adder"): ("forward", "forward"),
+        ("module", "Adder.recurrent"): ("module", "Adder"),
+        ("module", "Adder.read_out"): ("module", "Adder"),
+        ("module", "MSELoss"): ("step", "step"),
+        ("backward", "backward"): ("step", "step"),
+        ("optimizer", "optimizer Adam"): ("step", "step"),
+    }
+    for *_, inner_s, outer_s in rows:
+        assert outer_s is None or inner_s <= outer_s
+
+
+def test_the_page_of_an_import_has_no_word_of_the_environment(imported: Observed) -> None:
+    for path in imported.folder.rglob("*"):
+        if path.is_file():
+            assert CANARY.encode() not in path.read_bytes(), path
+
+
+def test_a_recording_says_that_nsys_observed_it(observed: Observed) -> None:
+    ((text,),) = observed.rows("SELECT text FROM notes WHERE slug = 'under-nsys'")
+    assert "profstack import" in text
+    # The number of nsys's session is nobody's business.
+    assert re.search(r"\d{3}", text) is None
+
+
+def test_a_session_in_a_script_under_nsys_makes_ranges_alone(
+    nsys: str, nvtx_path: str | None, tmp_path: Path
+) -> None:
+    script = tmp_path / "session.py"
+    script.write_text(SESSION, encoding="utf-8")
+    observed = run_under_nsys(nsys, tmp_path, nvtx_path, script, program=[sys.executable])
+    slices = observed.rows("SELECT first_step, steps FROM slices WHERE layer = 'nvtx'")
+    numbers = [first + n for first, steps in slices for n in range(steps)]
+    ours = observed.of("profstack")
+    steps = [each for each in ours if each.category == "step"]
+    # The last slice may still be on when the loop is over: the step after that never comes.
+    cut = [each for each in ours if each.category == "cut"]
+    whole = [each for each in steps if not any(each.holds(one) for one in cut)]
+    assert [each.number for each in whole] == numbers
+    assert len(numbers) >= 6
+    status = dict(observed.rows("SELECT name, status FROM layers"))
+    assert status["nvtx"] == "recorded"
+    assert {status[name] for name in set(status) - {"nvtx", "watch"}} == {"skipped"}
+    assert observed.rows("SELECT slug FROM notes WHERE slug = 'under-nsys'")
 
 
 def test_nvtx_is_recorded_and_the_other_profilers_say_why_they_are_not(observed: Observed) -> None:
