@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -165,7 +165,7 @@ def test_calls_work_and_memory_are_told_in_words(path: Path, generation: str) ->
     assert export.threads["name"].tolist() == ["python", "pt_autograd_0"]
 
 
-@pytest.mark.parametrize("generation", (OLDEST, *GENERATIONS))
+@pytest.mark.parametrize("generation", [OLDEST, *GENERATIONS])
 def test_nothing_of_the_machine_or_of_other_processes_is_read(path: Path, generation: str) -> None:
     export = read(path, generation, training)
     with closing(sqlite3.connect(path)) as database:
@@ -177,7 +177,7 @@ def test_nothing_of_the_machine_or_of_other_processes_is_read(path: Path, genera
         for secret in (SECRET, "secret-host", "secret-user", str(path.parent)):
             assert secret not in text
     threads = pd.concat([export.ranges, export.calls, export.os_calls, export.samples])["thread"]
-    assert set((threads >> 24) & 0xFFFFFF) == {PID}
+    assert set((threads.to_numpy() >> 24) & 0xFFFFFF) == {PID}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -510,8 +510,7 @@ def test_a_file_with_bytes_turned_is_read_or_told(path: Path, tmp_path: Path) ->
         try:
             export = read_export(turned)
         except ExportError as error:
-            assert "\n" not in str(error)
-            outcomes.add("told")
+            outcomes.add("told" if "\n" not in str(error) else str(error))
         else:
             for name, frame in frames_of(export).items():
                 assert {column: str(frame[column].dtype) for column in frame} == FRAMES[name]
@@ -573,7 +572,7 @@ nvtx.push_range("never closed", domain="profstack", category="module")
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The export of a small program, by the nsys of this machine."""
     nsys = shutil.which("nsys")
     if nsys is None:
@@ -585,36 +584,35 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     wheel = ["--only-binary", ":all:", f"nvtx=={OLD_NVTX}"]
     if subprocess.run([*pip, *wheel], capture_output=True, check=False).returncode:
         pytest.skip(f"nvtx {OLD_NVTX}, which every nsys takes, cannot be installed here")
+    # An nsys of 2022 that samples may never come to an end on a newer kernel.
+    options = ["-t", "nvtx,osrt", "-s", "none", "--cpuctxsw", "none"]
     environment = clean_environment(TMPDIR=str(folder), PYTHONPATH=str(folder / "nvtx"))
     environment["PROFSTACK_TEST_TOKEN"] = SECRET
     subprocess.run(
-        [nsys, "profile", "-t", "nvtx,osrt", "-o", folder / "out", sys.executable, program],
+        [nsys, "profile", *options, "-o", folder / "out", sys.executable, program],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=200,
         check=True,
     )
-    yield exported_by(nsys, folder)
+    return exported_by(nsys, folder)
 
 
 def exported_by(nsys: str, folder: Path) -> Path:
     report, database = folder / "out.nsys-rep", folder / "out.sqlite"
     if not report.exists():
-        root = Path(os.path.realpath(nsys)).parents
-        pattern = "*/QdstrmImporter"
-        near = [
-            found for above in list(root)[:3] for found in above.glob(f"host-linux-*/{pattern[2:]}")
-        ]
-        near += [
+        above = Path(os.path.realpath(nsys)).parents
+        importers = [
             found
-            for above in list(root)[:3]
-            for found in above.glob(f"lib/nsight-systems/{pattern}")
+            for each in above
+            for pattern in ("host-linux-*", "lib/nsight-systems/host-linux-*")
+            for found in each.glob(f"{pattern}/QdstrmImporter")
         ]
-        if not near:
+        if not importers:
             pytest.skip("nsys has made no report, and its importer is not installed")
-        importer = [near[0], "-i", folder / "out.qdstrm", "-o", report]
-        subprocess.run(importer, capture_output=True, check=True)
+        importing = [importers[0], "-i", folder / "out.qdstrm", "-o", report]
+        subprocess.run(importing, capture_output=True, check=True)
     export = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "-o", database]
     subprocess.run([*export, report], capture_output=True, check=True)
     return database

@@ -32,7 +32,7 @@ def read_calls(file: ExportFile, process: int) -> pd.DataFrame:
     runtime, the outer one has it.
     """
     more = {
-        "correlation": Column("correlationId", from_one=True),
+        "correlation": Column("correlationId", needed=True, from_one=True),
         "returned": Column("returnValue"),
         "callchain": Column("callchainId", from_one=True),
     }

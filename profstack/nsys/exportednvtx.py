@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profstack.nsys.exportfile import Column, ExportFile
+from profstack.nsys.exportfile import PROCESS_BITS, Column, ExportFile
 from profstack.nsys.exportframes import frame_of
 
 TABLE = "NVTX_EVENTS"
@@ -61,7 +61,7 @@ def domains_of(file: ExportFile, types: EventTypes) -> dict[tuple[int, int], str
     """The names of all domains, by process and number."""
     wanted = {"thread": Column("globalTid", needed=True), "domain": Column("domainId"), **_TEXT}
     read = file.columns(TABLE, wanted, is_type(types.domain))
-    processes = ((read["thread"] >> 24) & 0xFFFFFF).tolist()
+    processes = ((read["thread"] >> 24) & PROCESS_BITS).tolist()
     keys = zip(processes, read["domain"].tolist(), strict=True)
     return dict(zip(keys, _texts(file, read).tolist(), strict=True))
 

@@ -29,8 +29,10 @@ _AGAIN = "export it again: nsys export --type sqlite --force-overwrite true <rep
 UNNAMED = "unnamed"
 _ROWS_AT_ONCE = 50_000
 _IDS_AT_ONCE = 5_000
-# The process of a global identifier of nsys, of a thread or of a process alike.
-PROCESS_OF = "({column} >> 24) & 16777215"
+# Of a thread's global identifier, without the thread.
+PROCESS_BITS = 0xFFFFFF
+# Long enough for whoever looks at the file; nsys itself takes longer to write it.
+_PATIENCE_S = 1.0
 
 
 class ExportError(ProfstackError):
@@ -56,7 +58,7 @@ class ExportFile:
         self.path = path
         _check_header(path)
         with self._told():
-            self._database = sqlite3.connect(_address(path), uri=True)
+            self._database = sqlite3.connect(_address(path), timeout=_PATIENCE_S, uri=True)
         try:
             # A kernel's name is whatever a compiler made of it, in any encoding.
             self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -105,12 +107,7 @@ class ExportFile:
         blank = "-1" if column.kind == "number" else "NULL"
         if column.name not in self.schema[table]:
             if column.needed:
-                raise ExportError(
-                    f"its table {table} has no column {column.name}, so it is of an nsys whose "
-                    "files are not known",
-                    where=str(self.path),
-                    next_step="use nsys 2022 to 2026",
-                )
+                raise self._unknown(table, column.name)
             return blank
         # `end` is a word of SQL.
         read = f'"{column.name}"'
@@ -123,12 +120,14 @@ class ExportFile:
 
     def is_of(self, table: str, process: int) -> str:
         """SQL for the rows of a table that are of this process."""
+        return f"{self.process_of(table)} = {process}" if table in self.schema else "0"
+
+    def process_of(self, table: str) -> str:
+        """SQL for the process that a row of a table is of."""
         for column in ("globalTid", "globalPid"):
-            if column in self.schema.get(table, {}):
-                return f"{PROCESS_OF.format(column=column)} = {process}"
-        if table in self.schema:
-            self.expression(table, Column("globalPid", needed=True))
-        return "0"
+            if column in self.schema[table]:
+                return f"({column} >> 24) & {PROCESS_BITS}"
+        raise self._unknown(table, "globalTid or globalPid")
 
     def strings(self, ids: Ints, *, otherwise: str | None = None) -> Objects:
         """The texts of these numbers; `otherwise` for -1 and for a number that has none."""
@@ -177,6 +176,10 @@ class ExportFile:
             }
             for table in tables
         }
+
+    def _unknown(self, table: str, column: str) -> ExportError:
+        what = f"its table {table} has no column {column}, so it is of an nsys that is not known"
+        return ExportError(what, where=str(self.path), next_step="use nsys 2022 to 2026")
 
     @contextmanager
     def _told(self) -> Iterator[None]:

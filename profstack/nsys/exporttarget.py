@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from profstack.nsys.exportednvtx import TABLE, EventTypes, domains_of, is_type
-from profstack.nsys.exportfile import PROCESS_OF, Column, ExportError, ExportFile
+from profstack.nsys.exportfile import Column, ExportError, ExportFile
 
 OUR_DOMAIN = "profstack"
 DEVICE_WORK = (
@@ -62,21 +62,17 @@ def target_process(file: ExportFile, types: EventTypes) -> tuple[int, int]:
 
 
 def _count_rows(file: ExportFile, table: str) -> dict[int, int]:
-    column = "globalPid" if "globalPid" in file.schema[table] else "globalTid"
-    file.expression(table, Column(column, needed=True))
-    process = PROCESS_OF.format(column=column)
-    rows = file.rows(f'SELECT {process}, COUNT(*) FROM "{table}" GROUP BY 1')
+    rows = file.rows(f'SELECT {file.process_of(table)}, COUNT(*) FROM "{table}" GROUP BY 1')
     return {pid: count for pid, count in rows if pid}
 
 
 def _count_ranges(file: ExportFile, counted: _Counted, types: EventTypes) -> None:
     domains = domains_of(file, types)
-    process = PROCESS_OF.format(column="globalTid")
     number = file.expression(TABLE, Column("domainId"))
     file.expression(TABLE, Column("eventType", needed=True))
     rows = file.rows(
-        f"SELECT {process}, {number}, COUNT(*) FROM {TABLE} WHERE {is_type(types.ranges)} "
-        "GROUP BY 1, 2"
+        f"SELECT {file.process_of(TABLE)}, {number}, COUNT(*) FROM {TABLE} "
+        f"WHERE {is_type(types.ranges)} GROUP BY 1, 2"
     )
     for pid, domain, count in rows:
         if pid:
