@@ -127,7 +127,9 @@ def _meta(file: ExportFile) -> dict[str, str]:
     told: dict[str, str] = {}
     for table in ("EXPORT_META_DATA", "META_DATA_EXPORT"):
         if file.has(table):
-            told |= file.rows(f"SELECT name, value FROM {table} WHERE name LIKE '%VERSION'")
+            told |= file.rows(
+                f"SELECT name, CAST(value AS TEXT) FROM {table} WHERE name LIKE '%VERSION'"
+            )
     return told
 
 

@@ -33,7 +33,7 @@ class EventTypes:
         """As the file's own enumeration has them, or as nsys has always had them."""
         known: dict[str, int] = {}
         if "name" in file.schema.get("ENUM_NSYS_EVENT_TYPE", ()):
-            known = dict(file.rows("SELECT name, id FROM ENUM_NSYS_EVENT_TYPE"))
+            known = dict(file.rows("SELECT name, CAST(id AS INTEGER) FROM ENUM_NSYS_EVENT_TYPE"))
 
         def number(name: str, usual: int) -> int:
             return known.get(name, usual)

@@ -56,9 +56,10 @@ class ExportFile:
     def __init__(self, path: Path) -> None:
         """Open the file; raises `ExportError` if it is no export of nsys or cut short."""
         self.path = path
-        _check_header(path)
+        ahead = _checked_header(path)
         with self._told():
-            self._database = sqlite3.connect(_address(path), timeout=_PATIENCE_S, uri=True)
+            address = _address(path, ahead=ahead)
+            self._database = sqlite3.connect(address, timeout=_PATIENCE_S, uri=True)
         try:
             # A kernel's name is whatever a compiler made of it, in any encoding.
             self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -112,10 +113,11 @@ class ExportFile:
         # `end` is a word of SQL.
         read = f'"{column.name}"'
         if column.kind == "text":
-            return f"NULLIF({read}, '')"
+            return f"NULLIF(CAST({read} AS TEXT), '')"
         if column.kind == "payload":
             # Where no column may be null, 0 is all there is for none.
-            return f"NULLIF({read}, 0)" if self.schema[table][column.name] else read
+            whole = f"CASE WHEN typeof({read}) = 'integer' THEN {read} END"
+            return f"NULLIF({whole}, 0)" if self.schema[table][column.name] else whole
         return f"IFNULL(NULLIF({read}, 0), -1)" if column.from_one else f"IFNULL({read}, -1)"
 
     def is_of(self, table: str, process: int) -> str:
@@ -135,7 +137,9 @@ class ExportFile:
         found: dict[Any, str] = {}
         for at in range(0, len(numbers), _IDS_AT_ONCE):
             some = ",".join(str(int(number)) for number in numbers[at : at + _IDS_AT_ONCE])
-            found |= self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({some})")
+            found |= self.rows(
+                f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({some})"
+            )
         texts = np.empty(len(numbers), dtype=object)
         texts[:] = [found.get(int(number), otherwise) for number in numbers]
         named: Objects = texts[where]
@@ -149,7 +153,9 @@ class ExportFile:
         """
         means = dict(known)
         if "label" in self.schema.get(enum, ()):
-            rows = self.rows(f'SELECT id, label FROM "{enum}" WHERE label IS NOT NULL')
+            rows = self.rows(
+                f'SELECT id, CAST(label AS TEXT) FROM "{enum}" WHERE label IS NOT NULL'
+            )
             for number, label in rows:
                 said = label.lower().replace("-", " ")
                 if said in known.values() or number not in known:
@@ -195,8 +201,11 @@ class ExportFile:
             ) from None
 
 
-def _check_header(path: Path) -> None:
-    """Raise `ExportError` unless the file begins as SQLite does and is as long as it says."""
+def _checked_header(path: Path) -> bool:
+    """Whether the file is of the mode that writes ahead.
+
+    Raises `ExportError` unless it begins as SQLite's do and is as long as it says.
+    """
     where = str(path)
     if path.suffix in _REPORTS:
         step = f"export it first: nsys export --type sqlite {path.name}"
@@ -220,14 +229,14 @@ def _check_header(path: Path) -> None:
     if size < max(whole, 100):
         what = f"is cut short: {size:,} of {max(whole, 100):,} bytes are there"
         raise ExportError(what, where=where, next_step=_AGAIN)
+    return header[18:20] == b"\x02\x02"
 
 
-def _address(path: Path) -> str:
+def _address(path: Path, *, ahead: bool) -> str:
     """How to open the file so that SQLite leaves neither a lock nor a file beside it."""
     path = path.resolve()
     beside = path.with_name(f"{path.name}-wal").exists()
     # A file in the mode that writes ahead makes two more beside it, even when only read.
-    ahead = path.open("rb").read(20)[18:20] == b"\x02\x02"
     immutable = not beside and (ahead or not os.access(path.parent, os.W_OK))
     return f"{path.as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
 
