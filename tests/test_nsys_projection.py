@@ -344,6 +344,11 @@ def test_stacks_and_samples(generation: str, tmp_path: Path) -> None:
             number = file.sample(at)
             file.callchain("cpu", number, [("f", "a.so"), ("g", "a.so"), ("f", "a.so")])
         file.callchain("cpu", file.sample(1650), [("g", "a.so")])
+        # In no step.
+        file.callchain("cpu", file.sample(2600), [("h", "a.so")])
+        # The same functions the other way round.
+        file.call(1320, 1325, "cudaMalloc", 5, callchain=5)
+        file.callchain("cuda", 5, [("main", "python"), ("other", "libc10.so")])
 
     rows, _ = rows_in(tmp_path, generation, write)
     told = {
@@ -356,6 +361,7 @@ def test_stacks_and_samples(generation: str, tmp_path: Path) -> None:
     assert told == {
         ("cuda", "cudaMalloc", ("alloc", "main")): (2, 100),
         ("cuda", "cudaMalloc", ("other", "main")): (1, 10),
+        ("cuda", "cudaMalloc", ("main", "other")): (1, 5),
         ("os", "poll", ("wait",)): (1, 300),
         ("cpu", None, ("f", "g", "f")): (2, None),
         ("cpu", None, ("g",)): (1, None),
@@ -481,3 +487,21 @@ def test_a_file_with_nothing_of_a_table_has_no_rows_of_it() -> None:
     assert set(rows) == set(RECORDED_OF_NSYS)
     assert not any(rows.values())
     assert (facts["steps"], facts["unlaunched"]) == (0, 0)
+
+
+def test_a_step_does_not_hold_its_own_end_and_copies_are_no_kernels_of_another_thread(
+    tmp_path: Path,
+) -> None:
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 2000)
+        launch(file, 1000, 1)
+        file.kernel(1010, 1020, "a", 1)
+        launch(file, 2000, 2)
+        file.kernel(2010, 2020, "a", 2)
+        file.call(1500, 1510, "cudaMemcpyAsync", 3, thread=AUTOGRAD)
+        file.copy(1520, 1530, 3, bytes=8)
+
+    rows, _ = rows_in(tmp_path, "2024", write)
+    (row,) = rows["nsys_ranges"]
+    assert (row["kernels"], row["copies"], *ns(row, "device_s", "elsewhere_s")) == (1, 1, 10, 0)
+    assert [each["calls"] for each in rows["nsys_kernels"]] == [1]

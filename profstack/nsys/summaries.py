@@ -39,8 +39,9 @@ def kernel_rows(capture: Capture) -> list[Row]:
     }
     groups = Groups.by(*columns.values())
     call = work.call[some]
+    # Kernels without a call are groups of their own, whose sum says nothing.
     begun = capture.calls.start[call] if len(capture.calls.start) else work.start[some]
-    delay = groups.sums(np.where(call >= 0, work.start[some] - begun, 0))
+    delay = groups.sums(work.start[some] - begun)
     length = work.length[some]
     return _rows(
         groups,
