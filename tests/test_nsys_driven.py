@@ -172,9 +172,12 @@ def test_the_report_lies_beside_the_recording_and_nothing_of_the_environment_in_
 def test_modules_stand_beside_the_torch_layers(ran: Ran) -> None:
     report = json.loads((ran.folder / "report.json").read_text(encoding="utf-8"))
     assert report["nsys"]["steps"] >= 10
-    assert {row["module"] for row in report["nsys_modules"]} == {
-        row["module"] for row in report["modules"] if not row["module"].startswith("(")
-    }
+    rows = {row["path"]: row for row in report["tables"]["nsys_modules"]}
+    paths = [row["path"] for row in report["tables"]["modules"]]
+    assert set(rows) == {path for path in paths if not path.startswith("(")}
+    for path, calls in (("Sequential", 1), ("Sequential.0.inner", 2)):
+        assert rows[path]["calls"] == rows[path]["torch_calls"] == calls
+        assert rows[path]["host_s"] > 0
 
 
 @pytest.mark.slow

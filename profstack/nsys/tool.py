@@ -131,8 +131,11 @@ def importer_of(path: str) -> str | None:
     """The importer that belongs to the nsys at `path`, which Debian keeps in another folder."""
     for start in dict.fromkeys((os.path.realpath(path), os.path.abspath(path))):
         for above in Path(start).parents:
-            for inner in ("", "lib/nsight-systems/"):
-                for found in sorted(above.glob(f"{inner}host-linux-*/{_IMPORTER}")):
+            # That of an nsys which is installed elsewhere would be of another version.
+            top = Path(start).relative_to(above).parts[0]
+            inner = ("", "lib/nsight-systems/") if top in ("bin", "lib", "lib64") else ("",)
+            for folder in inner:
+                for found in sorted(above.glob(f"{folder}host-linux-*/{_IMPORTER}")):
                     return str(found)
     return None
 
