@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import weakref
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data_recording import CLEAN_S, Run
 from torch import nn
 
 from profstack.benchmark import peaks
 from profstack.benchmark.clock import Clock
+from profstack.engine.steplog import StepLog
 from profstack.memory.alive import Alive, Block
 from profstack.memory.before import Known
 from profstack.memory.kinds import GRADIENTS, KINDS, NOBODY
+from profstack.merge import build_report
+from profstack.recording import DATABASE, Writer
+from profstack.session import Session
+from profstack.slices import Planned, Targets
 from profstack.torchtrace.allocations import FOR_EVER, AllocatorEvents, blocks_of
 from profstack.wrapper import SliceContext
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
@@ -99,3 +107,101 @@ def test_a_block_larger_than_its_tensor_is_given_back_whole() -> None:
     assert [(KINDS[kind], nbytes, end) for kind, nbytes, end in rows] == [(GRADIENTS, 2560, 10)]
     assert FOR_EVER not in older.end
     assert NOBODY not in {KINDS[kind] for kind in owned.kind.tolist()}
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+class Behind(Clock):
+    """A device on which each step takes 10 ms, while the host launches it in no time."""
+
+    def __init__(self) -> None:
+        super().__init__(device=False)
+        self.marks = 0
+        self.told: list[str] = []
+        self.synchronize = lambda: self.told.append("waited")  # type: ignore[method-assign]
+        self.record_event = self._mark  # type: ignore[method-assign]
+
+    @property
+    def has_device(self) -> bool:
+        return True
+
+    def _mark(self) -> tuple[int, Any]:
+        self.marks += 1
+        return (0, self.marks)
+
+    def elapsed_s(self, first: Any, second: Any) -> float | None:
+        return 0.010 * float(second[1] - first[1])
+
+
+@pytest.mark.parametrize("kind", ["torch", "clean"])
+def test_a_slice_lasts_until_the_device_is_done(tmp_path: Path, kind: str) -> None:
+    clock = Behind()
+    (tmp_path / "logs").mkdir()
+    writer = Writer(tmp_path)
+    log = StepLog(writer, clock)
+    log.begin_plan("step", "train")
+    observers = (("torch", "timed"),) if kind == "torch" else ()
+    planned = Planned(kind, observers, 2, 4)
+    log.begin_slice(planned)
+    for _ in range(4):
+        assert log.timed
+        log.record_event()
+        log.stamp()
+    log.stop(at_boundary=True)
+    assert log.last - log.start < 0.030
+    log.wait_for_device(planned, complete=True)
+    assert clock.told == ["waited"]
+    if observers:
+        assert log.last - log.start == pytest.approx(0.040)
+    else:
+        # Clean times are the device's own.
+        assert log.last - log.start < 0.030
+    log.end_slice(planned, {}, 0.0)
+    writer.close()
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
+        rows = database.execute("SELECT device_s FROM steps").fetchall()
+    assert [device_s for (device_s,) in rows] == pytest.approx([0.010] * 4)
+
+
+def test_the_engine_waits_before_and_after_a_layers_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("profstack.engine.core.Clock", Behind)
+    targets = Targets(rounds=2, final_steps=5, final_s=0.0, slice_s=0.0)
+    with Session("behind", layers=["cprofile"], targets=targets) as session:
+        session.run(lambda: None)
+    report = session.recording.to_dict()
+    figures = report["benchmark"]
+    assert figures["clock"] == "device"
+    assert figures["median_s"] == figures["device_median_s"] == pytest.approx(0.010)
+    assert figures["host_median_s"] < 0.005
+    (effect,) = report["probe_effect"]
+    assert effect["factor"] == pytest.approx(1.0, rel=0.01)
+    for row in report["slices"]:
+        if row["layer"] == "cprofile" and row["steps"]:
+            assert row["wall_s"] == pytest.approx(0.010 * row["steps"], rel=0.05)
+    # Nobody sees the wait.
+    assert not [row for row in report["tables"]["functions"] if "synchronize" in row["name"]]
+
+
+@pytest.mark.parametrize(
+    ("device", "clock"),
+    [(0.050, "device"), (0.0095, "device"), (0.001, "host"), (None, "host")],
+)
+def test_the_devices_times_count_where_they_cover_the_hosts(
+    tmp_path: Path, device: float | None, clock: str
+) -> None:
+    """Events of one stream see nothing of another: then the host's times count."""
+    run = Run(tmp_path / "rec")
+    run.clean(10)
+    run.torch([0.012] * 5)
+    run.clean(10)
+    run.finish()
+    with closing(sqlite3.connect(run.folder / DATABASE)) as database, database:
+        database.execute("UPDATE steps SET device_s = ?", (device,))
+    report = build_report(run.folder)
+    figures = report["benchmark"]
+    assert figures["clock"] == clock
+    assert figures["median_s"] == pytest.approx(device if clock == "device" else CLEAN_S)
+    assert figures["host_median_s"] == pytest.approx(CLEAN_S)
+    assert figures["device_median_s"] == (None if device is None else pytest.approx(device))
+    assert set(figures["samples_s"]) == {figures["median_s"]}

@@ -283,6 +283,9 @@ class Engine:
                 # Before the tools start: its handshake would stand in their rows.
                 self.observers.watch(on=False)
             self.arming.arm(planned)
+            if planned.observers or planned.kind == "clean":
+                # What was launched before would be done, and seen, in the slice.
+                self.clock.synchronize()
             if planned.observers and not self.observers.start(
                 planned, self.log.next_slice, planned.steps, self.log.total
             ):
@@ -293,8 +296,6 @@ class Engine:
         self.arming.begin(planned)
         if watched:
             self.observers.watch(on=True)
-        if planned.kind == "clean":
-            self.clock.synchronize()
         self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)
         self._aim(planned.steps)
         return True
@@ -307,11 +308,10 @@ class Engine:
         self._finished_round = planned.round
         self.log.stop(at_boundary=complete)
         with collector_off():
-            if planned.kind == "clean":
-                self.clock.synchronize()
             begun = time.perf_counter()
             self.arming.end()
             self.observers.stop()
+            self.log.wait_for_device(planned, complete=complete)
             names = frozenset(name for name, _ in planned.observers)
             stuck = frozenset(name for name in names if not self.observers.restarts(name))
             if stuck:

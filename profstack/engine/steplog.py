@@ -118,6 +118,14 @@ class StepLog:
         if self._waits:
             self.clock.synchronize()
 
+    def wait_for_device(self, planned: Planned, *, complete: bool) -> None:
+        """Where tools observed, the last step ends when the device has done what it launched."""
+        if self.timed:
+            self.clock.synchronize()
+        if self.timed and planned.observers and complete and self.rows:
+            took = self.clock.elapsed_s(self._first_event, self._events[-1]) or 0.0
+            self.rows[-1] = (max(self.last, self.start + took), *self.rows[-1][1:])
+
     def begin_plan(self, rule: str, phase: str) -> None:
         """A rule was found: a new plan begins."""
         self._plan += 1
@@ -167,7 +175,8 @@ class StepLog:
         self._forget_quick()
         self._events = []
         self._cpu_end = None
-        self.timed = planned.kind in ("clean", "watch") and self.clock.has_device
+        timed = planned.observers or planned.kind in ("clean", "watch")
+        self.timed = bool(timed) and self.clock.has_device
         self._waits = self.synchronised and planned.kind == "clean"
         if planned.kind == "clean":
             self._threads.begin()
@@ -353,11 +362,8 @@ class StepLog:
     def _device_times(self) -> list[float | None] | None:
         if not self._events:
             return None
-        before = [self._first_event, *self._events]
-        return [
-            self.clock.elapsed_s(first, second)
-            for first, second in zip(before, self._events, strict=False)
-        ]
+        marks = itertools.pairwise([self._first_event, *self._events])
+        return [self.clock.elapsed_s(first, second) for first, second in marks]
 
     def _step_row(
         self, number: int, index: int, begin: float, end: float | None, shape: Any, flags: str

@@ -26,6 +26,10 @@ from profstack.merge.recorded import Recorded, Selection, nullable
 # A change left behind by an observer is worth a warning from this size on.
 LASTING = 0.02
 FEW_STEPS = doubts.FEW_STEPS
+HOST, DEVICE = "host", "device"
+# The device's times count if they cover this part of the host's; events of one stream see nothing
+# of another stream or device.
+_COVERED = 0.9
 
 
 @dataclass
@@ -40,6 +44,8 @@ class Clean:
     warm_from: int = 0
     # What `profstack bench` measured before any layer, if this is its recording.
     bench: Mapping[str, Any] | None = None
+    # Whose times count: where the host runs ahead of a device, its own are those of launches.
+    clock: str = HOST
 
     @property
     def median_s(self) -> float | None:
@@ -53,8 +59,20 @@ class Clean:
 
     @property
     def session_median_s(self) -> float | None:
-        """Median host time of the clean steps between the layers' slices."""
-        return float(self.steps["wall_s"].median()) if len(self.steps) else None
+        """Median time of the clean steps between the layers' slices."""
+        return float(times_of(self.steps, self.clock).median()) if len(self.steps) else None
+
+
+def times_of(steps: pd.DataFrame, clock: str) -> pd.Series[float]:
+    """Seconds of each step by the host's clock or the device's."""
+    return steps["device_s" if clock == DEVICE else "wall_s"].astype(float)
+
+
+def _clock_of(steps: pd.DataFrame) -> str:
+    """Whose times of these steps count, as for `profstack bench` (see `Samples.series`)."""
+    device = times_of(steps, DEVICE)
+    known = len(steps) > 0 and bool(device.notna().all())
+    return DEVICE if known and device.sum() >= _COVERED * steps["wall_s"].sum() else HOST
 
 
 def clean_steps(recorded: Recorded) -> Clean:
@@ -87,11 +105,13 @@ def clean_steps(recorded: Recorded) -> Clean:
         )
     if not warm.settled:
         warnings.append({"slug": "warmup-unsettled", "text": warm.reason})
-    clean, lasting = _before_the_change(recorded, clean)
+    clock = HOST if recorded.facts.get("synchronised") else _clock_of(clean)
+    clean, lasting = _before_the_change(recorded, clean, clock)
     if bench is not None and not len(steps):
         # No layer was recorded: there is nothing that could be wrong with their steps.
         warnings, lasting = [], []
-    return Clean(clean, warm.steps, warm.settled, warnings + lasting, first + warm.steps, bench)
+    found = warnings + lasting
+    return Clean(clean, warm.steps, warm.settled, found, first + warm.steps, bench, clock)
 
 
 def _has(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
@@ -100,14 +120,14 @@ def _has(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
 
 
 def _before_the_change(
-    recorded: Recorded, clean: pd.DataFrame
+    recorded: Recorded, clean: pd.DataFrame, clock: str
 ) -> tuple[pd.DataFrame, list[dict[str, str]]]:
     """Where clean slices after an observer differ from those before it, only the earlier count."""
     warnings = []
     for layer in recorded.slices["layer"].dropna().unique():
         observers = recorded.slices[recorded.slices["layer"] == layer]
         observers = observers[observers["round"] > 1]
-        before, after = _around(clean, observers["slice"].tolist())
+        before, after = _around(clean, observers["slice"].tolist(), clock)
         change = compare_before_after(before, after)
         if not change.distinguishable or change.factor is None:
             continue
@@ -126,10 +146,10 @@ def _before_the_change(
 
 
 def _around(
-    clean: pd.DataFrame, observed: Sequence[int]
+    clean: pd.DataFrame, observed: Sequence[int], clock: str
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Clean step times of the slices right before and right after each observed slice."""
-    by_slice = _by_slice(clean)
+    by_slice = _by_slice(clean, clock)
     before, after = [], []
     for index in observed:
         earlier = [number for number in by_slice if number < index]
@@ -140,11 +160,12 @@ def _around(
     return before, after
 
 
-def _by_slice(steps: pd.DataFrame) -> dict[int, list[float]]:
+def _by_slice(steps: pd.DataFrame, clock: str) -> dict[int, list[float]]:
     """Step times by the number of their slice."""
     times: dict[int, list[float]] = {}
-    for index, wall_s in zip(steps["slice"].tolist(), steps["wall_s"].tolist(), strict=True):
-        times.setdefault(int(index), []).append(wall_s)
+    seconds = times_of(steps, clock).tolist()
+    for index, took_s in zip(steps["slice"].tolist(), seconds, strict=True):
+        times.setdefault(int(index), []).append(took_s)
     return times
 
 
@@ -160,11 +181,11 @@ def probe_effect(
     Of a slice that two layers shared nobody can say what either of them cost: the factor is null,
     and `note` says why. The first steps of a run are slow without any layer: they give no factor.
     """
-    own, beside = _compared(recorded, clean, selection)
+    own, beside, clock = _compared(recorded, clean, selection)
     note = _no_factor(selection, own, beside)
     ratio = Ratio(None, None, None)
     if note is None:
-        ratio = ratio_interval(list(_by_slice(own).values()), beside)
+        ratio = ratio_interval(list(_by_slice(own, clock).values()), beside)
         if (own["step"] < clean.warm_from).all():
             note = "its steps lay in the warm-up, which was slow by itself"
     flat = [step for group in beside for step in group]
@@ -172,7 +193,7 @@ def probe_effect(
         **no_effect(layer),
         "n_layer": len(own),
         "n_clean": len(flat),
-        "step_median_s": nullable(own["wall_s"].median()) if len(own) else None,
+        "step_median_s": nullable(times_of(own, clock).median()) if len(own) else None,
         "clean_median_s": float(pd.Series(flat).median()) if flat else None,
         "factor": ratio.factor,
         "ci95_low": ratio.low,
@@ -189,21 +210,23 @@ def no_effect(layer: str) -> dict[str, Any]:
 
 def plain_factor(recorded: Recorded, clean: Clean, selection: Selection) -> float | None:
     """The probe effect as one number, for the lesser modes of a layer."""
-    own, beside = _compared(recorded, clean, selection)
+    own, beside, clock = _compared(recorded, clean, selection)
     if _no_factor(selection, own, beside) is not None:
         return None
     flat = pd.Series([step for group in beside for step in group])
-    return float(own["wall_s"].median() / flat.median())
+    return float(times_of(own, clock).median() / flat.median())
 
 
 def _compared(
     recorded: Recorded, clean: Clean, selection: Selection
-) -> tuple[pd.DataFrame, list[list[float]]]:
-    """The steps a layer watched, and the times of the clean slices beside them."""
+) -> tuple[pd.DataFrame, list[list[float]], str]:
+    """The steps a layer watched, the times of the clean slices beside them, and whose they are."""
     own = recorded.steps_of(selection.slices)
     own = own[(own["wall_s"] > 0) & ~_has(own, "eval", "partial")]
-    before, after = _around(clean.steps, selection.slices)
-    return own, before + after or list(_by_slice(clean.steps).values())
+    # Without events in the layer's slices only the host's times can be compared.
+    clock = clean.clock if own["device_s"].notna().all() else HOST
+    before, after = _around(clean.steps, selection.slices, clock)
+    return own, before + after or list(_by_slice(clean.steps, clock).values()), clock
 
 
 def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]]) -> str | None:
@@ -244,7 +267,7 @@ def benchmark(
         return _of_bench(result, recorded, clean, environment or {})
     steps = clean.steps
     mode = "synchronised" if recorded.facts.get("synchronised") else "pipelined"
-    result.update(mode=mode, clock="host", n=len(steps), samples_s=[], counted_steps=[])
+    result.update(mode=mode, clock=clean.clock, n=len(steps), samples_s=[], counted_steps=[])
     result["garbage"] = GC_ON
     first = recorded.steps["wall_s"].iloc[:1]
     result["first_step_s"] = nullable(first.iloc[0]) if len(first) else None
@@ -257,14 +280,15 @@ def benchmark(
         )
         result["warnings"].append(why)
         return result
-    summary = summarize(steps["wall_s"].tolist())
-    result.update(_figures(recorded, steps, summary), warmup_steps=clean.warmup_steps)
+    times = times_of(steps, clean.clock)
+    summary = summarize(times.tolist())
+    result.update(_figures(recorded, steps, times, summary), warmup_steps=clean.warmup_steps)
     result.update(
         {
             f"{mode}_median_s": summary.median,
             f"{mode}_ci95_low_s": summary.ci95_low,
             f"{mode}_ci95_high_s": summary.ci95_high,
-            "by_shape": _by_shape(recorded, steps),
+            "by_shape": _by_shape(steps, times),
         }
     )
     result["warnings"] += doubts.of_run(result, environment or {})
@@ -294,10 +318,9 @@ def _of_bench(
     return result
 
 
-def _by_shape(recorded: Recorded, steps: pd.DataFrame) -> list[dict[str, Any]]:
+def _by_shape(steps: pd.DataFrame, times: pd.Series[float]) -> list[dict[str, Any]]:
     """Clean step times by the shape of the step's first input, which short steps do not tell."""
-    shaped = steps[steps["shape"].notna()]
-    return by_shape({str(shape): of["wall_s"].tolist() for shape, of in shaped.groupby("shape")})
+    return by_shape({str(shape): of.tolist() for shape, of in times.groupby(steps["shape"])})
 
 
 def _layer_of_first(recorded: Recorded) -> str | None:
@@ -326,19 +349,21 @@ def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> dict[str, float | 
     return {"cpu_median_s": cpu_s, "cpu_wall_s": wall_s}
 
 
-def _figures(recorded: Recorded, steps: pd.DataFrame, summary: Summary) -> dict[str, Any]:
+def _figures(
+    recorded: Recorded, steps: pd.DataFrame, times: pd.Series[float], summary: Summary
+) -> dict[str, Any]:
     """What the clean steps say."""
     # Of very short steps the clean slices do not tell it: the others of the plan do.
     items = steps["batch_size"].dropna()
     items = items if len(items) else recorded.steps["batch_size"].dropna()
     batch = float(items.median()) if len(items) else None
     return {
-        "samples_s": steps["wall_s"].tolist(),
+        "samples_s": times.tolist(),
         "counted_steps": steps["step"].tolist(),
         **summary.columns(batch),
         "batch_size": int(batch) if batch else None,
         "batch_size_is": READ if batch else None,
         **_cpu_and_wall(recorded, steps),
-        "host_median_s": summary.median,
+        "host_median_s": nullable(steps["wall_s"].median()),
         "device_median_s": nullable(steps["device_s"].median()),
     }
