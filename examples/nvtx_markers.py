@@ -24,6 +24,13 @@ some slices of steps; `--slice-steps` makes them longer:
         --output=markers --force-overwrite=true \\
         python -m profstack run --slice-steps 20 examples/nvtx_markers.py --steps 200
 
+    python -m profstack import markers.nsys-rep --into profstack-runs/nvtx_markers-0001
+
+In one command, profstack measures the script with every layer it has, runs it again under nsys
+until some warm steps are captured, and puts what nsys saw on the same page:
+
+    python -m profstack run --nsys examples/nvtx_markers.py --steps 200
+
 Without nsys, profstack measures the script with every layer it has:
 
     python -m profstack run examples/nvtx_markers.py --steps 200

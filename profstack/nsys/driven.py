@@ -25,8 +25,9 @@ from profstack.nsys.tool import Nsys, NsysError
 
 # Safe in containers, where sampling and context switches need rights that nobody has.
 _SAFE = ("--sample=none", "--cpuctxsw=none")
-_ON_THE_HOST = "nvtx,osrt"
-_ON_A_DEVICE = "cuda,nvtx,osrt,cudnn,cublas"
+_ON_THE_HOST = ("--trace=nvtx,osrt",)
+# Memory is told by the call that takes it of the device; PyTorch makes few of them.
+_ON_A_DEVICE = ("--trace=cuda,nvtx,osrt,cudnn,cublas", "--cuda-memory-usage=true")
 _OF_NSYS = re.compile(r"^Importer error|QDSTRM")
 # What nsys may take to write its files once the script has ended.
 _WRITING_S = 600
@@ -63,8 +64,9 @@ def capture(
     or SIGTERM come in.
     """
     output = folder / "capture"
-    words = [nsys.path, "profile", f"--trace={_ON_A_DEVICE if on_device else _ON_THE_HOST}"]
-    words += [*_SAFE, f"--duration={limit_s}", "--kill=sigterm", "--wait=primary"]
+    traced = _ON_A_DEVICE if on_device else _ON_THE_HOST
+    words = [nsys.path, "profile", *traced, *_SAFE]
+    words += [f"--duration={limit_s}", "--kill=sigterm", "--wait=primary"]
     words += [f"--output={output}", "--force-overwrite=true", *command]
     begun = time.monotonic()
     with tempfile.TemporaryFile() as errors:
