@@ -505,3 +505,16 @@ def test_a_step_does_not_hold_its_own_end_and_copies_are_no_kernels_of_another_t
     (row,) = rows["nsys_ranges"]
     assert (row["kernels"], row["copies"], *ns(row, "device_s", "elsewhere_s")) == (1, 1, 10, 0)
     assert [each["calls"] for each in rows["nsys_kernels"]] == [1]
+
+
+def test_without_calls_it_is_not_known_who_launched_what(tmp_path: Path) -> None:
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 2000)
+        file.kernel(1100, 1200, "a", 1)
+
+    rows, facts = rows_in(tmp_path, "2024", write)
+    (row,) = rows["nsys_steps"]
+    assert (row["kernels"], row["device_s"], *ns(row, "busy_s", "idle_s")) == (None, None, 100, 900)
+    assert (rows["nsys_ranges"][0]["kernels"], rows["nsys_gaps"]) == (None, [])
+    assert [each["range_name"] for each in rows["nsys_kernels"]] == [None]
+    assert facts["unlaunched"] == 1

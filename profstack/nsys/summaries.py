@@ -112,8 +112,9 @@ def step_rows(capture: Capture) -> list[Row]:
     kernels = np.flatnonzero(~work.moves & (work.call >= 0))
     if not len(steps) or not capture.devices():
         return alone
-    # Without calls no step has launched anything, and no kernel counts.
+    # Without a call of any kernel it is not known which step launched them.
     step = steps.at(capture.calls.start)[work.call[kernels]] if len(kernels) else kernels
+    known = bool(len(capture.export.calls))
     device = capture.export.work["device"].to_numpy(np.int64)[work.row[kernels]]
     rows = []
     for number in capture.devices():
@@ -124,8 +125,8 @@ def step_rows(capture: Capture) -> list[Row]:
             {
                 **row,
                 "device": device_name(number),
-                "kernels": count[position],
-                "device_s": spent[position] * S,
+                "kernels": count[position] if known else None,
+                "device_s": spent[position] * S if known else None,
             }
             for position, row in enumerate(alone)
         ]
