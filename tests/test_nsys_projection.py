@@ -479,7 +479,23 @@ def test_of_too_many_ranges_the_longest_are_kept_with_what_is_around_them(
     kept = [row["name"] for row in rows["nsys_ranges"]]
     assert kept == ["epoch", "batch 46", "batch 47", "batch 48", "batch 49"]
     assert {row["parent"] for row in rows["nsys_ranges"][1:]} == {1}
-    assert facts["ranges_left_out"] == 46
+    assert facts["left_out"] == {"nsys_ranges": 46}
+
+
+def test_of_too_many_kernels_the_longest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(file: NsysFile) -> None:
+        for number in range(1, 20):
+            launch(file, 100 * number, number)
+            file.kernel(100 * number + 10, 100 * number + 10 + number, f"k{number}", number)
+            file.os_call(100 * number, 100 * number + number, f"c{number}")
+
+    monkeypatch.setattr("profstack.nsys.summaries.MOST_ROWS", 3)
+    rows, facts = rows_in(tmp_path, "2024", write)
+    assert [row["name"] for row in rows["nsys_kernels"]] == ["k19", "k18", "k17"]
+    assert [row["name"] for row in rows["nsys_api"]] == [LAUNCH, "c19", "c18"]
+    assert facts["left_out"] == {"nsys_kernels": 16, "nsys_api": 17}
 
 
 def test_a_file_with_nothing_of_a_table_has_no_rows_of_it() -> None:

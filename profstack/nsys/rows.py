@@ -23,19 +23,22 @@ def rows_of(export: Export) -> tuple[Rows, dict[str, Any]]:
     capture = Capture.of(export)
     steps = step_rows(capture)
     add_busy(capture, steps)
-    ranges, left_out = range_rows(capture)
-    rows = {
-        "nsys_steps": steps,
-        "nsys_ranges": ranges,
+    cut = {
+        "nsys_ranges": range_rows(capture),
         "nsys_kernels": kernel_rows(capture),
         "nsys_copies": copy_rows(capture),
         "nsys_api": api_rows(capture),
+    }
+    rows = {
+        "nsys_steps": steps,
+        **{name: some for name, (some, _) in cut.items()},
         "nsys_backtraces": backtrace_rows(capture),
         "nsys_memory": memory_rows(export),
         "nsys_samples": sample_rows(capture),
         "nsys_gaps": gap_rows(capture),
     }
-    return rows, {**_facts(capture), "ranges_left_out": left_out}
+    left_out = {name: count for name, (_, count) in cut.items() if count}
+    return rows, {**_facts(capture), "left_out": left_out}
 
 
 def _facts(capture: Capture) -> dict[str, Any]:

@@ -19,9 +19,11 @@ MOST_ROWS = 20_000
 FILL = "fill"
 
 Row = dict[str, Any]
+# Rows, the largest first, and how many of them had to be left out.
+Cut = tuple[list[Row], int]
 
 
-def kernel_rows(capture: Capture) -> list[Row]:
+def kernel_rows(capture: Capture) -> Cut:
     """Rows of `nsys_kernels`: kernels, and graphs that were traced whole."""
     work, frame = capture.work, capture.export.work
     some = np.flatnonzero(~work.moves)
@@ -59,7 +61,7 @@ def kernel_rows(capture: Capture) -> list[Row]:
     )
 
 
-def copy_rows(capture: Capture) -> list[Row]:
+def copy_rows(capture: Capture) -> Cut:
     """Rows of `nsys_copies`: copies, and memory filled."""
     work, frame = capture.work, capture.export.work
     some = np.flatnonzero(work.moves)
@@ -84,15 +86,22 @@ def copy_rows(capture: Capture) -> list[Row]:
     return _rows(groups, columns, values, by="device_s")
 
 
-def api_rows(capture: Capture) -> list[Row]:
+def api_rows(capture: Capture) -> Cut:
     """Rows of `nsys_api`: calls of CUDA, of its libraries and of the system."""
     export, tree, steps = capture.export, capture.tree, capture.steps
-    rows = _api_rows(capture, export.calls, capture.calls, "cuda")
-    libraries = calls_in(export.libraries, tree, steps)
-    rows += _api_rows(capture, export.libraries, libraries, None)
-    system = calls_in(export.os_calls, tree, steps, lent=False)
-    rows += _api_rows(capture, export.os_calls, system, "os")
-    return sorted(rows, key=lambda row: -row["host_s"])[:MOST_ROWS]
+    parts = (
+        ("cuda", export.calls, capture.calls),
+        (None, export.libraries, calls_in(export.libraries, tree, steps)),
+        ("os", export.os_calls, calls_in(export.os_calls, tree, steps, lent=False)),
+    )
+    rows: list[Row] = []
+    left_out = 0
+    for library, frame, calls in parts:
+        some, left = _api_rows(capture, frame, calls, library)
+        rows += some
+        left_out += left
+    rows.sort(key=lambda row: -row["host_s"])
+    return rows[:MOST_ROWS], left_out + max(len(rows) - MOST_ROWS, 0)
 
 
 def step_rows(capture: Capture) -> list[Row]:
@@ -147,9 +156,7 @@ def device_names(column: pd.Series[int]) -> Coded:
 # -- how -------------------------------------------------------------------------------------------
 
 
-def _api_rows(
-    capture: Capture, frame: pd.DataFrame, calls: Calls, library: str | None
-) -> list[Row]:
+def _api_rows(capture: Capture, frame: pd.DataFrame, calls: Calls, library: str | None) -> Cut:
     some = frame.iloc[calls.row]
     kinds, names = capture.places(calls.innermost)
     columns = {"name": Coded.of(some["name"]), "range_kind": kinds, "range_name": names}
@@ -163,8 +170,8 @@ def _api_rows(
         "host_s": groups.sums(calls.length),
         "longest_s": groups.longest(calls.length),
     }
-    rows = _rows(groups, columns, values, by="host_s")
-    return [{"library": library, **row} for row in rows]
+    rows, left_out = _rows(groups, columns, values, by="host_s")
+    return [{"library": library, **row} for row in rows], left_out
 
 
 def _rows(
@@ -173,7 +180,7 @@ def _rows(
     values: dict[str, Any],
     *,
     by: str,
-) -> list[Row]:
+) -> Cut:
     """A row per group, the largest first; times from nanoseconds to seconds."""
     order = np.argsort(-np.asarray(values[by]), kind="stable")[:MOST_ROWS].tolist()
     rows = []
@@ -184,7 +191,7 @@ def _rows(
             one = None if one is None else int(one)
             row[name] = one * S if one is not None and name.endswith("_s") else one
         rows.append(row)
-    return rows
+    return rows, groups.count - len(rows)
 
 
 def _in_graph(work: pd.DataFrame) -> Ints:
