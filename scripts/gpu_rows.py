@@ -267,7 +267,9 @@ def nsys_rows(report: Report, *, on_cuda: bool, there: bool) -> list[Row]:
     verdict = OK if modules else FAILED if there else NOT_MEASURED
     seen = Row(part, "module ranges seen", str(modules), "above 0", verdict, "" if modules else why)
     total = sum(row["device_s"] or 0.0 for row in kernels)
-    joined = sum(row["device_s"] or 0.0 for row in kernels if row["module"] is not None)
+    # Of a module, a backward pass, an optimizer's step: a step's own range tells nothing more.
+    owned = [row for row in kernels if row["range_kind"] not in (None, "step")]
+    joined = sum(row["device_s"] or 0.0 for row in owned)
     share = joined / total if total else None
     lacks = why if on_cuda else NEEDS_CUDA
     row = judged(part, "kernels joined, share of device time", share, (LEAST_JOINED, 1.0), lacks)

@@ -272,10 +272,13 @@ def test_an_nsys_that_is_there_and_sees_nothing_fails() -> None:
         assert joined.verdict == verdict
     report["tables"] = {
         "nsys_ranges": [{"kind": "module"}, {"kind": "step"}],
-        "nsys_kernels": [{"module": "Net", "device_s": 1.0}],
+        "nsys_kernels": [{"range_kind": "module", "device_s": 1.0}],
     }
     rows = gpu_rows.nsys_rows(report, on_cuda=True, there=True)
     assert [row.verdict for row in rows] == [OK, OK]
+    report["tables"]["nsys_kernels"].append({"range_kind": "step", "device_s": 1.0})
+    rows = gpu_rows.nsys_rows(report, on_cuda=True, there=True)
+    assert [row.verdict for row in rows] == [OK, FAILED]
 
 
 def test_a_reason_stands_below_its_row() -> None:
