@@ -59,6 +59,9 @@ WARNINGS: dict[str, str] = {
     "there is none",
     "nsys-disagrees": "Nsight Systems and the torch layer saw modules differently: called another "
     "number of times, or for another time on the host or on the device",
+    "nsys-open-ranges": "ranges of the import were open when the capture ended, and are left out",
+    "nsys-untimed-work": "work of a device has no time in the file that was imported",
+    "nsys-lost-events": "Nsight Systems says that it lost events of the capture",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
     # -- findings --
     "findings-failed": "a family of findings ended with an error: what it would have found is "

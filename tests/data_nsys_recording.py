@@ -66,15 +66,11 @@ _GAPS = (
     ("copy", 1, 0.9, 0.95, "multi_tensor_apply_kernel<FusedAdam>", "sm90_xmma_fprop in Net.stem"),
     ("data wait", 1, 0.4, 0.5, None, "sm90_xmma_fprop in Net.stem.conv"),
 )
-_STACKS = (
-    (
-        "cuda",
-        "cudaStreamSynchronize",
-        ("at::native::item (libtorch_cuda.so)", "main (python)"),
-        2.5,
-    ),
-    ("os", "poll", ("poll (libc.so.6)",), 9.0),
-    ("cpu", None, ("PyEval_EvalFrameDefault (python3.12)", "main (python3.12)"), None),
+_Frame = tuple[str | None, str | None]
+_STACKS: tuple[tuple[str, str | None, tuple[_Frame, ...], float | None], ...] = (
+    ("cuda", "cudaStreamSynchronize", (("at::item(int, int)", "libtorch.so"), ("main", None)), 2.5),
+    ("os", "poll", (("poll", "libc.so.6"),), 9.0),
+    ("cpu", None, (("PyEval_EvalFrameDefault", "python3.12"), (None, "python3.12")), None),
 )
 _SAMPLES = (
     ("PyEval_EvalFrameDefault", "python3.12", 60, 90),
@@ -89,8 +85,8 @@ def fact(**more: Any) -> dict[str, Any]:
         "file": "out.sqlite", "version": "2024.6.2.225", "schema": "3.16.3", "steps": STEPS,
         "first_step": 20, "last_step": 31, "per": "step", "captured_s": 0.19,
         "steps_wall_s": STEPS * 14 * MS, "process": 4242, "other_processes": 2,
-        "missing": {"synchronisations": "nsys 2022 does not write them"}, "unlaunched": 12,
-        "graphs_whole": 0, "open_ranges": 1, "notes": [], **more,
+        "missing": {"libraries": "no calls of cuDNN or cuBLAS"}, "unlaunched": 12,
+        "graphs_whole": 0, "open_ranges": 1, "ranges_left_out": 0, "notes": [], **more,
     }  # fmt: skip
 
 
@@ -175,7 +171,7 @@ def _call(
 
 
 def _stack(
-    source: str, name: str | None, stack: Sequence[str], host: float | None
+    source: str, name: str | None, stack: Sequence[_Frame], host: float | None
 ) -> dict[str, Any]:
     seconds = None if host is None else STEPS * host * MS
     stacked = json.dumps(list(stack))

@@ -94,7 +94,8 @@ def test_samples_have_their_share_of_all(tmp_path: Path) -> None:
 
 def test_stacks_are_lists_of_frames(tmp_path: Path) -> None:
     stacks = by(tables(alone(tmp_path / "r"))["nsys_backtraces"], "source")
-    assert stacks["cuda"]["stack"] == ["at::native::item (libtorch_cuda.so)", "main (python)"]
+    assert stacks["cuda"]["stack"] == ["at::item(int, int) (libtorch.so)", "main"]
+    assert stacks["cpu"]["stack"][1] == "unknown function (python3.12)"
     assert stacks["cpu"]["host_s"] is None
 
 
@@ -269,7 +270,7 @@ def test_the_summary_and_the_ending_have_a_line(tmp_path: Path) -> None:
     line = (
         "nsys: 12 steps of out.sqlite (nsys 2024.6.2.225); 46 kernels a step; no kernel for "
         "3.40 ms of 14.2 ms; differs from the torch layer in 3 of 8 modules; not in the file: "
-        "synchronisations; 2 other processes left out"
+        "cuDNN and cuBLAS calls; 2 other processes left out"
     )
     for printed in (text.summary, ending):
         said = " ".join(printed(report, width=300, colour=False).split())

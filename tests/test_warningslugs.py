@@ -22,8 +22,22 @@ def _texts(node: ast.expr | None) -> list[str]:
     return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
 
 
+def _constants(tree: ast.AST) -> dict[str, str]:
+    """The texts that a module gives names to."""
+    return {
+        target.id: node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
 def made(tree: ast.AST) -> Iterator[str]:
     """The slugs with which a module makes notes and warnings, in each of the forms in use."""
+    named = _constants(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
@@ -31,8 +45,10 @@ def made(tree: ast.AST) -> Iterator[str]:
                 yield from _texts(node.values[keys.index("slug")])
         elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
             # A pair of a slug and a sentence: only slugs have hyphens and nothing else.
+            first = node.elts[0]
+            texts = [named.get(first.id, "")] if isinstance(first, ast.Name) else _texts(first)
             if not any(map(_is_slug_of_pair, _texts(node.elts[1]))):
-                yield from (text for text in _texts(node.elts[0]) if _is_slug_of_pair(text))
+                yield from (text for text in texts if _is_slug_of_pair(text))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             if node.func.attr == "note":
                 yield from _texts(node.args[0])
@@ -72,6 +88,7 @@ def test_every_warning_of_the_table_is_made() -> None:
     "source",
     [
         'notes.append(("of-a-pair", text))',
+        'NAMED = "of-a-name"\nnotes.append((NAMED, text))',
         'return {"slug": "of-a-row", "text": text}',
         'observers.note("of-a-call", text, layer)',
         'return [("of-a-list", reason)] if reason else []',

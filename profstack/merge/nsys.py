@@ -100,13 +100,18 @@ def _row(name: str, row: Row, steps: int) -> Row:
     if name == "nsys_copies":
         row["bytes_per_s"] = _ratio(row["bytes"], row["device_s"])
     if name == "nsys_backtraces":
-        row["stack"] = json.loads(row["stack"]) if row["stack"] else []
+        row["stack"] = [_function(*frame) for frame in json.loads(row["stack"] or "[]")]
     if name in _FLAGS and row[_FLAGS[name]] is not None:
         row[_FLAGS[name]] = bool(row[_FLAGS[name]])
     for column in _PER_STEP.get(name, ()):
         if row[column] is not None:
             row[column] = row[column] / steps
     return row
+
+
+def _function(symbol: str | None, library: str | None) -> str:
+    """A frame of a stack in words: the function, and the library that it is in."""
+    return f"{symbol or 'unknown function'}{f' ({library})' if library else ''}"
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

@@ -14,6 +14,19 @@ from profstack.report.textparts import plain_table, short_name
 from profstack.units import format_count, format_seconds
 
 Record = Mapping[str, Any]
+# What the parts of a capture are called, by the names under which they may be missing.
+_PARTS = {
+    "ranges": "NVTX ranges",
+    "calls": "CUDA calls",
+    "work": "work of a device",
+    "libraries": "cuDNN and cuBLAS calls",
+    "os_calls": "system calls",
+    "memory": "memory usage",
+    "samples": "CPU samples",
+    "callchains": "call stacks",
+}
+# So many of them are named.
+_NAMED = 3
 ALONE = "the recording holds an import of Nsight Systems alone"
 
 
@@ -31,7 +44,7 @@ def nsys_line(report: Record) -> str | None:
     words += _of_device(report["tables"].get("nsys_steps") or [])
     words += _of_modules(report["tables"].get("nsys_modules") or [])
     if fact["missing"]:
-        words.append(f"not in the file: {', '.join(sorted(fact['missing']))}")
+        words.append(f"not in the file: {_lacking(sorted(fact['missing']))}")
     if fact["other_processes"]:
         words.append(f"{_counted(fact['other_processes'], 'other process', 'es')} left out")
     return "; ".join(words)
@@ -78,6 +91,14 @@ def _much(fact: Record) -> str:
     if fact["steps"]:
         return _counted(fact["steps"], "step")
     return f"the whole capture ({format_seconds(fact['captured_s'])}, no step range)"
+
+
+def _lacking(names: Sequence[str]) -> str:
+    """Those that matter most first."""
+    known = [words for name, words in _PARTS.items() if name in names]
+    words = [*known, *(name for name in names if name not in _PARTS)]
+    rest = len(words) - _NAMED
+    return ", ".join(words[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _version(fact: Record) -> str:

@@ -1,5 +1,4 @@
 // What was imported of Nsight Systems: the capture, its ranges, and modules beside the torch layer.
-const NSYS_FRAMES = { ranges: "NVTX ranges", calls: "CUDA calls", libraries: "cuDNN and cuBLAS calls", os_calls: "system calls", work: "work of a device", synchronisations: "synchronisations", memory: "memory usage", samples: "CPU samples", callchains: "call stacks", threads: "names of threads" };
 const NSYS_RAW = { layer: "nsys", kind: "raw" };
 
 function drawNsys(page) {
@@ -11,7 +10,7 @@ function drawNsys(page) {
     "as they were seen with nsys on: nothing here is ", term("calibrated"), "."]);
   drawNsysCards(page, fact);
   append(byId("nsys-said"), [...nsysSentences(fact).map((words) => el("li", {}, words)),
-    ...Object.entries(fact.missing).map(([name, why]) => el("li", {}, "Not in the file: ", el("b", {}, NSYS_FRAMES[name] || name), " (" + why + ")."))]);
+    ...Object.values(fact.missing).map((why) => el("li", {}, "Not in the file: " + why + "."))]);
 }
 
 function nsysSentences(fact) {
@@ -19,7 +18,7 @@ function nsysSentences(fact) {
     fact.other_processes ? [plural(fact.other_processes, "other process is", "other processes are"), " in the file and left out: all figures are of process " + fact.process + "."] : null,
     fact.unlaunched ? [plural(fact.unlaunched, "piece of device work", "pieces of device work"), " without the launching call in the file: in no range."] : null,
     fact.graphs_whole ? [plural(fact.graphs_whole, "CUDA graph was", "CUDA graphs were"), " traced as a whole: their kernels are not told apart."] : null,
-    fact.open_ranges ? [plural(fact.open_ranges, "range that has", "ranges that have"), " no end in the capture: left out."] : null,
+    fact.ranges_left_out ? [plural(fact.ranges_left_out, "place", "places"), " of ranges inside others with the least time are left out."] : null,
     ...fact.notes.map(([, text]) => text),
   ].filter(Boolean);
 }

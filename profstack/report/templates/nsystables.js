@@ -19,7 +19,7 @@ function nsysTable(page, name, place, spec) {
   if (!table) { byId(place).append(nsysLacking(page, spec.frame, spec.otherwise)); return; }
   const records = asRecords(table);
   makeTable(byId(place), { table, view: "nsys", barColour: "var(--self)", moduleOf: records.some(nsysModuleOf) ? nsysModuleOf : null, ...spec, hidden: [...(spec.hidden || []), ...nsysSame(records, spec.unless || [])],
-    keyOf: (record) => spec.key.map((key) => (record[key] === null ? "" : record[key])).join(" "), cells: { range_name: nsysRangeCell, ...spec.cells } });
+    keyOf: (record) => spec.key.map((key) => (record[key] === null ? "" : key === "stack" ? hash(record[key]) : record[key])).join(" "), cells: { range_name: nsysRangeCell, ...spec.cells } });
 }
 
 function drawNsysDevice(page) {
@@ -45,7 +45,7 @@ function drawNsysHost(page) {
     unless: ["device"], key: ["step", "device"] });
 }
 
-const STACK_LINES = 3;
+const STACK_LINES = 4;
 
 // The innermost frames; the others where they are asked for.
 function nsysStackCell(value, record, column) {
