@@ -472,11 +472,14 @@ def test_what_the_first_run_tells(tmp_path: Path) -> None:
     writer.write(
         {
             "layers": [{"name": "nvtx", "status": "skipped", "reason": "not installed"}],
-            "steps": [{"step": step} for step in range(7)],
+            "slices": [{"slice": 0, "kind": "clean"}],
+            "steps": [{"step": step, "slice": 0} for step in range(7)],
         }
     )
-    writer.close()
     assert _FirstRun.read(folder) == _FirstRun(7, True, False, "not installed")
+    writer.replace("slices", [{"slice": 0, "kind": "torch", "mode": "whole"}])
+    writer.close()
+    assert _FirstRun.read(folder).steps == 0
 
 
 def test_a_wrong_path_of_nsys_is_the_users_to_mend(tmp_path: Path) -> None:

@@ -158,8 +158,10 @@ class NsysRun:
         try:
             fact = import_file(report, folder, nsys_path=self.nsys.path)
         except ProfstackError as error:
-            again = f"profstack import {shlex.quote(str(report))} --into {shlex.quote(str(folder))}"
-            self.problem = f"the report of Nsight Systems was not taken in ({error}): {again}"
+            words = ["profstack", "import", str(report), "--into", str(folder)]
+            self.problem = (
+                f"the report of Nsight Systems was not taken in ({error}): {shlex.join(words)}"
+            )
             return
         self._judge(folder, captured, first, limit_s, fact)
 
@@ -178,7 +180,7 @@ class NsysRun:
         elif captured.exit_code:
             problems.append(f"ended with exit code {captured.exit_code} ({captured.said})")
         if first.steps and not fact["steps"]:
-            why = "" if first.has_ranges else f": {first.nvtx_reason}"
+            why = f": {first.nvtx_reason}" if first.nvtx_reason and not first.has_ranges else ""
             problems.append(f"has no range of a step{why}")
         for problem in problems:
             text = f"the run under Nsight Systems {problem}"
@@ -199,7 +201,11 @@ class _FirstRun:
     def read(cls, folder: Path) -> _FirstRun:
         database = sqlite3.connect(folder / DATABASE, timeout=60)
         try:
-            ((last,),) = database.execute("SELECT coalesce(max(step), -1) FROM steps")
+            # A script measured as a whole has one row, which is no step of it.
+            ((last,),) = database.execute(
+                "SELECT coalesce(max(step), -1) FROM steps "
+                "WHERE slice NOT IN (SELECT slice FROM slices WHERE mode = 'whole')"
+            )
             facts = dict(database.execute("SELECT key, value FROM facts"))
             rows = database.execute("SELECT status, reason FROM layers WHERE name = 'nvtx'")
             status, reason = next(iter(rows), ("skipped", None))
