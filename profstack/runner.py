@@ -172,7 +172,8 @@ def torch_facts(torch: Any) -> dict[str, Any]:
 
 def device_facts(torch: Any) -> dict[str, Any]:
     """The device that the script has used by now, and what a GPU is called and multiplies in."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    # Whether there is a device is not asked: that initialises a driver that no fork survives.
+    if torch.cuda.is_initialized():
         return {"device": "cuda", "gpu": torch.cuda.get_device_name(), **_tf32_facts(torch)}
     other = torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0
     return {"device": "mps" if other else "cpu", "gpu": None}

@@ -472,12 +472,11 @@ def test_what_the_first_run_tells(tmp_path: Path) -> None:
     writer.write(
         {
             "layers": [{"name": "nvtx", "status": "skipped", "reason": "not installed"}],
-            "slices": [{"slice": 0, "kind": "clean"}],
-            "steps": [{"step": step, "slice": 0} for step in range(7)],
+            "steps": [{"step": step, "plan": 1} for step in range(7)],
         }
     )
     assert _FirstRun.read(folder) == _FirstRun(7, True, False, "not installed")
-    writer.replace("slices", [{"slice": 0, "kind": "torch", "mode": "whole"}])
+    writer.facts({"plan_1": {"rule": "whole", "phase": "other"}})
     writer.close()
     assert _FirstRun.read(folder).steps == 0
 

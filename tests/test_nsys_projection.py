@@ -534,3 +534,24 @@ def test_without_calls_it_is_not_known_who_launched_what(tmp_path: Path) -> None
     assert (rows["nsys_ranges"][0]["kernels"], rows["nsys_gaps"]) == (None, [])
     assert [each["range_name"] for each in rows["nsys_kernels"]] == [None]
     assert facts["unlaunched"] == 1
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_steps_that_another_domain_numbers_are_one_place(generation: str, tmp_path: Path) -> None:
+    def write(file: NsysFile) -> None:
+        for number in range(3):
+            start = 1000 * (number + 1)
+            step(file, number, start, start + 900)
+            own = {"domain": "mine", "category": None}
+            file.range(start + 1, start + 800, f"step {number}", payload=number, **own)
+            file.range(start + 2, start + 100, f"layer {number}", **own)
+            file.range(start + 200, start + 300, f"v1.{number}", payload=number, **own)
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    told = [(row["domain"], row["name"], row["calls"]) for row in rows["nsys_ranges"]]
+    # A number that is no payload may name a place, and so may a part of a number.
+    assert told[:2] == [("profstack", "step", 3), ("mine", "step", 3)]
+    assert set(told[2:]) == {
+        *(("mine", f"layer {number}", 1) for number in range(3)),
+        *(("mine", f"v1.{number}", 1) for number in range(3)),
+    }

@@ -201,19 +201,18 @@ class _FirstRun:
     def read(cls, folder: Path) -> _FirstRun:
         database = sqlite3.connect(folder / DATABASE, timeout=60)
         try:
-            # A script measured as a whole has one row, which is no step of it.
-            ((last,),) = database.execute(
-                "SELECT coalesce(max(step), -1) FROM steps "
-                "WHERE slice NOT IN (SELECT slice FROM slices WHERE mode = 'whole')"
-            )
+            last = dict(database.execute("SELECT plan, max(step) FROM steps GROUP BY plan"))
             facts = dict(database.execute("SELECT key, value FROM facts"))
             rows = database.execute("SELECT status, reason FROM layers WHERE name = 'nvtx'")
             status, reason = next(iter(rows), ("skipped", None))
         finally:
             database.close()
         environment = json.loads(facts.get("environment", "{}"))
+        # A script measured as a whole has one row, which is no step of it.
+        rules = {plan: json.loads(facts.get(f"plan_{plan}", "{}")).get("rule") for plan in last}
+        steps = max((last[plan] + 1 for plan in last if rules[plan] != "whole"), default=0)
         has_ranges = status in ("recorded", "emitted")
-        return cls(last + 1, environment.get("device") == "cuda", has_ranges, reason or "")
+        return cls(steps, environment.get("device") == "cuda", has_ranges, reason or "")
 
 
 def second_options(child_options: Mapping[str, Any], first: _FirstRun) -> dict[str, Any]:

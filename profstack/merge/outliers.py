@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from profstack.merge.benchmark import Clean
+from profstack.merge.benchmark import Clean, times_of
 from profstack.merge.recorded import Recorded
 from profstack.merge.watched import Frame, Sample, Stack, Watched, own_frames, watched
 
@@ -46,15 +46,17 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[dict[str, Any]]:
         return []
     begins = steps["started_s"].to_numpy(dtype=float)
     walls = steps["wall_s"].to_numpy(dtype=float)
+    # By the clock that the median is of: the host's own steps are shorter where it runs ahead.
+    took = times_of(steps, clean.clock).fillna(steps["wall_s"]).to_numpy(dtype=float)
     ends = begins + walls
     seen = watched(recorded)
     grown = _growth(seen, begins.tolist(), ends.tolist())
     median_s = clean.median_s
-    slow = walls > _slow_from(clean)
+    slow = took > _slow_from(clean)
     took_memory = _took_memory(grown)
     chosen = np.flatnonzero(slow | np.isin(np.arange(len(walls)), list(took_memory)))
     # What stands out most: memory first, since it is rarer, then the time lost.
-    ranked = sorted(chosen.tolist(), key=lambda row: (row not in took_memory, -walls[row], row))[
+    ranked = sorted(chosen.tolist(), key=lambda row: (row not in took_memory, -took[row], row))[
         :MOST_ROWS
     ]
     inside = _by_step(seen.samples, begins.tolist(), ends.tolist())
@@ -63,7 +65,7 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[dict[str, Any]]:
         {
             "index": int(numbers[row]),
             "wall_s": float(walls[row]),
-            "factor": float(walls[row] / median_s) if median_s else None,
+            "factor": float(took[row] / median_s) if median_s else None,
             "rss_bytes": grown.get(row),
             # Where the watch did not run none could have fallen into a step.
             "samples": len(inside.get(row, ())) if seen.samples else None,
@@ -77,7 +79,7 @@ def _slow_from(clean: Clean) -> float:
     """The time above which a step is slow; without clean steps none is."""
     if clean.median_s is None:
         return float("inf")
-    times = clean.steps["wall_s"]
+    times = times_of(clean.steps, clean.clock)
     deviation = 1.4826 * float((times - clean.median_s).abs().median())
     return clean.median_s + max(DEVIATIONS * deviation, SLOWER * clean.median_s)
 

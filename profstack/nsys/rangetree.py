@@ -7,8 +7,10 @@ name under the same names. Ranges that lie in no step are left out where a captu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -102,11 +104,14 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
     start, end = frame["start"].to_numpy(np.int64), frame["end"].to_numpy(np.int64)
     kept = steps.count(start) | (steps.counted(start, end) > 0)
     frame, start, end = frame[kept], start[kept], end[kept]
+    frame = frame.assign(text=_without_numbers(frame))
     thread = frame["thread"].to_numpy(np.int64)
     codes, labels = _labels(frame)
     on_steps = thread == steps.thread if steps.thread is not None else np.zeros(len(frame), bool)
     nests = (frame["style"] == PUSH_POP).to_numpy(bool)
     domains = pd.factorize(frame["domain"])[0].astype(np.int64)
+    # Our own before all others: rows are numbered in this order.
+    domains[(frame["domain"] == DOMAIN).to_numpy(bool)] = -1
     grower = _Grower(start, end, codes.tolist(), labels, on_steps.tolist())
     timelines: dict[int, list[Timeline]] = {}
     for number, some in _by_value(thread):
@@ -121,6 +126,25 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
     is_step = np.array([each.domain == DOMAIN and each.kind == STEP for each in labels], bool)
     node = np.array(grower.node, np.int64)
     return RangeTree(start, end, thread, node, grower.nodes, is_step[codes], nests, timelines)
+
+
+def _without_numbers(frame: pd.DataFrame) -> list[str]:
+    """Texts of ranges; of one that ends in the number it carries (`step 12`) the rest of it.
+
+    Else a program that numbers its steps so would have a place of its own for each of them.
+    """
+    named = frame["domain"] != DOMAIN
+    return [
+        _ending_in(str(payload)).sub("", text) or text
+        if is_named and payload is not None and text
+        else text
+        for is_named, payload, text in zip(named, frame["payload"], frame["text"], strict=True)
+    ]
+
+
+@cache
+def _ending_in(number: str) -> re.Pattern[str]:
+    return re.compile(rf"[^\w]*(?<![\d.]){re.escape(number)}$")
 
 
 def _labels(frame: pd.DataFrame) -> tuple[Ints, list[Label]]:

@@ -10,7 +10,7 @@ function drawNsys(page) {
     "as they were seen with nsys on: nothing here is ", term("calibrated"), "."]);
   drawNsysCards(page, fact);
   append(byId("nsys-said"), [...nsysSentences(fact).map((words) => el("li", {}, words)),
-    ...Object.values(fact.missing).map((why) => el("li", {}, "Not in the file: " + why + "."))]);
+    ...Object.values(fact.missing).map((why) => el("li", {}, "Not in the file: " + why.replace(/^no /, "") + "."))]);
 }
 
 function nsysSentences(fact) {
@@ -31,8 +31,8 @@ function drawNsysCards(page, fact) {
   const wall = typical("wall_s"), idle = typical("idle_s"), copies = nsysSum(page, "nsys_copies", "bytes");
   append(byId("nsys-cards"), [
     card(["median ", term("step", "step"), " under nsys"], figure(wall, "s", NSYS_RAW), isNumber(clean) && isNumber(wall) ? formatFactor(wall / clean) + " × the clean median" : "of " + plural(new Set(records.map((record) => record.step)).size, "step")),
-    card(["kernels per ", term("step", "step")], shown(typical("kernels"), "count", whyEmpty(column.kernels)), isNumber(typical("device_s")) ? formatSeconds(typical("device_s")) + " of device time" : null),
-    card("no kernel on the device", shown(idle, "s", whyEmpty(column.idle_s)), isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null),
+    !isNumber(typical("kernels")) ? null : card(["kernels per ", term("step", "step")], shown(typical("kernels"), "count", whyEmpty(column.kernels)), isNumber(typical("device_s")) ? formatSeconds(typical("device_s")) + " of device time" : null),
+    !isNumber(idle) ? null : card("no kernel on the device", shown(idle, "s", whyEmpty(column.idle_s)), isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null),
     isNumber(copies) ? card("copied or filled per step", formatBytes(copies), formatSeconds(nsysSum(page, "nsys_copies", "device_s")) + " of device time") : null].filter(Boolean));
 }
 
@@ -51,7 +51,7 @@ function drawNsysModules(page) {
   const apart = records.filter((record) => record.disagreement !== null).length;
   append(lead, compared
     ? ["Calls and forward times of the same modules by two observers, in steps of their own. ", apart ? el("b", {}, plural(apart, "module") + " of " + records.length + (apart === 1 ? " differs" : " differ")) : el("b", {}, "They agree in " + plural(records.length, "module")),
-      ": calls by more than 1 %, host times by more than 30 % and 20 µs, device times by more than 10 % and 1 µs."]
+      ": calls by more than 1\u00a0%, host times by more than 30\u00a0% and 20\u00a0µs, device times by more than 10\u00a0% and 1\u00a0µs."]
     : ["Forward calls of modules. The torch layer recorded nothing to hold them against."]);
   makeTable(byId("nsys-module-table"), { table, name: "modules of nsys", view: "nsys", keyOf: (record) => record.path, bars: ["host_s", "device_s"], barColour: "var(--self)",
     first: ["path", "disagreement", "host_s", "torch_host_s", "host_ratio", "device_s", "torch_device_s", "device_ratio", "calls", "torch_calls"],
@@ -64,7 +64,7 @@ const NSYS_RANGE_FIRST = ["name", "wall_s", "self_s", "device_s", "elsewhere_s",
 
 function drawNsysRanges(page) {
   const table = page.tables.nsys_ranges;
-  if (!table) { byId("nsys-range-tree").append(nsysLacking(page, "ranges", "The capture holds no NVTX range.")); return; }
+  if (!table) { nsysLacking(page, "ranges", "nsys-range-tree", "The capture holds no NVTX range."); return; }
   const records = asRecords(table), longest = longestOf(records, ["wall_s", "device_s"]);
   const domains = new Set(records.map((record) => record.domain)), threads = new Set(records.map((record) => record.on_steps_thread));
   const tree = makeTree(byId("nsys-range-tree"), {
@@ -104,8 +104,10 @@ function nsysRangeName(node) {
   return [kind === "region" ? linkTo("ranges", name, name) : name, name === kind || name.startsWith(kind + " ") ? null : el("span", { class: "quiet" }, " " + kind)];
 }
 
-// Why a part of the view has nothing: what the file lacks says why, if it does.
-function nsysLacking(page, frame, otherwise) {
-  const why = page.facts.nsys.missing[frame];
-  return el("p", { class: "quiet" }, why ? "Not in the file: " + why + "." : otherwise);
+// A part of the view without anything in it: it goes where the list of what the file lacks has told
+// why, and else says so itself.
+function nsysLacking(page, frame, place, otherwise) {
+  const section = byId(place).closest("section");
+  if (page.facts.nsys.missing[frame]) section.remove();
+  else section.replaceChildren(section.querySelector("h3"), el("p", { class: "quiet" }, otherwise));
 }

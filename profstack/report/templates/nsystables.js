@@ -16,7 +16,7 @@ const nsysSame = (records, keys) => keys.filter((key) => new Set(records.map((re
 // spec: as makeTable's, with `frame` (the part of the file it rests on) and `otherwise` (said where there is none)
 function nsysTable(page, name, place, spec) {
   const table = page.tables[name];
-  if (!table) { byId(place).append(nsysLacking(page, spec.frame, spec.otherwise)); return; }
+  if (!table) { nsysLacking(page, spec.frame, place, spec.otherwise); return; }
   const records = asRecords(table);
   makeTable(byId(place), { table, view: "nsys", barColour: "var(--self)", moduleOf: records.some(nsysModuleOf) ? nsysModuleOf : null, ...spec, hidden: [...(spec.hidden || []), ...nsysSame(records, spec.unless || [])],
     keyOf: (record) => spec.key.map((key) => (record[key] === null ? "" : key === "stack" ? hash(record[key]) : record[key])).join(" "), cells: { range_name: nsysRangeCell, ...spec.cells } });
@@ -57,7 +57,7 @@ function nsysStackCell(value, record, column) {
 
 function drawNsysMemory(page) {
   const table = page.tables.nsys_memory;
-  if (!table) { byId("nsys-memory").replaceChildren(byId("nsys-memory").querySelector("h3"), nsysLacking(page, "memory", "No memory of a device was taken or given back in the capture.")); return; }
+  if (!table) { nsysLacking(page, "memory", "nsys-memory-table", "No memory of a device was taken or given back in the capture."); return; }
   const records = asRecords(table), devices = new Set(records.map((record) => record.device)).size, series = new Map();
   for (const record of records) {
     const name = record.kind + (devices > 1 ? " on " + record.device : "");
