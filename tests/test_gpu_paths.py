@@ -205,3 +205,16 @@ def test_the_devices_times_count_where_they_cover_the_hosts(
     assert figures["host_median_s"] == pytest.approx(CLEAN_S)
     assert figures["device_median_s"] == (None if device is None else pytest.approx(device))
     assert set(figures["samples_s"]) == {figures["median_s"]}
+
+
+def test_a_slow_step_is_one_of_the_devices_where_its_times_count(tmp_path: Path) -> None:
+    run = Run(tmp_path / "rec")
+    run.clean(10)
+    run.slice("watch", [CLEAN_S] * 10)
+    run.finish()
+    with closing(sqlite3.connect(run.folder / DATABASE)) as database, database:
+        database.execute("UPDATE steps SET device_s = 0.050")
+        database.execute("UPDATE steps SET device_s = 0.200 WHERE step = 14")
+    (slow,) = build_report(run.folder)["tables"]["outliers"]
+    assert (slow["index"], slow["wall_s"]) == (14, pytest.approx(CLEAN_S))
+    assert slow["factor"] == pytest.approx(4.0)
