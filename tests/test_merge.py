@@ -493,6 +493,17 @@ def test_an_empty_layer_says_why_and_what_fills_it(run: Run) -> None:
     assert layers["torch"]["audit"] == ["8 steps in 2 slices (timed)"]
 
 
+def test_a_script_without_steps_is_told_by_what_was_recorded_of_it(run: Run) -> None:
+    run.layers(cprofile="empty", watch="recorded")
+    assert run.finish()["status"] == "partial"
+
+
+def test_a_script_that_was_measured_as_a_whole_is_complete(run: Run) -> None:
+    run.slice("whole", [], layer="cprofile", mode="whole")
+    run.layers(cprofile="recorded")
+    assert run.finish()["status"] == "complete"
+
+
 def test_where_no_step_was_found_the_command_measures_the_whole(run: Run) -> None:
     run.layers(cprofile="empty", torch="empty")
     report = run.finish()

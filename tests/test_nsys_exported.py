@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from conftest import clean_environment
 from nsys_files import AUTOGRAD, GENERATIONS, MAIN, OLDEST, PID, NsysFile, process_of, thread_of
+from nsys_runs import absent
 from pandas.testing import assert_frame_equal
 
 from profstack.errors import ProfstackError
@@ -576,14 +577,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The export of a small program, by the nsys of this machine."""
     nsys = shutil.which("nsys")
     if nsys is None:
-        pytest.skip("Nsight Systems (nsys) is not installed")
+        absent("Nsight Systems (nsys) is not installed")
     folder = tmp_path_factory.mktemp("nsys")
     program = folder / "program.py"
     program.write_text(PROGRAM)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder / "nvtx"]
     wheel = ["--only-binary", ":all:", f"nvtx=={OLD_NVTX}"]
     if subprocess.run([*pip, *wheel], capture_output=True, check=False).returncode:
-        pytest.skip(f"nvtx {OLD_NVTX}, which every nsys takes, cannot be installed here")
+        absent(f"nvtx {OLD_NVTX}, which every nsys takes, cannot be installed here")
     # An nsys of 2022 that samples may never come to an end on a newer kernel.
     options = ["-t", "nvtx,osrt", "-s", "none", "--cpuctxsw", "none"]
     environment = clean_environment(TMPDIR=str(folder), PYTHONPATH=str(folder / "nvtx"))
@@ -610,7 +611,7 @@ def exported_by(nsys: str, folder: Path) -> Path:
             for found in each.glob(f"{pattern}/QdstrmImporter")
         ]
         if not importers:
-            pytest.skip("nsys has made no report, and its importer is not installed")
+            absent("nsys has made no report, and its importer is not installed")
         importing = [importers[0], "-i", folder / "out.qdstrm", "-o", report]
         subprocess.run(importing, capture_output=True, check=True)
     export = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "-o", database]

@@ -555,3 +555,19 @@ def test_steps_that_another_domain_numbers_are_one_place(generation: str, tmp_pa
         *(("mine", f"layer {number}", 1) for number in range(3)),
         *(("mine", f"v1.{number}", 1) for number in range(3)),
     }
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_step_that_was_cut_off_counts_for_nothing(generation: str, tmp_path: Path) -> None:
+    def write(file: NsysFile) -> None:
+        for number in range(4):
+            start = 1000 * (number + 1)
+            step(file, number, start, start + 900)
+            file.range(start + 1, start + 800, "Net")
+        file.range(3880, 3890, "cut step 2", category="cut")
+
+    rows, facts = rows_in(tmp_path, generation, write)
+    assert [row["step"] for row in rows["nsys_steps"]] == [0, 1, 3]
+    assert facts["steps"] == 3
+    (net,) = (row for row in rows["nsys_ranges"] if row["name"] == "Net")
+    assert net["calls"] == 3

@@ -10,7 +10,18 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
-from data_nsys_recording import GPU, MS, STEPS, US, alone, fact, import_into, rows, with_torch
+from data_nsys_recording import (
+    GPU,
+    MS,
+    STEP_S,
+    STEPS,
+    US,
+    alone,
+    fact,
+    import_into,
+    rows,
+    with_torch,
+)
 from data_recording import Run, by
 from data_report import build
 
@@ -116,6 +127,20 @@ def test_modules_stand_beside_the_torch_layers(tmp_path: Path) -> None:
     assert stem["disagreement"] is None
 
 
+def test_runs_that_were_not_equally_fast_do_not_disagree_for_that(tmp_path: Path) -> None:
+    frames = rows()
+    for row in frames["nsys_ranges"]:
+        row["wall_s"] *= 0.5
+    steps_wall_s = 0.5 * STEP_S * STEPS
+    report = with_torch(tmp_path / "r", frames, steps_wall_s=steps_wall_s)
+    found = by(tables(report)["nsys_modules"], "path")
+    assert found["Net.stem"]["host_ratio"] == pytest.approx(0.45)
+    assert found["Net.stem"]["disagreement"] is None
+    assert found["Net.blocks.1"]["disagreement"].startswith(
+        "host time 700 µs against 2.90 ms, in steps that took 0.50 times as long, device"
+    )
+
+
 def test_disagreements_are_told_in_words(tmp_path: Path) -> None:
     found = by(tables(with_torch(tmp_path / "r"))["nsys_modules"], "path")
     assert found["Net.blocks.1"]["disagreement"] == (
@@ -190,7 +215,7 @@ def test_thresholds(own: dict[str, Any], other: dict[str, Any], *, apart: bool) 
     seen: dict[str, Any] = {"calls": 1.0, "torch_calls": 1.0} | own | other
     columns = ("host_s", "device_s", "torch_host_s", "torch_device_s")
     row = dict.fromkeys(columns) | seen
-    assert (nsys._disagreement(row) is not None) is apart
+    assert (nsys._disagreement(row, 1.0) is not None) is apart
 
 
 def test_a_warning_names_the_worst_module_and_the_count(tmp_path: Path) -> None:

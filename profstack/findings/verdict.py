@@ -155,6 +155,8 @@ def _without_steps(report: Mapping[str, Any]) -> str:
             f"no step that repeats was found, and the script was measured as a whole"
             f"{_whole(report)}; profstack.step() at the end of each step makes more of it"
         )
+    if report.get("nsys") and not report.get("layers"):
+        return "the recording holds an import of Nsight Systems alone"
     if not count:
         return "no step was found in the script"
     steps = "1 step" if count == 1 else f"{count} steps"

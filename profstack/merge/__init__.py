@@ -8,6 +8,7 @@ from typing import Any
 
 from profstack import __version__
 from profstack.benchfolder import FACT
+from profstack.engine.layerstate import WITH_DATA
 from profstack.merge.attribution import attribution
 from profstack.merge.benchmark import Clean, benchmark, clean_steps
 from profstack.merge.callpaths import call_paths
@@ -154,13 +155,20 @@ def _status(recorded: Recorded, run: dict[str, Any]) -> str:
         return _bench_status(recorded, run, bench)
     if is_import_alone(recorded):
         return "complete"
-    if not len(recorded.frames["steps"]):
-        return "failed"
+    if not len(recorded.frames["steps"]) and not _whole(recorded):
+        # Between steps that were not found the watch may have looked.
+        return "partial" if recorded.frames["layers"]["status"].isin(WITH_DATA).any() else "failed"
     ended = "recording_ended" in recorded.facts
     # A session ends while its process goes on.
     clean_exit = run.get("run", {}).get("exit_code") is not None or run.get("in_process", False)
     cut_short = "uncaught" in recorded.facts
     return "complete" if ended and clean_exit and not cut_short else "partial"
+
+
+def _whole(recorded: Recorded) -> bool:
+    """Whether a script without steps was measured as a whole."""
+    slices = recorded.frames["slices"]
+    return bool(len(slices)) and bool((slices["kind"] == "whole").any())
 
 
 def _bench_status(recorded: Recorded, run: dict[str, Any], bench: dict[str, Any]) -> str:
@@ -270,7 +278,7 @@ def _tables(
         gaps=gaps(recorded, torch),
         artifacts=records(recorded.frames["artifacts"]),
     )
-    rows.update(nsys_tables(recorded, rows["modules"]))
+    rows.update(nsys_tables(recorded, rows["modules"], torch))
     add_python_cost(rows["modules"], rows["operators"])
     sources.update(flop_sources(counters))
     sources.update(peak_sources(recorded))

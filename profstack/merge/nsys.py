@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from profstack.merge.recorded import Recorded, records
+from profstack.merge.recorded import Recorded, Selection, records
 from profstack.nsystables import REPORT_OF_NSYS
 from profstack.units import format_count, format_seconds
 
@@ -59,8 +59,13 @@ def is_import_alone(recorded: Recorded) -> bool:
     return nsys_fact(recorded) is not None and not len(frames["steps"]) + len(frames["layers"])
 
 
-def nsys_tables(recorded: Recorded, modules: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """All tables `nsys_*` of the report; `modules` are its rows of the torch layer."""
+def nsys_tables(
+    recorded: Recorded, modules: Sequence[Mapping[str, Any]], torch: Selection | None = None
+) -> dict[str, list[Row]]:
+    """All tables `nsys_*` of the report; `modules` are its rows of the torch layer.
+
+    `torch` are the slices that these rest on.
+    """
     fact = nsys_fact(recorded)
     if fact is None:
         return {name: [] for name in REPORT_OF_NSYS}
@@ -70,7 +75,10 @@ def nsys_tables(recorded: Recorded, modules: Sequence[Mapping[str, Any]]) -> dic
         if name in recorded.frames
     }
     _add_shares(tables["nsys_samples"])
-    tables["nsys_modules"] = _modules(tables["nsys_ranges"], modules) if fact["steps"] else []
+    speed = _speed(fact, torch)
+    tables["nsys_modules"] = (
+        _modules(tables["nsys_ranges"], modules, speed) if fact["steps"] else []
+    )
     return tables
 
 
@@ -91,6 +99,16 @@ def nsys_warnings(rows: Sequence[Mapping[str, Any]], notes: Iterable[Sequence[st
 def _divisor(fact: Mapping[str, Any]) -> int:
     """By what totals are divided: the steps of the capture, or 1 where they are not known."""
     return int(fact["steps"]) or 1
+
+
+def _speed(fact: Mapping[str, Any], torch: Selection | None) -> float:
+    """How long a step of the capture took, over one of the torch layer's; 1 where nobody told.
+
+    Two runs are not equally fast, nor are two observers: host times are compared as if they were.
+    """
+    if torch is None or not torch.steps or not fact.get("steps_wall_s"):
+        return 1.0
+    return _ratio(fact["steps_wall_s"] / fact["steps"], torch.wall_s / torch.steps) or 1.0
 
 
 def _row(name: str, row: Row, steps: int) -> Row:
@@ -125,7 +143,9 @@ def _add_shares(samples: list[Row]) -> None:
         row["self_share"] = _ratio(row["self_samples"], whole)
 
 
-def _modules(ranges: Sequence[Row], modules: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _modules(
+    ranges: Sequence[Row], modules: Sequence[Mapping[str, Any]], speed: float
+) -> list[Row]:
     """Rows of `nsys_modules` in the torch layer's order; those that nsys alone saw come last."""
     seen = _by_path(ranges)
     if not seen:
@@ -134,7 +154,7 @@ def _modules(ranges: Sequence[Row], modules: Sequence[Mapping[str, Any]]) -> lis
     watched = any(row["calls"] for row in torch.values())
     ran = [path for path, row in torch.items() if path in seen or row["calls"]]
     return [
-        _side_by_side(path, seen.get(path), torch.get(path), watched=watched)
+        _side_by_side(path, seen.get(path), torch.get(path), speed if watched else None)
         for path in (*ran, *(path for path in seen if path not in torch))
     ]
 
@@ -174,8 +194,8 @@ def _summed(rows: list[Row]) -> Row:
     }
 
 
-def _side_by_side(path: str, seen: Row | None, torch: Any, *, watched: bool) -> Row:
-    """One module as both saw it."""
+def _side_by_side(path: str, seen: Row | None, torch: Any, speed: float | None) -> Row:
+    """One module as both saw it; without `speed` the torch layer saw no module's calls."""
     seen, torch = seen or {}, torch or {}
     row: Row = {
         "path": path,
@@ -188,11 +208,11 @@ def _side_by_side(path: str, seen: Row | None, torch: Any, *, watched: bool) -> 
     }
     row["host_ratio"] = _ratio(row["host_s"], row["torch_host_s"])
     row["device_ratio"] = _ratio(row["device_s"], row["torch_device_s"])
-    row["disagreement"] = _disagreement(row) if watched else None
+    row["disagreement"] = _disagreement(row, speed) if speed else None
     return row
 
 
-def _disagreement(row: Row) -> str | None:
+def _disagreement(row: Row, speed: float) -> str | None:
     """What the two differ in beyond what watching costs; None where they agree."""
     if not row["torch_calls"]:
         return ONLY_NSYS
@@ -203,13 +223,15 @@ def _disagreement(row: Row) -> str | None:
         words.append(
             f"calls {format_count(row['calls'])} against {format_count(row['torch_calls'])}"
         )
-    for name, column, share, floor in (
-        ("host time", "host_s", HOST_SHARE, HOST_FLOOR_S),
-        ("device time", "device_s", DEVICE_SHARE, DEVICE_FLOOR_S),
-    ):
-        own, other = row[column], row[f"torch_{column}"]
-        if _differ(own, other, share, floor):
-            words.append(f"{name} {format_seconds(own)} against {format_seconds(other)}")
+    own, other = row["host_s"], row["torch_host_s"]
+    if _differ(own, None if other is None else other * speed, HOST_SHARE, HOST_FLOOR_S):
+        words.append(f"host time {format_seconds(own)} against {format_seconds(other)}")
+        # What is in every row is said where it changes what is seen.
+        if abs(speed - 1) > HOST_SHARE:
+            words[-1] += f", in steps that took {speed:.2f} times as long"
+    own, other = row["device_s"], row["torch_device_s"]
+    if _differ(own, other, DEVICE_SHARE, DEVICE_FLOOR_S):
+        words.append(f"device time {format_seconds(own)} against {format_seconds(other)}")
     return ", ".join(words) or None
 
 

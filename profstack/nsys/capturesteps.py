@@ -14,7 +14,7 @@ import numpy as np
 
 from profstack.devicegaps import Intervals
 from profstack.nsys.exported import Export
-from profstack.nvtxranges import DOMAIN, STEP
+from profstack.nvtxranges import CUT, DOMAIN, STEP
 from profstack.torchtrace.columns import Bools, Ints
 
 PUSH_POP = "push_pop"
@@ -74,6 +74,11 @@ def steps_of(export: Export) -> Steps:
     # One that begins before the last has ended would count its time twice.
     apart = np.ones(len(start), np.bool_)
     apart[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
+    # One that was cut off, by the end of its slice or of the script, was never seen whole.
+    cut = ranges[(ranges["domain"] == DOMAIN) & (ranges["category"] == CUT)]
+    moments = cut.loc[cut["thread"] == thread, "start"].to_numpy(np.int64)
+    cut_off = np.searchsorted(start, moments, side="right") - 1
+    apart[cut_off[(cut_off >= 0) & (moments < end[cut_off])]] = False
     some = some[apart]
     given = zip(some["payload"], some["text"], strict=True)
     numbers = [_number(payload, text) for payload, text in given]

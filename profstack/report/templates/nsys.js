@@ -51,7 +51,7 @@ function drawNsysModules(page) {
   const apart = records.filter((record) => record.disagreement !== null).length;
   append(lead, compared
     ? ["Calls and forward times of the same modules by two observers, in steps of their own. ", apart ? el("b", {}, plural(apart, "module") + " of " + records.length + (apart === 1 ? " differs" : " differ")) : el("b", {}, "They agree in " + plural(records.length, "module")),
-      ": calls by more than 1\u00a0%, host times by more than 30\u00a0% and 20\u00a0µs, device times by more than 10\u00a0% and 1\u00a0µs."]
+      ": calls by more than 1\u00a0%, host times, as if the steps of both had been equally long, by more than 30\u00a0% and 20\u00a0µs, device times by more than 10\u00a0% and 1\u00a0µs."]
     : ["Forward calls of modules. The torch layer recorded nothing to hold them against."]);
   makeTable(byId("nsys-module-table"), { table, name: "modules of nsys", view: "nsys", keyOf: (record) => record.path, bars: ["host_s", "device_s"], barColour: "var(--self)",
     first: ["path", "disagreement", "host_s", "torch_host_s", "host_ratio", "device_s", "torch_device_s", "device_ratio", "calls", "torch_calls"],
