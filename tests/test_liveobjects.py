@@ -91,7 +91,7 @@ def tuples_filled_beside(work: Any) -> list[BaseException]:
     thread.start()
     filled.wait()
     try:
-        for _ in range(60):
+        for _ in range(15):
             work()
             if failed:
                 break

@@ -27,7 +27,8 @@ for epoch in range(30):
                 optimizer.step()
                 print(loss.item().hex())
                 steps += 1
-    # Brings damage to light where it is done.
-    gc.collect()
+    # Brings damage to light near where it is done.
+    if epoch % 6 == 0:
+        gc.collect()
 probe.last_step(model=model, optimizer=optimizer)
 print("steps", steps)
