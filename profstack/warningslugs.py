@@ -62,6 +62,8 @@ WARNINGS: dict[str, str] = {
     "nsys-open-ranges": "ranges of the import were open when the capture ended, and are left out",
     "nsys-untimed-work": "work of a device has no time in the file that was imported",
     "nsys-lost-events": "Nsight Systems says that it lost events of the capture",
+    "nsys-rows-left-out": "the import has more rows than a recording takes: those with the least "
+    "time are left out",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
     # -- findings --
     "findings-failed": "a family of findings ended with an error: what it would have found is "

@@ -7,7 +7,6 @@ the reports and from what the workloads print.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -160,12 +159,20 @@ def check_nsys(bench: Bench) -> Iterator[Row]:
         reason = "this profstack has no 'run --nsys'"
         yield Row("nsys", "ranges seen", "-", "above 0", NOT_MEASURED, reason)
         return
-    there = bench.nsys_path or shutil.which("nsys")
+    # As profstack looks for it: on the path, and in the usual folders.
+    there = bench.python(
+        "-c",
+        "from profstack.nsys import tool\n"
+        "try: print(tool.find_nsys().path)\n"
+        "except tool.NsysError: pass",
+    ).strip()
     path = ("--nsys-path", bench.nsys_path) if bench.nsys_path else ()
     report, _ = bench.profiled(
         *("nsys", "mlp", "--steps", str(_NSYS_STEPS)), before=("--nsys", *path)
     )
-    yield from gpu_rows.nsys_rows(report, on_cuda=bench.on_cuda, there=there is not None)
+    yield from gpu_rows.nsys_rows(
+        report, on_cuda=bench.on_cuda, there=bool(bench.nsys_path or there)
+    )
 
 
 def rows_of(part: str, bench: Bench) -> Iterator[Row]:

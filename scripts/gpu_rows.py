@@ -8,6 +8,7 @@ it had to be there.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -228,7 +229,7 @@ def mistake_rows(part: str, mistake: str | None, report: Report) -> list[Row]:
         line = finding["line"]
         rows.append(Row(part, "its line", str(line), "a line", OK if line else FAILED))
     gain, reason = finding["gain_s"], finding["gain_reason"] or ""
-    verdict = NOT_MEASURED if gain is None else OK
+    verdict = NOT_MEASURED if gain is None else OK if gain > 0 else FAILED
     return [*rows, Row(part, "what it costs a step", _ms(gain), "above 0", verdict, reason)]
 
 
@@ -243,7 +244,13 @@ def throughput_rows(report: Report, *, on_cuda: bool) -> list[Row]:
     largest = found["largest_batch"]
     rows = [
         Row(part, "largest batch", str(largest), "1 or more", OK if largest else FAILED),
-        judged(part, "items/s at the knee", found["knee_items_per_s"], (0.0, math.inf), "no rate"),
+        judged(
+            part,
+            "items/s at the knee",
+            found["knee_items_per_s"],
+            (sys.float_info.min, math.inf),
+            "no rate",
+        ),
     ]
     refused = [row for row in benchmark["throughput"] if row["status"] == "refused"]
     what, expected = "a larger batch was refused", "out of memory"

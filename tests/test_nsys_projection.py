@@ -571,3 +571,48 @@ def test_a_step_that_was_cut_off_counts_for_nothing(generation: str, tmp_path: P
     assert facts["steps"] == 3
     (net,) = (row for row in rows["nsys_ranges"] if row["name"] == "Net")
     assert net["calls"] == 3
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_librarys_own_range_on_another_thread_keeps_work_from_nobody(
+    generation: str, tmp_path: Path
+) -> None:
+    """NCCL marks its calls on autograd's thread: they are the backward pass's all the same."""
+
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 9000)
+        file.range(2000, 8000, "backward", category="backward")
+        file.call(3000, 3010, "cudaLaunchKernel", 1, thread=AUTOGRAD)
+        file.kernel(3100, 3200, "gemm", 1)
+        file.range(3900, 4100, "ncclAllReduce", domain="NCCL", category=None, thread=AUTOGRAD)
+        file.call(4000, 4010, "cudaLaunchKernel", 2, thread=AUTOGRAD)
+        file.kernel(4100, 4600, "ncclKernel", 2)
+        # A thread of the user's own, with a range of its own, works for itself.
+        file.range(5000, 5500, "prefetch", domain="mine", category=None, thread=HELPER)
+        file.call(5100, 5110, "cudaLaunchKernel", 3, thread=HELPER)
+        file.kernel(5200, 5300, "copying", 3)
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    found = {(row["domain"], row["name"]): row for row in rows["nsys_ranges"]}
+    for name in ("step", "backward"):
+        row = found["profstack", name]
+        assert (row["kernels"], *ns(row, "device_s", "elsewhere_s")) == (2, 600, 600), name
+        assert row["api_calls"] == 2
+    marked = found["NCCL", "ncclAllReduce"]
+    assert (marked["kernels"], *ns(marked, "device_s")) == (1, 500)
+    assert found["mine", "prefetch"]["kernels"] == 1
+    kernels = {row["name"]: row["range_name"] for row in rows["nsys_kernels"]}
+    assert kernels == {"gemm": "backward", "ncclKernel": "backward", "copying": "prefetch"}
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_of_a_wait_that_outlives_the_steps_counts_what_lies_in_them(
+    generation: str, tmp_path: Path
+) -> None:
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 2000)
+        file.os_call(1500, 60_000_000, "pthread_cond_wait", thread=HELPER)
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    (wait,) = rows["nsys_api"]
+    assert ns(wait, "host_s", "longest_s") == (500, 500)

@@ -41,6 +41,11 @@ from profstack.wrapper import (
 )
 
 _NSYS = "NSYS_PROFILING_SESSION_ID"
+_CUDA_CALLS = {
+    "start": "cudaProfilerStart",
+    "stop": "cudaProfilerStop",
+    "synchronize": "cudaDeviceSynchronize",
+}
 
 
 class NvtxWrapper(Wrapper):
@@ -117,6 +122,8 @@ class NvtxWrapper(Wrapper):
             self._emitter.stop()
         profiler, self._cuda_profiler = self._cuda_profiler, None
         if profiler is not None:
+            # What was launched in the slice runs after it, and the listener's capture ends here.
+            self._tell_cuda(sys.modules["torch"].cuda.synchronize)
             self._tell_cuda(profiler.stop)
 
     def abandon(self) -> None:
@@ -167,9 +174,7 @@ class NvtxWrapper(Wrapper):
             if is_scripts(error):
                 raise
             # The ranges do not need it.
-            self._notes.append(
-                ("cuda-profiler", f"cudaProfiler{call.__name__.capitalize()}: {error}")
-            )
+            self._notes.append(("cuda-profiler", f"{_CUDA_CALLS[call.__name__]}: {error}"))
             return False
         return True
 

@@ -59,7 +59,9 @@ def main(argv: list[str] | None = None) -> int:
 
         if not isinstance(error, ProfstackError):
             raise
-        line = " ".join(str(error).split())
+        # Names of files, and what other tools said, may hold escape sequences.
+        kept = "".join(one if one.isprintable() or one.isspace() else "?" for one in str(error))
+        line = " ".join(kept.split())
         print(f"profstack: {line}", file=sys.stderr)
         return 2
 

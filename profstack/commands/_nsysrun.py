@@ -21,6 +21,7 @@ from profstack import launch, nvtxpairs
 from profstack.environment import package_version, under_nsys
 from profstack.errors import ProfstackError, UsageError
 from profstack.nsys import driven, tool
+from profstack.privacy import presentable_argv
 from profstack.recording import DATABASE, Writer
 from profstack.target import Target
 
@@ -178,7 +179,11 @@ class NsysRun:
         if captured.timed_out:
             problems.append(f"was ended after {limit_s} s, before the steps it was for were over")
         elif captured.exit_code:
-            problems.append(f"ended with exit code {captured.exit_code} ({captured.said})")
+            problems.append(f"ended with exit code {captured.exit_code}")
+            from profstack.report.textparts import printable
+
+            # On the terminal alone: what a script says of its error may hold anything.
+            self._tell(f"profstack: the script's last words there: {printable(captured.said)}")
         if first.steps and not fact["steps"]:
             why = f": {first.nvtx_reason}" if first.nvtx_reason and not first.has_ranges else ""
             problems.append(f"has no range of a step{why}")
@@ -235,7 +240,8 @@ def second_options(child_options: Mapping[str, Any], first: _FirstRun) -> dict[s
 
 
 def note(folder: Path, text: str) -> None:
-    """Leave word of the second run in the recording."""
+    """Leave word of the second run in the recording; what looks like a secret in it is masked."""
+    text = presentable_argv([text])[0]
     writer = Writer(folder)
     try:
         writer.write({"notes": [{"slug": "nsys-run", "layer": "nvtx", "text": text}]})

@@ -33,6 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--into", metavar="DIR", help="recording of the same program to add it to")
     where.add_argument("-o", "--output", metavar="DIR", help="folder of a recording of its own")
     add("--force", action="store_true", help="replace the recording in --output")
+    add(
+        "--process",
+        type=int,
+        metavar="PID",
+        help="of several processes this one (default: the one with profstack's ranges)",
+    )
     add("--nsys-path", metavar="PATH", help="nsys, or the folder it is in (default: found)")
     add("--open", action="store_true", help="open the page in a browser")
 
@@ -53,10 +59,12 @@ def execute(arguments: argparse.Namespace) -> int:
         folder, fact = _into(source, arguments)
     else:
         folder, fact = _alone(source, arguments)
+    from profstack.report.textparts import printable
     from profstack.report.write import write_report
 
     page = write_report(folder)
-    print(_told(fact))
+    # Both the file's name and its version are others' words.
+    print(printable(_told(fact)))
     print(f"Wrote {page}")
     if arguments.open:
         import webbrowser
@@ -70,7 +78,9 @@ def _into(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str, 
     from profstack.nsys.importing import import_file
 
     folder = recording_folder(arguments.into, exactly=True)
-    return folder, import_file(source, folder, nsys_path=arguments.nsys_path)
+    return folder, import_file(
+        source, folder, nsys_path=arguments.nsys_path, process=arguments.process
+    )
 
 
 def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
@@ -78,7 +88,7 @@ def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str,
     from profstack.nsys.importing import read_file, write_import
     from profstack.recording import create_folder
 
-    read = read_file(source, nsys_path=arguments.nsys_path)
+    read = read_file(source, nsys_path=arguments.nsys_path, process=arguments.process)
     name = source.name.split(".")[0] or "nsys"
     folder = create_folder(name, arguments.output, force=arguments.force)
     content: dict[str, Any] = {

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
-from profstack.merge.recorded import Recorded, Selection, records
+from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.nsystables import REPORT_OF_NSYS
 from profstack.units import format_count, format_seconds
 
@@ -75,7 +76,7 @@ def nsys_tables(
         if name in recorded.frames
     }
     _add_shares(tables["nsys_samples"])
-    speed = _speed(fact, torch)
+    speed = _speed(recorded, tables["nsys_steps"], torch)
     tables["nsys_modules"] = (
         _modules(tables["nsys_ranges"], modules, speed) if fact["steps"] else []
     )
@@ -101,14 +102,17 @@ def _divisor(fact: Mapping[str, Any]) -> int:
     return int(fact["steps"]) or 1
 
 
-def _speed(fact: Mapping[str, Any], torch: Selection | None) -> float:
+def _speed(recorded: Recorded, steps: Sequence[Row], torch: Selection | None) -> float:
     """How long a step of the capture took, over one of the torch layer's; 1 where nobody told.
 
     Two runs are not equally fast, nor are two observers: host times are compared as if they were.
+    Of medians: the last step of a layer's slice lasts until a device is done.
     """
-    if torch is None or not torch.steps or not fact.get("steps_wall_s"):
+    took = [row["wall_s"] for row in steps if row["wall_s"]]
+    if torch is None or not took:
         return 1.0
-    return _ratio(fact["steps_wall_s"] / fact["steps"], torch.wall_s / torch.steps) or 1.0
+    beside = recorded.steps_of(torch.slices)["wall_s"].median()
+    return _ratio(median(took), nullable(beside)) or 1.0
 
 
 def _row(name: str, row: Row, steps: int) -> Row:

@@ -80,11 +80,14 @@ class Export:
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def read_export(path: Path) -> Export:
-    """What the target process of a capture did; raises `ExportError` if the file cannot be read."""
+def read_export(path: Path, wanted: int | None = None) -> Export:
+    """What one process of a capture did: `wanted` by its number, else the one it is of.
+
+    Raises `ExportError` if the file cannot be read, or has nothing of that process.
+    """
     with ExportFile(path) as file:
         types = EventTypes.of(file)
-        process, others = target_process(file, types)
+        process, others = target_process(file, types, wanted)
         ranges, still_open = read_ranges(file, process, types)
         work, untimed = read_work(file, process)
         threads = _threads(file, process)

@@ -11,6 +11,7 @@ import pandas as pd
 from profstack.nsys.exportfile import PROCESS_BITS, Column, ExportFile
 from profstack.nsys.exportframes import frame_of
 
+_DETAILS = "ANALYSIS_DETAILS"
 TABLE = "NVTX_EVENTS"
 _STYLES = ("push_pop", "start_end")
 # A text stands in the event itself, or among the strings if it was registered.
@@ -110,9 +111,10 @@ def read_ranges(
 
 def _ends(file: ExportFile) -> list[int]:
     """When the capture ended, by the clock of its events."""
-    if "duration" not in file.schema.get("ANALYSIS_DETAILS", ()):
-        return []
-    return [end for (end,) in file.rows("SELECT duration FROM ANALYSIS_DETAILS") if end]
+    # The same moment where the clock begins with the capture.
+    known = [name for name in ("duration", "stopTime") if name in file.schema.get(_DETAILS, ())]
+    found = (file.rows(f"SELECT {name} FROM {_DETAILS}") for name in known)
+    return [end for rows in found for (end,) in rows if end]
 
 
 def _categories(

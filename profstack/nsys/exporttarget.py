@@ -35,11 +35,13 @@ class _Counted:
     all: Counter[int] = field(default_factory=Counter)
 
 
-def target_process(file: ExportFile, types: EventTypes) -> tuple[int, int]:
+def target_process(
+    file: ExportFile, types: EventTypes, wanted: int | None = None
+) -> tuple[int, int]:
     """The process that the capture is of, and how many others have events in it.
 
     That is the one with most ranges of profstack, else with most work on devices, else with most
-    ranges, else with most events. Raises `ExportError` if there is none.
+    ranges, else with most events; or the one `wanted`. Raises `ExportError` if there is none.
     """
     counted = _Counted()
     if file.has(TABLE):
@@ -56,8 +58,15 @@ def target_process(file: ExportFile, types: EventTypes) -> tuple[int, int]:
             where=str(file.path),
             next_step="profile again, with nsys profile --trace cuda,nvtx,osrt",
         )
+    if wanted is not None and wanted not in counted.all:
+        known = ", ".join(f"{pid} ({count:,})" for pid, count in counted.all.most_common(8))
+        raise ExportError(
+            f"holds no event of process {wanted}",
+            where=str(file.path),
+            next_step=f"--process is one of these (with their events): {known}",
+        )
     by = (counted.ours, counted.work, counted.ranges, counted.all)
-    target = max(counted.all, key=lambda pid: (*(each[pid] for each in by), -pid))
+    target = wanted or max(counted.all, key=lambda pid: (*(each[pid] for each in by), -pid))
     return target, len(counted.all) - 1
 
 

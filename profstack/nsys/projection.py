@@ -18,6 +18,23 @@ from profstack.nsys.rangetree import RangeTree
 from profstack.torchtrace.columns import Bools, Ints
 
 KERNEL, COPY, SET, GRAPH = "kernel", "copy", "set", "graph"
+# Libraries that mark their own calls on whatever thread makes them: that tells nothing of whose
+# work it is.
+_LIBRARIES = frozenset(
+    (
+        "nccl",
+        "cub",
+        "cccl",
+        "thrust",
+        "nvshmem",
+        "ucx",
+        "mpi",
+        "cudnn",
+        "cublas",
+        "cufft",
+        "cusparse",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,9 @@ class Calls:
     elsewhere: Bools
     # Position of the innermost range, or -1.
     innermost: Ints
+    # The thread that made it, and whether a library's range is open there besides.
+    made_on: Ints
+    marked: Bools
 
 
 @dataclass(frozen=True)
@@ -60,15 +80,27 @@ def calls_in(frame: pd.DataFrame, tree: RangeTree, steps: Steps, *, lent: bool =
     row = np.flatnonzero(steps.count(start))
     row = row[np.argsort(start[row], kind="stable")]
     start = start[row]
-    length = frame["end"].to_numpy(np.int64)[row] - start
-    thread = frame["thread"].to_numpy(np.int64)[row]
-    innermost = tree.innermost(thread, start)
-    elsewhere = np.zeros(len(row), np.bool_)
+    # A wait may outlive the steps by minutes: what lies in them counts.
+    length = steps.counted(start, frame["end"].to_numpy(np.int64)[row])
+    made_on = frame["thread"].to_numpy(np.int64)[row]
+    innermost = tree.innermost(made_on, start)
+    thread, elsewhere, marked = made_on, np.zeros(len(row), np.bool_), np.zeros(len(row), np.bool_)
     if lent and steps.thread is not None:
-        elsewhere = (innermost < 0) & (thread != steps.thread)
-        thread = np.where(elsewhere, steps.thread, thread)
-        innermost[elsewhere] = tree.innermost(thread[elsewhere], start[elsewhere])
-    return Calls(row, start, length, thread, elsewhere, innermost)
+        of_library = _of_libraries(tree)
+        marked = (innermost >= 0) & (made_on != steps.thread)
+        marked[marked] = of_library[innermost[marked]]
+        elsewhere = ((innermost < 0) | marked) & (made_on != steps.thread)
+        thread = np.where(elsewhere, steps.thread, made_on)
+        lent_to = tree.innermost(thread[elsewhere], start[elsewhere])
+        # Where the steps' thread is in nothing, the library's own range is better than none.
+        innermost[elsewhere] = np.where(lent_to >= 0, lent_to, innermost[elsewhere])
+    return Calls(row, start, length, thread, elsewhere, innermost, made_on, marked)
+
+
+def _of_libraries(tree: RangeTree) -> Bools:
+    """Whether each range is one that a library puts round its own calls."""
+    nodes = [node.label.domain.casefold() in _LIBRARIES for node in tree.nodes]
+    return np.array(nodes, np.bool_)[tree.node] if nodes else np.zeros(0, np.bool_)
 
 
 def outermost(calls: Calls, thread: Ints) -> Calls:
@@ -140,6 +172,23 @@ class NodeSums:
     """Of each node of a tree: what began while one of its ranges was open, ranges within too."""
 
     sums: dict[str, Ints]
+
+    @classmethod
+    def of_calls(
+        cls, tree: RangeTree, calls: Calls, call: Ints, values: dict[str, Ints]
+    ) -> NodeSums:
+        """Add up `values` of things that calls, by position, began: each where its call belongs.
+
+        That of a library's own range is in that range's row as well, on the thread that made it.
+        """
+        sums = cls.of(tree, calls.thread[call], calls.start[call], values).sums
+        marked = calls.marked[call]
+        if marked.any():
+            some = call[marked]
+            own = {name: value[marked] for name, value in values.items()}
+            more = cls.of(tree, calls.made_on[some], calls.start[some], own).sums
+            sums = {name: total + more[name] for name, total in sums.items()}
+        return cls(sums)
 
     @classmethod
     def of(cls, tree: RangeTree, thread: Ints, moments: Ints, values: dict[str, Ints]) -> NodeSums:

@@ -64,10 +64,10 @@ def _calls(capture: Capture) -> dict[str, Ints | None]:
         return dict.fromkeys(names)
     calls = capture.calls
     # A call that another one made has its time in it, on the thread that made both.
-    made_on = capture.export.calls["thread"].to_numpy(np.int64)[calls.row]
-    calls = outermost(calls, made_on)
+    calls = outermost(calls, calls.made_on)
     values = dict(zip(names, (np.ones_like(calls.start), calls.length), strict=True))
-    return {**NodeSums.of(capture.tree, calls.thread, calls.start, values).sums}
+    every = np.arange(len(calls.start))
+    return {**NodeSums.of_calls(capture.tree, calls, every, values).sums}
 
 
 def _work(capture: Capture) -> dict[str, Ints | None]:
@@ -77,9 +77,8 @@ def _work(capture: Capture) -> dict[str, Ints | None]:
         return dict.fromkeys(names)
     work, calls, frame = capture.work, capture.calls, capture.export.work
     some = np.flatnonzero(work.call >= 0)
-    call, row, length, moves = (
-        column[some] for column in (work.call, work.row, work.length, work.moves)
-    )
+    call, row, length = (column[some] for column in (work.call, work.row, work.length))
+    moves = work.moves[some]
     is_copy = (frame["kind"] == COPY).to_numpy(np.bool_)[row]
     size = np.nan_to_num(frame["bytes"].to_numpy(np.float64)[row]).astype(np.int64)
     # Without kernels there may be no call to ask.
@@ -92,7 +91,7 @@ def _work(capture: Capture) -> dict[str, Ints | None]:
         "copied_bytes": np.where(is_copy, size, 0),
         "copies_s": np.where(moves, length, 0),
     }
-    return {**NodeSums.of(capture.tree, calls.thread[call], calls.start[call], values).sums}
+    return {**NodeSums.of_calls(capture.tree, calls, call, values).sums}
 
 
 def _largest(tree: RangeTree, wall: Ints) -> list[int]:

@@ -7,10 +7,8 @@ name under the same names. Ranges that lie in no step are left out where a captu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +20,8 @@ from profstack.nvtxranges import DOMAIN, KINDS, STEP
 from profstack.torchtrace.columns import Bools, Ints
 
 RANGE = "range"
+# What stands between a name and its number.
+_BETWEEN = " \t:;,#=_-/([{"
 
 
 class Label(NamedTuple):
@@ -128,23 +128,26 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
     return RangeTree(start, end, thread, node, grower.nodes, is_step[codes], nests, timelines)
 
 
-def _without_numbers(frame: pd.DataFrame) -> list[str]:
+def _without_numbers(frame: pd.DataFrame) -> list[str | None]:
     """Texts of ranges; of one that ends in the number it carries (`step 12`) the rest of it.
 
     Else a program that numbers its steps so would have a place of its own for each of them.
     """
     named = frame["domain"] != DOMAIN
     return [
-        _ending_in(str(payload)).sub("", text) or text
-        if is_named and payload is not None and text
-        else text
+        _without(text, str(payload)) if is_named and payload is not None else text
         for is_named, payload, text in zip(named, frame["payload"], frame["text"], strict=True)
     ]
 
 
-@cache
-def _ending_in(number: str) -> re.Pattern[str]:
-    return re.compile(rf"[^\w]*(?<![\d.]){re.escape(number)}$")
+def _without(text: str | None, number: str) -> str | None:
+    """A text without the number that it ends in, unless that is a part of a longer one."""
+    if not text or not text.endswith(number):
+        return text
+    rest = text[: -len(number)]
+    if not rest or rest[-1].isdigit() or rest[-1] == ".":
+        return text
+    return rest.rstrip(_BETWEEN) or text
 
 
 def _labels(frame: pd.DataFrame) -> tuple[Ints, list[Label]]:

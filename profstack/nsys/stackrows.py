@@ -70,8 +70,9 @@ def backtrace_rows(capture: Capture) -> list[dict[str, Any]]:
     rows = []
     for source, frame in ((CUDA, export.calls), (SYSTEM, export.os_calls)):
         start = frame["start"].to_numpy(np.int64)
-        some = frame[steps.count(start)]
-        length = (some["end"] - some["start"]).to_numpy(np.int64)
+        counts = steps.count(start)
+        some = frame[counts]
+        length = steps.counted(start[counts], some["end"].to_numpy(np.int64))
         rows += _of_source(export.callchains, source, some, length)
     samples = export.samples[steps.count(export.samples["t"].to_numpy(np.int64))]
     return rows + _of_source(export.callchains, CPU, samples, None)

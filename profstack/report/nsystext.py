@@ -110,10 +110,15 @@ def _of_device(steps: Sequence[Record]) -> list[str]:
     known = [row for row in steps if row["kernels"] is not None and row["idle_s"] is not None]
     if not known:
         return []
-    kernels, idle, wall = (
-        statistics.median(row[key] for row in known) for key in ("kernels", "idle_s", "wall_s")
-    )
-    without = f"no kernel for {format_seconds(idle)} of {format_seconds(wall)}"
+    # A step has a row for each device: its kernels are those of all of them.
+    counts: dict[Any, float] = {}
+    for row in known:
+        counts[row["step"]] = counts.get(row["step"], 0) + row["kernels"]
+    kernels = statistics.median(counts.values())
+    idle, wall = (statistics.median(row[key] for row in known) for key in ("idle_s", "wall_s"))
+    devices = len({row["device"] for row in known})
+    where = f", on each of {devices} devices" if devices > 1 else ""
+    without = f"no kernel for {format_seconds(idle)} of {format_seconds(wall)}{where}"
     return [f"{format_count(kernels)} kernels a step", without]
 
 

@@ -18,21 +18,29 @@ function nsysSentences(fact) {
     fact.other_processes ? [plural(fact.other_processes, "other process is", "other processes are"), " in the file and left out: all figures are of process " + fact.process + "."] : null,
     fact.unlaunched ? [plural(fact.unlaunched, "piece of device work", "pieces of device work"), " without the launching call in the file: in no range."] : null,
     fact.graphs_whole ? [plural(fact.graphs_whole, "CUDA graph was", "CUDA graphs were"), " traced as a whole: their kernels are not told apart."] : null,
-    fact.ranges_left_out ? [plural(fact.ranges_left_out, "place", "places"), " of ranges inside others with the least time are left out."] : null,
     ...fact.notes.map(([, text]) => text),
   ].filter(Boolean);
 }
 
 function drawNsysCards(page, fact) {
-  const table = page.tables.nsys_steps, clean = (page.facts.benchmark || {}).median_s;
+  const table = page.tables.nsys_steps, benchmark = page.facts.benchmark || {};
+  // Ranges are the host's: they stand beside its own clean step.
+  const clean = benchmark.clock === "device" ? benchmark.host_median_s : benchmark.median_s;
   if (!table) return;
   const records = asRecords(table), column = Object.fromEntries(table.columns.map((one) => [one.key, one]));
+  const devices = new Set(records.map((record) => record.device)).size;
   const typical = (key) => medianOf(records.map((record) => record[key]).filter(isNumber));
+  // A step has a row for each device: what is counted adds up over them.
+  const whole = (key) => {
+    const sums = new Map();
+    records.forEach((record) => isNumber(record[key]) && sums.set(record.step, (sums.get(record.step) || 0) + record[key]));
+    return sums.size ? medianOf([...sums.values()]) : null;
+  };
   const wall = typical("wall_s"), idle = typical("idle_s"), copies = nsysSum(page, "nsys_copies", "bytes");
   append(byId("nsys-cards"), [
     card(["median ", term("step", "step"), " under nsys"], figure(wall, "s", NSYS_RAW), isNumber(clean) && isNumber(wall) ? formatFactor(wall / clean) + " × the clean median" : "of " + plural(new Set(records.map((record) => record.step)).size, "step")),
-    !isNumber(typical("kernels")) ? null : card(["kernels per ", term("step", "step")], shown(typical("kernels"), "count", whyEmpty(column.kernels)), isNumber(typical("device_s")) ? formatSeconds(typical("device_s")) + " of device time" : null),
-    !isNumber(idle) ? null : card("no kernel on the device", shown(idle, "s", whyEmpty(column.idle_s)), isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null),
+    !isNumber(whole("kernels")) ? null : card(["kernels per ", term("step", "step")], shown(whole("kernels"), "count", whyEmpty(column.kernels)), isNumber(whole("device_s")) ? formatSeconds(whole("device_s")) + " of device time" : null),
+    !isNumber(idle) ? null : card(devices > 1 ? "no kernel, on each of " + devices + " devices" : "no kernel on the device", shown(idle, "s", whyEmpty(column.idle_s)), isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null),
     isNumber(copies) ? card("copied or filled per step", formatBytes(copies), formatSeconds(nsysSum(page, "nsys_copies", "device_s")) + " of device time") : null].filter(Boolean));
 }
 
