@@ -6,11 +6,15 @@ environment, as continuous integration sets it, they fail instead.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +29,14 @@ def absent(reason: str) -> NoReturn:
     if os.environ.get("PROFSTACK_NEEDS_NSYS") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """While this holds no other test runs nsys: two that start together may fail one another."""
+    with open(Path(tempfile.gettempdir()) / "profstack-tests-nsys.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,9 @@ def test_one_block_of_many_that_does_more(runs: Runs, program: tuple[str, str]) 
     assert figures["link"] == "modules/Sequential.2"
     assert figures["step_share"] >= 0.5
     assert figures["own_s"] >= 3 * figures["fair_s"]
-    assert {row["module"] for row in equals} == {f"Sequential.{number}" for number in (0, 1, 3)}
+    # A row may say besides which other finding is about the same time.
+    alike = {row["module"] for row in equals if "module" in row}
+    assert alike == {f"Sequential.{number}" for number in (0, 1, 3)}
     assert found(report, "python-hot-spot") == []
 
 

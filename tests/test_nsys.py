@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from conftest import CHECKOUT
-from nsys_runs import environment_with, find_importer, is_old, nsys, nvtx_path
+from nsys_runs import alone, environment_with, find_importer, is_old, nsys, nvtx_path
 
 pytestmark = pytest.mark.slow
 __all__ = ["is_old", "nsys", "nvtx_path"]
@@ -130,16 +130,17 @@ def run_under_nsys(
 ) -> Observed:
     """A script, the example by default, under profstack under nsys, and its export."""
     options = ["-t", "nvtx", "-s", "none", "--cpuctxsw", "none", "-o", str(folder / "out")]
-    done = subprocess.run(
-        [nsys, "profile", *options, *program, str(script), "--steps", str(STEPS)],
-        cwd=folder,
-        env=environment_with(python_path, TMPDIR=str(folder), A_TOKEN=CANARY),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    with alone():
+        done = subprocess.run(
+            [nsys, "profile", *options, *program, str(script), "--steps", str(STEPS)],
+            cwd=folder,
+            env=environment_with(python_path, TMPDIR=str(folder), A_TOKEN=CANARY),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert f"steps: {STEPS}" in done.stdout, done.stderr
     ranges = list(read_ranges(export(nsys, folder)))
     return Observed(ranges, folder / "recording", done.stdout + done.stderr)

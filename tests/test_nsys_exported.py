@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from conftest import clean_environment
 from nsys_files import AUTOGRAD, GENERATIONS, MAIN, OLDEST, PID, NsysFile, process_of, thread_of
-from nsys_runs import absent
+from nsys_runs import absent, alone
 from pandas.testing import assert_frame_equal
 
 from profstack.errors import ProfstackError
@@ -589,14 +589,15 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["-t", "nvtx,osrt", "-s", "none", "--cpuctxsw", "none"]
     environment = clean_environment(TMPDIR=str(folder), PYTHONPATH=str(folder / "nvtx"))
     environment["PROFSTACK_TEST_TOKEN"] = SECRET
-    subprocess.run(
-        [nsys, "profile", *options, "-o", folder / "out", sys.executable, program],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=200,
-        check=True,
-    )
+    with alone():
+        subprocess.run(
+            [nsys, "profile", *options, "-o", folder / "out", sys.executable, program],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=200,
+            check=True,
+        )
     return exported_by(nsys, folder)
 
 

