@@ -79,16 +79,16 @@ def read_file(
         "process": export.process,
         "other_processes": export.others,
         "missing": dict(export.missing),
-        "notes": [*(list(note) for note in export.notes), *_of_left_out(told["left_out"])],
+        "notes": [list(note) for note in (*export.notes, *_of_left_out(told["left_out"]))],
         **told,
     }
     return frames, fact
 
 
-def _of_left_out(counts: dict[str, int]) -> list[list[str]]:
+def _of_left_out(counts: dict[str, int]) -> list[tuple[str, str]]:
     """What had to be cut: a note of it each."""
     return [
-        ["nsys-rows-left-out", f"{count:,} rows of {name} with the least time are left out"]
+        ("nsys-rows-left-out", f"{count:,} rows of {name} with the least time are left out")
         for name, count in counts.items()
         if count
     ]
