@@ -36,7 +36,7 @@ DATA_OF = {
 def ran_as_meant(case: Case, outcome: Outcome) -> None:
     """The script itself did what its case says, once; else a comparison means nothing."""
     assert outcome.exit_code == case.exit_code, outcome.stderr.decode()
-    assert set(outcome.facts) == set(MOMENTS[:2] if case.torn else MOMENTS)
+    assert set(outcome.written) == set(MOMENTS[:2] if case.torn else MOMENTS)
 
 
 @dataclass(frozen=True)
