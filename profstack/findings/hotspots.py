@@ -194,7 +194,8 @@ def _callers(graph: CallGraph, key: Key) -> list[dict[str, Any]]:
 
 
 def _advice(own: _Own, key: Key) -> str:
-    limits = f"{format_seconds(own.low_s)} to {format_seconds(own.high_s)}"
+    low, high = format_seconds(own.low_s), format_seconds(own.high_s)
+    limits = low if low == high else f"{low} to {high}"
     what = (
         f"{key[2]} ({short(key[0])}:{key[1]}) is called {format_count(own.row['calls'])} times a "
         "step. Replace its loop by operations on whole tensors, or compute once, before the loop "
