@@ -15,7 +15,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
-from profstack.regions import is_loss
+from profstack.modulefacts import is_loss
 
 DOMAIN = "profstack"
 STEP, MODULE, FORWARD, BACKWARD, OPTIMIZER, REGION = KINDS = (

@@ -12,37 +12,44 @@ the paths: `Net.fc1` stays `Net.fc1`, and the wrapper's own time is a row beside
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-import linecache
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
-from types import FrameType
 from typing import Any
 
-from profstack.interrupts import is_scripts
+from profstack.modulefacts import (
+    TRANSPARENT,
+    WRAPPERS,
+    class_name,
+    innermost,
+    is_loss,
+    parameter_count,
+    wrapped_module,
+)
 
 RANGE_PREFIX = "profstack::"
 MODULE_PREFIX = RANGE_PREFIX + "module "
 BACKWARD_RANGE = RANGE_PREFIX + "backward"
 
-# torch's modules that run another one, by the name under which they hold it.
-WRAPPERS = {
-    "OptimizedModule": "_orig_mod",
-    "DistributedDataParallel": "module",
-    "DataParallel": "module",
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
-    "CheckpointWrapper": "_checkpoint_wrapped_module",
-    "OffloadWrapper": "_checkpoint_wrapped_module",
+# Rows of a step that are no module. Their numbers are below 0, so that none is ever a module's.
+WAIT, LOSS, OPTIMIZER, ACCUMULATION, OUTSIDE, UNATTRIBUTED = -1, -2, -3, -4, -5, -6
+ZERO_GRAD, BEFORE_OPTIMIZER, COMPILED = -7, -8, -9
+# In the order in which a step does them.
+STEP_PARTS = {
+    WAIT: "(wait)",
+    COMPILED: "(compiled functions)",
+    LOSS: "(loss)",
+    ACCUMULATION: "(gradient accumulation)",
+    BEFORE_OPTIMIZER: "(before the optimizer)",
+    OPTIMIZER: "(optimizer)",
+    ZERO_GRAD: "(zero_grad)",
+    OUTSIDE: "(outside modules)",
+    UNATTRIBUTED: "(not attributed)",
 }
-# Of these nothing is left when they run: the compiled code stands for the module itself.
-TRANSPARENT = frozenset({"OptimizedModule"})
-# Classes that torch makes of a module's own class, with one of these before it.
-MIXED_IN = frozenset({"FSDPModule", "ReplicateModule", "DDP"})
+# Parts that say whose time it is not, rather than whose.
+UNOWNED = (OUTSIDE, UNATTRIBUTED)
 
 
 @dataclass
@@ -247,119 +254,3 @@ class ModuleNames:
         named.alive = weakref.ref(module, partial(self._forget, id(module)))
         self.by_identity[id(module)] = named
         return named
-
-
-def wrapped_module(module: Any) -> tuple[str, Any] | None:
-    """What kind of wrapper of torch's a module is, and the module in it; None for any other."""
-    for kind in type(module).__mro__:
-        held = WRAPPERS.get(kind.__name__)
-        if held is not None and kind.__module__.partition(".")[0] == "torch":
-            core = module._modules.get(held)
-            return None if core is None or core is module else (kind.__name__, core)
-    return None
-
-
-def innermost(module: Any) -> Any:
-    """The module inside all of torch's wrappers around it; itself where there is none."""
-    seen = [module]
-    while (wrapped := wrapped_module(seen[-1])) is not None:
-        if any(each is wrapped[1] for each in seen):
-            break
-        seen.append(wrapped[1])
-    return seen[-1]
-
-
-def class_name(module: Any) -> str:
-    """The name of a module's class as the script wrote it: torch may have made another of it."""
-    kind = type(module)
-    first, *others = kind.__bases__
-    mixed = first.__name__ in MIXED_IN and first.__module__.startswith("torch.distributed")
-    return str(others[0].__name__ if mixed and others else kind.__name__)
-
-
-def parameter_count(module: Any) -> int | None:
-    """Parameters of a module and its children; None while a lazy one has no shape yet."""
-    from torch._C import DisableTorchFunction
-    from torch.nn.parameter import is_lazy
-
-    try:
-        # A function mode of the script's is not to hear of it.
-        with DisableTorchFunction():
-            parameters = list(module.parameters())
-            if any(map(is_lazy, parameters)):
-                return None
-            return int(sum(parameter.numel() for parameter in parameters))
-    except Exception as error:
-        if is_scripts(error):
-            raise
-        # Uninitialised (lazy) parameters have no number of elements.
-        return None
-
-
-def is_loss(module: Any) -> bool:
-    """Whether the module is a loss: one of torch.nn's, or named so and without parameters."""
-    kind = type(module)
-    if kind.__module__ == "torch.nn.modules.loss":
-        return True
-    named_so = kind.__name__.lower().endswith(("loss", "criterion"))
-    return named_so and not parameter_count(module)
-
-
-def script_label(module: Any, frame: FrameType | None) -> str | None:
-    """The variable by which the calling frame, or its module, knows `module`."""
-    while frame is not None and frame.f_code.co_filename.startswith("<frozen"):
-        frame = frame.f_back
-    if frame is None:
-        return None
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        # Not `f_locals`: up to Python 3.12 that is a copy which the frame keeps, and with it
-        # everything the function holds right now, whatever it lets go of later.
-        called = _called_name(frame)
-        if called is not None:
-            return called
-    names = (name for name, value in list(frame.f_globals.items()) if value is module)
-    return next((name for name in names if not name.startswith("_")), None)
-
-
-def _called_name(frame: FrameType) -> str | None:
-    """The local variable (or what hangs on one) that the frame is calling, read in its source."""
-    code = frame.f_code
-    if not hasattr(code, "co_positions"):
-        return None
-    line, last, begin, end = next(islice(code.co_positions(), frame.f_lasti // 2, None))
-    if None in (line, last, begin, end):
-        return None
-    lines = [text.encode() for text in linecache.getlines(code.co_filename)[line - 1 : last]]
-    if not lines:
-        return None
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][begin:]
-    try:
-        call = ast.parse(f"({b''.join(lines).decode()})", mode="eval").body
-    except (SyntaxError, UnicodeDecodeError):
-        return None
-    root = call = call.func if isinstance(call, ast.Call) else call
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    variables = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-    is_local = isinstance(root, ast.Name) and root.id in variables
-    return ast.unparse(call) if is_local else None
-
-
-# Rows of a step that are no module. Their numbers are below 0, so that none is ever a module's.
-WAIT, LOSS, OPTIMIZER, ACCUMULATION, OUTSIDE, UNATTRIBUTED = -1, -2, -3, -4, -5, -6
-ZERO_GRAD, BEFORE_OPTIMIZER, COMPILED = -7, -8, -9
-# In the order in which a step does them.
-STEP_PARTS = {
-    WAIT: "(wait)",
-    COMPILED: "(compiled functions)",
-    LOSS: "(loss)",
-    ACCUMULATION: "(gradient accumulation)",
-    BEFORE_OPTIMIZER: "(before the optimizer)",
-    OPTIMIZER: "(optimizer)",
-    ZERO_GRAD: "(zero_grad)",
-    OUTSIDE: "(outside modules)",
-    UNATTRIBUTED: "(not attributed)",
-}
-# Parts that say whose time it is not, rather than whose.
-UNOWNED = (OUTSIDE, UNATTRIBUTED)

@@ -26,7 +26,8 @@ ORDER = (
     "wrapper registry environment stepcalls",
     (
         "steps slices regions passthrough collector liveobjects watch samples evaluation quickstep "
-        "regionsums userregions decorated regionoutlet scriptranges threadtimes"
+        "regionsums userregions decorated regionoutlet scriptranges threadtimes "
+        "modulefacts scriptlabel"
     ),
     "benchmark.",
     "callcost nvtxranges devicegaps torchtrace. flops. memory.",

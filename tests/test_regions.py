@@ -14,15 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from profstack.regions import (
-    MODULE_PREFIX,
-    STEP_PARTS,
-    ModuleNames,
-    is_loss,
-    parameter_count,
-    script_label,
-)
+from profstack.modulefacts import is_loss, parameter_count
+from profstack.regions import MODULE_PREFIX, STEP_PARTS, ModuleNames
 from profstack.schema import RECORDED
+from profstack.scriptlabel import script_label
 
 
 class Net(nn.Module):

@@ -19,7 +19,8 @@ from torch import nn
 from torch_slice import observe, self_s
 
 from profstack.hooks.state import HookState
-from profstack.regions import STEP_PARTS, ModuleNames, class_name, innermost
+from profstack.modulefacts import class_name, innermost
+from profstack.regions import STEP_PARTS, ModuleNames
 
 Row = dict[str, Any]
 

@@ -21,7 +21,8 @@ from profstack.passthrough import (
     traced_as,
     unseen_by_dynamo,
 )
-from profstack.regions import Named, script_label
+from profstack.regions import Named
+from profstack.scriptlabel import script_label
 
 
 class HookedCalls:
