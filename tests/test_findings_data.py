@@ -131,6 +131,10 @@ def test_what_a_step_waits_for_its_later_batches_counts(folder: Path) -> None:
     # The step waits for its first batch before its first work, for three more after it.
     first_s = np.mean([row["wait_s"] for row in report["tables"]["steps"] if row["wait_s"]])
     assert wait["loading_s"] > 2 * first_s
+    # What makes the samples is called by all four.
+    hot, *_ = found(report, "python-hot-spot")
+    assert hot["evidence"][0]["function"] == "wave"
+    assert hot["evidence"][0]["own_high_s"] > 2 * first_s
     is_clean(folder, case)
 
 

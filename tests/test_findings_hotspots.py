@@ -18,6 +18,8 @@ from profstack.merge.recorded import Recorded
 
 LOOP, BLOCK = "python_hot_spot__loop", "module_dominates__slow_block"
 TRAIN = "/app/train.py"
+LOADER = "/torch/utils/data/dataloader.py"
+ASKED = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 STEP_S = 0.010
 
 
@@ -88,11 +90,13 @@ def told_of(
     builtins: tuple[tuple[str, float, float], ...] = (),
     on_lines_s: float = 0.0,
     own: bool = True,
+    batches: int = 0,
 ) -> list[dict[str, Any]]:
     """What is told of one function: its own time, what it calls, and what stands on its lines.
 
     The torch layer saw no operator for `outside_s` of a step of 10 ms; `builtins` are the name,
-    calls and own time of built-in functions that it calls.
+    calls and own time of built-in functions that it calls. With `batches` a DataLoader calls it,
+    in which a step is for 1.5 ms and as many times.
     """
     made = Run(folder)
     each = {"inner_s": 1e-7, "outer_s": 1e-7, "inner_spread_s": 0.0, "outer_spread_s": 0.0}
@@ -112,22 +116,47 @@ def told_of(
         }
         for name, count, self_s in builtins
     ]
+    loader = f"{LOADER}:9(__next__)"
+    edge = {"phase": "step", "caller": loader, "callee": f"{TRAIN}:5(shuffle)", "calls": 1.0}
+    functions = [row]
+    if batches:
+        calls.append({**edge, "self_s": row["self_s"], "total_s": row["self_s"]})
+        of_loader = {"file": LOADER, "line": 9, "name": "__next__", "own": False}
+        functions.append(
+            {**row, **of_loader, "self_s": 1e-5, "total_s": 0.0015 * batches, "calls": batches}
+        )
     line = {"file": TRAIN, "line": 6, "operator_s": on_lines_s, "python_s": 0.0, "reason": None}
     report = {
-        "benchmark": {"median_s": STEP_S},
+        "benchmark": {"median_s": STEP_S, "counted_steps": [0]},
         "attribution": {
             "step_s": STEP_S,
             "calibrated_owned_s": STEP_S,
             "clean_median_s": STEP_S,
         },
         "tables": {
-            "functions": [row],
+            "functions": functions,
+            "steps": [{"index": 0, "wait_s": 0.0015 if batches else 0.0, "wall_s": STEP_S}],
+            "modules": [{"path": "(wait)", "self_s": 0.0015 * batches}],
+            "threads": [],
+            "regions": [
+                {"source": "torch", "path": ASKED, "calls": batches, "wall_s": 0.0015 * batches}
+            ],
             "calls": calls,
             "lines": [{**line, "source": "a @ b"}],
             "operators": [{"self_s": STEP_S - outside_s}],
         },
     }
     return hot_spots(Recorded(folder), report)
+
+
+@pytest.mark.parametrize(("batches", "most_s"), [(1, 0.0015), (4, 0.006)])
+def test_what_a_loader_calls_is_no_longer_than_a_step_waits_for_all_its_batches(
+    tmp_path: Path, batches: int, most_s: float
+) -> None:
+    (told,) = told_of(tmp_path / "rec", corrected_s=0.007, batches=batches)
+    assert told["evidence"][0]["own_high_s"] == pytest.approx(most_s)
+    assert told["gain_s"] == pytest.approx(most_s)
+    assert f"Its own time is {most_s * 1e3:.2f} ms; all of it" in told["advice"]
 
 
 def test_limits_that_agree_give_their_mean(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from profstack.findings.figures import (
     to_function,
     to_source,
 )
-from profstack.findings.loading import loaders, wait_share
+from profstack.findings.loading import loaders, loading_of, wait_share
 from profstack.findings.made import Finding, finding, severity_of
 from profstack.merge.functions import COST
 from profstack.merge.recorded import Recorded
@@ -131,11 +131,12 @@ def _outside_operators(report: Mapping[str, Any]) -> float | None:
 
 
 def _loading_s(report: Mapping[str, Any], graph: CallGraph, key: Key) -> float | None:
-    """What clean steps wait for their data, of a function that a DataLoader calls; else None."""
+    """What clean steps wait for all their batches, of a function that a DataLoader calls."""
     share, step_s = wait_share(report), clean_step_s(report)
     if share is None or step_s is None or key not in graph.below(loaders(graph)):
         return None
-    return share * step_s
+    loading = loading_of(report, step_s, share)
+    return share * step_s if loading is None else loading.wait_s
 
 
 def _finding(report: Mapping[str, Any], graph: CallGraph, own: _Own, step_s: float) -> Finding:
