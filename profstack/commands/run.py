@@ -21,7 +21,7 @@ from profstack import launch, progress, rerun, target
 from profstack.commands._failures import not_written
 from profstack.commands._options import chosen_layers, count, iso, number
 from profstack.commands._parser import CommandParser
-from profstack.errors import UsageError
+from profstack.commands._ranks import launch_key, own_rank, recording_ranks, world_size
 from profstack.recording import (
     DATABASE,
     PAGE_MARKER,
@@ -91,8 +91,8 @@ def main(argv: list[str]) -> int:
     if os.environ.get("PROFSTACK") == "0":
         return launch.passed_through(wanted.arguments)
     layers, left_out = chosen_layers(options.layers, options.skip)
-    rank = _rank()
-    recorded = _ranks(options.ranks)
+    rank = own_rank()
+    recorded = recording_ranks(options.ranks)
     # Before any rank passes through: all end alike, and none waits for another.
     again = _nsys_run(options, wanted, layers, rank)
     if rank is not None and recorded is not None and rank not in recorded:
@@ -170,7 +170,7 @@ class _Run:
             "signal": -code if code < 0 else None,
             "stopped_by": self.stopped_by,
             "rank": self.rank,
-            "world_size": _int_variable("WORLD_SIZE"),
+            "world_size": world_size(),
         }
         self._write_run(facts)
         if self.options.rerun:
@@ -184,7 +184,7 @@ class _Run:
         name, output, force = self.target.name, self.options.output, self.options.force
         if self.rank is None:
             return create_folder(name, output, force=force)
-        return create_rank_folder(name, output, self.rank, _launch_key(), force=force)
+        return create_rank_folder(name, output, self.rank, launch_key(), force=force)
 
     def _write_options(self) -> list[str]:
         """Write the child's options; returns those it needs before the script's first line."""
@@ -192,7 +192,7 @@ class _Run:
         whole = options.step_by == "none" or (options.step_by is None and self.target.has_no_step())
         targets = {field.name: getattr(options, field.name) for field in fields(Targets)}
         # Ranks that record keep in step: their slices end by counts of steps, never by time.
-        lockstep = (_int_variable("WORLD_SIZE") or 1) > 1
+        lockstep = (world_size() or 1) > 1
         chosen = Targets(**targets).in_lockstep() if lockstep else Targets(**targets)
         content = {
             "lockstep": lockstep,
@@ -315,37 +315,3 @@ class _Run:
                 f"profstack: the second run ended with exit code {code} and filled "
                 f"{', '.join(filled) or 'no layer'}"
             )
-
-
-def _rank() -> int | None:
-    for name in ("RANK", "SLURM_PROCID"):
-        value = _int_variable(name)
-        if value is not None:
-            return value
-    return None
-
-
-def _launch_key() -> str:
-    """What all ranks of one launch have in common, and no other launch has."""
-    for names in (("TORCHELASTIC_RUN_ID", "MASTER_PORT"), ("SLURM_JOB_ID", "SLURM_STEP_ID")):
-        values = [os.environ.get(name, "") for name in names]
-        if values[0] and values[0] != "none":
-            return "-".join(values)
-    return f"parent-{os.getppid()}"
-
-
-def _ranks(ranks: str) -> set[int] | None:
-    """The ranks that record; None for all of them."""
-    if ranks == "all":
-        return None
-    try:
-        return {int(word) for word in ranks.split(",")}
-    except ValueError:
-        raise UsageError(
-            f"--ranks {ranks} names no ranks", next_step="give 0, 0,3 or all"
-        ) from None
-
-
-def _int_variable(name: str) -> int | None:
-    value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else None
