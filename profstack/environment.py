@@ -1,4 +1,4 @@
-"""The machine and the software a run took place on, without importing torch.
+"""The machine a run took place on, and its processes and threads, without importing torch.
 
 The only module that reads /proc. A fact that this system does not give is None. Values of
 environment variables never become facts: what is gathered here is shown to other people.
@@ -9,26 +9,6 @@ The watch loads this before the script's first line: not even `__future__` may b
 import os
 
 from profstack.interrupts import is_scripts
-
-# Packages whose version may explain a number on the page.
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "torchaudio",
-    "triton",
-    "numpy",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "diffusers",
-    "flash-attn",
-    "lightning",
-    "pytorch-lightning",
-    "timm",
-    "nvtx",
-    "memory-profiler",
-    "flops-profiler",
-)
 
 # Variables that change speed; the page says which of them were set, not what to.
 _SPEED_VARIABLES = (
@@ -52,6 +32,8 @@ _STATM_FIELDS = 7
 def environment_facts(folder: str | os.PathLike[str] | None = None) -> dict[str, object]:
     """Facts for `environment{}` of the report; `folder` is where the measured script lies."""
     import platform
+
+    from profstack.software import PACKAGES, commit_facts, package_versions
 
     physical, model = _processor()
     return {
@@ -136,64 +118,6 @@ _resident_set = _ResidentSet()
 rss_bytes = _resident_set.read
 # The same in two steps, for a thread on which nothing may be allocated while others can run.
 rss_text, rss_in = _resident_set.text, _resident_set.size_in
-
-
-def package_version(name: str) -> str | None:
-    """Version of an installed package by its metadata, without importing it."""
-    from importlib import metadata
-
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def package_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Versions of those packages that are installed."""
-    found = {name: package_version(name) for name in names}
-    return {name: version for name, version in found.items() if version is not None}
-
-
-def commit_facts(folder: str | os.PathLike[str]) -> dict[str, object]:
-    """The git commit that `folder` stands on, and whether tracked files differ from it."""
-    import subprocess
-
-    # No lock is taken and no file monitor started: this looks and leaves nothing behind.
-    git = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fspath(folder)]
-
-    def ask(*arguments: str) -> str | None:
-        try:
-            answer = subprocess.run(
-                [*git, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=2,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return answer.stdout if answer.returncode == 0 else None
-
-    if not _inside_git(folder):
-        return {"commit": None, "changed": None}
-    commit = ask("rev-parse", "HEAD")
-    if commit is None:
-        return {"commit": None, "changed": None}
-    changes = ask("status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit.strip(), "changed": None if changes is None else bool(changes)}
-
-
-def _inside_git(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder above holds `.git`; spares starting git where it has nothing to say."""
-    here = os.path.realpath(folder)
-    while not os.path.exists(os.path.join(here, ".git")):
-        above = os.path.dirname(here)
-        if above == here:
-            return False
-        here = above
-    return True
 
 
 def _read(path: str) -> str | None:

@@ -84,7 +84,7 @@ def try_packages(names: list[str]) -> dict[str, Any]:
     """Per package its version, and why it cannot be imported."""
     from importlib import import_module
 
-    from profstack.environment import package_version
+    from profstack.software import package_version
 
     answers: dict[str, Any] = {}
     for name in names:

@@ -14,8 +14,9 @@ import pytest
 from conftest import CHECKOUT, clean_environment
 
 from profstack import environment
-from profstack.environment import commit_facts, environment_facts, package_versions, rss_bytes
+from profstack.environment import environment_facts, rss_bytes
 from profstack.privacy import home_relative, mask_secrets, presentable_argv
+from profstack.software import commit_facts, package_versions
 
 
 def test_facts_are_true_and_fit_json():

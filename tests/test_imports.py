@@ -23,7 +23,7 @@ ORDER = (
         "interrupts rawthreads ownfiles errors units tabletypes recordedtables nsystables schema "
         "privacy warningslugs nvtxpairs"
     ),
-    "wrapper registry environment stepcalls",
+    "wrapper registry software environment stepcalls",
     (
         "steps slices regions passthrough collector liveobjects watch samples evaluation quickstep "
         "regionsums userregions decorated regionoutlet scriptranges threadtimes "

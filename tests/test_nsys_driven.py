@@ -21,12 +21,12 @@ from conftest import CHECKOUT, RunProfstack, clean_environment
 from nsys_runs import alone, environment_with, is_old, nsys, nvtx_path
 
 from profstack.commands._nsysrun import NsysRun, _FirstRun, second_options
-from profstack.environment import package_version
 from profstack.errors import UsageError
 from profstack.nsys import driven, tool
 from profstack.recording import Writer, record_nothing
 from profstack.runner import capture_plan
 from profstack.slices import Targets
+from profstack.software import package_version
 from profstack.target import Target
 
 __all__ = ["is_old", "nsys", "nvtx_path"]

@@ -17,8 +17,9 @@ from typing import Any
 
 import profstack
 from profstack import nvtxpairs
-from profstack.environment import package_version, rss_bytes
+from profstack.environment import rss_bytes
 from profstack.privacy import home_relative
+from profstack.software import package_version
 from profstack.units import format_bytes
 
 # Package -> what it is for. Without these no page can be made.

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from profstack import launch, nvtxpairs
-from profstack.environment import package_version, under_nsys
+from profstack.environment import under_nsys
 from profstack.errors import ProfstackError, UsageError
 from profstack.nsys import driven, tool
 from profstack.privacy import presentable_argv
 from profstack.recording import DATABASE, Writer
+from profstack.software import package_version
 from profstack.target import Target
 
 # Steps let go by before the capture, and captured, where the script has so many.

@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
-from profstack.environment import package_version
 from profstack.memory.rows import LineFigures
 from profstack.privacy import home_relative, presentable_argv
+from profstack.software import package_version
 from profstack.torchtrace import linetrace
 
 _MIB = float(1 << 20)
