@@ -22,6 +22,7 @@ from data_recording import Run
 from torch import nn
 
 from profstack import callcost
+from profstack.functiontable import function_table, is_own
 from profstack.hooks.state import DISCOVER, RANGES, ROOT
 from profstack.hooks.torch_hooks import TorchHooks
 from profstack.merge.functions import place
@@ -29,7 +30,7 @@ from profstack.regions import ModuleNames
 from profstack.report.calltree import call_tree
 from profstack.wrapper import Captured, SliceContext
 from profstack.wrappers import cprofile
-from profstack.wrappers.cprofile import CProfileWrapper, function_table, is_own
+from profstack.wrappers.cprofile import CProfileWrapper
 
 HERE = __file__
 MONITORING = sys.version_info >= (3, 12)

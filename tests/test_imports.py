@@ -30,7 +30,7 @@ ORDER = (
         "modulefacts scriptlabel"
     ),
     "benchmark.",
-    "callcost nvtxranges devicegaps torchtrace. flops. memory.",
+    "callcost functiontable nvtxranges devicegaps torchtrace. flops. memory.",
     "recording",
     "nsys.",
     "runner engine. hooks. target child launch progress probe rerun benchfolder",
@@ -44,7 +44,7 @@ ORDER = (
 # A wrapper may import these alone: the contract, the leaves, and what reads a tool's own data.
 OPEN_TO_WRAPPERS = frozenset(
     (
-        *["wrapper", "passthrough", "watch", "callcost", "nvtxranges"],
+        *["wrapper", "passthrough", "watch", "callcost", "functiontable", "nvtxranges"],
         *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
         "torchtrace.linerows",
         *["torchtrace.callpaths", "torchtrace.clocks", "torchtrace.stackbound", "stepcalls"],
