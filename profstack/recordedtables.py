@@ -1,11 +1,13 @@
-"""The tables of a recording: slice by slice, totals over the slice as they were measured."""
+"""The tables of a recording: of the run itself, and of every layer's own but the torch slices'.
+
+Rows of a slice are totals over it, as they were measured.
+"""
 
 from __future__ import annotations
 
 from profstack.tabletypes import FUNCTION_COLUMNS, Table, table
 
-# What the recording holds: slice by slice, totals over the slice.
-RECORDED: dict[str, Table] = {
+RECORDED_OF_RUN: dict[str, Table] = {
     each.name: each
     for each in (
         table(
@@ -62,60 +64,6 @@ RECORDED: dict[str, Table] = {
             "parameters INTEGER parameters of the module and its children",
         ),
         table(
-            "module_times",
-            "slice INTEGER slice",
-            "module_id INTEGER module",
-            "calls INTEGER calls",
-            "forward_s REAL time inside its forward calls, children included",
-            "forward_self_s REAL the same without children",
-            "backward_s REAL backward work of its forward, children included",
-            "backward_self_s REAL the same without children",
-            "recomputed_s REAL forward work done again in its backward, children included; null "
-            "where none was",
-            "forward_device_s REAL device time of kernels launched in forward",
-            "backward_device_s REAL device time of kernels launched in its backward",
-            "host_net_bytes INTEGER host bytes allocated less freed inside forward",
-            "device_net_bytes INTEGER device bytes allocated less freed inside forward",
-        ),
-        table(
-            "operators",
-            "slice INTEGER slice",
-            "name TEXT operator",
-            "shapes TEXT input shapes",
-            "dtype TEXT type of its first floating-point input, as torch names it",
-            "module_id INTEGER module whose forward called it or made its backward, or null",
-            "backward INTEGER 1 for backward work",
-            "calls INTEGER calls",
-            "self_s REAL time without children",
-            "total_s REAL time with children",
-            "device_s REAL device time of the kernels it launched",
-            "moved_bytes INTEGER bytes of its inputs read and its outputs written, null where no "
-            "rule tells",
-        ),
-        table(
-            "moved_bytes",
-            "slice INTEGER slice",
-            "module_id INTEGER module whose forward called it or made its backward, or null",
-            "operator TEXT operator; of those inside one another the outermost one with a rule",
-            "backward INTEGER 1 for backward work",
-            "dtype TEXT type of its first floating-point input, as torch names it",
-            "calls INTEGER calls",
-            "total_s REAL time with what it calls; of one that no rule covers its own time",
-            "device_s REAL device time of the kernels launched in that time",
-            "moved_bytes INTEGER bytes read and written, null where no rule tells",
-        ),
-        table(
-            "kernels",
-            "slice INTEGER slice",
-            "name TEXT kernel",
-            "device TEXT device",
-            "stream INTEGER stream",
-            "module_id INTEGER module, or null",
-            "operator TEXT operator that launched it, or null",
-            "calls INTEGER launches",
-            "device_s REAL device time",
-        ),
-        table(
             "functions",
             "slice INTEGER slice; null for the profile of the start-up",
             *FUNCTION_COLUMNS,
@@ -133,53 +81,6 @@ RECORDED: dict[str, Table] = {
             "primitive_calls INTEGER those that were not recursive",
             "self_s REAL time in the callee without its own callees",
             "total_s REAL time in the callee with its own callees",
-        ),
-        table(
-            "call_paths",
-            "slice INTEGER slice",
-            "node INTEGER number of the node, from 1; callers before what they call",
-            "parent INTEGER the node that called it, null for the outermost",
-            "kind TEXT function, operator or kernel",
-            "name TEXT function, operator or kernel",
-            "file TEXT source file of a function, or ~ for built-in ones",
-            "line INTEGER line of a function's definition",
-            "calls INTEGER calls on this path; 0 for what was running when the step began",
-            "total_s REAL host time with callees, the tracing of calls included; null for a kernel",
-            "self_s REAL host time without callees",
-            "device_s REAL device time of the kernels launched under it, null without a device",
-        ),
-        table(
-            "lines",
-            "slice INTEGER slice",
-            "file TEXT source file",
-            "line INTEGER line",
-            "source TEXT text of the line",
-            "calls INTEGER times the line was run",
-            "python_s REAL time on the line outside operators and outside user functions it calls",
-            "operator_s REAL time on the line inside operators",
-            "device_s REAL device time of kernels launched from the line",
-            "backward_s REAL the part of the time inside operators that is work of a backward pass",
-            "reason TEXT why its count and times are not whole, or null",
-        ),
-        table(
-            "module_lines",
-            "slice INTEGER slice",
-            "file TEXT source file",
-            "line INTEGER line",
-            "module_id INTEGER module that the time was spent in, or step part; null for neither",
-            "calls INTEGER times the line was run there",
-            "python_s REAL time on the line there, outside operators",
-            "operator_s REAL time on the line there, inside operators",
-            "device_s REAL device time of kernels launched from the line there",
-            "backward_s REAL the part of the time inside operators that is work of a backward pass",
-        ),
-        table(
-            "source_files",
-            "slice INTEGER slice",
-            "file TEXT source file of the user's own in which lines were seen",
-            "text TEXT its whole text, or null",
-            "bytes INTEGER size of the text",
-            "reason TEXT why there is no text, or null",
         ),
         table(
             "memory",
@@ -216,37 +117,6 @@ RECORDED: dict[str, Table] = {
             "began; null where no call reached a new peak of the process",
         ),
         table(
-            "memory_owners",
-            "slice INTEGER slice",
-            "device TEXT cpu, or the device as torch names it",
-            "kind TEXT what the memory was for: parameters, gradients, optimizer state, "
-            "activations, temporaries, inputs, buffers, held by the script or not attributed",
-            "start_bytes INTEGER bytes alive when the slice began",
-            "peak_bytes INTEGER bytes of this kind at the moment at which most of all was alive",
-            "largest_bytes INTEGER the most that was alive of this kind, at whatever moment",
-            "end_bytes INTEGER bytes alive when the slice ended",
-        ),
-        table(
-            "peak_holders",
-            "slice INTEGER slice",
-            "device TEXT device",
-            "kind TEXT what the memory was for",
-            "module_id INTEGER module or step part that took it or that it belongs to, null where "
-            "nothing tells",
-            "operator TEXT operator that took it, null for what was alive before the slice",
-            "backward INTEGER 1 for what a backward pass took, null for what was alive before",
-            "tensors INTEGER blocks of memory; tensors that share one count once",
-            "bytes INTEGER bytes alive at the moment at which most was",
-        ),
-        table(
-            "module_peaks",
-            "slice INTEGER slice",
-            "module_id INTEGER module",
-            "host_peak_bytes INTEGER most host bytes alive during one forward call, above those "
-            "alive when it began",
-            "device_peak_bytes INTEGER the same of the device; null where none was seen",
-        ),
-        table(
             "flop_counts",
             "slice INTEGER slice",
             "counter TEXT FlopCounterMode, recorded_shapes, flops-profiler, thop or fvcore",
@@ -277,19 +147,6 @@ RECORDED: dict[str, Table] = {
             "on_steps_thread INTEGER 1 where the thread that makes the steps was one of them",
         ),
         table(
-            "region_work",
-            "slice INTEGER slice",
-            "source TEXT what named the range: profstack.region, record_function or torch",
-            "path TEXT the region's path; the name of a range that is none of profstack's",
-            "calls INTEGER times it was entered",
-            "wall_s REAL host time in which it was open",
-            "operator_s REAL host time inside operators called in it",
-            "device_s REAL device time of kernels launched in it",
-            "flop INTEGER floating-point operations, null where no operator in it has a formula",
-            "host_net_bytes INTEGER host bytes allocated less freed in it",
-            "threads INTEGER threads that were in it",
-        ),
-        table(
             "thread_times",
             "slice INTEGER slice",
             "kind TEXT main, backward, DataLoader worker, DataLoader pin memory, profstack, native "
@@ -300,34 +157,6 @@ RECORDED: dict[str, Table] = {
             "threads INTEGER threads, null where they have ended",
             "cpu_s REAL CPU time over the slice's steps, null where nobody told it",
             "delay_s REAL time in which the steps' thread could have run but had no core",
-        ),
-        table(
-            "launches",
-            "slice INTEGER slice",
-            "step INTEGER number of the step in its slice, from 0",
-            "device TEXT device whose kernels are counted, null where there is none",
-            "operators INTEGER operators called, also those inside others",
-            "outermost INTEGER operators called by no other",
-            "operators_s REAL host time inside the outermost operators",
-            "kernels INTEGER kernels launched in the step, null without a device",
-            "launches INTEGER launches that began them: one of a graph begins many kernels",
-            "launches_s REAL host time of these launches, null without a device",
-            "launched_by TEXT what that time is: calls of the device's runtime, or operators",
-            "busy_s REAL time of the step in which a kernel ran on the device",
-            "idle_s REAL time of the step in which none ran",
-        ),
-        table(
-            "gaps",
-            "slice INTEGER slice",
-            "device TEXT device that was idle",
-            "cause TEXT host late, synchronisation, copy, data wait, start of step or queued",
-            "count INTEGER gaps",
-            "total_s REAL time the device was idle in them",
-            "longest_s REAL the longest one",
-            "after_operator TEXT operator whose kernel ended before the longest one",
-            "after_module_id INTEGER module of that operator, or null",
-            "before_operator TEXT operator whose kernel began after it",
-            "before_module_id INTEGER module of that operator, or null",
         ),
         table(
             "watch_frames",

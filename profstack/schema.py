@@ -8,14 +8,15 @@ per step. `None` (SQL NULL, JSON null) means not measured and is never written a
 from __future__ import annotations
 
 from profstack.nsystables import RECORDED_OF_NSYS, REPORT_OF_NSYS
-from profstack.recordedtables import RECORDED as RECORDED_BY_LAYERS
+from profstack.recordedtables import RECORDED_OF_RUN
 from profstack.tabletypes import FUNCTION_COLUMNS, Column, Row, Table, table
+from profstack.torchtables import RECORDED_OF_TORCH
 
 __all__ = ["RECORDED", "REPORT", "SCHEMA_VERSION", "Column", "Row", "Table"]
 
 SCHEMA_VERSION = 1
 
-RECORDED: dict[str, Table] = {**RECORDED_BY_LAYERS, **RECORDED_OF_NSYS}
+RECORDED: dict[str, Table] = {**RECORDED_OF_RUN, **RECORDED_OF_TORCH, **RECORDED_OF_NSYS}
 
 # What report.json holds: figures per step, one list of rows per table.
 REPORT: dict[str, Table] = {

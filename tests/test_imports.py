@@ -21,7 +21,7 @@ WRAPPERS = CHECKOUT / "wrappers"
 ORDER = (
     (
         "interrupts rawthreads ownfiles errors units tabletypes recordedtables nsystables schema "
-        "privacy warningslugs nvtxpairs"
+        "torchtables privacy warningslugs nvtxpairs"
     ),
     "wrapper registry software environment stepcalls",
     (
