@@ -16,22 +16,15 @@ from typing import Any
 
 from profstack.environment import children_of, run_delay_s, thread_name, thread_numbers
 from profstack.interrupts import is_scripts
-from profstack.rawthreads import native_numbers
-
-MAIN, BACKWARD, WORKER, PIN, OWN, NATIVE, OTHER = (
-    "main",
-    "backward",
-    "DataLoader worker",
-    "DataLoader pin memory",
-    "profstack",
-    "native",
-    "other",
+from profstack.threadkinds import (
+    OTHER,
+    kind_of_process,
+    kind_of_thread,
+    python_threads,
+    started_by_multiprocessing,
 )
-# What torch calls its threads and processes.
-_WORKER_NAME, _PIN_NAME, _BACKWARD_NAME = "pt_data_worker", "pt_data_pin", "pt_autograd"
-_PIN_MODULE = "torch.utils.data._utils.pin_memory"
+
 ENDED_THREADS, ENDED_PROCESSES = "threads that ended", "processes that ended"
-UNNAMED = "threads without a name"
 _NO_PROC = "this system does not tell the CPU time of single threads"
 
 
@@ -120,7 +113,7 @@ class ThreadTimes:
         if numbers is None:
             return None
         own = threading.get_native_id()
-        children, python = self._children(), _python_threads()
+        children, python = self._children(), python_threads()
         delay_s, waited_s = run_delay_s(own), _waited_s()
         threads = _thread_clocks(numbers)
         process_s = time.process_time()
@@ -143,7 +136,7 @@ class ThreadTimes:
         if own_s is not None:
             threads[own] = own_s
         delay_s, waited_s = run_delay_s(own), _waited_s()
-        children, python = self._children(), _python_threads()
+        children, python = self._children(), python_threads()
         took_s = time.perf_counter() - begun
         return _Reading(own, took_s, process_s, threads, children, waited_s, delay_s, python)
 
@@ -151,17 +144,17 @@ class ThreadTimes:
         """CPU time of all processes below this one that have not ended."""
         found: dict[int, float] = {}
         to_ask: list[tuple[int, int | None]] = [(os.getpid(), None)]
-        to_ask += [(number, None) for number in _python_threads() if number != os.getpid()]
+        to_ask += [(number, None) for number in python_threads() if number != os.getpid()]
         while to_ask:
             thread, process = to_ask.pop()
             numbers = children_of(thread, process)
-            for child in _started_by_multiprocessing() if numbers is None else numbers:
+            for child in started_by_multiprocessing() if numbers is None else numbers:
                 cpu_s = _cpu_s(child, _PROCESS) if child not in found else None
                 if cpu_s is not None:
                     found[child] = cpu_s
                     to_ask.append((child, child))
                     if child not in self._known:
-                        self._known[child] = _kind_of_process(child)
+                        self._known[child] = kind_of_process(child)
         return found
 
     # -- what lies between -----------------------------------------------------------------------
@@ -176,7 +169,7 @@ class ThreadTimes:
             rows.append(_row(OTHER, ENDED_THREADS, 0, None, rest_s))
         for number, (child, cpu_s) in enumerate(sorted(after.children.items()), 1):
             # Read anew: what is told of one right after its start is what its parent is called.
-            kind, name = self._known[child] = _kind_of_process(child)
+            kind, name = self._known[child] = kind_of_process(child)
             used_s = _used(cpu_s, before.children.get(child))
             threads = len(thread_numbers(child) or ()) or None
             rows.append(_row(kind, name, number, threads, used_s))
@@ -237,7 +230,7 @@ def _used(after_s: float, before_s: float | None) -> float:
     return after_s - before_s if before_s is not None and before_s <= after_s else after_s
 
 
-# -- who they are ----------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def _row(
@@ -261,7 +254,7 @@ def _own_rows(before: _Reading, after: _Reading) -> list[dict[str, Any]]:
     common = {thread_name(step), thread_name(os.getpid())}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for number, cpu_s in after.threads.items():
-        key = _kind_of_thread(number, step, python.get(number), common)
+        key = kind_of_thread(number, step, python.get(number), common)
         if key is None:
             # It has ended since its clock was read: its time goes with that of the others.
             continue
@@ -271,46 +264,3 @@ def _own_rows(before: _Reading, after: _Reading) -> list[dict[str, Any]]:
         if number == step and before.delay_s is not None and after.delay_s is not None:
             row["delay_s"] = after.delay_s - before.delay_s
     return list(rows.values())
-
-
-def _kind_of_thread(
-    number: int, step: int, python: tuple[str, str | None] | None, common: set[str | None]
-) -> tuple[str, str] | None:
-    if number == step:
-        return MAIN, python[0] if python is not None else "the steps' thread"
-    if number in native_numbers:
-        return OWN, "sampler of the watch"
-    name = thread_name(number)
-    if python is not None:
-        called, made_of = python
-        pins = name == _PIN_NAME or made_of == _PIN_MODULE
-        return (PIN, _PIN_NAME) if pins else (OTHER, called)
-    if name is not None and name.startswith(_BACKWARD_NAME):
-        return BACKWARD, name
-    # Pools of native code inherit the name of the thread that began them.
-    return (NATIVE, UNNAMED if name in common else name) if name is not None else None
-
-
-def _kind_of_process(process: int) -> tuple[str, str]:
-    name = thread_name(process, process)
-    return (WORKER, _WORKER_NAME) if name == _WORKER_NAME else (OTHER, name or "process")
-
-
-def _python_threads() -> dict[int, tuple[str, str | None]]:
-    """The threads that `threading` knows, by native number: name and module of their function."""
-    return {
-        thread.native_id: (
-            thread.name,
-            getattr(getattr(thread, "_target", None), "__module__", None),
-        )
-        for thread in threading.enumerate()
-        if thread.native_id is not None
-    }
-
-
-def _started_by_multiprocessing() -> list[int]:
-    """The children that this process's `multiprocessing` knows of, where the kernel tells none."""
-    module = sys.modules.get("multiprocessing.process")
-    # Asked by its public function it would wait for those that have ended.
-    known = list(getattr(module, "_children", ()))
-    return [child.pid for child in known if isinstance(child.pid, int)]

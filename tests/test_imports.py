@@ -27,7 +27,7 @@ ORDER = (
     (
         "steps slices regions passthrough collector liveobjects watch samples evaluation quickstep "
         "regionsums userregions decorated regionoutlet scriptranges threadtimes "
-        "modulefacts scriptlabel"
+        "modulefacts scriptlabel threadkinds"
     ),
     "benchmark.",
     "callcost functiontable nvtxranges devicegaps torchtrace. flops. memory.",

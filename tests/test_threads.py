@@ -19,7 +19,7 @@ import torch
 from conftest import clean_environment
 from data_recording import Run
 
-from profstack import rawthreads, threadtimes
+from profstack import rawthreads, threadkinds, threadtimes
 from profstack.benchmark.clock import Clock
 from profstack.engine.steplog import StepLog
 from profstack.merge.threads import MOST_ROWS
@@ -123,7 +123,7 @@ def test_threads_that_began_and_ended_meanwhile_are_not_lost() -> None:
     rows = rows_of(work)
     assert pick(rows, "other", threadtimes.ENDED_THREADS)["threads"] is None
     # The system lets go of a thread a moment after Python: the last one may have a row yet.
-    brief = (threadtimes.ENDED_THREADS, threadtimes.UNNAMED, "brief")
+    brief = (threadtimes.ENDED_THREADS, threadkinds.UNNAMED, "brief")
     assert 0.3 * MOST_OF < sum(row["cpu_s"] for row in rows if row["name"] in brief) < 0.6
 
 
