@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from profstack.benchmark.blocks import timed_block
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import undisturbed
-from profstack.benchmark.measure import timed_block
 from profstack.benchmark.resampling import FloatArray, rank_autocorrelation
 from profstack.benchmark.statistics import median_interval
 

@@ -22,11 +22,12 @@ import profstack
 from profstack.benchfolder import LAYERS, LAYERS_ALONE, OPTIONS, result_path
 from profstack.benchlayers import record_layers
 from profstack.benchmark.benchrun import Asked, BenchRun
+from profstack.benchmark.blocks import timed_block
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import undisturbed
-from profstack.benchmark.loading import Loaded, load, split_spec
-from profstack.benchmark.measure import timed_block
+from profstack.benchmark.loading import Loaded, load
 from profstack.benchmark.subject import Request
+from profstack.benchmark.targetname import split_spec
 from profstack.errors import ProfstackError
 from profstack.runner import device_facts, torch_facts
 from profstack.units import format_seconds

@@ -11,8 +11,9 @@ import pytest
 from profstack.benchmark.benchrun import Asked, BenchRun
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.inputs import make_input, resized, split_inputs
-from profstack.benchmark.loading import FACTORY, STEP, load, short_name
+from profstack.benchmark.loading import FACTORY, STEP, load
 from profstack.benchmark.subject import READ, STATED, Request, Subject, of_model
+from profstack.benchmark.targetname import short_name
 from profstack.errors import TargetError, UsageError
 
 torch = pytest.importorskip("torch")

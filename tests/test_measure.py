@@ -10,17 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profstack.benchmark.blocks import PIPELINED, SYNCHRONISED, Samples, timed_block
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import GC_OFF, GC_ON
-from profstack.benchmark.measure import (
-    PIPELINED,
-    SYNCHRONISED,
-    Interrupted,
-    Policy,
-    Samples,
-    measure,
-    timed_block,
-)
+from profstack.benchmark.measure import Interrupted, Policy, measure
 
 
 class Machine(Clock):

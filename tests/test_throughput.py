@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402 - torch
 from profstack import environment  # noqa: E402
 from profstack.benchmark import probedtype, probelimit, probers, throughput  # noqa: E402
 from profstack.benchmark.clock import Clock  # noqa: E402
+from profstack.benchmark.largestbatch import Options, knee  # noqa: E402
 from profstack.benchmark.loading import load  # noqa: E402
 from profstack.benchmark.probetrial import (  # noqa: E402
     ENDED,
@@ -35,7 +36,7 @@ from profstack.benchmark.probetrial import (  # noqa: E402
     judged,
 )
 from profstack.benchmark.subject import Request, Subject, of_model  # noqa: E402
-from profstack.benchmark.throughput import Options, search  # noqa: E402
+from profstack.benchmark.throughput import search  # noqa: E402
 from profstack.errors import UsageError  # noqa: E402
 
 MIB = 2**20
@@ -753,8 +754,8 @@ class TestTheLimit:
 
 
 def test_knee_of_nothing_is_none():
-    assert throughput.knee([]) is None
-    assert throughput.knee([Probe(1, WORKED)]) is None
+    assert knee([]) is None
+    assert knee([Probe(1, WORKED)]) is None
 
 
 def test_a_subject_of_functions_is_on_the_cpu():

@@ -11,20 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from profstack.benchmark.ablation import ablation
+from profstack.benchmark.blocks import PIPELINED, SYNCHRONISED
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.devicestate import device_state, round_state
 from profstack.benchmark.figures import figures
-from profstack.benchmark.measure import (
-    PIPELINED,
-    SYNCHRONISED,
-    Interrupted,
-    Measured,
-    Policy,
-    measure,
-)
+from profstack.benchmark.largestbatch import Options as SearchOptions
+from profstack.benchmark.measure import Interrupted, Measured, Policy, measure
 from profstack.benchmark.mistakes import mistakes
 from profstack.benchmark.subject import Subject
-from profstack.benchmark.throughput import Options as SearchOptions
 from profstack.benchmark.throughput import check as check_search
 from profstack.benchmark.throughput import search
 from profstack.benchmark.variants import compare

@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from profstack.benchmark.blocks import timed_block
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import undisturbed
-from profstack.benchmark.measure import timed_block
 from profstack.benchmark.subject import Request, Subject
 
 # More starts than an interval needs would cost more time than they tell.

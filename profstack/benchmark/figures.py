@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from profstack.benchmark.measure import PIPELINED, SYNCHRONISED, Measured
+from profstack.benchmark.blocks import PIPELINED, SYNCHRONISED
+from profstack.benchmark.measure import Measured
 from profstack.benchmark.statistics import median_interval, summarize
 from profstack.benchmark.subject import Subject
 

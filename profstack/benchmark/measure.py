@@ -10,18 +10,16 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import Any
 
+from profstack.benchmark.blocks import SYNCHRONISED, Samples, timed_block
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import GC_OFF, GC_ON, undisturbed
 from profstack.benchmark.statistics import Summary, median_interval, summarize
 from profstack.benchmark.warmup import Warmup, detect
-
-SYNCHRONISED, PIPELINED = "synchronised", "pipelined"
 
 # Two readings of the clock and an append take 0.1 us: of a sample this long they are 0.1 %.
 _SHORTEST_SAMPLE_S = 100e-6
@@ -31,8 +29,6 @@ _FIRST_BLOCK = 8
 # Of so many calls the later half is long enough for a trend to show in it.
 _ENOUGH_CALLS = 16
 _LONGEST_BLOCK_S = 0.5
-# What the device's own marks leave out of a block is its ends; more is work that they do not see.
-_COVERED = 0.9
 # A collection may be long (of what the calls have left): it takes a tenth of the time at most.
 _COLLECT_EVERY = 10.0
 # Looking at the interval after every sample would stop at the luckiest moment: it is looked at
@@ -70,57 +66,6 @@ class Policy:
     def garbage(self) -> str:
         """What happens to garbage collection, in words."""
         return GC_ON if self.collect else GC_OFF
-
-
-@dataclass
-class Samples:
-    """Times of one series, in seconds per call: host, process CPU, and device where there is one.
-
-    A sample is `calls` calls. `cpu_s` has one value per sample, or one per block where samples are
-    short; `device_s` is empty without a device. Each block has its number of samples in `blocks`
-    and in `block_s` the mean time of a call over all of it, until the device was idle again.
-    """
-
-    calls: int = 1
-    host_s: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    device_s: list[float | None] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
-    block_s: list[float] = field(default_factory=list)
-
-    @property
-    def total_s(self) -> float:
-        """Seconds that all samples took, waiting for the device included."""
-        each = zip(self.blocks, self.block_s, strict=True)
-        return self.calls * sum(samples * seconds for samples, seconds in each)
-
-    @property
-    def wall_beside_cpu_s(self) -> list[float]:
-        """Wall time of the same calls as each value of `cpu_s`: of a sample, or mean of a block."""
-        return self.host_s if len(self.cpu_s) == len(self.host_s) else self.block_s
-
-    def extend(self, more: Samples) -> None:
-        """Add a later block of the same series."""
-        self.host_s += more.host_s
-        self.cpu_s += more.cpu_s
-        self.device_s += more.device_s
-        self.blocks += more.blocks
-        self.block_s += more.block_s
-
-    def series(self, mode: str) -> tuple[list[float], str]:
-        """The times that count in this mode, and whose they are: `host` or `device`.
-
-        In a pipeline the host runs ahead and its own stamps are those of launches. There the
-        device's times count if it has them all and they are those of the work; if not (events of
-        two devices cannot be compared, and those of one stream see nothing of another stream or
-        device), the means of whole blocks do.
-        """
-        if mode == SYNCHRONISED or not self.device_s:
-            return self.host_s, "host"
-        device = [one for one in self.device_s if one is not None]
-        if len(device) == len(self.host_s) and self.calls * sum(device) >= _COVERED * self.total_s:
-            return device, "device"
-        return self.block_s, "host"
 
 
 @dataclass
@@ -188,59 +133,6 @@ def measure(
             measured = Measured(policy, first_s, warmup_s, warmup, taken, "interrupt")
             raise Interrupted(measured) from None
     return Measured(policy, first_s, warmup_s, warmup, taken, stopped_by)
-
-
-def timed_block(
-    call: Callable[[], Any],
-    samples: int,
-    calls: int,
-    clock: Clock,
-    *,
-    synchronised: bool = True,
-    with_cpu: bool = True,
-    longest_s: float = math.inf,
-) -> Samples:
-    """`samples` samples of `calls` calls each; the device is idle before and after.
-
-    `with_cpu` reads the CPU clock after every sample, else once for the block. There are fewer
-    samples where they take longer than `longest_s` seconds: the one that goes on then is the last.
-    """
-    now, cpu, wait, mark = clock.now, clock.cpu, clock.synchronize, clock.record_event
-    has_device, repeats = clock.has_device, range(calls)
-    wait()
-    events = [mark()] if has_device else []
-    cpus, stamps = [cpu()], [now()]
-    until = stamps[0] + longest_s
-    for _ in range(samples):
-        for _ in repeats:
-            call()
-        if has_device:
-            events.append(mark())
-        if synchronised:
-            wait()
-        stamps.append(now())
-        if with_cpu:
-            cpus.append(cpu())
-        if stamps[-1] > until:
-            break
-    wait()
-    ended = now()
-    samples = len(stamps) - 1
-    if not with_cpu:
-        cpus.append(cpu())
-    per_cpu = calls if with_cpu else calls * samples
-    return Samples(
-        calls,
-        [(end - start) / calls for start, end in pairwise(stamps)],
-        [(end - start) / per_cpu for start, end in pairwise(cpus)],
-        [_per_call(clock.elapsed_s(start, end), calls) for start, end in pairwise(events)],
-        [samples],
-        [(ended - stamps[0]) / (calls * samples)],
-    )
-
-
-def _per_call(seconds: float | None, calls: int) -> float | None:
-    return None if seconds is None else seconds / calls
 
 
 def _warm_up(

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from profstack.benchmark import coldstart
+from profstack.benchmark.blocks import timed_block
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import undisturbed
-from profstack.benchmark.measure import Policy, timed_block
+from profstack.benchmark.measure import Policy
 from profstack.benchmark.othercalls import (
     NotToBeHadError,
     copying_step,

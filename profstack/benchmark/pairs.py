@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
+from profstack.benchmark.blocks import timed_block
 from profstack.benchmark.clock import Clock
-from profstack.benchmark.measure import Policy, timed_block
+from profstack.benchmark.measure import Policy
 from profstack.benchmark.statistics import Ratio, pooled_ratio
 
 Report = Callable[[], float]

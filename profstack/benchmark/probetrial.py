@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from profstack import environment
+from profstack.benchmark.blocks import timed_block
 from profstack.benchmark.clock import Clock
-from profstack.benchmark.measure import Policy, measure, timed_block
+from profstack.benchmark.measure import Policy, measure
 from profstack.benchmark.subject import Subject
 from profstack.units import format_seconds
 

@@ -12,16 +12,10 @@ import math
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from profstack.benchmark.blocks import SYNCHRONISED, Samples, timed_block
 from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import undisturbed
-from profstack.benchmark.measure import (
-    SYNCHRONISED,
-    Measured,
-    Policy,
-    Samples,
-    measure,
-    timed_block,
-)
+from profstack.benchmark.measure import Measured, Policy, measure
 from profstack.benchmark.statistics import Ratio, median_interval, pooled_ratio
 from profstack.benchmark.variantbuild import EAGER, Built, why_failed
 from profstack.benchmark.variantcounts import Counts, Graphs

@@ -44,15 +44,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Measure, and write the page; returns the exit code."""
-    from profstack.benchmark import loading
     from profstack.benchmark.inputs import check_shape
+    from profstack.benchmark.targetname import check
 
     if os.environ.get("PROFSTACK") == "0":
         raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to measure")
     for text in arguments.input:
         check_shape(text)
     request = request_of(arguments)
-    loading.check(request)
+    check(request.spec)
     layers = layers_of(arguments)
     asked = asked_of(arguments)
     return _Bench(arguments, request, asked, layers).execute()
@@ -68,7 +68,7 @@ class _Bench:
         asked: Asked,
         layers: list[str],
     ) -> None:
-        from profstack.benchmark.loading import short_name
+        from profstack.benchmark.targetname import short_name
         from profstack.frozen import folder_name
         from profstack.recording import create_folder
 

@@ -1,0 +1,123 @@
+"""One block of calls, timed: the readings of the clocks, and which of them count.
+
+This is the innermost loop of every measurement. What a series of blocks took is one `Samples`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from profstack.benchmark.clock import Clock
+
+SYNCHRONISED, PIPELINED = "synchronised", "pipelined"
+
+# What the device's own marks leave out of a block is its ends; more is work that they do not see.
+COVERED = 0.9
+
+
+@dataclass
+class Samples:
+    """Times of one series, in seconds per call: host, process CPU, and device where there is one.
+
+    A sample is `calls` calls. `cpu_s` has one value per sample, or one per block where samples are
+    short; `device_s` is empty without a device. Each block has its number of samples in `blocks`
+    and in `block_s` the mean time of a call over all of it, until the device was idle again.
+    """
+
+    calls: int = 1
+    host_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    device_s: list[float | None] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    block_s: list[float] = field(default_factory=list)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds that all samples took, waiting for the device included."""
+        each = zip(self.blocks, self.block_s, strict=True)
+        return self.calls * sum(samples * seconds for samples, seconds in each)
+
+    @property
+    def wall_beside_cpu_s(self) -> list[float]:
+        """Wall time of the same calls as each value of `cpu_s`: of a sample, or mean of a block."""
+        return self.host_s if len(self.cpu_s) == len(self.host_s) else self.block_s
+
+    def extend(self, more: Samples) -> None:
+        """Add a later block of the same series."""
+        self.host_s += more.host_s
+        self.cpu_s += more.cpu_s
+        self.device_s += more.device_s
+        self.blocks += more.blocks
+        self.block_s += more.block_s
+
+    def series(self, mode: str) -> tuple[list[float], str]:
+        """The times that count in this mode, and whose they are: `host` or `device`.
+
+        In a pipeline the host runs ahead and its own stamps are those of launches. There the
+        device's times count if it has them all and they are those of the work; if not (events of
+        two devices cannot be compared, and those of one stream see nothing of another stream or
+        device), the means of whole blocks do.
+        """
+        if mode == SYNCHRONISED or not self.device_s:
+            return self.host_s, "host"
+        device = [one for one in self.device_s if one is not None]
+        if len(device) == len(self.host_s) and self.calls * sum(device) >= COVERED * self.total_s:
+            return device, "device"
+        return self.block_s, "host"
+
+
+def timed_block(
+    call: Callable[[], Any],
+    samples: int,
+    calls: int,
+    clock: Clock,
+    *,
+    synchronised: bool = True,
+    with_cpu: bool = True,
+    longest_s: float = math.inf,
+) -> Samples:
+    """`samples` samples of `calls` calls each; the device is idle before and after.
+
+    `with_cpu` reads the CPU clock after every sample, else once for the block. There are fewer
+    samples where they take longer than `longest_s` seconds: the one that goes on then is the last.
+    """
+    now, cpu, wait, mark = clock.now, clock.cpu, clock.synchronize, clock.record_event
+    has_device, repeats = clock.has_device, range(calls)
+    wait()
+    events = [mark()] if has_device else []
+    cpus, stamps = [cpu()], [now()]
+    until = stamps[0] + longest_s
+    for _ in range(samples):
+        for _ in repeats:
+            call()
+        if has_device:
+            events.append(mark())
+        if synchronised:
+            wait()
+        stamps.append(now())
+        if with_cpu:
+            cpus.append(cpu())
+        if stamps[-1] > until:
+            break
+    wait()
+    ended = now()
+    samples = len(stamps) - 1
+    if not with_cpu:
+        cpus.append(cpu())
+    per_cpu = calls if with_cpu else calls * samples
+    return Samples(
+        calls,
+        [(end - start) / calls for start, end in pairwise(stamps)],
+        [(end - start) / per_cpu for start, end in pairwise(cpus)],
+        [_per_call(clock.elapsed_s(start, end), calls) for start, end in pairwise(events)],
+        [samples],
+        [(ended - stamps[0]) / (calls * samples)],
+    )
+
+
+def _per_call(seconds: float | None, calls: int) -> float | None:
+    return None if seconds is None else seconds / calls
