@@ -22,10 +22,10 @@ from profstack.torchtrace.events import (
     clip_to_steps,
     forward_of,
     group,
-    nest_threads,
     read_host,
     sums,
 )
+from profstack.torchtrace.nesting import nest_threads
 
 NS = 1e-9
 

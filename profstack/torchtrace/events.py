@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress, pairwise
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,13 @@ from profstack.torchtrace.columns import (
     sums,
     value_key,
 )
+from profstack.torchtrace.nesting import in_order, levels, nest_threads
 
 # What reads events takes the columns' names from here too.
 __all__ = ["ACCUMULATE", "DEVICE_KINDS", "EVALUATE", "HIDDEN_NAMES", "HOST_KINDS", "MEMORY_KIND"]
 __all__ += ["MEMORY_NAME", "RUNTIME_KINDS", "SLICE_RANGE", "Bools", "HostEvents", "Interned"]
 __all__ += ["Ints", "around", "clip_to_steps", "column", "forward_of", "group", "holding"]
-__all__ += ["integers", "nest", "nest_threads", "of_observed_thread", "read_host", "sums"]
+__all__ += ["integers", "of_observed_thread", "read_host", "sums"]
 
 HOST_KINDS = ("cpu_op", "user_annotation")
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset", "privateuse1_runtime_kernel")
@@ -158,7 +159,7 @@ class HostEvents:
     @cached_property
     def levels(self) -> list[Ints]:
         """Positions of the events of every depth, the outermost first."""
-        return _levels(self.depth)
+        return levels(self.depth)
 
 
 def read_host(
@@ -184,7 +185,7 @@ def read_host(
         kept: Ints | None = np.flatnonzero(~names.where(HIDDEN_NAMES.__contains__))
     else:
         kept = None
-    order = _in_order(read["start_ns"], read["duration_ns"], read["start_thread_id"], kept)
+    order = in_order(read["start_ns"], read["duration_ns"], read["start_thread_id"], kept)
     if order is not None:
         events = [events[position] for position in order.tolist()]
         names.ids = names.ids[order]
@@ -214,42 +215,6 @@ def read_host(
 def _is_given(name: str) -> bool:
     """Whether an event may be an operator's, which was given something."""
     return name != MEMORY_NAME and not name.startswith(RANGE_PREFIX)
-
-
-def _in_order(start: Ints, duration: Ints, thread: Ints, kept: Ints | None) -> Ints | None:
-    """The events `kept` by thread, start and descending end; as given where all are equal.
-
-    None says that all are, and in this order already, as the profiler mostly gives them: for what
-    is nearly in order a stable sort of one column costs little.
-    """
-    order: Ints = (
-        np.argsort(start, kind="stable")
-        if kept is None
-        else kept[np.argsort(start[kept], kind="stable")]
-    )
-    sorted_ = start[order]
-    same = sorted_[1:] == sorted_[:-1]
-    if same.any():
-        tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
-        among = order[tied]
-        order[tied] = among[np.lexsort((-duration[among], start[among]))]
-    if len(thread) and (thread != thread[0]).any():
-        _, number = np.unique(thread, return_inverse=True)
-        order = order[_by_small(number[order])]
-    return None if kept is None and (order == np.arange(len(order))).all() else order
-
-
-def _by_small(numbers: Ints | SmallInts) -> Ints:
-    """A stable sort of numbers from 0, which costs little where they fit 16 bits."""
-    small = numbers.max(initial=0) < 2**15
-    order: Ints = np.argsort(numbers.astype(np.int16) if small else numbers, kind="stable")
-    return order
-
-
-def _levels(depth: Ints | SmallInts) -> list[Ints]:
-    """Positions of the events of every depth, the outermost first."""
-    counts = np.bincount(depth) if len(depth) else np.zeros(1, np.int64)
-    return list(np.split(_by_small(depth), np.cumsum(counts)[:-1]))
 
 
 def of_observed_thread(events: Sequence[Any]) -> Bools:
@@ -284,42 +249,6 @@ def clip_to_steps(
         until[step + 1] = end if step not in left_out else until[0]
     step_of = np.searchsorted(boundaries_ns, events.start, side="right")
     events.end = np.minimum(events.end, until[step_of])
-
-
-def nest_threads(start: Ints, end: Ints, thread: Ints) -> tuple[Ints, SmallInts]:
-    """Parents and depths of events sorted by thread, start and descending end."""
-    parent = np.full(len(start), -1, np.int64)
-    depth = np.zeros(len(start), np.int32)
-    if not len(start):
-        return parent, depth
-    edges = np.flatnonzero(np.diff(thread)) + 1
-    for first, last in zip([0, *edges], [*edges, len(start)], strict=True):
-        parents, depths = nest(start[first:last], end[first:last])
-        parent[first:last] = np.where(parents >= 0, parents + first, -1)
-        depth[first:last] = depths
-    return parent, depth
-
-
-def nest(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Parents and depths on one thread, where events either nest or lie apart.
-
-    The depth of an event is the number of events begun before it less those ended by then; its
-    parent is the last event one level up that began before it.
-    """
-    count = len(start)
-    # Doubled, so that an instant can end half a nanosecond after it began.
-    begin = 2 * start
-    finish = np.where(end > start, 2 * end, 2 * start + 1)
-    depth = np.arange(count) - np.searchsorted(np.sort(finish), begin, side="right")
-    depth = np.maximum(depth, 0)
-    parent = np.full(count, -1, np.int64)
-    for above, here in pairwise(_levels(depth)):
-        if not len(above) or not len(here):
-            continue
-        position = np.searchsorted(above, here) - 1
-        found = above[np.maximum(position, 0)]
-        parent[here] = np.where((position >= 0) & (finish[found] >= begin[here]), found, -1)
-    return parent, depth
 
 
 def forward_of(events: HostEvents, backward: Ints, forward: Bools) -> Ints:
