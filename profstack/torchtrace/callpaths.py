@@ -3,28 +3,29 @@
 In a profile with stacks the calls of functions are events as operators are, on the same clock, so
 that what lies inside what is known exactly. Events are merged by their path: the same function
 called twice from the same place is one node with two calls.
-
-Some calls are no nodes, and their time stays with whoever called them: those of profstack itself,
-of what starts programs and threads, and the steps that torch takes from `model(x)` to `forward`.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import compress
 from typing import Any
 
 import numpy as np
 
-import profstack
 from profstack.regions import RANGE_PREFIX, STEP_PARTS, UNATTRIBUTED
 from profstack.torchtrace.attribution import Attribution, attribute
-from profstack.torchtrace.definitions import Definitions
+from profstack.torchtrace.callees import (
+    FUNCTION,
+    KERNEL,
+    OPERATOR,
+    OURS,
+    SHOWN,
+    Callee,
+    called_functions,
+    called_texts,
+)
 from profstack.torchtrace.events import (
     DEVICE_KINDS,
     EVALUATE,
@@ -39,56 +40,9 @@ from profstack.torchtrace.events import (
     read_host,
 )
 
-FUNCTION, OPERATOR, KERNEL = "function", "operator", "kernel"
 PYTHON_KIND, OPERATOR_KIND = "python_function", "cpu_op"
-BUILTIN_FILE = "~"
 BACKWARD_OF = "backward of "
 _S = 1e-9
-
-# What the profiler calls a Python function: file(line): name.
-_PLACE = re.compile(r"(?s)(.*)\((\d+)\): (.*)")
-# A method of a built-in object: where that lies in memory says nothing, and pybind's own type
-# says less.
-_OBJECT = re.compile(r"( of pybind11_builtins\.\w+)? object at 0x[0-9A-Fa-f]+>$")
-# The call of a module, which takes the place of the function that `Module.__call__` is.
-_MODULE_CALL = "nn.Module: "
-
-_PROFSTACK = tuple(
-    os.path.join(folder, "")
-    for folder in (
-        *(os.path.abspath(each) for each in profstack.__path__),
-        *(os.path.realpath(each) for each in profstack.__path__),
-        *(
-            os.path.join(os.path.dirname(os.path.realpath(each)), "wrappers")
-            for each in profstack.__path__
-        ),
-    )
-)
-# Of files of Python's and torch's: functions that only hand on what they were called for.
-_PASSING = {
-    "threading": ("", {"_bootstrap", "_bootstrap_inner", "run"}),
-    "torch": ("nn/modules/module.py", {"_wrapped_call_impl", "_call_impl", "inner"}),
-}
-_PASSING_FILES = ("<frozen importlib", "<frozen runpy", "<frozen zipimport")
-# Functions of torch that profstack's own call to know whether to stand back.
-_ASKED = frozenset({"is_compiling", "is_dynamo_compiling"})
-
-# What becomes of an event: a node; none; none, since it is profstack's, as are the built-in
-# functions that it calls.
-_SHOWN, _PASSED, _OURS = range(3)
-
-
-@dataclass(frozen=True)
-class Callee:
-    """What an event's name says: a node's kind, name and place, and whether it becomes one."""
-
-    kind: str
-    name: str
-    file: str | None = None
-    line: int | None = None
-    fate: int = _SHOWN
-    # Who calls it decides whether it is profstack's.
-    follows: bool = False
 
 
 @dataclass
@@ -143,8 +97,8 @@ def path_records(
     host = read_host([event for event, kind, on in each if on and kind in HOST_KINDS])
     clip_to_steps(host, boundaries_ns)
     owned = attribute(host, boundaries_ns, lambda number: modules[number].is_loss)
-    names = Interned(_texts(functions), len(functions))
-    callees = _functions(names.values)
+    names = Interned(called_texts(functions), len(functions))
+    callees = called_functions(names.values)
     operators = _operators(owned)
     of_function = names.ids.astype(np.int64)
     timeline = _Timeline.of(owned, operators, functions, of_function, len(callees), boundaries_ns)
@@ -163,51 +117,6 @@ def _in_step(events: Sequence[Any], boundaries_ns: Sequence[int]) -> list[Any]:
     end = start + integers(events, "duration_ns")
     inside = (end > boundaries_ns[0]) & (start < boundaries_ns[-1])
     return list(compress(events, inside.tolist()))
-
-
-# -- names -------------------------------------------------------------------------------------
-
-
-def _texts(events: Sequence[Any]) -> Iterator[str]:
-    """Names of functions without what differs from one object to the next."""
-    for name in column(events, "name"):
-        yield _OBJECT.sub(">", name) if name.endswith(">") else name
-
-
-def _functions(names: Sequence[str]) -> list[Callee]:
-    definitions = Definitions()
-    return [_function(name, definitions) for name in names]
-
-
-def _function(name: str, definitions: Definitions) -> Callee:
-    if name.startswith(_MODULE_CALL):
-        # The class's function is profstack's while it gives modules their ranges.
-        return Callee(FUNCTION, name, fate=_OURS)
-    match = _PLACE.fullmatch(name)
-    if match is None:
-        return Callee(FUNCTION, name, BUILTIN_FILE, 0, follows=True)
-    file, line, function = match[1], int(match[2]), match[3]
-    fate = _fate(file, function)
-    first = definitions.first_line(file, function, line) if fate == _SHOWN else line
-    return Callee(FUNCTION, function, file, first, fate, follows=function in _ASKED)
-
-
-def _fate(file: str, function: str) -> int:
-    if file.startswith(_PROFSTACK):
-        return _OURS
-    passes = file.startswith(_PASSING_FILES) or function in _passing().get(file, ())
-    return _PASSED if passes else _SHOWN
-
-
-@cache
-def _passing() -> dict[str, set[str]]:
-    """Functions of `_PASSING` by the file that their code names."""
-    found = {}
-    for name, (inner, functions) in _PASSING.items():
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None:
-            found[os.path.join(os.path.dirname(file), inner) if inner else file] = functions
-    return found
 
 
 def _backward_names(owned: Attribution, modules: Mapping[int, Any]) -> dict[int, Callee]:
@@ -312,8 +221,8 @@ def _grow(
         limit, node, ours = going[-1] if going else (end, root, False)
         end = min(end, limit)
         callee = callees[number]
-        if callee.fate != _SHOWN or (ours and callee.follows):
-            going.append((end, node, callee.fate == _OURS or ours))
+        if callee.fate != SHOWN or (ours and callee.follows):
+            going.append((end, node, callee.fate == OURS or ours))
             continue
         if position in backward:
             node = node.child(backward[position])
