@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from profstack.torchtrace.tensorinputs import BOOL, COMPLEX, FLOATING, INTEGER, Tensor
+from profstack.torchtrace.tensorinputs import BOOL, COMPLEX, FLOATING, INTEGER, Tensor, tensor_bytes
 
 _TRUTHS = frozenset(
     (
@@ -37,9 +37,9 @@ def pointwise(name: str, arguments: Sequence[Any]) -> int:
     """
     tensors = [each for each in arguments if isinstance(each, Tensor)]
     if name.endswith("_"):
-        return _bytes(tensors) + tensors[0].nbytes
+        return tensor_bytes(tensors) + tensors[0].nbytes
     numel = prod(broadcast([each.shape for each in tensors]))
-    return _bytes(tensors) + numel * _result_itemsize(name, tensors, arguments)
+    return tensor_bytes(tensors) + numel * _result_itemsize(name, tensors, arguments)
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -70,7 +70,3 @@ def _result_itemsize(name: str, tensors: Sequence[Tensor], arguments: Sequence[A
         # float16 with bfloat16 gives float32.
         return max(4, *sizes)
     return max(sizes)
-
-
-def _bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(each.nbytes for each in tensors)

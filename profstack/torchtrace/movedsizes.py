@@ -10,13 +10,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from profstack.torchtrace.tensorinputs import INTEGER, Tensor, itemsize
+from profstack.torchtrace.tensorinputs import INTEGER, Tensor, itemsize, tensor_bytes
 
 _INT64 = 8
-
-
-def _bytes(*tensors: Any) -> int:
-    return sum(each.nbytes for each in tensors if isinstance(each, Tensor))
 
 
 def _each(numbers: Sequence[int], count: int) -> list[int]:
@@ -61,7 +57,7 @@ def _convolution(
         ]
         channels = weight.shape[0]
     output = x.shape[0] * channels * prod(sizes) * x.dtype.itemsize
-    return _bytes(x, weight, bias) + int(output)
+    return tensor_bytes((x, weight, bias)) + int(output)
 
 
 def _mkldnn_convolution(
@@ -111,7 +107,7 @@ def _max_pool(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, 
 
 def _max_pool_backward(grad: Tensor, x: Tensor, *rest: Any) -> int:
     """Of the input only the shape is needed; the last argument are the places."""
-    return _bytes(grad, rest[-1]) + x.nbytes
+    return tensor_bytes((grad, rest[-1])) + x.nbytes
 
 
 def _avg_pool(x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: Any, *rest: Any) -> int:

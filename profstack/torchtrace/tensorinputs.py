@@ -5,7 +5,7 @@ torch.profiler names types as C++ does; here they have torch's names and their s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -80,6 +80,11 @@ class TensorList:
 
 class Unknown:
     """An input of a type that is not known here."""
+
+
+def tensor_bytes(arguments: Iterable[Any]) -> int:
+    """Bytes of all tensors among `arguments`."""
+    return sum(each.nbytes for each in arguments if isinstance(each, Tensor))
 
 
 def itemsize(number: object) -> int:
