@@ -20,9 +20,7 @@ the peak that holds it back, if that explains half of its time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -30,66 +28,13 @@ import pandas as pd
 from profstack.benchmark.peaks import OTHER_WORK
 from profstack.merge.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
 from profstack.merge.modules import module_paths
-from profstack.merge.recorded import Recorded, Selection, nullable
+from profstack.merge.movedbytes import Work, moved_rows, together
+from profstack.merge.recorded import Recorded, Selection
 from profstack.merge.rooflinepoint import Roofs, point
 
 # Operators beyond this many, by their time, are in the table of operators alone.
 _MOST_OPERATORS = 60
-# What a point may leave out of its bytes, as a share of its operators' time.
-_LARGEST_GAP = 0.05
 _OUTSIDE = "outside modules"
-# Operators whose precision is that of cuDNN; all others that multiply go by that of products.
-_BY_CUDNN = re.compile("conv|rnn")
-
-
-@dataclass
-class _Work:
-    """What operators did per step: bytes, their time, and the time of those without a rule."""
-
-    moved_bytes: float = 0.0
-    total_s: float = 0.0
-    opaque_s: float = 0.0
-    opaque: dict[str, float] = field(default_factory=dict)
-    types: dict[str, float] = field(default_factory=dict)
-    multiplied: dict[str, float] = field(default_factory=dict)
-
-    def add(self, row: Mapping[str, Any], seconds: float) -> None:
-        """Add a row of `moved_bytes`; `seconds` is its time, on the device where there is one."""
-        self.total_s += seconds
-        if row["moved_bytes"] is None:
-            self.opaque_s += seconds
-            name = str(row["operator"])
-            self.opaque[name] = self.opaque.get(name, 0.0) + seconds
-            return
-        self.moved_bytes += row["moved_bytes"]
-        if (dtype := row["dtype"]) is not None:
-            self.types[dtype] = self.types.get(dtype, 0.0) + seconds
-            if row["counted"]:
-                self.multiplied[dtype] = self.multiplied.get(dtype, 0.0) + seconds
-
-    def dtype(self) -> str | None:
-        """The type that most of the time of what is counted went to, or of all if nothing is.
-
-        Products of bfloat16 beside an optimizer of float32 are held back by the peak of bfloat16,
-        however long the optimizer takes.
-        """
-        types = self.multiplied or self.types
-        return max(types, key=lambda name: types[name]) if types else None
-
-    def bytes(self) -> tuple[float | None, str | None]:
-        """Bytes moved, and what is lacking of them; None where that may be much."""
-        if not self.total_s:
-            return None, "no operator of it was seen with its inputs"
-        gap = self.opaque_s / self.total_s
-        names = sorted(self.opaque, key=lambda name: -self.opaque[name])[:3]
-        listed = ", ".join(names)
-        if gap > _LARGEST_GAP:
-            return (
-                None,
-                f"no rule tells the bytes of {listed}: {100 * gap:.0f} % of its operators' time",
-            )
-        lacking = f"without the bytes of {listed}, for which there is no rule" if names else None
-        return self.moved_bytes, lacking
 
 
 def roofline(
@@ -100,35 +45,31 @@ def roofline(
     shaped: Counted | None,
     modules: list[dict[str, Any]],
     peaks: dict[str, Any],
-    *,
-    step_s: float | None = None,
 ) -> dict[str, Any]:
     """`roofline` of the report.
 
-    `step_s` is the time of a step where it is known better than by the clean steps (`bench`).
     `timed` are the slices of the torch layer that the tables rest on, `record` the counter whose
     operations stand at the modules and `shaped` the one at the operators; `modules` are the rows
     of that table, and `peaks` is what `read_peaks` gave.
     """
     roofs = Roofs(peaks)
-    rows = _with_types(_moved_rows(recorded, timed), recorded, shaped, roofs)
+    rows = moved_rows(recorded, timed, shaped, roofs)
     if record is not None and record.counter in OTHER_TOOLS and any(r["backward"] for r in rows):
         # These count no backward pass: their figures belong to a part of the time alone.
         record = None
     flop = _step_flop(record)
-    whole = _together(rows)
+    whole = together(rows)
     points = []
-    step_s = clean_s if step_s is None else step_s
-    if step_s is not None:
+    if clean_s is not None:
         moved, lacking = whole.bytes()
         points.append(
-            point(roofs, "step", "step", whole.dtype(), flop, moved, step_s, "clean", lacking)
+            point(roofs, "step", "step", whole.dtype(), flop, moved, clean_s, "clean", lacking)
         )
     points += _module_points(recorded, rows, modules, record, roofs)
     operators = _operator_points(recorded, rows, timed, clean_s, shaped, roofs)
     return {
         "peaks": peaks,
-        "mfu": _mfu(peaks, whole.dtype(), flop, step_s),
+        "mfu": _mfu(peaks, whole.dtype(), flop, clean_s),
         "points": [*points, *operators[:_MOST_OPERATORS]],
         "bounds": _bounds(operators, roofs),
         "reason": None
@@ -191,56 +132,6 @@ def _bounds(operators: list[dict[str, Any]], roofs: Roofs) -> dict[str, float] |
     return sums
 
 
-def _moved_rows(recorded: Recorded, timed: Selection | None) -> list[dict[str, Any]]:
-    """What moved bytes per step: one per operator, module, direction and type."""
-    if timed is None:
-        return []
-    frame = recorded.rows("moved_bytes", timed)
-    keys = ["operator", "module_id", "backward", "dtype"]
-    columns = ["calls", "total_s", "device_s", "moved_bytes"]
-    unknown = frame["moved_bytes"].isna()
-    summed = frame.groupby([*keys, unknown.rename("unknown")], dropna=False)[columns].sum(
-        min_count=1
-    )
-    on_device = bool(frame["device_s"].notna().any())
-    rows = []
-    for key, totals in zip(summed.index, summed.to_dict("records"), strict=True):
-        named = {name: nullable(part) for name, part in zip(keys, key, strict=False)}
-        moved = timed.per_step(totals["moved_bytes"])
-        time = totals["device_s"] if on_device else totals["total_s"]
-        rows.append({**named, "moved_bytes": moved, "seconds": timed.per_step(time) or 0.0})
-    return rows
-
-
-def _with_types(
-    rows: list[dict[str, Any]], recorded: Recorded, shaped: Counted | None, roofs: Roofs
-) -> list[dict[str, Any]]:
-    """The rows with whether their operations are counted, and the type that they multiply in.
-
-    What is stored as float32 is multiplied as TF32 on a GPU that can, where the script lets it.
-    """
-    facts = recorded.facts.get("environment", {})
-    counts = shaped.by_place if shaped is not None else {}
-    typed = []
-    for row in rows:
-        number = None if row["module_id"] is None else int(row["module_id"])
-        dtype, counted = row["dtype"], bool(counts.get((row["operator"], number)))
-        if dtype == "float32" and counted and roofs.flop_per_s("tf32") is not None:
-            # As torch has it where the script says nothing.
-            by_cudnn = _BY_CUDNN.search(row["operator"]) is not None
-            name = "tf32_convolutions" if by_cudnn else "tf32_products"
-            dtype = "tf32" if facts.get(name, by_cudnn) else dtype
-        typed.append({**row, "dtype": dtype, "counted": counted})
-    return typed
-
-
-def _together(rows: list[dict[str, Any]]) -> _Work:
-    work = _Work()
-    for row in rows:
-        work.add(row, row["seconds"])
-    return work
-
-
 def _module_points(
     recorded: Recorded,
     rows: list[dict[str, Any]],
@@ -255,11 +146,11 @@ def _module_points(
         int(number): None if pd.isna(parent) else int(parent)
         for number, parent in zip(known["module_id"], known["parent_id"], strict=True)
     }
-    works: dict[int, _Work] = {}
+    works: dict[int, Work] = {}
     for row in rows:
         number = None if row["module_id"] is None else int(row["module_id"])
         while number is not None and number > 0:
-            works.setdefault(number, _Work()).add(row, row["seconds"])
+            works.setdefault(number, Work()).add(row)
             number = parents.get(number)
     inner = {parents[number] for number in works if parents.get(number) is not None}
     points = []
@@ -305,10 +196,10 @@ def _operator_points(
     if timed is None:
         return []
     paths = module_paths(recorded)
-    works: dict[tuple[str, int | None], _Work] = {}
+    works: dict[tuple[str, int | None], Work] = {}
     for row in rows:
         number = None if row["module_id"] is None else int(row["module_id"])
-        works.setdefault((row["operator"], number), _Work()).add(row, row["seconds"])
+        works.setdefault((row["operator"], number), Work()).add(row)
     heaviest = sorted(works, key=lambda place: -works[place].total_s)
     on_device = bool(recorded.rows("moved_bytes", timed)["device_s"].notna().any())
     points = []
