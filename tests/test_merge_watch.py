@@ -14,7 +14,7 @@ from conftest import clean_environment
 
 from profstack.merge import outliers
 from profstack.merge import watch as merged
-from profstack.merge.benchmark import Clean, clean_steps
+from profstack.merge.cleansteps import Clean, clean_steps
 from profstack.merge.recorded import Recorded
 from profstack.recording import Writer
 from profstack.watch import INTERVAL_S

@@ -8,9 +8,10 @@ from typing import Any
 
 from profstack import registry
 from profstack.benchfolder import FACT
-from profstack.merge.benchmark import DISCOVERY, Clean, no_effect, plain_factor, probe_effect
+from profstack.merge.cleansteps import Clean
 from profstack.merge.functions import PROFILED, cost_in_words
 from profstack.merge.modules import TIMED
+from profstack.merge.probeeffect import DISCOVERY, no_effect, plain_factor, probe_effect
 from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.privacy import home_relative
 from profstack.wrapper import Wrapper

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from profstack.merge.benchmark import Clean, times_of
+from profstack.merge.cleansteps import Clean, times_of
 from profstack.merge.recorded import Recorded
 from profstack.merge.watched import Frame, Sample, Stack, Watched, own_frames, watched
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from profstack.merge.benchmark import Clean
+from profstack.merge.cleansteps import Clean
 from profstack.merge.recorded import Recorded, Selection, nullable
 from profstack.units import format_seconds, format_share
 

@@ -1,0 +1,44 @@
+"""Whether a recording is complete: whether all that it was made for came to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profstack.benchfolder import FACT
+from profstack.engine.layerstate import WITH_DATA
+from profstack.merge.nsys import is_import_alone
+from profstack.merge.recorded import Recorded
+
+
+def status(recorded: Recorded, run: dict[str, Any]) -> str:
+    """`status` of the report: complete, partial or failed."""
+    bench = recorded.facts.get(FACT)
+    if bench is not None:
+        return _bench_status(recorded, run, bench)
+    if is_import_alone(recorded):
+        return "complete"
+    if not len(recorded.frames["steps"]) and not _whole(recorded):
+        # Between steps that were not found the watch may have looked.
+        return "partial" if recorded.frames["layers"]["status"].isin(WITH_DATA).any() else "failed"
+    ended = "recording_ended" in recorded.facts
+    # A session ends while its process goes on.
+    clean_exit = run.get("run", {}).get("exit_code") is not None or run.get("in_process", False)
+    cut_short = "uncaught" in recorded.facts
+    return "complete" if ended and clean_exit and not cut_short else "partial"
+
+
+def _whole(recorded: Recorded) -> bool:
+    """Whether a script without steps was measured as a whole."""
+    slices = recorded.frames["slices"]
+    return bool(len(slices)) and bool((slices["kind"] == "whole").any())
+
+
+def _bench_status(recorded: Recorded, run: dict[str, Any], bench: dict[str, Any]) -> str:
+    """Of a benchmark: whether it measured, and whether all that was asked for came to its end."""
+    if bench["figures"] is None:
+        return "failed"
+    code = run.get("run", {}).get("exit_code")
+    ended = code == 0 or run.get("in_process", False)
+    layers_ended = "recording_ended" in recorded.facts or not len(recorded.frames["steps"])
+    cut_short = bench["problems"] or bench["figures"].get("part_problems")
+    return "complete" if ended and layers_ended and not cut_short else "partial"
