@@ -46,6 +46,7 @@ OPEN_TO_WRAPPERS = frozenset(
     (
         *["wrapper", "passthrough", "watch", "callcost", "functiontable", "nvtxranges"],
         *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
+        *["torchtrace.eventbound", "torchtrace.otherprofilers"],
         "torchtrace.linerows",
         *["torchtrace.callpaths", "torchtrace.clocks", "torchtrace.stackbound", "stepcalls"],
         *["torchtrace.slicetables", "flops.flopsprofiler"],

@@ -570,13 +570,13 @@ def test_lines_give_way_to_a_tracer(tmp_path: Path) -> None:
 def test_slices_of_the_torch_layer_stay_within_their_bounds(
     tmp_path: Path, hooks: TorchHooks
 ) -> None:
-    from profstack.wrappers import torch_profiler
+    from profstack.torchtrace import eventbound
 
     wrapper = make("torch")
     observe(wrapper, "detail", tmp_path, hooks, steps=2)
     limit = wrapper.step_limit()
     assert limit is not None
-    events = min(torch_profiler.MAX_EVENTS, torch_profiler.MAX_BYTES / 5_000)
+    events = min(eventbound.MAX_EVENTS, eventbound.MAX_BYTES / 5_000)
     # One step of this tiny training makes some dozens of events.
     assert events / 500 < limit < events / 10
     wrapper.close()
@@ -599,12 +599,12 @@ def test_clocks_are_compared_where_nothing_ran_between_them(
 def test_a_step_of_too_many_events_is_traced_once_only(
     tmp_path: Path, hooks: TorchHooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from profstack.wrappers import torch_profiler
+    from profstack.torchtrace import eventbound
 
     wrapper = make("torch")
     observe(wrapper, "timed", tmp_path, hooks, steps=1)
     assert wrapper.busy_reason("timed") is None
-    monkeypatch.setattr(torch_profiler, "MAX_EVENTS", 10)
+    monkeypatch.setattr(eventbound, "MAX_EVENTS", 10)
     for mode in ("timed", "detail", "lines", "stacks"):
         assert "a slice is bounded to 10 events" in str(wrapper.busy_reason(mode))
     wrapper.close()

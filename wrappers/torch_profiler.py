@@ -17,11 +17,9 @@ Conflicts: another torch.profiler, Nsight Systems (one CUPTI client at a time); 
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,10 +31,12 @@ from profstack.stepcalls import calls_per_step
 from profstack.torchtrace.attribution import attribute
 from profstack.torchtrace.callpaths import path_records
 from profstack.torchtrace.clocks import clock_offset_ns
+from profstack.torchtrace.eventbound import EventBound
 from profstack.torchtrace.events import (
     DEVICE_KINDS,
     RUNTIME_KINDS,
     SLICE_RANGE,
+    HostEvents,
     clip_to_steps,
     column,
     of_observed_thread,
@@ -44,32 +44,13 @@ from profstack.torchtrace.events import (
 )
 from profstack.torchtrace.linerows import LinedSlice, line_tables
 from profstack.torchtrace.linetrace import LineTracer
-from profstack.torchtrace.slicetables import ObservedSlice, slice_tables
+from profstack.torchtrace.otherprofilers import OtherProfilers
+from profstack.torchtrace.slicetables import Frames, Notes, ObservedSlice, slice_tables
 from profstack.torchtrace.stackbound import StackBound, whole_paths
-from profstack.wrapper import (
-    RANGED,
-    Artifact,
-    Captured,
-    Description,
-    Mode,
-    SliceContext,
-    Wrapper,
-)
+from profstack.wrapper import RANGED, Artifact, Captured, Description, Mode, SliceContext, Wrapper
 
-# One slice holds at most this many events, and this much memory of the profiler's.
-MAX_EVENTS = 500_000
-MAX_BYTES = 1 << 30
-# The profiler's own memory per event, nine tenths of it taken when the profile stops; measured
-# with shapes on torch 2.13.
-BYTES_PER_EVENT = 5_000
-# What a slice of mode `detail` has more of, with the memory that is taken and given back.
-_MORE_IN_DETAIL = 2
 # What a slice occupies that is shared with others: no lines are traced in it, and no stacks.
 _WITHOUT_STACKS = frozenset({"kineto", "cupti"})
-
-
-def _most_events() -> int:
-    return min(MAX_EVENTS, MAX_BYTES // BYTES_PER_EVENT)
 
 
 class TorchProfilerWrapper(Wrapper):
@@ -109,7 +90,6 @@ class TorchProfilerWrapper(Wrapper):
         self._context: SliceContext | None = None
         self._tracer: LineTracer | None = None
         self._clock_offset_ns = 0
-        self._events_per_step: float | None = None
         self._results: Any = None
         self._trace: Path | None = None
         self._trace_steps = 0
@@ -117,14 +97,13 @@ class TorchProfilerWrapper(Wrapper):
         self._on_device = False
         self._shapes = False
         self._every_thread = False
+        self._size = EventBound()
         self._bound = StackBound()
         self._owners: MemoryOwners | None = None
-        self._own_call = False
-        self._foreign = False
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._others = OtherProfilers(self._give_way)
         torch = sys.modules.get("torch")
         if torch is not None:
-            self._watch_for_others(torch.autograd.profiler)
+            self._others.watch(torch.autograd.profiler)
 
     @staticmethod
     def unavailable_reason() -> str | None:
@@ -153,10 +132,10 @@ class TorchProfilerWrapper(Wrapper):
             if has_compiled():
                 return "no source lines: dynamo would try to compile the tracer that sees them"
         reason = self._bound.refusal(self._counted()) if mode == "stacks" else None
-        reason = self._too_large(mode) or reason
+        reason = self._size.refusal(mode) or reason
         if reason is not None:
             return reason
-        if self._foreign or torch._C._autograd._profiler_enabled():
+        if self._others.active or torch._C._autograd._profiler_enabled():
             return "the script uses torch.profiler itself"
         return None
 
@@ -164,22 +143,7 @@ class TorchProfilerWrapper(Wrapper):
         """Steps that stay within the bounds on events and memory, by the first slice's count."""
         if self._context is not None and self._context.mode == "stacks":
             return 1
-        if not self._events_per_step:
-            return None
-        return max(1, int(_most_events() / self._events_per_step))
-
-    def _too_large(self, mode: str) -> str | None:
-        """Why a step cannot be traced once more, by the slices before; None where it can."""
-        events = self._events_per_step or 0.0
-        if mode == "detail":
-            events *= _MORE_IN_DETAIL
-        if events <= _most_events():
-            return None
-        return (
-            f"no more slices of mode {mode}: a step makes about {events:,.0f} events, of which the "
-            f"profiler would hold {events * BYTES_PER_EVENT / 1e9:.1f} GB; a slice is bounded to "
-            f"{_most_events():,} events"
-        )
+        return self._size.step_limit()
 
     def start(self, context: SliceContext) -> None:
         """Start a profile with the options of the slice's mode."""
@@ -206,7 +170,7 @@ class TorchProfilerWrapper(Wrapper):
             use_kineto=True,
             experimental_config=self._all_threads() if self._every_thread else None,
         )
-        with self._calling():
+        with self._others.own_call():
             self._profile.__enter__()
         if self._owners is not None:
             self._owners.begun()
@@ -227,7 +191,8 @@ class TorchProfilerWrapper(Wrapper):
         self._bound.end()
         profile, self._profile = self._profile, None
         if profile is not None:
-            with self._calling(), whole_paths() if profile.with_stack else contextlib.nullcontext():
+            whole = whole_paths() if profile.with_stack else contextlib.nullcontext()
+            with self._others.own_call(), whole:
                 profile.__exit__(None, None, None)
             self._results = profile.kineto_results
 
@@ -247,7 +212,7 @@ class TorchProfilerWrapper(Wrapper):
             )
         events = results.events()
         if context.mode == "stacks":
-            return self._call_paths(events, stamps, modules, left_out)
+            return self._call_paths(context.index, events, stamps, modules, left_out)
         if self._every_thread:
             events = list(compress(events, of_observed_thread(events).tolist()))
         # Without a device every event is the host's, and need not be asked.
@@ -256,44 +221,52 @@ class TorchProfilerWrapper(Wrapper):
         if not len(host) and context.mode != "lines":
             return Captured(notes=[("empty-capture", "torch.profiler saw no event in its slice")])
         steps = max(1, len(stamps) - 1)
-        self._events_per_step = max(self._events_per_step or 0.0, len(events) / steps)
-        boundaries = [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
+        self._size.learn(len(events), steps)
+        boundaries = self._boundaries(stamps)
         clip_to_steps(host, boundaries, left_out)
-        kernels = [
-            event for event, kind in zip(events, kinds or (), strict=False) if kind in DEVICE_KINDS
-        ]
+        kernels = _of_kinds(DEVICE_KINDS, events, kinds)
         if context.mode == "lines":
-            tracer, self._tracer = self._tracer, None
-            assert tracer is not None
             lined = LinedSlice(
                 *(context.index, boundaries, left_out, kernels),
                 is_loss=lambda number: modules[number].is_loss,
             )
-            tables, notes = line_tables(tracer, host, lined)
-            return Captured(frames={**tables}, notes=notes)
+            return self._lines(host, lined)
         if context.mode == "timed":
             self._bound.learn(stamps, host)
-        owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)
-        runtime = [
-            event for event, kind in zip(events, kinds or (), strict=False) if kind in RUNTIME_KINDS
-        ]
+        runtime = _of_kinds(RUNTIME_KINDS, events, kinds)
         # A profile of all threads is told of no allocation.
         memory = context.mode == "detail" and not self._every_thread
-        frames, notes = slice_tables(
-            owned,
-            ObservedSlice(
-                *(context.index, boundaries, left_out, kernels, self._shapes, memory, runtime)
-            ),
+        observed = ObservedSlice(
+            *(context.index, boundaries, left_out, kernels, self._shapes, memory, runtime)
         )
+        frames, notes = self._tables(results, host, observed, modules)
+        return Captured(frames=frames, artifacts=self._export(results, steps, context), notes=notes)
+
+    def _boundaries(self, stamps: Sequence[float]) -> list[int]:
+        """The slice's start and the ends of its steps on the profiler's clock."""
+        return [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
+
+    def _lines(self, host: HostEvents, lined: LinedSlice) -> Captured:
+        """Rows of the source lines that were traced."""
+        tracer, self._tracer = self._tracer, None
+        assert tracer is not None
+        tables, notes = line_tables(tracer, host, lined)
+        return Captured(frames={**tables}, notes=notes)
+
+    def _tables(
+        self, results: Any, host: HostEvents, observed: ObservedSlice, modules: Mapping[int, Any]
+    ) -> tuple[Frames, Notes]:
+        """Rows of modules, operators and kernels, and of whose the memory is that was taken."""
+        index, boundaries, left_out = observed.index, observed.boundaries_ns, observed.left_out
+        owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)
+        frames, notes = slice_tables(owned, observed)
         owners, self._owners = self._owners, None
         if owners is not None:
-            step = ObservedStep(
-                *(context.index, boundaries, left_out, modules, self._clock_offset_ns)
-            )
+            step = ObservedStep(*(index, boundaries, left_out, modules, self._clock_offset_ns))
             rows, said = owners.tables(results, owned, step)
             frames |= rows
             notes += said
-        return Captured(frames=frames, artifacts=self._export(results, steps, context), notes=notes)
+        return frames, notes
 
     def _counted(self) -> float | None:
         """Calls of functions a step of this run makes, by the layer that counts them."""
@@ -301,21 +274,20 @@ class TorchProfilerWrapper(Wrapper):
 
     def _call_paths(
         self,
+        index: int,
         events: Sequence[Any],
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int],
     ) -> Captured:
         """Rows of `call_paths`; none where the trace is incomplete, with the reason."""
-        context = self._context
-        assert context is not None
         lacking = self._bound.cut
         if left_out:
             lacking = "no call paths: the script evaluated its model in the step that was traced"
         if lacking is not None:
             return Captured(notes=[("no-call-paths", lacking)])
-        boundaries = [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
-        rows = path_records(events, boundaries, modules, context.index, device=self._on_device)
+        boundaries = self._boundaries(stamps)
+        rows = path_records(events, boundaries, modules, index, device=self._on_device)
         return Captured(frames={"call_paths": rows})
 
     def _export(self, results: Any, steps: int, context: SliceContext) -> list[Artifact]:
@@ -327,24 +299,6 @@ class TorchProfilerWrapper(Wrapper):
         results.save(str(path))
         return [Artifact(path, "Perfetto, chrome://tracing, HTA, TraceLens")]
 
-    @contextlib.contextmanager
-    def _calling(self) -> Iterator[None]:
-        """Round calls of our own into torch.profiler.
-
-        Kineto prints to standard error, which is the script's; it reads its level at the start.
-        """
-        before = os.environ.get("KINETO_LOG_LEVEL")
-        os.environ["KINETO_LOG_LEVEL"] = "6"
-        self._own_call = True
-        try:
-            yield
-        finally:
-            self._own_call = False
-            if before is None:
-                os.environ.pop("KINETO_LOG_LEVEL", None)
-            else:
-                os.environ["KINETO_LOG_LEVEL"] = before
-
     @staticmethod
     def _all_threads() -> Any:
         """Record every thread; only those that belong to the slice are read."""
@@ -352,43 +306,25 @@ class TorchProfilerWrapper(Wrapper):
 
         return _ExperimentalConfig(profile_all_threads=True)
 
-    def _watch_for_others(self, module: Any) -> None:
-        """Know when the script prepares a profiler of its own, and end ours before it begins.
-
-        There can be only one: a second one raises in the script. A profiler with a schedule is
-        prepared some steps before it is enabled, and must be left alone from then on.
-        """
-        prepare, disable = module._prepare_profiler, module._disable_profiler
-
-        @functools.wraps(prepare)
-        def prepare_profiler(*args: Any, **kwargs: Any) -> Any:
-            if not self._own_call:
-                self._foreign = True
-                self._gave_way |= self._profile is not None
-                # What fails in here is ours, and the script's profiler must start.
-                # Also between slices: ranges may be on already for the next one.
-                for end in (self.stop, self.on_give_way):
-                    try:
-                        end()
-                    except Exception as error:
-                        if is_scripts(error):
-                            raise
-            return prepare(*args, **kwargs)
-
-        @functools.wraps(disable)
-        def disable_profiler(*args: Any, **kwargs: Any) -> Any:
-            if not self._own_call:
-                self._foreign = False
-            return disable(*args, **kwargs)
-
-        wrappers = {"_prepare_profiler": prepare_profiler, "_disable_profiler": disable_profiler}
-        for name, wrapper in wrappers.items():
-            self._replaced.append((module, name, getattr(module, name), wrapper))
-            setattr(module, name, wrapper)
+    def _give_way(self) -> None:
+        """The script is about to start a profiler of its own."""
+        self._gave_way |= self._profile is not None
+        # What fails in here is ours, and the script's profiler must start.
+        # Also between slices: ranges may be on already for the next one.
+        for end in (self.stop, self.on_give_way):
+            try:
+                end()
+            except Exception as error:
+                if is_scripts(error):
+                    raise
 
     def close(self) -> None:
         """Watch for other profilers no more."""
-        for module, name, original, wrapper in self._replaced:
-            if getattr(module, name) is wrapper:
-                setattr(module, name, original)
-        self._replaced.clear()
+        self._others.close()
+
+
+def _of_kinds(
+    wanted: Collection[str], events: Sequence[Any], kinds: Sequence[str] | None
+) -> list[Any]:
+    """The events of these activity types; none where every event is the host's."""
+    return [event for event, kind in zip(events, kinds or (), strict=False) if kind in wanted]
