@@ -7,19 +7,18 @@ interrupted in the midst of a switch, takes everything off.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from profstack import registry, userregions
-from profstack.engine.layerstate import WITH_DATA, GuardedListener, LayerState, told
-from profstack.environment import rss_bytes
+from profstack.engine.layerbook import LayerBook
+from profstack.engine.layerstate import WITH_DATA, GuardedListener, LayerState
 from profstack.interrupts import is_scripts
 from profstack.recording import Writer
 from profstack.slices import Planned
-from profstack.wrapper import Artifact, Captured, Listener, SliceContext, Wrapper
+from profstack.wrapper import Captured, Listener, SliceContext, Wrapper
 
 
 class Observers:
@@ -34,19 +33,18 @@ class Observers:
     ) -> None:
         self.folder = folder
         self.writer = writer
-        self.layers: dict[str, LayerState] = {}
+        self.book = LayerBook(folder, writer)
+        self.layers = self.book.layers
         self.active: list[LayerState] = []
-        self._rss_before: int | None = None
         self.on_give_way: Callable[[], None] = lambda: None
         self._wrappers: list[Wrapper] = []
-        self._told: set[str] = set()
         # Of the active layers those whose tools have ended by themselves.
         self._over: set[str] = set()
         for name in layers:
             self._load(name)
         for name, reason in (left_out or {}).items():
             self.layers[name] = LayerState(name, None, "skipped", reason)
-        self.write_layers()
+        self.book.write()
 
     def _load(self, name: str) -> None:
         state = LayerState(name, None)
@@ -63,11 +61,11 @@ class Observers:
             # A layer that ends early lets go of its wrapper; what it holds is undone at the end.
             self._wrappers.append(state.wrapper)
         except Exception as error:
-            self.fail(state, error)
+            self.book.fail(state, error)
 
     def start(self, planned: Planned, index: int, steps: int | None, first_step: int = 0) -> bool:
         """Switch the slice's observers on; false when none of them could be."""
-        self._rss_before = rss_bytes()
+        self.book.slice_begins()
         self._over.clear()
         for position, (name, mode) in enumerate(planned.observers):
             state = self.layers[name]
@@ -77,7 +75,7 @@ class Observers:
             try:
                 busy = state.wrapper.busy_reason(mode)
                 if busy is not None:
-                    self._give_way(state, busy)
+                    self.book.gave_way(state, busy)
                     continue
                 folder.mkdir(exist_ok=True)
                 state.wrapper.start(
@@ -90,7 +88,7 @@ class Observers:
             except BaseException as error:
                 # Also Ctrl-C in the midst of it: the tool would stay on in a script that goes on.
                 self._undo(state.wrapper)
-                self.fail(state, error)
+                self.book.fail(state, error)
         return bool(self.active)
 
     def _undo(self, wrapper: Wrapper) -> None:
@@ -124,15 +122,6 @@ class Observers:
     def _gave_way(self) -> None:
         self.on_give_way()
 
-    def _give_way(self, state: LayerState, reason: str) -> None:
-        if state.status == "empty":
-            state.status = "skipped"
-        if state.reason != reason and reason not in self._told:
-            self._told.add(reason)
-            self.note("gave-way", f"{state.name}: {reason}", state.name)
-        if state.status == "skipped":
-            state.reason = reason
-
     def hand_over(self, tools: Mapping[str, Any]) -> None:
         """Give the wrappers what runs since the script's first line, by layer."""
         for name, tool in tools.items():
@@ -156,9 +145,9 @@ class Observers:
                 folder.mkdir(exist_ok=True)
                 captured = state.wrapper.take_startup(tool, folder)
                 self.writer.write(captured.frames)
-                self._keep(state, captured.artifacts)
+                self.book.keep(state, captured.artifacts)
             except Exception as error:
-                self.fail(state, error)
+                self.book.fail(state, error)
 
     def restarts(self, name: str) -> bool:
         """Whether a layer may begin at the very boundary at which it has ended."""
@@ -192,7 +181,7 @@ class Observers:
             try:
                 told = state.wrapper.listener() if state.wrapper is not None else None
             except Exception as error:
-                self.fail(state, error)
+                self.book.fail(state, error)
                 continue
             if told is not None:
                 return GuardedListener(told, partial(self._listener_failed, state))
@@ -201,7 +190,7 @@ class Observers:
     def _listener_failed(self, state: LayerState, error: BaseException) -> None:
         if state.wrapper is not None:
             self._undo(state.wrapper)
-        self._end(state, error)
+        self.book.end(state, error)
 
     # -- what observes in the background ---------------------------------------------------------
 
@@ -222,7 +211,7 @@ class Observers:
                 else:
                     wrapper.pause()
             except Exception as error:
-                self.fail(state, error)
+                self.book.fail(state, error)
         if not on:
             self.flush()
 
@@ -238,10 +227,10 @@ class Observers:
             try:
                 taken = wrapper.flush()
                 if taken.notes or any(taken.frames.values()):
-                    self._count(state, taken)
+                    self.book.take_in(state, taken)
                     self.writer.write(taken.frames)
             except Exception as error:
-                self.fail(state, error)
+                self.book.fail(state, error)
 
     def abandon(self) -> None:
         """In a forked child: switch the tools off without writing anything."""
@@ -256,16 +245,14 @@ class Observers:
         self.active = []
         self.close()
 
-    def stop(self) -> float:
-        """Switch all active observers off, in reverse order; seconds it took."""
-        begun = time.perf_counter()
+    def stop(self) -> None:
+        """Switch all active observers off, in reverse order."""
         for state in reversed(self.active):
             try:
                 if state.wrapper is not None:
                     state.wrapper.stop()
             except Exception as error:
-                self.fail(state, error)
-        return time.perf_counter() - begun
+                self.book.fail(state, error)
 
     def take(
         self,
@@ -287,13 +274,13 @@ class Observers:
             try:
                 taken = state.wrapper.take(stamps, modules, left_out)
             except Exception as error:
-                self.fail(state, error)
+                self.book.fail(state, error)
                 continue
-            self._count(state, taken)
+            self.book.take_in(state, taken)
             captured[state.name] = taken
         self.active = []
         # Now and not only at the end: the early page and a killed run's report have layers too.
-        self.write_layers()
+        self.book.write()
         return captured
 
     def discard(self) -> None:
@@ -305,12 +292,7 @@ class Observers:
         """End everything in the midst of the run, and say why."""
         self.discard()
         self.close()
-        reason = f"{_cause(error)}: {told(error)}"
-        self.note("disarmed", f"stopped by {reason}")
-        for state in self.layers.values():
-            if state.wrapper is not None and state.status not in WITH_DATA:
-                state.end("failed", f"before this layer's turn came, all ended by {reason}")
-        self.write_layers()
+        self.book.end_all(error)
 
     def finish(self) -> None:
         """Let every wrapper write the files that span all slices, and record the layers' rows."""
@@ -320,10 +302,10 @@ class Observers:
         for state in self.layers.values():
             if state.wrapper is not None and state.status in WITH_DATA:
                 try:
-                    self._keep(state, state.wrapper.finish(self.folder / state.name))
+                    self.book.keep(state, state.wrapper.finish(self.folder / state.name))
                 except Exception as error:
-                    self.fail(state, error)
-        self.write_layers()
+                    self.book.fail(state, error)
+        self.book.write()
 
     def close(self) -> None:
         """Undo whatever the wrappers hold outside slices; the script's regions are let go, too."""
@@ -335,63 +317,6 @@ class Observers:
                 if is_scripts(error):
                     raise
 
-    def write_layers(self) -> None:
-        """Write the tables `layers` and `artifacts` as they stand now."""
-        self.writer.replace("layers", [state.record() for state in self.layers.values()])
-        artifacts = [
-            {
-                "layer": state.name,
-                "path": path.relative_to(self.folder).as_posix(),
-                "opens_in": artifact.opens_in,
-                "bytes": path.stat().st_size if path.exists() else None,
-            }
-            for state in self.layers.values()
-            for path, artifact in state.artifacts.items()
-        ]
-        self.writer.replace("artifacts", artifacts)
-
-    def fail(self, state: LayerState, error: BaseException) -> None:
-        """End a layer whose wrapper raised, with a note of what and where.
-
-        What is the script's own is raised again.
-        """
-        if is_scripts(error):
-            raise error
-        self._end(state, error)
-
-    def _end(self, state: LayerState, error: BaseException) -> None:
-        is_own = is_scripts(error)
-        state.end("failed", f"{_cause(error)}: {told(error)}" if is_own else told(error))
-        self.note("layer-failed", f"the layer {state.name} failed: {state.reason}", state.name)
-
     def note(self, slug: str, text: str, layer: str | None = None) -> None:
         """Record something the reader of the report should know."""
-        self.writer.write({"notes": [{"slug": slug, "layer": layer, "text": text}]})
-
-    def _count(self, state: LayerState, taken: Captured) -> None:
-        if any(taken.frames.values()):
-            state.status = taken.status
-            state.reason = None
-        for slug, text in taken.notes:
-            self.note(slug, text, state.name)
-            if state.status not in WITH_DATA:
-                state.reason = text
-        state.truncated = taken.truncated or state.truncated
-        self._keep(state, taken.artifacts)
-        grown = taken.memory_bytes
-        after = rss_bytes()
-        if grown is None and after is not None and self._rss_before is not None:
-            grown = after - self._rss_before
-        if grown is not None:
-            state.memory_bytes = max(state.memory_bytes or 0, grown)
-
-    def _keep(self, state: LayerState, artifacts: list[Artifact]) -> None:
-        for artifact in artifacts:
-            state.artifacts[artifact.path] = artifact
-
-
-def _cause(error: BaseException) -> str:
-    """What an error that ended something is, for the reader."""
-    if is_scripts(error):
-        return "an interruption of the script's that came in profstack's own work"
-    return "a defect of profstack"
+        self.book.note(slug, text, layer)
