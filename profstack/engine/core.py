@@ -163,7 +163,7 @@ class Engine:
         phase = "train" if trains else "eval" if evaluating else "other"
         self.events.follow(found)
         self.log.begin_plan(found.rule, phase)
-        self.log.startup(found, phase, discovered)
+        self.log.startup(found, discovered)
         tell(self.folder, {"event": "rule", "rule": found.rule, "phase": phase})
 
     def last_boundary(self) -> float | None:

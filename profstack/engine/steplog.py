@@ -10,7 +10,8 @@ from typing import Any
 from profstack import ownfiles, userregions
 from profstack.benchmark.clock import Clock
 from profstack.engine.compilelog import CompileLog
-from profstack.engine.stepevents import EVAL, PARTIAL, SWITCH
+from profstack.engine.slicerows import SliceRows, Stamp, progress
+from profstack.engine.stepevents import EVAL
 from profstack.environment import rss_bytes
 from profstack.recording import Writer
 from profstack.regions import ModuleNames
@@ -19,9 +20,6 @@ from profstack.steps import Found
 from profstack.threadtimes import ThreadTimes
 from profstack.wrapper import Captured, Records
 
-# End of a step, process CPU time there, its first activity, its flags, shape of its input.
-Row = tuple[float, float | None, float | None, int, Any]
-
 _perf_counter = time.perf_counter
 _process_time = time.process_time
 
@@ -29,7 +27,6 @@ _process_time = time.process_time
 class StepLog:
     """Stamps steps in memory and writes them slice by slice."""
 
-    WORDS = ((EVAL, "eval"), (PARTIAL, "partial"), (SWITCH, "switch"))
     # Steps of the watch held in memory before they are written.
     FLUSH = 4096
     # Steps of the watch that are written one by one; later ones are only counted.
@@ -46,11 +43,10 @@ class StepLog:
         self.uncounted = 0
         self._plan = 0
         self._phase = "other"
-        self._rule: str | None = None
         self._written = 0
         self._watched = 0
         self._cpu_start = 0.0
-        self.rows: list[Row] = []
+        self.rows: list[Stamp] = []
         # Ends of steps of which nothing else is known, written by a hook that holds the list; a
         # slice has these or rows.
         self.quick_ends: list[float] = []
@@ -130,42 +126,26 @@ class StepLog:
         """A rule was found: a new plan begins."""
         self._plan += 1
         self._phase = phase
-        self._rule = rule
         self.writer.facts({f"plan_{self._plan}": {"rule": rule, "phase": phase}})
 
-    def startup(
-        self, found: Found, phase: str, discovered: Mapping[str, Captured] | None = None
-    ) -> None:
+    def startup(self, found: Found, discovered: Mapping[str, Captured]) -> None:
         """Write the steps that were over before the rule was known, and what layers saw of them."""
+        rows = self._slice_rows()
         starts = (found.first_start, *found.past_ends)
-        index = self.next_slice
-        rows = []
-        for number, (begin, end) in enumerate(zip(starts, found.past_ends, strict=False)):
-            rows.append(
-                self._step_row(self._written + number, index, begin, end, None, "discovery")
-            )
-        end = found.past_ends[-1] if found.past_ends else found.first_start
-        slice_row = {
-            "slice": index,
-            "kind": "startup",
-            "plan": self._plan,
-            "phase": phase,
-            "round": 0,
-            "first_step": self._written,
-            "steps": len(rows),
-            "started_s": found.first_start - self.origin,
-            "wall_s": end - found.first_start,
-            "settle_steps": 0,
-        }
-        frames: dict[str, list[Any]] = {"slices": [slice_row], "steps": rows}
-        for layer, taken in (discovered or {}).items():
+        steps = [
+            rows.step(number, begin, end, None, "discovery")
+            for number, (begin, end) in enumerate(itertools.pairwise(starts))
+        ]
+        slice_row = rows.slice("startup", len(steps), starts[0], starts[-1])
+        frames: dict[str, list[Any]] = {"slices": [slice_row], "steps": steps}
+        for layer, taken in discovered.items():
             # Its records bear the number of the slice: the layer's row takes the place.
-            slice_row.update(kind=layer, layer=layer, mode="discovery", counted_steps=len(rows))
+            slice_row.update(kind=layer, layer=layer, mode="discovery", counted_steps=len(steps))
             slice_row["counted_wall_s"] = slice_row["wall_s"]
             for table, records in taken.frames.items():
                 frames.setdefault(table, []).extend(records)
         self.next_slice += 1
-        self._count(len(rows))
+        self._count(len(steps))
         self._sample_memory()
         self._write(frames)
 
@@ -211,7 +191,12 @@ class StepLog:
             return
         if planned.kind == "settle":
             self._settled = self.count
-        frames: dict[str, list[Any]] = {"slices": [], "steps": self._step_rows(planned)}
+        steps = self._slice_rows().steps(
+            *(self.rows, self.start, self._cpu_start, self._device_times()),
+            # No step to settle was spent in the first round.
+            after_switch=planned.round == 1,
+        )
+        frames: dict[str, list[Any]] = {"slices": [], "steps": steps}
         for position, (layer, mode) in enumerate(planned.observers):
             taken = captured.get(layer)
             if taken is None or not any(taken.frames.values()):
@@ -220,7 +205,8 @@ class StepLog:
             if not taken.holds_all:
                 left_out = self.with_evaluation()
                 row["counted_steps"] -= len(left_out)
-                row["counted_wall_s"] -= sum(self._wall(number) for number in left_out)
+                stamps = self.stamps()
+                row["counted_wall_s"] -= sum(stamps[n + 1] - stamps[n] for n in left_out)
             frames["slices"].append(row)
             for table, records in taken.frames.items():
                 frames.setdefault(table, []).extend(records)
@@ -237,7 +223,7 @@ class StepLog:
             if self._watched > self.MOST_WATCHED:
                 frames["steps"] = []
                 self.uncounted += self.count
-        self._last_progress = self._progress(planned)
+        self._last_progress = progress(planned, self.stamps(), self.total)
         self._count(self.count)
         self.start = self.last
         self.rows.clear()
@@ -254,7 +240,7 @@ class StepLog:
 
     def count_open_step(self) -> None:
         """The last step has begun but nothing tells its end: it counts, without a time."""
-        row = self._step_row(self.total, self.next_slice, self.last, None, None, "partial")
+        row = self._slice_rows().step(self.count, self.last, None, None, "partial")
         self._write({"steps": [row]})
         self._count(1, open_step=True)
 
@@ -288,40 +274,26 @@ class StepLog:
         if not open_step:
             self._written += steps
 
-    def _progress(self, planned: Planned) -> dict[str, Any]:
-        ends = [self.start, *(row[0] for row in self.rows)]
-        walls = sorted(after - before for before, after in itertools.pairwise(ends))
-        return {
-            "event": "slice",
-            "kind": planned.kind,
-            "round": planned.round,
-            "layers": [f"{layer}/{mode}" for layer, mode in planned.observers],
-            "steps": self.count,
-            "total": self.total,
-            "median_s": walls[len(walls) // 2] if walls else None,
-            "mean_s": sum(walls) / len(walls) if walls else None,
-        }
+    def _slice_rows(self) -> SliceRows:
+        return SliceRows(self.origin, self._plan, self._phase, self.next_slice, self._written)
 
     def _slice_row(
         self, planned: Planned, position: int, layer: str | None, mode: str | None, stop_s: float
     ) -> dict[str, Any]:
-        shared = len(planned.observers) > 1
+        kind = layer or ("settle" if planned.observers else planned.kind)
+        row = self._slice_rows().slice(
+            *(kind, self.count, self.start, self.last),
+            round_=planned.round,
+            settled=self._settled,
+        )
         return {
-            "slice": self.next_slice + position,
-            "kind": layer or ("settle" if planned.observers else planned.kind),
+            **row,
+            "slice": row["slice"] + position,
             "layer": layer,
-            "mode": "shared" if shared else mode,
-            "plan": self._plan,
-            "phase": self._phase,
-            "round": planned.round,
-            "first_step": self._written,
-            "steps": self.count,
-            "started_s": self.start - self.origin,
-            "wall_s": self.last - self.start,
-            "counted_steps": self.count,
-            "counted_wall_s": self.last - self.start,
+            "mode": "shared" if len(planned.observers) > 1 else mode,
+            "counted_steps": row["steps"],
+            "counted_wall_s": row["wall_s"],
             "cpu_s": self._cpu(),
-            "settle_steps": self._settled,
             "stop_s": stop_s if layer else None,
         }
 
@@ -332,55 +304,11 @@ class StepLog:
         end = self._cpu_end if end is None else end
         return end - self._cpu_start if end is not None else None
 
-    def _wall(self, number: int) -> float:
-        stamps = self.stamps()
-        return stamps[number + 1] - stamps[number]
-
-    def _step_rows(self, planned: Planned) -> list[dict[str, Any]]:
-        rows = []
-        begin: float = self.start
-        cpu_begin: float | None = self._cpu_start
-        device_s = self._device_times()
-        for number, (end, cpu, activity, flags, shape) in enumerate(self.rows):
-            if planned.round == 1 and number == 0:
-                # No step to settle was spent in the first round.
-                flags |= SWITCH
-            if self._phase == "eval":
-                # Evaluation is what is measured: it disturbs nothing.
-                flags &= ~EVAL
-            if self._phase != "train":
-                flags &= ~EVAL
-            words = " ".join(word for bit, word in self.WORDS if flags & bit)
-            row = self._step_row(self._written + number, self.next_slice, begin, end, shape, words)
-            row["cpu_s"] = cpu - cpu_begin if cpu is not None and cpu_begin is not None else None
-            row["wait_s"] = activity - begin if activity is not None else None
-            row["device_s"] = device_s[number] if device_s else None
-            rows.append(row)
-            begin, cpu_begin = end, cpu
-        return rows
-
     def _device_times(self) -> list[float | None] | None:
         if not self._events:
             return None
         marks = itertools.pairwise([self._first_event, *self._events])
         return [self.clock.elapsed_s(first, second) for first, second in marks]
-
-    def _step_row(
-        self, number: int, index: int, begin: float, end: float | None, shape: Any, flags: str
-    ) -> dict[str, Any]:
-        dimensions = list(shape) if shape is not None else []
-        return {
-            "step": number,
-            "plan": self._plan,
-            "phase": self._phase,
-            "slice": index,
-            "started_s": begin - self.origin,
-            # No time between: the step's beginning left no trace (`profstack.step()` alone).
-            "wall_s": end - begin if end is not None and end > begin else None,
-            "batch_size": int(dimensions[0]) if dimensions else None,
-            "shape": "x".join(str(int(size)) for size in dimensions) or None,
-            "flags": flags,
-        }
 
     def _sample_memory(self) -> None:
         allocated, reserved = self.clock.device_memory()
