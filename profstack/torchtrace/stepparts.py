@@ -15,38 +15,28 @@ They are told apart by what comes before and after them on the thread that makes
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from profstack.regions import (
-    BEFORE_OPTIMIZER,
-    LOSS,
-    OPTIMIZER,
-    OUTSIDE,
-    UNATTRIBUTED,
-    WAIT,
-    ZERO_GRAD,
+from profstack.regions import BEFORE_OPTIMIZER, LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED, WAIT
+from profstack.torchtrace.events import Bools, Ints
+from profstack.torchtrace.scopes import Scopes
+from profstack.torchtrace.stepitems import (
+    BACKWARD_ITEM,
+    DATA_ITEM,
+    GRAPH_END_ITEM,
+    GRAPH_ITEM,
+    LOSS_ITEM,
+    MODULE_ITEM,
+    OPTIMIZER_ITEM,
+    OTHER_ITEM,
+    READ_ITEM,
+    ZERO_GRAD_ITEM,
+    StepItems,
+    step_items,
 )
-from profstack.torchtrace.events import Bools, HostEvents, Ints
-from profstack.torchtrace.scopes import (
-    BACKWARD,
-    EVALUATED,
-    FORWARD,
-    OPTIMIZED,
-    REGION,
-    Scopes,
-)
-
-_OTHER, _READ, _DATA, _GRAPH, _GRAPH_END = range(5)
-_ZERO_GRAD, _LOSS, _MODULE, _BACKWARD, _OPTIMIZER = range(5, 10)
-_MOMENTS = (_GRAPH, _GRAPH_END)
-# torch's own range around the wait for a batch.
-_DATALOADER = "enumerate(DataLoader)"
-# Operators that hand a number to Python, as logging does.
-_READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 
 
 @dataclass
@@ -131,7 +121,7 @@ def divide(
     thread: int,
 ) -> StepParts:
     """Divide what is not inside a mark of the steps' `thread` among the parts, step by step."""
-    line = _timeline(scopes, is_loss, thread)
+    line = step_items(scopes, is_loss, thread)
     own = (WAIT, LOSS, BEFORE_OPTIMIZER, OPTIMIZER, OUTSIDE, UNATTRIBUTED)
     parts = StepParts(dict.fromkeys(own, 0))
     edges = np.searchsorted(line.start, boundaries_ns).tolist()
@@ -145,20 +135,10 @@ def divide(
     return parts
 
 
-@dataclass
-class _Timeline:
-    """What happens on the steps' own thread, one after the other; and time inside optimizers."""
-
-    start: Ints
-    end: Ints
-    kind: Ints
-    inside_optimizer: Callable[[int, int], int]
-
-
 class _Step:
     """One step on its way from `at` to its end; `last` is the kind of what it did last."""
 
-    def __init__(self, parts: StepParts, line: _Timeline, at: int) -> None:
+    def __init__(self, parts: StepParts, line: StepItems, at: int) -> None:
         self.parts = parts
         self.line = line
         self.at = at
@@ -183,22 +163,22 @@ class _Step:
     def _go_through(self, kind: int, start: int, taken: int) -> None:
         """One item that begins at `start`, and took that much of the time."""
         gap = self.gap
-        if kind == _OTHER:
+        if kind == OTHER_ITEM:
             gap.work.begin(gap.sums)
             gap.sums.operators += taken
             gap.work.end(gap.sums)
-        elif kind == _READ:
+        elif kind == READ_ITEM:
             gap.sums.operators += taken
-        elif kind == _DATA:
+        elif kind == DATA_ITEM:
             self.parts.times[WAIT] += taken
-        elif kind == _GRAPH or (kind == _LOSS and self.last == _MODULE):
+        elif kind == GRAPH_ITEM or (kind == LOSS_ITEM and self.last == MODULE_ITEM):
             gap.graph.begin(gap.sums)
-            if kind == _LOSS:
+            if kind == LOSS_ITEM:
                 gap.graph.end(gap.sums)
-        elif kind == _GRAPH_END:
+        elif kind == GRAPH_END_ITEM:
             gap.graph.end(gap.sums)
-        elif kind != _ZERO_GRAD:
-            self._close(_MODULE if kind == _LOSS else kind, start)
+        elif kind != ZERO_GRAD_ITEM:
+            self._close(MODULE_ITEM if kind == LOSS_ITEM else kind, start)
 
     def _pass_to(self, moment: int) -> None:
         """Nothing was seen until then."""
@@ -209,11 +189,11 @@ class _Step:
     def _close(self, kind: int, now: int) -> None:
         """Something of this kind begins: what the gap before it was is known now."""
         times, gap = self.parts.times, self.gap
-        if kind == _OPTIMIZER and self.last in (_BACKWARD, _OPTIMIZER):
+        if kind == OPTIMIZER_ITEM and self.last in (BACKWARD_ITEM, OPTIMIZER_ITEM):
             work = gap.work.inside()
             times[BEFORE_OPTIMIZER] += work.idle + work.operators
             self._nobodys(gap.sums - work)
-        elif kind == _BACKWARD and self.modules:
+        elif kind == BACKWARD_ITEM and self.modules:
             loss = gap.graph.inside()
             times[LOSS] += loss.idle + loss.operators + loss.optimizer
             # The loss inside a closure is no work of the optimizer around it.
@@ -221,122 +201,17 @@ class _Step:
             self._nobodys(gap.sums - loss)
             self.parts.loss_from.append(gap.begin)
             self.parts.loss_until.append(now)
-        elif kind != _OPTIMIZER and self.last != _MODULE:
+        elif kind != OPTIMIZER_ITEM and self.last != MODULE_ITEM:
             waited, function = gap.parted()
             times[WAIT] += waited.idle + waited.operators
             times[OUTSIDE] += function.idle + function.operators + function.optimizer
             times[OPTIMIZER] -= function.optimizer
         else:
             self._nobodys(gap.sums)
-        self.modules = self.modules or kind == _MODULE
+        self.modules = self.modules or kind == MODULE_ITEM
         self.last = kind
         self.gap = _Gap(self.at)
 
     def _nobodys(self, rest: _Sums) -> None:
         self.parts.times[OUTSIDE] += rest.operators
         self.parts.times[UNATTRIBUTED] += rest.idle
-
-
-def _timeline(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> _Timeline:
-    """The items of the steps, in order.
-
-    Optimizers with module calls or backward passes inside (closures) are no items themselves:
-    what is inside them is, and the function tells how much between two times is theirs.
-    """
-    events = scopes.events
-    marks = np.flatnonzero((scopes.kind > 0) & (events.thread == thread))
-    around = scopes.climb(scopes.above[marks], (OPTIMIZED,))
-    marks, inner = marks[around == 0], scopes.above[marks][around == 0] - 1
-    is_optimizer = scopes.kind[marks] == OPTIMIZED
-    closures = np.zeros(len(events), np.bool_)
-    closures[inner[~is_optimizer & (inner >= 0)]] = True
-    known = -1
-    while known != (known := int(closures.sum())):
-        # One optimizer's step may stand inside another's.
-        within = marks[closures[marks] & (scopes.above[marks] > 0)]
-        closures[scopes.above[within] - 1] = True
-    leaf = is_optimizer & ~closures[marks] & ((inner < 0) | closures[inner])
-    others, tops = _other_operators(scopes, thread)
-    marked = marks[~is_optimizer | leaf]
-    graph = _graph(scopes, tops, thread)
-    kind = np.concatenate(
-        (
-            np.repeat((_GRAPH, _GRAPH_END), len(graph)),
-            _kinds(scopes, marked, is_loss),
-            _kinds_of_others(events, others),
-        )
-    )
-    items = np.concatenate((graph, graph, marked, others))
-    start = np.where(kind == _GRAPH_END, events.end[items], events.start[items])
-    end = np.where(kind == _GRAPH, events.start[items], events.end[items])
-    order = np.lexsort((~np.isin(kind, _MOMENTS), start))
-    start, end, kind = start[order], end[order], kind[order]
-    containers = marks[(inner < 0) & closures[marks]]
-    return _Timeline(start, end, kind, _inside(events, containers))
-
-
-def _kinds(scopes: Scopes, marks: Ints, is_loss: Callable[[int], bool]) -> Ints:
-    """What each of the marks is to the step."""
-    kind = np.select(
-        [
-            np.isin(scopes.kind[marks], (FORWARD, REGION)),
-            np.isin(scopes.kind[marks], (BACKWARD, EVALUATED)),
-            scopes.scope[marks] == ZERO_GRAD,
-        ],
-        [_MODULE, _BACKWARD, _ZERO_GRAD],
-        _OPTIMIZER,
-    )
-    losses = [number for number in np.unique(scopes.module[marks]).tolist() if number > 0]
-    losses = [number for number in losses if is_loss(number)]
-    kind[(kind == _MODULE) & np.isin(scopes.module[marks], losses)] = _LOSS
-    return kind
-
-
-def _kinds_of_others(events: HostEvents, positions: Ints) -> Ints:
-    """What events outside all marks are to the step."""
-    loads = events.names.where(lambda name: name.startswith(_DATALOADER))[positions]
-    reads = events.names.where(lambda name: name in _READS)[positions]
-    return np.select([loads, reads], [_DATA, _READ], _OTHER)
-
-
-def _graph(scopes: Scopes, tops: Ints, thread: int) -> Ints:
-    """Outermost events outside modules that hold an operator a backward pass goes through."""
-    made = np.unique(scopes.made_by[scopes.made_by >= 0])
-    made = made[scopes.events.thread[made] == thread]
-    within = scopes.climb(scopes.nearest[made], (OPTIMIZED,)) == 0
-    made = made[within]
-    return np.unique(np.where(tops[made] > 0, tops[made] - 1, made))
-
-
-def _inside(events: HostEvents, containers: Ints) -> Callable[[int, int], int]:
-    """How much of the time between two moments lies inside the given events."""
-    if not len(containers):
-        return lambda begin, end: 0
-    starts, ends = events.start[containers].tolist(), events.end[containers].tolist()
-    before = [0, *np.cumsum(events.duration[containers]).tolist()]
-
-    def until(moment: int) -> int:
-        number = bisect.bisect_right(starts, moment)
-        over = max(ends[number - 1] - moment, 0) if number else 0
-        return int(before[number]) - over
-
-    return lambda begin, end: until(end) - until(begin) if end > begin else 0
-
-
-def _other_operators(scopes: Scopes, thread: int) -> tuple[Ints, Ints]:
-    """Outermost events outside all marks; and for every event the one around it, plus 1.
-
-    A range that holds marks (the script's own around a whole step) is looked through.
-    """
-    events = scopes.events
-    holds = np.zeros(len(events), np.bool_)
-    for level in reversed(events.levels[1:]):
-        marked = level[holds[level] | (scopes.kind[level] > 0)]
-        holds[events.parent[marked]] = True
-    outside = (scopes.nearest == 0) & ~holds & ~events.memory & ~scopes.is_range
-    outside &= events.thread == thread
-    parent = events.parent
-    top = np.flatnonzero(outside & ((parent < 0) | holds[np.maximum(parent, 0)]))
-    numbers = np.zeros(len(events), np.int64)
-    numbers[top] = top + 1
-    return top, events.inherit(numbers)
