@@ -15,8 +15,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch_slice import Slice, observe, self_s
 
-from profstack.torchtrace.attribution import attribute, kernel_records, module_records
+from profstack.torchtrace.attribution import attribute, module_records
 from profstack.torchtrace.events import EVALUATE, clip_to_steps, read_host
+from profstack.torchtrace.kernelrows import kernel_records
 from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
 
 Step = Callable[[], object]

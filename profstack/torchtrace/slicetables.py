@@ -12,7 +12,8 @@ from typing import Any
 
 from profstack.flops.recordedshapes import CountedEvents, count_events, flop_records
 from profstack.interrupts import is_scripts
-from profstack.torchtrace.attribution import Attribution, kernel_records, module_records
+from profstack.torchtrace.attribution import Attribution, module_records
+from profstack.torchtrace.kernelrows import kernel_records
 from profstack.torchtrace.launches import launch_records
 from profstack.torchtrace.namedranges import named_ranges
 from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
