@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from profstack.benchmark.clock import Clock
-from profstack.collector import collector_off
 from profstack.engine.arming import Arming
+from profstack.engine.course import Course
+from profstack.engine.edges import Edges
 from profstack.engine.limits import Bounds, Limits
 from profstack.engine.observers import Observers
 from profstack.engine.pageturn import PageTurn
@@ -26,12 +26,10 @@ from profstack.hooks.torch_hooks import TorchHooks
 from profstack.interrupts import is_scripts
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
-from profstack.slices import Planned, Targets, again, settle, watch
+from profstack.slices import Planned, Targets, settle, watch
 from profstack.steps import Found
 from profstack.wrapper import Captured
 
-# Slices of one run that are repeated because evaluation fell into them.
-MOST_REPEATED = 4
 _perf_counter, _process_time = time.perf_counter, time.process_time
 
 
@@ -65,19 +63,15 @@ class Engine:
         self.log = StepLog(writer, self.clock, origin)
         observers.on_give_way = self.hooks.stop_ranges
         self.arming = Arming(self.hooks, self.events, self.log, observers)
-        self._make_plan = make_plan
-        self._targets = targets
+        self.course = Course(make_plan, targets)
+        self._edges = Edges(self.arming, self.course)
         self._step_by = step_by
         self._limits = Limits(*limits)
         self._page = PageTurn(folder, wait=wait_for_page)
-        # The layers that may not begin again at the step number at which they ended.
-        self._ended: tuple[frozenset[str], int | None] = (frozenset(), None)
         self._discovering: tuple[tuple[str, str], ...] = ()
-        self._plan: Iterator[Planned] = iter(())
         self._slice: Planned | None = None
         self._most: int | None = None
         self._slice_start = 0.0
-        self._finished_round = self._repeated = 0
 
     @property
     def rule(self) -> str | None:
@@ -105,7 +99,11 @@ class Engine:
         self.hooks.set_mode(DISCOVER)
         self.observers.hand_over_background(self.tools)
         if whole and self._step_by in (None, "none"):
-            self._begin_whole(Planned("whole", whole, 0, 1))
+            since_origin = bool(self.tools)
+            self.observers.hand_over(self.tools)
+            self.tools.clear()
+            self.log.begin_plan("whole", "other")
+            self._begin_slice(Planned("whole", whole, 0, 1), since_origin=since_origin)
         else:
             self._discovering = self.observers.in_discovery()
         self.observers.watch(on=True)
@@ -117,30 +115,24 @@ class Engine:
             if self.observers.start(self._slice, self.log.next_slice, None):
                 self.observers.watch(on=False)
 
-    def _begin_whole(self, planned: Planned) -> None:
-        since_origin = bool(self.tools)
-        self.observers.hand_over(self.tools)
-        self.tools.clear()
-        self.log.begin_plan("whole", "other")
-        self._begin_slice(planned, since_origin=since_origin)
-
     def adopt(self, found: Found, now: float) -> None:
         """Begin a new plan with the rule that was found; `now` is the time of the event."""
         discovered = self._end_discovery(found)
         self._end_slice(complete=False)
-        stopped_here = self._ended[1] == self.log.total
+        course = self.course
+        stopped_here = course.ended[1] == self.log.total
         self.observers.take_startup(self.tools)
         self.tools.clear()
         self.arming.forget()
         self._follow(found, discovered)
         if stopped_here:
             # The past steps were counted after the stop: the boundary is the same all the same.
-            self._ended = (self._ended[0], self.log.total)
-        self._plan = self._make_plan()
+            course.ended = (course.ended[0], self.log.total)
+        course.begin()
         if found.past_ends and found.past_ends[-1] == now:
             self._next_slice()
         else:
-            self._begin_slice(settle(self._targets, 0))
+            self._begin_slice(settle(course.targets, 0))
         self._check_limits()
 
     def _end_discovery(self, found: Found | None) -> dict[str, Captured]:
@@ -148,13 +140,7 @@ class Engine:
         if self._slice is None or self._slice.kind != "discovery":
             return {}
         self._slice, self._discovering = None, ()
-        with collector_off():
-            self.observers.stop()
-            if found is None or not found.past_ends:
-                self.observers.discard()
-                return {}
-            stamps = [found.first_start, *found.past_ends]
-            return self.observers.take(stamps, self.names.by_number())
+        return self._edges.end_discovery(found)
 
     def _follow(self, found: Found, discovered: Mapping[str, Captured]) -> None:
         """The steps that are over are written, and the rule that was found ends the next ones."""
@@ -216,8 +202,7 @@ class Engine:
             or self._limits.reached(self.log.total)
         ):
             if self._is_mixed(planned):
-                self._repeated += 1
-                self._plan = chain(again(planned, self._targets), self._plan)
+                self.course.repeat(planned)
             self._end_slice(complete=True)
             self._next_slice()
         else:
@@ -228,9 +213,8 @@ class Engine:
 
     def _is_mixed(self, planned: Planned) -> bool:
         """Whether evaluation fell into a slice whose tool can not leave it out: it is repeated."""
-        if planned.round < 2 or self._repeated >= MOST_REPEATED or not self.log.with_evaluation():
-            return False
-        return not self.observers.all_cut()
+        may_repeat = self.course.may_repeat(planned)
+        return may_repeat and bool(self.log.with_evaluation()) and not self.observers.all_cut()
 
     def _aim(self, steps: int) -> None:
         """Look again when the slice has `steps` steps, or earlier where a limit says so."""
@@ -254,84 +238,36 @@ class Engine:
     # -- slices --------------------------------------------------------------------------------
 
     def _next_slice(self) -> None:
-        if self._page.is_due(self._finished_round):
+        if self._page.is_due(self.course.finished_round):
             self._page.ask()
             self._begin_slice(watch(0))
             return
-        for planned in self._plan:
-            if self._too_soon(planned):
-                self._plan = chain((planned,), self._plan)
-                self._begin_slice(settle(self._targets, planned.round))
-                return
+        begun = False
+        while not begun:
+            planned = self.course.next(self.log.total)
             if planned.kind == "watch":
                 self._page.ask()
                 self._limits.plan_is_over()
-            if self._begin_slice(planned):
-                return
-        raise AssertionError("a plan never ends: its last slice is the watch")
-
-    def _too_soon(self, planned: Planned) -> bool:
-        """Whether a tool that may not would start at the very boundary at which it has ended."""
-        layers, ended_at = self._ended
-        return ended_at == self.log.total and any(name in layers for name, _ in planned.observers)
+            begun = self._begin_slice(planned)
 
     def _begin_slice(self, planned: Planned, *, since_origin: bool = False) -> bool:
         """Switch to the next slice; false when none of its observers could be switched on."""
-        watched = not planned.observers and planned.kind != "clean"
-        with collector_off():
-            if not watched:
-                # Before the tools start: its handshake would stand in their rows.
-                self.observers.watch(on=False)
-            self.arming.arm(planned)
-            if planned.observers or planned.kind == "clean":
-                # What was launched before would be done, and seen, in the slice.
-                self.clock.synchronize()
-            if planned.observers and not self.observers.start(
-                planned, self.log.next_slice, planned.steps, self.log.total
-            ):
-                return False
+        if not self._edges.switch_on(planned):
+            return False
         self._slice = planned
         self._page.measuring()
         self._most = planned.longest(self.observers.step_limits(), self.log.total)
-        self.arming.begin(planned)
-        if watched:
-            self.observers.watch(on=True)
-        self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)
+        self._slice_start = self._edges.begin(planned, since_origin=since_origin)
         self._aim(planned.steps)
         return True
 
     def _end_slice(self, *, complete: bool) -> None:
-        """Switch the observers off, take in what they saw, and write the slice."""
+        """The slice in progress is over, if there is one."""
         planned, self._slice = self._slice, None
-        if planned is None:
-            return
-        self._finished_round = planned.round
-        self.log.stop(at_boundary=complete)
-        with collector_off():
-            begun = time.perf_counter()
-            self.arming.end()
-            self.observers.stop()
-            self.log.wait_for_device(planned, complete=complete)
-            names = frozenset(name for name, _ in planned.observers)
-            stuck = frozenset(name for name in names if not self.observers.restarts(name))
-            if stuck:
-                self._ended = (stuck, self.log.total)
-            if not complete and planned.observers and self.log.count < planned.steps:
-                self.observers.discard()
-                captured = {}
-            else:
-                captured = self.observers.take(
-                    self.log.stamps(),
-                    self.names.by_number(),
-                    self.log.with_evaluation(),
-                    complete=complete,
-                )
-            stop_s = time.perf_counter() - begun
-            self.log.end_slice(planned, captured, stop_s)
-            self.log.write_modules(self.names)
-            ended = self.log.progress(planned)
-            self.arming.learn(ended)
-            tell(self.folder, ended)
+        if planned is not None:
+            self.course.finished_round = planned.round
+            self.log.stop(at_boundary=complete)
+            tell(self.folder, self._edges.end(planned, complete=complete))
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -380,17 +316,16 @@ class Engine:
             return
         self.events.done = True
         try:
-            discovering = self._slice is not None and self._slice.kind == "discovery"
-            found = self.events.conclude() if self._slice is None or discovering else None
+            kind = self._slice.kind if self._slice is not None else "discovery"
+            found = self.events.conclude() if kind == "discovery" else None
             discovered = self._end_discovery(found)
             if found is not None:
                 self._follow(found, discovered)
             open_step = self.events.open_ended
-            whole = self._slice is not None and self._slice.kind == "whole"
-            if whole:
+            if kind == "whole":
                 self.log.stamp()
             self.observers.take_startup(self.tools)
-            self._end_slice(complete=whole)
+            self._end_slice(complete=kind == "whole")
             if open_step:
                 self.log.count_open_step()
         finally:

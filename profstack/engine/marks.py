@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from profstack.engine.core import Engine
@@ -186,7 +185,7 @@ class Marks:
         self._steps_before = engine.log.total
         if workload == self._workload and engine.rule == "step":
             if self._last_loop >= LONG_LOOP:
-                engine._begin_slice(settle(engine._targets, engine._finished_round))
+                engine._begin_slice(settle(engine.course.targets, engine.course.finished_round))
             else:
                 engine._next_slice()
             return
@@ -209,16 +208,16 @@ class Marks:
         planned, self._cut = engine._slice, cut
         self._last_loop = log.total - self._steps_before
         if planned is not None:
-            missing, ended_before = self._missing(planned, cut), engine._ended
+            missing, ended_before = self._missing(planned, cut), engine.course.ended
             is_empty = not log.count
             if is_empty:
                 engine.observers.discard()
             engine._end_slice(complete=not cut)
             if is_empty:
                 # Its tools saw nothing but the end of the loop: they may begin with the next one.
-                engine._ended = ended_before
+                engine.course.ended = ended_before
             if missing is not None:
-                engine._plan = chain((missing,), engine._plan)
+                engine.course.put_first(missing)
         engine.hooks.set_mode(OFF)
         engine.arming.aim.steps = _NEVER
         engine.observers.watch(on=True)
