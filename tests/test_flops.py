@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from profstack.flops.mode import Count
+from profstack.flops.counting import Count
 from profstack.flops.owners import Owners
 from profstack.hooks.state import DISCOVER
 from profstack.hooks.torch_hooks import TorchHooks
@@ -651,7 +651,7 @@ def test_the_check_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None
 COMPILES = """
     import sys, torch
     from torch import nn
-    from profstack.flops.mode import Count
+    from profstack.flops.counting import Count
     from profstack.passthrough import has_compiled
     from torch._dynamo.utils import counters
 

@@ -50,7 +50,7 @@ OPEN_TO_WRAPPERS = frozenset(
         "torchtrace.linerows",
         *["torchtrace.callpaths", "torchtrace.clocks", "torchtrace.stackbound", "stepcalls"],
         *["torchtrace.slicetables", "flops.flopsprofiler"],
-        *["flops.copies", "flops.mode", "flops.owners"],
+        *["flops.copies", "flops.counting", "flops.owners"],
         *["memory.readings", "memory.tracer", "memory.rows", "memory.mprofile"],
         *["memory.devicehistory", "memory.owners"],
         *ORDER[0].split(),

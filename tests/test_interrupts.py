@@ -20,7 +20,7 @@ from torch import nn
 from profstack.engine.core import Engine
 from profstack.engine.layerstate import GuardedListener
 from profstack.engine.observers import Observers
-from profstack.flops.mode import Count
+from profstack.flops.counting import Count
 from profstack.interrupts import is_scripts
 from profstack.memory.sampler import MemorySampler
 from profstack.recording import Writer, create_folder, read_tables
@@ -377,7 +377,7 @@ def test_no_guard_of_ours_is_without_the_question() -> None:
     """Whoever adds a guard over everything must ask whose the error is."""
     # What runs in the measured process while the script does.
     names = (
-        *("child", "inprocess", "regionoutlet", "regions", "registry", "session"),
+        *("child", "inprocess", "loopsteps", "regionoutlet", "regions", "registry", "session"),
         *("engine/core", "engine/layerstate", "engine/marks", "engine/observers"),
         *("engine/stepevents", "hooks/calls", "torchtrace/linetrace", "memory/tracer"),
         *("memory/devicehistory", "flops/mode", "flops/flopsprofiler", "flops/copies"),

@@ -26,8 +26,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from profstack.flops import copies as flopcopies
+from profstack.flops.counting import COMPILED, Count, CountedStep
 from profstack.flops.flopsprofiler import FencedFlopsProfiler
-from profstack.flops.mode import COMPILED, Count, CountedStep
 from profstack.flops.owners import Owner
 from profstack.passthrough import has_compiled
 from profstack.wrapper import (
