@@ -30,8 +30,8 @@ from torch import nn
 from torch_slice import Quiet
 
 from profstack.flops import flopsprofiler
-from profstack.flops.flopsprofiler import KNOWN_MISSES, FencedFlopsProfiler
-from profstack.flops.flopsprofiler_table import counted_functions
+from profstack.flops.flopsprofiler import FencedFlopsProfiler
+from profstack.flops.flopsprofiler_table import KNOWN_MISSES, counted_functions
 from profstack.hooks.state import DISCOVER
 from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import ModuleNames

@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from profstack.flops.compilenotice import CompileNotice
@@ -28,28 +27,6 @@ from profstack.interrupts import is_scripts
 from profstack.passthrough import compiling, has_compiled, strip_frame
 
 COUNTER = "flops-profiler"
-
-# What version 0.1.2 drops or miscounts in the forward and gives no error for; operators by the
-# name that torch.profiler has for them. What it fails on is told by `FencedFlopsProfiler.notes`.
-KNOWN_MISSES: Mapping[str, str] = MappingProxyType(
-    {
-        "aten::scaled_dot_product_attention": "counted as 0",
-        "aten::_native_multi_head_attention": "fused attention of nn.MultiheadAttention: 0",
-        "aten::_transformer_encoder_layer_fwd": "fused nn.TransformerEncoderLayer: counted as 0",
-        "aten::matmul": "as the operator @ counted as 0; matrix times vector is counted as often "
-        "as the vector is long, and of broadcast batches only those of the first operand count",
-        "aten::mv": "counted as 0",
-        "aten::dot": "counted as 0",
-        "aten::addmm_": "in place: counted as 0",
-        "aten::add": "as the operator + counted as 0",
-        "aten::mul": "as the operator * counted as 0",
-        "aten::einsum": "rounded to four digits",
-        "aten::bilinear": "counted as 0",
-        "aten::cdist": "counted as 0",
-        "aten::upsample_nearest2d": "batch and channels are left out when a size is given",
-        "aten::upsample_bilinear2d": "batch and channels are left out when a size is given",
-    }
-)
 
 # The warnings module looks for the line that a warning is about past frames of files so named:
 # what warns inside a counted function names the same line as without us.

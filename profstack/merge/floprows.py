@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profstack.flops.copies import COUNTERS as COPIED
-from profstack.flops.flopsprofiler import KNOWN_MISSES
+from profstack.flops.flopsprofiler_table import KNOWN_MISSES
 from profstack.merge.disagreements import differences
 from profstack.merge.flops import (
     BACKWARD,
