@@ -1,4 +1,4 @@
-"""Two findings on torch.compile: code that is compiled again and again, and graphs ended early.
+"""Findings on torch.compile: here code that is compiled again and again, beside it `graphbreaks`.
 
 `recompilations`: in the steps after the one in which a function was first compiled it is compiled
 again because one and the same guard fails at least twice (for ever new values), or at least four
@@ -7,9 +7,6 @@ compiles a second time with a size or a number made dynamic, once more for evalu
 for the shorter batch at the end of an epoch. What it costs is the compiler's own time in those
 steps; that time over the steps is the gain, as a mean over this run: steps that compile are
 far slower than the median step, which does not show them.
-
-`graph-breaks`: dynamo ended a graph at a line of the user's own, in a function whose compiled code
-runs in the steps. What a break costs shows only where the code is compiled without it: no gain.
 """
 
 from __future__ import annotations
@@ -20,32 +17,20 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from profstack.findings.compiled import (
-    Break,
-    Version,
-    frames_of,
-    function_of,
-    graph_breaks,
-    kind_of,
-    versions,
-)
+from profstack.findings.compiled import Version, function_of, graph_breaks, kind_of, versions
+from profstack.findings.graphbreaks import ended_early
 from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
 from profstack.merge.recorded import Recorded
 from profstack.privacy import home_relative
 from profstack.units import format_seconds
 
-AGAIN, BROKEN = "recompilations", "graph-breaks"
+AGAIN = "recompilations"
 # One failure of a guard is how dynamo learns that a value changes; the second shows it did not.
 _SAME_GUARD = 2
 # A loop may settle with three: a dynamic size, evaluation, the last batch of an epoch.
 _IN_ALL = 4
-# Places that are listed of either.
+# Guards that are listed.
 _MOST = 8
-_REGION = re.compile(r"Torch-Compiled Region: (\d+)/\d+")
-_UNKNOWN_COST = (
-    "what a graph break costs shows only when the code is compiled without it; the graphs on both "
-    "sides can not be fused, and what lies between runs as plain Python"
-)
 
 
 def compiling(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
@@ -59,7 +44,7 @@ def compiling(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
         for again in (_again(of_function),)
         if _is_too_often(again)
     ]
-    broken = _broken(report, found, graph_breaks(recorded))
+    broken = ended_early(report, found, graph_breaks(recorded))
     return [each for each in (*told, broken) if each is not None]
 
 
@@ -107,20 +92,17 @@ def _recompiled(
     per_step = sum(times) / len(times) * len({each.step for each in again}) / steps
     if step_s and per_step < WORTH_TELLING * step_s:
         return None
-    guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
-    commonest = next(iter(guards.most_common(1)), (None, 0))[0]
-    guard = next((each for each in again if kind_of(each.guard) == commonest), None)
-    made = [each for each in again if not each.limit]
+    guard = _commonest_guard(again)
+    made = sum(not each.limit for each in again)
     # The line on which the changing value is used says more than that of the function.
     line = _whole((guard.guard_line if guard is not None else None) or named.line)
     file = (guard.guard_file if guard is not None else None) or named.file
-    limit = any(each.limit for each in again)
-    name = function_of(named.name)
+    limit = made < len(again)
     # The median step holds it where most steps compile; else that step is as short without it.
     in_median = 2 * len({each.step for each in again}) > steps
     return finding(
         AGAIN,
-        f"{name} is compiled again {_times_in_words(len(made))} during the steps",
+        f"{function_of(named.name)} is compiled again {_times_in_words(made)} during the steps",
         severity=severity_of(per_step, step_s or 0.0),
         gain_s=min(median(times), step_s) if in_median and step_s else None,
         gain_is="measured" if measured else "estimated",
@@ -131,17 +113,12 @@ def _recompiled(
         layers=(),
         evidence=[
             {
-                "function": name,
+                "function": function_of(named.name),
                 "file": home_relative(named.file or ""),
                 "line": _whole(named.line),
-                "recompilations": len(made),
+                "recompilations": made,
                 "steps": steps,
-                "compile_s": sum(times) / len(times),
-                "compile_is": "mean of a step that compiles it again"
-                + ("" if measured else ", all of them under an observer, which slows the compiler"),
-                "per_step_s": per_step,
-                "per_step_is": "mean over these steps"
-                + ("" if in_median else ", most of which compile nothing"),
+                **_cost(times, per_step, measured=measured, in_median=in_median),
                 "given_up": limit,
                 "link": "benchmark/steps",
             },
@@ -149,6 +126,27 @@ def _recompiled(
         ],
         advice=_advice(guard, limit=limit, per_step=per_step, steps=steps),
     )
+
+
+def _commonest_guard(again: Sequence[Version]) -> Version | None:
+    """The first version compiled for the guard that failed most often."""
+    guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
+    commonest = next(iter(guards.most_common(1)), (None, 0))[0]
+    return next((each for each in again if kind_of(each.guard) == commonest), None)
+
+
+def _cost(
+    times: Sequence[float], per_step: float, *, measured: bool, in_median: bool
+) -> dict[str, Any]:
+    """What compiling it again takes, of a step that does and of all steps, and what these are."""
+    observed = ", all of them under an observer, which slows the compiler"
+    return {
+        "compile_s": sum(times) / len(times),
+        "compile_is": "mean of a step that compiles it again" + ("" if measured else observed),
+        "per_step_s": per_step,
+        "per_step_is": "mean over these steps"
+        + ("" if in_median else ", most of which compile nothing"),
+    }
 
 
 def _whole(line: float | None) -> int | None:
@@ -219,70 +217,3 @@ def _advice(guard: Version | None, *, limit: bool, per_step: float, steps: int) 
     else:
         told.append("TORCH_LOGS=recompiles tells which guards fail.")
     return " ".join(told)
-
-
-def _broken(
-    report: Mapping[str, Any], found: Sequence[Version], breaks: Sequence[Break]
-) -> Finding | None:
-    """The breaks in functions whose compiled code runs in the steps; None without any."""
-    calls = _graphs_per_step(report)
-    breaks = [
-        each
-        for each in breaks
-        if calls is None or any(calls.get(frame) for frame in frames_of(found, each))
-    ]
-    if not breaks:
-        return None
-    breaks = sorted(breaks, key=lambda each: -each.times)
-    graphs = None
-    if calls is not None:
-        frames = set().union(*(frames_of(found, each) for each in breaks))
-        graphs = sum(count for frame, count in calls.items() if frame in frames)
-    places = len({(each.file, each.line) for each in breaks})
-    first = breaks[0]
-    where = f"{_base(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
-    return finding(
-        BROKEN,
-        f"Graphs end early under torch.compile at {where}",
-        severity="medium",
-        gain_reason=_UNKNOWN_COST,
-        file=home_relative(first.file),
-        line=first.line,
-        layers=() if calls is None else ("torch",),
-        evidence=[
-            {"graph_breaks": places, "graphs_per_step": graphs},
-            *(_break_row(each) for each in breaks[:_MOST]),
-        ],
-        advice=f"At {where}: {first.reason}. Move what can not be compiled (printing, .item(), "
-        "branches on a tensor's values, calls into other libraries) out of the compiled function, "
-        "or use torch.cond and torch.where; compile with fullgraph=True to be told of each break.",
-    )
-
-
-def _break_row(each: Break) -> dict[str, Any]:
-    file = home_relative(each.file)
-    return {
-        "reason": each.reason,
-        "function": each.code,
-        "file": file,
-        "line": each.line,
-        "times_compiled": each.times,
-        "link": f"source/{file}:{each.line}",
-    }
-
-
-def _base(file: str) -> str:
-    return re.split(r"[/\\]", file)[-1]
-
-
-def _graphs_per_step(report: Mapping[str, Any]) -> dict[str, float] | None:
-    """Calls per step of every compiled code, by its number; None where the torch layer saw none."""
-    layers = {row["name"]: row["status"] for row in report.get("layers") or ()}
-    if layers.get("torch") != "recorded":
-        return None
-    calls: dict[str, float] = {}
-    for row in (report.get("tables") or {}).get("regions") or ():
-        found = _REGION.search(str(row["path"]))
-        if found is not None and row["calls"]:
-            calls[found[1]] = calls.get(found[1], 0.0) + float(row["calls"])
-    return calls
