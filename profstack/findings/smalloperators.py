@@ -6,15 +6,14 @@ pass at a fixed cost, whatever it computes; a finding needs a group that is repe
 a child module, many times in one call of a module), since only a repetition can be one operator.
 
 What that would save: all runs of the group but one, less what computing as much at once takes at
-rates that any core reaches. It takes for granted that the runs do not need
-each other's results, which no tool can see.
+rates that any core reaches. It takes for granted that the runs do not need each other's results,
+which no tool can see.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from profstack.findings.figures import (
@@ -29,21 +28,13 @@ from profstack.findings.figures import (
 )
 from profstack.findings.loops import carries, loop_lines
 from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
+from profstack.findings.repeated import Group, repeated_groups
 from profstack.merge.recorded import Recorded
 from profstack.units import format_count, format_seconds
 
 SLUG = "small-operators"
-# Runs in one call from which a group is a loop over samples, heads or time steps.
-_REPEATED = 8
-# An operator that takes less is mostly what calling one costs (1 to 5 us on CPUs of the 2020s, as
-# much again for its backward); beyond, computing begins to count.
-_SMALL_S = 20e-6
 # Share of the clean step from which it is told.
 _WORTH_SHARE = 0.2
-# Of a module's own operators so much of the time must be in those that are repeated.
-_MOSTLY = 0.5
-# Of the repeated operators, those with less of the time do not tell how often the group runs.
-_GOOD_PART = 0.1
 # Rates at which one batched operator of moderate size computes on one core: a tenth of what large
 # ones reach there, so that what is saved is rather told too small.
 _FLOP_PER_S, _BYTES_PER_S = 5e9, 5e9
@@ -66,8 +57,6 @@ _DEPENDENT = (
     "the outputs) and do that for all runs at once; let a fused module such as nn.LSTM or nn.GRU, "
     "or torch.compile, do the rest."
 )
-# torch's own loop over time steps on the CPU is inside one operator: nobody can unroll it better.
-_RECURRENT = ("RNN", "LSTM", "GRU")
 
 
 def small_operators(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
@@ -77,9 +66,6 @@ def small_operators(recorded: Recorded, report: dict[str, Any]) -> list[Finding]
         return []
     found = _on_device(report, step_s) if on_accelerator(report) else _on_cpu(report, step_s)
     return [found] if found is not None else []
-
-
-# -- on an accelerator -----------------------------------------------------------------------------
 
 
 def _on_device(report: Report, step_s: float) -> Finding | None:
@@ -128,28 +114,8 @@ def _module_of(place: str | None) -> str | None:
     return place.split(" in ", 1)[1] if place and " in " in place else None
 
 
-# -- on the CPU ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Work of one module that its call repeats: seconds of the torch layer's steps, and counts."""
-
-    module: Row
-    seconds: float
-    runs: float
-    operators: float
-    rows: list[Row]
-    child: Row | None
-
-    @property
-    def is_small(self) -> bool:
-        """Whether its operators take less than what makes an operator large."""
-        return bool(self.operators) and self.seconds / self.operators < _SMALL_S
-
-
 def _on_cpu(report: Report, step_s: float) -> Finding | None:
-    groups = [group for group in _groups(report) if group.is_small]
+    groups = [group for group in repeated_groups(report) if group.is_small]
     group = max(groups, key=lambda each: each.seconds, default=None)
     # Where the torch layer slowed its steps too much for a time to be told, it still tells shares.
     profiled = (report.get("attribution") or {}).get("step_s")
@@ -190,7 +156,7 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
 
 
 def _gain(
-    report: Report, group: _Group, cost: float | None, line: Row | None, step_s: float
+    report: Report, group: Group, cost: float | None, line: Row | None, step_s: float
 ) -> tuple[float | None, str | None]:
     """What one run in place of many would save, or why that is not known."""
     if line is not None and carries(loop_lines(report, line)):
@@ -205,99 +171,12 @@ def _gain(
     return min(gain, step_s), None
 
 
-def _groups(report: Report) -> Iterable[_Group]:
-    """Modules whose own operators, or whose children, are mostly repeated in each call."""
-    modules = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
-    by_module: dict[str, list[Row]] = {}
-    for row in report["tables"]["operators"]:
-        if row["module"] is not None and row["calls"]:
-            by_module.setdefault(row["module"], []).append(row)
-    for module in modules:
-        if not module["calls"] or module["type"] in _RECURRENT:
-            continue
-        own = by_module.get(module["path"], [])
-        children = [row for row in modules if _is_child(row, module) and row["calls"]]
-        again = [row for row in children if row["calls"] >= _REPEATED * module["calls"]]
-        child = max(again, key=_whole_s, default=None)
-        repeated = [row for row in own if row["calls"] >= _REPEATED * module["calls"]]
-        own_s, repeated_s = _own_s(own), _own_s(repeated)
-        if child is None and repeated_s <= _MOSTLY * own_s:
-            continue
-        inside = [row for one in again for row in _below(by_module, one["path"])]
-        chosen = [*repeated, *inside]
-        seconds = float(module["self_s"] or 0.0) + sum(map(_whole_s, again))
-        if not chosen or not seconds:
-            continue
-        counts = [(row["calls"] / module["calls"], row["self_s"] or 0.0) for row in repeated]
-        runs = child["calls"] / module["calls"] if child is not None else _fewest(counts)
-        yield _Group(module, seconds, runs, sum(row["calls"] for row in chosen), chosen, child)
-    # A model that the script itself calls for one sample after the other. Where each call has a
-    # backward pass of its own, gradients are gathered over small batches, for want of memory.
-    noted = report.get("setup") or {}
-    passes = (noted.get("backward_passes") or 0) / (noted.get("steps") or 1)
-    for module in modules:
-        if passes >= _REPEATED / 2:
-            break
-        if module["depth"] == 0 and (module["calls"] or 0) >= _REPEATED and module["parameters"]:
-            inside = _below(by_module, module["path"])
-            # The backward work of what picks the samples, and of what joins the results.
-            joined = [
-                row
-                for part in ("(loss)", "(gradient accumulation)")
-                for row in by_module.get(part, [])
-                if row["calls"] >= _REPEATED
-            ]
-            chosen = [*inside, *joined]
-            operators = sum(row["calls"] for row in chosen)
-            seconds = _whole_s(module) + _own_s(joined)
-            yield _Group(module, seconds, module["calls"], operators, chosen, module)
-
-
-def _is_child(row: Row, module: Row) -> bool:
-    direct = row["depth"] == module["depth"] + 1
-    return direct and str(row["path"]).startswith(f"{module['path']}.")
-
-
-def _below(by_module: dict[str, list[Row]], path: str) -> list[Row]:
-    return [
-        row
-        for name, rows in by_module.items()
-        if name == path or name.startswith(f"{path}.")
-        for row in rows
-    ]
-
-
-def _whole_s(module: Row) -> float:
-    return float((module["forward_s"] or 0.0) + (module["backward_s"] or 0.0))
-
-
-def _own_s(rows: Iterable[Row]) -> float:
-    return float(sum(row["self_s"] or 0.0 for row in rows))
-
-
-def _fewest(counts: Iterable[tuple[float, float]]) -> float:
-    """The smallest of the counts that come with a good part of the time.
-
-    One run may call an operator several times.
-    """
-    seconds: dict[float, float] = {}
-    for count, taken in counts:
-        seconds[round(count, 2)] = seconds.get(round(count, 2), 0.0) + taken
-    whole = sum(seconds.values())
-    return min(
-        (count for count, taken in seconds.items() if taken >= _GOOD_PART * whole), default=1.0
-    )
-
-
 def _computing_s(rows: Iterable[Row]) -> float:
     """What computing all of it in one operator takes at rates that any core of today reaches."""
     chosen = [row for row in rows if not _PIECES.search(row["name"])]
     flop = sum(row["flop"] or 0.0 for row in chosen)
     moved = sum(row["moved_bytes"] or 0.0 for row in chosen)
     return max(flop / _FLOP_PER_S, moved / _BYTES_PER_S)
-
-
-# -- rows ------------------------------------------------------------------------------------------
 
 
 def _names(rows: Iterable[Row]) -> str:
@@ -320,7 +199,7 @@ def _operator_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _line_of(report: Report, group: _Group) -> Row | None:
+def _line_of(report: Report, group: Group) -> Row | None:
     """The line of the user's that runs about as often, the longest such.
 
     Of a module that is called again and again the lines within it are not those of the loop.
