@@ -12,7 +12,7 @@ import cProfile
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -36,18 +36,16 @@ from profstack.benchmark.pairs import (
     Plan,
     block_s,
     figures,
-    interleave,
     plan_for,
     settled,
     side_figures,
     typical_s,
 )
+from profstack.benchmark.rightway import Bench, Row
 from profstack.benchmark.statistics import median_interval
 from profstack.benchmark.subject import Subject
 from profstack.benchmark.variantcounts import quietly
 from profstack.units import format_bytes, format_seconds
-
-Row = dict[str, Any]
 
 _NO_FIGURES: Row = dict.fromkeys(
     (
@@ -67,33 +65,6 @@ class _CannotDifferError(Exception):
     """The mistake makes no difference here; `str(error)` says why."""
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """What every row measures with."""
-
-    subject: Subject
-    policy: Policy
-    clock: Clock
-    plan: Plan
-    call_s: float
-    warmup_s: Sequence[float]
-
-    def right(self) -> float:
-        """What the right way reports."""
-        with self.subject.conditions():
-            return median(block_s(self.subject.step, self.plan, self.clock))
-
-    def beside(self, wrong: Callable[[], float]) -> Row:
-        """The figures of a way of timing, in turn with the right one."""
-        return figures(interleave(wrong, self.right, self.plan, self.clock))
-
-    @property
-    def block(self) -> str:
-        """The size of a block in words."""
-        calls = self.plan.samples * self.plan.calls
-        return "one call" if calls == 1 else f"{calls} calls"
-
-
 def mistakes(
     subject: Subject, policy: Policy, clock: Clock, *, warmup_s: Sequence[float] = ()
 ) -> list[Row]:
@@ -108,11 +79,11 @@ def mistakes(
     with undisturbed(collect=policy.collect):
         with subject.conditions():
             call_s = typical_s(subject.step, clock)
-        bench = _Bench(subject, policy, clock, plan_for(call_s, policy), call_s, warmup_s)
+        bench = Bench(subject, policy, clock, plan_for(call_s, policy), call_s, warmup_s)
         return [_row(bench, *one) for one in _TABLE]
 
 
-def _row(bench: _Bench, slug: str, title: str, measure: Callable[[_Bench], Row]) -> Row:
+def _row(bench: Bench, slug: str, title: str, measure: Callable[[Bench], Row]) -> Row:
     """One row, whatever comes of it."""
     row = {"slug": slug, "title": title, **_NO_FIGURES}
     try:
@@ -124,7 +95,7 @@ def _row(bench: _Bench, slug: str, title: str, measure: Callable[[_Bench], Row])
         return row | {"applies": True, "note": note, "error": in_a_line(error)}
 
 
-def _no_warmup(bench: _Bench) -> Row:
+def _no_warmup(bench: Bench) -> Row:
     seconds = bench.policy.max_s * _STARTS
     calls = coldstart.calls_of_a_start(bench.call_s, bench.plan.seconds)
     starts, why = coldstart.fresh_processes(bench.subject, calls, bench.call_s, seconds)
@@ -153,7 +124,7 @@ def _no_warmup(bench: _Bench) -> Row:
 
 
 def _starts_of_copies(
-    bench: _Bench, calls: int, seconds: float
+    bench: Bench, calls: int, seconds: float
 ) -> tuple[list[coldstart.Start], str]:
     """Starts of copies of the model within this process: colder than a warm one, no more."""
     clock, starts = bench.clock, list[coldstart.Start]()
@@ -170,7 +141,7 @@ def _starts_of_copies(
     return starts, "of a fresh copy of the model, in a process that is itself warm,"
 
 
-def _one_sample(bench: _Bench) -> Row:
+def _one_sample(bench: Bench) -> Row:
     """Every single call is what somebody who takes one sample could have written down."""
     plan, clock = replace(bench.plan, samples=max(bench.plan.samples, FEWEST), calls=1), bench.clock
     blocks: list[list[float]] = []
@@ -203,7 +174,7 @@ def _one_sample(bench: _Bench) -> Row:
     }
 
 
-def _no_synchronisation(bench: _Bench) -> Row:
+def _no_synchronisation(bench: Bench) -> Row:
     _asks_for_a_device(bench, "a call returns when its work is done")
     clock, plan = bench.clock, bench.plan
     calls = plan.samples * plan.calls
@@ -226,7 +197,7 @@ def _no_synchronisation(bench: _Bench) -> Row:
     return bench.beside(wrong) | {"note": note}
 
 
-def _host_clock(bench: _Bench) -> Row:
+def _host_clock(bench: Bench) -> Row:
     """The host's and the device's clock round the very same calls of a pipeline."""
     _asks_for_a_device(bench, "the host does the work itself, so its clock is the right one")
     clock, plan = bench.clock, bench.plan
@@ -248,12 +219,12 @@ def _host_clock(bench: _Bench) -> Row:
     return figures(pairs) | {"note": note}
 
 
-def _asks_for_a_device(bench: _Bench, why: str) -> None:
+def _asks_for_a_device(bench: Bench, why: str) -> None:
     if not uses_device(bench.subject, bench.clock):
         raise _CannotDifferError(f"cannot differ on a CPU: {why}")
 
 
-def _transfer_inside(bench: _Bench) -> Row:
+def _transfer_inside(bench: Bench) -> Row:
     if bench.subject.model is None:
         raise _CannotDifferError("it is called without inputs: what it moves, it moves itself")
     if not uses_device(bench.subject, bench.clock):
@@ -266,24 +237,10 @@ def _transfer_inside(bench: _Bench) -> Row:
         raise _CannotDifferError(str(error)) from None
     size = format_bytes(input_bytes(bench.subject))
     note = f"each call first brings its inputs ({size}, pageable) from the host to the device"
-    return bench.beside(_median_of(bench, step)) | {"note": note}
+    return bench.beside(bench.median_of(step)) | {"note": note}
 
 
-def _median_of(
-    bench: _Bench,
-    step: Callable[[], Any],
-    conditions: Callable[[], AbstractContextManager[Any]] | None = None,
-) -> Callable[[], float]:
-    """The median of a block of other calls, or of calls under other conditions."""
-
-    def report() -> float:
-        with (conditions or bench.subject.conditions)():
-            return median(block_s(step, bench.plan, bench.clock))
-
-    return report
-
-
-def _gradients_on(bench: _Bench) -> Row:
+def _gradients_on(bench: Bench) -> Row:
     subject = bench.subject
     if subject.model is None:
         raise _CannotDifferError("a function switches gradients on and off itself")
@@ -292,16 +249,16 @@ def _gradients_on(bench: _Bench) -> Row:
     note = "the forward pass alone, without torch.inference_mode(): every operator writes down "
     note += "what a backward pass would need, which never comes"
     with_gradients = replace(subject, gradients=True)
-    wrong = _median_of(bench, subject.step, with_gradients.conditions)
+    wrong = bench.median_of(subject.step, with_gradients.conditions)
     return bench.beside(wrong) | {"note": note}
 
 
-def _under_cprofile(bench: _Bench) -> Row:
+def _under_cprofile(bench: Bench) -> Row:
     note = f"{bench.block} under cProfile, timed by the clock: it times every call of a function"
     return _attached(bench, bench.plan, _cprofile) | {"note": note}
 
 
-def _under_torch_profiler(bench: _Bench) -> Row:
+def _under_torch_profiler(bench: Bench) -> Row:
     plan = replace(bench.plan, samples=min(bench.plan.samples, _MOST_PROFILED), calls=1)
     profiler = functools.partial(_torch_profiler, uses_device(bench.subject, bench.clock))
     # The first profiler of a process sets its tool up, which is none of its later cost.
@@ -318,7 +275,7 @@ def _under_torch_profiler(bench: _Bench) -> Row:
     return _attached(bench, plan, profiler) | {"note": note}
 
 
-def _attached(bench: _Bench, plan: Plan, tool: Callable[[], AbstractContextManager[Any]]) -> Row:
+def _attached(bench: Bench, plan: Plan, tool: Callable[[], AbstractContextManager[Any]]) -> Row:
     """A block with a tool attached; both are measured with as many calls."""
     bench = replace(bench, plan=plan)
 
@@ -351,7 +308,7 @@ def _torch_profiler(on_device: bool) -> AbstractContextManager[Any]:
 
 
 # Tools come last: what they leave behind then changes no other row.
-_TABLE: tuple[tuple[str, str, Callable[[_Bench], Row]], ...] = (
+_TABLE: tuple[tuple[str, str, Callable[[Bench], Row]], ...] = (
     ("no-warmup", "no warm-up", _no_warmup),
     ("one-sample", "one sample", _one_sample),
     ("no-synchronisation", "no synchronisation", _no_synchronisation),
