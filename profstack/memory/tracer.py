@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -143,7 +143,7 @@ class MemoryTracer:
         `begins` says that the line which the innermost is on has only just begun.
         """
         innermost = None
-        for outer in _stack(frame):
+        for outer in linetrace.frames_outwards(frame):
             if not (self._is_own(outer) and _is_free(outer)):
                 continue
             traced = self._known(outer.f_code)
@@ -164,7 +164,7 @@ class MemoryTracer:
         # It holds the tracer, which the tracer shall not do itself.
         self._hook = None
         self.readings.sampler.stop()
-        for frame in _stack(sys._getframe(1)):
+        for frame in linetrace.frames_outwards(sys._getframe(1)):
             let_go(frame)
 
     def pause(self) -> None:
@@ -341,9 +341,3 @@ def let_go(frame: FrameType) -> None:
 def _is_free(frame: FrameType) -> bool:
     """Whether nobody else traces the frame; a generator may still have an older tracer of ours."""
     return frame.f_trace is None or isinstance(getattr(frame.f_trace, "__self__", None), _Frame)
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

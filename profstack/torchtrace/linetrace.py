@@ -70,7 +70,7 @@ class LineTracer:
         for function in (own._global, own._local, own._line, own._stamp, own._stamp_nobody):
             unseen_by_dynamo(sys.modules["torch"], function, with_callees=True)
         innermost = None
-        for frame in _stack(sys._getframe(1)):
+        for frame in frames_outwards(sys._getframe(1)):
             if frame.f_trace is None and self._known(frame.f_code).own:
                 frame.f_trace = self._local
                 innermost = innermost or frame
@@ -86,7 +86,7 @@ class LineTracer:
         # A tracer that the script has put in our place stays.
         if getattr(sys.gettrace(), "__self__", None) is self:
             sys.settrace(None)
-        for frame in _stack(sys._getframe(1)):
+        for frame in frames_outwards(sys._getframe(1)):
             self._let_go(frame)
 
     def _let_go(self, frame: FrameType) -> None:
@@ -188,7 +188,8 @@ class LineTracer:
         return traced
 
 
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame, the one that called it, and so on."""
     while frame is not None:
         yield frame
         frame = frame.f_back
