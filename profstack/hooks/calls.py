@@ -31,6 +31,8 @@ class HookedCalls:
     def __init__(self, state: HookState, original: Any) -> None:
         self.state = state
         self.original = original
+        # What each wrapper asks first: whether the call is a part of something compiled.
+        self._compiled = (*compiling(state.torch), dynamo_callback(state.torch))
         every = self._call(inner_too=True)
         self.wrappers = {
             DISCOVER: every,
@@ -75,44 +77,34 @@ class HookedCalls:
             frame = frame.f_back
         return None
 
-    def _call(self, *, inner_too: bool) -> Any:  # noqa: C901  # parted, each call would cost more
+    def _call(self, *, inner_too: bool) -> Any:
         """A wrapper for `Module.__call__`: of the outermost calls, or of the inner ones too."""
-        original = self.original
-        under_dynamo, compiler = compiling(self.state.torch)
-        traced = dynamo_callback(self.state.torch)
-        local, sink, name = self.state.local, self.state.sink, self._name
-        known = self.state.names.by_identity
-        range_ = self.state.torch._C._profiler._RecordFunctionFast
-        state, told = self.state, self.state.told
-        jit_traces = state.torch._C._get_tracing_state
+        original, state, name = self.original, self.state, self._name
+        binding = state.torch._C
+        under_dynamo, compiler, traced = self._compiled
+        local, sink, told, known = state.local, state.sink, state.told, state.names.by_identity
+        range_, jit_traces = binding._profiler._RecordFunctionFast, binding._get_tracing_state
 
         @functools.wraps(original)
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901  # as above
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
                 return original(self, *args, **kwargs)
-            if state.live is not __call__:
-                return original(self, *args, **kwargs)
             around = local.current
-            if around is None and jit_traces() is not None:
-                # Whatever is asked of a tensor now becomes a part of what torch.jit traces.
+            # Whatever is asked of a tensor while torch.jit traces becomes a part of what it traces.
+            if state.live is not __call__ or (around is None and jit_traces() is not None):
                 return original(self, *args, **kwargs)
             try:
+                if around is not None and not inner_too:
+                    return original(self, *args, **kwargs)
+                # Looked up here, since a call would cost as much again.
+                named = known.get(id(self))
+                if named is None or named.alive() is not self:
+                    named = name(self, around)
+                local.current = named
                 if around is None:
-                    named = known.get(id(self))
-                    if named is None or named.alive() is not self:
-                        named = name(self, None)
-                    local.current = named
                     if sink.waiting:
                         sink.first_activity(self, args, kwargs)
                     sink.call_started(self, named)
-                elif inner_too:
-                    # Looked up here, since a call would cost as much again.
-                    named = known.get(id(self))
-                    if named is None or named.alive() is not self:
-                        named = name(self, around)
-                    local.current = named
-                else:
-                    return original(self, *args, **kwargs)
                 # Asked only now: the step may have ended here, and a slice begun or ended.
                 listener = told() if state.listener is not None else None
                 if listener is not None and named.path:
@@ -135,17 +127,15 @@ class HookedCalls:
                 sink.call_ended(self, named)
             return result
 
-        return traced_as(unseen_by_dynamo(self.state.torch, __call__), original)
+        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
 
     def _light_call(self) -> Any:
         """A wrapper on the root's class that tells of evaluation and of nothing else.
 
         It stands in cProfile's slices, where every call it made would cost the profiler's price.
         """
-        original = self.original
-        under_dynamo, compiler = compiling(self.state.torch)
-        traced = dynamo_callback(self.state.torch)
-        state = self.state
+        original, state = self.original, self.state
+        under_dynamo, compiler, traced = self._compiled
         sink, known = state.sink, state.names.by_identity
 
         @functools.wraps(original)
@@ -162,7 +152,7 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return traced_as(unseen_by_dynamo(self.state.torch, __call__), original)
+        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
 
     def _ranging_call(self, slow: Any) -> Any:
         """A wrapper that gives an inner module's call its range and does nothing else.
@@ -170,15 +160,11 @@ class HookedCalls:
         Every instruction here is run for every module of a step, mostly out of cold caches: what
         is no known inner module goes to `slow`.
         """
-        original = self.original
-        under_dynamo, compiler = compiling(self.state.torch)
-        traced = dynamo_callback(self.state.torch)
-        state = self.state
-        range_name = self.state.names.inner_ranges.get
-        root_range = self.state.names.root_ranges.get
-        known = self.state.names.by_identity
-        sink = self.state.sink
-        range_ = self.state.torch._C._profiler._RecordFunctionFast
+        original, state = self.original, self.state
+        under_dynamo, compiler, traced = self._compiled
+        range_name, root_range = state.names.inner_ranges.get, state.names.root_ranges.get
+        sink, known = state.sink, state.names.by_identity
+        range_ = state.torch._C._profiler._RecordFunctionFast
 
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,4 +186,4 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return traced_as(unseen_by_dynamo(self.state.torch, __call__), original)
+        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
