@@ -14,7 +14,8 @@ from _thread import get_ident
 from contextvars import ContextVar
 from time import perf_counter
 
-from profstack.regionsums import ENDLESS, Sums
+from profstack.regionstay import OWN, SUSPENDS, Stay, frame_to_keep, is_elsewhere, stands_still
+from profstack.regionsums import Sums
 
 # As typing's own, which is not to be imported here; type checkers know the name.
 TYPE_CHECKING = False
@@ -27,55 +28,9 @@ if TYPE_CHECKING:
 
     from profstack.regionoutlet import Hooked, Outlet
 
-# What names a region, where it is profstack's own.
-OWN = "profstack.region"
-
-_GENERATES = 0x20 | 0x200
-_SUSPENDS = _GENERATES | 0x80
-_ENTERS = frozenset(("__enter__", "__aenter__"))
-
-
-class _Stay:
-    """One stay in a region, from when it is entered until it is left.
-
-    `previous` is what was entered before it in its context, `around` the stay that it lies in;
-    `frame` is the generator or coroutine that has entered it, which may stand still meanwhile.
-    Others may be entered and left in between, in any order, where code that `takes_turns` has
-    entered it. `source` is what named it.
-    """
-
-    __slots__ = (
-        "around",
-        "counts",
-        "entered",
-        "frame",
-        "is_left",
-        "name",
-        "path",
-        "previous",
-        "source",
-        "takes_turns",
-        "thread",
-    )
-
-    around: "_Stay | None"
-
-    def __init__(self, name: str, previous: "_Stay | None", frame: "FrameType | None") -> None:
-        self.name = self.path = name
-        self.previous = previous
-        self.frame = frame
-        self.takes_turns = frame is not None
-        self.source = OWN
-        self.thread = get_ident()
-        self.counts = True
-        self.is_left = False
-        # Until it is known it lies in no slice.
-        self.entered = ENDLESS
-
-
-_current: "ContextVar[_Stay | None]" = ContextVar("profstack_region", default=None)
+_current: "ContextVar[Stay | None]" = ContextVar("profstack_region", default=None)
 _on = False
-_open: "dict[int, _Stay]" = {}
+_open: "dict[int, Stay]" = {}
 _sums = Sums()
 _outlet: "Outlet | None" = None
 
@@ -116,7 +71,7 @@ class region:  # noqa: N801  # read as a word of the language, like `range`
         if not isinstance(name, str):
             raise TypeError(f'a region has a name: profstack.region("load"), not {name!r}')
         self.name = name
-        self._stays: list[_Stay] = []
+        self._stays: list[Stay] = []
 
     def __enter__(self) -> "region":
         if _compiling() or not _on:
@@ -145,15 +100,15 @@ class region:  # noqa: N801  # read as a word of the language, like `range`
         return f"region({self.name!r})"
 
 
-def _enter(name: str, stays: "list[_Stay]", frame: "FrameType") -> None:
+def _enter(name: str, stays: "list[Stay]", frame: "FrameType") -> None:
     previous = _current.get()
     while previous is not None and previous.is_left:
         previous = previous.previous
-    suspends = frame.f_code.co_flags & _SUSPENDS
-    stay = _Stay(name, previous, _kept(frame) if suspends else None)
+    suspends = frame.f_code.co_flags & SUSPENDS
+    stay = Stay(name, previous, frame_to_keep(frame) if suspends else None)
     stay.takes_turns = suspends != 0
     around = previous
-    while around is not None and (around.is_left or _is_elsewhere(around)):
+    while around is not None and (around.is_left or is_elsewhere(around)):
         around = around.previous
     stay.around = around
     while around is not None and around.name != name:
@@ -171,7 +126,7 @@ def _enter(name: str, stays: "list[_Stay]", frame: "FrameType") -> None:
     stay.entered = perf_counter()
 
 
-def _leave(stays: "list[_Stay]", now: float) -> None:
+def _leave(stays: "list[Stay]", now: float) -> None:
     stay = stays.pop() if len(stays) == 1 else _own(stays)
     stay.is_left = True
     stay.frame = None
@@ -185,13 +140,13 @@ def _leave(stays: "list[_Stay]", now: float) -> None:
         _current.set(previous)
 
 
-def _end(stay: _Stay, now: float) -> None:
+def _end(stay: Stay, now: float) -> None:
     key = (stay.source, stay.path)
     _sums.add((key, stay.thread, stay.entered, now, stay.counts))
     _open.pop(id(stay), None)
 
 
-def _own(stays: "list[_Stay]") -> _Stay:
+def _own(stays: "list[Stay]") -> Stay:
     """Of the stays in one object the one that ends here: of this context, else of this thread."""
     stay = _current.get()
     while stay is not None and stay not in stays:
@@ -203,35 +158,10 @@ def _own(stays: "list[_Stay]") -> _Stay:
     return stay
 
 
-def _kept(frame: "FrameType") -> "FrameType | None":
-    """The frame, if it may stand still while the region is open without being around anything.
-
-    A generator made into a context manager is different: what it has entered is around the body.
-    """
-    resumed_by = frame.f_back
-    if resumed_by is not None and resumed_by.f_code.co_name in _ENTERS:
-        return None
-    return frame
-
-
-def _is_elsewhere(stay: _Stay) -> bool:
-    """Whether the stay belongs to a generator that stands still: what runs now is not in it.
-
-    A coroutine that stands still may be waiting for what runs now, as the task it has started.
-    """
-    frame = stay.frame
-    return frame is not None and frame.f_code.co_flags & _GENERATES != 0 and frame.f_back is None
-
-
-def _stands_still(stay: _Stay) -> bool:
-    frame = stay.frame
-    return frame is not None and frame.f_back is None
-
-
 # -- for ranges that the script marks with other tools ---------------------------------------------
 
 
-def begin(source: str, name: str, around: "list[_Stay]") -> "_Stay | None":
+def begin(source: str, name: str, around: "list[Stay]") -> "Stay | None":
     """A range of another tool's has begun on this thread; None where nobody observes.
 
     `around` are those of the same tool that are open, on this thread or for all of them. A range
@@ -239,7 +169,7 @@ def begin(source: str, name: str, around: "list[_Stay]") -> "_Stay | None":
     """
     if not _on:
         return None
-    stay = _Stay(name, None, None)
+    stay = Stay(name, None, None)
     stay.source = source
     stay.counts = all(each.path != name for each in around)
     _open[id(stay)] = stay
@@ -247,7 +177,7 @@ def begin(source: str, name: str, around: "list[_Stay]") -> "_Stay | None":
     return stay
 
 
-def end(stay: _Stay) -> None:
+def end(stay: Stay) -> None:
     """It has ended."""
     now = perf_counter()
     stay.is_left = True
@@ -325,6 +255,6 @@ def current(thread: int) -> "str | None":
     """The path of the region that a thread is in right now, asked by another one."""
     for stay in reversed(_open.copy().values()):
         own = stay.source is OWN and stay.thread == thread
-        if own and not stay.is_left and not _stands_still(stay):
+        if own and not stay.is_left and not stands_still(stay):
             return stay.path
     return None

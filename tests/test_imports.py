@@ -26,7 +26,7 @@ ORDER = (
     "wrapper registry software environment stepcalls",
     (
         "steps slices regions passthrough collector liveobjects watch samples evaluation quickstep "
-        "regionsums userregions decorated regionoutlet scriptranges threadtimes "
+        "regionsums regionstay userregions decorated regionoutlet scriptranges threadtimes "
         "modulefacts scriptlabel threadkinds"
     ),
     "benchmark.",

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from profstack.merge.recorded import Recorded, Selection
-from profstack.userregions import OWN
+from profstack.regionstay import OWN
 
 # Source and path.
 Key = tuple[str, str]

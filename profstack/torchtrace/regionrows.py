@@ -24,11 +24,11 @@ import numpy as np
 
 from profstack.flops.recordedshapes import CountedEvents
 from profstack.regionoutlet import AGAIN, REGION_PREFIX
+from profstack.regionstay import OWN
 from profstack.regionsums import MOST_PATHS, OTHERS
 from profstack.torchtrace.attribution import Attribution, in_steps, main_thread
 from profstack.torchtrace.events import Bools, HostEvents, Ints
 from profstack.torchtrace.namedranges import OPTIMIZER, NamedRanges
-from profstack.userregions import OWN
 
 _S = 1e-9
 
