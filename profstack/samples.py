@@ -28,7 +28,7 @@ _PASSED_THROUGH = frozenset(
     os.path.join(os.path.dirname(os.path.abspath(__file__)), *name.split("/")) + ".py"
     for name in (
         *("child", "decorated", "evaluation", "hooks/calls", "hooks/passes"),
-        *("engine/marks", "inprocess", "session", "userregions"),
+        *("engine/marks", "inprocess", "loopsteps", "session", "userregions"),
     )
 )
 

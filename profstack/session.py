@@ -10,9 +10,9 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from profstack import child, registry
 from profstack.errors import ProfstackError, RecordingError, UsageError
@@ -20,6 +20,7 @@ from profstack.flops import copies as flopcopies
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
 from profstack.interrupts import is_scripts
+from profstack.loopsteps import Item, LoopSteps
 from profstack.passthrough import strip_frame
 from profstack.slices import Targets
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from profstack.engine.core import Engine
     from profstack.engine.marks import Marks
 
-Item = TypeVar("Item")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Calls of `run` go on for so long at most, once every layer has had its first slice.
@@ -166,7 +166,7 @@ class Session:
             next_step="it is there after the end of 'with Session(...) as session:'",
         )
 
-    def steps(self, iterable: Iterable[Item]) -> _Steps[Item]:
+    def steps(self, iterable: Iterable[Item]) -> LoopSteps[Item]:
         """The items of `iterable`, each with what the loop does with it as one step.
 
         A step begins where its item is asked for, so that waiting for a loader belongs to it. A
@@ -177,7 +177,7 @@ class Session:
         """
         self._check_open("steps")
         frame = sys._getframe(1)
-        return _Steps(self._marks, iterable, (frame.f_code, frame.f_lineno))
+        return LoopSteps(self._marks, iterable, (frame.f_code, frame.f_lineno))
 
     def run(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function or a model as often as the layers need; each call is a step.
@@ -256,41 +256,6 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.name!r}, {self._state}>"
-
-
-class _Steps(Generic[Item]):
-    """The items of an iterable, with a step for each; it is as long as that is."""
-
-    def __init__(self, marks: Marks | None, iterable: Iterable[Item], place: object) -> None:
-        self._marks = marks
-        self._iterable = iterable
-        self._place = place
-
-    def __len__(self) -> int:
-        if isinstance(self._iterable, Sized):
-            return len(self._iterable)
-        raise TypeError(f"{type(self._iterable).__name__} has no length")
-
-    def __iter__(self) -> Iterator[Item]:
-        marks = self._marks
-        if marks is None or not marks.begin(self._place):
-            yield from self._iterable
-            return
-        cut = True
-        try:
-            for item in self._iterable:
-                held = [item]
-                del item
-                # Whoever lets go of the batch inside the step frees it.
-                yield held.pop()
-                marks.ended()
-            cut = False
-        except Exception as error:
-            # Of the loader's: what the loop itself raises never comes by here.
-            strip_frame(error)
-            raise
-        finally:
-            marks.end(cut=cut)
 
 
 def _checked_layers(layers: Sequence[str] | None) -> list[str]:

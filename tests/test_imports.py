@@ -37,7 +37,7 @@ ORDER = (
     "merge.",
     "findings.",
     "report.",
-    "frozen inprocess session benchlayers benchchild benchstart benchsession",
+    "frozen inprocess loopsteps session benchlayers benchchild benchstart benchsession",
     "commands.",
     "__main__",
 )
