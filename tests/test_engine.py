@@ -24,8 +24,8 @@ from conftest import CHECKOUT, clean_environment
 from torch import nn
 
 from profstack.engine.core import Engine
+from profstack.engine.keeper import StopRun
 from profstack.engine.observers import Observers
-from profstack.engine.stepevents import StopRun
 from profstack.recording import Writer, create_folder, read_tables
 from profstack.runner import make_plan, shared_modes
 from profstack.slices import LayerPlan, Targets, plan

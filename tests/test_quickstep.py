@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from profstack.engine.stepevents import EVAL
+from profstack.engine.keeper import EVAL
 from profstack.evaluation import EvaluationWatch
 from profstack.quickstep import Aim, optimizer_hook
 

@@ -16,10 +16,11 @@ from profstack.benchmark.clock import Clock
 from profstack.engine.arming import Arming
 from profstack.engine.course import Course
 from profstack.engine.edges import Edges
+from profstack.engine.keeper import StopRun
 from profstack.engine.limits import Bounds, Limits
 from profstack.engine.observers import Observers
 from profstack.engine.pageturn import PageTurn
-from profstack.engine.stepevents import StepEvents, StopRun
+from profstack.engine.stepevents import StepEvents
 from profstack.engine.steplog import StepLog
 from profstack.hooks.state import DISCOVER
 from profstack.hooks.torch_hooks import TorchHooks
@@ -55,12 +56,11 @@ class Engine:
         self.stopped_by: str | None = None
         # What runs since the script's first line, by layer.
         self.tools: dict[str, Any] = {}
-        self.clock = Clock()
         self.observers = observers
         self.names = ModuleNames()
         self.events = StepEvents(self, live_optimizers, step_by)
         self.hooks = TorchHooks(torch, self.events, self.names)
-        self.log = StepLog(writer, self.clock, origin)
+        self.log = StepLog(writer, Clock(), origin)
         observers.on_give_way = self.hooks.stop_ranges
         self.arming = Arming(self.hooks, self.events, self.log, observers)
         self.course = Course(make_plan, targets)
@@ -321,12 +321,11 @@ class Engine:
             discovered = self._end_discovery(found)
             if found is not None:
                 self._follow(found, discovered)
-            open_step = self.events.open_ended
             if kind == "whole":
                 self.log.stamp()
             self.observers.take_startup(self.tools)
             self._end_slice(complete=kind == "whole")
-            if open_step:
+            if self.events.open_ended:
                 self.log.count_open_step()
         finally:
             self.hooks.remove()

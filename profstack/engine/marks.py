@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from profstack.engine.core import Engine
-from profstack.engine.stepevents import StopRun
+from profstack.engine.keeper import StopRun
 from profstack.hooks.state import DISCOVER, OFF
 from profstack.interrupts import is_scripts
 from profstack.passthrough import strip_frame

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.engine.stepevents import EVAL, PARTIAL, SWITCH
+from profstack.engine.keeper import EVAL, PARTIAL, SWITCH
 from profstack.slices import Planned
 
 # End of a step, process CPU time there, its first activity, its flags, shape of its input.

@@ -12,48 +12,14 @@ import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from profstack.engine.keeper import EVAL, Keeper, StopRun
 from profstack.interrupts import is_scripts
 from profstack.regions import Named
 from profstack.steps import Found, StepFinder
 
-# Flags of a step; kept out of medians.
-EVAL, PARTIAL, SWITCH = 1, 2, 4
-
 _perf_counter = time.perf_counter
-
-
-class StopRun(SystemExit):
-    """Raised at a step boundary when the asked-for number of steps or seconds is reached."""
-
-
-class Keeper(Protocol):
-    """Who keeps the steps: the engine."""
-
-    def boundary(self) -> None:
-        """A step has ended."""
-
-    def quick_ended(self, flags: int) -> None:
-        """A step has ended that was only stamped, and holds what `flags` say."""
-
-    def begun(self) -> None:
-        """The script does the first thing that can belong to a step."""
-
-    def attention(self) -> None:
-        """The step in progress has raised a flag."""
-
-    def adopt(self, found: Found, now: float) -> None:
-        """A rule was found, by an event at the time `now`."""
-
-    def last_boundary(self) -> float | None:
-        """End of the latest step; None before the first."""
-
-    def total_steps(self) -> int:
-        """Steps so far, under all rules."""
-
-    def disarm(self, error: BaseException) -> None:
-        """An error came up in our own work: end everything, quietly."""
 
 
 class StepEvents:

@@ -10,8 +10,8 @@ from typing import Any
 from profstack import ownfiles, userregions
 from profstack.benchmark.clock import Clock
 from profstack.engine.compilelog import CompileLog
+from profstack.engine.keeper import EVAL
 from profstack.engine.slicerows import SliceRows, Stamp, progress
-from profstack.engine.stepevents import EVAL
 from profstack.environment import rss_bytes
 from profstack.recording import Writer
 from profstack.regions import ModuleNames
