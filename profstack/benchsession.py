@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +31,7 @@ from profstack.merge.machinepeaks import keep_peaks
 from profstack.privacy import presentable_argv
 from profstack.recording import create_folder
 from profstack.report.write import write_report
+from profstack.runfacts import run_times, write_run
 from profstack.runner import device_facts, torch_facts
 
 _POLICY = ("warmup", "repeat", "target", "max_s", "max_warmup_s", "collect")
@@ -237,23 +236,17 @@ class _Here:
         return write_report(self.folder)
 
     def _write_run(self, of_torch: Mapping[str, Any]) -> None:
-        from profstack.inprocess import iso, program
+        from profstack.inprocess import program
 
         content = {
             "script": self.subject.name,
             "argv": presentable_argv(program()),
             # The process goes on: it has no exit code.
             "in_process": True,
-            "run": {
-                "id": str(uuid.uuid4()),
-                "started_at": iso(self._started),
-                "finished_at": iso(time.time()),
-                "duration_s": time.perf_counter() - self._began,
-            },
+            "run": run_times(self._started, time.perf_counter() - self._began),
             "environment": {**self._environment, **of_torch},
         }
-        path = self.folder / "logs" / "run.json"
-        path.write_text(json.dumps(content), encoding="utf-8")
+        write_run(self.folder, content)
 
 
 def _remove(folder: str, process: int) -> None:

@@ -6,14 +6,11 @@ and after it has ended.
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-import uuid
 import weakref
 from typing import Any
 
@@ -27,6 +24,7 @@ from profstack.merge.machinepeaks import keep_peaks
 from profstack.privacy import presentable_argv
 from profstack.recording import Writer, create_folder
 from profstack.report.write import write_report
+from profstack.runfacts import iso, run_times, write_run
 from profstack.runner import device_facts, live_optimizers, make_plan, torch_facts
 from profstack.slices import Targets
 from profstack.watch import Sampler
@@ -116,10 +114,7 @@ class InProcess:
             writer.close()
         self._write_run(
             {
-                "id": str(uuid.uuid4()),
-                "started_at": iso(self._started),
-                "finished_at": iso(time.time()),
-                "duration_s": time.perf_counter() - self._began,
+                **run_times(self._started, time.perf_counter() - self._began),
                 "stopped_by": self.stopped_by,
             }
         )
@@ -144,8 +139,7 @@ class InProcess:
             "run": facts,
             "environment": self._environment,
         }
-        path = self.engine.folder / "logs" / "run.json"
-        path.write_text(json.dumps(content), encoding="utf-8")
+        write_run(self.engine.folder, content)
 
 
 def _in_notebook() -> bool:
@@ -191,9 +185,3 @@ def _say(text: str) -> None:
         # A closed stream is no reason to lose the recording.
         if is_scripts(error):
             raise
-
-
-def iso(seconds: float) -> str:
-    """A moment in seconds since 1970 as the reports write it."""
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return moment.isoformat(timespec="milliseconds")

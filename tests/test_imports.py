@@ -31,7 +31,7 @@ ORDER = (
     ),
     "benchmark.",
     "callcost functiontable nvtxranges devicegaps torchtrace. flops. memory.",
-    "recording",
+    "recording runfacts",
     "nsys.",
     "runner engine. hooks. target child launch progress probe rerun benchfolder",
     "merge.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 from typing import Any
 
 from profstack import registry
@@ -51,9 +50,3 @@ def _read(kind: type[Any], text: str) -> Any:
         return kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is no number") from None
-
-
-def iso(seconds: float) -> str:
-    """A moment in seconds since 1970 as the reports write it."""
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return moment.isoformat(timespec="milliseconds")

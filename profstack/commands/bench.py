@@ -14,13 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profstack.commands._benchoptions import add_options, asked_of, layers_of, request_of
-from profstack.commands._options import iso
 from profstack.errors import UsageError
+from profstack.runfacts import exit_facts, run_times, write_run
 
 if TYPE_CHECKING:
     from profstack.benchmark.benchrun import Asked
@@ -150,12 +149,8 @@ class _Bench:
             "script": home_relative(self.request.spec),
             "argv": presentable_argv(sys.argv[1:]),
             "run": {
-                "id": str(uuid.uuid4()),
-                "started_at": iso(started),
-                "finished_at": iso(time.time()),
-                "duration_s": seconds,
-                "exit_code": code if code >= 0 else None,
-                "signal": -code if code < 0 else None,
+                **run_times(started, seconds),
+                **exit_facts(code),
                 "stopped_by": "interrupt" if code == _INTERRUPTED else None,
                 "rank": None,
                 "world_size": None,
@@ -170,9 +165,7 @@ class _Bench:
         from profstack.merge.machinepeaks import keep_peaks
 
         has_layers = benchfolder.take_layers(self.folder)
-        (self.folder / "logs" / "run.json").write_text(
-            json.dumps(self._run_facts), encoding="utf-8"
-        )
+        write_run(self.folder, self._run_facts)
         fact = benchfolder.joined(results, self.codes)
         # There the callable was not warm when the layers began.
         fact["layers_apart"] = self._layers_apart

@@ -5,7 +5,6 @@ What Nsight Systems wrote is read from its SQLite export; a report is exported f
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +86,7 @@ def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str,
     """Make a recording of nothing else; where the file cannot be read none is made."""
     from profstack.nsys.importing import read_file, write_import
     from profstack.recording import create_folder
+    from profstack.runfacts import write_run
 
     read = read_file(source, nsys_path=arguments.nsys_path, process=arguments.process)
     name = source.name.split(".")[0] or "nsys"
@@ -97,7 +97,7 @@ def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str,
         "run": {"exit_code": None},
         "environment": {},
     }
-    (folder / "logs" / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    write_run(folder, content)
     write_import(folder, *read)
     return folder, read[1]
 

@@ -12,14 +12,13 @@ import os
 import sys
 import threading
 import time
-import uuid
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profstack import launch, progress, rerun, target
 from profstack.commands._failures import not_written
-from profstack.commands._options import chosen_layers, count, iso, number
+from profstack.commands._options import chosen_layers, count, number
 from profstack.commands._parser import CommandParser
 from profstack.commands._ranks import launch_key, own_rank, recording_ranks, world_size
 from profstack.recording import (
@@ -29,6 +28,7 @@ from profstack.recording import (
     create_rank_folder,
     record_nothing,
 )
+from profstack.runfacts import exit_facts, iso, run_times, write_run
 from profstack.slices import Targets
 from profstack.steps import RULES
 
@@ -162,12 +162,8 @@ class _Run:
     def _write_up(self, code: int, started: float, duration_s: float) -> None:
         """Note what became of the script, then write the page."""
         facts = {
-            "id": str(uuid.uuid4()),
-            "started_at": iso(started),
-            "finished_at": iso(time.time()),
-            "duration_s": duration_s,
-            "exit_code": code if code >= 0 else None,
-            "signal": -code if code < 0 else None,
+            **run_times(started, duration_s),
+            **exit_facts(code),
             "stopped_by": self.stopped_by,
             "rank": self.rank,
             "world_size": world_size(),
@@ -226,8 +222,7 @@ class _Run:
             "run": facts,
             "environment": self._environment,
         }
-        path = self.folder / "logs" / "run.json"
-        path.write_text(json.dumps(content), encoding="utf-8")
+        write_run(self.folder, content)
 
     def _facts(self) -> dict[str, Any]:
         """Facts of the machine before the run: its load is not yet the run's own."""

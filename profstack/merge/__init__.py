@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from profstack.merge.tables import report_tables
 from profstack.merge.threads import processes
 from profstack.merge.watch import summary
 from profstack.privacy import home_relative
+from profstack.runfacts import read_run
 from profstack.schema import SCHEMA_VERSION
 
 # What the parent writes of a run; null where it was killed before it could.
@@ -50,7 +50,7 @@ def build_report(folder: Path) -> dict[str, Any]:
     Raises RecordingError where `folder` is no recording.
     """
     recorded = Recorded(folder)
-    run = _read_run(folder)
+    run = read_run(folder)
     clean = clean_steps(recorded)
     selections = select(recorded)
     # What the tables call calibrated rests on the factors that the selections learn here.
@@ -110,16 +110,6 @@ def _warnings(
         *nsys_warnings(nsys_modules, (nsys_fact(recorded) or {}).get("notes", ())),
         *_notes(recorded),
     ]
-
-
-def _read_run(folder: Path) -> dict[str, Any]:
-    try:
-        text = (folder / "logs" / "run.json").read_text(encoding="utf-8")
-        run: dict[str, Any] = json.loads(text)
-    except (OSError, ValueError):
-        # The parent was killed before it wrote this: the tables are there all the same.
-        return {}
-    return run
 
 
 def _mixed(selections: dict[str, Selection | None]) -> list[dict[str, str]]:
