@@ -178,7 +178,12 @@ def test_a_loop_of_small_operators_is_told_with_its_module(folder: Path) -> None
     assert (told["module"], told["line"]) == ("Net.heads", line_of(case, "loop"))
     # What joins two runs is there once less, and may have the time that makes it count.
     assert told["evidence"][0]["repeated"] in (47, 48)
-    assert "aten::mm" in {row.get("operator") for row in told["evidence"]}
+    # Which of its operators are the longest ones differs from run to run.
+    operators = [row for row in told["evidence"] if "operator" in row]
+    assert operators
+    for row in operators:
+        assert row["module"].startswith("Net.heads")
+        assert row["calls"] >= 47
 
 
 def test_one_batched_operator_is_no_finding(folder: Path) -> None:
