@@ -23,7 +23,7 @@ def clean_s_of(
     None where there are none, or nothing tells what cProfile cost.
     """
     profiled, step_s = recorded.select("cprofile", PROFILED), clean_step_s(report)
-    own = [graph.rows[key]["corrected_self_s"] for key in set(keys) if key in graph.rows]
+    own = [graph.rows[key]["corrected_self_s"] for key in dict.fromkeys(keys) if key in graph.rows]
     if profiled is None or not profiled.steps or step_s is None or not own or None in own:
         return None
     cost_s = sum(

@@ -44,7 +44,7 @@ def _phase_rows(recorded: Recorded, phase: str) -> list[dict[str, Any]]:
     for each in stacks:
         if each.stack:
             own[each.stack[-1].function].append(each)
-        for function in {frame.function for frame in each.stack}:
+        for function in dict.fromkeys(frame.function for frame in each.stack):
             total[function].append(each)
     rows = [
         {
