@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from finding_programs import found, line_of, run_program, run_twins
+from finding_programs import found, had_no_core, line_of, run_program, run_twins
 
 from profstack.findings.inference import inference
 from profstack.findings.optimizers import can_be_fused, unfused_optimizer
@@ -58,6 +58,8 @@ def the_one(folder: Path, case: str, mark: str) -> tuple[dict[str, Any], dict[st
     else:
         report, mended = run_twins(folder, case, LAYERS)
         assert slugs(mended) == set()
+    if slug not in slugs(report) and had_no_core(report):
+        pytest.skip("other work had the cores: no time can be told")
     assert slug in slugs(report), report["findings"]
     (finding,) = found(report, slug)
     place = line_of(case, mark)

@@ -157,7 +157,9 @@ def test_a_step_of_minutes_is_not_waited_for(
     assert done.returncode == 0, done.stderr
     report = report_of(tmp_path / "rec")
     assert steps_in(report) == 4
-    assert report["run"]["duration_s"] < 4 * 0.9 + 30
+    # Without the start of torch, which takes what the machine makes of it.
+    first, *_, last = report["tables"]["steps"]
+    assert last["started_s"] + last["wall_s"] - first["started_s"] < 4 * 0.9 + 30
 
 
 # -- ending early ------------------------------------------------------------------------------
