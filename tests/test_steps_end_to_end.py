@@ -158,8 +158,7 @@ def test_a_step_of_minutes_is_not_waited_for(
     report = report_of(tmp_path / "rec")
     assert steps_in(report) == 4
     # Without the start of torch, which takes what the machine makes of it.
-    first, *_, last = report["tables"]["steps"]
-    assert last["started_s"] + last["wall_s"] - first["started_s"] < 4 * 0.9 + 30
+    assert sum(row["wall_s"] for row in report["tables"]["steps"]) < 4 * 0.9 + 30
 
 
 # -- ending early ------------------------------------------------------------------------------
