@@ -131,6 +131,8 @@ def test_what_a_step_waits_for_its_later_batches_counts(folder: Path) -> None:
     # The step waits for its first batch before its first work, for three more after it.
     first_s = np.mean([row["wait_s"] for row in report["tables"]["steps"] if row["wait_s"]])
     assert wait["loading_s"] > 2 * first_s
+    # It is as grave as the wait is long, whether workers would help or not.
+    assert told["severity"] == severity_of(wait["loading_s"], report["benchmark"]["median_s"])
     # What makes the samples is called by all four.
     hot, *_ = found(report, "python-hot-spot")
     assert hot["evidence"][0]["function"] == "wave"

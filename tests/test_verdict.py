@@ -253,7 +253,7 @@ def test_the_bar_is_cut_by_the_torch_layers_rows(tmp_path: Path) -> None:
     report = judged(recording(tmp_path / "rec", wait=0.1, parts={UNATTRIBUTED: 0.05}))
     assert bar(report) == pytest.approx(
         {
-            "data wait": 0.1,
+            "before first work": 0.1,
             "forward": 0.2,
             "loss": 0.05,
             "backward": 0.2,
@@ -263,7 +263,7 @@ def test_the_bar_is_cut_by_the_torch_layers_rows(tmp_path: Path) -> None:
         }
     )
     links = {part["name"]: part["link"] for part in report["step_bar"]["parts"]}
-    assert links["data wait"] == "modules/(wait)"
+    assert links["before first work"] == "modules/(wait)"
     assert links["forward"] == links["backward"] == "modules/Net"
     assert links["loss"] == "modules/CrossEntropyLoss"
     assert report["step_bar"]["time_line"] == "host"
@@ -273,19 +273,32 @@ def test_the_wait_of_the_clean_steps_takes_precedence(tmp_path: Path) -> None:
     parts = {UNATTRIBUTED: 0.25}
     report = judged(recording(tmp_path / "rec", wait=0.1, clean_wait=0.15, parts=parts))
     found = bar(report)
-    assert found["data wait"] == pytest.approx(0.15)
+    assert found["before first work"] == pytest.approx(0.15)
     assert found["forward"] == pytest.approx(0.2 * 0.85 / 0.9), "the rest keeps its proportions"
     kinds = {part["name"]: part["is"] for part in report["step_bar"]["parts"]}
-    assert kinds["data wait"] == "clean"
+    assert kinds["before first work"] == "clean"
     assert kinds["forward"] == "calibrated"
+
+
+def test_what_a_loader_is_asked_for_is_a_wait_for_data(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "rec", wait=0.1)
+    report = judged(folder)
+    asked = {"path": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"}
+    report["tables"]["regions"] = [{**asked, "wall_s": 0.06 * SLICE_S, "operator_s": 0.0}]
+    add_verdict(report, Recorded(folder))
+    found = bar(report)
+    assert found["data wait"] == pytest.approx(0.06)
+    assert "before first work" not in found
+    # What else goes by there is the script's own code.
+    assert found["Python"] == pytest.approx(0.1 + 0.05 + 0.04)
 
 
 def test_work_before_the_first_module_is_no_wait_for_data(tmp_path: Path) -> None:
     """Clean steps wait until their first module call, and functions may have worked before it."""
     report = judged(recording(tmp_path / "rec", wait=0.1, clean_wait=0.35))
-    assert bar(report)["data wait"] == pytest.approx(0.1)
+    assert bar(report)["before first work"] == pytest.approx(0.1)
     kinds = {part["name"]: part["is"] for part in report["step_bar"]["parts"]}
-    assert kinds["data wait"] == "calibrated"
+    assert kinds["before first work"] == "calibrated"
 
 
 WRITE = "<method 'write' of '_io.BufferedWriter' objects>"
@@ -311,7 +324,7 @@ def test_writing_files_is_neither_a_wait_nor_python(tmp_path: Path) -> None:
     report = judged(recording(tmp_path / "rec", wait=0.3, parts=parts, **rows))
     found = bar(report)
     assert found["I/O"] == pytest.approx(0.35)
-    assert "data wait" not in found, "the writing explains all of it"
+    assert "before first work" not in found, "the writing explains all of it"
     assert found["Python"] == pytest.approx(0.1 + 0.05 + 0.03 - 0.05)
     assert report["verdict"]["evidence"][0]["test"] == "io-bound"
 
@@ -321,7 +334,7 @@ def test_files_that_a_loader_reads_are_its_own(tmp_path: Path) -> None:
     report = judged(recording(tmp_path / "rec", wait=0.3, **io_rows(loader, 0.35)))
     found = bar(report)
     assert "I/O" not in found
-    assert found["data wait"] == pytest.approx(0.3)
+    assert found["before first work"] == pytest.approx(0.3)
 
 
 def test_time_of_a_function_is_divided_among_its_callers() -> None:
@@ -379,7 +392,7 @@ def test_what_reads_and_writes_is_known_by_name(name: str, is_so: bool) -> None:
 def test_a_torch_layer_that_slowed_too_much_leaves_the_wait(tmp_path: Path) -> None:
     folder = recording(tmp_path / "rec", wait=0.1, clean_wait=0.25, torch=[0.045] * 4)
     report = judged(folder)
-    assert bar(report) == pytest.approx({"data wait": 0.25, "not attributed": 0.75})
+    assert bar(report) == pytest.approx({"before first work": 0.25, "not attributed": 0.75})
     assert "4.5 times" in report["step_bar"]["reason"]
     assert report["verdict"]["slug"] == "unclear"
     sentence = report["verdict"]["sentence"]
@@ -477,6 +490,57 @@ def test_a_thread_that_stands_still_is_idle_and_no_python(tmp_path: Path) -> Non
     found = bar(report)
     assert found["idle"] == pytest.approx(0.45)
     assert "Python" not in found
+
+
+SLEEP = "<built-in method time.sleep>"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (SLEEP, " in time.sleep (hold, train.py:9)"),
+        (
+            "<method 'acquire' of '_thread.lock' objects>",
+            " in _thread.lock.acquire (hold, train.py:9)",
+        ),
+        (None, ""),
+    ],
+)
+def test_a_step_that_mostly_stands_still_is_unclear_and_says_where(
+    tmp_path: Path, name: str | None, told: str
+) -> None:
+    time = 0.5 * 4 * 0.013
+    asks = {**function("hold", 4, 0.0, total_s=time), "file": "train.py", "line": 9}
+    rows: dict[str, Any] = {"functions": [asks]}
+    if name is not None:
+        held = {**function(name, 4, time, total_s=time), "file": "~", "line": 0}
+        edge = {"caller_file": "train.py", "caller_line": 9, "caller_name": "hold"}
+        edge |= {"callee_file": "~", "callee_line": 0, "callee_name": name}
+        rows["functions"].append(held)
+        rows["calls"] = [{**edge, "calls": 4, "self_s": time, "total_s": time}]
+    folder = recording(tmp_path / "rec", wait=0.01, parts={UNATTRIBUTED: 0.33}, **rows)
+    report = complete_report(folder)
+    for row in report["tables"]["functions"]:
+        row["own"] = row["name"] == "hold"
+    report["roofline"] = {"points": [], "mfu": [], "bounds": _bounds()}
+    for off_cpu_s, is_told in ((0.0028, False), (0.0045, True)):
+        report["processes"].update(off_cpu_s=off_cpu_s, no_core_s=0.0, step_s=CLEAN_S)
+        add_verdict(report, Recorded(folder))
+        share = bar(report)["idle"]
+        sentence = report["verdict"]["sentence"]
+        stands = (
+            f"for {100 * share:.0f} % of a clean step of 10.0 ms its thread stands still{told},"
+        )
+        assert (stands in sentence) is is_told, sentence
+        assert (report["verdict"]["slug"] == "unclear") is is_told
+
+
+def test_what_is_not_known_is_no_part_of_standing_still(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "rec", wait=0.01, parts={UNATTRIBUTED: 0.33})
+    report = complete_report(folder)
+    report["processes"].update(off_cpu_s=0.0045, no_core_s=0.0, step_s=CLEAN_S)
+    add_verdict(report, Recorded(folder))
+    assert "up to 51 % of the step could be arithmetic" in report["verdict"]["sentence"]
 
 
 def test_clipping_belongs_to_the_optimizer_and_the_loss_to_the_loss(tmp_path: Path) -> None:

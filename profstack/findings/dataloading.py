@@ -83,8 +83,7 @@ def _of_the_step(report: Report, loading: Loading) -> Finding:
     return finding(
         SLUG,
         _title(loading),
-        # Where workers save nothing it is no more than what a batch of samples costs.
-        severity=severity_of(loading.load_s, loading.step_s) if gain else "medium",
+        severity=severity_of(loading.load_s, loading.step_s),
         gain_s=gain,
         gain_reason=reason,
         file=first["file"] if first and own else None,

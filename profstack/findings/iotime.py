@@ -46,7 +46,7 @@ def io_time(tables: Mapping[str, Any]) -> IoTime:
     rows = [row for row in tables["functions"] if row.get("phase") == "step"]
     if not rows:
         return IoTime(None, reason="no slice of cProfile tells which functions a step calls")
-    callers = _callers(tables["calls"])
+    callers = callers_of(tables["calls"])
     found = [row for row in rows if is_io(row)]
     if any(row.get("calibrated_s") is None for row in found):
         why = "the slices of cProfile are too short, or slowed too much, to tell clean times"
@@ -61,12 +61,12 @@ def io_time(tables: Mapping[str, Any]) -> IoTime:
         return IoTime(0.0)
     by_name = {name_of(row): row for row in rows}
     heaviest = max(outside, key=lambda name: outside[name])
-    return IoTime(seconds, _asked_for(outside, callers, by_name), by_name[heaviest])
+    return IoTime(seconds, asked_for(outside, callers, by_name), by_name[heaviest])
 
 
 def loading_share(tables: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], float]:
     """How much of a function's time the loading of data calls for, by its row."""
-    callers, memo = _callers(tables["calls"]), dict[str, float]()
+    callers, memo = callers_of(tables["calls"]), dict[str, float]()
     return lambda row: _loading(name_of(row), callers, memo)
 
 
@@ -82,7 +82,7 @@ def name_of(row: Mapping[str, Any]) -> str:
     return f"{row['file']}:{row['line']}({row['name']})"
 
 
-def _callers(calls: Any) -> dict[str, dict[str, float]]:
+def callers_of(calls: Any) -> dict[str, dict[str, float]]:
     """For every function the time it took from each of its callers."""
     edges: dict[str, dict[str, float]] = defaultdict(dict)
     for row in calls:
@@ -110,12 +110,15 @@ def _loading(
     return memo[name]
 
 
-def _asked_for(
+def asked_for(
     outside: Mapping[str, float],
     callers: Mapping[str, Mapping[str, float]],
     by_name: Mapping[str, Mapping[str, Any]],
 ) -> Mapping[str, Any] | None:
-    """The user's own function that most of the time was called from, the nearest one."""
+    """The user's own function that most of the time was called from, the nearest one.
+
+    `outside` are seconds by function, `callers` what `callers_of` gives, `by_name` their rows.
+    """
     sums: dict[str, float] = defaultdict(float)
     for name, seconds in outside.items():
         at, seen = name, {name}

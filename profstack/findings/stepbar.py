@@ -2,7 +2,8 @@
 
 Of a run on a CPU the bar is the time of the thread that makes the steps, on an accelerator that
 of the device; `time_line` says which. A part that is not known is not in it, and what then is
-left is a part of its own, "not attributed".
+left is a part of its own, "not attributed". What goes by before a step's first work is a wait for
+data where torch's DataLoader was asked for some; else it is called what it is.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ _LEAST = 1e-6
 # A rest from this share of the step on is told in words.
 _TOLD = 0.01
 REST = "not attributed"
+DATA_WAIT, BEFORE = "data wait", "before first work"
 HOST, DEVICE = "host", "device"
 NO_CLEAN = "there is no clean step whose time could be divided"
 # In the order in which a step does them; what is no work of the step's stands last.
 NAMES = (
-    "data wait", "forward", "loss", "backward", "optimizer", "Python", "I/O", "idle", "other",
+    DATA_WAIT, BEFORE, "forward", "loss", "backward", "optimizer", "Python", "I/O", "idle", "other",
 )  # fmt: skip
 
 
@@ -43,7 +45,7 @@ def step_bar(
     for name in NAMES:
         share = shares.get(name)
         if share is not None and share > _LEAST:
-            is_ = kind if name == "data wait" else "calibrated"
+            is_ = kind if name in (DATA_WAIT, BEFORE) else "calibrated"
             parts.append(_part(name, share * cut.median_s, cut.median_s, links.get(name), is_))
     rest = cut.median_s - sum(part["seconds"] for part in parts)
     if abs(rest) > _LEAST * cut.median_s:
@@ -85,10 +87,11 @@ def _part(
 
 
 def _of_host(cut: Cut) -> dict[str, float | None]:
+    wait = DATA_WAIT if cut.has_loader else BEFORE
     if not cut.torch:
-        return {"data wait": cut.wait}
+        return {wait: cut.wait}
     return {
-        "data wait": cut.wait,
+        wait: cut.wait,
         "forward": cut.forward,
         "loss": cut.loss,
         "backward": cut.backward,
@@ -104,7 +107,7 @@ def _of_device(device: DeviceCut) -> dict[str, float | None]:
     """Kernels by part of the step, and why none ran; Python is what the device waits for then."""
     return {
         **device.parts,
-        "data wait": device.data_wait,
+        DATA_WAIT: device.data_wait,
         "idle": max(device.idle - device.data_wait, 0.0),
     }
 
@@ -123,7 +126,8 @@ def _links(report: Mapping[str, Any], cut: Cut, device: DeviceCut | None) -> dic
         return f"modules/{path}" if path in paths else None
 
     return {
-        "data wait": part("(wait)"),
+        DATA_WAIT: part("(wait)"),
+        BEFORE: part("(wait)"),
         "forward": of_model,
         "loss": part(loss),
         "backward": of_model or part("(gradient accumulation)"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from profstack.findings.devicecut import DeviceCut, device_cut
 from profstack.findings.measures import Measure, measures
+from profstack.findings.standing import most_unknown, stands_still
 from profstack.findings.stepbar import step_bar
 from profstack.findings.stepcut import Cut, host_cut
 from profstack.findings.verdictrules import (
@@ -50,26 +51,34 @@ def verdict(report: Mapping[str, Any], cut: Cut | None, device: DeviceCut | None
     if cut is None or doubt is not None:
         return _said(UNCLEAR, doubt or "there is no clean step", None, [])
     found = measures(report, cut, device)
-    slug, margin, why = decide({name: measure.share for name, measure in found.items()})
+    idle = (cut.idle or 0.0) - cut.communication if device is None else 0.0
+    shares = {name: measure.share for name, measure in found.items()}
+    slug, margin, why = decide(shares, max(idle, 0.0))
     if why is not None and not cut.torch:
         why = _only_the_wait(cut)
+    step = step_words(report["benchmark"])
+    still = stands_still(report["tables"], cut, step, idle, shares)
+    if still is not None:
+        slug, margin, why = UNCLEAR, None, still
     words = why
     if words is None:
-        step = step_words(report["benchmark"])
         words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
     return _said(slug, words, margin, _evidence(found, cut.median_s))
 
 
-def decide(shares: Mapping[str, float | None]) -> tuple[str, float | None, str | None]:
+def decide(
+    shares: Mapping[str, float | None], idle: float = 0.0
+) -> tuple[str, float | None, str | None]:
     """The slug, its margin, and in words why it is unclear or else null.
 
-    `shares` are the measures of the tests by slug; null for what is not known. The margin of
-    `balanced` is what the nearest test lacks to its threshold.
+    `shares` are the measures of the tests by slug; null for what is not known, which can be no
+    part of the `idle` share. The margin of `balanced` is what the nearest test lacks to its
+    threshold.
     """
     known = {slug: share for slug, share in shares.items() if share is not None}
     order = sorted(known, key=lambda slug: -known[slug])
     candidates = [slug for slug in order if known[slug] >= rule_of(slug).threshold]
-    could_be = _could_be(shares, known)
+    could_be = _could_be(shares, known, idle)
     if not candidates:
         if could_be is not None:
             return UNCLEAR, None, could_be
@@ -81,7 +90,7 @@ def decide(shares: Mapping[str, float | None]) -> tuple[str, float | None, str |
         margin = share - known[others[0]]
         both = f"{of(first, share)} and {of(others[0], known[others[0]])}"
         return UNCLEAR, margin, f"two causes weigh about the same, {both}"
-    if could_be is not None and _most_unknown(known) > share - LEAST_APART:
+    if could_be is not None and most_unknown(known, idle) > share - LEAST_APART:
         return UNCLEAR, None, could_be
     next_ = known[others[0]] if others else 0.0
     margin = min(share - rule_of(first).threshold, share - next_)
@@ -97,17 +106,14 @@ def _only_the_wait(cut: Cut) -> str:
     return f"{cut.torch_reason}{wait}; let the script make more steps, or longer ones"
 
 
-def _most_unknown(known: Mapping[str, float]) -> float:
-    """What a share that is not known can be at most."""
-    return max(1 - sum(known.values()), 0.0)
-
-
-def _could_be(shares: Mapping[str, float | None], known: Mapping[str, float]) -> str | None:
+def _could_be(
+    shares: Mapping[str, float | None], known: Mapping[str, float], idle: float
+) -> str | None:
     """What is not known and large enough to be the verdict; None where nothing is."""
     # Reading and writing that is not told apart stands in the wait and in Python.
     apart = shares.get(PYTHON) is None
     unknown = [slug for slug, share in shares.items() if share is None and (apart or slug != IO)]
-    most = _most_unknown(known)
+    most = most_unknown(known, idle)
     able = [slug for slug in unknown if most >= rule_of(slug).threshold]
     if not able:
         return None

@@ -18,6 +18,8 @@ LEAST_APART = 0.05
 FEWEST_CLEAN = 5
 # A 95 % interval as wide as this, beside the median, leaves nothing to judge.
 WIDEST_INTERVAL = 1.0
+# A thread that stands still for as much of the step, for a reason that no test knows, is told of.
+STANDING = 0.30
 # A median that its interval leaves further than this, to a side, is told with the interval.
 TOLD_INTERVAL = 0.10
 
@@ -98,8 +100,9 @@ OTHERS = {
     UNCLEAR: f"No clean time, fewer than {FEWEST_CLEAN} clean steps, an interval as wide as the "
     "median (unless the clean steps wait for longer than for all else, by their own clock), "
     f"figures that are not calibrated, two causes closer than "
-    f"{100 * LEAST_APART:.0f} points of a hundred, or a share that is not known and could be as "
-    "large as the first.",
+    f"{100 * LEAST_APART:.0f} points of a hundred, a share that is not known and could be as "
+    f"large as the first, or a thread that stands still for {100 * STANDING:.0f} % of the step or "
+    "more, and for longer than any test measures.",
 }
 TITLES = {**{rule.slug: rule.title for rule in RULES}, BALANCED: "Balanced", UNCLEAR: "Unclear"}
 

@@ -61,7 +61,7 @@ def step_words(mark: Mapping[str, Any]) -> str:
 def sentence(slug: str, found: Found, step: str, margin: float | None, *, has_loader: bool) -> str:
     """What the verdict says of the step, with the share in it and where to look."""
     if slug == BALANCED:
-        return _balanced(found, step) + _nearest(found, margin)
+        return _balanced(found, step, has_loader) + _nearest(found, margin)
     measure = found[slug]
     share = format_share(measure.share or 0.0)
     what = {
@@ -103,13 +103,14 @@ def _where(slug: str, measure: Measure) -> str:
     return f" ({name}:{measure.line})"
 
 
-def _balanced(found: Found, step: str) -> str:
+def _balanced(found: Found, step: str, has_loader: bool) -> str:
     told = _operators(found, step)
     if told is not None:
         return told
     known = {slug: one.share for slug, one in found.items() if one.share}
     largest = sorted(known, key=lambda slug: -(known[slug] or 0.0))[:3]
-    listed = ", ".join(f"{CAUSES[slug]} {format_share(known[slug] or 0.0)}" for slug in largest)
+    names = CAUSES if has_loader else {**CAUSES, INPUT: "what comes before its first work"}
+    listed = ", ".join(f"{names[slug]} {format_share(known[slug] or 0.0)}" for slug in largest)
     told = f"; the largest are {listed}" if listed else ""
     return f"no single cause takes most of {step}{told}"
 

@@ -15,6 +15,7 @@ from profstack.units import format_bytes, format_count, format_seconds
 # How a part of the step is drawn: its letter, and its colour where there is one.
 _DRAWN = {
     "data wait": ("W", "black on yellow"),
+    "before first work": ("W", "black on yellow"),
     "forward": ("F", "black on cyan"),
     "loss": ("L", "black on bright_cyan"),
     "backward": ("B", "white on blue"),

@@ -85,7 +85,7 @@ function memoryCards(peaks) {
   return cards;
 }
 
-const PART_COLOURS = { "data wait": "var(--wait)", Python: "var(--file-5)", forward: "var(--forward)", loss: "var(--loss)", backward: "var(--backward)", optimizer: "var(--optimizer)", idle: "var(--idle)", other: "var(--outside)", "not attributed": "var(--residual)",
+const PART_COLOURS = { "data wait": "var(--wait)", "before first work": "var(--wait)", Python: "var(--file-5)", forward: "var(--forward)", loss: "var(--loss)", backward: "var(--backward)", optimizer: "var(--optimizer)", idle: "var(--idle)", other: "var(--outside)", "not attributed": "var(--residual)",
   "(optimizer)": "var(--optimizer)", "(wait)": "var(--wait)", "(zero_grad)": "var(--zero-grad)", "(loss)": "var(--loss)", "(gradient accumulation)": "var(--accumulate)", "(outside modules)": "var(--outside)", "(not attributed)": "var(--residual)" };
 const partColour = (part) => PART_COLOURS[part.name] || "var(--outside)";
 
