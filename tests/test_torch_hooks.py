@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
-from profstack.hooks.state import DISCOVER, OFF, RANGES, ROOT
+from profstack.hooks.state import DISCOVER, LIGHT, OFF, RANGES, ROOT
 from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import BACKWARD_RANGE, ModuleNames, Named
 
@@ -47,6 +47,9 @@ class Recorder:
 
     def call_ended(self, module: Any, named: Named) -> None:
         self.told.append(("called", named.path))
+
+    def evaluated(self, named: Named) -> None:
+        self.told.append(("evaluated", named.path))
 
     def backward_started(self) -> None:
         self.told.append(("backward",))
@@ -195,15 +198,25 @@ def test_patch_put_on_over_ours_is_kept_and_counts_nothing_twice(hooked: Hooked)
 
 
 def test_class_with_a_call_of_its_own(hooked: Hooked) -> None:
-    class Own(nn.Linear):
+    class Own(nn.Sequential):
         def __call__(self, *args: Any) -> Any:
             return super().__call__(*args) + 1
 
-    net = Own(2, 2)
+    net = Own(nn.Linear(2, 2), nn.ReLU())
     plain = net(torch.ones(1, 2))
-    for mode in MODES:
+    for mode in (*MODES, OFF, ROOT):
         hooked.hooks.set_mode(mode, net)
+        hooked.sink.told.clear()
+        hooked.sink.waiting = True
         assert torch.equal(net(torch.ones(1, 2)), plain)
+        if mode != OFF:
+            assert hooked.sink.told[0] == ("first", net), mode
+            assert hooked.sink.words()["call"] == 1
+    hooked.hooks.set_mode(LIGHT, net)
+    hooked.sink.told.clear()
+    net.eval()
+    assert torch.equal(net(torch.ones(1, 2)), plain)
+    assert hooked.sink.told == [("evaluated", "Own")]
     assert "__call__" in vars(Own)
     hooked.hooks.remove()
     assert torch.equal(net(torch.ones(1, 2)), plain)
@@ -524,7 +537,8 @@ COMPILED = textwrap.dedent(
 
     for number in range(3):
         if number < len(modes):
-            made.hooks.set_mode(modes[number], net)
+            # The class of what was compiled has a way of its own to be called.
+            made.hooks.set_mode(modes[number], net if number < 2 else fast)
         loss = fast(torch.ones(3, 4)).sum() + forces(torch.ones(2, 4))
         loss.backward()
         optimizer.step()
@@ -555,7 +569,7 @@ def run_compiled(*arguments: str) -> str:
 
 
 # What is on changes between steps: nothing compiled before may have to be compiled again.
-@pytest.mark.parametrize("modes", [(DISCOVER, RANGES, OFF), (RANGES, DISCOVER), (OFF, ROOT)])
+@pytest.mark.parametrize("modes", [(DISCOVER, RANGES, OFF), (RANGES, DISCOVER), (OFF, ROOT, ROOT)])
 def test_compiled_graphs_and_breaks_are_those_of_plain_torch(
     modes: tuple[str, ...], compiled_plain: str
 ) -> None:

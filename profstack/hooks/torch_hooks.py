@@ -108,6 +108,12 @@ class TorchHooks:
             if kind.__call__ is self._module.__call__ and kind is not self._module:
                 kind.__call__ = self._standing = self.state.live = self._hooked[mode]
                 self.root_class = kind
+            # A class with a way of its own to be called, as that of what `torch.compile` returns:
+            # it ends in torch's, where a wrapper would have a price in each module.
+            elif mode == LIGHT:
+                self._evaluation.put(root)
+            elif kind is not self._module:
+                self._module.__call__ = self._standing = self.state.live = self._hooked[mode]
         wrapped = 1 if mode not in (OFF, QUIET, LIGHT) or backward else 0
         if mode == RANGES and not (self.sink.follows_backward or self.sink.follows_calls):
             wrapped = 2
