@@ -771,13 +771,10 @@ PROGRAMS = {
         model = torch.nn.Linear(64, 8)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-        def sample():
+        for step in range(70):
             with open("samples.bin", "rb") as file:
                 content = file.read()
-            return torch.frombuffer(bytearray(content[:1024]), dtype=torch.float32).view(4, 64)
-
-        for step in range(70):
-            x = sample()
+            x = torch.frombuffer(bytearray(content[:1024]), dtype=torch.float32).view(4, 64)
             optimizer.zero_grad()
             model(x).pow(2).mean().backward()
             optimizer.step()
@@ -933,6 +930,13 @@ def _asks_for_batches(row: Report, sentence: str) -> None:
     assert ("(train.py:16)" in sentence) == (row.get("line") == 16)
 
 
+def _reads(row: Report, sentence: str) -> None:
+    # At a script's first level no function asks for it.
+    assert "name" not in row
+    assert row["line"] in (9, 10)
+    assert f"(train.py:{row['line']})" in sentence
+
+
 def _is_named(row: Report, sentence: str) -> None:
     assert row["link"].startswith("operators/aten::")
     assert f"{100 * row['share']:.0f} %" in sentence
@@ -942,6 +946,8 @@ CHECKS: dict[str, Callable[[Report, str], None]] = {
     "input-bound": _at("__getitem__"),
     "input-bound, by turns": _asks_for_batches,
     "python-bound": _at("forward"),
+    "io-bound": _at("save"),
+    "io-bound, reading": _reads,
     "launch-bound": _is_named,
     "compute-bound": _is_named,
     "memory-bound": _is_named,

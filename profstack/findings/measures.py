@@ -150,9 +150,11 @@ def _add_places(found: dict[str, Measure], report: Mapping[str, Any], cut: Cut) 
         loader = _loads(report)
         if loader is not None:
             _place(found[INPUT], loader)
-    # No layer sees into workers: then it is the line that asks for a batch.
-    if found[INPUT].file is None and (line := _line_of_wait(report, cut)) is not None:
-        found[INPUT].file, found[INPUT].line = line["file"], line["line"]
+    # No layer sees into workers, and a script's own first level is no function: then it is a line.
+    for slug, share in ((INPUT, cut.wait), (IO, cut.io)):
+        line = _line_outside(report, share) if found[slug].file is None else None
+        if line is not None:
+            found[slug].file, found[slug].line = line["file"], line["line"]
     if found[COMMUNICATION].name and found[COMMUNICATION].link is None:
         on_host = cut.communication_name == found[COMMUNICATION].name
         view = "ranges" if on_host else "kernels"
@@ -181,10 +183,10 @@ def _loads(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return max(rows, key=lambda row: float(row["total_s"] or 0.0), default=None)
 
 
-def _line_of_wait(report: Mapping[str, Any], cut: Cut) -> Mapping[str, Any] | None:
-    """The line of the script that takes about as much of the step as its wait.
+def _line_outside(report: Mapping[str, Any], wanted: float | None) -> Mapping[str, Any] | None:
+    """The line of the script that takes about as much of the step as is wanted, outside its work.
 
-    What a line does in modules, in the loss or in the optimizer is no waiting: a line that calls
+    What a line does in modules, in the loss or in the optimizer does not count: a line that calls
     the model may take as long.
     """
     working: dict[tuple[Any, Any], float] = {}
@@ -198,7 +200,7 @@ def _line_of_wait(report: Mapping[str, Any], cut: Cut) -> Mapping[str, Any] | No
         if row.get("own") and row.get("python_s") is not None
     ]
     whole = sum(map(_line_s, lines))
-    if not whole or not cut.wait or not working:
+    if not whole or not wanted or not working:
         return None
 
     def idle_s(row: Mapping[str, Any]) -> float:
@@ -206,7 +208,7 @@ def _line_of_wait(report: Mapping[str, Any], cut: Cut) -> Mapping[str, Any] | No
 
     first = max(lines, key=idle_s)
     share = idle_s(first) / whole
-    return first if 0.6 * cut.wait <= share <= 1.2 * cut.wait else None
+    return first if 0.6 * wanted <= share <= 1.2 * wanted else None
 
 
 def _line_s(row: Mapping[str, Any]) -> float:

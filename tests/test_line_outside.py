@@ -1,11 +1,10 @@
-"""Which line of the script a step's wait is said to be spent on."""
+"""Which line of the script a step's wait, or its reading of files, is said to be spent on."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
-from profstack.findings.measures import _line_of_wait
+from profstack.findings.measures import _line_outside
 
 
 def _report(*, in_modules: bool) -> dict[str, Any]:
@@ -21,18 +20,14 @@ def _report(*, in_modules: bool) -> dict[str, Any]:
     return {"tables": {"lines": lines, "module_lines": owned if in_modules else []}}
 
 
-def _cut(wait: float) -> Any:
-    return SimpleNamespace(wait=wait)
-
-
 def test_the_line_that_asks_for_a_batch_is_told_though_the_models_takes_longer() -> None:
-    line = _line_of_wait(_report(in_modules=True), _cut(0.4))
+    line = _line_outside(_report(in_modules=True), 0.4)
     assert line is not None
     assert line["line"] == 35
 
 
 def test_no_line_is_told_that_takes_much_less_or_more_than_the_wait() -> None:
-    assert _line_of_wait(_report(in_modules=True), _cut(0.9)) is None
-    assert _line_of_wait(_report(in_modules=True), _cut(0.1)) is None
+    assert _line_outside(_report(in_modules=True), 0.9) is None
+    assert _line_outside(_report(in_modules=True), 0.1) is None
     # Without knowing whose the lines' time is none is told: the longest may be the model's.
-    assert _line_of_wait(_report(in_modules=False), _cut(0.4)) is None
+    assert _line_outside(_report(in_modules=False), 0.4) is None
