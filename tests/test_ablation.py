@@ -21,6 +21,8 @@ from profstack.benchmark.clock import Clock
 from profstack.benchmark.measure import Policy
 from profstack.benchmark.subject import Subject, of_model
 
+pytestmark = pytest.mark.timed
+
 # Variant, warm-up, synchronising, whose clock.
 Key = tuple[str, bool, bool, str]
 Cells = dict[Key, dict[str, Any]]

@@ -18,6 +18,8 @@ from profstack.benchfolder import joined, take_layers, write_figures
 from profstack.merge import build_report
 from profstack.report import jsonfile
 
+pytestmark = pytest.mark.timed
+
 TARGETS = """
 import os
 import signal

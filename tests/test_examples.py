@@ -20,6 +20,8 @@ from ahead import done_ahead
 from conftest import CHECKOUT, clean_environment
 from test_no_false_findings import check
 
+pytestmark = pytest.mark.timed
+
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 
 # How each is run, by what its steps are found, and a module that the report must name.

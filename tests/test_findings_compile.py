@@ -22,6 +22,8 @@ from profstack.findings.compiling import compiling
 from profstack.merge.recorded import Recorded
 from profstack.ownfiles import FACT
 
+pytestmark = pytest.mark.timed
+
 AGAIN, BREAKS = "recompilations__counter", "graph_breaks__print"
 
 

@@ -27,6 +27,8 @@ from profstack.ownfiles import FACT
 from profstack.report import jsonfile
 from profstack.report.complete import complete_report
 
+pytestmark = pytest.mark.timed
+
 LAYERS = "torch,cprofile"
 TRAIN = "/app/train.py"
 OURS = {"data-starved", "forced-synchronisation", "host-to-device-copy", "small-operators"}

@@ -16,6 +16,8 @@ from profstack.findings.hotspots import hot_spots
 from profstack.merge.functions import COST
 from profstack.merge.recorded import Recorded
 
+pytestmark = pytest.mark.timed
+
 LOOP, BLOCK = "python_hot_spot__loop", "module_dominates__slow_block"
 TRAIN = "/app/train.py"
 LOADER = "/torch/utils/data/dataloader.py"

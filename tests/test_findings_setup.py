@@ -16,6 +16,8 @@ from profstack.findings.optimizers import can_be_fused, unfused_optimizer
 from profstack.findings.precision import float32_without_tf32, kind_of
 from profstack.findings.zeroing import zero_grad_to_zeros
 
+pytestmark = pytest.mark.timed
+
 LAYERS = "torch,flops"
 MS = 1e-3
 SLUGS = frozenset(

@@ -14,6 +14,8 @@ from profstack.findings.trust import trust
 from profstack.findings.uncounted import uncounted
 from profstack.merge.recorded import Recorded
 
+pytestmark = pytest.mark.timed
+
 FEW, GROWING = "too_short_or_noisy__few_steps", "warmup_never_settles__growing"
 INVERSE = "operators_without_flop_formula__inverse"
 # Of what is no other layer's business the clean steps suffice, which the run has anyway.

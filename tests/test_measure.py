@@ -15,6 +15,8 @@ from profstack.benchmark.clock import Clock
 from profstack.benchmark.conditions import GC_OFF, GC_ON
 from profstack.benchmark.measure import Interrupted, Policy, measure
 
+pytestmark = pytest.mark.timed
+
 
 class Machine(Clock):
     """A host and a device that runs behind it, by the rules of CUDA: launches return at once."""

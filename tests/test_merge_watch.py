@@ -19,6 +19,8 @@ from profstack.merge.recorded import Recorded
 from profstack.recording import Writer
 from profstack.watch import INTERVAL_S
 
+pytestmark = pytest.mark.timed
+
 SCRIPT = "/home/somebody/work/train.py"
 LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
 MIB = 2**20

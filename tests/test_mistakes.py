@@ -36,6 +36,8 @@ from profstack.benchmark.othercalls import (
 from profstack.benchmark.pairs import FEWEST, plan_for
 from profstack.benchmark.subject import Request, Subject, of_model
 
+pytestmark = pytest.mark.timed
+
 SLUGS = [
     "no-warmup",
     "one-sample",

@@ -15,6 +15,8 @@ from finding_programs import run_script
 
 from profstack.report.tables import operators_by_name
 
+pytestmark = pytest.mark.timed
+
 MIB = 2**20
 
 HEAVY = '''\

@@ -28,6 +28,8 @@ from profstack.slices import Planned
 from profstack.threadtimes import ThreadTimes
 from profstack.watch import Sampler
 
+pytestmark = pytest.mark.timed
+
 linux_only = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="threads' clocks are told on Linux alone"
 )

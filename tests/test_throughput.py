@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import CHECKOUT, clean_environment
 
+pytestmark = pytest.mark.timed
+
 torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402 - torch may be missing

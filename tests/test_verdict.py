@@ -37,6 +37,8 @@ from profstack.regions import BEFORE_OPTIMIZER, LOSS, OPTIMIZER, OUTSIDE, UNATTR
 from profstack.report import jsonfile
 from profstack.report.complete import complete_report
 
+pytestmark = pytest.mark.timed
+
 Report = dict[str, Any]
 
 # -- the rule ------------------------------------------------------------------------------------

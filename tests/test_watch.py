@@ -28,6 +28,8 @@ from profstack.watch import INTERVAL_S, Sampler
 from profstack.wrapper import Captured
 from profstack.wrappers.watch import WatchWrapper
 
+pytestmark = pytest.mark.timed
+
 OWN = os.path.dirname(profstack.__file__)
 OWN_FILE = os.path.join(OWN, "engine", "core.py")
 
