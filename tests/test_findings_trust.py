@@ -170,6 +170,17 @@ def test_what_is_uncounted_is_named_by_its_time() -> None:
     ]
 
 
+def test_a_compiled_graph_is_named_by_the_first_letters_of_its_hash() -> None:
+    compiled = f"## Call CompiledFxGraph f{'abcd' * 12}xyz ##"
+    report = counted(0.02, 0.5)
+    report["tables"]["flops"][0]["uncounted"][1]["operator"] = compiled
+    report["tables"]["operators"] = [{"name": compiled, "module": None}]
+    (told,) = uncounted(None, report)  # type: ignore[arg-type]  # it asks the report alone
+    assert told["title"].endswith("(CompiledFxGraph fabcda..., op0)")
+    assert told["evidence"][1]["operator"] == compiled
+    assert told["evidence"][1]["link"] == f"operators/{compiled}"
+
+
 @pytest.mark.parametrize("report", [counted(), counted(0.05, 0.04), counted(None)])
 def test_little_that_is_uncounted_is_not_told(report: dict[str, Any]) -> None:
     assert uncounted(None, report) == []  # type: ignore[arg-type]  # it asks the report alone

@@ -7,6 +7,7 @@ normalisation, pooling) is no part of this.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ SLUG = "operators-without-flop-formula"
 # Below a tenth of the step an FLOP figure without them is as good as the time it is divided by.
 _SHARE = 0.1
 _MOST = 8
+# What torch.compile makes is named by a hash of 52 letters.
+_GRAPH = re.compile(r"## Call (?P<graph>CompiledFxGraph \w{6})\w* ##")
 
 
 def uncounted(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
@@ -30,7 +33,8 @@ def uncounted(recorded: Recorded, report: Mapping[str, Any]) -> list[Finding]:
     share = min(1.0, sum(row["time_share"] for row in rows))
     if record is None or share < _SHARE:
         return []
-    names = ", ".join(row["operator"] for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
+    names = ", ".join(_GRAPH.sub(r"\g<graph>...", row["operator"]) for row in rows[:3])
+    names += ", ..." if len(rows) > 3 else ""
     modules = _modules_of(report, {row["operator"] for row in rows})
     return [
         finding(
