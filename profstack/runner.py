@@ -52,9 +52,15 @@ def layer_plans(layers: list[str]) -> list[LayerPlan]:
     wanted.sort(key=lambda each: each[0])
     return [
         LayerPlan(
-            layer, mode.name, mode.first_round, mode.last_round, mode.steps, mode.turn <= COUNTING
+            layer,
+            mode.name,
+            mode.first_round,
+            mode.last_round,
+            mode.steps,
+            counts=mode.turn <= COUNTING,
+            later_turn=turn if mode.later_turn is None else mode.later_turn,
         )
-        for _, layer, mode in wanted
+        for turn, layer, mode in wanted
     ]
 
 

@@ -63,8 +63,9 @@ class Planned:
 class LayerPlan:
     """One way in which a layer wants to observe: its mode, and the rounds it takes part in.
 
-    Slices from round 2 on have at least `steps` steps; `counts` says that it measures no time, so
-    that in round 1 it needs neither warmth nor clean steps beside it.
+    Slices from round 2 on have at least `steps` steps, and come in the order of `later_turn`;
+    `counts` says that it measures no time, so that it needs no more steps than these, and in round
+    1 neither warmth nor clean steps beside it.
     """
 
     layer: str
@@ -73,6 +74,7 @@ class LayerPlan:
     last_round: int = 1_000_000
     steps: int = 0
     counts: bool = False
+    later_turn: int = 0
 
 
 def plan(
@@ -85,8 +87,9 @@ def plan(
     them empty.
     """
     yield from _first_round(layers, shared)
+    later = sorted(layers, key=lambda layer: layer.later_turn)
     for number in range(2, targets.rounds + 1):
-        for layer in layers:
+        for layer in later:
             if layer.first_round <= number <= layer.last_round:
                 observers = ((layer.layer, layer.mode),)
                 yield settle(targets, number, observers)
@@ -95,7 +98,7 @@ def plan(
                     observers,
                     number,
                     max(targets.slice_steps, layer.steps),
-                    targets.slice_s,
+                    0.0 if layer.counts else targets.slice_s,
                 )
                 yield settle(targets, number)
                 yield _clean(number, targets.clean_steps, targets.slice_s)

@@ -84,8 +84,8 @@ class Mode:
     """One way in which a layer observes, and when its turn comes.
 
     It takes part in the rounds from `first_round` to `last_round` (both 0: in none), in the order
-    of `turn` (up to `COUNTING` for one that measures no time); its slices have at least `steps`
-    steps from round 2 on. `in_discovery` begins it at the first activity of the script, before the
+    of `turn` (up to `COUNTING` for one that measures no time), from round 2 on of `later_turn` where
+    one is given; its slices have at least `steps` steps from round 2 on. `in_discovery` begins it at the first activity of the script, before the
     step rule is known.
     """
 
@@ -93,6 +93,7 @@ class Mode:
     first_round: int = 1
     last_round: int = FOR_EVER
     turn: int = 50
+    later_turn: int | None = None
     steps: int = 0
     calls: str = UNSEEN
     in_discovery: bool = False

@@ -125,6 +125,26 @@ def test_stacks_come_after_what_counts_their_calls_and_never_beside_it() -> None
     assert [one.kind for one in slices[at + 1 : at + 3]] == ["settle", "clean"]
 
 
+def test_the_timed_layers_come_before_those_that_a_short_script_can_do_without() -> None:
+    slices = planned(["cprofile", "torch", "nvtx", "memory"])
+    assert [one.kind for one in slices if one.observers and one.round == 1].count("nvtx") == 1
+    assert [observer for one in slices if one.round == 2 for observer in one.observers] == [
+        ("memory", "lines"),
+        ("torch", "timed"),
+        ("cprofile", "timed"),
+        ("torch", "lines"),
+        ("nvtx", "timed"),
+        ("torch", "stacks"),
+    ]
+
+
+def test_what_counts_takes_no_more_steps_than_it_asks_for() -> None:
+    counts = LayerPlan("a", "count", 2, 2, 10, counts=True)
+    slices = plan([counts, LayerPlan("b", "timed", 2, 2)], Targets(slice_s=0.25))
+    observed = [(one.kind, one.steps, one.min_s) for one in slices if one.observers]
+    assert observed == [("a", 10, 0.0), ("b", 3, 0.25)]
+
+
 def test_one_round_is_enough_when_no_more_are_asked_for() -> None:
     slices = planned(["cprofile", "torch"], Targets(rounds=1))
     assert {one.round for one in slices if one.observers} == {1}
