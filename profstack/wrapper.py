@@ -84,9 +84,9 @@ class Mode:
     """One way in which a layer observes, and when its turn comes.
 
     It takes part in the rounds from `first_round` to `last_round` (both 0: in none), in the order
-    of `turn` (up to `COUNTING` for one that measures no time), from round 2 on of `later_turn` where
-    one is given; its slices have at least `steps` steps from round 2 on. `in_discovery` begins it at the first activity of the script, before the
-    step rule is known.
+    of `turn` (up to `COUNTING` for one that measures no time), or of `later_turn` from round 2 on
+    where that is given; its slices have at least `steps` steps from round 2 on. `in_discovery`
+    begins it at the first activity of the script, before the step rule is known.
     """
 
     name: str
