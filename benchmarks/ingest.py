@@ -40,7 +40,8 @@ from profstack.hooks.torch_hooks import TorchHooks
 from profstack.regions import ModuleNames
 from profstack.torchtrace.attribution import attribute
 from profstack.torchtrace.columns import blocks, column
-from profstack.torchtrace.events import MEMORY_NAME, clip_to_steps, read_host
+from profstack.torchtrace.eventkinds import MEMORY_NAME
+from profstack.torchtrace.events import clip_to_steps, read_host
 from profstack.torchtrace.savedtrace import read_trace
 from profstack.torchtrace.slicetables import Frames, ObservedSlice, slice_tables
 

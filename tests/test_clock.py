@@ -101,14 +101,25 @@ class OpeningCuda(FakeCuda):
         return self.peak
 
 
-def fake_torch(cuda: FakeCuda, *, has_context: bool = True, accelerator: bool = True) -> Any:
+NEW, OF_2_6, BEFORE = "new torch", "torch 2.6", "torch before 2.6"
+
+
+def without_a_device() -> None:
+    """What torch 2.6 does where no device can be used, having asked the driver."""
+    raise RuntimeError("Cannot access accelerator device when none is available.")
+
+
+def fake_torch(cuda: FakeCuda, *, has_context: bool = True, accelerator: str = NEW) -> Any:
     core = SimpleNamespace()
     if has_context:
         core._cuda_hasPrimaryContext = cuda.open_devices.__contains__
     torch = SimpleNamespace(cuda=cuda, _C=core, version=SimpleNamespace(cuda="12.8"))
-    if accelerator:
+    if accelerator == NEW:
         kind = SimpleNamespace(type="cuda")
-        torch.accelerator = SimpleNamespace(current_accelerator=lambda: kind)
+        asked = SimpleNamespace(current_accelerator=lambda check_available=False: kind)
+        torch.accelerator = asked
+    elif accelerator == OF_2_6:
+        torch.accelerator = SimpleNamespace(current_accelerator=without_a_device)
     return torch
 
 
@@ -124,7 +135,8 @@ class TestWithoutADevice:
         assert clock.device_memory() == (None, None)
 
     def test_costs_next_to_nothing(self) -> None:
-        cpu_only = SimpleNamespace(accelerator=SimpleNamespace(current_accelerator=lambda: None))
+        asked = SimpleNamespace(current_accelerator=lambda check_available=False: None)
+        cpu_only = SimpleNamespace(accelerator=asked)
         clock = Clock(cpu_only)
         for call in (clock.synchronize, clock.record_event):
             per_call = min(timeit.repeat(call, number=20_000, repeat=7)) / 20_000
@@ -150,10 +162,10 @@ class TestWithoutADevice:
         assert cpu < wall / 2
 
 
-@pytest.mark.parametrize("accelerator", [True, False], ids=["new torch", "torch before 2.6"])
+@pytest.mark.parametrize("accelerator", [NEW, OF_2_6, BEFORE])
 @pytest.mark.parametrize("has_context", [True, False], ids=["asks contexts", "asks memory"])
 class TestWithCuda:
-    def test_leaves_an_unused_device_asleep(self, accelerator: bool, has_context: bool) -> None:
+    def test_leaves_an_unused_device_asleep(self, accelerator: str, has_context: bool) -> None:
         cuda = FakeCuda(2, set())
         clock = Clock(fake_torch(cuda, has_context=has_context, accelerator=accelerator))
         clock.synchronize()
@@ -162,7 +174,7 @@ class TestWithCuda:
         assert clock.device_memory() == (None, None)
         assert cuda.synchronized == []
 
-    def test_notices_a_device_that_wakes_later(self, accelerator: bool, has_context: bool) -> None:
+    def test_notices_a_device_that_wakes_later(self, accelerator: str, has_context: bool) -> None:
         cuda = FakeCuda(1, set())
         clock = Clock(fake_torch(cuda, has_context=has_context, accelerator=accelerator))
         clock.synchronize()
@@ -171,14 +183,14 @@ class TestWithCuda:
         assert clock.has_device
         assert cuda.synchronized == [0]
 
-    def test_waits_for_all_used_devices(self, accelerator: bool, has_context: bool) -> None:
+    def test_waits_for_all_used_devices(self, accelerator: str, has_context: bool) -> None:
         cuda = FakeCuda(4, {0, 2})
         clock = Clock(fake_torch(cuda, has_context=has_context, accelerator=accelerator))
         clock.synchronize()
         assert cuda.synchronized == [0, 2]
         assert clock.device_memory() == (100 + 300, 1000 + 3000)
 
-    def test_times_between_events(self, accelerator: bool, has_context: bool) -> None:
+    def test_times_between_events(self, accelerator: str, has_context: bool) -> None:
         cuda = FakeCuda(2, {0, 1})
         clock = Clock(fake_torch(cuda, has_context=has_context, accelerator=accelerator))
         first, second = clock.record_event(), clock.record_event()
@@ -191,7 +203,7 @@ class TestWithCuda:
         assert clock.elapsed_s(None, second) is None
 
     def test_opens_the_device_when_asked_and_only_then(
-        self, accelerator: bool, has_context: bool
+        self, accelerator: str, has_context: bool
     ) -> None:
         cuda = OpeningCuda(1, set())
         torch = fake_torch(cuda, has_context=has_context, accelerator=accelerator)
@@ -210,15 +222,13 @@ class TestWithCuda:
         assert not host.has_device
         assert host.record_event() is None
 
-    def test_opens_nothing_where_no_device_works(
-        self, accelerator: bool, has_context: bool
-    ) -> None:
+    def test_opens_nothing_where_no_device_works(self, accelerator: str, has_context: bool) -> None:
         cuda = OpeningCuda(0, set())
         clock = Clock(fake_torch(cuda, has_context=has_context, accelerator=accelerator))
         assert clock.initialise() is None
         assert not clock.has_device
 
-    def test_keeps_out_of_a_graph_capture(self, accelerator: bool, has_context: bool) -> None:
+    def test_keeps_out_of_a_graph_capture(self, accelerator: str, has_context: bool) -> None:
         cuda = FakeCuda(1, {0})
         cuda.capturing = True
         clock = Clock(fake_torch(cuda, has_context=has_context, accelerator=accelerator))

@@ -67,5 +67,5 @@ class Machine:
         return SimpleNamespace(
             cuda=cuda,
             _C=SimpleNamespace(_cuda_hasPrimaryContext=lambda index: True),
-            accelerator=SimpleNamespace(current_accelerator=lambda: kind),
+            accelerator=SimpleNamespace(current_accelerator=lambda check_available=False: kind),
         )

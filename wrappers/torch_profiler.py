@@ -32,13 +32,11 @@ from profstack.torchtrace.attribution import attribute
 from profstack.torchtrace.callpaths import path_records
 from profstack.torchtrace.clocks import clock_offset_ns
 from profstack.torchtrace.eventbound import EventBound
+from profstack.torchtrace.eventkinds import DEVICE_KINDS, RUNTIME_KINDS, kinds_of
 from profstack.torchtrace.events import (
-    DEVICE_KINDS,
-    RUNTIME_KINDS,
     SLICE_RANGE,
     HostEvents,
     clip_to_steps,
-    column,
     of_observed_thread,
     read_host,
 )
@@ -216,7 +214,7 @@ class TorchProfilerWrapper(Wrapper):
         if self._every_thread:
             events = list(compress(events, of_observed_thread(events).tolist()))
         # Without a device every event is the host's, and need not be asked.
-        kinds = list(column(events, "activity_type")) if self._on_device else None
+        kinds = kinds_of(events) if self._on_device else None
         host = read_host(events, kinds, given=self._shapes)
         if not len(host) and context.mode != "lines":
             return Captured(notes=[("empty-capture", "torch.profiler saw no event in its slice")])

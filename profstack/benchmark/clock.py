@@ -90,10 +90,10 @@ class Clock:
 def _accelerator(torch: Any) -> str | None:
     """Kind of accelerator torch was built for, read without touching a device."""
     accelerator = getattr(torch, "accelerator", None)
-    if accelerator is not None:
+    # Without an argument it is torch 2.6's: that asks the driver, and raises without a device.
+    if accelerator is not None and accelerator.current_accelerator.__code__.co_argcount:
         device = accelerator.current_accelerator()
         return str(device.type) if device is not None else None
-    # torch before 2.6.
     if torch.version.cuda or getattr(torch.version, "hip", None):
         return "cuda"
     mps = getattr(torch.backends, "mps", None)

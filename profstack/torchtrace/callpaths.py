@@ -26,10 +26,15 @@ from profstack.torchtrace.callees import (
     called_functions,
     called_texts,
 )
-from profstack.torchtrace.events import (
+from profstack.torchtrace.eventkinds import (
     DEVICE_KINDS,
-    EVALUATE,
     HOST_KINDS,
+    OPERATOR_KIND,
+    PYTHON_KIND,
+    kinds_of,
+)
+from profstack.torchtrace.events import (
+    EVALUATE,
     Bools,
     Interned,
     Ints,
@@ -40,7 +45,6 @@ from profstack.torchtrace.events import (
     read_host,
 )
 
-PYTHON_KIND, OPERATOR_KIND = "python_function", "cpu_op"
 BACKWARD_OF = "backward of "
 _S = 1e-9
 
@@ -88,7 +92,7 @@ def path_records(
     edges of its steps, `modules` the names of the modules by number; `device` says that one was
     in use, and times of kernels are known.
     """
-    kinds = list(column(events, "activity_type"))
+    kinds = kinds_of(events)
     observed = of_observed_thread(events).tolist()
     each = list(zip(events, kinds, observed, strict=True))
     functions = _in_step(
@@ -142,7 +146,7 @@ def _owner_name(owner: int, modules: Mapping[int, Any]) -> str:
 def _operators(owned: Attribution) -> Ints:
     """Positions of the operators among the host's events: no ranges, which nobody calls."""
     events = owned.events
-    kinds = Interned(column(events.raw(np.arange(len(events))), "activity_type"), len(events))
+    kinds = Interned(kinds_of(events.raw(np.arange(len(events)))), len(events))
     chosen = kinds.where(lambda kind: kind == OPERATOR_KIND) & ~events.memory
     chosen &= ~events.names.where(lambda name: name.startswith(RANGE_PREFIX))
     return np.flatnonzero(chosen)

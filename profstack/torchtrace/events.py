@@ -32,20 +32,23 @@ from profstack.torchtrace.columns import (
     sums,
     value_key,
 )
+from profstack.torchtrace.eventkinds import HOST_KINDS, MEMORY_KIND, MEMORY_NAME
 from profstack.torchtrace.nesting import in_order, levels, nest_threads
 
 # What reads events takes the columns' names from here too.
-__all__ = ["ACCUMULATE", "DEVICE_KINDS", "EVALUATE", "HIDDEN_NAMES", "HOST_KINDS", "MEMORY_KIND"]
-__all__ += ["MEMORY_NAME", "RUNTIME_KINDS", "SLICE_RANGE", "Bools", "HostEvents", "Interned"]
-__all__ += ["Ints", "around", "clip_to_steps", "column", "forward_of", "group", "holding"]
+__all__ = ["ACCUMULATE", "EVALUATE", "HIDDEN_NAMES", "SLICE_RANGE", "Bools", "HostEvents"]
+__all__ += [
+    "Interned",
+    "Ints",
+    "around",
+    "clip_to_steps",
+    "column",
+    "forward_of",
+    "group",
+    "holding",
+]
 __all__ += ["integers", "of_observed_thread", "read_host", "sums"]
 
-HOST_KINDS = ("cpu_op", "user_annotation")
-DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset", "privateuse1_runtime_kernel")
-# Calls of a device's runtime on the host.
-RUNTIME_KINDS = ("cuda_runtime", "cuda_driver", "privateuse1_runtime", "xpu_runtime")
-MEMORY_KIND = "cpu_instant_event"
-MEMORY_NAME = "[memory]"
 INSTANT_ACCESSORS = ("nbytes", "device_index")
 EVALUATE = "autograd::engine::evaluate_function: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"

@@ -18,13 +18,12 @@ import numpy as np
 
 from profstack.devicegaps import UNKNOWN, Gaps, Host, Intervals, Kernels, by_cause, gaps_between
 from profstack.torchtrace.attribution import Attribution, in_steps, main_thread
+from profstack.torchtrace.eventkinds import COPY_KIND, SET_KIND, kinds_of
 from profstack.torchtrace.events import Ints, around, integers, sums
 from profstack.torchtrace.scopes import BACKWARD, EVALUATED, FORWARD, RECOMPUTED
 
 _S = 1e-9
 _OPERATOR = re.compile(r"\w+::\w+$")
-_COPY = "gpu_memcpy"
-_SET = "gpu_memset"
 _SYNCHRONISES = re.compile(r"Synchronize")
 _READS_BACK = "aten::_local_scalar_dense"
 
@@ -174,14 +173,13 @@ def _by_device(
     numbers = events.integers("correlation_id").tolist()
     operators = {number: position for position, number in enumerate(numbers) if number > 0}
     devices: dict[str, _Work] = {}
-    for event in kernels:
+    for event, kind in zip(kernels, kinds_of(kernels), strict=True):
         name = f"{event.device_type().name.lower()}:{event.device_index()}"
         work, sets, copies = devices.setdefault(name, ([], [], []))
         start = event.start_ns()
         end = start + event.duration_ns()
-        kind = event.activity_type()
-        if kind in (_COPY, _SET):
-            (copies if kind == _COPY else sets).append((start, end))
+        if kind in (COPY_KIND, SET_KIND):
+            (copies if kind == COPY_KIND else sets).append((start, end))
             continue
         operator = operators.get(event.linked_correlation_id(), -1)
         call = event.correlation_id()

@@ -17,7 +17,8 @@ import numpy as np
 from profstack.regionoutlet import REGION_PREFIX
 from profstack.regions import RANGE_PREFIX
 from profstack.regionstay import OWN
-from profstack.torchtrace.events import MEMORY_NAME, Bools, HostEvents
+from profstack.torchtrace.eventkinds import MEMORY_NAME
+from profstack.torchtrace.events import Bools, HostEvents
 
 FUNCTION, TORCH, OPTIMIZER = "record_function", "torch", "optimizer"
 # torch's own ranges, `Optimizer.step#Adam.step`: rows of the module tree have all of their time.

@@ -13,14 +13,13 @@ from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 from profstack.torchtrace.columns import value_key
-from profstack.torchtrace.events import (
-    ACCUMULATE,
+from profstack.torchtrace.eventkinds import (
     DEVICE_KINDS,
-    EVALUATE,
     HOST_KINDS,
     MEMORY_KIND,
     RUNTIME_KINDS,
 )
+from profstack.torchtrace.events import ACCUMULATE, EVALUATE
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from profstack.errors import RecordingError
-from profstack.torchtrace.events import DEVICE_KINDS, HOST_KINDS, MEMORY_KIND, RUNTIME_KINDS
+from profstack.torchtrace.eventkinds import DEVICE_KINDS, HOST_KINDS, MEMORY_KIND, RUNTIME_KINDS
 from profstack.torchtrace.savedevents import KINDS, SavedColumns, SavedEvent
 from profstack.torchtrace.tracefile import MOST_CHARACTERS, TraceFile
 
