@@ -13,6 +13,11 @@ from typing import Any
 from profstack.passthrough import compiling, strip_frame
 
 
+def in_training(module: Any) -> bool:
+    """The module's mode; frozen TorchScript has none left, and does what evaluation does."""
+    return bool(getattr(module, "training", False))
+
+
 class EvaluationWatch:
     """Wraps `train` of the class of one root module, which `eval` calls too.
 
@@ -63,7 +68,7 @@ class EvaluationWatch:
             except BaseException as error:
                 strip_frame(error)
                 raise
-            if not (under_dynamo() or compiler._is_compiling_flag) and not self.training:
+            if not (under_dynamo() or compiler._is_compiling_flag) and not in_training(self):
                 report(self)
             return result
 

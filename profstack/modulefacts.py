@@ -60,12 +60,22 @@ def parameter_count(module: Any) -> int | None:
             parameters = list(module.parameters())
             if any(map(is_lazy, parameters)):
                 return None
-            return int(sum(parameter.numel() for parameter in parameters))
+            count = sum(parameter.numel() for parameter in parameters)
+            return int(count) + sum(map(_frozen_count, module.modules()))
     except Exception as error:
         if is_scripts(error):
             raise
         # Uninitialised (lazy) parameters have no number of elements.
         return None
+
+
+def _frozen_count(module: Any) -> int:
+    """Elements of the constants that frozen TorchScript has for parameters; 0 of other modules."""
+    if hasattr(module, "training") or not hasattr(module, "graph"):
+        return 0
+    constants = module.graph.findAllNodes("prim::Constant")
+    tensors = (each for each in constants if each.hasAttribute("value"))
+    return sum(each.t("value").numel() for each in tensors if each.kindOf("value") == "t")
 
 
 def is_loss(module: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from profstack import child, registry
 from profstack.errors import ProfstackError, RecordingError, UsageError
+from profstack.evaluation import in_training
 from profstack.flops import copies as flopcopies
 from profstack.frozen import Recording
 from profstack.inprocess import InProcess
@@ -278,7 +279,7 @@ def _how_called(function: Any) -> tuple[str, str]:
 
     if not isinstance(function, torch.nn.Module):
         return getattr(function, "__qualname__", type(function).__name__), ""
-    if function.training:
+    if in_training(function):
         mode = ", in train mode, in which calls may change its buffers"
     else:
         mode = ", in eval mode"

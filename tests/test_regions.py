@@ -224,6 +224,15 @@ def test_parameters_are_counted_once() -> None:
     assert parameter_count(nn.ReLU()) == 0
 
 
+def test_the_constants_of_frozen_torchscript_are_its_parameters() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    frozen = torch.jit.freeze(torch.jit.trace(net, torch.randn(1, 4)))
+    assert not list(frozen.parameters())
+    assert parameter_count(frozen) == parameter_count(net) == (12 + 3) + (6 + 2)
+    assert parameter_count(nn.Sequential(frozen, nn.Linear(2, 2))) == 15 + 8 + 6
+    assert parameter_count(torch.jit.script(nn.ReLU())) == 0
+
+
 @pytest.mark.parametrize(
     ("module", "loss"),
     [

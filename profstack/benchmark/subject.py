@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from profstack.benchmark.inputs import leading_dimension, resized, tensors_in
+from profstack.evaluation import in_training
 
 STATED, READ = "stated", "read from the inputs"
 
@@ -79,7 +80,7 @@ class Subject:
     @property
     def training(self) -> bool | None:
         """The model's mode, which is left as it is; None of a function."""
-        return None if self.model is None else bool(self.model.training)
+        return None if self.model is None else in_training(self.model)
 
     @property
     def training_layers(self) -> list[str]:
@@ -94,7 +95,7 @@ class Subject:
         found = {
             type(module).__name__
             for module in (self.model.modules() if self.model is not None else ())
-            if module.training
+            if in_training(module)
             and (
                 isinstance(module, normalising)
                 or (isinstance(module, dropping) and module.p > 0)

@@ -18,6 +18,7 @@ from typing import Any
 
 from profstack.benchmark.subject import Subject
 from profstack.benchmark.variantresults import flat_tensors
+from profstack.evaluation import in_training
 from profstack.privacy import home_relative
 
 EAGER, COMPILE, TRACE, SCRIPT = "eager", "compile", "trace", "script"
@@ -129,7 +130,7 @@ def _traced(subject: Subject, gives_tensors: bool) -> Built:
         def __init__(self) -> None:
             super().__init__()
             self.model = subject.model
-            self.training = subject.model.training
+            self.training = in_training(subject.model)
 
         def forward(self, *given: Any) -> Any:
             left = iter(given)
@@ -181,7 +182,7 @@ def kept(subject: Subject) -> Iterator[Callable[[], None]]:
 
     model = subject.model
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    modes = [(module, module.training) for module in modules]
+    modes = [(each, each.training) for each in modules if hasattr(each, "training")]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
         for module in modules

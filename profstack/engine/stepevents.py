@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from profstack.engine.keeper import EVAL, Keeper, StopRun
+from profstack.evaluation import in_training
 from profstack.interrupts import is_scripts
 from profstack.regions import Named
 from profstack.steps import Found, StepFinder
@@ -140,7 +141,7 @@ class StepEvents:
         """An outermost module call begins."""
         if self.done or named.is_loss or self._foreign():
             return
-        self.evaluating = not module.training
+        self.evaluating = not in_training(module)
         if not self.evaluating:
             self._trained.add(named.module_id)
             if self._first_training is None:

@@ -12,6 +12,7 @@ from _thread import get_ident
 from types import FrameType
 from typing import Any
 
+from profstack.evaluation import in_training
 from profstack.hooks.state import DISCOVER, LIGHT, NAMELESS, RANGES, ROOT, HookState
 from profstack.interrupts import is_scripts
 from profstack.passthrough import (
@@ -144,7 +145,11 @@ class HookedCalls:
                 return original(self, *args, **kwargs)
             if state.live is not __call__:
                 return original(self, *args, **kwargs)
-            if not self.training:
+            try:
+                training = self.training
+            except AttributeError:
+                training = False  # frozen TorchScript, which has no mode left
+            if not training:
                 sink.evaluated(known.get(id(self)))
             try:
                 return original(self, *args, **kwargs)
@@ -178,7 +183,7 @@ class HookedCalls:
                     name = root_range(id(self))
                     if name is None or sink.follows_calls:
                         return slow(self, *args, **kwargs)
-                    if not self.training:
+                    if not in_training(self):
                         sink.evaluated(known.get(id(self)))
                 with range_(name):
                     return original(self, *args, **kwargs)

@@ -69,6 +69,7 @@ CASES = (
     _script("sigterm_handler"),
     _script("subprocess_child"),
     _script("inference"),
+    _script("frozen_torchscript"),
     _script("fused_encoder"),
     _script("os_exit", exit_code=7, torn=True),
     _script("lstm"),
