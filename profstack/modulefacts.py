@@ -71,7 +71,9 @@ def parameter_count(module: Any) -> int | None:
 
 def _frozen_count(module: Any) -> int:
     """Elements of the constants that frozen TorchScript has for parameters; 0 of other modules."""
-    if hasattr(module, "training") or not hasattr(module, "graph"):
+    from torch.jit import ScriptModule
+
+    if not isinstance(module, ScriptModule) or any(True for _ in module.parameters()):
         return 0
     constants = module.graph.findAllNodes("prim::Constant")
     tensors = (each for each in constants if each.hasAttribute("value"))

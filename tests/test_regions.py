@@ -229,7 +229,9 @@ def test_the_constants_of_frozen_torchscript_are_its_parameters() -> None:
     frozen = torch.jit.freeze(torch.jit.trace(net, torch.randn(1, 4)))
     assert not list(frozen.parameters())
     assert parameter_count(frozen) == parameter_count(net) == (12 + 3) + (6 + 2)
-    assert parameter_count(nn.Sequential(frozen, nn.Linear(2, 2))) == 15 + 8 + 6
+    # A mode that it got from outside changes nothing.
+    assert parameter_count(nn.Sequential(frozen, nn.Linear(2, 2)).eval()) == 15 + 8 + 6
+    assert parameter_count(torch.fx.symbolic_trace(nn.Sequential(nn.ReLU()))) == 0
     assert parameter_count(torch.jit.script(nn.ReLU())) == 0
 
 
