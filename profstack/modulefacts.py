@@ -75,7 +75,8 @@ def _frozen_count(module: Any) -> int:
 
     if not isinstance(module, ScriptModule) or any(True for _ in module.parameters()):
         return 0
-    constants = module.graph.findAllNodes("prim::Constant")
+    graph: Any = module.graph
+    constants = graph.findAllNodes("prim::Constant")
     tensors = (each for each in constants if each.hasAttribute("value"))
     return sum(each.t("value").numel() for each in tensors if each.kindOf("value") == "t")
 
