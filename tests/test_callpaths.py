@@ -572,6 +572,30 @@ def test_reasons_not_to_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "main thread" in str(said[0])
 
 
+def test_a_torch_that_lists_no_calls_of_functions_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch._C._autograd._KinetoEvent.activity_type")
+    assert "from 2.13 on" in str(refusal())
+    wrapper = TorchProfilerWrapper()
+    assert "from 2.13 on" in str(wrapper.busy_reason("stacks"))
+    # What else it records needs no such events.
+    assert wrapper.busy_reason("timed") is None
+
+
+def test_a_torch_that_profiles_its_main_thread_alone_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_the_option() -> object:
+        return object()
+
+    monkeypatch.setattr("torch._C._profiler._ExperimentalConfig", without_the_option)
+    wrapper, said = TorchProfilerWrapper(), list[str | None]()
+    thread = threading.Thread(target=lambda: said.append(wrapper.busy_reason("timed")))
+    thread.start()
+    thread.join()
+    assert "main thread" in str(said[0])
+    assert wrapper.busy_reason("timed") is None
+
+
 def test_without_a_count_the_time_outside_operators_bounds_the_calls() -> None:
     def slow() -> None:
         known(1)

@@ -129,6 +129,8 @@ class TorchProfilerWrapper(Wrapper):
                 return "no source lines: a debugger or a coverage tool uses sys.settrace"
             if has_compiled():
                 return "no source lines: dynamo would try to compile the tracer that sees them"
+        if not _on_main_thread() and self._all_threads() is None:
+            return "the steps are not made by the main thread, the only one this torch profiles"
         reason = self._bound.refusal(self._counted()) if mode == "stacks" else None
         reason = self._size.refusal(mode) or reason
         if reason is not None:
@@ -156,7 +158,7 @@ class TorchProfilerWrapper(Wrapper):
         self._shapes = context.mode not in ("lines", "whole", "stacks")
         # A profile of one thread must be stopped by that thread, and at the script's end, where a
         # slice may be cut off, any but the first one is gone.
-        self._every_thread = threading.current_thread() is not threading.main_thread()
+        self._every_thread = not _on_main_thread()
         self._owners = MemoryOwners() if context.mode == "detail" else None
         # torch.profiler.profile imports the whole of inductor at its start; the class below it,
         # which does the profiling, does not.
@@ -299,10 +301,16 @@ class TorchProfilerWrapper(Wrapper):
 
     @staticmethod
     def _all_threads() -> Any:
-        """Record every thread; only those that belong to the slice are read."""
+        """Record every thread; only those that belong to the slice are read.
+
+        None where this torch has no such option.
+        """
         from torch._C._profiler import _ExperimentalConfig
 
-        return _ExperimentalConfig(profile_all_threads=True)
+        try:
+            return _ExperimentalConfig(profile_all_threads=True)
+        except TypeError:
+            return None
 
     def _give_way(self) -> None:
         """The script is about to start a profiler of its own."""
@@ -319,6 +327,10 @@ class TorchProfilerWrapper(Wrapper):
     def close(self) -> None:
         """Watch for other profilers no more."""
         self._others.close()
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _of_kinds(

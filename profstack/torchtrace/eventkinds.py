@@ -50,6 +50,13 @@ def kinds_of(events: Sequence[Any]) -> list[str]:
     return list(map(inferred_kind, events))
 
 
+def has_python_calls() -> bool:
+    """Whether this torch lists calls of Python functions among its events: from 2.13 on."""
+    from torch._C._autograd import _KinetoEvent
+
+    return hasattr(_KinetoEvent, "activity_type")
+
+
 def inferred_kind(event: Any) -> str:
     """The kind of an event that does not tell it itself."""
     name = event.name()

@@ -33,6 +33,7 @@ from profstack.rawthreads import (
     wait_until_gone,
 )
 from profstack.regions import RANGE_PREFIX
+from profstack.torchtrace.eventkinds import has_python_calls
 from profstack.torchtrace.events import HostEvents
 
 # 56 MB of the profiler's: 1.4 KB a call, measured on torch 2.13.
@@ -76,6 +77,8 @@ class StackBound:
         """Why the next step may not be traced; `counted` are the calls of a step, if known."""
         if threading.current_thread() is not threading.main_thread():
             return "no call paths: the steps are not made by the program's main thread"
+        if not has_python_calls():
+            return "no call paths: torch lists calls of Python functions from 2.13 on"
         if _profiled():
             return "no call paths: a profiler or debugger of the script's own is active"
         if has_compiled():
