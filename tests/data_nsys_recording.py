@@ -226,19 +226,31 @@ _TORCH = (
     (7, "Net.head", 1, 1, 0.5, 0.3),
     (8, "Net.dropout", 1, 1, 0.1, 0.0),
 )
+# As a ModuleList is, whose modules are called and which itself never is.
+_CONTAINER = (9, "Net.experts", 1)
+_IN_CONTAINER = (10, "Net.experts.0", 9)
 
 
-def with_torch(folder: Path, frames: Any = None, **facts: Any) -> dict[str, Any]:
-    """The report of a run with a torch slice of its own, and the import beside it."""
+def with_torch(
+    folder: Path, frames: Any = None, *, container: bool = False, **facts: Any
+) -> dict[str, Any]:
+    """The report of a run with a torch slice of its own, and the import beside it.
+
+    With a `container` the model has `Net.experts`, which is never called, and a module in it.
+    """
     run = Run(folder)
     run.writer.write({"modules": [module(*row[:3]) for row in _TORCH]})
+    ran: list[tuple[Any, ...]] = [*_TORCH]
+    if container:
+        run.writer.write({"modules": [module(*_CONTAINER), module(*_IN_CONTAINER)]})
+        ran.append((*_IN_CONTAINER, 1, 0.2, 0.1))
     run.clean(10)
     times = [
         module_times(
             number, 4 * calls, 4 * forward * MS,
             forward_device_s=4 * device * MS, backward_device_s=0.0,
         )
-        for number, _, _, calls, forward, device in _TORCH
+        for number, _, _, calls, forward, device in ran
     ]  # fmt: skip
     run.torch([STEP_S] * 4, frames={"module_times": times})
     run.layers(torch="recorded")

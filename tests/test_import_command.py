@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RunProfstack
 from nsys_files import PID, NsysFile
 
 from profstack.commands import main
@@ -59,6 +60,44 @@ def test_a_second_import_takes_the_place_of_the_first(tmp_path: Path) -> None:
         assert main(["import", str(export(tmp_path / "a.sqlite")), "--into", str(folder)]) == 0
         (tmp_path / "a.sqlite").unlink()
     assert len(report(folder)["tables"]["nsys_steps"]) == 2
+
+
+CONTAINER = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(2)])
+        self.heads = torch.nn.ModuleDict({"a": torch.nn.Linear(8, 1)})
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.heads["a"](x)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(30):
+    net(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_an_import_goes_into_the_run_of_a_model_with_containers(
+    run_profstack: RunProfstack, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(CONTAINER, encoding="utf-8")
+    done = run_profstack(["run", "-q", "--layers", "torch", "-o", "rec", "script.py"])
+    assert done.returncode == 0, done.stderr
+    with NsysFile(tmp_path / "a.sqlite", "2024") as file:
+        file.range(1000, 1900, "step 0", category="step", payload=0)
+        file.range(1100, 1500, "Net")
+        file.range(1200, 1300, "Net.blocks.0")
+    folder = tmp_path / "rec"
+    assert main(["import", str(tmp_path / "a.sqlite"), "--into", str(folder)]) == 0
+    found = {row["path"]: row for row in report(folder)["tables"]["nsys_modules"]}
+    assert list(found) == ["Net", "Net.blocks.0", "Net.blocks.1", "Net.heads.a"]
+    assert (found["Net.blocks.0"]["calls"], found["Net.blocks.0"]["torch_calls"]) == (1.0, 1.0)
 
 
 def test_one_of_several_processes_is_chosen(

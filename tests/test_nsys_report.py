@@ -149,6 +149,16 @@ def test_disagreements_are_told_in_words(tmp_path: Path) -> None:
     assert (found["Net.dropout"]["calls"], found["Net.dropout"]["host_ratio"]) == (None, None)
 
 
+def test_a_container_that_is_never_called_is_no_module_of_either(tmp_path: Path) -> None:
+    found = tables(with_torch(tmp_path / "r", container=True))
+    around = by(found["modules"], "path")["Net.experts"]
+    assert (around["calls"], around["forward_s"]) == (None, None)
+    beside = by(found["nsys_modules"], "path")
+    assert "Net.experts" not in beside
+    assert beside["Net.experts.0"]["torch_calls"] == 1.0
+    assert beside["Net.stem"]["disagreement"] is None
+
+
 def test_work_done_again_in_a_backward_pass_is_no_forward_call(tmp_path: Path) -> None:
     # The capture has a range of Net.blocks.0 inside backward, as checkpointing makes one.
     first = by(tables(with_torch(tmp_path / "r"))["nsys_modules"], "path")["Net.blocks.0"]

@@ -155,8 +155,9 @@ def _modules(
     if not seen:
         return []
     torch = {str(row["path"]): row for row in modules if not str(row["path"]).startswith("(")}
-    watched = any(row["calls"] for row in torch.values())
-    ran = [path for path, row in torch.items() if path in seen or row["calls"]]
+    # A module that no layer saw called stands in the tree for those inside it, without a figure.
+    watched = any(row.get("calls") for row in torch.values())
+    ran = [path for path, row in torch.items() if path in seen or row.get("calls")]
     return [
         _side_by_side(path, seen.get(path), torch.get(path), speed if watched else None)
         for path in (*ran, *(path for path in seen if path not in torch))
