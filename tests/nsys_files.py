@@ -119,6 +119,15 @@ _ENUMS = {
         3: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE", "Stream sync"),
         4: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE", "Context sync"),
     },
+    "ENUM_NSYS_EVENT_CLASS": {
+        0: ("TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
+        1: ("TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver"),
+        10: ("TRACE_PROCESS_EVENT_CUDA_START", "CUDA start"),
+        13: ("TRACE_PROCESS_EVENT_CUDA_EGL_DRIVER", "CUDA EGL driver"),
+        67: ("TRACE_PROCESS_EVENT_CUDABACKTRACE", "CUDA backtrace"),
+        68: ("TRACE_PROCESS_EVENT_CUDABACKTRACE_START", "CUDA backtrace start"),
+        69: ("TRACE_PROCESS_EVENT_CUDABACKTRACE_FINISH", "CUDA backtrace finish"),
+    },
     "ENUM_NSYS_EVENT_TYPE": {
         33: ("NvtxCategory", "NvtxCategory"),
         34: ("NvtxMark", "NvtxMark"),
@@ -218,6 +227,30 @@ class NsysFile:
             nameId=self._string(f"{name}_v7000" if runtime else name),
             returnValue=2 if failed else 0,
             callchainId=callchain or None,
+        )
+
+    def backtrace(
+        self,
+        start: int,
+        end: int,
+        name: str,
+        correlation: int | None,
+        *,
+        callchain: int,
+        thread: int = MAIN,
+        pid: int = PID,
+    ) -> None:
+        """The second row of a call whose stack was taken: the chain stands in it alone."""
+        self.row(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=start,
+            end=end,
+            eventClass=67,
+            globalTid=_thread(thread, pid),
+            correlationId=correlation,
+            nameId=self._string(name),
+            returnValue=0,
+            callchainId=callchain,
         )
 
     def kernel(

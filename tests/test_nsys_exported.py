@@ -302,6 +302,75 @@ def test_a_correlation_stands_in_the_outer_call_alone(path: Path) -> None:
     ]
 
 
+def with_backtraces(file: NsysFile) -> None:
+    """Calls whose stacks were taken, which stand in second rows around them."""
+    file.range(90, 900, "step 1", category="step", payload=1)
+    file.backtrace(95, 155, "cudaLaunchKernel", 5, callchain=3)
+    file.call(100, 150, "cudaLaunchKernel", 5)
+    file.backtrace(108, 142, "cuLaunchKernel", 5, callchain=4)
+    file.call(110, 140, "cuLaunchKernel", 5)
+    file.kernel(200, 300, "gemm", 5)
+    file.call(400, 450, "cudaStreamSynchronize_ptsz", 6, failed=True)
+    file.backtrace(399, 451, "cudaStreamSynchronize", 6, callchain=3)
+    file.call(500, 510, "cudaGetDevice", 7)
+    # Of these the first row is not in the file, or on another thread.
+    file.backtrace(600, 610, "cudaMemcpy", 8, callchain=4)
+    file.backtrace(700, 710, "cudaGetDevice", 7, callchain=4, thread=AUTOGRAD)
+    for number, text in ((10, "CUDA"), (68, "CUDA backtrace"), (69, "CUDA backtrace")):
+        file.row(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=91,
+            end=92,
+            eventClass=number,
+            globalTid=MAIN,
+            nameId=file.string(f"{text} profiling"),
+            returnValue=0,
+        )
+    file.callchain("cuda", 3, [("launch", "libtorch.so"), ("main", "python")])
+    file.callchain("cuda", 4, [("copy", "libtorch.so")])
+
+
+WITH_STACKS = [
+    (100, "cudaLaunchKernel", 5, 3, False),
+    (110, "cuLaunchKernel", -1, 4, False),
+    (400, "cudaStreamSynchronize_ptsz", 6, 3, True),
+    (500, "cudaGetDevice", 7, -1, False),
+    (600, "cudaMemcpy", 8, 4, False),
+    (700, "cudaGetDevice", -1, 4, False),
+]
+
+
+def calls_told(path: Path) -> list[tuple[object, ...]]:
+    columns = ["start", "name", "correlation", "callchain", "failed"]
+    return list(read_export(path).calls[columns].itertuples(index=False, name=None))
+
+
+@pytest.mark.parametrize("generation", [OLDEST, *GENERATIONS])
+def test_a_call_whose_stack_was_taken_counts_once_and_has_the_stack(
+    path: Path, generation: str
+) -> None:
+    assert calls_told(write(path, generation, with_backtraces)) == WITH_STACKS
+
+
+def test_classes_are_those_that_the_file_names_and_without_any_all_are_calls(path: Path) -> None:
+    write(path, "2026", with_backtraces)
+    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+    change(
+        path,
+        *(f"UPDATE {table} SET eventClass = {n + 100} WHERE eventClass = {n}" for n in (1, 67)),
+        "UPDATE ENUM_NSYS_EVENT_CLASS SET id = id + 100 WHERE id IN (1, 67)",
+    )
+    assert calls_told(path) == WITH_STACKS
+    change(path, "DROP TABLE ENUM_NSYS_EVENT_CLASS", f"DELETE FROM {table} WHERE eventClass > 2")
+    assert [row[1] for row in calls_told(path)] == [
+        "cudaLaunchKernel",
+        "cudaStreamSynchronize_ptsz",
+        "cudaGetDevice",
+    ]
+    change(path, f"ALTER TABLE {table} RENAME COLUMN eventClass TO other")
+    assert len(calls_told(path)) == 3
+
+
 def test_marks_of_nsys_and_its_own_threads_do_not_count(path: Path) -> None:
     observer = thread_of(PID, PID + 9)
 

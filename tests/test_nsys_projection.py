@@ -376,6 +376,43 @@ def test_stacks_and_samples(generation: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_call_with_a_backtrace_is_one_call_in_every_table(
+    generation: str, tmp_path: Path
+) -> None:
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 2000)
+        file.range(1050, 1900, "Net")
+        launch(file, 1100, 1)
+        file.backtrace(1098, 1107, LAUNCH, 1, callchain=5)
+        file.kernel(1200, 1300, "gemm", 1)
+        file.call(1400, 1700, "cudaStreamSynchronize", 2)
+        file.backtrace(1390, 1710, "cudaStreamSynchronize", 2, callchain=5)
+        file.callchain("cuda", 5, [("launch", "libtorch.so"), ("main", "python")])
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    for table in ("nsys_api", "nsys_backtraces"):
+        told = {row["name"]: (row["calls"], *ns(row, "host_s")) for row in rows[table]}
+        assert told == {LAUNCH: (1, 5), "cudaStreamSynchronize": (1, 300)}, table
+    assert [(row["api_calls"], *ns(row, "api_s")) for row in rows["nsys_ranges"]] == [(2, 305)] * 2
+    (kernel,) = rows["nsys_kernels"]
+    assert (kernel["launched_by"], *ns(kernel, "delay_s")) == (LAUNCH, 100)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_backtrace_without_its_call_is_the_call(generation: str, tmp_path: Path) -> None:
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 2000)
+        file.backtrace(1098, 1107, LAUNCH, 1, callchain=5)
+        file.kernel(1200, 1300, "gemm", 1)
+        file.callchain("cuda", 5, [("launch", "libtorch.so")])
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    for table in ("nsys_api", "nsys_backtraces"):
+        assert [(row["name"], row["calls"]) for row in rows[table]] == [(LAUNCH, 1)]
+    assert [row["launched_by"] for row in rows["nsys_kernels"]] == [LAUNCH]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_only_the_devices_calls_of_a_thread_without_ranges_are_lent(
     generation: str, tmp_path: Path
 ) -> None:
