@@ -643,6 +643,65 @@ def test_a_librarys_own_range_on_another_thread_keeps_work_from_nobody(
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
+def test_who_holds_the_interpreters_lock_keeps_work_from_nobody(
+    generation: str, tmp_path: Path
+) -> None:
+    gil = {"domain": "GIL Trace", "category": None}
+
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 9000)
+        file.range(1500, 1700, "Holding GIL", **gil)
+        launch(file, 1600, 1)
+        file.kernel(1650, 1750, "loss", 1)
+        file.range(2000, 8000, "backward", category="backward")
+        file.range(2900, 3500, "Holding GIL", **gil, thread=AUTOGRAD)
+        launch(file, 3000, 2, thread=AUTOGRAD)
+        file.kernel(3100, 3200, "gemm", 2)
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    kernels = {row["name"]: row["range_name"] for row in rows["nsys_kernels"]}
+    assert kernels == {"loss": "step", "gemm": "backward"}
+    found = {(row["name"], row["on_steps_thread"]): row for row in rows["nsys_ranges"]}
+    assert ns(found["backward", 1], "device_s", "elsewhere_s") == (100, 100)
+    assert ns(found["step", 1], "device_s") == (200,)
+    # What the lock was held for is told all the same.
+    assert ns(found["Holding GIL", 1], "wall_s") == (200,)
+    assert ns(found["Holding GIL", 0], "wall_s") == (600,)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_ranges_of_operators_on_autograds_thread_keep_work_from_nobody(
+    generation: str, tmp_path: Path
+) -> None:
+    """`emit_nvtx` and nsys with --pytorch mark operators in the default domain."""
+    default = {"domain": "", "category": None}
+
+    def write(file: NsysFile) -> None:
+        file.thread_name(AUTOGRAD, "pt_autograd_0")
+        file.thread_name(HELPER, "python")
+        step(file, 0, 1000, 9000)
+        file.range(2000, 8000, "backward", category="backward")
+        file.range(2900, 3500, "MmBackward0, seq = 7", **default, thread=AUTOGRAD)
+        launch(file, 3000, 1, thread=AUTOGRAD)
+        file.kernel(3100, 3200, "gemm", 1)
+        # Computed again there: a module's own range.
+        file.range(4000, 4500, "Net.fc", thread=AUTOGRAD)
+        file.range(4100, 4400, "aten::mm", **default, thread=AUTOGRAD)
+        launch(file, 4200, 2, thread=AUTOGRAD)
+        file.kernel(4300, 4400, "again", 2)
+        file.range(5000, 5500, "prefetch", **default, thread=HELPER)
+        launch(file, 5100, 3, thread=HELPER)
+        file.kernel(5200, 5300, "copying", 3)
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    kernels = {row["name"]: row["range_name"] for row in rows["nsys_kernels"]}
+    assert kernels == {"gemm": "backward", "again": "Net.fc", "copying": "prefetch"}
+    found = {row["name"]: row for row in rows["nsys_ranges"]}
+    assert (found["backward"]["kernels"], *ns(found["backward"], "elsewhere_s")) == (1, 100)
+    assert found["MmBackward0, seq = 7"]["kernels"] == 1
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_of_a_wait_that_outlives_the_steps_counts_what_lies_in_them(
     generation: str, tmp_path: Path
 ) -> None:

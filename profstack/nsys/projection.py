@@ -3,7 +3,8 @@
 A kernel belongs to the call with the same correlation number, and with that call to the ranges
 that were open when the call began, whichever stream it ran on and however long after. A call on a
 thread without a range of its own at that moment (autograd's thread, replicas) belongs to what the
-steps' thread was in. What no call in the file began belongs to no range.
+steps' thread was in; so does one in nothing but a mark, a range that tells nothing of whose work
+it is. What no call in the file began belongs to no range.
 """
 
 from __future__ import annotations
@@ -18,23 +19,6 @@ from profstack.nsys.rangetree import RangeTree
 from profstack.torchtrace.columns import Bools, Ints
 
 KERNEL, COPY, SET, GRAPH = "kernel", "copy", "set", "graph"
-# Libraries that mark their own calls on whatever thread makes them: that tells nothing of whose
-# work it is.
-_LIBRARIES = frozenset(
-    (
-        "nccl",
-        "cub",
-        "cccl",
-        "thrust",
-        "nvshmem",
-        "ucx",
-        "mpi",
-        "cudnn",
-        "cublas",
-        "cufft",
-        "cusparse",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -50,7 +34,7 @@ class Calls:
     elsewhere: Bools
     # Position of the innermost range, or -1.
     innermost: Ints
-    # The thread that made it, and whether a library's range is open there besides.
+    # The thread that made it, and whether a mark is open there besides.
     made_on: Ints
     marked: Bools
 
@@ -86,21 +70,14 @@ def calls_in(frame: pd.DataFrame, tree: RangeTree, steps: Steps, *, lent: bool =
     innermost = tree.innermost(made_on, start)
     thread, elsewhere, marked = made_on, np.zeros(len(row), np.bool_), np.zeros(len(row), np.bool_)
     if lent and steps.thread is not None:
-        of_library = _of_libraries(tree)
         marked = (innermost >= 0) & (made_on != steps.thread)
-        marked[marked] = of_library[innermost[marked]]
+        marked[marked] = tree.is_mark[innermost[marked]]
         elsewhere = ((innermost < 0) | marked) & (made_on != steps.thread)
         thread = np.where(elsewhere, steps.thread, made_on)
         lent_to = tree.innermost(thread[elsewhere], start[elsewhere])
-        # Where the steps' thread is in nothing, the library's own range is better than none.
+        # Where the steps' thread is in nothing, the mark is better than none.
         innermost[elsewhere] = np.where(lent_to >= 0, lent_to, innermost[elsewhere])
     return Calls(row, start, length, thread, elsewhere, innermost, made_on, marked)
-
-
-def _of_libraries(tree: RangeTree) -> Bools:
-    """Whether each range is one that a library puts round its own calls."""
-    nodes = [node.label.domain.casefold() in _LIBRARIES for node in tree.nodes]
-    return np.array(nodes, np.bool_)[tree.node] if nodes else np.zeros(0, np.bool_)
 
 
 def outermost(calls: Calls, thread: Ints) -> Calls:
@@ -179,7 +156,7 @@ class NodeSums:
     ) -> NodeSums:
         """Add up `values` of things that calls, by position, began: each where its call belongs.
 
-        That of a library's own range is in that range's row as well, on the thread that made it.
+        That of a mark is in the mark's row as well, on the thread that made it.
         """
         sums = cls.of(tree, calls.thread[call], calls.start[call], values).sums
         marked = calls.marked[call]

@@ -20,6 +20,17 @@ from profstack.nvtxranges import DOMAIN, KINDS, STEP
 from profstack.torchtrace.columns import Bools, Ints
 
 RANGE = "range"
+# Libraries that mark their own calls on whatever thread makes them: that tells nothing of whose
+# work it is.
+_LIBRARIES = (
+    *("nccl", "cub", "cccl", "thrust", "nvshmem", "ucx", "mpi"),
+    *("cudnn", "cublas", "cufft", "cusparse"),
+)
+# Threads of autograd's engine: they run what the steps' thread asked for, whatever marks that
+# there (emit_nvtx, nsys with --pytorch).
+_AUTOGRAD = "pt_autograd"
+# Who holds the interpreter's lock, or waits for it, which is no work at all.
+_GIL = "gil trace"
 # What stands between a name and its number.
 _BETWEEN = " \t:;,#=_-/([{"
 
@@ -67,6 +78,8 @@ class RangeTree:
     node: Ints
     nodes: list[Node]
     is_step: Bools
+    # Whether it tells nothing of whose work it is, on other threads than the steps' own.
+    is_mark: Bools
     nests: Bools
     timelines: dict[int, list[Timeline]]
 
@@ -112,6 +125,7 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
     domains = pd.factorize(frame["domain"])[0].astype(np.int64)
     # Our own before all others: rows are numbered in this order.
     domains[(frame["domain"] == DOMAIN).to_numpy(bool)] = -1
+    domain_of = frame["domain"].fillna("").str.casefold().to_numpy(str)
     grower = _Grower(start, end, codes.tolist(), labels, on_steps.tolist())
     timelines: dict[int, list[Timeline]] = {}
     for number, some in _by_value(thread):
@@ -119,13 +133,26 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
             where = some[inner]
             ours = str(frame["domain"].iloc[where[0]]) == DOMAIN
             of_thread = timelines.setdefault(number, [])
+            if domain_of[where[0]] == _GIL:
+                of_thread = []
             if nests[where].any():
                 of_thread.append(grower.nested(where[nests[where]], ours=ours))
             if not nests[where].all():
                 of_thread.append(grower.apart(where[~nests[where]], ours=ours))
     is_step = np.array([each.domain == DOMAIN and each.kind == STEP for each in labels], bool)
     node = np.array(grower.node, np.int64)
-    return RangeTree(start, end, thread, node, grower.nodes, is_step[codes], nests, timelines)
+    theirs = (frame["domain"] != DOMAIN).to_numpy(bool)
+    is_mark = np.isin(domain_of, _LIBRARIES) | (np.isin(thread, _autograd(export)) & theirs)
+    return RangeTree(
+        start, end, thread, node, grower.nodes, is_step[codes], is_mark, nests, timelines
+    )
+
+
+def _autograd(export: Export) -> Ints:
+    """The threads of autograd's engine."""
+    threads = export.threads
+    some = threads["name"].str.startswith(_AUTOGRAD, na=False)
+    return threads["thread"][some].to_numpy(np.int64)
 
 
 def _without_numbers(frame: pd.DataFrame) -> list[str | None]:
