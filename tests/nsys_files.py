@@ -142,6 +142,8 @@ _VERSIONS = {
     "2024": ("2024.3.1.75", "3.15.1"),
     "2026": ("2026.1.1.204", "3.24.14"),
 }
+# What stands for no process in messages about the whole session.
+_WHOLE_SESSION = -(1 << 57)
 _STYLES = {"push_pop": 59, "start_end": 60}
 
 
@@ -502,9 +504,17 @@ class NsysFile:
         """The name of a thread."""
         self.row("ThreadNames", nameId=self._string(name), priority=20, globalTid=thread)
 
-    def diagnostic(self, text: str, *, severity: int = 2) -> None:
-        """A message of nsys about the capture; exports of 2022 have no table for these."""
-        self.row("DIAGNOSTIC_EVENT", timestamp=0, source=1, severity=severity, text=text)
+    def diagnostic(self, text: str, *, severity: int = 2, pid: int | None = None) -> None:
+        """A message of nsys about the capture, or about a process; 2022 has no table for these."""
+        of_all = _WHOLE_SESSION if self.generation == "2026" else None
+        self.row(
+            "DIAGNOSTIC_EVENT",
+            timestamp=0,
+            source=1,
+            severity=severity,
+            text=text,
+            globalPid=of_all if pid is None else process_of(pid),
+        )
 
     def row(self, table: str, **values: Any) -> None:
         """A row as it stands in the file."""

@@ -219,6 +219,8 @@ def test_graphs_traced_whole_and_lost_events(path: Path, generation: str) -> Non
         file.diagnostic("Not all CUDA events might have been collected.")
         file.diagnostic(f"{SECRET}: 12 events dropped", severity=3)
         file.diagnostic("12 events were dropped, it is said", severity=1)
+        file.diagnostic("7 events of it were dropped", pid=OTHER)
+        file.diagnostic("3 events of it were dropped", pid=PID)
         file.diagnostic("CPU frequency is low")
 
     export = read(path, generation, fill)
@@ -233,7 +235,7 @@ def test_graphs_traced_whole_and_lost_events(path: Path, generation: str) -> Non
     notes = dict(export.notes)
     assert set(notes) == {"nsys-untimed-work", "nsys-lost-events"}
     assert "1 kernels" in notes["nsys-untimed-work"]
-    assert "2 times" in notes["nsys-lost-events"]
+    assert "3 times" in notes["nsys-lost-events"]
     assert SECRET not in str(notes)
 
 

@@ -200,7 +200,8 @@ def _of_lost_events(file: ExportFile, process: int) -> list[tuple[str, str]]:
     severe = "severity >= 2" if "severity" in columns else "1"
     mine = "1"
     if "globalPid" in columns:
-        mine = f"(IFNULL(globalPid, 0) = 0 OR {file.is_of('DIAGNOSTIC_EVENT', process)})"
+        # What is of the whole session has no process: null, 0, or bits above those of a process.
+        mine = f"IFNULL({file.process_of('DIAGNOSTIC_EVENT')}, 0) IN (0, {process})"
     query = f"SELECT COUNT(*) FROM DIAGNOSTIC_EVENT WHERE {severe} AND {mine} AND ({losses})"
     ((count,),) = file.rows(query)
     if not count:
