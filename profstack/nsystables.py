@@ -77,7 +77,7 @@ RECORDED_OF_NSYS = _named(
         "calls INTEGER copies or fills",
         "bytes INTEGER bytes",
         "device_s REAL device time",
-        "longest_s REAL the longest one",
+        "longest_s REAL the longest one; of copies that the file has as one, all of them",
     ),
     table(
         "nsys_api",
@@ -192,7 +192,7 @@ REPORT_OF_NSYS = _named(
         "calls REAL copies or fills per step",
         "bytes REAL bytes per step",
         "device_s REAL device time",
-        "longest_s REAL the longest one",
+        "longest_s REAL the longest one; of copies that the file has as one, all of them",
         "bytes_per_s REAL bytes per second of device time",
     ),
     table(

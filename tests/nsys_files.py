@@ -295,9 +295,10 @@ class NsysFile:
         device: int = 0,
         stream: int = 7,
         graph_node: int = 0,
+        count: int | None = None,
         pid: int = PID,
     ) -> None:
-        """A copy; `kind` in words, as `Export.work` says it."""
+        """A copy, or since 2026 `count` of them; `kind` in words, as `Export.work` says it."""
         self.row(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
             start=start,
@@ -312,6 +313,7 @@ class NsysFile:
             srcKind=_number("ENUM_CUDA_MEM_KIND", source),
             dstKind=_number("ENUM_CUDA_MEM_KIND", target),
             graphNodeId=graph_node or None,
+            copyCount=count,
         )
 
     def fill(

@@ -252,6 +252,27 @@ def test_columns_and_tables_that_no_one_knows_change_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
+def test_copies_in_one_row_of_the_file_are_as_many_as_it_says(
+    generation: str, tmp_path: Path
+) -> None:
+    def write(file: NsysFile) -> None:
+        step(file, 0, 1000, 2000)
+        for at, number, count in ((1100, 1, 5), (1200, 2, None), (1300, 3, 0)):
+            file.call(at, at + 10, "cudaMemcpyAsync", number)
+            file.copy(at + 20, at + 50, number, bytes=640, count=count)
+        file.call(1400, 1410, "cudaMemsetAsync", 4)
+        file.fill(1420, 1430, 4, bytes=8)
+
+    rows, _ = rows_in(tmp_path, generation, write)
+    # Older files have one row for each.
+    several = 7 if generation == "2026" else 3
+    told = {row["direction"]: (row["calls"], row["bytes"]) for row in rows["nsys_copies"]}
+    assert told == {"host to device": (several, 3 * 640), "fill": (1, 8)}
+    (around,) = rows["nsys_ranges"]
+    assert (around["copies"], *ns(around, "copies_s")) == (several + 1, 100)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_without_steps_the_whole_capture_counts(generation: str, tmp_path: Path) -> None:
     def write(file: NsysFile) -> None:
         file.range(100, 300, "mine", domain="", category=None)

@@ -114,6 +114,7 @@ def export_of(seed: int) -> tuple[Export, list[Record], list[Record], list[Recor
                     "correlation": number if source.random() < 0.9 else 10_000 + number,
                     **dict.fromkeys(("direction", "from_memory", "to_memory")),
                     "in_graph": False,
+                    "copies": 1,
                 }
             )
     source.shuffle(work)

@@ -87,6 +87,7 @@ def _copies(file: ExportFile, process: int) -> pd.DataFrame:
         "kind": Column("copyKind", needed=True),
         "from": Column("srcKind"),
         "to": Column("dstKind"),
+        "copies": Column("copyCount", from_one=True),
         **_NODE,
     }
     read = _read(file, COPIES, process, **more)
@@ -99,6 +100,7 @@ def _copies(file: ExportFile, process: int) -> pd.DataFrame:
         from_memory=_memories(file, read["from"]),
         to_memory=_memories(file, read["to"]),
         bytes=read["bytes"],
+        copies=np.maximum(read["copies"], 1),
     )
 
 
@@ -123,12 +125,13 @@ def _read(file: ExportFile, table: str, process: int, **more: Column) -> dict[st
 
 
 def _frame(kind: str, read: dict[str, Any], **columns: Any) -> pd.DataFrame:
-    """Rows of the frame `work`; what a kind of work does not have is None, bytes NaN."""
+    """Rows of the frame `work`; what a kind of work does not have is None, bytes NaN, copies 1."""
     count = len(read["start"])
     nothing = np.full(count, None, dtype=object)
     filled = {
         "kind": np.full(count, kind, dtype=object),
         "bytes": np.full(count, np.nan),
+        "copies": np.ones(count, dtype=np.int64),
         "direction": nothing,
         "from_memory": nothing,
         "to_memory": nothing,

@@ -55,6 +55,8 @@ FRAMES: dict[str, dict[str, str]] = {
         "stream": "int64",
         "correlation": "int64",
         "bytes": "float64",
+        # Copies in the row: several alike, one after the other, may stand in one.
+        "copies": "int64",
         "direction": "object",
         "from_memory": "object",
         "to_memory": "object",

@@ -87,7 +87,7 @@ def _work(capture: Capture) -> dict[str, Ints | None]:
         "kernels": (~moves).astype(np.int64),
         "device_s": np.where(moves, 0, length),
         "elsewhere_s": np.where(moves | ~elsewhere, 0, length),
-        "copies": moves.astype(np.int64),
+        "copies": np.where(moves, frame["copies"].to_numpy(np.int64)[row], 0),
         "copied_bytes": np.where(is_copy, size, 0),
         "copies_s": np.where(moves, length, 0),
     }

@@ -78,7 +78,7 @@ def copy_rows(capture: Capture) -> Cut:
     groups = Groups.by(*columns.values())
     length = work.length[some]
     values = {
-        "calls": groups.calls,
+        "calls": groups.sums(ran["copies"].to_numpy(np.int64)),
         "bytes": groups.sums(_bytes(ran)),
         "device_s": groups.sums(length),
         "longest_s": groups.longest(length),
