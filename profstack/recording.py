@@ -212,6 +212,12 @@ class Writer:
                 self._database.execute("DELETE FROM facts WHERE key = ?", (key,))
                 self._database.execute("INSERT INTO facts VALUES (?, ?)", (key, json.dumps(value)))
 
+    def reason(self, layer: str, text: str) -> None:
+        """Let a layer's row say this, unless it gives a reason of its own."""
+        with self._transaction():
+            update = "UPDATE layers SET reason = ? WHERE name = ? AND reason IS NULL"
+            self._database.execute(update, (text, layer))
+
     def close(self) -> None:
         """Fold the write-ahead log into the one file and close it."""
         try:

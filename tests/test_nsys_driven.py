@@ -373,6 +373,99 @@ def test_without_nsys_the_run_goes_on_and_is_told_what_to_install(
     assert text in line
 
 
+def test_without_nsys_the_layer_says_what_to_install(
+    run_profstack: RunProfstack, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(PROGRAM, encoding="utf-8")
+    words = ["run", "--nsys", "--layers", "nvtx", "-o", "recording", "script.py", "60"]
+    # None on the path nor in the usual folders, as where it is not installed.
+    code = f"""
+import sys
+from profstack.commands import main
+from profstack.nsys import tool
+tool._USUAL = ()
+sys.exit(main({words!r}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=clean_environment(PATH=str(tmp_path / "empty"), PYTHONPATH=str(CHECKOUT)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "recording" / "report.json").read_text(encoding="utf-8"))
+    (layer,) = (row for row in report["layers"] if row["name"] == "nvtx")
+    assert layer["status"] == "emitted"
+    assert "the package nsight-systems" in layer["reason"]
+    # It has data all the same: the terminal's last lines name it among those, and warn.
+    assert "layers: nvtx" in done.stderr
+    assert "warning: no run under Nsight Systems" in done.stderr
+    shown = run_profstack(["show", "recording"]).stdout
+    assert "the package nsight-systems" in " ".join(shown.split())
+
+
+def pair(monkeypatch: pytest.MonkeyPatch, nvtx: str) -> None:
+    """An nsys of 2022 and that nvtx."""
+    old = tool.Nsys("/nsys", "2022.4.2.1-df9881f", None)
+    monkeypatch.setattr(tool, "find_nsys", lambda given: old)
+    monkeypatch.setattr("profstack.commands._nsysrun.package_version", {"nvtx": nvtx}.get)
+
+
+def emitted(recording: Path, device: str) -> None:
+    """Let the recording be of 30 steps on that device."""
+    writer = Writer(recording)
+    writer.replace("layers", [{"name": "nvtx", "status": "emitted"}])
+    writer.facts({"environment": {"device": device}})
+    writer.replace("steps", [{"step": step, "plan": 1} for step in range(30)])
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("nvtx", "device"), [("0.2.17", "cpu"), ("0.2.17", "cuda"), ("0.2.11", "cpu")]
+)
+def test_a_pair_that_does_not_work_is_started_for_a_device_alone(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, nvtx: str, device: str
+) -> None:
+    pair(monkeypatch, nvtx)
+    emitted(recording, device)
+    started = []
+
+    def capture(*_: Any, **given: Any) -> driven.Captured:
+        started.append(given["on_device"])
+        raise tool.NsysError("it was started")
+
+    monkeypatch.setattr(driven, "capture", capture)
+    again = prepared()
+    again.announce(lambda line: None)
+    again.execute(recording, 0, {"targets": {"slice_steps": 3}}, 1.0)
+    ((reason,),) = rows(recording, "SELECT reason FROM layers")
+    if (nvtx, device) == ("0.2.17", "cpu"):
+        assert started == []
+        assert reason.startswith("no run under Nsight Systems, which has nothing to see: nsys 2022")
+        assert reason.endswith("pip install nvtx==0.2.11")
+    else:
+        assert started == [device == "cuda"]
+        assert "it was started" in reason
+
+
+def test_a_pair_that_does_not_work_is_why_there_is_no_range(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = driven.Captured(Path("x.nsys-rep"), 0, False, said="")
+    facts = _FirstRun(30, True, True, "")
+    for nvtx in ("0.2.17", "0.2.11"):
+        pair(monkeypatch, nvtx)
+        emitted(recording, "cuda")
+        prepared()._judge(recording, result, facts, 99, {"steps": 0})
+        ((reason,),) = rows(recording, "SELECT reason FROM layers")
+        assert reason.startswith("the run under Nsight Systems has no range of a step")
+        assert reason.endswith("pip install nvtx==0.2.11") is (nvtx == "0.2.17")
+
+
 def test_a_pair_that_does_not_work_is_said_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -407,11 +500,14 @@ def test_a_pair_that_does_not_work_is_said_before_anything_runs(
 )
 def test_what_a_capture_lacks_is_noted(
     recording: Path,
+    monkeypatch: pytest.MonkeyPatch,
     captured: tuple[int, bool],
     first: tuple[int, bool],
     steps: int,
     texts: list[str],
 ) -> None:
+    # Of a year whose nsys takes the ranges of every nvtx.
+    monkeypatch.setattr(tool, "find_nsys", lambda given: tool.Nsys("/nsys", "2030.1", None))
     result = driven.Captured(Path("x.nsys-rep"), *captured, said="killed")
     facts = _FirstRun(first[0], False, first[1], "no nvtx here")
     prepared()._judge(recording, result, facts, 99, {"steps": steps})

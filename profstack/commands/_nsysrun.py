@@ -96,12 +96,18 @@ class NsysRun:
         if self.nsys is None:
             tell(f"profstack: {self.problem}")
             return
+        blind = self._blind()
+        if blind is not None:
+            tell(f"profstack: {blind}")
+
+    def _blind(self) -> str | None:
+        """Why this nsys sees no range, and what to do; None where it may see them."""
+        nsys = self.nsys.version if self.nsys is not None else None
         nvtx = package_version("nvtx")
-        if nvtxpairs.takes_ranges(self.nsys.version, nvtx) is False:
-            tell(
-                f"profstack: nsys {self.nsys.version} will see no range of nvtx {nvtx}: "
-                f"{nvtxpairs.limit_of_old_nsys()}; {nvtxpairs.REMEDY}"
-            )
+        if nvtxpairs.takes_ranges(nsys, nvtx) is not False:
+            return None
+        words = f"{nvtxpairs.limit_of_old_nsys()}; {nvtxpairs.REMEDY}"
+        return f"nsys {nsys} sees no range of nvtx {nvtx}: {words}"
 
     def execute(
         self, folder: Path, code: int, child_options: Mapping[str, Any], duration_s: float
@@ -136,6 +142,11 @@ class NsysRun:
 
         assert self.nsys is not None
         first = _FirstRun.read(folder)
+        blind = self._blind()
+        if blind is not None and not first.on_device:
+            # Without a device to trace there is nothing but ranges.
+            self.problem = f"no run under Nsight Systems, which has nothing to see: {blind}"
+            return
         limit_s = int(duration_s * _SLOWER + _AT_LEAST_S)
         self._tell(f"profstack: running again under Nsight Systems {self.nsys.version}")
         with tempfile.TemporaryDirectory(prefix="profstack-nsys-") as name:
@@ -186,8 +197,8 @@ class NsysRun:
             # On the terminal alone: what a script says of its error may hold anything.
             self._tell(f"profstack: the script's last words there: {printable(captured.said)}")
         if first.steps and not fact["steps"]:
-            why = f": {first.nvtx_reason}" if first.nvtx_reason and not first.has_ranges else ""
-            problems.append(f"has no range of a step{why}")
+            why = self._blind() if first.has_ranges else first.nvtx_reason
+            problems.append(f"has no range of a step{f': {why}' if why else ''}")
         for problem in problems:
             text = f"the run under Nsight Systems {problem}"
             self._tell(f"profstack: {text}")
@@ -241,10 +252,14 @@ def second_options(child_options: Mapping[str, Any], first: _FirstRun) -> dict[s
 
 
 def note(folder: Path, text: str) -> None:
-    """Leave word of the second run in the recording; what looks like a secret in it is masked."""
+    """Leave word of the second run in the recording, and with the layer that it was for.
+
+    What looks like a secret in it is masked.
+    """
     text = presentable_argv([text])[0]
     writer = Writer(folder)
     try:
         writer.write({"notes": [{"slug": "nsys-run", "layer": "nvtx", "text": text}]})
+        writer.reason("nvtx", text)
     finally:
         writer.close()

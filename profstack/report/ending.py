@@ -17,7 +17,7 @@ from profstack.report.findingtext import top_findings
 from profstack.report.highlights import peak_bytes
 from profstack.report.nsystext import nsys_line
 from profstack.report.text import headline, probe_effect_words
-from profstack.report.textparts import console, printable, style_of, without_margins
+from profstack.report.textparts import WITH_DATA, console, printable, style_of, without_margins
 from profstack.report.toprows import top_tables
 from profstack.report.verdicttext import bar_lines, verdict_lines
 from profstack.units import format_bytes, format_count
@@ -88,7 +88,7 @@ def _rates(report: Mapping[str, Any], width: int) -> Iterable[Text]:
 def _layers(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     """A line on all layers; and one on each that has no data, with the command that fills it."""
     layers = report.get("layers") or []
-    seen = [row for row in layers if row["status"] in ("recorded", "emitted")]
+    seen = [row for row in layers if row["status"] in WITH_DATA]
     effects = {row["layer"]: row for row in report.get("probe_effect") or []}
     if seen:
         names = ", ".join(str(row["name"]) for row in seen)
@@ -101,7 +101,7 @@ def _layers(report: Mapping[str, Any], width: int) -> Iterable[Text]:
         if slow:
             words += f"; while they watched, a step took longer by a factor: {', '.join(slow)}"
         yield from _wrapped(words, width)
-    lacking = [row for row in layers if row not in seen]
+    lacking = _lacking(report)
     reasons = {row.get("reason") for row in lacking}
     if len(lacking) > 1 and len(reasons) == 1:
         names = ", ".join(str(row["name"]) for row in lacking)
@@ -116,6 +116,11 @@ def _layers(report: Mapping[str, Any], width: int) -> Iterable[Text]:
         yield line.append(printable(words), style="none")
 
 
+def _lacking(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The layers without data."""
+    return [row for row in report.get("layers") or [] if row["status"] not in WITH_DATA]
+
+
 def _nsys(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     """What Nsight Systems saw of its own run of the script."""
     line = nsys_line(report)
@@ -125,7 +130,7 @@ def _nsys(report: Mapping[str, Any], width: int) -> Iterable[Text]:
 
 def _warnings(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     """The first sentences of the first warnings."""
-    told = {layer.get("reason") for layer in report.get("layers") or []}
+    told = {row.get("reason") for row in _lacking(report)}
     texts = [warning.get("text") for warning in report.get("warnings") or []]
     for warning in (report.get("benchmark") or {}).get("warnings") or []:
         texts.append(warning.get("text") if isinstance(warning, dict) else warning)

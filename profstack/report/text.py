@@ -24,6 +24,7 @@ from profstack.report.tableblocks import blocks
 from profstack.report.tables import MOST_ROWS, compact
 from profstack.report.textparts import (
     WIDE,
+    WITH_DATA,
     console,
     plain_table,
     printable,
@@ -210,7 +211,8 @@ def _layers(report: Mapping[str, Any], width: int) -> Table:
         status = str(layer["status"])
         words = probe_effect_words(effects.get(layer["name"]))
         if layer.get("reason"):
-            words = printable(str(layer["reason"]))
+            said = printable(str(layer["reason"]))
+            words = f"{words}; {said}" if status in WITH_DATA else said
             if status == "empty" and layer.get("command"):
                 words += printable(f": {layer['command']}")
         table.add_row(

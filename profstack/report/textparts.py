@@ -13,6 +13,8 @@ from rich.text import Text
 
 # From this width on there is room for what else the page shows.
 WIDE = 110
+# Statuses of layers that have data.
+WITH_DATA = ("recorded", "emitted")
 _STYLES = {
     "recorded": "green",
     "emitted": "green",
