@@ -404,6 +404,46 @@ def test_a_torch_layer_that_slowed_too_much_leaves_the_wait(tmp_path: Path) -> N
     assert judged(larger)["verdict"]["slug"] == "input-bound", "whatever the rest is"
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "end"),
+    [
+        ("skipped", "another profiler holds it", "the torch layer is skipped (another profiler"),
+        ("unavailable", "no Kineto", "the torch layer is unavailable (no Kineto)."),
+        ("failed", "OSError: no", "the torch layer is failed (OSError: no)."),
+        ("empty", None, "no slice of these steps; let the script make more steps, or longer ones."),
+        (None, None, "was not asked for; leave it in --layers, and out of --skip."),
+    ],
+)
+def test_without_a_torch_slice_it_is_said_what_helps(
+    tmp_path: Path, status: str | None, reason: str | None, end: str
+) -> None:
+    run = Run(tmp_path / "rec")
+    run.clean(20)
+    rows = [{"name": "torch", "status": status, "reason": reason}] if status else []
+    run.writer.replace("layers", [*rows, {"name": "watch", "status": "recorded"}])
+    run.finish()
+    report = judged(tmp_path / "rec")
+    assert report["verdict"]["slug"] == "unclear"
+    sentence = report["verdict"]["sentence"]
+    assert end in sentence
+    assert ("more steps" in sentence) is (status == "empty")
+    assert report["step_bar"]["reason"].split(": ", 1)[1].rstrip(".") in sentence
+
+
+def test_under_nsys_the_verdict_says_to_run_it_without(tmp_path: Path) -> None:
+    run = Run(tmp_path / "rec")
+    run.clean(20)
+    why = "Nsight Systems observes this run"
+    run.writer.replace("layers", [{"name": "torch", "status": "skipped", "reason": why}])
+    run.writer.write({"notes": [{"slug": "under-nsys", "layer": None, "text": why}]})
+    run.finish()
+    sentence = judged(tmp_path / "rec")["verdict"]["sentence"]
+    assert sentence == (
+        f"Unclear: the torch layer is skipped ({why}); run the script once without nsys, and "
+        "import the report into that recording."
+    )
+
+
 def test_without_enough_clean_steps_nothing_is_told(tmp_path: Path) -> None:
     report = judged(recording(tmp_path / "rec", clean=2))
     assert report["verdict"]["slug"] == "unclear"

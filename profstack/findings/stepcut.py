@@ -26,6 +26,7 @@ from typing import Any
 import pandas as pd
 
 from profstack.findings.iotime import IoTime, io_time
+from profstack.findings.notorch import MORE_STEPS, without_torch
 from profstack.merge.modules import TIMED
 from profstack.merge.recorded import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
 from profstack.regions import (
@@ -41,6 +42,7 @@ from profstack.regions import (
 _DATALOADER = "enumerate(DataLoader)"
 _COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
 _OPTIMIZERS = (OPTIMIZER, ZERO_GRAD, BEFORE_OPTIMIZER)
+_NO_SLICE = "the torch layer has no slice of these steps"
 # Operators in which a host waits for its device: no work of its own.
 _WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 # An operator whose call takes less of its own than this is mostly the cost of being called.
@@ -61,6 +63,8 @@ class Cut:
     median_s: float
     torch: bool = False
     torch_reason: str | None = None
+    # What to do about that, where anything helps.
+    torch_step: str | None = MORE_STEPS
     wait: float | None = None
     wait_is: str = "calibrated"
     has_loader: bool = False
@@ -92,6 +96,8 @@ def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
     clean_wait = _clean_wait(report)
     timed = recorded.select("torch", TIMED)
     cut.torch_reason = _unusable(timed, report)
+    if timed is None:
+        cut.torch_reason, cut.torch_step = without_torch(report) or (_NO_SLICE, MORE_STEPS)
     if cut.torch_reason is not None or timed is None:
         cut.wait, cut.wait_is = clean_wait, "clean"
         return cut
@@ -111,7 +117,7 @@ def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
 def _unusable(timed: Selection | None, report: Mapping[str, Any]) -> str | None:
     """Why the torch layer's slices tell nothing of a clean step; None where they do."""
     if timed is None or not timed.wall_s:
-        return "the torch layer has no slice of these steps"
+        return _NO_SLICE
     effects = {row["layer"]: row for row in report.get("probe_effect") or []}
     effect = effects.get("torch") or {}
     factor = effect.get("factor")

@@ -103,7 +103,8 @@ def _only_the_wait(cut: Cut) -> str:
     wait = ""
     if cut.wait is not None:
         wait = f"; before its first work a step waits {format_share(cut.wait)} of its time"
-    return f"{cut.torch_reason}{wait}; let the script make more steps, or longer ones"
+    step = f"; {cut.torch_step}" if cut.torch_step else ""
+    return f"{cut.torch_reason}{wait}{step}"
 
 
 def _could_be(
