@@ -34,6 +34,10 @@ ENTRY_POINTS = "profstack.wrappers"
 BESIDE_NSYS = ("nvtx", "watch")
 
 
+# What is left to do after such a run, until it is done.
+IMPORT_IT = "; profstack import FILE.nsys-rep --into this folder adds what it saw"
+
+
 def layer_names() -> list[str]:
     """The built-in layers, in the order of the page."""
     return list(BUILT_IN)
@@ -54,10 +58,9 @@ def word_of_nsys() -> tuple[str, str] | None:
         return None
     text = (
         "Nsight Systems observes this run: the layer nvtx makes ranges for it, and nothing but the "
-        "watch is armed beside that; profstack import FILE.nsys-rep --into this folder adds what "
-        "it saw"
+        "watch is armed beside that"
     )
-    return "under-nsys", text
+    return "under-nsys", text + IMPORT_IT
 
 
 def load(name: str) -> type[Wrapper]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -100,6 +101,25 @@ def test_an_import_goes_into_the_run_of_a_model_with_containers(
     assert (found["Net.blocks.0"]["calls"], found["Net.blocks.0"]["torch_calls"]) == (1.0, 1.0)
 
 
+def test_a_run_under_nsys_asks_for_an_import_until_it_has_one(
+    run_profstack: RunProfstack, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(CONTAINER, encoding="utf-8")
+    words = ["run", "-q", "-o", "rec", "script.py"]
+    done = run_profstack(words, env={"NSYS_PROFILING_SESSION_ID": "7"})
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "rec"
+
+    def told() -> str:
+        (text,) = (row["text"] for row in report(folder)["warnings"] if row["slug"] == "under-nsys")
+        return str(text)
+
+    before = told()
+    assert before.endswith("; profstack import FILE.nsys-rep --into this folder adds what it saw")
+    assert main(["import", str(export(tmp_path / "a.sqlite")), "--into", str(folder)]) == 0
+    assert told() == before.partition("; profstack import")[0]
+
+
 def test_one_of_several_processes_is_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +154,21 @@ def test_a_recording_that_cannot_be_read_is_refused_and_left_as_it_is(
     assert main(["import", str(export(tmp_path / "a.sqlite")), "--into", str(folder)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert database.read_bytes() == before
+
+
+def test_what_is_no_file_is_told_as_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    for name, what in (
+        ("fifo", "no regular file"),
+        ("folder", "a folder, no file"),
+        ("none", "no such file"),
+    ):
+        assert main(["import", str(tmp_path / name)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{name}: {what};" in line
 
 
 def test_what_a_file_says_of_itself_moves_no_cursor(

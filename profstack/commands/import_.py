@@ -46,7 +46,9 @@ def execute(arguments: argparse.Namespace) -> int:
     """Import the file and write the page."""
     source = Path(arguments.file)
     if not source.is_file():
-        what = "a folder, no file" if source.is_dir() else "no such file"
+        what = "no such file"
+        if source.exists():
+            what = "a folder, no file" if source.is_dir() else "no regular file"
         raise UsageError(
             what,
             where=arguments.file,

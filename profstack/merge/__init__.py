@@ -28,6 +28,7 @@ from profstack.merge.tables import report_tables
 from profstack.merge.threads import processes
 from profstack.merge.watch import summary
 from profstack.privacy import home_relative
+from profstack.registry import IMPORT_IT
 from profstack.runfacts import read_run
 from profstack.schema import SCHEMA_VERSION
 
@@ -200,6 +201,9 @@ def _notes(recorded: Recorded) -> list[dict[str, str]]:
     if "watch" in seen:
         # It is asked again and again, and had seen nothing yet when it said so.
         frame = frame[(frame["layer"] != "watch") | (frame["slug"] != "empty-capture")]
+    if nsys_fact(recorded) is not None:
+        # What a note asks for has been done.
+        frame = frame.assign(text=frame["text"].str.removesuffix(IMPORT_IT))
     notes = frame.to_dict("records")
     # Each slice may have said the same.
     told = dict.fromkeys((str(row["slug"]), home_relative(str(row["text"]))) for row in notes)
