@@ -233,6 +233,19 @@ def test_without_an_import_the_ranges_tell_how_to_get_one(opened: Opened) -> Non
     assert count(page, "#view-nsys") == 0
 
 
+@pytest.mark.parametrize("missing", [{}, {"work": "no device work"}, {"calls": "no CUDA calls"}])
+def test_the_ranges_promise_device_time_where_there_is_some(
+    opened: Opened, tmp_path: Path, missing: dict[str, str]
+) -> None:
+    with_torch(tmp_path / "r", missing=missing)
+    report = complete_report(tmp_path / "r")
+    report["tables"]["ranges"] = [{"kind": "step", "name": "step 1", "calls": 1.0, "emit_s": US}]
+    said = texts(opened(report, "ranges", fresh=True), "#nsys-hint")[0]
+    assert said.startswith("What Nsight Systems saw of them")
+    assert ("with the device time of each" in said) is (not missing)
+    assert ("the capture tells nothing" in said) is bool(missing)
+
+
 def test_hostile_names_are_text(opened: Opened, tmp_path: Path) -> None:
     frames = rows()
     frames["nsys_ranges"][4]["name"] = HOSTILE

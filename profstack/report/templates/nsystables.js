@@ -83,6 +83,11 @@ function nsysMemoryChart(theme, lines) {
 // In the view of ranges: the way to what Nsight Systems saw, or how to get it.
 function drawNsysHint(page) {
   const box = byId("nsys-hint");
-  if (page.facts.nsys) { box.append("What Nsight Systems saw of them, with the device time of each: ", linkTo("nsys", null, "Nsight Systems"), "."); return; }
+  if (page.facts.nsys) {
+    // A device's work belongs to a range by the call that began it.
+    const { work, calls } = page.facts.nsys.missing, known = !work && !calls;
+    box.append("What Nsight Systems saw of them", known ? ", with the device time of each" : "", ": ", linkTo("nsys", null, "Nsight Systems"), known ? "." : ". Of a device's work in them the capture tells nothing.");
+    return;
+  }
   box.append("Ranges with the device time of what was launched inside them come from Nsight Systems: ", command("profstack run --nsys " + (page.facts.script || "SCRIPT")), " runs the script once more under it; ", command("profstack import FILE --into DIR"), " takes a report in that is there.");
 }
