@@ -44,7 +44,7 @@ RECORDED_OF_RUN: dict[str, Table] = {
             "slice INTEGER the slice it belongs to",
             "started_s REAL host time since the recording began",
             "wall_s REAL host time",
-            "cpu_s REAL process CPU time, all threads",
+            "cpu_s REAL process CPU time, all threads; those on other cores at scheduler ticks",
             "device_s REAL device time by events, null where there is no device",
             "wait_s REAL host time to the first module call or backward",
             "batch_size INTEGER leading dimension of the step's first input tensor",

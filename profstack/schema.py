@@ -28,7 +28,8 @@ REPORT: dict[str, Table] = {
             "phase TEXT train, eval or other",
             "slice INTEGER slice",
             "wall_s REAL host time",
-            "cpu_s REAL process CPU time",
+            "cpu_s REAL process CPU time; what ran on other cores is added at scheduler ticks, "
+            "some milliseconds apart: take means over many steps",
             "device_s REAL device time by events",
             "wait_s REAL host time to the first module call or backward",
             "batch_size INTEGER leading dimension of the step's first input tensor",

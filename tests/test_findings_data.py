@@ -19,6 +19,7 @@ from data_recording import Run, function, module, module_times, operator
 from finding_programs import PLACES, found, had_no_core, line_of, run_program, run_twins
 
 from profstack.findings import made
+from profstack.findings.loading import busy_share, loading_of
 from profstack.findings.loops import carries
 from profstack.findings.made import finding, in_order, severity_of
 from profstack.findings.overlap import Loading, gain_of
@@ -272,6 +273,39 @@ def test_where_nothing_is_saved_the_reason_is_told(changes: dict[str, Any], why:
     assert gain is None
     assert reason is not None
     assert why in reason
+
+
+def test_means_of_processes_are_not_compared_with_the_median_step() -> None:
+    """A mean step of 20 ms beside a median one of 10 ms: the same shares of both."""
+    report: dict[str, Any] = {
+        "processes": {
+            "step_s": 0.020,
+            "cpu_s": 0.030,
+            "no_core_s": 0.002,
+            "off_cpu_s": 0.006,
+            "workers": 2,
+            "worker_cpu_s": 0.024,
+        },
+        "environment": {"usable_cores": 4},
+        "tables": {
+            "regions": [
+                {"source": "torch", "path": "DataLoaderIter.__next__", "calls": 1.0, "wall_s": 1.0}
+            ],
+            "modules": [{"path": "(wait)", "self_s": 1.0}],
+            **dict.fromkeys(("functions", "calls", "lines", "threads"), ()),
+        },
+    }
+    assert busy_share(report) == pytest.approx(0.6)
+    told = loading_of(report, 0.010, 0.5)
+    assert told is not None
+    assert told.cpu_s == pytest.approx(0.015)
+    assert told.load_s == pytest.approx(0.005 - 0.001)
+    assert not told.is_waiting
+    report["processes"]["workers"] = 0
+    told = loading_of(report, 0.010, 0.5)
+    assert told is not None
+    # Of the step's own 5 ms it stood still for 2, and not for 4.
+    assert not told.is_waiting
 
 
 # -- a device --------------------------------------------------------------------------------------

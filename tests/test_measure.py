@@ -338,10 +338,12 @@ def test_between_blocks_only_what_the_calls_left_is_collected() -> None:
 
 
 def test_cpu_time_stands_beside_the_wall_time_of_the_same_calls() -> None:
-    of_samples = Samples(1, [0.1, 0.3], [0.1, 0.2], [], [2], [0.25])
-    of_blocks = Samples(1, [0.1, 0.3], [0.2], [], [2], [0.25])
-    assert of_samples.wall_beside_cpu_s == [0.1, 0.3]
-    assert of_blocks.wall_beside_cpu_s == [0.25]
+    of_samples = Samples(1, [0.1, 0.3, 0.2], [0.1, 0.2, 0.6], [], [2, 1], [0.25, 0.2])
+    # The mean of a block counts as often as it has samples.
+    of_blocks = Samples(1, [0.1, 0.3, 0.2], [0.2, 0.5], [], [2, 1], [0.25, 0.4])
+    assert of_samples.cpu_and_wall_s() == pytest.approx((0.3, 0.2))
+    assert of_blocks.cpu_and_wall_s() == pytest.approx((0.3, 0.3))
+    assert Samples().cpu_and_wall_s() == (None, None)
 
 
 def test_the_collector_may_stay_on_and_is_named() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from data_recording import (
@@ -22,6 +24,7 @@ from data_recording import (
 
 from profstack.errors import RecordingError
 from profstack.merge import build_report
+from profstack.recording import Writer
 from profstack.report.write import write_report
 from profstack.rerun import copy_layers
 from profstack.schema import REPORT
@@ -623,8 +626,57 @@ def test_items_per_second_follow_from_the_batch(run: Run) -> None:
     assert report["step"]["batch_size"] == 32
     assert report["step"]["shapes"] == ["32x8"]
     assert report["benchmark"]["items_per_s"] == pytest.approx(32 / CLEAN_S)
-    assert report["benchmark"]["cpu_median_s"] == pytest.approx(CLEAN_S / 2)
-    assert report["benchmark"]["cpu_wall_s"] == pytest.approx(CLEAN_S)
+
+
+# -- CPU time --------------------------------------------------------------------------------------
+
+# Two threads all the time, read per step: the other core's is added at ticks 8 ms apart.
+TICKS = [0.010, 0.018, 0.026, 0.018, 0.026]
+
+
+def on_two_cores(run: Run) -> dict[str, Any]:
+    """The part `benchmark` of the report, made on a machine of two cores."""
+    told = {"script": "train.py", "run": {"id": "x"}, "environment": {"usable_cores": 2}}
+    mark: dict[str, Any] = run.finish(run=told)["benchmark"]
+    return mark
+
+
+def test_cpu_time_is_all_of_it_over_the_steps_and_no_median_of_readings(run: Run) -> None:
+    run.clean(cpus=TICKS)
+    run.slice("clean", [CLEAN_S, CLEAN_S, CLEAN_S, CLEAN_S, 0.012], cpus=TICKS)
+    mark = on_two_cores(run)
+    assert mark["cpu_median_s"] is None
+    assert mark["cpu_mean_s"] == pytest.approx(sum(TICKS) / 5)
+    assert mark["cpu_wall_s"] == mark["mean_s"] == pytest.approx(0.0102)
+    assert mark["cores_busy"] == pytest.approx(2 * sum(TICKS) / 0.102)
+    assert mark["cores_busy"] < 2
+    assert mark["cpu_reason"] is None
+
+
+def test_no_more_cores_are_busy_than_there_are(run: Run) -> None:
+    run.clean(cpus=[*TICKS[:4], 0.030])
+    mark = on_two_cores(run)
+    assert mark["cores_busy"] == 2
+    assert mark["cpu_mean_s"] == pytest.approx(2 * CLEAN_S)
+
+
+def test_a_clock_that_tells_what_cannot_be_tells_nothing(run: Run) -> None:
+    run.clean(3, cpus=[0.026] * 3)
+    mark = on_two_cores(run)
+    assert (mark["cpu_mean_s"], mark["cpu_wall_s"], mark["cores_busy"]) == (None, None, None)
+    assert "more time than 2 cores have" in mark["cpu_reason"]
+
+
+def test_cpu_time_that_was_read_per_slice_is_that_of_all_their_steps(run: Run) -> None:
+    for count, cpu_s in ((3, 0.030), (5, 0.090)):
+        run.clean(count, cpus=[cpu_s / count] * count)
+    run.writer.close()
+    with sqlite3.connect(run.folder / "recording.sqlite") as database:
+        database.execute("UPDATE steps SET cpu_s = NULL")
+    run.writer = Writer(run.folder)
+    mark = on_two_cores(run)
+    assert mark["cpu_mean_s"] == pytest.approx(0.120 / 8)
+    assert mark["cores_busy"] == pytest.approx(1.5)
 
 
 def test_a_trace_is_named_as_it_lies_after_the_report_packed_it(run: Run) -> None:

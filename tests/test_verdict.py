@@ -919,7 +919,7 @@ _NEED_A_CORE = ("compute-bound", "memory-bound")
 def _lacked_a_core(report: Report) -> bool:
     """Whether steps that never wait by themselves ran for less than four fifths of their time."""
     mark = report["benchmark"]
-    return bool(mark["cpu_median_s"] < 0.8 * mark["cpu_wall_s"])
+    return bool(mark["cores_busy"] < 0.8)
 
 
 _SLOW = ("io-bound, reading",)

@@ -6,7 +6,7 @@ This is the innermost loop of every measurement. What a series of blocks took is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -41,10 +41,19 @@ class Samples:
         each = zip(self.blocks, self.block_s, strict=True)
         return self.calls * sum(samples * seconds for samples, seconds in each)
 
-    @property
-    def wall_beside_cpu_s(self) -> list[float]:
-        """Wall time of the same calls as each value of `cpu_s`: of a sample, or mean of a block."""
-        return self.host_s if len(self.cpu_s) == len(self.host_s) else self.block_s
+    def cpu_and_wall_s(self) -> tuple[float | None, float | None]:
+        """CPU time of a call and wall time of the same calls: means over all of them.
+
+        A median would be a coin toss: the system adds what threads on other cores have used only
+        at its scheduler's ticks, some milliseconds apart.
+        """
+        if not self.cpu_s:
+            return None, None
+        each = len(self.cpu_s) == len(self.host_s)
+        wall_s = self.host_s if each else self.block_s
+        weights = [1] * len(self.host_s) if each else self.blocks
+        whole = sum(weights)
+        return _weighted(self.cpu_s, weights) / whole, _weighted(wall_s, weights) / whole
 
     def extend(self, more: Samples) -> None:
         """Add a later block of the same series."""
@@ -117,6 +126,10 @@ def timed_block(
         [samples],
         [(ended - stamps[0]) / (calls * samples)],
     )
+
+
+def _weighted(values: Sequence[float], weights: Sequence[int]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True))
 
 
 def _per_call(seconds: float | None, calls: int) -> float | None:

@@ -169,16 +169,16 @@ def _machine(
     figures: Figures, environment: Figures, or_else: str = ", or with --processes 5"
 ) -> Iterator[str]:
     """What the machine was doing besides, and how it was set up."""
-    # Both of the same calls: a mean beside a median would show what interrupts the work twice.
-    wall, cpu = figures.get("cpu_wall_s"), figures["cpu_median_s"]
+    # Both means of the same calls: beside a median, what interrupts the work would show twice.
+    wall, cpu = figures.get("cpu_wall_s"), figures.get("cpu_mean_s")
     load = (environment.get("load_average") or [None])[0]
     cores = environment.get("usable_cores") or environment.get("logical_cores")
     if wall and cpu is not None and cpu < _LITTLE_CPU * wall and not figures["device_median_s"]:
         yield (
-            f"{'a' if wall == figures['host_median_s'] else 'on average a'} step takes "
-            f"{format_seconds(wall)} of wall time and {format_seconds(cpu)} of CPU "
-            f"time (ratio {cpu / wall:.2f}): it waits for files, a lock or a core that others "
-            "have; repeat on an idle machine, or see where with --layers watch"
+            f"on average a step takes {format_seconds(wall)} of wall time and "
+            f"{format_seconds(cpu)} of CPU time (ratio {cpu / wall:.2f}): it waits for files, a "
+            "lock or a core that others have; repeat on an idle machine, or see where with "
+            "--layers watch"
         )
     if load is not None and cores and load > _BUSY * cores:
         yield (

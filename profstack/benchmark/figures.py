@@ -24,6 +24,7 @@ def figures(measured: Mapping[str, Measured], subject: Subject) -> dict[str, Any
     series = head.series_s
     summary = summarize(series)
     batch = subject.batch_size
+    cpu_s, wall_s = head.samples.cpu_and_wall_s()
     return {
         "target": subject.spec,
         "mode": head.policy.mode,
@@ -39,8 +40,8 @@ def figures(measured: Mapping[str, Measured], subject: Subject) -> dict[str, Any
         "stopped_by": head.stopped_by,
         "target_interval": None if head.policy.repeat is not None else head.policy.target,
         "garbage": head.policy.garbage,
-        "cpu_median_s": _median(head.samples.cpu_s),
-        "cpu_wall_s": _median(head.samples.wall_beside_cpu_s),
+        "cpu_mean_s": cpu_s,
+        "cpu_wall_s": wall_s,
         "host_median_s": _median(head.samples.host_s),
         "device_median_s": _median([one for one in head.samples.device_s if one is not None]),
         "batch_size": batch,

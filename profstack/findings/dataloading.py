@@ -71,7 +71,8 @@ def _wait_row(report: Report, loading: Loading) -> dict[str, Any]:
         "cores": loading.cores,
         "link": "modules/(wait)",
     }
-    return row if loading.cpu_s is None else {**row, "cpu_s": loading.cpu_s}
+    cpu_s = (report.get("processes") or {}).get("cpu_s")
+    return row if cpu_s is None else {**row, "mean_cpu_s": cpu_s}
 
 
 def _of_the_step(report: Report, loading: Loading) -> Finding:
@@ -102,7 +103,7 @@ def _of_workers(report: Report, loading: Loading) -> Finding:
     """Workers make the samples, and are too few or too slow."""
     line = _loop_line(report)
     wanted = loading.wanted()
-    busy = busy_share(report, loading.step_s)
+    busy = busy_share(report)
     gain, reason = gain_of(loading, wanted)
     who = "The one DataLoader worker makes"
     if loading.workers > 1:
@@ -123,7 +124,7 @@ def _of_workers(report: Report, loading: Loading) -> Finding:
     row = {**_wait_row(report, loading), "workers": loading.workers}
     if busy is not None:
         row |= {
-            "worker_cpu_s": report["processes"]["worker_cpu_s"],
+            "mean_worker_cpu_s": report["processes"]["worker_cpu_s"],
             "worker_busy_share": busy,
         }
     return finding(

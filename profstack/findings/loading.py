@@ -43,10 +43,10 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
     told = report.get("processes") or {}
     if told.get("workers"):
         # A batch may lie there while nothing lets the step's thread run to fetch it.
-        load_s -= told.get("no_core_s") or 0.0
+        load_s -= _at_median(report, "no_core_s", step_s) or 0.0
     is_waiting = _is_waiting(report, load_s, step_s)
     return Loading(
-        *(step_s, wait_s, load_s, told.get("cpu_s"), _cores(report)),
+        *(step_s, wait_s, load_s, _at_median(report, "cpu_s", step_s), _cores(report)),
         workers=int(told.get("workers") or 0),
         is_waiting=is_waiting,
         is_python=not is_waiting and _is_python(report),
@@ -54,14 +54,21 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
     )
 
 
+def _at_median(report: Report, key: str, step_s: float) -> float | None:
+    """One of the times of `processes`, which are of a mean step, at the clean median `step_s`."""
+    told = report.get("processes") or {}
+    time, mean_s = told.get(key), told.get("step_s")
+    return None if time is None or not mean_s else float(time / mean_s * step_s)
+
+
 def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
     """Whether who loads mostly waits for something other than a CPU."""
     told = report.get("processes") or {}
     if told.get("workers"):
-        busy = busy_share(report, step_s)
+        busy = busy_share(report)
         return busy is not None and busy < MOSTLY
-    main: Row = next((row for row in report["tables"]["threads"] if row["kind"] == "main"), {})
-    idle_s = (main.get("off_cpu_s") or 0.0) - (main.get("no_core_s") or 0.0)
+    idle_s = _at_median(report, "off_cpu_s", step_s) or 0.0
+    idle_s -= _at_median(report, "no_core_s", step_s) or 0.0
     return idle_s > MOSTLY * load_s
 
 
@@ -74,12 +81,12 @@ def _is_python(report: Report) -> bool:
     return bool(sum(row["self_s"] for row in own if row["file"] != "~") >= MOSTLY * whole)
 
 
-def busy_share(report: Report, step_s: float) -> float | None:
-    """How much of a step a worker used a CPU, on average; None where nobody told."""
+def busy_share(report: Report) -> float | None:
+    """How much of a step a worker used a CPU, mean over mean; None where nobody told."""
     told = report["processes"]
-    if told["worker_cpu_s"] is None:
+    if told["worker_cpu_s"] is None or not told["step_s"]:
         return None
-    return float(told["worker_cpu_s"] / (told["workers"] * step_s))
+    return float(told["worker_cpu_s"] / (told["workers"] * told["step_s"]))
 
 
 def _cores(report: Report) -> float:

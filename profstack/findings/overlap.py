@@ -24,7 +24,7 @@ _MOST_WAITING = 16
 
 @dataclass(frozen=True)
 class Loading:
-    """What is known of one step's loading; seconds per clean step."""
+    """What is known of one step's loading; seconds per clean step, that of the median."""
 
     step_s: float
     wait_s: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,16 +19,20 @@ from profstack.merge.recorded import Recorded, nullable
 # The figures of the report's `benchmark`; those that only `profstack bench` has are null of a run.
 _FIGURES = (
     "mode clock n samples_s counted_steps warmup_steps first_step_s first_step_layer median_s "
-    "iqr_s mean_s std_s min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s cpu_wall_s "
-    "host_median_s device_median_s autocorrelation drift outliers steps_per_s items_per_s "
+    "iqr_s mean_s std_s min_s p90_s p99_s ci95_low_s ci95_high_s cpu_median_s cpu_mean_s "
+    "cpu_wall_s cores_busy cpu_reason host_median_s device_median_s autocorrelation drift "
+    "outliers steps_per_s items_per_s "
     "between_process target initialisation_s warmup_s warmup_reason stopped_by calls_per_sample "
     "garbage batch_size batch_size_is gradients training modes_note synchronised_median_s "
     "synchronised_ci95_low_s synchronised_ci95_high_s pipelined_median_s pipelined_ci95_low_s "
     "pipelined_ci95_high_s device_state"
 )
 _LISTS = "by_shape mistakes ablation throughput throughput_limits compare warnings"
-# What the report has under other names, or in words, of the figures of `profstack bench`.
-_INNER = ("part_problems", "warmup_settled", "target_interval", "training_layers")
+# What the report has under other names, or in words, of the figures of `profstack bench`; medians
+# of CPU times are in those of old recordings.
+_INNER = ("part_problems", "warmup_settled", "target_interval", "training_layers", "cpu_median_s")
+# CPU time above that of all cores by more than this is no error at the edges of the steps.
+_BEYOND_ALL = 1.05
 
 
 def benchmark(
@@ -56,6 +61,7 @@ def benchmark(
     times = times_of(steps, clean.clock)
     summary = summarize(times.tolist())
     result.update(_figures(recorded, steps, times, summary), warmup_steps=clean.warmup_steps)
+    _add_cores(result, environment or {})
     result.update(
         {
             f"{mode}_median_s": summary.median,
@@ -80,6 +86,7 @@ def _of_bench(
         result["warnings"] += problems or ["nothing was measured"]
         return result
     result.update({key: value for key, value in figures.items() if key not in _INNER})
+    _add_cores(result, environment)
     # The samples are no steps of the recording: its steps are those of the layers, after them.
     result["counted_steps"] = []
     result["warnings"] += [
@@ -105,21 +112,44 @@ def _layer_of_first(recorded: Recorded) -> str | None:
 
 
 def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> dict[str, float | None]:
-    """CPU time of a clean step, and wall time of the same: medians, or of the slices' means.
+    """CPU time of a clean step, and wall time of the same: means over all that is known.
 
-    Reading the CPU clock takes a third of a percent of a 0.3 ms step: there it is read per slice.
+    A single step's is no figure (see `Samples.cpu_and_wall_s`). Reading the CPU clock takes a third
+    of a percent of a 0.3 ms step: there it is read per slice.
     """
-    own = steps["cpu_s"].dropna()
-    if len(own):
-        wall_s = steps.loc[own.index, "wall_s"].median()
-        return {"cpu_median_s": float(own.median()), "cpu_wall_s": float(wall_s)}
-    slices = recorded.slices[recorded.slices["slice"].isin(steps["slice"].unique())]
-    # A slice that the end of the run has cut short has none.
-    slices = slices[slices["cpu_s"].notna()]
-    cpu_s = nullable((slices["cpu_s"] / slices["steps"]).median())
-    beside = steps[steps["slice"].isin(slices["slice"])]
-    wall_s = None if cpu_s is None else float(beside.groupby("slice")["wall_s"].mean().median())
-    return {"cpu_median_s": cpu_s, "cpu_wall_s": wall_s}
+    known = steps[steps["cpu_s"].notna()]
+    count = len(known)
+    if not count:
+        known = recorded.slices[recorded.slices["slice"].isin(steps["slice"].unique())]
+        # A slice that the end of the run has cut short has none.
+        known = known[known["cpu_s"].notna()]
+        count = int(known["steps"].sum())
+    if not count:
+        return {"cpu_mean_s": None, "cpu_wall_s": None}
+    sums = known[["cpu_s", "wall_s"]].sum() / count
+    return {"cpu_mean_s": float(sums["cpu_s"]), "cpu_wall_s": float(sums["wall_s"])}
+
+
+def _add_cores(result: dict[str, Any], environment: Mapping[str, Any]) -> None:
+    """How many cores were busy on average, never more than there are.
+
+    At both ends of a series of steps the CPU clock is off by up to a tick for each other core.
+    """
+    cpu_s, wall_s = result.get("cpu_mean_s"), result["cpu_wall_s"]
+    if cpu_s is None or not wall_s:
+        result.update(cpu_mean_s=None, cpu_wall_s=None)
+        result["cpu_reason"] = "no CPU time of clean steps was read"
+        return
+    cores = environment.get("usable_cores") or environment.get("logical_cores") or math.inf
+    if cpu_s > _BEYOND_ALL * cores * wall_s:
+        result.update(cpu_mean_s=None, cpu_wall_s=None)
+        result["cpu_reason"] = (
+            f"the CPU clock tells more time than {cores} cores have: it counts other threads in "
+            "the scheduler's ticks, too coarse for so few and short steps"
+        )
+        return
+    result["cpu_mean_s"] = min(cpu_s, cores * wall_s)
+    result["cores_busy"] = min(cpu_s / wall_s, cores)
 
 
 def _figures(

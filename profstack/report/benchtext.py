@@ -60,15 +60,10 @@ def _rates(mark: Record) -> list[str]:
 
 
 def _processor(mark: Record) -> str:
-    """CPU time, with the wall time of the same calls where that is not the median above.
-
-    Of short calls both are means over blocks, in which everything that interrupted them is.
-    """
-    words = f"CPU time {format_seconds(mark.get('cpu_median_s'))}"
-    wall = mark.get("cpu_wall_s")
-    if wall is None or wall == mark.get("host_median_s"):
-        return words
-    return f"{words} of {format_seconds(wall)} (means over blocks)"
+    """CPU time and the cores that it keeps busy: means, in which all that interrupts is."""
+    words = f"mean CPU time {format_seconds(mark.get('cpu_mean_s'))}"
+    cores = mark.get("cores_busy")
+    return words if cores is None else f"{words} ({cores:.2f} cores busy)"
 
 
 def _shape_of_times(mark: Record) -> list[str]:

@@ -81,7 +81,7 @@ const stepSymbol = (point) => (point.flags ? "diamond" : point.outlier ? "circle
 
 const stepTip = (point, kindOf) => point && ["step " + point.index, [
   ["slice", kindOf(point) + " (" + point.slice + ")"], ["phase", point.phase], ["wall", formatSeconds(point.wall)],
-  isNumber(point.cpu) ? ["CPU", formatSeconds(point.cpu)] : null, isNumber(point.wait) ? ["wait", formatSeconds(point.wait)] : null,
+  isNumber(point.cpu) ? ["CPU, to a scheduler tick", formatSeconds(point.cpu)] : null, isNumber(point.wait) ? ["wait", formatSeconds(point.wait)] : null,
   ["measured", kindOf(point) === "clean" ? "clean host time" : "raw host time, under " + kindOf(point)],
   point.flags ? ["kept out of medians", point.flags] : null, point.counted ? ["counts", "in the clean median"] : null]];
 

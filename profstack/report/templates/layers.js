@@ -117,7 +117,7 @@ function drawSliceTable(page) {
     ownColumn("round", "round", "plain", "round of slices"), ownColumn("first_step", "first step", "plain", "its first step"),
     ownColumn("steps", "steps", "plain", "number of steps"), ownColumn("step_median_s", "median step", "s", "median step time", "the slice has no steps"),
     ownColumn("started_s", "started", "s", "since the recording began"), ownColumn("wall_s", "wall", "s", "host time over its steps"),
-    ownColumn("cpu_s", "CPU", "s", "process CPU time over its steps", unseen), ownColumn("stop_s", "pause", "s", "time to stop the tool and take in its data", "no layer observed it"),
+    ownColumn("cpu_s", "CPU", "s", "process CPU time over its steps; threads on other cores are added at scheduler ticks", unseen), ownColumn("stop_s", "pause", "s", "time to stop the tool and take in its data", "no layer observed it"),
     ownColumn("settle_steps", "settle steps", "plain", "steps let go by after the switch")];
   const rows = page.slices.map((slice) => columns.map(({ key }) => slice[key] ?? null));
   makeTable(byId("slice-table"), { table: { columns, rows, left_out: null }, name: "slices", origin: { layer: "step clock", kind: "raw" }, sort: { key: "index", direction: 1 },

@@ -6,13 +6,13 @@ function drawBenchmark(page) {
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
   const spread = isNumber(mark.iqr_s) && mark.median_s ? formatPercent(mark.iqr_s / mark.median_s) + " of the median" : null;
   const times = isNumber(mark.first_step_s) && mark.median_s ? formatFactor(mark.first_step_s / mark.median_s) + " × the median" : null;
-  const busy = isNumber(mark.cpu_median_s) && mark.cpu_wall_s ? formatFactor(mark.cpu_median_s / mark.cpu_wall_s) + " cores busy" : null;
+  const busy = isNumber(mark.cores_busy) ? formatFactor(mark.cores_busy) + " cores busy on average" : null;
   append(cards, [
     card(["median ", term("clean", "clean"), " ", term("step", "step")], shown(mark.median_s, "s", "no clean step was measured"),
       interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval")] : "no interval: too few clean steps", "main"),
     card([term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"], [shown(mark.iqr_s, "s", "fewer than 4 clean steps were measured")], [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)]),
     card("first step" + (mark.first_step_layer ? ", watched by " + mark.first_step_layer : ""), shown(mark.first_step_s, "s", "nothing tells when the first step began or ended"), [times ? times + ", " : "", isNumber(mark.warmup_steps) ? [mark.warmup_steps + " ", term("warmup", "warm-up"), mark.warmup_steps === 1 ? " step" : " steps"] : null]),
-    card("CPU time per step", shown(mark.cpu_median_s, "s", "no CPU time of a clean step was read"), busy),
+    card(["mean ", term("cpu-time", "CPU time"), " per step"], shown(mark.cpu_mean_s, "s", mark.cpu_reason || "no clean step was measured"), busy),
     isNumber(mark.device_median_s) ? card("device time per step", formatSeconds(mark.device_median_s), "by events on the device") : null,
   ]);
   const warnings = (mark.warnings || []).map(asText);
