@@ -66,9 +66,11 @@ def test_the_page_data_is_json_without_nan_and_keeps_null() -> None:
     assert page["facts"]["benchmark"]["device_median_s"] is None
 
 
-def test_numbers_keep_six_digits_and_whole_ones_lose_their_fraction() -> None:
-    assert compact(0.00395005323) == 0.00395005
+def test_numbers_keep_nine_digits_and_whole_ones_all_but_their_fraction() -> None:
+    assert compact(0.0039500532345678) == 0.00395005323
     assert compact(64.0) == 64
+    assert compact(3892838400000064.0) == 3892838400000064
+    assert compact(38928384.0) == 38928384
     assert isinstance(compact(64.0), int)
     assert compact(float("nan")) is None
     assert compact(None) is None

@@ -115,6 +115,20 @@ def test_own_functions_come_first_and_libraries_are_folded(opened: Opened) -> No
     assert _names(page, "#function-groups") == ["(built-in) 1 function"]
 
 
+def test_a_sum_over_functions_has_no_more_digits_than_its_parts(opened: Opened) -> None:
+    report = full()
+    functions = report["tables"]["functions"]
+    own = [each for each in functions if each["file"].endswith("train.py")]
+    for each, seconds in zip(own, (0.1, 0.2, 0.7, 1e-9), strict=True):
+        each |= {"self_s": seconds, "calls": 11111111.0, "calibrated_s": seconds / 3}
+    page = opened(report)
+    titles = page.evaluate(
+        "[...document.querySelector('#function-groups tbody tr').cells].map((cell) => cell.title)"
+    )
+    told = {title.split("\n")[0] for title in titles}
+    assert {"1 s", "0.333333333 s", "44444444"} <= told
+
+
 def test_call_paths_unfold_from_function_to_kernel(opened: Opened) -> None:
     page = opened(on_a_device())
     assert _names(page, "#call-paths")[:3] == ["main", "Tensor.backward", "ConvolutionBackward0"]

@@ -213,19 +213,21 @@ def copied(page: Browser, box: str, kind: str) -> str:
     return found
 
 
-def test_tables_are_copied_exactly_and_as_shown(opened: Opened) -> None:
+def test_tables_are_copied_in_full_and_as_shown(opened: Opened) -> None:
     report = full()
     records = report["tables"]["ranges"]
-    records[0] |= {"name": '=cmd|"/c calc"', "emit_s": 2.123456e-06}
+    records[0] |= {"name": '=cmd|"/c calc"', "emit_s": 2.12345678912e-06}
     records[1] |= {"name": "-1+1", "emit_s": -2.5e-06}
     page = opened(report, at="ranges")
     rows = copied(page, "#range-table", "CSV").splitlines()
     assert rows[0] == "kind,name,calls,emit_s"
-    assert 'step,"\'=cmd|""/c calc""",1,0.00000212346' in rows
+    assert 'step,"\'=cmd|""/c calc""",1,0.00000212345679' in rows
     assert "backward,'-1+1,1,-0.0000025" in rows, "a number below 0 is a number"
     shown = copied(page, "#range-table", "Markdown").splitlines()
     assert shown[:2] == ["| kind | name | calls | emitting |", "| --- | --- | ---: | ---: |"]
     assert any("2.12 µs" in line and "=cmd\\|" in line for line in shown)
+    title = page.evaluate("document.querySelector('#range-table .copies .copy').title")
+    assert title.endswith("whole numbers in full, others to nine digits")
 
 
 def test_a_tree_copies_folded_rows_too_as_csv(opened: Opened) -> None:

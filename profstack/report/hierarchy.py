@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from profstack.report.tables import compact
+
 Record = Mapping[str, Any]
 MOST_PICTURED = 2_000
 # A difference of sums below this share of them is rounding, and nothing is told of it.
@@ -236,7 +238,7 @@ def _cut(nodes: Sequence[_Node], metrics: Sequence[Metric], most: int) -> Module
         kinds=[row.kind for row in rows],
         counts=[row.count for row in rows],
         metrics=[
-            replace(metric, own=[_digits(row.node.own.get(metric.key)) for row in rows])
+            replace(metric, own=[compact(row.node.own.get(metric.key)) for row in rows])
             for metric in metrics
         ],
         total=len(order),
@@ -288,11 +290,3 @@ def _name(node: _Node) -> str:
     if node.parent is None or not node.path:
         return node.path
     return node.path[len(node.parent.path) + 1 :]
-
-
-def _digits(value: float | None) -> float | None:
-    """Nine digits: areas are compared with the rows they stand for."""
-    if value is None:
-        return None
-    short = float(f"{value:.9g}")
-    return int(short) if short == int(short) and abs(short) < 1e15 else short

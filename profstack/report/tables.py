@@ -29,12 +29,16 @@ class PageTable:
     left_out: str | None = None
 
 
-def compact(value: Any) -> Any:
-    """A value as the page carries it: six digits, no NaN, lists as text."""
+# Of fractions, as the page says beside them: all of them would make it a hundredth larger.
+DIGITS = 9
+
+
+def compact(value: Any, digits: int = DIGITS) -> Any:
+    """A value as the page carries it: whole ones as they are, no NaN, lists as text."""
     if isinstance(value, float):
         if value - value != 0:  # NaN and infinities are no figures
             return None
-        short = float(f"{value:.6g}")
+        short = value if value == int(value) else float(f"{value:.{digits}g}")
         return int(short) if short == int(short) and abs(short) < 1e15 else short
     if isinstance(value, (list, tuple)):
         return ", ".join(_item_text(item) for item in value)
@@ -44,7 +48,7 @@ def compact(value: Any) -> Any:
 def _item_text(item: Any) -> str:
     """An entry of a list column as words."""
     if isinstance(item, Mapping):
-        known = ((key, compact(value)) for key, value in item.items() if value is not None)
+        known = ((key, compact(value, 6)) for key, value in item.items() if value is not None)
         return " ".join(f"{key} {value}" for key, value in known)
     return str(item)
 

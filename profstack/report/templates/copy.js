@@ -1,4 +1,4 @@
-// Tables for other programs: CSV with exact values under the report's own column names, Markdown as
+// Tables for other programs: CSV with full values under the report's own column names, Markdown as
 // the page shows them.
 
 // A spreadsheet takes text that begins like a formula for one: such text gets an apostrophe before it.
@@ -6,7 +6,7 @@ const guarded = (text) => (/^[=+\-@\t\r]/.test(text) ? "'" + text : text);
 
 function csvCell(value) {
   if (value === null || value === undefined) return "";
-  const text = typeof value === "string" ? guarded(value) : String(value);
+  const text = typeof value === "string" ? guarded(value) : isNumber(value) ? fullNumber(value) : String(value);
   return /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
 }
 
@@ -25,7 +25,7 @@ function asMarkdown(columns, records) {
 function copyButtons(name, listed) {
   const button = (text, title, make) => el("button", { type: "button", class: "copy", title, "aria-label": text + ": " + title, onclick: (event) => copyText(make(listed()), event.currentTarget) }, text);
   return el("span", { class: "copies" },
-    button("CSV", "copy all rows of " + name + " that match, with exact values", ({ columns, all }) => asCsv(columns, all)),
+    button("CSV", "copy all rows of " + name + " that match: whole numbers in full, others to nine digits", ({ columns, all }) => asCsv(columns, all)),
     button("Markdown", "copy the rows of " + name + " that are listed, as they are shown", ({ columns, shown: rows }) => asMarkdown(columns, rows)));
 }
 

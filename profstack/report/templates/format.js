@@ -57,7 +57,11 @@ const formatPercent = (share) =>
 
 const formatFactor = (value) => (isNumber(value) ? value.toFixed(value < 10 ? 2 : 1) : NONE);
 
-const formatPlain = (value) => (isNumber(value) ? String(value) : NONE);
+// Whole numbers as they are, others to nine digits, as the page carries them: what adding them up
+// leaves behind that is no figure.
+const fullNumber = (value) => String(Number.isInteger(value) ? value : Number(value.toPrecision(9)));
+
+const formatPlain = (value) => (isNumber(value) ? fullNumber(value) : NONE);
 
 const FORMATS = {
   s: formatSeconds,

@@ -18,10 +18,10 @@ const provenance = (origin) => (origin && KIND_WORDS[origin.kind] ? KIND_WORDS[o
 
 const UNIT_WORDS = { s: "s", bytes: "bytes", flop: "FLOP", mac: "MAC", rate: "per second" };
 
-// The exact value, then where it comes from.
+// The value in full, to nine digits, then where it comes from.
 function numberTitle(value, column) {
-  const exact = column.unit === "plain" ? null : String(value) + (UNIT_WORDS[column.unit] ? " " + UNIT_WORDS[column.unit] : "");
-  return [exact, provenance(column)].filter(Boolean).join("\n");
+  const full = column.unit === "plain" ? null : fullNumber(value) + (UNIT_WORDS[column.unit] ? " " + UNIT_WORDS[column.unit] : "");
+  return [full, provenance(column)].filter(Boolean).join("\n");
 }
 
 // A number with its unit that says on hovering and to screen readers where it comes from; a dash with

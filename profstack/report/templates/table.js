@@ -88,7 +88,7 @@ function textContent(column, value) {
   return view && typeof value === "string" && value ? linkTo(view, value, value) : formatValue(value, column.unit);
 }
 
-// A cell with a number or words. The exact number and where it comes from stand in its title.
+// A cell with a number or words. The full number and where it comes from stand in its title.
 function plainCell(column, value, reason) {
   if (value === null || value === undefined) return el("td", { class: isNumeric(column) ? "number" : "text" }, none(reason));
   if (isNumeric(column)) return el("td", { class: "number" }, formatValue(value, column.unit));
@@ -105,7 +105,7 @@ function bodyCell(column, record, spec, longest) {
   return plainCell(column, value, whyEmpty(column));
 }
 
-// Whatever made a cell: a number says how exact it is and where it comes from.
+// Whatever made a cell: a number is told in full, with where it comes from.
 function withProvenance(cell, column, value) {
   if (isNumeric(column) && isNumber(value) && !cell.title) cell.title = numberTitle(value, column);
   return cell;
