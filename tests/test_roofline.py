@@ -115,21 +115,36 @@ def test_without_a_count_bytes_alone_may_explain_the_time():
 
 
 def test_a_little_is_not_called_none():
-    assert "less than 1 % of its time" in judged(None, 1e3, 1.0)["reason"]
-    assert judged(1e3, 1e3, 1.0)["reason"] == "less than 1 % of the rate that the memory allows"
-    assert percent(0.0) == "0 %"
-    assert percent(0.01) == "1 %"
-    assert percent(0.29) == "29 %"
+    assert "less than 0.1 % of its time" in judged(None, 1e3, 1.0)["reason"]
+    assert judged(1e3, 1e3, 1.0)["reason"] == "less than 0.1 % of the rate that the memory allows"
     assert "moves no bytes" in judged(None, 0.0, 1.0)["reason"]
+
+
+# As the page's `formatPercent` has it: the same share stands in a column of the same row.
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.0, "0.0 %"),
+        (0.01, "1.0 %"),
+        (0.0467, "4.7 %"),
+        (0.127, "13 %"),
+        (0.29, "29 %"),
+        (0.494, "49 %"),
+        (0.5, "50 %"),
+        (1.378, "138 %"),
+    ],
+)
+def test_a_share_is_rounded_as_the_page_rounds_it(share: float, words: str) -> None:
+    assert percent(share) == words
 
 
 def test_a_share_just_below_the_half_does_not_read_as_the_half():
     found = judged(49.96e9, 0.5e9, 1.0)
     assert found["bound"] == "overhead"
-    assert found["reason"].startswith("49 % of")
+    assert found["reason"].startswith("just under 50 % of")
     alone = judged(None, 4.996e9, 1.0)
     assert alone["bound"] is None
-    assert "49 % of its time" in alone["reason"]
+    assert "just under 50 % of its time" in alone["reason"]
 
 
 def test_what_is_left_out_of_the_bytes_is_said():

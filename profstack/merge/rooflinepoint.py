@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,10 +123,13 @@ def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:
 
 
 def percent(share: float) -> str:
-    """A share in words, rounded down: 49.9 % is not the half that a label asks for."""
-    # What is little is not none, and a product such as 0.29 * 100 lies just below a whole number.
-    whole = math.floor(100 * share + 1e-9)
-    return f"{whole} %" if whole or not share else "less than 1 %"
+    """A share in words, as the page writes the same share as a figure beside them."""
+    if 0 < share < 0.001:
+        return "less than 0.1 %"
+    words = f"{100 * share:.{1 if share < 0.1 else 0}f} %"
+    # 49.9 % is not the half that a label asks for.
+    just_below = share < EXPLAINS <= round(100 * share) / 100
+    return f"just under {words}" if just_below else words
 
 
 def _joined(*texts: str | None) -> str | None:
