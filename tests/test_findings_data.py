@@ -109,8 +109,12 @@ def test_a_data_set_that_starves_the_step_is_named_by_function(folder: Path) -> 
     assert told["line"] == line_of(case, "sample")
     wait, loader, *functions = told["evidence"]
     assert wait["workers"] == 0
-    assert 0.25 <= wait["wait_share"] <= 1
-    assert wait["loading_s"] <= wait["wait_s"] <= report["benchmark"]["median_s"]
+    assert 0.25 <= wait["step_share"] <= 1
+    assert wait["loading_s"] <= wait["wait_before_work_s"] <= report["benchmark"]["median_s"]
+    # The bar of the verdict above it has the same figure.
+    (waited,) = (part for part in report["step_bar"]["parts"] if part["name"] == "data wait")
+    assert wait["loading_s"] == pytest.approx(waited["seconds"])
+    assert wait["step_share"] == pytest.approx(waited["share"])
     assert loader["range"].endswith("_SingleProcessDataLoaderIter.__next__")
     # What is about the same time is told after them.
     named = {row["function"]: row for row in functions if "function" in row}
@@ -300,6 +304,7 @@ def test_means_of_processes_are_not_compared_with_the_median_step() -> None:
     assert told is not None
     assert told.cpu_s == pytest.approx(0.015)
     assert told.load_s == pytest.approx(0.005 - 0.001)
+    assert told.no_core_s == pytest.approx(0.001)
     assert not told.is_waiting
     report["processes"]["workers"] = 0
     told = loading_of(report, 0.010, 0.5)

@@ -65,12 +65,14 @@ def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
 
 def _wait_row(report: Report, loading: Loading) -> dict[str, Any]:
     row = {
-        "wait_s": loading.wait_s,
-        "wait_share": loading.wait_s / loading.step_s,
         "loading_s": loading.load_s,
+        "step_share": loading.load_s / loading.step_s,
+        "wait_before_work_s": loading.wait_s,
         "cores": loading.cores,
         "link": "modules/(wait)",
     }
+    if loading.no_core_s:
+        row["waited_for_core_s"] = loading.no_core_s
     cpu_s = (report.get("processes") or {}).get("cpu_s")
     return row if cpu_s is None else {**row, "mean_cpu_s": cpu_s}
 
@@ -259,7 +261,7 @@ def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Findin
             line=first["line"],
             layers=["cprofile"],
             evidence=[
-                {"wait_s": wait_s, "wait_share": share, "link": "modules/(wait)"},
+                {"wait_before_work_s": wait_s, "step_share": share, "link": "modules/(wait)"},
                 *rows[:_MOST_ROWS],
             ],
             advice=f"{first['function']} ({short(first['file'])}:{first['line']}) takes "

@@ -18,6 +18,8 @@ from profstack.findings.figures import (
     module_rows,
 )
 from profstack.findings.overlap import Loading
+from profstack.findings.stepcut import wait_alone
+from profstack.regions import STEP_PARTS, OUTSIDE, WAIT, ZERO_GRAD
 
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _LOADER_RANGE = "DataLoaderIter.__next__"
@@ -41,9 +43,11 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
     else:
         return None
     told = report.get("processes") or {}
+    no_core_s = 0.0
     if told.get("workers"):
         # A batch may lie there while nothing lets the step's thread run to fetch it.
-        load_s -= _at_median(report, "no_core_s", step_s) or 0.0
+        no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
+        load_s -= no_core_s
     is_waiting = _is_waiting(report, load_s, step_s)
     return Loading(
         *(step_s, wait_s, load_s, _at_median(report, "cpu_s", step_s), _cores(report)),
@@ -51,6 +55,7 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
         is_waiting=is_waiting,
         is_python=not is_waiting and _is_python(report),
         batches=max(batches, 1.0),
+        no_core_s=no_core_s,
     )
 
 
@@ -98,7 +103,10 @@ def _cores(report: Report) -> float:
 
 
 def wait_share(report: Report) -> float | None:
-    """The share of the clean steps that is waiting; of quick steps the torch layer tells it."""
+    """The share of the clean steps that is waiting, as the verdict has it.
+
+    Of quick steps the torch layer tells it.
+    """
     counted = set((report.get("benchmark") or {}).get("counted_steps") or ())
     steps = [
         row
@@ -106,12 +114,24 @@ def wait_share(report: Report) -> float | None:
         if row["index"] in counted and row["wait_s"] is not None and row["wall_s"]
     ]
     if steps:
-        return float(sum(row["wait_s"] for row in steps) / sum(row["wall_s"] for row in steps))
+        clean = sum(row["wait_s"] for row in steps) / sum(row["wall_s"] for row in steps)
+        parts = [_traced_share(report, name) for name in (WAIT, ZERO_GRAD, OUTSIDE)]
+        alone = wait_alone(clean, *parts)
+        return float(clean if alone is None else alone)
     step_s = clean_step_s(report)
     row = module_rows(report).get("(wait)") if report["tables"].get("modules") else None
     if step_s is None or row is None or row["calibrated_s"] is None:
         return None
     return float(row["calibrated_s"]) / step_s
+
+
+def _traced_share(report: Report, part: int) -> float:
+    """The share of the torch layer's steps that a part of the step has; 0 where it saw none."""
+    step_s = (report.get("attribution") or {}).get("step_s")
+    row = module_rows(report).get(STEP_PARTS[part]) if report["tables"].get("modules") else None
+    if row is None or row["calibrated_s"] is None or not step_s:
+        return 0.0
+    return float(row["self_s"] or 0.0) / float(step_s)
 
 
 def _loader_share(report: Report) -> float | None:

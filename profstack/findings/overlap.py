@@ -39,6 +39,8 @@ class Loading:
     is_python: bool
     # Batches that a step takes: several where it gathers their gradients.
     batches: float = 1.0
+    # What the wait has beyond the loading: the step's thread had no core to run on.
+    no_core_s: float = 0.0
 
     @property
     def work_s(self) -> float:

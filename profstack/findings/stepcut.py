@@ -188,7 +188,8 @@ def _losses(recorded: Recorded) -> set[int]:
 def _add_wait(cut: Cut, own: _Own, clean_wait: float | None, report: Mapping[str, Any]) -> None:
     """How long the step waits for data, and what else lies before its first work."""
     traced = min(max(own.forward.get(WAIT, 0.0), 0.0), 1.0)
-    before = _as_defined(traced, clean_wait, own)
+    outside = own.forward.get(OUTSIDE, 0.0)
+    before = wait_alone(clean_wait, traced, own.forward.get(ZERO_GRAD, 0.0), outside)
     cut.wait_is = "calibrated" if before is None else "clean"
     before = traced if before is None else before
     cut.scale = (1 - before) / (1 - traced) if traced < 1 else 0.0
@@ -207,23 +208,24 @@ def _add_wait(cut: Cut, own: _Own, clean_wait: float | None, report: Mapping[str
     rest = before * (1 - in_loader / traced)
     # Operators outside modules are the loader's, the other work's outside modules, or lie in the
     # wait beside the loader.
-    loose = max(own.loose_ops - operators - own.forward.get(OUTSIDE, 0.0), 0.0)
+    loose = max(own.loose_ops - operators - outside, 0.0)
     loose = min(loose * before / traced, rest)
     cut.wait = before - rest
     cut.other += loose
     cut.python += rest - loose
 
 
-def _as_defined(traced: float, clean_wait: float | None, own: _Own) -> float | None:
+def wait_alone(
+    clean_wait: float | None, traced: float, zeroed: float, outside: float
+) -> float | None:
     """The wait of the clean steps less what the torch layer gives to others; None if it differs.
 
-    In clean steps all that lies before the first module's call or backward pass is the wait. The
+    The torch layer's own wait is `traced`; gradients set to zero are `zeroed`. In clean steps all that lies before the first module's call or backward pass is the wait. The
     torch layer tells gradients that are set to zero from it, and the work of functions; a second
     wait within a step it has, and clean steps have not.
     """
-    if clean_wait is None or own.forward.get(OUTSIDE, 0.0) > _FUNCTIONAL:
+    if clean_wait is None or outside > _FUNCTIONAL:
         return None
-    zeroed = own.forward.get(ZERO_GRAD, 0.0)
     with_zero = abs(clean_wait - traced - zeroed) < abs(clean_wait - traced)
     found = clean_wait - zeroed if with_zero else clean_wait
     return min(max(found, 0.0), 1.0) if found >= 0.5 * traced else None
