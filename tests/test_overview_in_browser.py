@@ -73,6 +73,13 @@ def test_a_report_without_a_verdict_says_so(opened: Opened) -> None:
     assert texts(page, "#step-bar") == ["No division of the step: x."]
 
 
+def test_what_the_bar_does_not_say_stands_below_it(opened: Opened) -> None:
+    report = add_verdict(full())
+    report["step_bar"].update(reason="a part is not known", note="'data wait' is another")
+    page = opened(report, at="overview")
+    assert texts(page, "#step-bar p") == ["A part is not known.", "'data wait' is another."]
+
+
 def test_the_bar_adds_up_and_each_part_leads_to_its_rows(opened: Opened) -> None:
     report = add_verdict(full())
     page = opened(report, at="overview")

@@ -43,7 +43,7 @@ def test_the_sum_of_the_rows_is_stated_and_what_has_no_owner_is_named(opened: Op
     page = opened(full())
     said = texts(page, "#module-sum")[0]
     for words in (
-        "add up to 5.08 ms of a step of 5.08 ms",
+        "add up to 5.08 ms of a mean step of 5.08 ms",
         "97.2 % of it has an owner",
         "Not owned: (outside modules) 80.0 µs (1.6 %), (not attributed) 60.0 µs (1.2 %).",
         "3.90 ms of the clean median of 4.01 ms (97.2 %)",
@@ -152,7 +152,7 @@ def test_a_measured_slowdown_of_the_tracer_is_told(opened: Opened) -> None:
     median = report["benchmark"]["median_s"]
     report["slices"][4] |= {"mode": "stacks", "step_median_s": 3 * median}
     assert (
-        "a step took 3.00 times a clean one"
+        "the median step took 3.00 times the clean one"
         in texts(opened(report, "python"), "#call-paths .lead")[0]
     )
 

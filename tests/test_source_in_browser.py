@@ -160,11 +160,17 @@ def test_what_tracing_lines_cost_is_told(opened: Opened) -> None:
     median = report["benchmark"]["median_s"]
     report["slices"][4] |= {"mode": "lines", "step_median_s": 2.5 * median}
     page = opened(report, at="source")
-    assert "in 6 steps, which took 2.50 times a clean one" in texts(page, "#line-note")[0]
+    assert (
+        "in 6 steps, whose median was 2.50 times the clean one: times here are raw and means"
+        in texts(page, "#line-note")[0]
+    )
     # Of slices that came later the figures are, and so is what they cost.
     report["slices"].append(report["slices"][4] | {"round": 2, "step_median_s": 1.5 * median})
     page = opened(report, at="source")
-    assert "in 6 steps, which took 1.50 times a clean one" in texts(page, "#line-note")[0]
+    assert (
+        "in 6 steps, whose median was 1.50 times the clean one: times here are raw and means"
+        in texts(page, "#line-note")[0]
+    )
 
 
 def test_a_narrow_window_keeps_the_text_in_sight(opened: Opened) -> None:

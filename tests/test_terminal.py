@@ -55,6 +55,7 @@ def judged(report: Report | None = None) -> Report:
             for name, (share, link) in shares.items()
         ],
         "reason": None,
+        "note": None,
     }
     report["verdict"] = {
         "slug": "input-bound",
@@ -118,6 +119,16 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first() -> None:
     assert max(map(len, printed.splitlines())) <= 80
     assert "\x1b" not in printed
     assert "(optimizer)" not in printed, "the parts of the step are in the bar"
+
+
+def test_the_summary_says_why_the_row_of_the_wait_differs_from_the_bar() -> None:
+    report, note = judged(), "'data wait' is that of clean steps"
+    report["step_bar"]["note"] = note
+    assert note in text.summary(report, width=80, colour=False)
+    # The rows of the modules do not stand at the end of a run, and a screen is short.
+    assert note not in ending(report, width=80, colour=False)
+    report["step_bar"]["parts"][0]["share"] = 0.001
+    assert note not in text.summary(report, width=80, colour=False)
 
 
 def test_without_a_bar_the_parts_of_the_step_are_rows() -> None:

@@ -264,6 +264,7 @@ def test_the_bar_is_cut_by_the_torch_layers_rows(tmp_path: Path) -> None:
             "other": 0.2,
         }
     )
+    assert report["step_bar"]["note"] is None, "the row of the wait has the same time"
     links = {part["name"]: part["link"] for part in report["step_bar"]["parts"]}
     assert links["before first work"] == "modules/(wait)"
     assert links["forward"] == links["backward"] == "modules/Net"
@@ -280,6 +281,11 @@ def test_the_wait_of_the_clean_steps_takes_precedence(tmp_path: Path) -> None:
     kinds = {part["name"]: part["is"] for part in report["step_bar"]["parts"]}
     assert kinds["before first work"] == "clean"
     assert kinds["forward"] == "calibrated"
+    # The row that its link leads to has another time, and the reader is told.
+    assert report["step_bar"]["note"] == (
+        "'before first work' is that of clean steps, less what other parts have of it; the row "
+        "(wait) of the modules has the whole wait as the torch layer saw it, calibrated: 1.00 ms"
+    )
 
 
 def test_what_a_loader_is_asked_for_is_a_wait_for_data(tmp_path: Path) -> None:
@@ -291,6 +297,7 @@ def test_what_a_loader_is_asked_for_is_a_wait_for_data(tmp_path: Path) -> None:
     found = bar(report)
     assert found["data wait"] == pytest.approx(0.06)
     assert "before first work" not in found
+    assert "is that of the torch layer's slices, less" in report["step_bar"]["note"]
     # What else goes by there is the script's own code.
     assert found["Python"] == pytest.approx(0.1 + 0.05 + 0.04)
 

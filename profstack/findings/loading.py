@@ -19,7 +19,7 @@ from profstack.findings.figures import (
 )
 from profstack.findings.overlap import Loading
 from profstack.findings.stepcut import wait_alone
-from profstack.regions import STEP_PARTS, OUTSIDE, WAIT, ZERO_GRAD
+from profstack.regions import OUTSIDE, STEP_PARTS, WAIT, ZERO_GRAD
 
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _LOADER_RANGE = "DataLoaderIter.__next__"

@@ -15,6 +15,7 @@ from typing import Any
 from profstack.findings.devicecut import DeviceCut
 from profstack.findings.iotime import IoTime, is_io, loading_share
 from profstack.findings.stepcut import Cut
+from profstack.units import format_seconds
 
 # Smaller parts are left to the rest: they would only be the rounding of others.
 _LEAST = 1e-6
@@ -35,7 +36,7 @@ def step_bar(
 ) -> dict[str, Any]:
     """The bar; without parts, and with a reason, where there is no clean step."""
     if cut is None:
-        return {"median_s": None, "time_line": None, "parts": [], "reason": NO_CLEAN}
+        return {"median_s": None, "time_line": None, "parts": [], "reason": NO_CLEAN, "note": None}
     if device is not None and cut.torch:
         shares, of, kind = _of_device(device), DEVICE, "calibrated"
     else:
@@ -58,7 +59,28 @@ def step_bar(
         reason = f"the torch layer's rows leave {100 * rest / cut.median_s:.0f} % without an owner"
     if not cut.torch and cut.wait is None:
         parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
-    return {"median_s": cut.median_s, "time_line": of, "parts": parts, "reason": reason}
+    note = _of_the_wait(report, parts, of)
+    told = {"median_s": cut.median_s, "time_line": of, "parts": parts, "reason": reason}
+    return {**told, "note": note}
+
+
+def _of_the_wait(
+    report: Mapping[str, Any], parts: list[dict[str, Any]], time_line: str
+) -> str | None:
+    """Why the wait's own row has another time than the bar; null where it has the same."""
+    part = next((part for part in parts if part["name"] in (DATA_WAIT, BEFORE)), None)
+    row = next((row for row in report["tables"]["modules"] if row["path"] == "(wait)"), None)
+    row_s = row["calibrated_s"] if row is not None else None
+    if part is None or row_s is None or format_seconds(row_s) == format_seconds(part["seconds"]):
+        return None
+    whose = "the device's, which had no kernel to run"
+    if time_line == HOST:
+        slices = "clean steps" if part["is"] == "clean" else "the torch layer's slices"
+        whose = f"that of {slices}, less what other parts have of it"
+    return (
+        f"'{part['name']}' is {whose}; the row (wait) of the modules has the whole wait as the "
+        f"torch layer saw it, calibrated: {format_seconds(row_s)}"
+    )
 
 
 def _add_up(parts: list[dict[str, Any]], median_s: float) -> None:

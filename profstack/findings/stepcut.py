@@ -220,9 +220,9 @@ def wait_alone(
 ) -> float | None:
     """The wait of the clean steps less what the torch layer gives to others; None if it differs.
 
-    The torch layer's own wait is `traced`; gradients set to zero are `zeroed`. In clean steps all that lies before the first module's call or backward pass is the wait. The
-    torch layer tells gradients that are set to zero from it, and the work of functions; a second
-    wait within a step it has, and clean steps have not.
+    In clean steps all that lies before the first module's call or backward pass is the wait. The
+    torch layer tells gradients set to zero from it (`zeroed`), and the work of functions; of its
+    wait (`traced`) a second one within a step is a part, and clean steps have none.
     """
     if clean_wait is None or outside > _FUNCTIONAL:
         return None

@@ -132,7 +132,9 @@ def _audit(
         other = recorded.select(name, ((str(mode),),))
         apart = other is not None and not set(other.slices) & set(selection.slices)
         factor = plain_factor(recorded, clean, other) if apart and other is not None else None
-        lines.append(line if factor is None else f"{line}, at {factor:.2f} times a clean step")
+        lines.append(
+            line if factor is None else f"{line}, at {factor:.2f} times a clean step, by medians"
+        )
     return lines
 
 

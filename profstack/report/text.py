@@ -32,7 +32,7 @@ from profstack.report.textparts import (
     without_margins,
 )
 from profstack.report.toprows import top_tables
-from profstack.report.verdicttext import bar_lines, verdict_lines, verdict_text
+from profstack.report.verdicttext import bar_lines, note_lines, verdict_lines, verdict_text
 from profstack.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def cell(value: Any, unit: str) -> Text:
 def _judged(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     """The verdict and the step bar, with an empty line after them."""
     lines = [*verdict_lines(report, width), *bar_lines(report, width)]
+    # The modules, of which a row has another figure, stand below.
+    lines += note_lines(report, width)
     yield from lines
     if lines:
         yield Text()

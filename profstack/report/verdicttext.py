@@ -62,6 +62,14 @@ def bar_lines(report: Mapping[str, Any], width: int) -> Iterable[Text]:
             yield Text(line)
 
 
+def note_lines(report: Mapping[str, Any], width: int) -> Iterable[Text]:
+    """Why a row of the modules has another time than the wait in the bar, where that is drawn."""
+    told = report.get("step_bar") or {}
+    drawn = {part["name"] for part in told.get("parts") or [] if part["share"] >= _LEAST}
+    note = str(told.get("note") or "") if drawn & {"data wait", "before first work"} else ""
+    return map(Text, textwrap.wrap(printable(note), max(width, 40)))
+
+
 def _bar(parts: Sequence[Mapping[str, Any]], room: int) -> Text:
     line = Text("[")
     for part, cells in zip(parts, cells_of([part["share"] for part in parts], room), strict=True):

@@ -108,7 +108,7 @@ function tracerWords(page) {
   const traced = settledSlices(page, (slice) => slice.mode === "stacks");
   const words = "The stack tracer slows every Python call, so these times are longer than clean ones";
   if (!traced.length || !median) return words + ".";
-  return words + ": a step took " + formatFactor(Math.max(...traced.map((slice) => slice.step_median_s)) / median) + " times a clean one.";
+  return words + ": the median step took " + formatFactor(Math.max(...traced.map((slice) => slice.step_median_s)) / median) + " times the clean one. Times below are means.";
 }
 
 // Nodes by parent. Without libraries their frames go, and what they took themselves counts for the

@@ -88,7 +88,7 @@ function probeEffect(effect, layer, most) {
     interval ? intervalBar(effect, most, kindColour(layer.name)) : null,
     same ? el("div", { class: "quiet" }, "not distinguishable from 1.00") : null,
     effect.note ? el("div", { class: "quiet" }, effect.note) : null,
-    el("div", { class: "quiet" }, formatSeconds(effect.step_median_s) + " against " + formatSeconds(effect.clean_median_s) + " clean, ", el("span", { class: "together" }, "n = " + effect.n_layer + " and " + effect.n_clean)),
+    el("div", { class: "quiet" }, "medians: " + formatSeconds(effect.step_median_s) + " against " + formatSeconds(effect.clean_median_s) + " clean, ", el("span", { class: "together" }, "n = " + effect.n_layer + " and " + effect.n_clean)),
   ];
 }
 

@@ -77,7 +77,7 @@ function drawLineNote(page) {
   if (!traced.length || !median) return;
   const steps = traced.reduce((sum, slice) => sum + slice.steps, 0);
   const factor = Math.max(...traced.map((slice) => slice.step_median_s)) / median;
-  byId("line-note").append("Lines were traced in " + plural(steps, "step") + ", which took " + formatFactor(factor) + " times a clean one: times here are raw, to be held against one another and not against the clean step.");
+  byId("line-note").append("Lines were traced in " + plural(steps, "step") + ", whose median was " + formatFactor(factor) + " times the clean one: times here are raw and means over these steps, to be held against one another and not against the clean step.");
 }
 
 // Own files as cards with their time; those of libraries in a list of their own.

@@ -95,7 +95,7 @@ function sumNote(sums) {
   if (!isNumber(sums.step_s) || !isNumber(sums.rows_s)) {
     return el("p", { class: "sum", id: "module-sum" }, "The rows cannot be held against a step: " + (sums.reason || "no slice timed modules") + ".");
   }
-  const words = [el("b", {}, "Self times of all rows add up to " + formatSeconds(sums.rows_s) + " of a step of " + formatSeconds(sums.step_s)),
+  const words = [el("b", {}, "Self times of all rows add up to " + formatSeconds(sums.rows_s) + " of a mean step of " + formatSeconds(sums.step_s)),
     " as the torch layer saw it; ", el("b", {}, isNumber(sums.owned_share) ? exactPercent(sums.owned_share) : none(sums.reason)), " of it ", term("owner", "has an owner"), "."];
   const rest = (sums.unowned || []).filter((row) => row.self_s);
   words.push(rest.length ? [" Not owned: ", rest.map((row, at) => [at ? ", " : "", row.path, " ", formatSeconds(row.self_s), isNumber(row.share) ? " (" + exactPercent(row.share) + ")" : ""]), "."] : " Nothing is left without one.");

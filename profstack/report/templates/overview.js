@@ -94,7 +94,7 @@ function drawStepBar(page) {
   const box = byId("step-bar"), told = page.overview.step_bar;
   if (!told || !(told.parts || []).length) { box.append(el("p", { class: "quiet" }, "No division of the step: " + ((told && told.reason) || "nothing of it was recorded") + ".")); return; }
   stepBar(box, told.parts, told.median_s);
-  if (told.reason) box.append(el("p", { class: "quiet" }, told.reason[0].toUpperCase() + told.reason.slice(1) + "."));
+  for (const words of [told.reason, told.note].filter(Boolean)) box.append(el("p", { class: "quiet" }, words[0].toUpperCase() + words.slice(1) + "."));
 }
 
 function stepBar(box, parts, median) {
