@@ -122,7 +122,7 @@ def test_lesser_modes_tell_what_they_cost(run: Run) -> None:
     (layer,) = run.finish()["layers"]
     assert layer["audit"] == [
         "3 steps in 1 slice (timed)",
-        "3 more in slices of mode lines, at 3.00 times a clean step",
+        "3 more in slices of mode lines, at 3.00 times a clean step, by medians",
     ]
 
 

@@ -117,6 +117,7 @@ def test_a_layer_says_what_became_of_it(opened: Opened) -> None:
     page = opened(build())
     cprofile, torch, memory = texts(page, ".layer")
     assert "not distinguishable from 1.00" in cprofile
+    assert "medians: " in cprofile
     assert "not distinguishable" not in torch
     assert "torch/trace.json.gz" in torch
     assert "too few steps" in memory
