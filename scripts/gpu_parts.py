@@ -152,6 +152,19 @@ def check_throughput(bench: Bench) -> Iterator[Row]:
     yield from gpu_rows.throughput_rows(_report(output), on_cuda=bench.on_cuda)
 
 
+_USABLE = """
+import sys
+from importlib.metadata import version
+from profstack.nsys import tool
+from profstack.nvtxpairs import takes_ranges
+try:
+    found = tool.find_nsys(sys.argv[1] or None)
+    print("no" if takes_ranges(found.version, version("nvtx")) is False else "yes")
+except tool.NsysError:
+    print("no")
+"""
+
+
 def check_nsys(bench: Bench) -> Iterator[Row]:
     """The second run under Nsight Systems, where there is one."""
     helped = bench.python("-m", "profstack", "run", "--help")
@@ -159,20 +172,13 @@ def check_nsys(bench: Bench) -> Iterator[Row]:
         reason = "this profstack has no 'run --nsys'"
         yield Row("nsys", "ranges seen", "-", "above 0", NOT_MEASURED, reason)
         return
-    # As profstack looks for it: on the path, and in the usual folders.
-    there = bench.python(
-        "-c",
-        "from profstack.nsys import tool\n"
-        "try: print(tool.find_nsys().path)\n"
-        "except tool.NsysError: pass",
-    ).strip()
     path = ("--nsys-path", bench.nsys_path) if bench.nsys_path else ()
     report, _ = bench.profiled(
         *("nsys", "mlp", "--steps", str(_NSYS_STEPS)), before=("--nsys", *path)
     )
-    yield from gpu_rows.nsys_rows(
-        report, on_cuda=bench.on_cuda, there=bool(bench.nsys_path or there)
-    )
+    # "no": none is there, or one that takes no range of this nvtx: no fault of profstack's.
+    usable = bench.python("-c", _USABLE, bench.nsys_path or "").strip() != "no"
+    yield from gpu_rows.nsys_rows(report, on_cuda=bench.on_cuda, usable=usable)
 
 
 def rows_of(part: str, bench: Bench) -> Iterator[Row]:

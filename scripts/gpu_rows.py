@@ -263,15 +263,15 @@ def throughput_rows(report: Report, *, on_cuda: bool) -> list[Row]:
     return rows
 
 
-def nsys_rows(report: Report, *, on_cuda: bool, there: bool) -> list[Row]:
-    """What the second run, under Nsight Systems, brought; `there` says that it is installed."""
+def nsys_rows(report: Report, *, on_cuda: bool, usable: bool) -> list[Row]:
+    """What the second run, under Nsight Systems, brought; `usable`: there is one that sees it."""
     part, tables = "nsys", report["tables"]
     layer = next(layer for layer in report["layers"] if layer["name"] == "nvtx")
     ranges, kernels = tables["nsys_ranges"], tables["nsys_kernels"]
     warned = "; ".join(one["text"] for one in report["warnings"] if "nsys" in one["slug"])
     why = str(layer["reason"] or warned or "the import brought no row")
     modules = sum(row["kind"] == "module" for row in ranges)
-    verdict = OK if modules else FAILED if there else NOT_MEASURED
+    verdict = OK if modules else FAILED if usable else NOT_MEASURED
     seen = Row(part, "module ranges seen", str(modules), "above 0", verdict, "" if modules else why)
     total = sum(row["device_s"] or 0.0 for row in kernels)
     # Of a module, a backward pass, an optimizer's step: a step's own range tells nothing more.
@@ -280,4 +280,4 @@ def nsys_rows(report: Report, *, on_cuda: bool, there: bool) -> list[Row]:
     share = joined / total if total else None
     lacks = why if on_cuda else NEEDS_CUDA
     row = judged(part, "kernels joined, share of device time", share, (LEAST_JOINED, 1.0), lacks)
-    return [seen, _must(row) if on_cuda and there else row]
+    return [seen, _must(row) if on_cuda and usable else row]

@@ -264,18 +264,18 @@ def test_an_nsys_that_is_there_and_sees_nothing_fails() -> None:
         "tables": {"nsys_ranges": [], "nsys_kernels": []},
         "warnings": [],
     }
-    for there, verdict in ((True, FAILED), (False, NOT_MEASURED)):
-        seen, joined = gpu_rows.nsys_rows(report, on_cuda=True, there=there)
+    for usable, verdict in ((True, FAILED), (False, NOT_MEASURED)):
+        seen, joined = gpu_rows.nsys_rows(report, on_cuda=True, usable=usable)
         assert (seen.verdict, seen.reason) == (verdict, "nsys is not installed")
         assert joined.verdict == verdict
     report["tables"] = {
         "nsys_ranges": [{"kind": "module"}, {"kind": "step"}],
         "nsys_kernels": [{"range_kind": "module", "device_s": 1.0}],
     }
-    rows = gpu_rows.nsys_rows(report, on_cuda=True, there=True)
+    rows = gpu_rows.nsys_rows(report, on_cuda=True, usable=True)
     assert [row.verdict for row in rows] == [OK, OK]
     report["tables"]["nsys_kernels"].append({"range_kind": "step", "device_s": 1.0})
-    rows = gpu_rows.nsys_rows(report, on_cuda=True, there=True)
+    rows = gpu_rows.nsys_rows(report, on_cuda=True, usable=True)
     assert [row.verdict for row in rows] == [OK, FAILED]
 
 
