@@ -12,9 +12,22 @@ from profstack.recordedtables import RECORDED_OF_RUN
 from profstack.tabletypes import FUNCTION_COLUMNS, Column, Row, Table, table
 from profstack.torchtables import RECORDED_OF_TORCH
 
-__all__ = ["RECORDED", "REPORT", "SCHEMA_VERSION", "Column", "Row", "Table"]
+__all__ = [
+    "CLEAN_SLICES",
+    "OTHER_SLICES",
+    "RECORDED",
+    "REPORT",
+    "SCHEMA_VERSION",
+    "Column",
+    "Row",
+    "Table",
+]
 
 SCHEMA_VERSION = 1
+
+# What a row of `regions` says of the slices its times are from, where its own clock gave them.
+CLEAN_SLICES = "clean slices"
+OTHER_SLICES = "slices with a layer, the start-up or the watch"
 
 RECORDED: dict[str, Table] = {**RECORDED_OF_RUN, **RECORDED_OF_TORCH, **RECORDED_OF_NSYS}
 
@@ -144,7 +157,7 @@ REPORT: dict[str, Table] = {
             "memory",
             "t_s REAL host time since the recording began",
             "step INTEGER step",
-            "rss_bytes INTEGER resident set of the process",
+            "rss_bytes INTEGER resident set of the process, at edges of slices and by the watch",
             "device_allocated_bytes INTEGER bytes in live tensors on the device",
             "device_reserved_bytes INTEGER bytes held by the device allocator",
         ),

@@ -10,6 +10,7 @@ import pandas as pd
 
 from profstack.merge.recorded import Recorded, Selection
 from profstack.regionstay import OWN
+from profstack.schema import CLEAN_SLICES, OTHER_SLICES
 
 # Source and path.
 Key = tuple[str, str]
@@ -49,8 +50,8 @@ def _timed(recorded: Recorded, folded: Mapping[str, str]) -> dict[Key, dict[str,
     clean = slices["kind"] == "clean"
     rows: dict[Key, dict[str, Any]] = {}
     for chosen, words in (
-        (_over(slices[~clean]), "slices with a layer, the start-up or the watch"),
-        (_over(slices[clean]), "clean slices"),
+        (_over(slices[~clean]), OTHER_SLICES),
+        (_over(slices[clean]), CLEAN_SLICES),
     ):
         for key, some in _by_key(recorded, "region_times", chosen, folded):
             rows[key] = {

@@ -33,7 +33,8 @@ class TopRow:
 class Top:
     """A short table: what takes most time of one kind, by which layer, and how it is meant.
 
-    `kind` says in which sense its times are to be read, `share_of` what its shares are of.
+    `kind` says in which sense its times are to be read, `share_of` what its shares are of, and
+    `share_reason` why they are not known where they are not.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Top:
     rows: list[TopRow]
     reason: str | None
     share_of: str | None = None
+    share_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,13 @@ def _tops(report: Mapping[str, Any], median: float | None) -> list[Top]:
         _top_lines(tables["lines"]),
     ]
     layers = {layer["name"]: layer.get("reason") for layer in report.get("layers") or []}
+    told = (report.get("columns_reason") or {}).get("functions.calibrated_s")
+    why = told or "the report does not tell why"
+    unshared = {
+        "cprofile": f"these times are not calibrated, and so no parts of a clean step: {why}",
+        "torch": "it is not known how long a step took while this layer watched",
+    }
+    tops = [replace(top, share_reason=unshared[top.layer]) for top in tops]
     return [
         top
         if top.rows

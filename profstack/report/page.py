@@ -25,6 +25,7 @@ from profstack.report.nsyspage import held_series, range_records, stack_records
 from profstack.report.overviewpage import overview_page
 from profstack.report.packages import with_package
 from profstack.report.pathtree import path_records
+from profstack.report.provenance import region_timed_in
 from profstack.report.series import StepSeries, memory_series, step_series
 from profstack.report.sourcefiles import SourceFile, source_files, with_source
 from profstack.report.tables import (
@@ -39,6 +40,9 @@ from profstack.schema import Column
 
 Record = Mapping[str, Any]
 _FLAGS = Column("flags", "TEXT", "why the step is kept out of medians")
+_TIMED_IN = Column(
+    "timed_in", "TEXT", "clean or raw slices of profstack's clock, or torch's slices"
+)
 _PACKAGE = Column("package", "TEXT", "the library that its file belongs to, or the user's own")
 
 
@@ -112,7 +116,6 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     weights = {
         "operators": weight("self_s"),
         "kernels": weight("device_s"),
-        "regions": weight("wall_s"),
         "ranges": None,
         "watch": weight("total_share"),
         "outliers": weight("wall_s"),
@@ -136,6 +139,8 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     }
     steps = tables["steps"]
     made["steps"] = page_table("steps", steps, told, by=weight("wall_s"), extra=(_FLAGS,))
+    named = [{**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []]
+    made["regions"] = page_table("regions", named, told, by=weight("wall_s"), extra=(_TIMED_IN,))
     made["memory"] = page_table("memory", memory_series(tables["memory"]), told)
     stacks = stack_records(tables.get("nsys_backtraces") or [])
     made["nsys_backtraces"] = page_table("nsys_backtraces", stacks, told, by=weight("host_s"))

@@ -1,15 +1,21 @@
 """Where each number of the page comes from: the layer, and in what sense it is to be read.
 
-There are five senses. A *clean* number was measured with no layer on. A *calibrated* one was seen
+There are seven senses. A *clean* number was measured with no layer on. A *calibrated* one was seen
 by a layer and is told at the speed of the clean steps. A *raw* one is as the layer saw it, with
-what the layer itself cost. A *counted* one is an exact count. A *fact* is no measurement: a line, a
-size, an index. Every numeric column has its entry here; there is no default, so that a new column
-cannot pass for something it is not.
+what the layer itself cost. A *counted* one is an exact count. A *rate* is a count of the layer
+`flops` over a calibrated time of the layer that is named. A *fact* is no measurement: a line, a
+size, an index. In a *mixed* column the rows are of several: each says its own. Every numeric column
+has its entry here; there is no default, so that a new column cannot pass for something it is not.
 """
 
 from __future__ import annotations
 
-KINDS = ("clean", "calibrated", "raw", "counted", "fact")
+from collections.abc import Mapping
+from typing import Any
+
+from profstack.schema import CLEAN_SLICES, OTHER_SLICES
+
+KINDS = ("clean", "calibrated", "raw", "counted", "rate", "fact", "mixed")
 
 # By table, the columns of each layer and sense.
 _SENSES: dict[str, dict[tuple[str, str], str]] = {
@@ -25,7 +31,7 @@ _SENSES: dict[str, dict[tuple[str, str], str]] = {
         ("torch", "calibrated"): "calibrated_s",
         ("torch", "counted"): "calls",
         ("flops", "counted"): "forward_flop backward_flop forward_mac",
-        ("flops", "calibrated"): "flop_per_s",
+        ("torch", "rate"): "flop_per_s",
         ("profstack", "fact"): "instance depth parameters",
     },
     "operators": {
@@ -65,8 +71,8 @@ _SENSES: dict[str, dict[tuple[str, str], str]] = {
         ("profstack", "fact"): "line",
     },
     "memory": {
-        ("watch", "raw"): "rss_bytes",
-        ("profstack", "raw"): "device_allocated_bytes device_reserved_bytes",
+        # Read at the edges of slices, and of the host by the watch in between.
+        ("profstack", "raw"): "rss_bytes device_allocated_bytes device_reserved_bytes",
         ("profstack", "fact"): "t_s step",
     },
     "memory_owners": {("torch", "raw"): "start_bytes peak_bytes largest_bytes end_bytes"},
@@ -88,10 +94,9 @@ _SENSES: dict[str, dict[tuple[str, str], str]] = {
     },
     "gaps": {("torch", "raw"): "total_s longest_s", ("torch", "counted"): "count"},
     "regions": {
-        ("step clock", "raw"): "wall_s",
+        ("profstack", "mixed"): "wall_s calls",
         ("torch", "raw"): "operator_s device_s host_net_bytes",
         ("torch", "counted"): "flop",
-        ("profstack", "counted"): "calls",
     },
     "ranges": {("nvtx", "raw"): "emit_s", ("nvtx", "counted"): "calls"},
     "watch": {
@@ -155,3 +160,9 @@ _BY_COLUMN = {
 def provenance(table: str, column: str) -> tuple[str | None, str | None]:
     """The layer and the sense of a column's numbers; None twice of one that holds no numbers."""
     return _BY_COLUMN.get(f"{table}.{column}", (None, None))
+
+
+def region_timed_in(record: Mapping[str, Any]) -> str:
+    """Where a region's time and calls are from: clean or raw slices of its clock, or torch's."""
+    own = {CLEAN_SLICES: "clean", OTHER_SLICES: "raw"}
+    return own.get(str(record.get("measured_in") or "").split("; ")[0], "torch")

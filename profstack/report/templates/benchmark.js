@@ -183,8 +183,8 @@ function drawShapes(box, mark) {
   const shapes = mark.by_shape || [];
   if (shapes.length < 2) { box.remove(); return; }
   box.append(el("h3", {}, "By input shape"));
-  recordTable(box, shapes, [ownColumn("shape", "shapes", "text", "shapes of the inputs"), ownColumn("n", "n", "plain", "samples"), ownColumn("median_s", "median", "s", "median time", "it has no sample"),
-    ownColumn("ci95_low_s", "95 % from", "s", "low end of the interval", "fewer than 6 samples"), ownColumn("ci95_high_s", "to", "s", "high end of the interval", "fewer than 6 samples")],
+  recordTable(box, shapes, [ownColumn("shape", "shapes", "text", "shapes of the inputs"), ownColumn("n", "n", "plain", "samples", null, OWN_COUNT), ownColumn("median_s", "median", "s", "median time", "it has no sample", CLEAN),
+    ownColumn("ci95_low_s", "95 % from", "s", "low end of the interval", "fewer than 6 samples", CLEAN), ownColumn("ci95_high_s", "to", "s", "high end of the interval", "fewer than 6 samples", CLEAN)],
   { name: "by input shape", sort: { key: "median_s", direction: -1 }, bars: ["median_s"], barColour: "var(--self)" });
 }
 

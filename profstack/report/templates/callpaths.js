@@ -50,7 +50,7 @@ function drawPathPicture(box, page) {
     aside.replaceChildren();
     const record = node.record;
     append(aside, [el("h3", {}, node.name), record && record.file ? el("p", { class: "quiet place" }, functionFile(record)) : null, record && record.kind === "operator" ? el("p", {}, linkTo("operators", record.name, "its row among the operators")) : null,
-      record && record.kind === "kernel" ? el("p", {}, linkTo("kernels", record.name, "its row among the kernels")) : null, pairs(rows(node)), insideList(node, node.value || 1, (child) => child.told, open)]);
+      record && record.kind === "kernel" ? el("p", {}, linkTo("kernels", record.name, "its row among the kernels")) : null, pairs(rows(node)), insideList(node, node.value || 1, (child) => figure(child.value, "s", RAW_TORCH), open)]);
   };
   const draw = drawHierarchy({
     box: chart, kind: () => state.kind, areas: () => largestAreas(state.at), marked: () => null, label: () => "call paths by " + PATH_SAYS[state.metric] + ", " + state.kind,

@@ -314,7 +314,7 @@ function describe(node, root) {
     record ? el("p", { class: "quiet place", title: record[0] }, functionWay(record)) : null,
     NODE_WORDS[node.kind] ? el("p", { class: "quiet" }, NODE_WORDS[node.kind]) : null,
     pairs(describedRows(node, root)),
-    insideList({ children: inside }, node.value || 1, (child) => formatSeconds(child.value), (child) => zoomTo(child.node))]);
+    insideList({ children: inside }, node.value || 1, (child) => figure(child.value, "s", RAW_CPROFILE), (child) => zoomTo(child.node))]);
 }
 
 // The place of a function; of the user's own it leads to the source line.

@@ -1,4 +1,8 @@
 // Ways of running the same model side by side: time, speedup, equality, and what became of its operators.
+const COMPILED_ONCE = { words: "raw: timed once, by the step clock; no layer was on" };
+const PROFILER_COUNT = { words: "counted by torch.profiler, in calls of their own" };
+const DYNAMO_COUNT = { words: "counted by torch.compile's own counters" };
+
 function drawCompare(page) {
   const variants = page.facts.benchmark.compare || [];
   if (!variants.length) { drop("compare"); return; }
@@ -38,11 +42,11 @@ function drawCompareTable(box, variants) {
   const number = (unit, text) => (value, record) => el("td", { class: "number" }, shown(value, unit, unlessEager(record, text)));
   const span = (low, high, format) => (isNumber(low) && isNumber(high) ? el("span", { class: "quiet" }, " " + format(low) + " – " + format(high)) : null);
   const columns = [
-    ownColumn("variant", "variant", "text", "way of running the model"), ownColumn("status", "status", "text", "what became of it"), ownColumn("median_s", "median", "s", "median time of a call with its 95 % interval"),
-    ownColumn("speedup", "speedup", "count", "eager's time over its time, with the 95 % interval"), ownColumn("compile_s", "compile", "s", "time to make it ready, its first call included; no part of the median"),
-    ownColumn("equal", "results", "text", "whether they are eager's within the tolerance"), ownColumn("max_difference", "difference", "plain", "largest absolute difference of a result"),
-    ownColumn("operators", "operators", "plain", "operators called by one call; beside it the change from eager"), ownColumn("kernels", "kernels", "plain", "kernels run by one call; beside it the change from eager", "no kernel of a device was seen"),
-    ownColumn("graphs", "graphs", "plain", "graphs compiled, and the breaks between them"), ownColumn("n", "n", "plain", "samples")];
+    ownColumn("variant", "variant", "text", "way of running the model"), ownColumn("status", "status", "text", "what became of it"), ownColumn("median_s", "median", "s", "median time of a call with its 95 % interval", null, CLEAN),
+    ownColumn("speedup", "speedup", "count", "eager's time over its time, with the 95 % interval", null, CLEAN), ownColumn("compile_s", "compile", "s", "time to make it ready, its first call included; no part of the median", null, COMPILED_ONCE),
+    ownColumn("equal", "results", "text", "whether they are eager's within the tolerance"), ownColumn("max_difference", "difference", "plain", "largest absolute difference of a result", null, FACT),
+    ownColumn("operators", "operators", "plain", "operators called by one call; beside it the change from eager", null, PROFILER_COUNT), ownColumn("kernels", "kernels", "plain", "kernels run by one call; beside it the change from eager", "no kernel of a device was seen", PROFILER_COUNT),
+    ownColumn("graphs", "graphs", "plain", "graphs compiled, and the breaks between them", null, DYNAMO_COUNT), ownColumn("n", "n", "plain", "samples", null, OWN_COUNT)];
   // The reason is wanted by the cells though it has no column of its own.
   const reasons = new Map(variants.map((one) => [one.variant, one.reason]));
   const withReason = (cell) => (value, record, column) => cell(value, { ...record, reason: reasons.get(record.variant) }, column);

@@ -94,8 +94,10 @@ function findingCard(finding, median, first) {
 // What mending it is worth, per clean step; what was not measured is said so.
 function gainWords(finding, median) {
   if (!isNumber(finding.gain_s)) return el("div", { class: "quiet" }, finding.gain_reason || "what it costs in time was not measured");
-  return [el("div", { class: "gain-value" }, "−" + formatSeconds(finding.gain_s)),
-    el("div", {}, median ? el("b", {}, formatPercent(finding.gain_s / median)) : null, median ? " of a clean step" : "per step"),
+  const layers = (finding.layers || []).map((layer) => layerWords(asText(layer)));
+  const origin = { words: (finding.gain_is || "estimated") + (layers.length ? ", from what " + layers.join(" and ") + " saw" : "") + ", in time of a clean step" };
+  return [el("div", { class: "gain-value" }, figure(-finding.gain_s, "s", origin)),
+    el("div", {}, median ? el("b", {}, figure(finding.gain_s / median, "share", origin)) : null, median ? " of a clean step" : "per step"),
     el("div", { class: "quiet" }, finding.gain_is || "estimated")];
 }
 

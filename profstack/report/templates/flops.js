@@ -1,6 +1,7 @@
 // Floating-point operations: the counters side by side, and what each of them leaves out.
 const FLOPS_ORIGIN = { layer: "flops", kind: "counted" };
-const UNCOUNTED_TIME = { layer: "torch", kind: "raw" };
+// The third counter reads the shapes that the torch layer's slices recorded.
+const counterOrigin = (name) => (String(name).startsWith("recorded_shapes") ? { words: "counted by recorded_shapes, from the shapes that the torch layer saw" } : FLOPS_ORIGIN);
 
 function drawFlops(page) {
   const all = page.counters || [];
@@ -22,9 +23,10 @@ const bothWays = (one) => (isNumber(one.forward_flop) ? one.forward_flop + (one.
 function drawRates(box, record, median) {
   const all = bothWays(record);
   const rate = isNumber(all) && median ? all / median : null;
-  box.append(card("forward", [shown(record.forward_flop, "flop", "nothing was counted"), " FLOP"], isNumber(record.forward_mac) ? formatCount(record.forward_mac) + " MAC" : null),
-    card("backward", [shown(record.backward_flop, "flop", "no backward pass was counted"), isNumber(record.backward_flop) ? " FLOP" : ""], isNumber(record.backward_flop) && record.forward_flop ? formatFactor(record.backward_flop / record.forward_flop) + " × forward" : null),
-    card(["rate in a ", term("clean", "clean"), " step"], [shown(rate, "rate", "there is no clean step time"), isNumber(rate) ? " FLOP/s" : ""], "counted operations over the whole step", "main"));
+  const counted = counterOrigin(record.counter);
+  box.append(card("forward", [figure(record.forward_flop, "flop", { ...counted, reason: "nothing was counted" }), " FLOP"], isNumber(record.forward_mac) ? [figure(record.forward_mac, "mac", counted), " MAC"] : null),
+    card("backward", [figure(record.backward_flop, "flop", { ...counted, reason: "no backward pass was counted" }), isNumber(record.backward_flop) ? " FLOP" : ""], isNumber(record.backward_flop) && record.forward_flop ? formatFactor(record.backward_flop / record.forward_flop) + " × forward" : null),
+    card(["rate in a ", term("clean", "clean"), " step"], [figure(rate, "rate", { kind: "rate", source: record.counter, over: "clean", reason: "there is no clean step time" }), isNumber(rate) ? " FLOP/s" : ""], "counted operations over the whole step", "main"));
 }
 
 // Both totals where attention was called as causal: dense, and what the mask leaves.
@@ -38,14 +40,15 @@ function drawCausal(box, record) {
 function drawCounters(box, counters, record, page) {
   const lacking = (one) => (one.uncounted || []).map((row) => row.time_share).filter(isNumber).reduce((sum, share) => sum + share, 0);
   const why = (key, otherwise) => (page.facts.columns_reason || {})["flops." + key] || otherwise;
+  const counted = (key, label, unit, meaning, reason) => byRow(ownColumn(key, label, unit, meaning, reason), (row) => counterOrigin(row.counter));
   const columns = [ownColumn("counter", "counter", "text", "what counts"),
-    ownColumn("forward_flop", "forward FLOP", "flop", "operations in forward, per step", why("forward_flop", "it counted nothing in forward"), FLOPS_ORIGIN),
-    ownColumn("backward_flop", "backward FLOP", "flop", "operations in backward, per step", why("backward_flop", "it counted nothing in backward"), FLOPS_ORIGIN),
-    ownColumn("causal_forward_flop", "forward, masked", "flop", "the same with attention called as causal counted as its mask leaves it", why("causal_forward_flop", "it does not tell which attention is causal"), FLOPS_ORIGIN),
-    ownColumn("causal_backward_flop", "backward, masked", "flop", "the same of backward", why("causal_backward_flop", "it does not tell which attention is causal"), FLOPS_ORIGIN),
-    ownColumn("forward_mac", "forward MAC", "mac", "multiply-adds in forward, per step", why("forward_mac", "it has formulas for more than multiply-adds"), FLOPS_ORIGIN),
-    ownColumn("left_out", "without a formula", "count", "operators that ran and that it has no formula for", "it does not tell what it leaves out", FLOPS_ORIGIN),
-    ownColumn("left_share", "their share of time", "share", "time of those operators, with what they call, over the step's, as the torch layer saw it", "it does not tell what it leaves out", UNCOUNTED_TIME),
+    counted("forward_flop", "forward FLOP", "flop", "operations in forward, per step", why("forward_flop", "it counted nothing in forward")),
+    counted("backward_flop", "backward FLOP", "flop", "operations in backward, per step", why("backward_flop", "it counted nothing in backward")),
+    counted("causal_forward_flop", "forward, masked", "flop", "the same with attention called as causal counted as its mask leaves it", why("causal_forward_flop", "it does not tell which attention is causal")),
+    counted("causal_backward_flop", "backward, masked", "flop", "the same of backward", why("causal_backward_flop", "it does not tell which attention is causal")),
+    counted("forward_mac", "forward MAC", "mac", "multiply-adds in forward, per step", why("forward_mac", "it has formulas for more than multiply-adds")),
+    counted("left_out", "without a formula", "count", "operators that ran and that it has no formula for", "it does not tell what it leaves out"),
+    ownColumn("left_share", "their share of time", "share", "time of those operators, with what they call, over the step's, as the torch layer saw it", "it does not tell what it leaves out", RAW_TORCH),
     ownColumn("difference", "against the record", "text", "by how much it differs from the record, in which operators, and why", "it is the record, or has no figures"),
     ownColumn("note", "why not", "text", "why a counter has no figures", "it has figures")];
   const rows = counters.map((one) => [one.counter + (one === record ? " (the record)" : ""), one.forward_flop, one.backward_flop, one.causal_forward_flop, one.causal_backward_flop, one.forward_mac, one.uncounted ? one.uncounted.length : null, one.uncounted ? lacking(one) : null, one.difference, one.note]);
@@ -53,7 +56,7 @@ function drawCounters(box, counters, record, page) {
   // In what counters differ is told in sentences below: a cell would be a column of single words.
   const hidden = ["difference", ...seldom.filter((key) => counters.every((one) => one[key] === null || one[key] === undefined))];
   const wrapped = (reason) => (value) => el("td", { class: "text wrapped" }, value || none(reason));
-  makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", origin: { layer: "flops", kind: "counted" }, plain: true, hidden,
+  makeTable(box, { table: { columns, rows, left_out: null }, name: "counters", plain: true, hidden,
     cells: { note: wrapped("it has figures") } });
   const different = counters.filter((one) => one.difference);
   if (different.length) box.append(el("ul", { class: "said", id: "flop-differences" }, different.map((one) => el("li", {}, el("b", {}, one.counter), " against the record: ", one.difference))));
@@ -74,8 +77,8 @@ function drawUncounted(box, counters, page) {
   if (!operators.size) { box.append(el("p", { class: "quiet" }, "No operator that ran is without a formula.")); return; }
   const keys = ["operator", "time_share", ...counters.map((one) => one.counter), "why"];
   const columns = [ownColumn("operator", "operator or function", "text", "what ran without being counted"),
-    ownColumn("time_share", "share of the step", "share", "its time, with what it calls, over the step's", "the torch layer saw no operator of this name", UNCOUNTED_TIME),
-    ...counters.map((one) => ownColumn(one.counter, "calls, " + one.counter, "count", "calls per step that this counter left out", "it counts this one, or did not meet it", FLOPS_ORIGIN)),
+    ownColumn("time_share", "share of the step", "share", "its time, with what it calls, over the step's", "the torch layer saw no operator of this name", RAW_TORCH),
+    ...counters.map((one) => ownColumn(one.counter, "calls, " + one.counter, "count", "calls per step that this counter left out", "it counts this one, or did not meet it", counterOrigin(one.counter))),
     ownColumn("why", "known for", "text", "what is known of the tool", "there is nothing known of it")];
   const rows = [...operators.values()].map((record) => keys.map((key) => (record[key] === undefined ? null : record[key])));
   // Counters name functions of Python too, which no layer has rows for.
@@ -83,6 +86,6 @@ function drawUncounted(box, counters, page) {
   box.append(el("h3", {}, "Left out: no formula"));
   const table = el("div");
   box.append(table);
-  makeTable(table, { table: { columns, rows, left_out: null }, name: "uncounted operators", origin: { layer: "torch", kind: "raw" }, view: "flops", keyOf: (record) => record.operator, sort: { key: "time_share", direction: -1 }, bars: ["time_share"], barColour: "var(--self)",
+  makeTable(table, { table: { columns, rows, left_out: null }, name: "uncounted operators", view: "flops", keyOf: (record) => record.operator, sort: { key: "time_share", direction: -1 }, bars: ["time_share"], barColour: "var(--self)",
     cells: { operator: (value) => el("td", { class: "text", title: value }, known.has(value) ? linkTo("operators", value, value) : value) } });
 }

@@ -26,13 +26,14 @@ function drawLaunchTable(page, table) {
   const records = asRecords(table);
   const column = Object.fromEntries(table.columns.map((one) => [one.key, one]));
   const typical = (key) => medianOf(records.map((record) => record[key]).filter(isNumber));
+  const columnFigure = (value, key) => figure(value, column[key].unit, { ...column[key], reason: whyEmpty(column[key]) });
   const busy = typical("device_busy_s"), idle = typical("device_idle_s");
   if (isNumber(typical("kernels"))) {
     append(byId("launch-cards"), [
-      card("operators per step", shown(typical("operators"), "count", whyEmpty(column.operators)), "median of " + records.length + (records.length === 1 ? " step" : " steps")),
-      card(["kernels per ", term("step", "step")], formatCount(typical("kernels"))),
-      card(["host time per ", term("launch", "launch")], shown(typical("launch_s"), "s", whyEmpty(column.launch_s)), isNumber(typical("launches_total_s")) ? formatSeconds(typical("launches_total_s")) + " per step" : null),
-      card("device idle", shown(idle, "s", whyEmpty(column.device_idle_s)), isNumber(idle) && isNumber(busy) && idle + busy > 0 ? formatPercent(idle / (idle + busy)) + " of the step" : null)]);
+      card("operators per step", columnFigure(typical("operators"), "operators"), "median of " + records.length + (records.length === 1 ? " step" : " steps")),
+      card(["kernels per ", term("step", "step")], columnFigure(typical("kernels"), "kernels")),
+      card(["host time per ", term("launch", "launch")], columnFigure(typical("launch_s"), "launch_s"), isNumber(typical("launches_total_s")) ? formatSeconds(typical("launches_total_s")) + " per step" : null),
+      card("device idle", columnFigure(idle, "device_idle_s"), isNumber(idle) && isNumber(busy) && idle + busy > 0 ? formatPercent(idle / (idle + busy)) + " of the step" : null)]);
   }
   const place = el("div");
   byId("launch-table").append(el("details", {}, el("summary", {}, "step by step"), place));

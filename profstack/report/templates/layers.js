@@ -109,18 +109,21 @@ function intervalBar(effect, most, colour) {
   return bar;
 }
 
+const PAUSE = { words: "raw: profstack's own time between steps, no part of any" };
+
 function drawSliceTable(page) {
   const unseen = "the slice has no steps, or they are too short for the CPU clock";
+  const timed = (key, label, meaning, reason) => byRow(ownColumn(key, label, "s", meaning, reason), (slice) => (slice.kind === "clean" ? CLEAN : RAW_CLOCK));
   const columns = [
-    ownColumn("index", "slice", "plain", "number of the slice"), ownColumn("kind", "kind", "text", "what the slice is for"),
+    ownColumn("index", "slice", "plain", "number of the slice", null, FACT), ownColumn("kind", "kind", "text", "what the slice is for"),
     ownColumn("mode", "mode", "text", "the layer's own way of observing", "no layer observed it"), ownColumn("phase", "phase", "text", "train, eval or other"),
-    ownColumn("round", "round", "plain", "round of slices"), ownColumn("first_step", "first step", "plain", "its first step"),
-    ownColumn("steps", "steps", "plain", "number of steps"), ownColumn("step_median_s", "median step", "s", "median step time", "the slice has no steps"),
-    ownColumn("started_s", "started", "s", "since the recording began"), ownColumn("wall_s", "wall", "s", "host time over its steps"),
-    ownColumn("cpu_s", "CPU", "s", "process CPU time over its steps; threads on other cores are added at scheduler ticks", unseen), ownColumn("stop_s", "pause", "s", "time to stop the tool and take in its data", "no layer observed it"),
-    ownColumn("settle_steps", "settle steps", "plain", "steps let go by after the switch")];
+    ownColumn("round", "round", "plain", "round of slices", null, FACT), ownColumn("first_step", "first step", "plain", "its first step", null, FACT),
+    ownColumn("steps", "steps", "plain", "number of steps", null, FACT), timed("step_median_s", "median step", "median step time", "the slice has no steps"),
+    ownColumn("started_s", "started", "s", "since the recording began", null, FACT), timed("wall_s", "wall", "host time over its steps", null),
+    timed("cpu_s", "CPU", "process CPU time over its steps; threads on other cores are added at scheduler ticks", unseen), ownColumn("stop_s", "pause", "s", "time to stop the tool and take in its data", "no layer observed it", PAUSE),
+    ownColumn("settle_steps", "settle steps", "plain", "steps let go by after the switch", null, FACT)];
   const rows = page.slices.map((slice) => columns.map(({ key }) => slice[key] ?? null));
-  makeTable(byId("slice-table"), { table: { columns, rows, left_out: null }, name: "slices", origin: { layer: "step clock", kind: "raw" }, sort: { key: "index", direction: 1 },
+  makeTable(byId("slice-table"), { table: { columns, rows, left_out: null }, name: "slices", sort: { key: "index", direction: 1 },
     cells: { kind: (value) => el("td", { class: "text" }, swatch(kindColour(value)), value) } });
 }
 

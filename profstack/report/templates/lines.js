@@ -213,7 +213,7 @@ function drawListing(view) {
   const before = byId("source-listing").querySelector(".scroll");
   const at = before ? before.scrollTop : 0;
   byId("source-listing").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": file.file }, el("table", { class: "listing" },
-    el("thead", {}, el("tr", {}, el("th", { class: "number", scope: "col" }, "line"), view.shown.map((key) => el("th", { class: "number", scope: "col", title: headMeaning(view, key) }, key === "time_s" ? "time" : LINE_HEADS[key])), el("th", { scope: "col" }, el("code", { title: file.file }, toldFrom(view, file.file))))),
+    el("thead", {}, el("tr", {}, el("th", { class: "number", scope: "col", title: "its number in the file" }, "line"), view.shown.map((key) => el("th", { class: "number", scope: "col", title: headMeaning(view, key) }, key === "time_s" ? "time" : LINE_HEADS[key])), el("th", { scope: "col" }, el("code", { title: file.file }, toldFrom(view, file.file))))),
     el("tbody", {}, rows), lineFoot(view, file))),
     listingNotes(file, doubts));
   byId("source-count").textContent = fileWords(file);
@@ -229,7 +229,7 @@ function toHottest(file, box) {
   if (row && row.offsetTop + row.offsetHeight > 0.8 * box.clientHeight) box.scrollTop = row.offsetTop - box.clientHeight / 2;
 }
 
-const headMeaning = (view, key) => (key === "time_s" ? "host time on the line per step: outside operators and inside them" : view.meta[key].meaning);
+const headMeaning = (view, key) => (key === "time_s" ? "host time on the line per step: outside operators and inside them" : view.meta[key].meaning) + "\n" + provenance(lineOrigin(view, key));
 
 function listingNotes(file, doubts) {
   const words = [];
@@ -256,15 +256,18 @@ function lineRow(view, file, line, record) {
 function lineCell(view, record, key) {
   if (key === "time_s") return timeCell(view, record);
   const meta = view.meta[key], why = record.reason || whyEmpty(meta);
-  if (LINE_COLOURS[key]) return barCell(record[key], "s", record[key] / view.most, LINE_COLOURS[key], why);
+  if (LINE_COLOURS[key]) return withProvenance(barCell(record[key], "s", record[key] / view.most, LINE_COLOURS[key], why), meta, record);
   const doubt = key === "calls" && record.reason ? el("span", { class: "doubt", title: record.reason }, " †") : null;
-  return el("td", { class: "number" + (key === "calls" ? " quiet" : ""), title: isNumber(record[key]) ? String(record[key]) : null }, shown(record[key], meta.unit, why), doubt);
+  return withProvenance(el("td", { class: "number" + (key === "calls" ? " quiet" : "") }, shown(record[key], meta.unit, why), doubt), meta, record);
 }
+
+// Times of a line and their sums are of the slices in which the torch layer traced lines.
+const lineOrigin = (view, key) => (key === "time_s" ? RAW_TORCH : view.meta[key]);
 
 // One bar of two colours: outside operators, then inside them.
 function timeCell(view, record) {
   const known = isNumber(record.python_s) || isNumber(record.operator_s);
-  const cell = el("td", { class: "number bar", title: known ? "python " + formatSeconds(record.python_s) + ", operators " + formatSeconds(record.operator_s) : null });
+  const cell = el("td", { class: "number bar", title: known ? "python " + formatSeconds(record.python_s) + ", operators " + formatSeconds(record.operator_s) + "\n" + provenance(RAW_TORCH) : null });
   let left = 0;
   for (const key of ["python_s", "operator_s"]) {
     const width = (100 * (record[key] || 0)) / view.most;
@@ -284,14 +287,14 @@ function lineFoot(view, file) {
     return LINE_SUMS.includes(key) && values.length ? values.reduce((all, value) => all + value, 0) : null;
   };
   const unit = (key) => (key === "time_s" ? "s" : view.meta[key].unit);
-  return el("tfoot", {}, el("tr", {}, el("td", { class: "number quiet" }, "sum"), view.shown.map((key) => el("td", { class: "number", "data-sum": key }, isNumber(sum(key)) ? formatValue(sum(key), unit(key)) : "")), el("td", { class: "quiet" }, "of all lines of this file with figures")));
+  return el("tfoot", {}, el("tr", {}, el("td", { class: "number quiet" }, "sum"), view.shown.map((key) => el("td", { class: "number", "data-sum": key }, isNumber(sum(key)) ? figure(sum(key), unit(key), lineOrigin(view, key)) : "")), el("td", { class: "quiet" }, "of all lines of this file with figures")));
 }
 
 // What a line's time was spent on: its modules, and what else is known of it.
 function lineDetail(view, file, record) {
   const parts = (view.page.tables.module_lines ? asRecords(view.page.tables.module_lines) : []).filter((one) => one.file === record.file && one.line === record.line).sort((a, b) => lineTime(b) - lineTime(a));
   const around = functionAround(view, file, record.line);
-  const figures = Object.keys(LINE_HEADS).filter((key) => view.meta[key] && isNumber(record[key])).map((key) => [LINE_HEADS[key], formatValue(record[key], view.meta[key].unit)]);
+  const figures = Object.keys(LINE_HEADS).filter((key) => view.meta[key] && isNumber(record[key])).map((key) => [LINE_HEADS[key], figure(record[key], view.meta[key].unit, view.meta[key])]);
   return el("div", { class: "line-parts" },
     el("div", {}, el("h4", {}, "by module"), parts.length ? partList(parts) : el("p", { class: "quiet" }, "It is not known which modules its time was spent in: " + (isNumber(record.python_s) ? "the slice with lines saw none." : "it did not run while lines were traced."))),
     el("div", {}, el("h4", {}, "figures"), pairs([...figures, record.memory_source ? ["second source is", record.memory_source] : null, record.reason ? ["not whole", record.reason] : null, around ? ["in function", functionLink(view, file, around)] : null])));
@@ -304,7 +307,7 @@ function partList(parts) {
     fill.style.width = (100 * lineTime(part)) / most + "%";
     return el("li", {}, fill, el("span", { class: "top-name" }, part.module === null ? el("span", { class: "quiet" }, "outside modules") : linkTo("modules", part.module, part.module),
       part.module !== null && !part.module.startsWith("(") ? linkFiltered("operators", { module: part.module }, "operators") : null),
-      el("span", { class: "top-time" }, formatSeconds(lineTime(part))), el("span", { class: "top-time" }, part.backward_s ? formatSeconds(part.backward_s) + " backward" : ""));
+      el("span", { class: "top-time" }, figure(lineTime(part), "s", RAW_TORCH)), el("span", { class: "top-time" }, part.backward_s ? [figure(part.backward_s, "s", RAW_TORCH), " backward"] : ""));
   });
   return el("ol", { class: "parts" }, rows, parts.length > PARTS_OF_LINE ? el("li", { class: "quiet" }, plural(parts.length - PARTS_OF_LINE, "more module") + ", in the table below") : null);
 }

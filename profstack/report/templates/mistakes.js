@@ -1,5 +1,8 @@
 // The same model timed wrong, beside the right value; and what each part of timing right is worth.
 const WRONG = "var(--kind-torch)", RIGHT = "var(--kind-clean)";
+const AS_MISTAKEN = { words: "raw: timed as the mistake has it; no layer was on" };
+const TIMED_SO = { words: "raw: timed in this way; no layer was on" };
+const WRONG_OVER_RIGHT = { words: "raw: the time as the mistake has it, over the clean one" };
 
 function drawMistakes(page) {
   const mistakes = page.facts.benchmark.mistakes || [];
@@ -28,8 +31,8 @@ const mistakeStatus = (row) => (row.error ? "failed" : row.applies ? "differs" :
 function drawMistakeTable(box, mistakes) {
   const columns = [
     ownColumn("title", "mistake", "text", "what is done wrong"), ownColumn("state", "here", "text", "whether it can differ on this device"),
-    ownColumn("wrong_s", "wrong", "s", "mean and deviation as the mistake has it"), ownColumn("right_s", "right", "s", "mean and deviation, timed right"),
-    ownColumn("factor", "wrong over right", "count", "the factor with its 95 % interval"), ownColumn("n_wrong", "n wrong", "plain", "samples of the wrong way"), ownColumn("n_right", "n right", "plain", "samples of the right way")];
+    ownColumn("wrong_s", "wrong", "s", "mean and deviation as the mistake has it", null, AS_MISTAKEN), ownColumn("right_s", "right", "s", "mean and deviation, timed right", null, CLEAN),
+    ownColumn("factor", "wrong over right", "count", "the factor with its 95 % interval", null, WRONG_OVER_RIGHT), ownColumn("n_wrong", "n wrong", "plain", "samples of the wrong way", null, OWN_COUNT), ownColumn("n_right", "n right", "plain", "samples of the right way", null, OWN_COUNT)];
   const records = mistakes.map((row) => ({ ...row, state: mistakeStatus(row), why: [row.error, row.note].filter(Boolean).join("; ") || null }));
   const of = (record) => records.find((row) => row.title === record.title) || {};
   const why = (row) => (row.applies ? row.why : "it cannot differ here: " + (row.note || "no reason was told"));
@@ -93,6 +96,6 @@ function ablationCell(cell, reference, notes) {
   if (!isNumber(cell.mean_s)) return el("td", {}, el("span", { class: "quiet" }, "no figure of its own"), note);
   const base = reference && isNumber(reference.mean_s) ? reference.mean_s : null;
   return el("td", { class: cell === reference ? "reference" : null },
-    el("b", {}, formatSeconds(cell.mean_s)), isNumber(cell.std_s) ? el("span", { class: "quiet" }, " ± " + formatSeconds(cell.std_s)) : null, note,
+    el("b", {}, figure(cell.mean_s, "s", cell === reference ? CLEAN : TIMED_SO)), isNumber(cell.std_s) ? el("span", { class: "quiet" }, " ± " + formatSeconds(cell.std_s)) : null, note,
     el("div", { class: "quiet" }, cell === reference ? "the right way, " : base ? formatFactor(cell.mean_s / base) + " ×, " : "", "n = " + formatPlain(cell.n)));
 }

@@ -118,15 +118,15 @@ function metricSelect(data, state, onChoose) {
   return select("area", data.metrics.map((metric) => [metric.key, metricLabel(metric)]), state.metric.key, (key) => onChoose(data.metrics.find((metric) => metric.key === key)));
 }
 
-// What a figure rests on, in the words of the page's tables.
-function metricSource(metric, page) {
-  if (metric.device !== null) return "raw: as the memory layer saw it";
-  return page.tables.modules.columns.filter((column) => metric.columns.includes(column.key)).map(provenance).find(Boolean);
+// Whose a figure is, as the page's tables have it.
+function metricOrigin(metric, page) {
+  if (metric.device !== null) return RAW_TORCH;
+  return page.tables.modules.columns.filter((column) => metric.columns.includes(column.key)).find(provenance) || {};
 }
 
 function moduleTip(area, state, page) {
   const node = area.node, unit = metricUnit(state.metric);
-  const source = metricSource(state.metric, page);
+  const source = provenance(metricOrigin(state.metric, page));
   const figure = [metricLabel(state.metric), formatValue(area.value, unit)];
   const shares = [["of the step", formatPercent(area.value / state.root.value)], node.parent && node.parent.parent ? ["of " + node.parent.name, formatPercent(area.value / node.parent.value)] : null];
   if (node.rest || node.kind === "rest") return [formatWhole(node.count) + " smaller ones", [figure, ...shares, ["drawn", "as one area"]]];
@@ -136,7 +136,8 @@ function moduleTip(area, state, page) {
 const DETAIL_KEYS = ["calibrated_s", "forward_s", "backward_s", "self_s", "python_s", "forward_device_s", "backward_device_s", "forward_flop", "backward_flop", "flop_per_s", "host_net_bytes", "device_net_bytes", "parameters", "calls"];
 
 function describeModule(box, node, state, page, open) {
-  const unit = metricUnit(state.metric);
+  const unit = metricUnit(state.metric), origin = metricOrigin(state.metric, page);
+  const told = (value) => figure(value, unit, { layer: origin.layer, kind: origin.kind, source: origin.source });
   const row = node.row;
   const share = state.root.value > 0 ? formatPercent(node.value / state.root.value) + " of the step" : "";
   const columns = new Map(page.tables.modules.columns.map((column) => [column.key, column]));
@@ -146,11 +147,11 @@ function describeModule(box, node, state, page, open) {
     el("h3", {}, node.path || node.name),
     row && row.type ? el("p", { class: "quiet place" }, row.type + (row.label ? " = " + row.label : "")) : null,
     row && row.aliases ? el("p", { class: "quiet" }, "also " + row.aliases) : null,
-    el("p", {}, el("b", {}, formatValue(node.value, unit)), " " + metricLabel(state.metric), el("span", { class: "quiet" }, node.parent ? ", " + share : "")),
-    node.children.length && node.own !== null && node.parent ? el("p", { class: "quiet" }, formatValue(node.own, unit) + " of it its own") : null,
+    el("p", {}, el("b", {}, told(node.value)), " " + metricLabel(state.metric), el("span", { class: "quiet" }, node.parent ? ", " + share : "")),
+    node.children.length && node.own !== null && node.parent ? el("p", { class: "quiet" }, told(node.own), " of it its own") : null,
     ways.length ? el("p", { class: "ways" }, ways.flatMap((way, at) => (at ? [" · ", way] : [way]))) : null,
     figures.length ? el("details", { open: true }, el("summary", {}, "its figures"), pairs(figures)) : null,
-    insideList(node, node.value || 1, (child) => child.told, open)];
+    insideList(node, node.value || 1, (child) => told(child.value), open)];
   box.replaceChildren();
   append(box, parts);
 }

@@ -1,5 +1,6 @@
 // What was imported of Nsight Systems: the capture, its ranges, and modules beside the torch layer.
 const NSYS_RAW = { layer: "nsys", kind: "raw" };
+const NSYS_COUNT = { layer: "nsys", kind: "counted" };
 
 function drawNsys(page) {
   const fact = page.facts.nsys;
@@ -39,9 +40,9 @@ function drawNsysCards(page, fact) {
   const wall = typical("wall_s"), idle = typical("idle_s"), copies = nsysSum(page, "nsys_copies", "bytes");
   append(byId("nsys-cards"), [
     card(["median ", term("step", "step"), " under nsys"], figure(wall, "s", NSYS_RAW), isNumber(clean) && isNumber(wall) ? formatFactor(wall / clean) + " × the clean median" : "of " + plural(new Set(records.map((record) => record.step)).size, "step")),
-    !isNumber(whole("kernels")) ? null : card(["kernels per ", term("step", "step")], shown(whole("kernels"), "count", whyEmpty(column.kernels)), isNumber(whole("device_s")) ? formatSeconds(whole("device_s")) + " of device time" : null),
-    !isNumber(idle) ? null : card(devices > 1 ? "no kernel, on each of " + devices + " devices" : "no kernel on the device", shown(idle, "s", whyEmpty(column.idle_s)), isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null),
-    isNumber(copies) ? card("copied or filled per step", formatBytes(copies), formatSeconds(nsysSum(page, "nsys_copies", "device_s")) + " of device time") : null].filter(Boolean));
+    !isNumber(whole("kernels")) ? null : card(["kernels per ", term("step", "step")], figure(whole("kernels"), "count", { ...NSYS_COUNT, reason: whyEmpty(column.kernels) }), isNumber(whole("device_s")) ? formatSeconds(whole("device_s")) + " of device time" : null),
+    !isNumber(idle) ? null : card(devices > 1 ? "no kernel, on each of " + devices + " devices" : "no kernel on the device", figure(idle, "s", { ...NSYS_RAW, reason: whyEmpty(column.idle_s) }), isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null),
+    isNumber(copies) ? card("copied or filled per step", figure(copies, "bytes", NSYS_COUNT), formatSeconds(nsysSum(page, "nsys_copies", "device_s")) + " of device time") : null].filter(Boolean));
 }
 
 function nsysSum(page, name, key) {

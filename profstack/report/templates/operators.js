@@ -99,11 +99,11 @@ function ownersList(key, words, members, spec) {
   }
   const ranked = [...groups.values()].sort((a, b) => b.value - a.value);
   const whole = ranked.reduce((sum, one) => sum + one.value, 0);
-  const view = COLUMN_WAYS[key];
+  const view = COLUMN_WAYS[key], column = (name) => spec.each.columns.find((one) => one.key === name);
   const list = el("ul", { class: "inside" });
   const fill = (most) => {
     list.replaceChildren(...ranked.slice(0, most).map((one) => el("li", { title: one.owner },
-      el("span", { class: "link" }, one.owner === "" ? "(not known)" : view ? linkTo(view, one.owner, view === "modules" ? tailOf(one.owner, 22) : one.owner) : one.owner), el("span", { class: "quiet" }, formatCount(one.calls) + " ×"), el("span", {}, formatSeconds(one.value)), el("span", { class: "quiet" }, whole > 0 ? formatPercent(one.value / whole) : ""))));
+      el("span", { class: "link" }, one.owner === "" ? "(not known)" : view ? linkTo(view, one.owner, view === "modules" ? tailOf(one.owner, 22) : one.owner) : one.owner), el("span", { class: "quiet" }, figure(one.calls, "count", column("calls")), " ×"), el("span", {}, figure(one.value, "s", column(spec.sort))), el("span", { class: "quiet" }, whole > 0 ? formatPercent(one.value / whole) : ""))));
     if (ranked.length > most) list.append(el("li", {}, el("button", { type: "button", class: "link", onclick: () => fill(most + 60) }, "and " + (ranked.length - most) + " more")));
   };
   fill(MOST_OWNERS);

@@ -52,11 +52,11 @@ function drawHeadline(box, page) {
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
   const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
   append(box, [
-    card(["median ", term("clean", "clean"), " ", term("step", "step")], shown(mark.median_s, "s", "no clean step was measured"), [
+    card(["median ", term("clean", "clean"), " ", term("step", "step")], figure(mark.median_s, "s", { ...CLEAN, reason: "no clean step was measured" }), [
       interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval"), ", "] : mark.median_s ? "no interval: too few clean steps, " : null,
       "n = " + (mark.n ?? 0), page.bench.measured ? null : found], "main"),
-    card("steps per second", shown(mark.steps_per_s, "rate", "no clean step was measured"),
-      isNumber(mark.items_per_s) ? [formatCount(mark.items_per_s) + " items/s", isNumber(step.batch_size) ? ", batches of " + step.batch_size : null] : "items/s unknown: no batch size seen"),
+    card("steps per second", figure(mark.steps_per_s, "rate", { ...CLEAN, reason: "no clean step was measured" }),
+      isNumber(mark.items_per_s) ? [figure(mark.items_per_s, "rate", CLEAN), " items/s", isNumber(step.batch_size) ? ", batches of " + step.batch_size : null] : "items/s unknown: no batch size seen"),
     workCard(page.overview.work),
     ...memoryCards(page.overview.peaks),
     nsysCard(page.facts.nsys),
@@ -72,16 +72,20 @@ function nsysCard(fact) {
 function workCard(work) {
   const name = [hasView("flops") ? linkTo("flops", null, "operations") : "operations", " per second"];
   if (!isNumber(work.flop_per_s)) return card(name, none(work.reason), work.reason);
-  const share = isNumber(work.mfu) ? [el("b", {}, formatPercent(work.mfu)), " of the ", work.peak_is, " peak (", term("mfu", "MFU"), ")"] : "share of peak unknown: " + work.reason;
-  return card(name, [formatCount(work.flop_per_s), " FLOP/s"], [share, el("div", { title: "counted by " + work.counter }, formatCount(work.flop), " ", term("flop", "FLOP"), " a step"), work.warning ? [" ", el("span", { class: "bad-word" }, work.warning)] : null]);
+  const rate = { kind: "rate", source: work.counter, over: "clean" };
+  const share = isNumber(work.mfu) ? [el("b", {}, figure(work.mfu, "share", rate)), " of the ", work.peak_is, " peak (", term("mfu", "MFU"), ")"] : "share of peak unknown: " + work.reason;
+  return card(name, [figure(work.flop_per_s, "rate", rate), " FLOP/s"], [share, el("div", {}, figure(work.flop, "flop", { kind: "counted", source: work.counter }), " ", term("flop", "FLOP"), " a step"), work.warning ? [" ", el("span", { class: "bad-word" }, work.warning)] : null]);
 }
+
+// Read at the edges of slices and by the watch, whatever else was on.
+const RAW_MEMORY = { layer: "profstack", kind: "raw" };
 
 // Most memory of the run, and what the bytes were of in the one step that was watched.
 function memoryCards(peaks) {
   const held = (device) => peaks.held.find((one) => (one.device === null || one.device === "cpu") !== device);
-  const kinds = (one) => (one && one.total_bytes ? ["a step's tensors: ", formatBytes(one.total_bytes), ", ", one.kinds.slice(0, 2).map(([kind, size], at) => [at ? ", " : "", formatPercent(size / one.total_bytes) + " " + kind])] : peaks.held_reason);
-  const cards = [card([linkTo("memory", null, "host memory"), ", most of the run"], shown(peaks.rss_bytes, "bytes", peaks.rss_reason), kinds(held(false)))];
-  if (isNumber(peaks.allocated_bytes)) cards.push(card([linkTo("memory", null, "device memory"), ", most of the run"], formatBytes(peaks.allocated_bytes), [isNumber(peaks.reserved_bytes) ? formatBytes(peaks.reserved_bytes) + " reserved; " : null, kinds(held(true))]));
+  const kinds = (one) => (one && one.total_bytes ? ["a step's tensors: ", figure(one.total_bytes, "bytes", RAW_TORCH), ", ", one.kinds.slice(0, 2).map(([kind, size], at) => [at ? ", " : "", figure(size / one.total_bytes, "share", RAW_TORCH), " " + kind])] : peaks.held_reason);
+  const cards = [card([linkTo("memory", null, "host memory"), ", most of the run"], figure(peaks.rss_bytes, "bytes", { ...RAW_MEMORY, reason: peaks.rss_reason }), kinds(held(false)))];
+  if (isNumber(peaks.allocated_bytes)) cards.push(card([linkTo("memory", null, "device memory"), ", most of the run"], figure(peaks.allocated_bytes, "bytes", RAW_MEMORY), [isNumber(peaks.reserved_bytes) ? [figure(peaks.reserved_bytes, "bytes", RAW_MEMORY), " reserved; "] : null, kinds(held(true))]));
   return cards;
 }
 
@@ -115,7 +119,7 @@ function stepBar(box, parts, median) {
       piece.addEventListener("mouseleave", hideTip);
       bar.append(piece);
     }
-    if (part.seconds !== 0) legend.append(el("li", {}, swatch(colour), part.link ? linkOf(part.link, part.name) : part.name, el("b", {}, formatSeconds(part.seconds)), el("span", { class: "quiet" }, share)));
+    if (part.seconds !== 0) legend.append(el("li", {}, swatch(colour), part.link ? linkOf(part.link, part.name) : part.name, el("b", {}, figure(part.seconds, "s", part.is === "clean" ? CLEAN : { words: (part.is || "calibrated") + ": seen by layers, told at the speed of the clean steps" })), el("span", { class: "quiet" }, share)));
   }
   box.append(bar, legend);
 }
@@ -138,6 +142,7 @@ function topRow(row, top) {
   const most = Math.max(...top.rows.map((one) => one.seconds));
   const fill = el("span", { class: "fill", "aria-hidden": "true" });
   fill.style.width = (100 * row.seconds) / most + "%";
+  const origin = { layer: top.layer, kind: top.kind.endsWith("calibrated") ? "calibrated" : "raw" };
   return el("li", {}, fill, el("span", { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") }, linkOf(row.link, top.view === "modules" ? tailOf(row.name, 34) : row.name), row.detail ? el("span", { class: "quiet" }, row.detail) : null),
-    el("span", { class: "top-share", title: isNumber(row.share) ? top.share_of : null }, isNumber(row.share) ? formatPercent(row.share) : none("it is not known how long a step took while this layer watched")), el("span", { class: "top-time" }, formatSeconds(row.seconds)));
+    el("span", { class: "top-share", title: isNumber(row.share) ? top.share_of : null }, isNumber(row.share) ? formatPercent(row.share) : none(top.share_reason)), el("span", { class: "top-time" }, figure(row.seconds, "s", origin)));
 }

@@ -45,10 +45,11 @@ const cellWithReason = (otherwise) => (value, record, column) => {
   return el("td", { class: column.unit === "text" ? "text" : "number" }, text);
 };
 
-// A table of the page's own from records; columns without any value stay out of sight with a reason.
+// A table of the page's own from records, each of whose columns says where its numbers come from;
+// columns without any value stay out of sight with a reason.
 function recordTable(box, records, columns, spec) {
   const rows = records.map((record) => columns.map(({ key }) => record[key] ?? null));
-  return makeTable(box, { table: { columns, rows, left_out: null }, plain: true, origin: { layer: "step clock", kind: "clean" }, ...spec });
+  return makeTable(box, { table: { columns, rows, left_out: null }, plain: true, ...spec });
 }
 
 // Rows are {name, bars: [{value, low, high, points, colour, name, text, tip}]}; a whisker beyond the

@@ -1,4 +1,10 @@
 // Named ranges of the script's own, inside one another as they were entered; and its threads.
+// What profstack's own clock timed is clean where the region was entered in a clean slice; what a
+// profile alone saw is of the torch layer's slices.
+const REGION_ORIGINS = {
+  wall_s: { clean: CLEAN, raw: RAW_CLOCK, torch: RAW_TORCH },
+  calls: { clean: OWN_COUNT, raw: OWN_COUNT, torch: TORCH_COUNT },
+};
 const REGION_FIRST = ["path", "wall_s", "operator_s", "device_s", "calls", "host_net_bytes", "flop", "source", "threads", "measured_in"];
 
 function drawRegions(page) {
@@ -16,8 +22,9 @@ function drawRegions(page) {
     if (!parent) roots.push(node);
   }
   const most = longestOf(records, ["wall_s"]).wall_s;
+  const columns = table.columns.map((column) => (REGION_ORIGINS[column.key] ? byRow(column, (record) => REGION_ORIGINS[column.key][record.timed_in]) : column));
   makeTree(byId("region-table"), {
-    table, roots, name: "regions", view: "ranges", keyOf: (record) => record.path, sort: { key: "wall_s", direction: -1 }, first: REGION_FIRST, levels: [["fold all", 0], ["unfold all", 99]],
+    table: { ...table, columns }, hidden: ["timed_in"], roots, name: "regions", view: "ranges", keyOf: (record) => record.path, sort: { key: "wall_s", direction: -1 }, first: REGION_FIRST, levels: [["fold all", 0], ["unfold all", 99]],
     cell: (column, node, depth, toggle) => {
       const value = node.record[column.key];
       if (column.key === "path") return twigCell(node, depth, toggle, value, node.name);

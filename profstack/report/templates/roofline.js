@@ -11,24 +11,28 @@ function drawRoofline(page) {
   if (!facts) { drop("roofline"); return; }
   const flops = (facts.peaks.flop_per_s || []).filter((peak) => isNumber(peak.value) && peak.value > 0);
   const bytes = (facts.peaks.bytes_per_s || []).filter((peak) => isNumber(peak.value) && peak.value > 0);
-  drawMfu(byId("roofline-cards"), facts, flops, bytes);
+  const sources = page.facts.columns_source || {};
+  drawMfu(byId("roofline-cards"), facts, flops, bytes, sources);
   if (facts.reason) byId("roofline-reason").append(el("p", { class: "quiet" }, withCommands(facts.reason)));
   const points = facts.points.filter(hasPoint);
   const kinds = ["operator", "module"].filter((kind) => points.some((point) => point.kind === kind));
   if (points.length) drawRooflineChart(facts, points, kinds, flops, bytes);
   else byId("roofline-chart").append(el("p", { class: "quiet" }, facts.points.length ? "Nothing has a place in the plot: the table says why." : "There is no point to plot."));
   drawPlaceless(byId("roofline-placeless"), facts);
-  drawRooflineTable(byId("roofline-table"), facts);
+  drawRooflineTable(byId("roofline-table"), facts, sources);
 }
 
-function drawMfu(box, facts, flops, bytes) {
+function drawMfu(box, facts, flops, bytes, sources) {
+  const rate = pointOrigins(sources).rate({ kind: "step", seconds_is: "clean" });
+  const peakTitle = (peak) => (peak.source === "measured" ? "raw: measured on this machine, in time of its own" : provenance(FACT));
+  const peakFigure = (peak, text) => el("span", { class: "figure", title: String(peak.value) + " per second\n" + peakTitle(peak) }, text);
   for (const one of facts.mfu) {
     const over = isNumber(one.value) && one.value > 1;
-    box.append(card([term("mfu", "MFU"), " of the " + one.source + " peak" + (one.dtype ? ", " + one.dtype : "")], [isNumber(one.value) ? formatPercent(one.value) : none(one.warning || "operations, time or peak are not known"), over ? [" ", chip("above 100 %", "failed")] : ""],
+    box.append(card([term("mfu", "MFU"), " of the " + one.source + " peak" + (one.dtype ? ", " + one.dtype : "")], [figure(one.value, "share", { ...rate, reason: one.warning || "operations, time or peak are not known" }), over ? [" ", chip("above 100 %", "failed")] : ""],
       one.warning ? withCommands(one.warning) : over ? "the count, the time or the peak is wrong" : formatCount(one.flop) + " FLOP in " + formatSeconds(one.seconds), over ? "wrong" : "main"));
   }
-  for (const peak of flops) box.append(card("peak, " + peak.dtype, formatRate(peak.value), [peak.source, peak.how ? ": " + peak.how : ""]));
-  for (const peak of bytes) box.append(card("memory", formatBandwidth(peak.value), [peak.source, peak.how ? ": " + peak.how : ""]));
+  for (const peak of flops) box.append(card("peak, " + peak.dtype, peakFigure(peak, formatRate(peak.value)), [peak.source, peak.how ? ": " + peak.how : ""]));
+  for (const peak of bytes) box.append(card("memory", peakFigure(peak, formatBandwidth(peak.value)), [peak.source, peak.how ? ": " + peak.how : ""]));
   const where = facts.peaks;
   const known = [where.device, isNumber(where.threads) ? where.threads + (where.threads === 1 ? " thread" : " threads") : null, where.torch ? "torch " + where.torch : null, where.measured_at ? "measured " + where.measured_at : null].filter(Boolean);
   if (known.length) byId("roofline-where").append(known.join(", ") + ".");
@@ -157,16 +161,30 @@ function drawPlaceless(box, facts) {
     el("ul", { class: "names" }, [...reasons].map(([reason, names]) => el("li", {}, reason + ": ", names.slice(0, 40).map((name, at) => [at ? ", " : "", el("code", {}, name)]), names.length > 40 ? " and " + (names.length - 40) + " more" : ""))))]);
 }
 
-function drawRooflineTable(box, facts) {
+// A point's time is clean, calibrated or the device's own; its operations are of the counter of
+// record, or for operators of the one that tells them apart.
+function pointOrigins(sources) {
+  const counter = (point) => sources[point.kind === "operator" ? "operators.flop" : "modules.forward_flop"] || (point.kind === "operator" ? "recorded_shapes" : "the flops layer");
+  const over = (point) => (point.seconds_is === "clean" || point.seconds_is === "calibrated" ? point.seconds_is : "raw");
+  return {
+    time: (point) => ({ clean: CLEAN, calibrated: CALIBRATED, raw: RAW_TORCH })[over(point)],
+    flop: (point) => ({ kind: "counted", source: counter(point) }),
+    intensity: (point) => ({ words: "counted by " + counter(point) + ", over bytes counted by the torch layer" }),
+    rate: (point) => ({ layer: "torch", kind: "rate", source: counter(point), over: over(point) }),
+  };
+}
+
+function drawRooflineTable(box, facts, sources) {
   if (!facts.points.length) return;
+  const of = pointOrigins(sources);
   const columns = [
-    ownColumn("name", "name", "text", "what ran"), ownColumn("kind", "kind", "text", "step, module or operator"), ownColumn("bound", "bound", "text", "what holds it back"), ownColumn("share_of_peak", "of its roof", "share", "its rate over the roof above it"),
-    ownColumn("intensity", "FLOP/byte", "count", "operations per byte moved"), ownColumn("flop_per_s", "FLOP/s", "rate", "operations per second"), ownColumn("seconds", "time", "s", "its time per step"), ownColumn("seconds_is", "which is", "text", "clean: measured without a layer; calibrated: the layer's share of it; device: the device's own time"),
-    ownColumn("reason", "why", "text", "why it has no place, or is bound as it is", "there is nothing to add"), ownColumn("flop", "FLOP", "flop", "operations per step"), ownColumn("moved_bytes", "moved", "bytes", "bytes read and written per step"), ownColumn("dtype", "data type", "text", "data type")];
+    ownColumn("name", "name", "text", "what ran"), ownColumn("kind", "kind", "text", "step, module or operator"), ownColumn("bound", "bound", "text", "what holds it back"), byRow(ownColumn("share_of_peak", "of its roof", "share", "its rate over the roof above it"), of.rate),
+    byRow(ownColumn("intensity", "FLOP/byte", "count", "operations per byte moved"), of.intensity), byRow(ownColumn("flop_per_s", "FLOP/s", "rate", "operations per second"), of.rate), byRow(ownColumn("seconds", "time", "s", "its time per step"), of.time), ownColumn("seconds_is", "which is", "text", "clean: measured without a layer; calibrated: the layer's share of it; device: the device's own time"),
+    ownColumn("reason", "why", "text", "why it has no place, or is bound as it is", "there is nothing to add"), byRow(ownColumn("flop", "FLOP", "flop", "operations per step"), of.flop), ownColumn("moved_bytes", "moved", "bytes", "bytes read and written per step", null, TORCH_COUNT), ownColumn("dtype", "data type", "text", "data type")];
   const why = cellWithReason("it was not told");
   const share = (value, record, column) => (isNumber(value) && value > 1 ? el("td", { class: "number" }, chip(formatPercent(value), "failed")) : isNumber(value) ? barCell(value, column.unit, value, "var(--self)") : why(value, record, column));
   const rows = facts.points.map((record) => columns.map(({ key }) => record[key] ?? null));
-  makeTable(box, { table: { columns, rows, left_out: facts.left_out }, name: "points", view: "flops", keyOf: (record) => record.name, origin: { layer: "torch", kind: "calibrated" }, sort: { key: "seconds", direction: -1 }, cells: {
+  makeTable(box, { table: { columns, rows, left_out: facts.left_out }, name: "points", view: "flops", keyOf: (record) => record.name, sort: { key: "seconds", direction: -1 }, cells: {
     ...Object.fromEntries(["intensity", "flop_per_s", "seconds", "flop", "moved_bytes", "dtype", "seconds_is"].map((key) => [key, why])), share_of_peak: share,
     bound: (value, record) => el("td", {}, value ? [markSample(...boundLook(value)), boundWords(value)] : none(record.reason || "it was not told")),
     reason: (value) => el("td", { class: "text", title: value }, value ? withCommands(value) : none("there is nothing to add")),

@@ -31,7 +31,7 @@ const isNumeric = (column) => column.unit !== "text" && column.unit !== "flag";
 const whyEmpty = (column) => column.reason || column.cell_reason;
 
 // A column of a table that the page makes itself; `origin` is {layer, kind} as in provenance.py.
-const ownColumn = (key, label, unit, meaning, cell_reason = null, origin = {}) => ({ key, label, unit, meaning, reason: null, cell_reason, source: null, layer: origin.layer || null, kind: origin.kind || null });
+const ownColumn = (key, label, unit, meaning, cell_reason = null, origin = {}) => ({ key, label, unit, meaning, reason: null, cell_reason, source: null, layer: origin.layer || null, kind: origin.kind || null, words: origin.words || null });
 
 // What the hidden columns are and why they are empty, one line per reason.
 function emptyNote(columns, onToggle) {
@@ -53,7 +53,7 @@ function emptyNote(columns, onToggle) {
 function headCell(column, sort, onSort) {
   const numeric = isNumeric(column);
   const active = sort.key === column.key;
-  const words = [column.meaning, provenance(column), column.kind === "counted" ? null : column.source && "from " + column.source, column.reason && "(" + column.reason + ")"];
+  const words = [column.meaning, provenance(column), column.kind === "counted" || column.kind === "rate" ? null : column.source && "from " + column.source, column.reason && "(" + column.reason + ")"];
   const cell = el("th", { scope: "col", class: numeric ? "number" : null, "aria-sort": active ? (sort.direction > 0 ? "ascending" : "descending") : "none" },
     el("button", { type: "button", title: words.filter(Boolean).join("\n") },
       column.label, el("span", { class: "arrow", "aria-hidden": "true" }, active ? (sort.direction > 0 ? "▲" : "▼") : "")));
@@ -106,8 +106,9 @@ function bodyCell(column, record, spec, longest) {
 }
 
 // Whatever made a cell: a number is told in full, with where it comes from.
-function withProvenance(cell, column, value) {
-  if (isNumeric(column) && isNumber(value) && !cell.title) cell.title = numberTitle(value, column);
+function withProvenance(cell, column, record) {
+  const value = record[column.key];
+  if (isNumeric(column) && isNumber(value) && !cell.title) cell.title = numberTitle(value, originIn(column, record));
   return cell;
 }
 
@@ -130,16 +131,13 @@ function moduleFilter(table, filter, moduleOf) {
   return filter && filter.module && column ? (record) => record[column.key] !== null && isWithin(record[column.key], filter.module) : null;
 }
 
-const withOrigin = (table, origin) => (origin ? { ...table, columns: table.columns.map((column) => (column.kind || !isNumeric(column) ? column : { ...column, ...origin })) } : table);
-
 // spec: table, name, sort {key, direction}, bars [keys], cells {key: (value, record, column) => td},
 // hidden [keys], first [keys], filter(record), plain (few rows: nothing to search),
 // keyOf(record) (the row's part of its address), view (default: the one the box lies in),
 // reveal(record) (brings the table on screen before one of its rows is marked),
-// moduleOf(record) (the module that a filter goes by, or null, where no column is one of modules),
-// origin {layer, kind} (whose the numbers are, where the columns do not say it themselves)
+// moduleOf(record) (the module that a filter goes by, or null, where no column is one of modules)
 function makeTable(box, spec) {
-  const table = withOrigin(spec.table, spec.origin);
+  const { table } = spec;
   const view = spec.view || viewAround(box);
   const records = asRecords(table);
   const empty = emptyColumns(table).filter((column) => !(spec.hidden || []).includes(column.key));
@@ -175,7 +173,7 @@ function makeTable(box, spec) {
   }
 
   function tableRow(record, columns, longest) {
-    const cells = columns.map((column) => withProvenance(bodyCell(column, record, spec, longest), column, record[column.key]));
+    const cells = columns.map((column) => withProvenance(bodyCell(column, record, spec, longest), column, record));
     if (spec.keyOf && view && cells.length) rowWays(cells[0], view, String(spec.keyOf(record)));
     return el("tr", {}, cells);
   }

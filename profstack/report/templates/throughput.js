@@ -42,6 +42,7 @@ function smallestRefusals(rows) {
 }
 
 const CURVE_HEIGHT = 310;
+const PEAK_READ = { words: "raw: read by profstack while the batches ran; no layer was on" };
 
 function curvesChart(theme, view, shownAs) {
   const points = view.measured.filter((row) => isNumber(row[shownAs.key]) && row[shownAs.key] > 0);
@@ -97,11 +98,11 @@ function drawLimits(box, limits) {
   const table = el("div");
   append(box, [el("h3", {}, "Where the search ended"), table]);
   recordTable(table, limits, [
-    ownColumn("dtype", "data type", "text", "data type of model and inputs"), ownColumn("largest_batch", "largest batch", "plain", "largest batch that ran", unknown),
+    ownColumn("dtype", "data type", "text", "data type of model and inputs"), ownColumn("largest_batch", "largest batch", "plain", "largest batch that ran", unknown, FACT),
     ownColumn("limited_by", "ended by", "text", "what refused a larger one", "nothing refused: the search's own bound ended it"),
-    ownColumn("knee_batch", "knee at", "plain", "batch size from which on a larger one gains little", "no knee was seen in the curve"), ownColumn("knee_items_per_s", "items/s there", "rate", "rate at the knee", "no knee was seen in the curve"),
-    ownColumn("max_batch", "maximum at", "plain", "batch size of the highest rate", unknown), ownColumn("max_items_per_s", "items/s", "rate", "highest rate", unknown),
-    ownColumn("memory_limit_bytes", "memory limit", "bytes", "memory that the search was allowed", "no limit was set"), ownColumn("search", "search", "text", "how the largest batch was looked for", "it was not told")], { name: "limits", cells: { limited_by: (value) => el("td", { class: "text wrapped" }, shown(value, "text", "nothing refused: the search's own bound ended it")) } });
+    ownColumn("knee_batch", "knee at", "plain", "batch size from which on a larger one gains little", "no knee was seen in the curve", FACT), ownColumn("knee_items_per_s", "items/s there", "rate", "rate at the knee", "no knee was seen in the curve", CLEAN),
+    ownColumn("max_batch", "maximum at", "plain", "batch size of the highest rate", unknown, FACT), ownColumn("max_items_per_s", "items/s", "rate", "highest rate", unknown, CLEAN),
+    ownColumn("memory_limit_bytes", "memory limit", "bytes", "memory that the search was allowed", "no limit was set", FACT), ownColumn("search", "search", "text", "how the largest batch was looked for", "it was not told")], { name: "limits", cells: { limited_by: (value) => el("td", { class: "text wrapped" }, shown(value, "text", "nothing refused: the search's own bound ended it")) } });
   const notes = [...new Set(limits.map((one) => one.note).filter(Boolean))];
   append(box, notes.map((note) => el("p", { class: "quiet" }, notes.length > 1 ? limits.filter((one) => one.note === note).map((one) => one.dtype).join(", ") + ": " : "", sentence(note))));
 }
@@ -111,9 +112,9 @@ function drawThroughputTable(box, rows) {
   const why = cellWithReason("it was not told");
   const figures = ["items_per_s", "latency_s", "latency_p90_s", "peak_memory_bytes", "batches", "total_s"];
   const columns = [
-    ownColumn("dtype", "data type", "text", "data type of model and inputs"), ownColumn("batch_size", "batch", "plain", "items of one batch"), ownColumn("status", "status", "text", "what became of it"),
-    ownColumn("items_per_s", "items/s", "rate", "batches times batch size over the total time"), ownColumn("latency_s", "median batch", "s", "median time of a batch"), ownColumn("latency_p90_s", "p90", "s", "nine of ten batches took no longer"),
-    ownColumn("peak_memory_bytes", "peak memory", "bytes", "most memory in use meanwhile"), ownColumn("batches", "batches", "plain", "batches timed"), ownColumn("total_s", "total", "s", "host time over them all"), ownColumn("reason", "why not", "text", "why there are no figures", "it has figures")];
+    ownColumn("dtype", "data type", "text", "data type of model and inputs"), ownColumn("batch_size", "batch", "plain", "items of one batch", null, FACT), ownColumn("status", "status", "text", "what became of it"),
+    ownColumn("items_per_s", "items/s", "rate", "batches times batch size over the total time", null, CLEAN), ownColumn("latency_s", "median batch", "s", "median time of a batch", null, CLEAN), ownColumn("latency_p90_s", "p90", "s", "nine of ten batches took no longer", null, CLEAN),
+    ownColumn("peak_memory_bytes", "peak memory", "bytes", "most memory in use meanwhile", null, PEAK_READ), ownColumn("batches", "batches", "plain", "batches timed", null, OWN_COUNT), ownColumn("total_s", "total", "s", "host time over them all", null, CLEAN), ownColumn("reason", "why not", "text", "why there are no figures", "it has figures")];
   const spec = { name: "batches", plain: false, sort: { key: "batch_size", direction: 1 }, hidden: rows.some((row) => row.reason) ? [] : ["reason"],
     cells: { ...Object.fromEntries(figures.map((key) => [key, why])), status: (value) => el("td", {}, chip(value, value === "measured" ? "complete" : value === "failed" ? "failed" : "partial")), reason: (value) => el("td", { class: "text wrapped" }, shown(value, "text", "it has figures")) } };
   const table = el("div");

@@ -73,7 +73,7 @@ function makeTree(box, spec) {
   }
 
   function treeRow(node, depth, columns) {
-    const cells = columns.map((column) => withProvenance(spec.cell(column, node, depth, toggle), column, node.record[column.key]));
+    const cells = columns.map((column) => withProvenance(spec.cell(column, node, depth, toggle), column, node.record));
     if (spec.keyOf && view && cells.length && !node.group) rowWays(cells[0], view, String(spec.keyOf(node.record)), spec.ways ? spec.ways(node) : null);
     const open = isCut() ? node.inside : node.open;
     return el("tr", { class: node.group ? "group" : node.part ? "part" : null, "aria-level": depth + 1, "aria-expanded": node.children.length ? String(Boolean(open)) : null, tabindex: "-1" }, cells);

@@ -11,8 +11,8 @@ function drawWatch(page) {
 }
 
 function drawWatchCards(box, facts) {
-  box.append(card("samples", shown(facts.samples, "count", facts.reason), isNumber(facts.interval_s) ? "one every " + formatSeconds(facts.interval_s) : null));
-  box.append(card(["agreement with ", "cprofile"], isNumber(facts.rank_correlation) ? facts.rank_correlation.toFixed(2) : none(facts.reason),
+  box.append(card("samples", figure(facts.samples, "plain", { layer: "watch", kind: "counted", reason: facts.reason }), isNumber(facts.interval_s) ? "one every " + formatSeconds(facts.interval_s) : null));
+  box.append(card(["agreement with ", "cprofile"], isNumber(facts.rank_correlation) ? el("span", { class: "figure", title: "raw: from shares of the watch layer and of the cprofile layer" }, facts.rank_correlation.toFixed(2)) : none(facts.reason),
     isNumber(facts.rank_correlation) ? ["rank correlation over " + facts.rank_functions + " functions"] : facts.reason || "not measured"));
 }
 
