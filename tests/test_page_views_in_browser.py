@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from data_full_report import full, on_a_device
 from data_report import HOSTILE, build, row
+from data_whole_report import whole
 from page_browser import EXECUTABLE, Browser, choose, column, count, pages, shared, texts
 
 from profstack.report import html
@@ -288,6 +289,72 @@ def test_a_tree_is_walked_through_by_keys(opened: Opened) -> None:
     page.key("Home")
     page.key("Enter")
     assert page.evaluate("location.hash") == "#modules/Digits"
+
+
+@pytest.mark.parametrize(
+    ("view", "box"),
+    [
+        ("modules", "#module-tree"),
+        ("python", "#function-groups"),
+        ("python", "#call-paths"),
+        ("ranges", "#region-table"),
+        ("operators", "#operator-table"),
+    ],
+)
+def test_sorting_by_keys_keeps_the_focus(opened: Opened, view: str, box: str) -> None:
+    page = opened(with_kernels(), at=view)
+    heads = f"document.querySelectorAll('{box} th button')"
+    page.evaluate(f"{heads}[1].focus()")
+    for direction in ("descending", "ascending", "descending"):
+        before = page.evaluate(f"{heads}[1].closest('th').getAttribute('aria-sort')")
+        page.key("Enter")
+        after = page.evaluate("document.activeElement.closest('th')?.getAttribute('aria-sort')")
+        assert after in ("ascending", "descending"), direction
+        assert after != before
+
+
+def test_showing_more_rows_by_keys_keeps_the_focus(opened: Opened) -> None:
+    report = build()
+    first = report["tables"]["operators"][0]
+    report["tables"]["operators"] = [{**first, "name": f"op{at}"} for at in range(130)]
+    page = opened(report, at="operators")
+    focused = "document.activeElement"
+    page.evaluate("document.querySelector('#operator-table .more button').focus()")
+    page.key("Enter")
+    assert page.evaluate(f"{focused}.textContent") == "Show 10 more"
+    page.key("Enter")
+    assert count(page, "#operator-table .call-view > div > div:first-child tbody tr") == 130
+    assert page.evaluate(f"{focused}.getAttribute('aria-label')") == "table: operators"
+
+
+def test_names_that_are_cut_stand_whole_on_hover(opened: Opened) -> None:
+    page = opened(with_kernels(), at="modules")
+    names = "[...document.querySelectorAll('#module-tree button.name')]"
+    paths = [row["path"] for row in with_kernels()["tables"]["modules"]]
+    titles = page.evaluate(f"{names}.map(one => one.title.split('\\n')[0])")
+    assert titles
+    assert set(titles) <= set(paths)
+    script = "document.getElementById('script')"
+    assert page.evaluate(f"{script}.title === {script}.textContent")
+    go(page, "#source")
+    cells = (
+        "[...document.querySelectorAll('#%s tbody tr')]"
+        ".map(one => one.children[%d]).filter(one => !one.querySelector('.none'))"
+        ".filter(one => one.title.trim() !== one.textContent.trim()).map(one => one.textContent)"
+    )
+    assert page.evaluate(cells % ("line-table", 2)) == []
+    assert page.evaluate(cells.replace("textContent.trim()", "querySelector('a').textContent")
+                         % ("module-line-table", 0)) == []  # fmt: skip
+
+
+def test_a_narrow_overview_cuts_no_way_of_the_verdict(opened: Opened) -> None:
+    page = opened(whole(), at="overview", width=400)
+    cut = (
+        "[...document.querySelectorAll('.tests .test-words')]"
+        ".filter(one => one.scrollWidth > one.clientWidth + 1 || one.clientWidth < 250).length"
+    )
+    assert count(page, ".tests .test-words .way")
+    assert page.evaluate(cut) == 0
 
 
 def test_hostile_names_are_keys_like_any_other(opened: Opened) -> None:

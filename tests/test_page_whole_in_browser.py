@@ -132,6 +132,29 @@ def _colours_of_texts(orders: str) -> set[tuple[float, ...]]:
     return found
 
 
+def test_the_head_of_a_table_stands_on_each_of_its_sheets(opened: Opened) -> None:
+    report = whole()
+    first = report["tables"]["operators"][0]
+    report["tables"]["operators"] = [{**first, "name": f"aten::op{at}"} for at in range(200)]
+    page = opened(report, at="operators")
+    page.evaluate("document.querySelectorAll('#operator-table .more button')[1].click()")
+    page.settle()
+
+    def writings() -> list[int]:
+        orders = (re.findall(r"T[jJ]$", one, re.MULTILINE) for one in _printed(page)[1])
+        return [len(found) for found in orders if found]
+
+    shown = writings()
+    page.evaluate(
+        "(() => { const style = document.createElement('style'); document.head.append(style);"
+        " style.textContent = '@media print { thead * { visibility: hidden } }'; })()"
+    )
+    without = writings()
+    sheets = [after < before for before, after in zip(shown, without, strict=True)]
+    assert len(sheets) >= 4
+    assert sum(sheets) >= len(sheets) - 1, "the last sheet may have what stands after the table"
+
+
 def test_every_view_prints_dark_on_white(opened: Opened) -> None:
     page = opened(whole(), at="", dark=True)
     # The first chart brings the library of all of them.

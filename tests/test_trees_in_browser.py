@@ -561,3 +561,19 @@ def test_a_module_leads_to_its_functions_and_its_holders(opened: Opened) -> None
     page.evaluate("location.hash = '#python'")
     page.settle()
     assert len(column(page, "#function-groups", 1)) > 5
+
+
+def test_rows_of_paths_have_the_colours_of_the_picture(opened: Opened) -> None:
+    report = on_a_device()
+    page = opened(report, at="python")
+    colours = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#call-paths tbody td:first-child')]"
+        ".map(one => [one.textContent.replace(/[▾▸#]/g, '').trim(),"
+        " one.querySelector('.swatch').style.background]))"
+    )
+    paths = {path["name"]: path for path in report["tables"]["call_paths"]}
+    functions = [name for name in colours if paths[name]["kind"] == "function"]
+    assert {bool(paths[name]["own"]) for name in functions} == {True, False}
+    for name in functions:
+        own = paths[name]["own"]
+        assert colours[name] == ("var(--file-2)" if own else "var(--builtin)"), name

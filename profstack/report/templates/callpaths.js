@@ -2,6 +2,9 @@
 const PATH_ROWS = 60; // as many rows are unfolded from the start, along the heaviest ways
 const PATH_COLOURS = { function: "var(--file-2)", operator: "var(--forward)", kernel: "var(--backward)" };
 
+// The picture and the rows under it have one legend.
+const pathColour = (record) => (record.kind === "function" && !record.own ? null : PATH_COLOURS[record.kind]) || "var(--builtin)";
+
 function drawCallPaths(page) {
   const box = byId("call-paths");
   const table = page.tables.call_paths;
@@ -75,8 +78,7 @@ function pathNodes(forest, metric) {
   const order = [root];
   const add = (twig, parent) => {
     const record = twig.record;
-    const colour = record.kind === "function" && !record.own ? "var(--builtin)" : PATH_COLOURS[record.kind] || "var(--builtin)";
-    const node = { name: record.name, record, parent, children: [], colour, count: 1, twig };
+    const node = { name: record.name, record, parent, children: [], colour: pathColour(record), count: 1, twig };
     parent.children.push(node);
     order.push(node);
   };
@@ -170,7 +172,7 @@ function pathNodeCell(column, node, depth, toggle, most) {
   const value = record[column.key] ?? null;
   if (column.key === "name") {
     const place = record.kind === "function" && record.file && record.file !== "~" ? record.file + ":" + record.line : null;
-    return twigCell(node, depth, toggle, [record.name, place].filter(Boolean).join("\n"), swatch(PATH_COLOURS[record.kind] || "var(--builtin)"),
+    return twigCell(node, depth, toggle, [record.name, place].filter(Boolean).join("\n"), swatch(pathColour(record)),
       el("span", { class: record.own ? "own-name" : null }, record.name));
   }
   if (column.key === "file") return el("td", { class: "text", title: record.file }, record.file === null ? none(column.cell_reason || "an operator or a kernel has no source line here") : functionFile(record));

@@ -31,7 +31,7 @@ function drawFunctions(page) {
     rows.firstChild.click();
     if (controls && record.phase !== state.phase) controls.children[phases.indexOf(record.phase)].click();
   };
-  const nameCell = (record) => el("button", { type: "button", class: "link", title: "show it in the call tree, with its callers and callees", onclick: () => { if (showRoot(record)) byId("call-tree").scrollIntoView({ block: "start" }); } }, record.name);
+  const nameCell = (record) => el("button", { type: "button", class: "link", title: record.name + "\na click shows it in the call tree, with its callers and callees", onclick: () => { if (showRoot(record)) byId("call-tree").scrollIntoView({ block: "start" }); } }, record.name);
   const first = ["name", "self_s", "total_s", "calibrated_s", "calls"];
   const longest = Object.fromEntries(phases.map((phase) => [phase, longestOf(records.filter((record) => record.phase === phase), ["self_s", "total_s"])]));
   const tree = makeTree(boxes.grouped, {

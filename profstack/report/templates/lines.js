@@ -32,7 +32,7 @@ function drawLines(page) {
   makeTable(byId("line-table"), { table, name: "all lines", sort: { key: "operator_s", direction: -1 }, bars: ["python_s", "operator_s"], barColour: "var(--self)",
     first: ["file", "line", "source", "python_s", "operator_s", "device_s", "calls"],
     cells: { file: (value, record) => el("td", { class: "text", title: value }, linkTo("source", value + ":" + record.line, shortPath(value))),
-      source: (value, record, one) => el("td", { class: "text wide" }, value === null ? none(whyEmpty(one)) : el("code", {}, value.trimEnd())) } });
+      source: (value, record, one) => el("td", { class: "text wide", title: value }, value === null ? none(whyEmpty(one)) : el("code", {}, value.trimEnd())) } });
 }
 
 // What all listings share: the files, the columns that any line has, the longest time.
@@ -341,7 +341,7 @@ function drawModuleLines(page) {
   box.append(place);
   makeTable(place, { table, name: "lines by module", view: "source", sort: { key: "operator_s", direction: -1 }, bars: ["python_s", "operator_s", "backward_s"], barColour: "var(--self)", hidden: ["line"],
     first: ["module", "file", "operator_s", "backward_s", "python_s", "device_s", "calls"],
-    cells: { module: (value, record, one) => el("td", { class: "text" }, value === null ? none(whyEmpty(one)) : linkTo("modules", value, value)),
+    cells: { module: (value, record, one) => el("td", { class: "text", title: value }, value === null ? none(whyEmpty(one)) : linkTo("modules", value, value)),
       file: (value, record) => el("td", { class: "text", title: value + ":" + record.line }, linkTo("source", value + ":" + record.line, shortPath(value, 2) + ":" + record.line)) } });
   onFilter("source", (filter) => { if (filter.module) box.open = true; });
   if (filterOf("source").module) box.open = true;

@@ -64,8 +64,9 @@ function moduleCell(column, node, depth, toggle, view) {
 // The name chooses the module in the picture.
 function pathCell(node, depth, toggle, view) {
   const record = node.record;
-  return twigCell(node, depth, toggle, record.path + (record.aliases ? "\nalso " + record.aliases : ""),
-    el("button", { type: "button", class: "link name", title: "show it in the picture", onclick: () => view.show(record.path) }, node.name), record.label ? el("span", { class: "quiet" }, " = " + record.label) : null);
+  const whole = record.path + (record.aliases ? "\nalso " + record.aliases : "");
+  return twigCell(node, depth, toggle, whole,
+    el("button", { type: "button", class: "link name", title: whole + "\na click shows it in the picture", onclick: () => view.show(record.path) }, node.name), record.label ? el("span", { class: "quiet" }, " = " + record.label) : null);
 }
 
 // The calibrated time, its bar cut into forward and backward as the layer's slice saw them.

@@ -2,7 +2,9 @@
 // inflated. Beside it stand the small pieces that other views are made of too.
 function drawHeader(facts) {
   const run = facts.run || {};
-  byId("script").textContent = facts.script || (facts.nsys && facts.nsys.file) || NONE;
+  const script = byId("script");
+  script.textContent = facts.script || (facts.nsys && facts.nsys.file) || NONE;
+  script.title = script.textContent;
   const status = byId("status");
   const ended = run.signal ? "signal " + run.signal : run.exit_code !== null && run.exit_code !== undefined ? "exit code " + run.exit_code : run.finished_at ? "in a session" : "still running";
   if (isImportAlone(facts)) { status.append(chip(facts.status, facts.status), el("span", {}, "imported")); return; }

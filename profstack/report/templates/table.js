@@ -64,6 +64,13 @@ function headCell(column, sort, onSort) {
   return cell;
 }
 
+// A head is made anew when it is sorted by: what is called gives the focus back to the button that had it.
+function keptFocus(head) {
+  const wordsOf = (button) => button.textContent.replace(/[▲▼]/g, "");
+  const focused = head.contains(document.activeElement) ? wordsOf(document.activeElement) : null;
+  return () => { if (focused !== null) for (const button of head.querySelectorAll("button")) if (wordsOf(button) === focused) button.focus(); };
+}
+
 // A number with a bar behind it, as long as its share of the longest.
 function barCell(value, unit, share, colour, reason) {
   const cell = el("td", { class: "number bar" });
@@ -146,6 +153,7 @@ function makeTable(box, spec) {
   const state = { sort: spec.sort, wanted: null, rows: PAGE_ROWS, empty: false, only: moduleFilter(table, filterOf(view), spec.moduleOf), listed: [], columns: [] };
   const count = el("span", { class: "count", "aria-live": "polite" });
   const head = el("thead"), body = el("tbody"), more = el("div", { class: "more" });
+  const scroll = el("div", { class: "scroll rows", tabindex: "0", role: "group", "aria-label": "table: " + spec.name }, el("table", { "aria-label": spec.name }, head, body));
 
   function matches(record) {
     if (spec.filter && !spec.filter(record)) return false;
@@ -162,9 +170,9 @@ function makeTable(box, spec) {
     // A share's bar is as long as the share.
     for (const column of columns) if (column.unit === "share") longest[column.key] = 1;
     if (state.sort) found = found.slice().sort(compareBy(state.sort.key, state.sort.direction));
-    const focused = head.contains(document.activeElement) ? document.activeElement.textContent.replace(/[▲▼]/g, "") : null;
+    const refocus = keptFocus(head);
     head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort || {}, (sort) => { state.sort = sort; draw(); }))));
-    if (focused) for (const button of head.querySelectorAll("button")) if (button.textContent.replace(/[▲▼]/g, "") === focused) button.focus();
+    refocus();
     Object.assign(state, { listed: found, columns });
     body.replaceChildren(...found.slice(0, state.rows).map((record) => tableRow(record, columns, longest)));
     const counted = found.length === records.length ? records.length + (records.length === 1 ? " row" : " rows") : found.length + " of " + records.length + " rows";
@@ -182,7 +190,7 @@ function makeTable(box, spec) {
     more.replaceChildren();
     if (found <= state.rows) return;
     const left = found - state.rows;
-    const button = (text, rows) => el("button", { type: "button", onclick: () => { state.rows = rows; draw(); } }, text);
+    const button = (text, rows) => el("button", { type: "button", onclick: () => { state.rows = rows; draw(); (more.querySelector("button") || scroll).focus({ preventScroll: true }); } }, text);
     more.append(button("Show " + Math.min(left, 100) + " more", state.rows + 100));
     if (left > 100) more.append(button("Show all " + found, found));
   }
@@ -204,7 +212,7 @@ function makeTable(box, spec) {
   append(box, [
     el("div", { class: "tools" }, spec.plain ? null : search, spec.controls, spec.plain ? null : count,
       copyButtons(spec.name, () => ({ columns: state.columns, all: state.listed, shown: state.listed.slice(0, state.rows) }))),
-    el("div", { class: "scroll rows", tabindex: "0", role: "group", "aria-label": "table: " + spec.name }, el("table", { "aria-label": spec.name }, head, body)),
+    scroll,
     more,
     table.left_out ? el("p", { class: "left-out" }, table.left_out) : null,
     emptyNote(empty, (show) => { state.empty = show; draw(); }),

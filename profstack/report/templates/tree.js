@@ -60,14 +60,16 @@ function makeTree(box, spec) {
     const rows = visibleRows(state.roots, 0, []);
     const shownRows = rows.slice(0, state.rows);
     Object.assign(state, { listed: shownRows, columns });
+    const refocus = keptFocus(head);
     head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort, (sort) => { state.sort = sort; draw(); }))));
+    refocus();
     body.replaceChildren(...shownRows.map(([node, depth]) => treeRow(node, depth, columns)));
     setActive(Math.max(0, shownRows.findIndex(([node]) => node.key === state.active)));
     const counted = shownRows.length + " of " + table.total + " rows shown";
     if (count.textContent !== counted) count.textContent = counted;
     const left = rows.length - shownRows.length;
     more.replaceChildren();
-    if (left > 0) more.append(el("button", { type: "button", onclick: () => { state.rows += TREE_ROWS; draw(); } }, "Show " + Math.min(left, TREE_ROWS) + " more"));
+    if (left > 0) more.append(el("button", { type: "button", onclick: () => { state.rows += TREE_ROWS; draw(); setActive(shownRows.length, true); } }, "Show " + Math.min(left, TREE_ROWS) + " more"));
     if (left > TREE_ROWS) more.append(el("span", { class: "quiet" }, left + " unfolded rows are left"));
     if (focus !== undefined) for (const button of body.querySelectorAll("button.twig")) if (button.dataset.key === String(focus)) button.focus();
   }
