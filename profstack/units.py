@@ -69,25 +69,23 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_count(value: float | None) -> str:
-    """A count: `7`, `0.25`, `1.2 k`, `3.46 M`; trailing zeros are left out."""
+    """A count: `7`, `0.25`, `2.50`, `1.20 k`, `3.46 M`; whole ones below a thousand stay whole."""
     if value is None or not _finite(value):
         return NOT_MEASURED
     if value < 0:
         return "-" + format_count(-value)
     scaled = float(value)
-    for unit in _DECIMAL[:-1]:
-        if scaled < 999.5:
-            return f"{_trimmed(scaled)} {unit}".rstrip()
+    if scaled < 1:
+        return f"{scaled:.3g}"
+    if scaled < 999.5:
+        digits = _three_digits(scaled)
+        whole, _, after = digits.partition(".")
+        return digits if after.strip("0") else whole
+    for unit in _DECIMAL[1:-1]:
         scaled /= 1000
-    return f"{_trimmed(scaled)} {_DECIMAL[-1]}"
-
-
-def _trimmed(value: float) -> str:
-    """Three significant digits without trailing zeros."""
-    if value < 1:
-        return f"{value:.3g}"
-    digits = _three_digits(value)
-    return digits.rstrip("0").rstrip(".") if "." in digits else digits
+        if scaled < 999.5:
+            return f"{_three_digits(scaled)} {unit}"
+    return f"{_three_digits(scaled / 1000)} {_DECIMAL[-1]}"
 
 
 def format_share(value: float | None) -> str:

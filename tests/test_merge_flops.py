@@ -254,7 +254,7 @@ def test_counters_that_agree_say_so(run: Run) -> None:
     assert found["recorded_shapes"] == "the same"
     assert found["thop"] == "the same forward"
     assert found["fvcore"] == (
-        "forward 2.000 times the record: +1 k in Net.body.fc (aten::mm), which it counts 2 times"
+        "forward 2.000 times the record: +1.00 k in Net.body.fc (aten::mm), which it counts 2 times"
     )
     assert found["flops-profiler"] is None
 

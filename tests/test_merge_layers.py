@@ -214,7 +214,7 @@ def test_no_column_waits_for_a_later_version(run: Run) -> None:
 # -- the watch's shares ------------------------------------------------------------------------
 
 
-def sampled(run: Run) -> None:
+def sampled(run: Run, steps: int = 60) -> None:
     """Start-up on line 1, then steps of which three quarters lie in `train`."""
     frames = [
         {"frame": 1, "parent": None, "file": "train.py", "line": 1, "name": "<module>",
@@ -222,11 +222,11 @@ def sampled(run: Run) -> None:
         {"frame": 2, "parent": 1, "file": "train.py", "line": 5, "name": "train",
          "function_line": 3},
     ]  # fmt: skip
-    places = [(0.5, 1), (0.51, 1), *((1.0 + 0.01 * n, 2 if n % 4 else 1) for n in range(20))]
+    places = [(0.5, 1), (0.51, 1), *((1.0 + 0.01 * n, 2 if n % 4 else 1) for n in range(steps))]
     samples = [
         {"t_s": t_s, "frame": frame, "rss_bytes": 1000, "weight": 1.0} for t_s, frame in places
     ]
-    run.slice("watch", [0.01] * 20)
+    run.slice("watch", [0.01] * steps)
     run.writer.write({"watch_frames": frames, "watch_samples": samples})
 
 
@@ -244,9 +244,24 @@ def test_shares_of_the_watch_stand_at_lines_and_functions(run: Run) -> None:
     (row,) = tables["functions"]
     assert row["watch_share"] == pytest.approx(0.75)
     assert {row["phase"] for row in tables["watch"]} == {"startup", "step"}
-    assert report["watch"]["samples"] == 22
+    assert report["watch"]["samples"] == 62
     assert report["watch"]["rank_correlation"] is None
     assert report["watch"]["reason"]
+
+
+def test_a_few_looks_into_steps_give_no_shares_of_them(run: Run) -> None:
+    sampled(run, 20)
+    run.clean()
+    run.cprofile([0.013] * 3, frames={"functions": [function("train", 3, 0.003)]})
+    run.layers(watch="recorded", cprofile="recorded")
+    report = run.finish()
+    lines = by(report["tables"]["lines"], "line")
+    assert (lines[1]["startup_share"], lines[5]["watch_share"]) == (1.0, None)
+    assert [row["watch_share"] for row in report["tables"]["functions"]] == [None]
+    why = "the watch has 20 samples in steps, 50 are needed"
+    for column in ("functions.watch_share", "lines.watch_share"):
+        assert report["columns_reason"][column] == why
+    assert report["watch"]["reason"] == why
 
 
 def test_without_a_watch_the_report_has_none(run: Run) -> None:

@@ -25,11 +25,13 @@ from profstack.report.tables import (
     MOST_ROWS,
     PageTable,
     compact,
+    forward_only,
     module_records,
     operators_by_name,
     page_table,
     weight,
 )
+from profstack.report.toprows import modules
 from profstack.schema import REPORT
 
 
@@ -341,3 +343,22 @@ def test_finite_turns_what_is_no_number_into_null() -> None:
         "a": [1.0, None],
         "2": [None],
     }
+
+
+def test_parts_of_the_step_have_no_forward_pass() -> None:
+    rows = build()["tables"]["modules"]
+    shown = {one["path"]: one["forward_s"] for one in forward_only(rows)}
+    for one in rows:
+        is_forward = not one["path"].startswith("(") or one["path"] == "(loss)"
+        assert shown[one["path"]] == (one["forward_s"] if is_forward else None)
+    assert any(one["forward_s"] and shown[one["path"]] is None for one in rows)
+
+
+def test_the_terminal_has_none_either() -> None:
+    table = modules(build(), 120, 3)
+    assert table is not None
+    paths = [str(cell) for cell in table.columns[0].cells]
+    forward = [str(cell) for cell in table.columns[1].cells]
+    told = dict(zip(paths, forward, strict=True))
+    assert told["(optimizer)"] == "–"
+    assert told["Digits"] != "–"

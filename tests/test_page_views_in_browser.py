@@ -15,6 +15,7 @@ from data_whole_report import whole
 from page_browser import EXECUTABLE, Browser, choose, column, count, pages, shared, texts
 
 from profstack.report import html
+from profstack.units import format_count
 
 pytestmark = [
     pytest.mark.slow,
@@ -198,6 +199,85 @@ def test_conditions_on_columns_narrow_a_table(opened: Opened) -> None:
             ".filter(one => one.offsetParent).length"
         )
         assert visible == rows, (typed, box)
+
+
+def test_a_condition_that_is_none_says_so(opened: Opened) -> None:
+    page = opened(full(), at="operators")
+    lack = "[...document.querySelectorAll('#operator-table .lack')].map(one => one.textContent)"
+    for typed, said in (
+        ("module:encoder", "no column 'module' here: sought as text"),
+        ("self>abc", "'abc' is no figure: sought as text"),
+        ("self>1ms nosuch>1", "no column 'nosuch' here: sought as text"),
+        ("aten::mm self>1us", ""),
+        ("", ""),
+    ):
+        page.type("#operator-table input[type=search]", typed)
+        assert page.evaluate(lack)[0] == said, typed
+    go(page, "#modules")
+    page.type("#module-tree input[type=search]", "operator:conv")
+    assert texts(page, "#module-tree .lack") == ["no column 'operator' here: sought as text"]
+
+
+def test_counts_are_written_as_in_the_terminal(opened: Opened) -> None:
+    report = full()
+    values = (
+        0.0123,
+        0.25,
+        0.999,
+        2.5,
+        7.0,
+        10.04,
+        250.0,
+        999.6,
+        1_200.0,
+        25_000.0,
+        50_600.0,
+        17_960_000_000.0,
+        2e21,
+    )
+    first = report["tables"]["operators"][0]
+    report["tables"]["operators"] = [
+        {**first, "name": f"op{at}", "calls": value, "self_s": 1.0 - at / 100}
+        for at, value in enumerate(values)
+    ]
+    page = opened(report, at="operators")
+    heads = [head.strip("▲▼") for head in texts(page, "#operator-table table:first-child th")]
+    calls = column(page, "#operator-table", 1 + heads.index("calls"))
+    assert calls[: len(values)] == [format_count(value) for value in values]
+
+
+def test_parts_of_a_step_have_no_forward_time(opened: Opened) -> None:
+    report = full()
+    parts = {one["path"]: one for one in report["tables"]["modules"] if one["path"][0] == "("}
+    assert parts["(optimizer)"]["forward_s"]
+    parts["(loss)"] = {**parts["(optimizer)"], "path": "(loss)"}
+    report["tables"]["modules"].append(parts["(loss)"])
+    page = opened(report, at="modules")
+    forward = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#module-tree tbody tr')].map(row =>"
+        " [row.querySelector('.name').textContent, (row.children[2].querySelector('.none') ||"
+        " row.children[2]).title]))"
+    )
+    for path, part in parts.items():
+        if path == "(loss)":
+            assert "raw: as the torch layer saw it" in forward[path]
+        elif part["forward_s"] is not None:
+            assert forward[path].startswith("it is not a module's forward"), path
+
+
+def test_characters_that_turn_the_writing_are_written_out(opened: Opened) -> None:
+    report = full()
+    name = "\u202elive\u2066.\x07"
+    report["tables"]["operators"][0]["name"] = name
+    report["script"] = name
+    page = opened(report, at="")
+    assert texts(page, "#script") == ["\\u202elive\\u2066.\\u0007"]
+    go(page, "#operators/" + quote(name, safe=""))
+    assert "\\u202elive\\u2066.\\u0007" in marked(page)
+    turned = page.evaluate("/[\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText)")
+    assert turned is False
+    hovers = "[...document.querySelectorAll('main [title]')].map(one => one.title).join('')"
+    assert "\u202e" not in page.evaluate(hovers)
 
 
 def copied(page: Browser, box: str, kind: str) -> str:

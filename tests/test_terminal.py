@@ -80,7 +80,7 @@ Input-bound: 42 % of a clean step of 4.01 ms waits for the next batch
 (train.py:20).
 train.py: 101 steps, complete
 clean step: 4.01 ms  (95 % interval 3.96 ms to 4.05 ms, n = 32)
-            249 steps/s, 16 k items/s, IQR 199 µs, first step 80.9 ms
+            249 steps/s, 16.0 k items/s, IQR 199 µs, first step 80.9 ms
 tensors at the peak of a step: 385 MiB
 [WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWFFFFFFFFFFFFFFFFBBBBBBBBBBBBBBBBBOOOOOOOOPPPPP]
 W data wait 42 % (1.68 ms)   F forward 21 % (842 µs)   B backward 22 % (882 µs)
@@ -279,7 +279,7 @@ def test_colour_changes_nothing_else() -> None:
         ("held_bytes", 2**20, "held 1.00 MiB"),
         ("wait_share", 0.421, "wait 42.1 %"),
         ("share", 0.421, "share 42.1 %"),
-        ("flop_per_s", 2.5e9, "flop/s 2.5 G"),
+        ("flop_per_s", 2.5e9, "flop/s 2.50 G"),
         ("calls", 812.0, "calls 812"),
         ("line", 1234, "line 1234"),
         ("own", True, "own yes"),

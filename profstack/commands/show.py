@@ -164,6 +164,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _table(report: dict[str, Any], arguments: argparse.Namespace) -> str:
     """The chosen rows of the chosen table in the chosen format."""
     from profstack.report import rows, text
+    from profstack.report.tables import forward_only
 
     table = schema.REPORT[arguments.table]
     records = list(report["tables"].get(table.name) or [])
@@ -180,6 +181,8 @@ def _table(report: dict[str, Any], arguments: argparse.Namespace) -> str:
     width, colour = _terminal(_UNFOLDED)
     if not records:
         return f"{table.name}: no rows in this recording\n"
+    if table.name == "modules":
+        chosen = forward_only(chosen)
     printed = text.table_text(table, chosen, width=width, colour=colour)
     left = len(records) - len(chosen)
     return printed + (

@@ -26,7 +26,7 @@ from profstack.merge.setup import setup
 from profstack.merge.status import status
 from profstack.merge.tables import report_tables
 from profstack.merge.threads import processes
-from profstack.merge.watch import summary
+from profstack.merge.watch import few_samples, summary
 from profstack.privacy import home_relative
 from profstack.registry import IMPORT_IT
 from profstack.runfacts import read_run
@@ -81,7 +81,9 @@ def build_report(folder: Path) -> dict[str, Any]:
         "findings": [],
         "roofline": roofline(*timed, *counts, tables["modules"], read_peaks(folder)),
         "tables": tables,
-        "columns_reason": columns_reason(tables, layers, has_device=has_device),
+        "columns_reason": columns_reason(
+            tables, layers, has_device=has_device, few_samples=few_samples(recorded)
+        ),
         "cells_reason": cells_reason(tables),
         "columns_source": sources,
         "watch": _watch(recorded, tables["functions"]),

@@ -238,17 +238,28 @@ _CELLS = {
 
 
 def columns_reason(
-    tables: Mapping[str, Rows], layers: Iterable[Mapping[str, Any]], *, has_device: bool
+    tables: Mapping[str, Rows],
+    layers: Iterable[Mapping[str, Any]],
+    *,
+    has_device: bool,
+    few_samples: str | None = None,
 ) -> dict[str, str]:
-    """Why a column is null in every row of a table that has rows, by `table.column`."""
+    """Why a column is null in every row of a table that has rows, by `table.column`.
+
+    `few_samples` says that the watch has too few of steps to tell shares of them.
+    """
     known = {layer["name"]: layer for layer in layers}
-    return {
+    found = {
         key: _reason(name, column, known, has_device)
         for name, rows in tables.items()
         for column in (REPORT[name].names if rows else ())
         if all(row[column] is None for row in rows)
         for key in (f"{name}.{column}",)
     }
+    for key in ("functions.watch_share", "lines.watch_share"):
+        if few_samples is not None and key in found:
+            found[key] = few_samples
+    return found
 
 
 def cells_reason(tables: Mapping[str, Rows]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from profstack.merge.pythoncost import add_python_cost
 from profstack.merge.recorded import Recorded, Selection, records
 from profstack.merge.regions import ranges, regions
 from profstack.merge.threads import threads
-from profstack.merge.watch import function_shares, line_shares, watch_rows
+from profstack.merge.watch import few_samples, function_shares, line_shares, watch_rows
 from profstack.schema import REPORT
 
 
@@ -37,13 +37,14 @@ def report_tables(
     bytes_of, sources = module_memory(recorded, recorded.select("torch", (("detail",),)))
     traced = recorded.select("torch", (("lines",),))
     median = clean.median_s
+    few = few_samples(recorded)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in REPORT}
     rows.update(
         steps=_step_rows(recorded),
         modules=modules(recorded, torch, median, bytes_of, record),
         operators=operators(recorded, torch, median, of_operators(counters)),
         kernels=kernels(recorded, torch),
-        functions=functions(recorded, cprofile, median, function_shares(recorded)),
+        functions=functions(recorded, cprofile, median, {} if few else function_shares(recorded)),
         calls=calls(recorded, cprofile),
         call_paths=call_paths(recorded),
         lines=lines(recorded, traced, memory_lines(recorded), _watched_lines(recorded)),
@@ -75,7 +76,11 @@ def report_tables(
 def _watched_lines(recorded: Recorded) -> dict[tuple[str, int], dict[str, Any]]:
     """The watch's columns of `lines`, by file and line."""
     columns: dict[tuple[str, int], dict[str, Any]] = {}
-    for phase, column in (("startup", "startup_share"), ("step", "watch_share")):
+    # Of a few looks into steps no share can be told; those of the start-up are hundreds.
+    shared = {"startup": "startup_share"}
+    if few_samples(recorded) is None:
+        shared["step"] = "watch_share"
+    for phase, column in shared.items():
         for key, (share, _) in line_shares(recorded, phase).items():
             columns.setdefault(key, {})[column] = share
     for key, (_, grown) in line_shares(recorded).items():

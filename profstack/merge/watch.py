@@ -19,7 +19,7 @@ from profstack.merge.watched import PHASES, STEP, Sum, added, watched
 from profstack.privacy import home_relative
 from profstack.watch import INTERVAL_S
 
-__all__ = ["function_shares", "line_shares", "outlier_rows", "summary", "watch_rows"]
+__all__ = ["few_samples", "function_shares", "line_shares", "outlier_rows", "summary", "watch_rows"]
 
 FunctionKey = tuple[str, int, str]
 LineKey = tuple[str, int]
@@ -105,6 +105,14 @@ def function_shares(recorded: Recorded, phase: str | None = STEP) -> dict[Functi
     return dict(shares)
 
 
+def few_samples(recorded: Recorded) -> str | None:
+    """Why the watch's samples of steps are too few for shares; None where it has many, or none."""
+    count = len(watched(recorded).of(STEP))
+    if not 0 < count < FEWEST_SAMPLES:
+        return None
+    return f"the watch has {count} samples in steps, {FEWEST_SAMPLES} are needed"
+
+
 def summary(recorded: Recorded, functions_rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How much the watch has seen, and whether it orders functions as cProfile does.
 
@@ -135,9 +143,11 @@ def _rank_correlation(
     recorded: Recorded, functions_rows: Sequence[Mapping[str, Any]]
 ) -> tuple[float | None, int, str | None]:
     """Spearman's correlation of own shares, the functions compared, and why there is none."""
-    count = len(watched(recorded).of(STEP))
-    if count < FEWEST_SAMPLES:
-        return None, 0, f"the watch has {count} samples in steps, {FEWEST_SAMPLES} are needed"
+    few = few_samples(recorded)
+    if few is not None:
+        return None, 0, few
+    if not watched(recorded).of(STEP):
+        return None, 0, f"the watch has 0 samples in steps, {FEWEST_SAMPLES} are needed"
     profiled = _profiled_shares(recorded, functions_rows)
     if not profiled:
         return None, 0, "cProfile has no slice to compare with"

@@ -13,16 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from profstack.report.tables import compact
+from profstack.report.tables import FORWARD_PARTS, compact
 
 Record = Mapping[str, Any]
 MOST_PICTURED = 2_000
 # A difference of sums below this share of them is rounding, and nothing is told of it.
 _ROUNDING = 1e-9
-# Names of parts of the step outside modules begin so; most have host time in the column of forward
-# times without being a forward pass.
+# Names of parts of the step outside modules begin so.
 _PART = "("
-_FORWARD_PARTS = frozenset({"(loss)"})
 _SCRIPTS_OWN = "(held by the script)"
 
 
@@ -163,7 +161,7 @@ def _figure(node: _Node, columns: Sequence[str]) -> float | None:
     """What a row tells of a metric; a part outside modules has no forward of its own."""
     if node.record is None:
         return None
-    if columns == ("forward_s",) and _is_part(node.path) and node.path not in _FORWARD_PARTS:
+    if columns == ("forward_s",) and _is_part(node.path) and node.path not in FORWARD_PARTS:
         return None
     known = [node.record.get(column) for column in columns]
     found = [float(value) for value in known if value is not None and value == value]

@@ -30,6 +30,7 @@ from profstack.report.series import StepSeries, memory_series, step_series
 from profstack.report.sourcefiles import SourceFile, source_files, with_source
 from profstack.report.tables import (
     PageTable,
+    forward_only,
     line_table,
     module_records,
     operator_summary,
@@ -153,7 +154,7 @@ def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
     for name in ("memory_lines", "watch_lines"):
         made[name] = line_table(name, tables["lines"], told)
     trees = {
-        "modules": module_records(tables["modules"]),
+        "modules": forward_only(module_records(tables["modules"])),
         "call_paths": path_records(tables.get("call_paths") or []),
         "nsys_ranges": range_records(tables.get("nsys_ranges") or []),
     }

@@ -99,6 +99,20 @@ def page_table(
     )
 
 
+# Parts of the step that are a forward pass: the others have their host time in that column too.
+FORWARD_PARTS = frozenset({"(loss)"})
+
+
+def forward_only(records: Sequence[Record]) -> list[Record]:
+    """Rows of modules for reading: no forward time where none was; it stays in `self_s`."""
+    return [
+        {**row, "forward_s": None}
+        if str(row["path"]).startswith("(") and row["path"] not in FORWARD_PARTS
+        else row
+        for row in records
+    ]
+
+
 def module_records(records: Sequence[Record], most: int = MOST_ROWS) -> list[Record]:
     """Module rows in their own order; beyond `most` the lightest go, never a kept row's parent."""
     if len(records) <= most:

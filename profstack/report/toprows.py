@@ -10,7 +10,7 @@ from rich.text import Text
 
 from profstack.report.highlights import file_name
 from profstack.report.nsystext import is_import_alone, nsys_tables
-from profstack.report.tables import operators_by_name, weight
+from profstack.report.tables import forward_only, operators_by_name, weight
 from profstack.report.textparts import WIDE, plain_table, short_name
 from profstack.units import format_count, format_seconds
 
@@ -70,7 +70,7 @@ def modules(
     named = ((name.removesuffix("_s"), "r") for name in times)
     table = plain_table(("module", "l"), *named, *shares, *extra)
     room = width - (57 if width >= _NARROW else 32) - 10 * len(extra)
-    for record in [*roots, *heavy[:most], *outside]:
+    for record in forward_only([*roots, *heavy[:most], *outside]):
         table.add_row(
             short_name(record["path"], room),
             *(Text(format_seconds(record.get(column))) for column in times),

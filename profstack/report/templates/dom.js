@@ -1,11 +1,18 @@
 // Making elements. Text always becomes a text node: nothing here ever parses markup.
+//
+// Characters that turn the direction of writing are written out: a name that holds one would be
+// drawn as another one. Control characters that have no width are told the same way.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const visible = (text) => String(text).replace(UNSEEN, (one) => "\\u" + one.charCodeAt(0).toString(16).padStart(4, "0"));
+const SEEN_ATTRIBUTES = ["title", "aria-label", "aria-description", "placeholder"];
+
 function el(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "class") element.className = value;
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true ? "" : SEEN_ATTRIBUTES.includes(name) ? visible(value) : String(value));
   }
   append(element, children);
   return element;
@@ -14,7 +21,7 @@ function el(tag, attributes, ...children) {
 function append(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    element.append(child instanceof Node ? child : document.createTextNode(visible(child)));
   }
 }
 

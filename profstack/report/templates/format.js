@@ -41,13 +41,14 @@ function formatBytes(value) {
 function formatCount(value) {
   if (!isNumber(value)) return NONE;
   if (value < 0) return "−" + formatCount(-value);
-  if (value > 0 && value < 0.005) return value.toPrecision(2);
+  if (value < 1) return String(Number(value.toPrecision(3)));
   const units = ["", "k", "M", "G", "T", "P", "E"];
   let scaled = value;
   let at = 0;
   while (scaled >= 999.5 && at < units.length - 1) { scaled /= 1000; at += 1; }
-  const digits = threeDigits(scaled).replace(/\.?0+$/, (zeros) => (zeros[0] === "." ? "" : zeros));
-  return at ? digits + " " + units[at] : digits;
+  // A scaled count is rounded as times and sizes are; of a whole number below 1000 nothing is.
+  if (at) return threeDigits(scaled) + " " + units[at];
+  return threeDigits(scaled).replace(/\.0+$/, "");
 }
 
 const formatPercent = (share) =>

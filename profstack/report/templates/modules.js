@@ -55,7 +55,7 @@ function moduleCell(column, node, depth, toggle, view) {
   if (column.key === "path") return pathCell(node, depth, toggle, view);
   if (column.key === "calibrated_s") return calibratedCell(record, view.median, whyEmpty(column));
   // A part outside modules has no parameters and no calls: no measurement is lacking there.
-  const reason = column.reason || (node.part ? "a part of the step outside modules" : column.cell_reason);
+  const reason = column.reason || (node.part && column.key === "forward_s" ? "it is not a module's forward: its time is in the column self" : node.part ? "a part of the step outside modules" : column.cell_reason);
   const colour = MODULE_BARS[column.key];
   if (colour) return barCell(record[column.key], "s", record[column.key] / view.most, colour, reason);
   return plainCell(column, record[column.key], reason);

@@ -3,7 +3,7 @@
 function drawHeader(facts) {
   const run = facts.run || {};
   const script = byId("script");
-  script.textContent = facts.script || (facts.nsys && facts.nsys.file) || NONE;
+  script.textContent = visible(facts.script || (facts.nsys && facts.nsys.file) || NONE);
   script.title = script.textContent;
   const status = byId("status");
   const ended = run.signal ? "signal " + run.signal : run.exit_code !== null && run.exit_code !== undefined ? "exit code " + run.exit_code : run.finished_at ? "in a session" : "still running";

@@ -25,7 +25,7 @@ const hasChartLibrary = () => byId("pack-plotly") !== null;
 
 // Whatever a program could have named: the library reads <b> and &amp; in texts as markup, so that
 // both signs are written out. Every text that goes into a chart passes through here.
-const plotText = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const plotText = (text) => visible(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 // The last part of a long name is what tells it from others.
 const plotName = (text, most = 30) => plotText(String(text).length > most ? "…" + String(text).slice(1 - most) : text);

@@ -54,10 +54,12 @@ function conditionOf(text, columns) {
   return COMPARE[sign] ? (record) => COMPARE[sign](said(record), wanted) : null;
 }
 
+const piecesOf = (typed) => typed.match(/(?:[^\s"]|"[^"]*"?)+/g) || [];
+
 // A test of (record, its text in lower case) for what was typed; null where nothing was.
 function seeker(typed, columns) {
-  const pieces = typed.match(/(?:[^\s"]|"[^"]*"?)+/g);
-  if (!pieces) return null;
+  const pieces = piecesOf(typed);
+  if (!pieces.length) return null;
   const tests = pieces.map((piece) => {
     const condition = conditionOf(piece, columns);
     const word = unquoted(piece).toLowerCase();
@@ -65,6 +67,19 @@ function seeker(typed, columns) {
   });
   return (record, text) => tests.every((test) => test(record, text));
 }
+
+// What a piece that looks like a condition lacks; null where it lacks nothing. It is sought as text then.
+function lackOf(text, columns) {
+  const parts = CONDITION.exec(text);
+  if (!parts || conditionOf(text, columns)) return null;
+  const column = columnCalled(parts[1], columns);
+  // Names hold colons and signs too: only a plain word before one is taken for a column.
+  if (!column) return /^[\p{L}_]+$/u.test(parts[1]) && !/^[:=]/.test(parts[3]) ? "no column '" + parts[1] + "' here: sought as text" : null;
+  return isNumeric(column) ? "'" + unquoted(parts[3]) + "' is no figure: sought as text" : "'" + parts[1] + "' holds words: = and : find them";
+}
+
+// Why what was typed may find nothing, said beside the count of rows.
+const lacksOf = (typed, columns) => piecesOf(typed).map((piece) => lackOf(piece, columns)).filter(Boolean).join("; ");
 
 function searchBox(name, onSearch, columns) {
   const example = (columns || []).find((column) => column.unit === "s");

@@ -152,6 +152,7 @@ function makeTable(box, spec) {
   const texts = new Map();
   const state = { sort: spec.sort, wanted: null, rows: PAGE_ROWS, empty: false, only: moduleFilter(table, filterOf(view), spec.moduleOf), listed: [], columns: [] };
   const count = el("span", { class: "count", "aria-live": "polite" });
+  const lack = el("span", { class: "lack", "aria-live": "polite" });
   const head = el("thead"), body = el("tbody"), more = el("div", { class: "more" });
   const scroll = el("div", { class: "scroll rows", tabindex: "0", role: "group", "aria-label": "table: " + spec.name }, el("table", { "aria-label": spec.name }, head, body));
 
@@ -200,7 +201,7 @@ function makeTable(box, spec) {
     const record = records.find((one) => String(spec.keyOf(one)) === key);
     if (!record) return false;
     if (spec.reveal) spec.reveal(record);
-    if (!matches(record)) { state.wanted = null; search.value = ""; draw(); }
+    if (!matches(record)) { state.wanted = null; search.value = lack.textContent = ""; draw(); }
     const at = state.listed.indexOf(record);
     if (at < 0) return false;
     if (at >= state.rows) { state.rows = at + PAGE_ROWS; draw(); }
@@ -208,9 +209,9 @@ function makeTable(box, spec) {
     return true;
   }
 
-  const search = searchBox(spec.name, (typed) => { state.wanted = seeker(typed, table.columns); state.rows = PAGE_ROWS; draw(); }, table.columns);
+  const search = searchBox(spec.name, (typed) => { state.wanted = seeker(typed, table.columns); lack.textContent = lacksOf(typed, table.columns); state.rows = PAGE_ROWS; draw(); }, table.columns);
   append(box, [
-    el("div", { class: "tools" }, spec.plain ? null : search, spec.controls, spec.plain ? null : count,
+    el("div", { class: "tools" }, spec.plain ? null : search, spec.controls, spec.plain ? null : count, lack,
       copyButtons(spec.name, () => ({ columns: state.columns, all: state.listed, shown: state.listed.slice(0, state.rows) }))),
     scroll,
     more,

@@ -78,7 +78,7 @@ function curvesChart(theme, view, shownAs) {
 function batchAxis(theme, sizes, ends) {
   const from = sizes[0] / 1.15, to = sizes[sizes.length - 1] * 1.15, wide = (theme.width - 80) / Math.log(to / from);
   const kept = sizes.filter((size, at) => at === 0 || !sizes.slice(0, at).some((other) => Math.log(size / other) * wide < 30));
-  return { type: "log", range: [Math.log10(from), Math.log10(to)], tickmode: "array", tickvals: kept, ticktext: kept.map((size) => formatCount(size).replace(" ", "")), showgrid: false, title: axisTitle("batch size") };
+  return { type: "log", range: [Math.log10(from), Math.log10(to)], tickmode: "array", tickvals: kept, ticktext: kept.map((size) => tickText(formatCount(size)).replace(" ", "")), showgrid: false, title: axisTitle("batch size") };
 }
 
 function curveWords(theme, frame, taken, x, y, words) {

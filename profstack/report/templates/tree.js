@@ -28,6 +28,7 @@ function makeTree(box, spec) {
   const head = el("thead");
   const body = el("tbody");
   const more = el("div", { class: "more" });
+  const lack = el("span", { class: "lack", "aria-live": "polite" });
   const count = el("span", { class: "count", "aria-live": "polite" });
   const isCut = () => Boolean(state.wanted || state.only);
 
@@ -128,7 +129,7 @@ function makeTree(box, spec) {
     if (!found && !(spec.reveal && table.rows.length)) return false;
     if (spec.reveal) { const record = found ? found.record : asRecords(table).find((one) => String(spec.keyOf(one)) === key); if (!record) return false; spec.reveal(record); found = null; look(); }
     if (!found) return false;
-    if (isCut()) { mark(state.roots); if (!found.matches) { state.wanted = null; search.value = ""; } }
+    if (isCut()) { mark(state.roots); if (!found.matches) { state.wanted = null; search.value = lack.textContent = ""; } }
     for (let node = found.parent; node; node = node.parent) node.open = true;
     const at = visibleRows(state.roots, 0, []).findIndex(([node]) => node === found);
     if (at < 0) return false;
@@ -141,11 +142,11 @@ function makeTree(box, spec) {
 
   const unfold = (levels) => { eachNode(state.roots, (node, depth) => { node.open = depth < levels; }); state.rows = TREE_ROWS; draw(); };
   const levels = el("div", { class: "choice" }, (spec.levels || []).map(([text, depth]) => el("button", { type: "button", onclick: () => unfold(depth) }, text)));
-  const search = searchBox(spec.name, (typed) => { state.wanted = seeker(typed, table.columns); state.rows = TREE_ROWS; draw(); }, table.columns);
+  const search = searchBox(spec.name, (typed) => { state.wanted = seeker(typed, table.columns); lack.textContent = lacksOf(typed, table.columns); state.rows = TREE_ROWS; draw(); }, table.columns);
   const recordsOf = (rows) => rows.filter(([node]) => !node.group).map(([node]) => node.record);
   body.addEventListener("keydown", onArrow);
   append(box, [
-    el("div", { class: "tools" }, search, spec.levels ? levels : null, spec.controls, count,
+    el("div", { class: "tools" }, search, spec.levels ? levels : null, spec.controls, count, lack,
       copyButtons(spec.name, () => ({ columns: state.columns, all: recordsOf(visibleRows(state.roots, 0, [], true)), shown: recordsOf(state.listed) }))),
     el("div", { class: "scroll" }, el("table", { class: "tree" + (spec.ways ? " with-ways" : ""), role: "treegrid", "aria-label": spec.name }, head, body)),
     more,
