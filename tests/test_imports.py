@@ -45,7 +45,8 @@ ORDER = (
 OPEN_TO_WRAPPERS = frozenset(
     (
         *["wrapper", "passthrough", "watch", "callcost", "functiontable", "nvtxranges"],
-        *["torchtrace.events", "torchtrace.attribution", "torchtrace.linetrace"],
+        *["torchtrace.events", "torchtrace.eventkinds", "torchtrace.attribution"],
+        "torchtrace.linetrace",
         *["torchtrace.eventbound", "torchtrace.otherprofilers"],
         "torchtrace.linerows",
         *["torchtrace.callpaths", "torchtrace.clocks", "torchtrace.stackbound", "stepcalls"],
