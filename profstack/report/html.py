@@ -65,6 +65,7 @@ _SCRIPTS = (
     "functions.js",
     "callpaths.js",
     "watch.js",
+    "linedetail.js",
     "lines.js",
     "owners.js",
     "regions.js",
