@@ -10,26 +10,23 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from profstack.findings.extents import heaviest_line
 from profstack.findings.figures import (
-    CallGraph,
     Report,
     Row,
     calibrated,
     clean_step_s,
     line_s,
     short,
-    to_function,
     to_source,
 )
 from profstack.findings.loading import (
     MOSTLY,
     busy_share,
     loader_ranges,
-    loaders,
     loading_of,
     wait_share,
 )
+from profstack.findings.loadingfunctions import loading_functions, most_of_it
 from profstack.findings.made import Finding, finding, severity_of
 from profstack.findings.outside import outside_modules
 from profstack.findings.overlap import Loading, gain_of
@@ -79,9 +76,8 @@ def _wait_row(report: Report, loading: Loading) -> dict[str, Any]:
 
 def _of_the_step(report: Report, loading: Loading) -> Finding:
     """Samples are made in the process that trains, before the step can begin."""
-    rows = _loading_functions(report, loading.load_s)
-    first = next((row for row in rows if row["own"]), rows[0] if rows else None)
-    own = first is not None and first["own"]
+    rows = loading_functions(report, loading.load_s)
+    own = next((row for row in rows if row["own"]), None)
     gain, reason = gain_of(loading, loading.wanted())
     return finding(
         SLUG,
@@ -89,15 +85,15 @@ def _of_the_step(report: Report, loading: Loading) -> Finding:
         severity=severity_of(loading.load_s, loading.step_s),
         gain_s=gain,
         gain_reason=reason,
-        file=first["file"] if first and own else None,
-        line=first["line"] if first and own else None,
+        file=own["file"] if own else None,
+        line=own["line"] if own else None,
         layers=_layers(report),
         evidence=[
             {**_wait_row(report, loading), "workers": 0},
             *_range_row(report),
             *({key: value for key, value in row.items() if key != "own"} for row in rows),
         ],
-        advice=_advice(loading, first, gain),
+        advice=_advice(loading, rows, gain),
     )
 
 
@@ -148,11 +144,8 @@ def _title(loading: Loading) -> str:
     return f"Data loading takes {100 * share:.0f} % of a step, and the model waits for it"
 
 
-def _advice(loading: Loading, first: Row | None, gain: float | None) -> str:
-    told = []
-    if first is not None:
-        much = "Most of it is" if first["loading_share"] >= MOSTLY else "The longest of it is"
-        told.append(f"{much} {first['function']} ({short(first['file'])}:{first['line']}).")
+def _advice(loading: Loading, rows: list[dict[str, Any]], gain: float | None) -> str:
+    told = [most_of_it(rows)] if rows else []
     if gain:
         count = loading.wanted()
         told.append(
@@ -162,7 +155,7 @@ def _advice(loading: Loading, first: Row | None, gain: float | None) -> str:
         )
     elif loading.cores < 2:
         told.append("There is one core: workers would take it from the step.")
-    if first is not None and "collate" in str(first["function"]):
+    if rows and "collate" in f"{rows[0]['function']} {rows[0].get('called_from')}":
         told.append("Collate whole tensors at once (torch.stack, torch.cat) without Python loops.")
     told.append(
         "Else make samples cheaper: decode and transform once and keep the result (in memory or "
@@ -183,44 +176,6 @@ def _range_row(report: Report) -> list[dict[str, Any]]:
         time = calibrated(report, row["wall_s"])
         return [found if time is None else {**found, "calibrated_s": time}]
     return []
-
-
-def _loading_functions(report: Report, load_s: float) -> list[dict[str, Any]]:
-    """The functions that took most of the loading: the user's own with what they call, longest
-    first; libraries' by their own time where none of them is the user's.
-    """
-    graph = CallGraph(report)
-    roots = loaders(graph)
-    whole = sum(graph.rows[key]["total_s"] for key in roots)
-    if not whole:
-        return []
-    below = [graph.rows[key] for key in graph.below(roots) if key in graph.rows]
-    own = sorted((row for row in below if row["own"]), key=lambda row: -row["total_s"])
-    others = sorted((row for row in below if not row["own"]), key=lambda row: -row["self_s"])
-    chosen = [(row, row["total_s"]) for row in own if row["total_s"] >= 0.1 * whole][:_MOST_ROWS]
-    chosen = chosen or [(row, row["self_s"]) for row in others[:1]]
-    return [
-        {
-            "function": row["name"],
-            "file": row["file"],
-            "line": row["line"],
-            "own": row["own"],
-            "calls": row["calls"],
-            "clean_s": min(time / whole, 1.0) * load_s,
-            "loading_share": min(time / whole, 1.0),
-            **_inside(report, graph, row),
-            "link": to_function(row["file"], row["line"], row["name"]),
-        }
-        for row, time in chosen
-    ]
-
-
-def _inside(report: Report, graph: CallGraph, row: Row) -> dict[str, Any]:
-    """The heaviest line of a function of the user's, where all its lines were followed."""
-    found = heaviest_line(report, graph, (row["file"], row["line"], row["name"]))
-    if not row["own"] or found is None or not line_s(found):
-        return {}
-    return {"heaviest_line": found["line"], "text": (found["source"] or "").strip()}
 
 
 def _loop_line(report: Report) -> Row | None:
