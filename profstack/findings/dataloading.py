@@ -100,25 +100,8 @@ def _of_the_step(report: Report, loading: Loading) -> Finding:
 def _of_workers(report: Report, loading: Loading) -> Finding:
     """Workers make the samples, and are too few or too slow."""
     line = _loop_line(report)
-    wanted = loading.wanted()
     busy = busy_share(report)
-    gain, reason = gain_of(loading, wanted)
-    who = "The one DataLoader worker makes"
-    if loading.workers > 1:
-        who = f"The {loading.workers} DataLoader workers make"
-    advice = f"{who} batches more slowly than the step takes them"
-    if loading.is_waiting:
-        advice += ", and its CPU time says that it mostly waits (for files, a network, or a core)"
-    if wanted > loading.workers:
-        advice += f". Try num_workers={wanted} with persistent_workers=True"
-        if loading.is_waiting:
-            advice += ", or hold the data in memory"
-    else:
-        advice += f". All {loading.cores:g} cores have work: only cheaper samples help"
-    advice += (
-        ". No layer looks into workers: one run with num_workers=0 names the functions and lines "
-        "that make the samples."
-    )
+    gain, reason = gain_of(loading, loading.wanted())
     row = {**_wait_row(report, loading), "workers": loading.workers}
     if busy is not None:
         row |= {
@@ -135,7 +118,32 @@ def _of_workers(report: Report, loading: Loading) -> Finding:
         line=line["line"] if line else None,
         layers=_layers(report),
         evidence=[row, *_range_row(report), *_line_rows(line)],
-        advice=advice,
+        advice=_advice_on_workers(loading, gain),
+    )
+
+
+def _advice_on_workers(loading: Loading, gain: float | None) -> str:
+    who = "The one DataLoader worker makes"
+    if loading.workers > 1:
+        who = f"The {loading.workers} DataLoader workers make"
+    told = f"{who} batches more slowly than the step takes them"
+    if loading.no_core_s > MOSTLY * loading.load_s:
+        told = (
+            f"For up to {format_seconds(loading.no_core_s)} of the "
+            f"{format_seconds(loading.load_s)} that a step waits for its batch, its thread could "
+            "run and had no core: the workers and other programs had them all"
+        )
+    elif loading.is_waiting:
+        told += ", and its CPU time says that it mostly waits (for files, a network, or a core)"
+    if gain is not None:
+        told += f". Try num_workers={loading.wanted()} with persistent_workers=True"
+        if loading.is_waiting:
+            told += ", or hold the data in memory"
+    else:
+        told += f". All {loading.cores:g} cores have work: only cheaper samples help"
+    return (
+        f"{told}. No layer looks into workers: one run with num_workers=0 names the functions and "
+        "lines that make the samples."
     )
 
 

@@ -27,6 +27,8 @@ _LOADER_RANGE = "DataLoaderIter.__next__"
 MOSTLY = 0.5
 # Batches per step: above this it takes several, not one and sometimes the end of the loader.
 _SEVERAL = 1.5
+# With a core lacking for this share of the step, not all that has no CPU waits for something else.
+_CROWDED = 0.1
 
 
 def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
@@ -35,6 +37,8 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
     `share` is the part of the clean step, in seconds `step_s`, that it waits before its first work.
     """
     wait_s, batches = share * step_s, _batches(report)
+    told = report.get("processes") or {}
+    workers = int(told.get("workers") or 0)
     several_s = calibrated(report, _range_s(report)) if batches >= _SEVERAL else None
     if several_s is not None and several_s >= wait_s:
         wait_s = load_s = min(several_s, step_s)
@@ -42,20 +46,17 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
         load_s = in_loader * wait_s
     else:
         return None
-    told = report.get("processes") or {}
-    no_core_s = 0.0
-    if told.get("workers"):
-        # A batch may lie there while nothing lets the step's thread run to fetch it.
-        no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
-        load_s -= no_core_s
     is_waiting = _is_waiting(report, load_s, step_s)
+    # A batch may lie there while nothing lets the step's thread run to fetch it. It waits for it
+    # all the same: that is told, and nothing is promised for it.
+    no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
     return Loading(
         *(step_s, wait_s, load_s, _at_median(report, "cpu_s", step_s), _cores(report)),
-        workers=int(told.get("workers") or 0),
+        workers=workers,
         is_waiting=is_waiting,
         is_python=not is_waiting and _is_python(report),
         batches=max(batches, 1.0),
-        no_core_s=no_core_s,
+        no_core_s=min(no_core_s, load_s) if workers else 0.0,
     )
 
 
@@ -69,11 +70,12 @@ def _at_median(report: Report, key: str, step_s: float) -> float | None:
 def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
     """Whether who loads mostly waits for something other than a CPU."""
     told = report.get("processes") or {}
+    no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
     if told.get("workers"):
+        # Where the step's thread lacks a core its workers do, too: that is no disk or network.
         busy = busy_share(report)
-        return busy is not None and busy < MOSTLY
-    idle_s = _at_median(report, "off_cpu_s", step_s) or 0.0
-    idle_s -= _at_median(report, "no_core_s", step_s) or 0.0
+        return busy is not None and busy < MOSTLY and no_core_s < _CROWDED * step_s
+    idle_s = (_at_median(report, "off_cpu_s", step_s) or 0.0) - no_core_s
     return idle_s > MOSTLY * load_s
 
 

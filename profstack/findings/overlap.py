@@ -20,6 +20,7 @@ _HANDOVER_S = 0.2e-3
 _SWITCH_S = 5e-3
 # Workers that are worth advising where they do nothing but wait for disks and networks.
 _MOST_WAITING = 16
+_IN_USE = "the cores are in use: what cheaper samples would save is not known"
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Loading:
     is_python: bool
     # Batches that a step takes: several where it gathers their gradients.
     batches: float = 1.0
-    # What the wait has beyond the loading: the step's thread had no core to run on.
+    # What of the loading may be the want of a core for the step's own thread, with workers alive.
     no_core_s: float = 0.0
 
     @property
     def work_s(self) -> float:
-        """The step without its loading."""
-        return max(self.step_s - self.load_s, 0.0)
+        """The step without its loading: more workers give its thread no core."""
+        return max(self.step_s - self.load_s + self.no_core_s, 0.0)
 
     def wanted(self) -> int:
         """Workers with which loading is no longer the longest part, as far as there are cores."""
@@ -65,10 +66,12 @@ class Loading:
 def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:
     """What so many workers save of a step, and why that is not known."""
     if loading.workers and count <= loading.workers:
-        return None, "the cores are in use: what cheaper samples would save is not known"
+        return None, _IN_USE
     gain = loading.step_s - loading.with_workers(count)
     if gain >= WORTH_TELLING * loading.step_s:
-        return min(gain, loading.load_s), None
+        return min(gain, loading.load_s - loading.no_core_s), None
     if loading.cores < 2:
         return None, "with one core nothing can be loaded beside the step"
+    if loading.workers:
+        return None, _IN_USE
     return None, "handing batches over would take about as long as making them does"

@@ -30,7 +30,8 @@ RULES: tuple[FindingRule, ...] = (
         "round it say how much of the wait is its); without a DataLoader, at least half of such a "
         "wait must be in the user's own functions outside modules.",
         "Estimated: the step less the longest of its own work, the loading over the workers, and "
-        "all CPU time over the cores. None where there is no DataLoader, or no core is left.",
+        "all CPU time over the cores; nothing for the time in which the step's own thread had no "
+        "core. None where there is no DataLoader, or no core is left.",
     ),
     FindingRule(
         "forced-synchronisation",
