@@ -49,6 +49,7 @@ class Run:
         mode: str | None = None,
         number: int = 2,
         flags: dict[int, str] | None = None,
+        batches: dict[int, int] | None = None,
         left_out: tuple[int, ...] = (),
         cpus: list[float] | None = None,
         frames: dict[str, list[dict[str, Any]]] | None = None,
@@ -72,7 +73,7 @@ class Run:
                     "started_s": self.now,
                     "wall_s": wall,
                     "cpu_s": cpus[position] if cpus else wall / 2,
-                    "batch_size": 32,
+                    "batch_size": (batches or {}).get(position, 32),
                     "shape": "32x8",
                     "flags": words,
                 }

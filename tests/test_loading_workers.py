@@ -68,6 +68,7 @@ def test_a_thread_without_a_core_does_not_hide_what_the_step_waits_for(no_core: 
     assert "Try num_workers" not in told["advice"]
     assert "one run with num_workers=0 names the functions" in told["advice"]
     assert ("had no core" in told["advice"]) is (no_core == 5.2)
+    assert ("If no other program ran" in told["advice"]) is (no_core == 5.2)
 
 
 def test_workers_without_a_core_are_not_said_to_wait_for_a_disk() -> None:

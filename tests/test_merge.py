@@ -679,6 +679,17 @@ def test_cpu_time_that_was_read_per_slice_is_that_of_all_their_steps(run: Run) -
     assert mark["cores_busy"] == pytest.approx(1.5)
 
 
+def test_rates_are_what_was_done_over_the_time_it_took(run: Run) -> None:
+    walls = [0.006, 0.006, 0.006, 0.018] * 5
+    run.slice("clean", walls, batches={19: 8})
+    mark = run.finish()["benchmark"]
+    assert (mark["n"], mark["median_s"]) == (20, 0.006)
+    assert mark["mean_s"] == pytest.approx(0.009)
+    assert mark["steps_per_s"] == pytest.approx(20 / sum(walls))
+    assert mark["items_per_s"] == pytest.approx((19 * 32 + 8) / sum(walls))
+    assert mark["batch_size"] == 32
+
+
 def test_a_trace_is_named_as_it_lies_after_the_report_packed_it(run: Run) -> None:
     plain = run.folder / "torch" / "trace.json"
     plain.parent.mkdir()

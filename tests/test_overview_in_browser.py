@@ -143,6 +143,18 @@ def test_figures_that_are_not_known_say_why(opened: Opened) -> None:
     assert "no layer counted operations" in texts(page, "#benchmark-cards")[0]
 
 
+def test_a_mean_far_from_the_median_stands_with_the_rate_that_is_by_it(opened: Opened) -> None:
+    report = build()
+    mark = report["benchmark"]
+    mark["mean_s"] = 1.04 * mark["median_s"]
+    page = opened(report, at="overview")
+    assert "on average" not in texts(page, "#benchmark-cards")[0]
+    assert "#term-rate" in _hrefs(page, "#benchmark-cards a")
+    mark["mean_s"] = 1.3 * mark["median_s"]
+    page = opened(report, at="overview")
+    assert "; a step takes 5.21 ms on average" in texts(page, "#benchmark-cards")[0]
+
+
 def test_what_speaks_against_the_figures_stands_together(opened: Opened) -> None:
     report = full()
     report["layers"][3] |= {"status": "empty", "reason": "too few steps", "command": "profstack x"}

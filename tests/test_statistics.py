@@ -55,6 +55,14 @@ class TestSummary:
         assert summary.p90 == pytest.approx(hundredths[89])
         assert summary.p99 == pytest.approx(hundredths[98])
 
+    def test_rates_are_counts_over_the_time_they_took(self) -> None:
+        samples = [0.004] * 7 + [0.024] * 3
+        told = summarize(samples).columns(16)
+        assert told["median_s"] == 0.004
+        assert told["steps_per_s"] == pytest.approx(10 / sum(samples)) == pytest.approx(100)
+        assert told["items_per_s"] == pytest.approx(1600)
+        assert summarize(samples).columns(None)["items_per_s"] is None
+
     @pytest.mark.parametrize(
         ("n", "missing"),
         [

@@ -80,7 +80,7 @@ Input-bound: 42 % of a clean step of 4.01 ms waits for the next batch
 (train.py:20).
 train.py: 101 steps, complete
 clean step: 4.01 ms  (95 % interval 3.96 ms to 4.05 ms, n = 32)
-            249 steps/s, 16.0 k items/s, IQR 199 µs, first step 80.9 ms
+            248 steps/s, 15.9 k items/s, IQR 199 µs, first step 80.9 ms
 tensors at the peak of a step: 385 MiB
 [WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWFFFFFFFFFFFFFFFFBBBBBBBBBBBBBBBBBOOOOOOOOPPPPP]
 W data wait 42 % (1.68 ms)   F forward 21 % (842 µs)   B backward 22 % (882 µs)
@@ -129,6 +129,21 @@ def test_the_summary_says_why_the_row_of_the_wait_differs_from_the_bar() -> None
     assert note not in ending(report, width=80, colour=False)
     report["step_bar"]["parts"][0]["share"] = 0.001
     assert note not in text.summary(report, width=80, colour=False)
+
+
+def test_a_mean_far_from_the_median_stands_beside_it_since_rates_are_by_it() -> None:
+    report = judged()
+    mark = report["benchmark"]
+    mark.update(mean_s=mark["median_s"] * 1.3, steps_per_s=1 / (mark["median_s"] * 1.3))
+    step = {"kind": "step", "flop": 2e9, "flop_per_s": 5e11}
+    report["roofline"] = {"points": [step], "mfu": []}
+    printed = ending(report, width=80, colour=False)
+    assert "4.05 ms, n = 32), mean 5.21 ms\n            192 steps/s" in printed
+    assert "2.00 G FLOP a step; 500 G FLOP/s in the median step" in " ".join(printed.split())
+    mark["mean_s"] = mark["median_s"] * 1.04
+    printed = ending(report, width=80, colour=False)
+    assert "mean" not in printed
+    assert "500 G FLOP/s\n" in printed
 
 
 def test_without_a_bar_the_parts_of_the_step_are_rows() -> None:

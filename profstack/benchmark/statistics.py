@@ -65,7 +65,11 @@ class Summary:
     outliers: int | None
 
     def columns(self, items: float | None) -> dict[str, Any]:
-        """What the report's `benchmark` has of it; `items` are those of one step, if known."""
+        """What the report's `benchmark` has of it; `items` are those of one step, if known.
+
+        Rates are what was done over the time it took: where steps are uneven, one over the median
+        step is a rate at which nothing ran.
+        """
         return {
             "n": self.n,
             "median_s": self.median,
@@ -80,8 +84,8 @@ class Summary:
             "outliers": self.outliers,
             "autocorrelation": self.autocorrelation,
             "drift": self.drift,
-            "steps_per_s": 1.0 / self.median if self.median else None,
-            "items_per_s": items / self.median if items and self.median else None,
+            "steps_per_s": 1.0 / self.mean if self.mean else None,
+            "items_per_s": items / self.mean if items and self.mean else None,
         }
 
 

@@ -139,6 +139,8 @@ def _advice_on_workers(loading: Loading, gain: float | None) -> str:
         told += f". Try num_workers={loading.wanted()} with persistent_workers=True"
         if loading.is_waiting:
             told += ", or hold the data in memory"
+    elif loading.no_core_s > MOSTLY * loading.load_s:
+        told += ". If no other program ran, only cheaper samples help"
     else:
         told += f". All {loading.cores:g} cores have work: only cheaper samples help"
     return (

@@ -160,10 +160,11 @@ def _figures(
     items = steps["batch_size"].dropna()
     items = items if len(items) else recorded.steps["batch_size"].dropna()
     batch = float(items.median()) if len(items) else None
+    counted = steps["batch_size"].dropna()
     return {
         "samples_s": times.tolist(),
         "counted_steps": steps["step"].tolist(),
-        **summary.columns(batch),
+        **summary.columns(float(counted.mean()) if len(counted) else batch),
         "batch_size": int(batch) if batch else None,
         "batch_size_is": READ if batch else None,
         **_cpu_and_wall(recorded, steps),

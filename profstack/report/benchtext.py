@@ -12,6 +12,8 @@ from profstack.report.textparts import indented, printable, style_of
 from profstack.units import format_count, format_seconds
 
 Record = Mapping[str, Any]
+# A mean further than this from the median, over it, is told beside it.
+_UNEVEN = 0.05
 _ENDED_BY = {
     "interval": "ended by the interval",
     "time": "ended by the time bound",
@@ -37,11 +39,20 @@ def bench_headline(report: Record, width: int) -> Iterable[Text]:
     span = interval(mark.get("ci95_low_s"), mark.get("ci95_high_s"))
     line.append(f"  (95 % interval {span}" if span else "  (no interval")
     line.append(f", {printable(str(mark.get('mode')))}, n = {mark.get('n')})")
+    line.append(mean_told(mark))
     yield line
     details = [", ".join(_rates(mark)), ", ".join(_shape_of_times(mark))]
     for words in (*details, *_modes(mark), *_between(mark)):
         yield from indented(words, width)
     yield Text()
+
+
+def mean_told(mark: Record) -> str:
+    """The mean, where it is far from the median: rates are by the mean, and say another step."""
+    median, mean = mark.get("median_s"), mark.get("mean_s")
+    if not median or mean is None or abs(mean / median - 1) <= _UNEVEN:
+        return ""
+    return f", mean {format_seconds(mean)}"
 
 
 def _rates(mark: Record) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.text import Text
 
+from profstack.report.benchtext import mean_told
 from profstack.report.findingtext import top_findings
 from profstack.report.highlights import peak_bytes
 from profstack.report.nsystext import nsys_line
@@ -74,7 +75,9 @@ def _rates(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     step = next((row for row in roofline.get("points") or [] if row["kind"] == "step"), None)
     if step is not None and step.get("flop_per_s"):
         words.append(f"{format_count(step['flop'])} FLOP a step")
-        rate = f"{format_count(step['flop_per_s'])} FLOP/s"
+        # The steps per second above are by the mean.
+        of = " in the median step" if mean_told(report.get("benchmark") or {}) else ""
+        rate = f"{format_count(step['flop_per_s'])} FLOP/s{of}"
         measured = [row for row in roofline.get("mfu") or [] if row["source"] == "measured"]
         if measured:
             share = measured[0]["value"]

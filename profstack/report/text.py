@@ -15,7 +15,7 @@ from rich.text import Text
 
 from profstack.report.benchpage import is_measured
 from profstack.report.benchparts import bench_parts
-from profstack.report.benchtext import bench_headline
+from profstack.report.benchtext import bench_headline, mean_told
 from profstack.report.columns import label_of, unit_of
 from profstack.report.findingtext import as_text as findings_text
 from profstack.report.highlights import finding_lines, highlights
@@ -177,6 +177,7 @@ def headline(report: Mapping[str, Any], width: int) -> Iterable[Text]:
         line.append(f", n = {benchmark.get('n')})")
     else:
         line.append(f"  (no interval, n = {benchmark.get('n')})")
+    line.append(mean_told(benchmark))
     yield line
     details = [f"{format_count(benchmark.get('steps_per_s'))} steps/s"]
     if benchmark.get("items_per_s") is not None:

@@ -52,13 +52,15 @@ function drawOverview(page) {
 function drawHeadline(box, page) {
   const mark = page.facts.benchmark || {}, step = page.facts.step || {};
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
+  const uneven = isNumber(mark.mean_s) && mark.median_s && Math.abs(mark.mean_s / mark.median_s - 1) > 0.05;
   const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
   append(box, [
     card(["median ", term("clean", "clean"), " ", term("step", "step")], figure(mark.median_s, "s", { ...CLEAN, reason: "no clean step was measured" }), [
       interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval"), ", "] : mark.median_s ? "no interval: too few clean steps, " : null,
       "n = " + (mark.n ?? 0), page.bench.measured ? null : found], "main"),
-    card("steps per second", figure(mark.steps_per_s, "rate", { ...CLEAN, reason: "no clean step was measured" }),
-      isNumber(mark.items_per_s) ? [figure(mark.items_per_s, "rate", CLEAN), " items/s", isNumber(step.batch_size) ? ", batches of " + step.batch_size : null] : "items/s unknown: no batch size seen"),
+    card(term("rate", "steps per second"), figure(mark.steps_per_s, "rate", { ...CLEAN, reason: "no clean step was measured" }), [
+      isNumber(mark.items_per_s) ? [figure(mark.items_per_s, "rate", CLEAN), " items/s", isNumber(step.batch_size) ? ", batches of " + step.batch_size : null] : "items/s unknown: no batch size seen",
+      uneven ? ["; a step takes ", figure(mark.mean_s, "s", CLEAN), " on average"] : null]),
     workCard(page.overview.work),
     ...memoryCards(page.overview.peaks),
     nsysCard(page.facts.nsys),
