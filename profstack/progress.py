@@ -1,6 +1,7 @@
-"""Progress of a run on standard error: rich on a terminal, one plain line per slice elsewhere.
+"""Progress of a run on standard error, in whole lines: one per slice, few of them on a terminal.
 
-Reads the log that the measured process appends to; standard output belongs to the script.
+Reads the log that the measured process appends to; standard output belongs to the script. What
+moves and erases, as a spinner does, is for the time after the script alone.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -57,41 +59,79 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 class Display:
-    """Tells of slices as they end."""
+    """Tells of slices as they end.
+
+    The script writes to the same terminal, and nobody knows in which column it has left the
+    cursor: nothing there is ever written over, and what is said begins on a line of its own.
+    """
 
     def __init__(self, *, quiet: bool, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._quiet = quiet
+        self._terminal = self._stream.isatty()
+        # Whether the script may have written since, and left a line unfinished.
+        self._mid_line = False
+        self._script_runs = False
+        self._told: set[str] = set()
         self._status: Any = None
-        if not quiet and self._stream.isatty():
-            from rich.console import Console
-            from rich.status import Status
 
-            self._status = Status(
-                "profstack: waiting for the first steps", console=Console(file=self._stream)
-            )
-            self._status.start()
+    @contextmanager
+    def beside_script(self) -> Iterator[None]:
+        """The script runs meanwhile, and writes where it likes."""
+        self._script_runs = self._mid_line = True
+        try:
+            yield
+        finally:
+            self._script_runs = False
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """A spinner beside work of our own that takes a while; on a terminal alone."""
+        if self._quiet or not self._terminal:
+            yield
+            return
+        from rich.console import Console
+        from rich.status import Status
+
+        # The spinner erases the line it stands on.
+        self._write(self._begin())
+        self._status = Status(text, console=Console(file=self._stream))
+        try:
+            with self._status:
+                yield
+        finally:
+            self._status = None
 
     def show(self, event: dict[str, Any]) -> None:
-        """Tell of one event of the log."""
+        """Tell of one event of the log; on a terminal only how steps are found, once."""
         text = describe(event)
         if text is None or self._quiet:
             return
-        if self._status is not None:
-            self._status.update(text)
-        else:
-            self.line(text)
+        if self._terminal:
+            if event["event"] != "rule" or text in self._told:
+                return
+            self._told.add(text)
+        self.line(text)
 
     def line(self, text: str) -> None:
-        """One line of its own, above whatever is shown."""
+        """One line of its own."""
         if self._status is not None:
-            self._status.console.print(text, markup=False, highlight=False)
+            self._status.console.print(text, markup=False, highlight=False, soft_wrap=True)
             return
         if (self._stream.encoding or "").lower().replace("-", "") not in ("utf8", "cp65001"):
             # The one sign of ours that no other encoding is sure to have.
             text = text.replace("µ", "u")
+        self._write(f"{self._begin()}{text}\n")
+
+    def _begin(self) -> str:
+        """What ends a line that the script may have begun: on a terminal both are seen as one."""
+        begun = self._mid_line and self._terminal
+        self._mid_line = self._script_runs
+        return "\n" if begun else ""
+
+    def _write(self, text: str) -> None:
         try:
-            self._stream.write(text + "\n")
+            self._stream.write(text)
             self._stream.flush()
         except OSError:
             # Whoever read this has gone: the script goes on, and so does its recording.
@@ -104,12 +144,6 @@ class Display:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
-
-    def close(self) -> None:
-        """End the live display; the terminal is the script's and the shell's again."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
 
 
 def describe(event: dict[str, Any]) -> str | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import CHECKOUT, clean_environment
 
 from profstack.progress import RULES, Display, ProgressLog, describe
 from profstack.recording import PROGRESS, create_folder, tell
@@ -105,7 +111,6 @@ def test_elsewhere_than_on_a_terminal_a_slice_is_one_plain_line() -> None:
     display.show(SLICE)
     display.show(SLICE | {"kind": "settle"})
     display.line("Wrote page [bold]x[/bold]")
-    display.close()
     assert stream.getvalue().splitlines() == [
         "profstack: round 2, torch/timed: 3 steps, median 12.5 ms (step 17)",
         "Wrote page [bold]x[/bold]",
@@ -117,7 +122,6 @@ def test_quiet_shows_no_progress_and_keeps_what_is_said_outright() -> None:
     display = Display(quiet=True, stream=stream)
     display.show(SLICE)
     display.line("Wrote page")
-    display.close()
     assert stream.getvalue() == "Wrote page\n"
 
 
@@ -126,19 +130,96 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_its_lines_and_its_cursor_back() -> None:
+RULE = {"event": "rule", "rule": "optimizer", "phase": "train"}
+
+
+def test_beside_a_script_a_terminal_gets_few_lines_that_write_nothing_over() -> None:
     stream = Terminal()
     display = Display(quiet=False, stream=stream)
-    display.show(SLICE)
+    display.line("before")
+    with display.beside_script():
+        stream.write("Overwrite? ")
+        display.show(RULE)
+        for number in range(100):
+            display.show(SLICE | {"round": number})
+            display.show(RULE)
+        stream.write("  5%|#")
+        display.line("early page")
+        stream.write("loss 0.1")
     display.line("Wrote [page]")
-    display.close()
-    display.close()
+    display.line("after")
+    assert stream.getvalue().splitlines() == [
+        "before",
+        "Overwrite? ",
+        "profstack: steps by Optimizer.step (train)",
+        "  5%|#",
+        "early page",
+        "loss 0.1",
+        "Wrote [page]",
+        "after",
+    ]
+
+
+def test_a_spinner_leaves_what_the_script_wrote_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    display = Display(quiet=False, stream=stream)
+    with display.beside_script():
+        stream.write("loss 0.1")
+    with display.working("writing"):
+        display.line("told meanwhile [x]")
     text = stream.getvalue()
-    assert "Wrote [page]" in text
+    assert text.startswith("loss 0.1\n\x1b")
+    assert "told meanwhile [x]" in text
     # Hidden while it is live, shown again at the end.
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
     display.line("after")
     assert stream.getvalue().endswith("after\n")
+
+
+@pytest.mark.parametrize(("stream", "quiet"), [(io.StringIO(), False), (Terminal(), True)])
+def test_a_spinner_is_for_terminals_that_want_it(stream: io.StringIO, quiet: bool) -> None:
+    with Display(quiet=quiet, stream=stream).working("writing"):
+        pass
+    assert stream.getvalue() == ""
+
+
+ASKING = """
+import time
+print("Overwrite? ", end="", flush=True)
+time.sleep(0.6)
+print("yes", flush=True)
+for _ in range(5):
+    print(".", end="", flush=True)
+    time.sleep(0.1)
+print(" done")
+print("no end", end="")
+"""
+
+
+def test_what_the_script_writes_to_the_terminal_stays(tmp_path: Path) -> None:
+    (tmp_path / "ask.py").write_text(ASKING)
+    master, slave = pty.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-m", "profstack", "run", "ask.py"],
+        env=clean_environment(PYTHONPATH=str(CHECKOUT), TERM="xterm"),
+        cwd=tmp_path,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    seen = b""
+    # A terminal that nobody writes to any more is at its end, with an error.
+    with contextlib.suppress(OSError):
+        while read := os.read(master, 4096):
+            seen += read
+    os.close(master)
+    assert run.wait(30) == 0
+    script, ours = seen.decode().split("no end")
+    assert script == "Overwrite? yes\r\n..... done\r\n"
+    assert ours.startswith("\r\n")
+    assert "Wrote " in ours
 
 
 def test_events_survive_the_way_through_the_log(folder: Path) -> None:

@@ -146,10 +146,10 @@ class _Run:
         if self.again is not None:
             self.again.announce(self.display.line)
         try:
-            code = launch.run(self.target.arguments, self.folder, child_options, self._poll)
+            with self.display.beside_script():
+                code = launch.run(self.target.arguments, self.folder, child_options, self._poll)
         finally:
             self._poll()
-            self.display.close()
             if self._page_thread is not None:
                 self._page_thread.join()
         try:
@@ -260,8 +260,9 @@ class _Run:
             record_nothing(self.folder, self.layers, why)
             self.display.line(f"profstack: nothing was recorded of the script: {why}")
             self.options.quiet = True
-        self._keep_peaks()
-        page = write_report(self.folder)
+        with self.display.working("profstack: writing the page"):
+            self._keep_peaks()
+            page = write_report(self.folder)
         if not self.options.quiet:
             try:
                 self._summary()
@@ -303,7 +304,8 @@ class _Run:
         (again / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
         self.display.line(f"profstack: running again for {', '.join(layers)}")
         profile = ["profile"] if "cprofile" in layers else []
-        code = launch.run(self.target.arguments, again, profile, lambda: None)
+        with self.display.beside_script():
+            code = launch.run(self.target.arguments, again, profile, lambda: None)
         filled = rerun.copy_layers(self.folder, again, layers)
         if code != 0 or len(filled) < len(layers):
             self.display.line(
