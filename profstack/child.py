@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from profstack.interrupts import is_scripts
+from profstack.interrupts import held_back, is_scripts
 
 # As typing's own, which is not to be imported here; type checkers know the name.
 TYPE_CHECKING = False
@@ -223,4 +223,4 @@ def _finish_without_torch() -> None:
             from profstack.runner import record_without_torch
 
             release()
-            record_without_torch(_folder, _tools, _armed_at)
+            held_back(lambda: record_without_torch(_folder, _tools, _armed_at))

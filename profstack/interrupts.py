@@ -13,6 +13,7 @@ import sys
 # As typing's own, which is not to be imported here; type checkers know the name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
     from typing import Any
 
@@ -71,3 +72,31 @@ def _installed() -> "list[CodeType]":
 def _called(handler: "Any") -> "Any":
     """The function that a call of anything else runs."""
     return getattr(handler, "func", None) or type(handler).__call__
+
+
+def held_back(work: "Callable[[], None]") -> None:
+    """Do work that no signal may tear apart: SIGINT and SIGTERM have their effect after it.
+
+    Their handlers are exchanged meanwhile, since a blocked signal goes to another thread. For the
+    end of the script's process, when nothing of the script's runs.
+    """
+    import signal
+
+    arrived: list[int] = []
+    handlers: dict[int, Any] = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        # None is a handler that Python cannot put back.
+        if handler not in (None, signal.SIG_IGN):
+            handlers[number] = handler
+            signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        work()
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+    for each in dict.fromkeys(arrived):
+        # A script that ends by Ctrl-C already is not told of a second one.
+        if not is_interrupted or handlers[each] is not signal.default_int_handler:
+            signal.raise_signal(each)

@@ -2,7 +2,8 @@
 
 The child differs from `python script.py` in its environment alone: a folder with our
 `sitecustomize` stands first on PYTHONPATH and is taken off again before the script begins.
-Signals sent to the parent are passed on; those of the terminal reach the child by themselves.
+Signals sent to the parent alone are passed on; those of the terminal, and what is sent to the whole
+process group, reach the child by themselves.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from profstack.errors import UsageError
+from profstack.groupwitness import GroupWitness
 
 POLL_S = 0.1
 _INJECTED = Path(__file__).resolve().parent / "injected"
 # si_code of a signal sent by the kernel, the terminal's Ctrl-C among them.
 _SI_KERNEL = 128
+_FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def interpreter_flags(original: Sequence[str] | None = None) -> list[str]:
@@ -105,12 +109,12 @@ def passed_through(arguments: Sequence[str]) -> int:
 def _run_with_signals(
     command: Sequence[str], environment: dict[str, str], poll: Callable[[], None]
 ) -> int:
-    forwarded = {signal.SIGTERM, signal.SIGINT}
-    waited_for = forwarded | {signal.SIGCHLD}
+    waited_for = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    witness = None
     try:
-        # Spawned, not forked: a display may have a thread of its own. The mask is inherited, and
-        # the script must find it, and the signals Python ignores, as under plain python.
+        # The mask is inherited, and the script must find it, and the signals Python ignores, as
+        # under plain python.
         child = os.posix_spawn(
             command[0],
             list(command),
@@ -118,16 +122,37 @@ def _run_with_signals(
             setsigmask=before,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )
+        with suppress(OSError):
+            # Where there is no room for it every signal is passed on.
+            witness = GroupWitness(command[1:])
         next_poll = time.monotonic() + POLL_S
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
-                return os.waitstatus_to_exitcode(status)
+                code = os.waitstatus_to_exitcode(status)
+                if -code in _FORWARDED:
+                    # What ended it may have come here as well: there is a page to be written.
+                    signal.sigtimedwait({-code}, 0)
+                return code
             got = signal.sigtimedwait(waited_for, POLL_S)
-            if got is not None and got.si_signo in forwarded and got.si_code != _SI_KERNEL:
-                os.kill(child, got.si_signo)
+            if got is not None and got.si_signo in _FORWARDED:
+                _forward(got, child, witness)
             if time.monotonic() >= next_poll:
                 poll()
+                if witness is not None:
+                    witness.look()
                 next_poll = time.monotonic() + POLL_S
     finally:
+        if witness is not None:
+            witness.end()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _forward(got: signal.struct_siginfo, child: int, witness: GroupWitness | None) -> None:
+    """Pass a signal on to the child, unless it has come there by itself."""
+    number = got.si_signo
+    if witness is not None and witness.got(number):
+        # `timeout` signals its child and then the group: here as there the two are one.
+        signal.sigtimedwait({number}, 0)
+    elif got.si_code != _SI_KERNEL:
+        os.kill(child, number)

@@ -20,7 +20,7 @@ from profstack import registry
 from profstack.engine.core import Engine
 from profstack.engine.observers import Observers
 from profstack.environment import under_nsys
-from profstack.interrupts import is_scripts
+from profstack.interrupts import held_back, is_scripts
 from profstack.liveobjects import instances_of
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
@@ -206,7 +206,7 @@ def _arrange_the_end(engine: Engine) -> None:
 
     def finish() -> None:
         if os.getpid() == measured:
-            finish_engine(engine)
+            held_back(lambda: finish_engine(engine))
 
     atexit.register(finish)
     if hasattr(os, "register_at_fork"):

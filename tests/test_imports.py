@@ -33,7 +33,7 @@ ORDER = (
     "callcost functiontable nvtxranges devicegaps torchtrace. flops. memory.",
     "recording runfacts",
     "nsys.",
-    "runner engine. hooks. target child launch progress probe rerun benchfolder",
+    "runner engine. hooks. target child groupwitness launch progress probe rerun benchfolder",
     "merge.",
     "findings.",
     "report.",

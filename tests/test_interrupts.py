@@ -21,7 +21,7 @@ from profstack.engine.core import Engine
 from profstack.engine.layerstate import GuardedListener
 from profstack.engine.observers import Observers
 from profstack.flops.counting import Count
-from profstack.interrupts import is_scripts
+from profstack.interrupts import held_back, is_scripts
 from profstack.memory.sampler import MemorySampler
 from profstack.recording import Writer, create_folder, read_tables
 from profstack.runner import make_plan
@@ -148,6 +148,31 @@ def test_what_ends_programs_is_the_scripts() -> None:
     assert is_scripts(KeyboardInterrupt())
     assert is_scripts(SystemExit(0))
     assert is_scripts(GeneratorExit())
+
+
+def test_signals_wait_for_work_that_is_not_to_be_torn_apart() -> None:
+    told: list[str] = []
+
+    def handler(number: int, frame: Any) -> None:
+        told.append(signal.Signals(number).name)
+
+    def work() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        told.append("work")
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        held_back(work)
+        assert told == ["work", "SIGTERM", "SIGINT"]
+        assert [signal.getsignal(number) for number in before] == [handler, handler]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            held_back(work)
+        assert told[3:] == ["work", "SIGTERM"]
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 # -- in the midst of a run -----------------------------------------------------------------------

@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import termios
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from conftest import CHECKOUT, clean_environment
 
 from profstack import launch
 from profstack.errors import UsageError
+from profstack.groupwitness import GroupWitness
 
 # What a script can see of how it was started.
 LOOK = """
@@ -358,6 +361,59 @@ def test_the_terminals_interrupt_reaches_the_script_once(look: Path) -> None:
         os.close(master)
         os.close(slave)
     assert output.splitlines() == [f"got [{int(signal.SIGINT)}]", "code 4"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_sent_to_the_group_reaches_the_script_once(
+    look: Path, number: signal.Signals
+) -> None:
+    run = drive(start_new_session=True)
+    os.killpg(run.pid, number)
+    output, _ = run.communicate(timeout=30)
+    assert output.splitlines() == [f"got [{int(number)}]", "code 4"]
+
+
+@pytest.fixture
+def witness() -> Iterator[GroupWitness]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    made = GroupWitness(["train.py"])
+    yield made
+    made.end()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_the_witness_tells_each_signal_once(witness: GroupWitness) -> None:
+    assert not witness.got(signal.SIGINT)
+    os.kill(witness._process.pid, signal.SIGINT)
+    assert not witness.got(signal.SIGTERM)
+    assert witness.got(signal.SIGINT)
+    assert not witness.got(signal.SIGINT)
+
+
+def test_a_witness_that_was_killed_has_got_nothing(witness: GroupWitness) -> None:
+    witness._process.kill()
+    witness._process.wait()
+    assert not witness.got(signal.SIGINT)
+    assert witness.look() == b""
+
+
+def test_the_witness_ends_with_a_killed_parent() -> None:
+    driver = "from profstack.groupwitness import GroupWitness; import os, signal; "
+    driver += "made = GroupWitness([]); print(made._process.pid, flush=True); "
+    driver += "os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run(
+        [sys.executable, "-c", driver],
+        env=clean_environment(PYTHONPATH=str(CHECKOUT)),
+        capture_output=True,
+        check=False,
+    )
+    arguments = Path(f"/proc/{int(done.stdout)}/cmdline")
+    for _ in range(1000):
+        # A process that nobody has waited for yet is there, without arguments.
+        if not arguments.exists() or not arguments.read_bytes():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it is still there")
 
 
 def test_passed_through_becomes_the_script(look: Path) -> None:
