@@ -6,6 +6,7 @@ Every test starts `python -m profstack run` on a real script and reads the repor
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -264,7 +265,9 @@ def test_a_signal_is_passed_on(train: Path, tmp_path: Path, number: signal.Signa
     run = start(tmp_path, str(train), "-1", "0.02")
     run.send_signal(number)
     output, errors = run.communicate(timeout=60)
-    assert run.returncode == 128 + number, errors
+    # By Ctrl-C python ends as by the signal itself: only then does a shell end its loop.
+    ended = -number if number == signal.SIGINT else 128 + number
+    assert run.returncode == ended, errors
     assert ("finally" in output) is (number == signal.SIGINT)
     assert ("KeyboardInterrupt" in errors) is (number == signal.SIGINT)
     report = report_of(tmp_path / "rec")
@@ -272,6 +275,68 @@ def test_a_signal_is_passed_on(train: Path, tmp_path: Path, number: signal.Signa
     assert report["run"]["exit_code"] is None
     assert report["status"] != "complete"
     assert steps_in(report) > 0
+
+
+def test_ctrl_c_ends_a_shells_loop_too(tmp_path: Path) -> None:
+    write(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(5)\n")
+    loop = "for i in 1 2; do $0 -m profstack run -o rec$i train.py; done"
+    # A shell of its own session: the signal goes to all of it, as from a terminal.
+    shell = subprocess.Popen(
+        ["bash", "-c", loop, sys.executable],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert shell.stdout is not None
+    assert shell.stdout.readline() == "begun\n"
+    os.killpg(shell.pid, signal.SIGINT)
+    output, errors = shell.communicate(timeout=60)
+    assert "begun" not in output
+    assert errors.count("KeyboardInterrupt") == 1
+    assert "Wrote rec1" in errors
+    assert shell.returncode == -signal.SIGINT
+
+
+def test_a_shell_sees_an_interrupted_script_as_130(tmp_path: Path) -> None:
+    write(tmp_path, "raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        ["bash", "-c", "$0 -m profstack run -o rec train.py; echo $?", sys.executable],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "130\n"
+
+
+SIGNALLED_AT_THE_END = """
+from profstack import child
+finish = child._engine.finish
+
+def interrupted(number=int(sys.argv.pop())):
+    import os
+    os.kill(os.getpid(), number)
+    finish()
+
+child._engine.finish = interrupted
+main("""
+
+
+@pytest.mark.parametrize(("number", "ended"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_a_signal_waits_until_the_recording_is_closed(
+    run_profstack: RunProfstack, tmp_path: Path, number: signal.Signals, ended: int
+) -> None:
+    script = write(tmp_path, TRAIN.replace("\nmain(", SIGNALLED_AT_THE_END))
+    done = run_profstack(["run", "-o", "rec", script, "20", "0", str(int(number))])
+    assert done.returncode == ended, done.stderr
+    events = (tmp_path / "rec" / "logs" / "progress.jsonl").read_text()
+    assert '"finished"' in events
+    assert "incomplete" not in done.stderr
+    assert steps_in(report_of(tmp_path / "rec")) == 20
 
 
 def test_the_scripts_own_handler_decides(tmp_path: Path) -> None:

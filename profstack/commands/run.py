@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -98,7 +99,18 @@ def main(argv: list[str]) -> int:
     if rank is not None and recorded is not None and rank not in recorded:
         return launch.passed_through(wanted.arguments)
     wanted.check()
-    return _Run(options, wanted, layers, left_out, rank, again).execute()
+    code = _Run(options, wanted, layers, left_out, rank, again).execute()
+    if code == -signal.SIGINT:
+        _end_interrupted()
+    return code if code >= 0 else 128 - code
+
+
+def _end_interrupted() -> None:
+    """End by SIGINT, as the script and every plain python: only then does a shell end its loop."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
 
 
 def _nsys_run(
@@ -139,7 +151,7 @@ class _Run:
         self._page_thread: threading.Thread | None = None
 
     def execute(self) -> int:
-        """Run the script, then write the page; the script's exit code, 128 + n for signal n."""
+        """Run the script, then write the page; the script's exit code, -n for signal n."""
         started = time.time()
         begun = time.perf_counter()
         child_options = self._write_options()
@@ -157,7 +169,7 @@ class _Run:
         except Exception as error:
             # The script has ended: its exit code is passed on whatever becomes of the page.
             self.display.line(not_written(self.folder, error))
-        return code if code >= 0 else 128 - code
+        return code
 
     def _write_up(self, code: int, started: float, duration_s: float) -> None:
         """Note what became of the script, then write the page."""
