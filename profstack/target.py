@@ -24,6 +24,17 @@ _OWN_STEP = re.compile(r"\bprofstack\.step\s*\(|\bfrom\s+profstack\s+import\b.*\
 _HARMLESS = sys.stdlib_module_names | frozenset(
     ("torch", "numpy", "scipy", "pandas", "matplotlib", "PIL", "tqdm", "profstack")
 )
+# What starts scripts in processes of its own, and the command that starts profstack in each.
+_TORCHRUN = "torchrun --nproc-per-node N --no-python"
+_ACCELERATE = "accelerate launch --no_python"
+_DEEPSPEED = "deepspeed --no_python"
+_LAUNCHERS = {
+    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), _TORCHRUN),
+    **dict.fromkeys(("accelerate", "accelerate.commands.launch"), _ACCELERATE),
+    "accelerate.commands.accelerate_cli": _ACCELERATE,
+    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), _DEEPSPEED),
+    "deepspeed.launcher.launch": _DEEPSPEED,
+}
 # A script with more files of its own than this is not read to the end.
 _MOST_FILES = 50
 
@@ -52,6 +63,11 @@ class Target:
             return _plain(self.arguments[1])
         path = Path(self.arguments[0])
         return _plain(path.stem if path.is_file() else path.resolve().name)
+
+    @property
+    def program(self) -> str:
+        """What is run: the module, or else the first argument."""
+        return self.arguments[1] if self.kind == "module" else self.arguments[0]
 
     def check(self) -> None:
         """Raise TargetError when python could not even open the target."""
@@ -151,6 +167,18 @@ class _Sources:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+
+
+def launcher_warning(script: str | None) -> str | None:
+    """What to say of a script or module that only launches others; None of any else."""
+    name = os.path.basename(script or "")
+    command = _LAUNCHERS.get(name)
+    if command is None:
+        return None
+    return (
+        f"{name} starts the script in processes of its own, which are not measured: to measure "
+        f"them write {command} profstack run --ranks all script.py"
+    )
 
 
 def split(arguments: Sequence[str], with_value: frozenset[str]) -> tuple[list[str], list[str]]:

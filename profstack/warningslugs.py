@@ -26,6 +26,7 @@ WARNINGS: dict[str, str] = {
     "disarmed": "profstack ended all its work in the midst of the run because of an error of its "
     "own; the script went on",
     "rerun": "a layer was filled by a second run of the script, which `--rerun` asked for",
+    "launcher": "what was run starts the script in processes of its own, which were not measured",
     "session-run": "how often `Session.run` called what it was given, and how",
     "bench-layers": "the layers' calls after a benchmark ended at their time limit, before all "
     "rounds were over",

@@ -412,6 +412,57 @@ def test_only_the_ranks_asked_for_record(
         assert steps_in(report) == 10
 
 
+@pytest.mark.parametrize(
+    ("rank", "size", "ranks", "said"),
+    [
+        ("0", "2", "7", "profstack: no rank 7 among 0 and 1 (--ranks 7)\n"),
+        ("0", "8", "0,9,8", "profstack: no rank 8, 9 among 0 to 7 (--ranks 0,9,8)\n"),
+        ("1", "2", "7", ""),
+        ("0", "8", "7", ""),
+    ],
+)
+def test_ranks_that_are_not_there_are_named_by_the_first(
+    run_profstack: RunProfstack, tmp_path: Path, rank: str, size: str, ranks: str, said: str
+) -> None:
+    script = write(tmp_path, "print('ran')\n")
+    done = run_profstack(
+        ["run", "--ranks", ranks, "-o", "rec", script], env={"RANK": rank, "WORLD_SIZE": size}
+    )
+    assert done.stdout == "ran\n"
+    assert done.stderr.startswith(said)
+    assert ("no rank" in done.stderr) is bool(said)
+
+
+def test_a_launchers_script_is_not_what_is_measured(
+    run_profstack: RunProfstack, train: Path, tmp_path: Path
+) -> None:
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = run_profstack(["run", "-o", "rec", *launch, train, "3"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("finally 3") == 2
+    advice = "write torchrun --nproc-per-node N --no-python profstack run --ranks all"
+    # Before it begins: afterwards the run has been in vain.
+    assert advice in done.stderr.splitlines()[0]
+    (said,) = [one for one in report_of(tmp_path / "rec")["warnings"] if one["slug"] == "launcher"]
+    assert advice in said["text"]
+
+
+def test_a_launcher_starts_profstack_in_every_rank(train: Path, tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    run = [sys.executable, "-m", "profstack", "run", "-q", "--ranks", "all", "-o", "rec"]
+    done = subprocess.run(
+        [sys.executable, *launch, *run, train, "20"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        assert steps_in(report_of(tmp_path / "rec" / f"rank-{rank:05d}")) == 20
+
+
 def test_profstack_0_switches_it_off(
     run_profstack: RunProfstack, train: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profstack.errors import TargetError, UsageError
-from profstack.target import Target, parse, split
+from profstack.target import Target, launcher_warning, parse, split
 
 VALUED = frozenset({"-o", "--output", "--layers", "--max-steps"})
 
@@ -165,3 +165,25 @@ def test_a_folder_is_read_from_its_main_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("-m", "pkg"), ("-",)])
 def test_what_cannot_be_read_without_running_it_may_step(words: tuple[str, ...]) -> None:
     assert not Target(words).has_no_step()
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], "torchrun"),
+        (["-m", "torch.distributed.launch", "train.py"], "torchrun"),
+        (["/opt/bin/torchrun", "train.py"], "torchrun"),
+        (["-m", "accelerate.commands.launch", "train.py"], "accelerate launch"),
+        (["/opt/bin/accelerate", "launch", "train.py"], "accelerate launch"),
+        (["-m", "deepspeed.launcher.runner", "train.py"], "deepspeed"),
+        (["train.py", "-m", "torch.distributed.run"], None),
+        (["-c", "import torchrun"], None),
+    ],
+)
+def test_a_launcher_is_told_from_a_script(words: list[str], command: str | None) -> None:
+    said = launcher_warning(parse(words).program)
+    if command is None:
+        assert said is None
+    else:
+        assert f"write {command} --no" in str(said).replace("--nproc-per-node N ", "")
+        assert str(said).endswith("profstack run --ranks all script.py")

@@ -42,6 +42,16 @@ def recording_ranks(ranks: str) -> set[int] | None:
         ) from None
 
 
+def missing_ranks(recorded: set[int] | None) -> str | None:
+    """In words which of the ranks that are to record the launch has not; None where it has all."""
+    size = world_size()
+    missing = sorted(rank for rank in recorded or () if size is not None and rank >= size)
+    if not missing or size is None:
+        return None
+    there = {1: "0", 2: "0 and 1"}.get(size, f"0 to {size - 1}")
+    return f"no rank {', '.join(map(str, missing))} among {there}"
+
+
 def _int_variable(name: str) -> int | None:
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None

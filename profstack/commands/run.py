@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profstack import launch, progress, rerun, target
+from profstack.commands import _ranks
 from profstack.commands._failures import not_written
 from profstack.commands._options import chosen_layers, count, number
 from profstack.commands._parser import CommandParser
-from profstack.commands._ranks import launch_key, own_rank, recording_ranks, world_size
 from profstack.recording import (
     DATABASE,
     PAGE_MARKER,
@@ -42,6 +42,9 @@ RAW = True
 _TARGETS_HELP = """\
 targets: script.py, -m module, -c code, or - for a script on standard input;
 everything after the target belongs to the script. The exit code is the script's.
+
+several ranks: the launcher starts profstack in each of them,
+  torchrun --nproc-per-node 2 --no-python profstack run --ranks all train.py
 """
 
 
@@ -69,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add("--rerun", action="store_true", help="fill empty layers by running the script again")
     add("--nsys", action="store_true", help="run the script again, under Nsight Systems")
     add("--nsys-path", metavar="PATH", help="nsys for it, or its folder (default: found)")
-    add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all")
+    add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all (see below)")
     for field in fields(Targets):
         kind = count if field.type in ("int", int) else number
         flag = "--" + field.name.replace("_", "-")
@@ -92,10 +95,14 @@ def main(argv: list[str]) -> int:
     if os.environ.get("PROFSTACK") == "0":
         return launch.passed_through(wanted.arguments)
     layers, left_out = chosen_layers(options.layers, options.skip)
-    rank = own_rank()
-    recorded = recording_ranks(options.ranks)
+    rank = _ranks.own_rank()
+    recorded = _ranks.recording_ranks(options.ranks)
     # Before any rank passes through: all end alike, and none waits for another.
     again = _nsys_run(options, wanted, layers, rank)
+    missing = _ranks.missing_ranks(recorded)
+    if rank == 0 and missing is not None:
+        # One of them says it; the others would say the same.
+        print(f"profstack: {missing} (--ranks {options.ranks})", file=sys.stderr, flush=True)
     if rank is not None and recorded is not None and rank not in recorded:
         return launch.passed_through(wanted.arguments)
     wanted.check()
@@ -157,6 +164,9 @@ class _Run:
         child_options = self._write_options()
         if self.again is not None:
             self.again.announce(self.display.line)
+        launches = target.launcher_warning(self.target.program)
+        if launches is not None and not self.options.quiet:
+            self.display.line(f"profstack: {launches}")
         try:
             with self.display.beside_script():
                 code = launch.run(self.target.arguments, self.folder, child_options, self._poll)
@@ -178,7 +188,7 @@ class _Run:
             **exit_facts(code),
             "stopped_by": self.stopped_by,
             "rank": self.rank,
-            "world_size": world_size(),
+            "world_size": _ranks.world_size(),
         }
         self._write_run(facts)
         if self.options.rerun:
@@ -192,7 +202,7 @@ class _Run:
         name, output, force = self.target.name, self.options.output, self.options.force
         if self.rank is None:
             return create_folder(name, output, force=force)
-        return create_rank_folder(name, output, self.rank, launch_key(), force=force)
+        return create_rank_folder(name, output, self.rank, _ranks.launch_key(), force=force)
 
     def _write_options(self) -> list[str]:
         """Write the child's options; returns those it needs before the script's first line."""
@@ -200,7 +210,7 @@ class _Run:
         whole = options.step_by == "none" or (options.step_by is None and self.target.has_no_step())
         targets = {field.name: getattr(options, field.name) for field in fields(Targets)}
         # Ranks that record keep in step: their slices end by counts of steps, never by time.
-        lockstep = (world_size() or 1) > 1
+        lockstep = (_ranks.world_size() or 1) > 1
         chosen = Targets(**targets).in_lockstep() if lockstep else Targets(**targets)
         content = {
             "lockstep": lockstep,
@@ -229,7 +239,7 @@ class _Run:
 
         arguments = list(self.target.arguments)
         content = {
-            "script": home_relative(arguments[1] if self.target.kind == "module" else arguments[0]),
+            "script": home_relative(self.target.program),
             "argv": presentable_argv(arguments),
             "run": facts,
             "environment": self._environment,

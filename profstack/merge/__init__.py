@@ -31,6 +31,7 @@ from profstack.privacy import home_relative
 from profstack.registry import IMPORT_IT
 from profstack.runfacts import read_run
 from profstack.schema import SCHEMA_VERSION
+from profstack.target import launcher_warning
 
 # What the parent writes of a run; null where it was killed before it could.
 _RUN = (
@@ -93,7 +94,10 @@ def build_report(folder: Path) -> dict[str, Any]:
         "nsys": nsys_fact(recorded),
         "setup": setup(recorded),
         "sources": source_texts(recorded),
-        "warnings": _warnings(recorded, clean, selections, counters, tables["nsys_modules"]),
+        "warnings": [
+            *_launcher(run.get("script")),
+            *_warnings(recorded, clean, selections, counters, tables["nsys_modules"]),
+        ],
     }
 
 
@@ -113,6 +117,12 @@ def _warnings(
         *nsys_warnings(nsys_modules, (nsys_fact(recorded) or {}).get("notes", ())),
         *_notes(recorded),
     ]
+
+
+def _launcher(script: str | None) -> list[dict[str, str]]:
+    """A warning where the run was of a launcher, and the script ran elsewhere."""
+    text = launcher_warning(script)
+    return [] if text is None else [{"slug": "launcher", "text": text}]
 
 
 def _mixed(selections: dict[str, Selection | None]) -> list[dict[str, str]]:
