@@ -473,6 +473,36 @@ def test_profstack_0_switches_it_off(
     assert not (tmp_path / "rec").exists()
 
 
+# -- how it ended --------------------------------------------------------------------------------
+
+ENDINGS = {
+    "1 +": (
+        "it ended with SyntaxError",
+        "it ended with SyntaxError before it imported torch",
+    ),
+    "print()": (None, "the script never imported torch"),
+    "raise SystemExit(3)": (None, "the script never imported torch"),
+    "import os; os._exit(5)": ("it ended with exit code 5", "before it imported torch"),
+    "import os; os.kill(os.getpid(), 15)": ("it was ended by SIGTERM", "before it imported torch"),
+    "import torch; raise ValueError": ("it ended with ValueError", "and was measured as a whole"),
+    "import os, torch; os._exit(5)": ("at once, as by os._exit: what was open is lost", "Unclear"),
+}
+
+
+@pytest.mark.parametrize("text", list(ENDINGS))
+def test_a_run_says_how_it_ended(run_profstack: RunProfstack, tmp_path: Path, text: str) -> None:
+    done = run_profstack(["run", "-o", "rec", write(tmp_path, text + "\n")])
+    partial, verdict = ENDINGS[text]
+    report = report_of(tmp_path / "rec")
+    assert verdict in report["verdict"]["sentence"]
+    if partial is None:
+        assert (report["status_reason"], report["status"] == "failed") == (None, False)
+        return
+    assert partial in report["status_reason"]
+    shown = " ".join((done.stderr + run_profstack(["show", "rec"]).stdout).split())
+    assert f": {report['status_reason']}" in shown
+
+
 # -- bad input ---------------------------------------------------------------------------------
 
 

@@ -157,7 +157,14 @@ def _without_steps(report: Mapping[str, Any]) -> str:
     """What can be said where there is no clean step."""
     count = (report.get("step") or {}).get("count") or 0
     rule = (report.get("step") or {}).get("rule")
+    if _without_torch(report):
+        how = report.get("status_reason")
+        ended = how is not None and report["run"]["exit_code"] != 0
+        return f"{how} before it imported torch" if ended else "the script never imported torch"
     if rule == "whole":
+        how = report.get("status_reason")
+        if how is not None:
+            return f"{how}, and was measured as a whole{_whole(report)}"
         return (
             f"no step that repeats was found, and the script was measured as a whole"
             f"{_whole(report)}; profstack.step() at the end of each step makes more of it"
@@ -168,6 +175,13 @@ def _without_steps(report: Mapping[str, Any]) -> str:
         return "no step was found in the script"
     steps = "1 step" if count == 1 else f"{count} steps"
     return f"the script ended after {steps}, and none was both warm and clean; let it make more"
+
+
+def _without_torch(report: Mapping[str, Any]) -> bool:
+    """Whether it was the run of a script that never imported torch."""
+    is_run = any((report.get("run") or {}).get(key) is not None for key in ("exit_code", "signal"))
+    is_bench = (report.get("benchmark") or {}).get("target") is not None
+    return is_run and not is_bench and (report.get("environment") or {}).get("torch") is None
 
 
 def _whole(report: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from profstack.merge.reasons import cells_reason, columns_reason
 from profstack.merge.recorded import Recorded, Selection, nullable
 from profstack.merge.roofline import roofline
 from profstack.merge.setup import setup
-from profstack.merge.status import status
+from profstack.merge.status import status, status_reason
 from profstack.merge.tables import report_tables
 from profstack.merge.threads import processes
 from profstack.merge.watch import few_samples, summary
@@ -70,6 +70,7 @@ def build_report(folder: Path) -> dict[str, Any]:
         "script": run.get("script"),
         "argv": run.get("argv", []),
         "status": status(recorded, run),
+        "status_reason": status_reason(recorded, run),
         "run": {**dict.fromkeys(_RUN), "id": folder.resolve().name, **run.get("run", {})},
         "environment": {"python": None, "torch": None, **environment},
         "step": _step(recorded, clean),

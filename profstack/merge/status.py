@@ -1,7 +1,8 @@
-"""Whether a recording is complete: whether all that it was made for came to its end."""
+"""Whether a recording is complete: whether all that it was made for came to its end, or why not."""
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 from profstack.benchfolder import FACT
@@ -25,6 +26,33 @@ def status(recorded: Recorded, run: dict[str, Any]) -> str:
     clean_exit = run.get("run", {}).get("exit_code") is not None or run.get("in_process", False)
     cut_short = "uncaught" in recorded.facts
     return "complete" if ended and clean_exit and not cut_short else "partial"
+
+
+def status_reason(recorded: Recorded, run: dict[str, Any]) -> str | None:
+    """How a run ended that is not complete; None for one that is, and for a benchmark."""
+    if recorded.facts.get(FACT) is not None or status(recorded, run) == "complete":
+        return None
+    facts = run.get("run", {})
+    if recorded.facts.get("uncaught") is not None:
+        return f"it ended with {recorded.facts['uncaught']}"
+    if facts.get("signal") is not None:
+        return f"it was ended by {_signal_name(facts['signal'])}"
+    code = facts.get("exit_code")
+    if code is None:
+        return None if run.get("in_process") else "profstack itself was ended before the script"
+    had_torch = recorded.facts.get("environment", {}).get("torch") is not None
+    if had_torch and "recording_ended" not in recorded.facts:
+        return f"it ended with exit code {code} at once, as by os._exit: what was open is lost"
+    if code:
+        return f"it ended with exit code {code}"
+    return "no step was found" if had_torch else "it never imported torch"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _whole(recorded: Recorded) -> bool:

@@ -164,6 +164,8 @@ def headline(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     steps = "1 step" if count == 1 else f"{count:,} steps"
     first = Text(printable(f"{report.get('script')}: {steps}, "))
     first.append(status, style=style_of(status))
+    if report.get("status_reason"):
+        first.append(printable(f": {report['status_reason']}"), style="none")
     yield first
     median = benchmark.get("median_s")
     if median is None:
