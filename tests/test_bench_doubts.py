@@ -38,6 +38,22 @@ def found(environment: dict[str, Any] | None = None, **changed: Any) -> list[str
     return doubts.of_bench({**CALM, **changed}, environment or QUIET)
 
 
+@pytest.mark.parametrize(
+    ("median_s", "watched", "looks"),
+    [(0.05, False, True), (0.05, True, False), (0.002, False, False)],
+)
+def test_the_watch_is_advised_where_it_could_see_more(
+    median_s: float, watched: bool, looks: bool
+) -> None:
+    slow = {"median_s": median_s, "host_median_s": median_s, "cpu_wall_s": median_s}
+    figures = {**CALM, **slow, "cpu_mean_s": median_s / 5, "outliers": 80}
+    said = doubts.of_bench(figures, QUIET, watched=watched)
+    about = [text for text in said if "outliers" in text or "CPU time" in text]
+    assert len(about) == 2
+    assert ["--layers watch" in text for text in about] == [looks, looks]
+    assert all("idle machine" in text for text in about)
+
+
 def test_a_calm_benchmark_has_none() -> None:
     assert found() == []
 

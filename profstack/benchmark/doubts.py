@@ -27,27 +27,30 @@ _OUTLIERS = 0.05
 _LONGEST_ADVICE_S = 600.0
 _LAYERS_APART = 0.05
 _MARKING_S = 5e-6
+# The watch looks every so often: steps that are shorter it sees one of many.
+_WATCH_S = 0.01
 
 Figures = Mapping[str, Any]
 
 
-def of_bench(figures: Figures, environment: Figures) -> list[str]:
-    """The doubts of `profstack bench`, the gravest first."""
+def of_bench(figures: Figures, environment: Figures, *, watched: bool = False) -> list[str]:
+    """The doubts of `profstack bench`, the gravest first; `watched` where the watch was on."""
+    look = _can_look(figures, watched)
     if figures["stopped_by"] == "interrupt":
         stopped = f"interrupted after {figures['n']} samples: the figures are of those alone"
-        return [stopped, *_machine(figures, environment), *_model(figures)]
+        return [stopped, *_machine(figures, environment, look), *_model(figures)]
     return [
         *_warmup(figures),
         *_samples(figures),
         *_drift(figures, "repeat with --max-seconds 60, or on an idle machine"),
-        *_series(figures),
-        *_machine(figures, environment),
+        *_series(figures, look),
+        *_machine(figures, environment, look),
         *_model(figures),
         *_processes(figures),
     ]
 
 
-def of_run(figures: Figures, environment: Figures) -> list[str]:
+def of_run(figures: Figures, environment: Figures, *, watched: bool = False) -> list[str]:
     """The doubts of the clean steps of `profstack run`."""
     more = "let the script run more steps"
     found = []
@@ -55,7 +58,7 @@ def of_run(figures: Figures, environment: Figures) -> list[str]:
         found.append(f"only {figures['n']} clean steps: the median is rough; {more}")
     found += _drift(figures, f"{more}, or repeat on an idle machine")
     # A script runs in one process: there is no option to repeat it in several.
-    found += _machine(figures, environment, or_else="")
+    found += _machine(figures, environment, _can_look(figures, watched), or_else="")
     return found
 
 
@@ -143,7 +146,12 @@ def _drift(figures: Figures, remedy: str) -> Iterator[str]:
         )
 
 
-def _series(figures: Figures) -> Iterator[str]:
+def _can_look(figures: Figures, watched: bool) -> bool:
+    """Whether the watch could tell more of a step: it has not yet, and a step takes long enough."""
+    return not watched and (figures["median_s"] or 0.0) >= _WATCH_S
+
+
+def _series(figures: Figures, look: bool) -> Iterator[str]:
     """Samples that depend on each other, or that have a second kind among them."""
     dependence, n = figures["autocorrelation"], figures["n"]
     if dependence is not None and dependence > _AUTOCORRELATION:
@@ -157,7 +165,7 @@ def _series(figures: Figures) -> Iterator[str]:
         yield (
             f"{outliers} of {n} samples are outliers (slowest {format_seconds(_slowest(figures))},"
             f" median {format_seconds(figures['median_s'])}): something interrupts the work; "
-            "repeat on an idle machine, or look at them with --layers watch"
+            "repeat on an idle machine" + (", or look at them with --layers watch" if look else "")
         )
 
 
@@ -166,7 +174,7 @@ def _slowest(figures: Figures) -> float | None:
 
 
 def _machine(
-    figures: Figures, environment: Figures, or_else: str = ", or with --processes 5"
+    figures: Figures, environment: Figures, look: bool, or_else: str = ", or with --processes 5"
 ) -> Iterator[str]:
     """What the machine was doing besides, and how it was set up."""
     # Both means of the same calls: beside a median, what interrupts the work would show twice.
@@ -177,8 +185,8 @@ def _machine(
         yield (
             f"on average a step takes {format_seconds(wall)} of wall time and "
             f"{format_seconds(cpu)} of CPU time (ratio {cpu / wall:.2f}): it waits for files, a "
-            "lock or a core that others have; repeat on an idle machine, or see where with "
-            "--layers watch"
+            "lock or a core that others have; repeat on an idle machine"
+            + (", or see where with --layers watch" if look else "")
         )
     if load is not None and cores and load > _BUSY * cores:
         yield (

@@ -70,7 +70,7 @@ def benchmark(
             "by_shape": _by_shape(steps, times),
         }
     )
-    result["warnings"] += doubts.of_run(result, environment or {})
+    result["warnings"] += doubts.of_run(result, environment or {}, watched=_watched(recorded))
     return result
 
 
@@ -92,10 +92,16 @@ def _of_bench(
     result["warnings"] += [
         *problems,
         *figures.get("part_problems", []),
-        *doubts.of_bench(figures, environment),
+        *doubts.of_bench(figures, environment, watched=_watched(recorded)),
         *doubts.of_layers(figures["median_s"], clean.session_median_s),
     ]
     return result
+
+
+def _watched(recorded: Recorded) -> bool:
+    """Whether the watch was on."""
+    layers = recorded.frames["layers"]
+    return bool((layers.loc[layers["name"] == "watch", "status"] == "recorded").any())
 
 
 def _by_shape(steps: pd.DataFrame, times: pd.Series[float]) -> list[dict[str, Any]]:
