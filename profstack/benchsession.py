@@ -25,7 +25,7 @@ from profstack.benchmark.clock import Clock
 from profstack.benchmark.inputs import leading_dimension
 from profstack.benchmark.subject import READ, STATED, Subject, of_model
 from profstack.environment import environment_facts
-from profstack.errors import UsageError
+from profstack.errors import UsageError, told_to_callers
 from profstack.frozen import Recording, folder_name
 from profstack.merge.machinepeaks import keep_peaks
 from profstack.privacy import presentable_argv
@@ -187,7 +187,8 @@ class _Here:
         self._temporary = tempfile.mkdtemp(prefix="profstack-") if output is None else None
         name = folder_name(f"bench-{subject.name}")
         where = os.path.join(self._temporary, name) if self._temporary else os.fspath(output or "")
-        self.folder = create_folder(name, where, force=force)
+        with told_to_callers("output"):
+            self.folder = create_folder(name, where, force=force)
         main = getattr(sys.modules.get("__main__"), "__file__", None)
         program = os.path.dirname(os.path.abspath(main)) if main else os.getcwd()
         self._environment = environment_facts(program)

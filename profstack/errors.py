@@ -6,6 +6,9 @@ code 2; everything else is a defect of profstack and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ProfstackError(Exception):
     """Base of all errors a user can mend; `str(error)` is the one line to print."""
@@ -28,3 +31,20 @@ class TargetError(ProfstackError):
 
 class RecordingError(ProfstackError):
     """A recording's folder is missing, not writable, damaged or of another version."""
+
+
+@contextmanager
+def told_to_callers(place: str) -> Iterator[None]:
+    """Errors from here on name arguments of Python functions in place of a command's options.
+
+    `place` is the argument that says where something is written.
+    """
+    options = {"with --output": f"with {place}=", "with -o FILE": f"with {place}="}
+    options["--force"] = "force=True"
+    try:
+        yield
+    except ProfstackError as error:
+        what, next_step = error.what, error.next_step
+        for option, argument in options.items():
+            what, next_step = what.replace(option, argument), next_step.replace(option, argument)
+        raise type(error)(what, where=error.where, next_step=next_step) from error.__cause__

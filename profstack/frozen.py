@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profstack.errors import RecordingError
+from profstack.errors import RecordingError, told_to_callers
 from profstack.recording import DATABASE, create_folder
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class Recording:
         output = None if path is None else os.fspath(path)
         if output is not None and Path(output).resolve() == self.folder.resolve():
             return self.folder
-        target = create_folder(folder_name(self.name), output, force=force)
+        with told_to_callers("path"):
+            target = create_folder(folder_name(self.name), output, force=force)
         try:
             ignored = shutil.ignore_patterns(f"{DATABASE}*")
             shutil.copytree(self.folder, target, ignore=ignored, dirs_exist_ok=True)
@@ -100,7 +101,8 @@ class Recording:
         page = Path(path)
         if page.is_dir():
             page = page / "report.html"
-        html.write(self.to_dict(), page, recording=self.folder)
+        with told_to_callers("path"):
+            html.write(self.to_dict(), page, recording=self.folder)
         return page
 
     def _repr_html_(self) -> str:

@@ -18,6 +18,7 @@ from profstack import child, registry
 from profstack.engine.core import Engine
 from profstack.engine.observers import Observers
 from profstack.environment import environment_facts
+from profstack.errors import told_to_callers
 from profstack.frozen import Recording, folder_name
 from profstack.interrupts import is_scripts
 from profstack.merge.machinepeaks import keep_peaks
@@ -56,7 +57,8 @@ class InProcess:
             self._base = output = tempfile.mkdtemp(prefix="profstack-")
             self._temporary = weakref.finalize(self, _remove, self._base, os.getpid())
             output = os.path.join(self._base, folder_name(self.name))
-        folder = create_folder(folder_name(self.name), output, force=force)
+        with told_to_callers("output"):
+            folder = create_folder(folder_name(self.name), output, force=force)
         # Its load is not yet the session's own.
         self._environment = environment_facts(_program_folder())
         self._started, self._began = time.time(), time.perf_counter()

@@ -38,7 +38,13 @@ def create_folder(name: str, output: str | None, *, force: bool) -> Path:
         if output is None:
             return _numbered_folder(Path(RUNS), name)
         folder = Path(output)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and not folder.is_dir():
+            raise RecordingError(
+                "it is a file, and a recording is a folder",
+                where=output,
+                next_step="choose another with --output",
+            )
+        if folder.exists() and any(folder.iterdir()):
             if not force:
                 raise RecordingError(
                     "the folder is in use",
@@ -117,7 +123,7 @@ def _numbered_folder(runs: Path, name: str) -> Path:
 
 def _remove_recording(folder: Path) -> None:
     """Empty the folder of an old recording; one that holds anything else is left alone."""
-    if not folder.is_dir() or not is_recording(folder):
+    if not is_recording(folder):
         raise RecordingError(
             "it is no recording, so --force does not replace it",
             where=str(folder),

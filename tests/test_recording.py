@@ -331,9 +331,19 @@ def test_force_does_not_touch_what_is_no_recording(tmp_path: Path, kind: str) ->
     kept = path / "mine.txt" if kind == "folder" else path
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine")
-    with pytest.raises(RecordingError, match="no recording"):
+    said = "no recording" if kind == "folder" else "it is a file, and a recording is a folder"
+    with pytest.raises(RecordingError, match=said):
         create_folder("train", str(path), force=True)
     assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_in_the_folders_place_is_called_one(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "train.py").write_text("mine")
+    with pytest.raises(RecordingError, match="it is a file") as refused:
+        create_folder("train", str(tmp_path / "train.py"), force=force)
+    # It would not help.
+    assert "--force" not in str(refused.value)
 
 
 def test_a_run_that_recorded_nothing_can_be_replaced_too(folder: Path) -> None:

@@ -573,7 +573,8 @@ def test_misuse_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has been used"), opened:
         pass
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RecordingError, match="in use"), session(output=tmp_path):
+    said = r"in use; .* output=, .* force=True$"
+    with pytest.raises(RecordingError, match=said), session(output=tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -810,8 +811,11 @@ def test_it_is_saved_loaded_and_never_overwritten(
     (saved / "report.json").unlink()
     rebuilt = Recording.load(saved).to_dict()
     assert rebuilt["tables"]["modules"] == recorded.to_dict()["tables"]["modules"]
-    with pytest.raises(RecordingError, match="in use"):
+    with pytest.raises(RecordingError, match=r"in use; .* path=, .* force=True$") as refused:
         recorded.save(saved)
+    assert "--" not in str(refused.value)
+    with pytest.raises(RecordingError, match=r"cannot be written .* with path=$"):
+        recorded.report(tmp_path / "nowhere" / "page.html")
     assert recorded.save(saved, force=True) == saved
     assert (saved / "report.json").is_file()
     assert Recording.load(saved).save(saved) == saved
