@@ -45,7 +45,22 @@ def test_rows_keep_their_names_and_figures_at_80_columns(table: str) -> None:
     narrow = text.table_text(REPORT[table], records, width=80, colour=False)
     wide = text.table_text(REPORT[table], records, width=2000, colour=False)
     assert max(map(len, narrow.splitlines())) <= 80
+    # A file and its line are one column there.
+    told = {*narrow.split(), *narrow.replace(":", " ").split()}
     for word in wide.split():
         # A long one may be folded.
         if len(word) < 20:
-            assert word in narrow.split(), word
+            assert word in told, word
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [("operators", "name"), ("functions", "name"), ("lines", "file:line")]
+)
+def test_every_block_begins_with_what_the_row_is_called(table: str, key: str) -> None:
+    records = full()["tables"][table][:6]
+    told = text.table_text(REPORT[table], records, width=80, colour=False)
+    parts = told.split("\n\n")
+    assert len(parts) > 1
+    assert all(part.startswith(key) for part in parts), told
+    if table == "lines":
+        assert f":{records[0]['line']} " in told

@@ -180,6 +180,23 @@ def test_warnings_are_shortened_and_the_others_counted() -> None:
     assert lines[at + 3] == "2 more warnings: profstack show"
 
 
+@pytest.mark.parametrize(("text", "told"), [("it is long " * 40, 1), ("short", 0)])
+def test_a_warning_that_is_cut_says_once_where_the_rest_is(text: str, told: int) -> None:
+    report = judged()
+    report["benchmark"]["warnings"] = []
+    report["warnings"] = [{"slug": "x", "text": f"{text}{number}"} for number in range(2)]
+    printed = ending(report, width=80, colour=False)
+    assert printed.count("the warnings in full: profstack show") == told
+
+
+def test_a_method_of_a_builtin_type_keeps_its_name_in_a_short_table() -> None:
+    report = judged()
+    row = next(row for row in report["tables"]["functions"] if row["phase"] == "step")
+    name = "<method 'run_backward' of 'torch._C._EngineBase' objects>"
+    row.update(name=name, file="~", line=0, self_s=1.0)
+    assert "torch._C._EngineBase.run_backward  " in ending(report, width=80, colour=False)
+
+
 def test_only_the_first_findings_end_a_run() -> None:
     report = judged()
     report["findings"] *= 4

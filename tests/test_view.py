@@ -21,6 +21,7 @@ from data_report import build
 
 from profstack.commands import main
 from profstack.errors import RecordingError
+from profstack.merge.reasons import table_reason
 from profstack.report import complete, html, jsonfile, stored
 from profstack.report.newest import newest_recording, recording_folder
 
@@ -158,7 +159,22 @@ def test_show_says_how_many_rows_are_left(
     assert main(["show", "--table", "steps"]) == 0
     assert capsys.readouterr().out.endswith("81 more of 101 rows: --limit 101\n")
     assert main(["show", "--table", "kernels"]) == 0
-    assert capsys.readouterr().out == "kernels: no rows in this recording\n"
+    said = "kernels: no rows in this recording: no accelerator was in use\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "said"),
+    [
+        ("nsys_kernels", {}, "profstack run --nsys"),
+        ("functions", {"status": "empty", "reason": "too short", "command": "do x"}, "next: do x"),
+        ("functions", {"status": "failed", "reason": "broken"}, "cprofile is failed: broken"),
+        ("steps", {}, "nothing was seen of it"),
+    ],
+)
+def test_an_empty_table_says_why(name: str, layer: dict[str, str], said: str) -> None:
+    row = {"name": "cprofile", "status": "recorded", "reason": None, **layer}
+    assert said in table_reason(name, [row], has_device=False)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def _table(report: dict[str, Any], arguments: argparse.Namespace) -> str:
         return rows.WRITERS[arguments.format](table, chosen)
     width, colour = _terminal(_UNFOLDED)
     if not records:
-        return f"{table.name}: no rows in this recording\n"
+        return f"{table.name}: no rows in this recording: {_why_empty(report, table.name)}\n"
     if table.name == "modules":
         chosen = forward_only(chosen)
     printed = text.table_text(table, chosen, width=width, colour=colour)
@@ -188,6 +188,14 @@ def _table(report: dict[str, Any], arguments: argparse.Namespace) -> str:
     return printed + (
         f"{left:,} more of {len(records):,} rows: --limit {len(records)}\n" if left else ""
     )
+
+
+def _why_empty(report: dict[str, Any], name: str) -> str:
+    from profstack.merge.reasons import table_reason
+    from profstack.report.textparts import printable
+
+    has_device = (report.get("environment") or {}).get("device") not in (None, "cpu")
+    return printable(table_reason(name, report.get("layers") or [], has_device=has_device))
 
 
 def _findings(report: dict[str, Any], arguments: argparse.Namespace) -> str:

@@ -237,6 +237,21 @@ _CELLS = {
 }
 
 
+def table_reason(name: str, layers: Iterable[Mapping[str, Any]], *, has_device: bool) -> str:
+    """Why a table has no rows, and what to do where something gives it some."""
+    if name.startswith("nsys_"):
+        return "Nsight Systems saw none of it: profstack run --nsys script.py"
+    known = {layer["name"]: layer for layer in layers}
+    layer = _GIVEN_BY.get(name)
+    lacking = _why_lacking(layer, known) if layer is not None else None
+    if lacking is not None:
+        command = known.get(str(layer), {}).get("command")
+        return f"{lacking}; next: {command}" if command else lacking
+    if name in ("kernels", "gaps") and not has_device:
+        return _NO_DEVICE
+    return "nothing was seen of it in this run"
+
+
 def columns_reason(
     tables: Mapping[str, Rows],
     layers: Iterable[Mapping[str, Any]],

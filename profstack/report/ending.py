@@ -28,6 +28,7 @@ _ROWS = 2
 _WARNINGS = 2
 # A warning's first sentence is cut at this many lines of the terminal.
 _WARNING_LINES = 2
+_CUT = " ..."
 # A layer that made steps this many times as long is named.
 _SLOW = 2.0
 
@@ -138,6 +139,7 @@ def _warnings(report: Mapping[str, Any], width: int) -> Iterable[Text]:
     for warning in (report.get("benchmark") or {}).get("warnings") or []:
         texts.append(warning.get("text") if isinstance(warning, dict) else warning)
     texts = [text for text in texts if text not in told]
+    cut = False
     for text in texts[:_WARNINGS]:
         first = re.split(r"(?<=[.!?;]) ", printable(str(text)))[0].rstrip(";")
         lines = textwrap.wrap(
@@ -145,14 +147,17 @@ def _warnings(report: Mapping[str, Any], width: int) -> Iterable[Text]:
             max(width, 40),
             subsequent_indent="  ",
             max_lines=_WARNING_LINES,
-            placeholder=" ...",
+            placeholder=_CUT,
         )
+        cut = cut or lines[-1].endswith(_CUT)
         for number, line in enumerate(lines):
             head = "warning:" if number == 0 else ""
             yield Text.assemble((head, "yellow"), line.removeprefix(head))
     left = len(texts) - _WARNINGS
     if left > 0:
         yield Text(f"{left} more warning{'s' if left > 1 else ''}: profstack show")
+    elif cut:
+        yield Text("the warnings in full: profstack show")
 
 
 def _wrapped(words: str, width: int) -> Iterable[Text]:

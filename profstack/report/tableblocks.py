@@ -20,16 +20,20 @@ _OF_A_LEAD, _OF_A_TEXT = 0.45, 0.3
 
 
 def blocks(
-    columns: Sequence[Sequence[str]], is_text: Sequence[bool], width: int
+    columns: Sequence[Sequence[str]],
+    is_text: Sequence[bool],
+    width: int,
+    lead: int | None = None,
 ) -> list[list[int]]:
     """Places of the columns of each block, that which leads it first; all in one where they fit.
 
-    A column is its heading and its cells as they are printed; `width` is in characters.
+    A column is its heading and its cells as they are printed; `width` is in characters. Without
+    `lead` the column of words that tells most rows apart leads.
     """
     natural = [max(map(cell_len, column), default=0) for column in columns]
     if len(columns) < 2 or sum(natural) + _GAP * (len(columns) - 1) <= width:
         return [list(range(len(columns)))]
-    lead = _lead(columns, is_text)
+    lead = _lead(columns, is_text) if lead is None else lead
     room = max(width, 40)
     taken = [
         min(wide, int(room * (_OF_A_LEAD if place == lead else _OF_A_TEXT))) if text else wide

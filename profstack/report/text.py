@@ -96,12 +96,9 @@ def table_text(
         [cell(record.get(name), unit) for record in records[:MOST_ROWS]]
         for name, unit in zip(names, units, strict=True)
     ]
-    printed = [
-        [heading, *(one.plain for one in cells)]
-        for heading, cells in zip(headings, columns, strict=True)
-    ]
+    cut = _blocks(names, units, headings, columns, width)
     screen = console(out, width, colour)
-    for number, places in enumerate(blocks(printed, [unit == "text" for unit in units], width)):
+    for number, places in enumerate(cut):
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for place in places:
             numeric = units[place] != "text"
@@ -113,6 +110,37 @@ def table_text(
             screen.print()
         screen.print(shown)
     return without_margins(out.getvalue())
+
+
+def _blocks(
+    names: list[str],
+    units: list[str],
+    headings: list[str],
+    columns: list[list[Text]],
+    width: int,
+) -> list[list[int]]:
+    """The blocks of a table, which begin with the row's name; a source line's is its place.
+
+    For that the columns are changed: a file and a line of it become one.
+    """
+
+    def cut(lead: int | None) -> list[list[int]]:
+        printed = [
+            [heading, *(one.plain for one in cells)]
+            for heading, cells in zip(headings, columns, strict=True)
+        ]
+        return blocks(printed, [unit == "text" for unit in units], width, lead)
+
+    found = cut(names.index("name") if "name" in names else None)
+    if len(found) < 2 or "name" in names or not {"file", "line"} <= {*names}:
+        return found
+    file, line = names.index("file"), names.index("line")
+    places = zip(columns[file], columns[line], strict=True)
+    columns[file] = [Text(f"{one.plain}:{other.plain}") for one, other in places]
+    headings[file] = "file:line"
+    for each in (names, units, headings, columns):
+        del each[line]
+    return cut(file)
 
 
 def cell(value: Any, unit: str) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from profstack.report.tables import forward_only, operators_by_name, weight
 from profstack.report.textparts import WIDE, plain_table, short_name
 from profstack.units import format_count, format_seconds
 
+# As Python names a method of a type that is not written in Python.
+_METHOD = re.compile(r"^<method '([^']+)' of '([^']+)' objects>$")
 # Below these widths columns are left out: a number that is cut is another number.
 _NARROW, _NARROWEST = 72, 48
 
@@ -110,9 +113,10 @@ def functions(report: Mapping[str, Any], width: int, most: int) -> Table | None:
     calls = (("calls", "r"),) if width >= _NARROWEST else ()
     table = plain_table(("function", "l"), *calls, ("self", "r"), ("total", "r"))
     for record in sorted(records, key=weight("self_s"), reverse=True)[:most]:
+        name = _METHOD.sub(r"\2.\1", str(record["name"]))
         place = "" if record["file"] == "~" else f"  {file_name(record['file'])}:{record['line']}"
         table.add_row(
-            short_name(f"{record['name']}{place}", width - 36),
+            short_name(f"{name}{place}", width - 36),
             *(Text(format_count(record["calls"])) for _ in calls),
             Text(format_seconds(record["self_s"])),
             Text(format_seconds(record["total_s"])),
