@@ -115,6 +115,7 @@ def test_seconds_stay_seconds_from_the_sleep_to_the_page(
     assert report["benchmark"] == figures
     assert report["status"] == "complete"
     assert {layer["status"] for layer in report["layers"]} == {"skipped"}
+    assert report["processes"]["reason"] == "left out by --layers none"
     assert any("CPU time" in text and "waits" in text for text in figures["warnings"])
 
 
@@ -163,6 +164,8 @@ def test_an_error_of_the_target_is_shown_as_its_own(
     assert report["status"] == "failed"
     assert report["benchmark"]["median_s"] is None
     assert "ValueError: the target's own" in report["benchmark"]["warnings"][0]
+    assert report["status_reason"] == "the target raised ValueError: the target's own"
+    assert report["status_reason"] in report["verdict"]["sentence"]
 
 
 def test_ctrl_c_keeps_what_was_measured(folder: Path, run_profstack: RunProfstack) -> None:

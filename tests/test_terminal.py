@@ -101,9 +101,9 @@ operator                    calls    self  calibrated
 aten::convolution_backward      2  710 µs      559 µs
 aten::mkldnn_convolution        2  520 µs      409 µs
 
-function                                      calls     self    total
-…ackward' of 'torch._C._EngineBase' objects>      1  1.92 ms  1.92 ms
-<built-in method torch.conv2d>                    2   700 µs   700 µs
+function                           calls     self    total
+torch._C._EngineBase.run_backward      1  1.92 ms  1.92 ms
+<built-in method torch.conv2d>         2   700 µs   700 µs
 
 layers: cprofile, torch, nvtx, memory, flops, watch; while they watched, a step
   took longer by a factor: flops ≤ 4.10

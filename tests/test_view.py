@@ -107,7 +107,33 @@ def test_what_is_no_recording_is_refused(
     (here / "train.py").touch()
     assert "no such folder" in refused(capsys, command, "nowhere")
     assert "not a recording" in refused(capsys, command, "empty")
-    assert "not a recording" in refused(capsys, command, "train.py")
+    assert "profstack: train.py: not a recording" in refused(capsys, command, "train.py")
+
+
+@pytest.mark.parametrize("command", ["report", "show", "view"])
+@pytest.mark.parametrize("given", [(), ("profstack-runs",)])
+def test_a_folder_of_recordings_stands_for_its_newest_which_is_named(
+    recording: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    given: tuple[str, ...],
+) -> None:
+    make_recording(recording.with_name("train-0002"), age_s=60)
+    monkeypatch.setattr(webbrowser, "open", lambda url: None)
+    monkeypatch.setattr(stored, "build", stored.load)
+    assert main([command, *given]) == 0
+    captured = capsys.readouterr()
+    assert "profstack-runs/train-0001" in captured.out + captured.err
+    assert captured.err == ("" if command != "show" else f"profstack: reading {recording}\n")
+
+
+@pytest.mark.parametrize("file", ["", "report.json"])
+def test_a_recording_that_was_named_is_not_named_again(
+    recording: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    assert main(["show", str(recording / file)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_show_prints_the_summary(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +241,8 @@ def test_a_damaged_report_is_one_line_with_the_remedy(
 
 
 def test_show_ends_quietly_when_its_reader_goes(recording: Path) -> None:
-    command = f"{sys.executable} -m profstack show --table steps --limit 101 | head -1"
+    show = f"{sys.executable} -m profstack show {recording} --table steps --limit 101"
+    command = f"{show} | head -1"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Build the report and write it."""
-    folder = recording_folder(arguments.folder, exactly=True)
+    folder = recording_folder(arguments.folder)
     report = stored.build(folder)
     from profstack.report import html, jsonfile
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profstack import schema
@@ -97,7 +98,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print the summary or a table."""
     _check(arguments)
-    report = stored.load(recording_folder(arguments.folder))
+    folder = recording_folder(arguments.folder)
+    report = stored.load(folder)
+    if arguments.folder is None or folder not in (given := Path(arguments.folder), given.parent):
+        print(f"profstack: reading {folder}", file=sys.stderr, flush=True)
     if arguments.table is not None:
         printed = _table(report, arguments)
     elif arguments.findings:

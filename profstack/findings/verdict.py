@@ -157,6 +157,8 @@ def _without_steps(report: Mapping[str, Any]) -> str:
     """What can be said where there is no clean step."""
     count = (report.get("step") or {}).get("count") or 0
     rule = (report.get("step") or {}).get("rule")
+    if (report.get("argv") or [""])[0] == "bench" and report.get("status_reason"):
+        return f"it has no figures: {report['status_reason']}"
     if _without_torch(report):
         how = report.get("status_reason")
         ended = how is not None and report["run"]["exit_code"] != 0

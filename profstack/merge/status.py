@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
@@ -29,8 +30,15 @@ def status(recorded: Recorded, run: dict[str, Any]) -> str:
 
 
 def status_reason(recorded: Recorded, run: dict[str, Any]) -> str | None:
-    """How a run ended that is not complete; None for one that is, and for a benchmark."""
-    if recorded.facts.get(FACT) is not None or status(recorded, run) == "complete":
+    """How a run ended that is not complete; None for one that is.
+
+    Of a benchmark only why it has no figures: all else is among its warnings.
+    """
+    bench = recorded.facts.get(FACT)
+    if bench is not None:
+        problems = bench["problems"] if bench["figures"] is None else ()
+        return next((_of_target(problem) for problem in problems), None)
+    if status(recorded, run) == "complete":
         return None
     facts = run.get("run", {})
     if recorded.facts.get("uncaught") is not None:
@@ -46,6 +54,12 @@ def status_reason(recorded: Recorded, run: dict[str, Any]) -> str | None:
     if code:
         return f"it ended with exit code {code}"
     return "no step was found" if had_torch else "it never imported torch"
+
+
+def _of_target(problem: str) -> str:
+    """What kept a benchmark from its figures: an error of the target's, or how a process ended."""
+    own = re.sub(r"^process \d+: ", "", problem)
+    return own if own.startswith(("ended", "interrupted")) else f"the target raised {own}"
 
 
 def _signal_name(number: int) -> str:

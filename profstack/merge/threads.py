@@ -108,7 +108,8 @@ def processes(recorded: Recorded, clean: Clean, rows: Rows, *, has_device: bool)
     if told.get("readings"):
         result["reading_s"] = told["took_s"] / told["readings"]
     if chosen is None or not rows:
-        result["reason"] = told.get("reason") or (_NO_SLICE if told else _NO_READINGS)
+        without = _NO_SLICE if told else (_skipped(recorded) or _NO_READINGS)
+        result["reason"] = told.get("reason") or without
         return result
     known = [row["cpu_s"] for row in rows]
     cpu_s = None if None in known else float(sum(known))
@@ -241,6 +242,14 @@ def _on_the_step(told: Mapping[str, Any], main: Mapping[str, Any]) -> list[str]:
             "processes that no layer looks into"
         )
     return sentences
+
+
+def _skipped(recorded: Recorded) -> str | None:
+    """The one reason for which no layer was there, and nothing was read; None where one was."""
+    layers = recorded.frames["layers"]
+    reasons = layers.loc[layers["status"] == "skipped", "reason"]
+    all_skipped = len(layers) and len(reasons) == len(layers) and reasons.nunique() == 1
+    return str(reasons.iloc[0]) if all_skipped else None
 
 
 def _on_workers(told: Mapping[str, Any], had_workers: bool) -> list[str]:

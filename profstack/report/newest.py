@@ -24,7 +24,7 @@ def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
     """The recording a user means by `given`: its folder or a file in it; None is the newest.
 
     A folder of recordings stands for its newest one, unless `exactly` that folder is meant, as
-    by a command that writes.
+    where something is added to a recording.
     """
     if given is None:
         return newest_recording(Path(RUNS))
@@ -37,9 +37,8 @@ def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
         return home
     if not exactly and path.is_dir() and any(_home(entry) for entry in _entries(path)):
         return newest_recording(path)
-    raise RecordingError(
-        f"not a recording: {_DATABASE} is not in it", where=str(folder), next_step=_NEXT_STEP
-    )
+    lacks = f"{_DATABASE} is not {'in' if path.is_dir() else 'beside'} it"
+    raise RecordingError(f"not a recording: {lacks}", where=given, next_step=_NEXT_STEP)
 
 
 def _entries(folder: Path) -> list[Path]:

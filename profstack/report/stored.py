@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER_HELP = (
-    "folder of a recording, or report.html or report.json in it (default: the newest recording "
-    "in profstack-runs)"
+    "folder of a recording, or report.html or report.json in it; a folder of recordings stands "
+    "for its newest (default: profstack-runs)"
 )
 
 # What every version of the report has.
