@@ -91,13 +91,15 @@ def told_of(
     outside_s: float = 0.008,
     builtins: tuple[tuple[str, float, float], ...] = (),
     on_lines_s: float = 0.0,
+    lines_run: float | None = None,
     own: bool = True,
     batches: int = 0,
 ) -> list[dict[str, Any]]:
     """What is told of one function: its own time, what it calls, and what stands on its lines.
 
     The torch layer saw no operator for `outside_s` of a step of 10 ms; `builtins` are the name,
-    calls and own time of built-in functions that it calls. With `batches` a DataLoader calls it,
+    calls and own time of built-in functions that it calls, `lines_run` how often its one line was
+    run where that was counted. With `batches` a DataLoader calls it,
     in which a step is for 1.5 ms and as many times.
     """
     made = Run(folder)
@@ -128,6 +130,7 @@ def told_of(
             {**row, **of_loader, "self_s": 1e-5, "total_s": 0.0015 * batches, "calls": batches}
         )
     line = {"file": TRAIN, "line": 6, "operator_s": on_lines_s, "python_s": 0.0, "reason": None}
+    line |= {"calls": lines_run}
     report = {
         "benchmark": {"median_s": STEP_S, "counted_steps": [0]},
         "attribution": {
@@ -195,6 +198,18 @@ def test_operators_by_sign_are_no_python(tmp_path: Path) -> None:
     call = ("<built-in method torch.mm>", 1.0, 0.0038)
     found = told_of(tmp_path / "two", corrected_s=0.004, on_lines_s=0.0038, builtins=(call,))
     assert [each["gain_s"] for each in found] == [pytest.approx(0.004)]
+
+
+def test_no_more_python_than_the_lines_that_ran_can_take(tmp_path: Path) -> None:
+    # Four lines of NumPy: of its ufuncs cProfile is not told, and they are no Python.
+    assert told_of(tmp_path / "one", corrected_s=0.004, lines_run=4.0) == []
+    (told,) = told_of(tmp_path / "two", corrected_s=0.006, factor=3.0, lines_run=4000.0)
+    assert told["evidence"][0]["own_high_s"] == pytest.approx(0.004)
+    (told,) = told_of(tmp_path / "three", corrected_s=0.004, lines_run=9000.0)
+    assert told["gain_s"] == pytest.approx(0.004)
+    # It is called once a step: not all its calls were followed.
+    (told,) = told_of(tmp_path / "four", corrected_s=0.004, lines_run=0.5)
+    assert told["gain_s"] == pytest.approx(0.004)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ RULES: tuple[FindingRule, ...] = (
         "A Python function takes a good part of the step",
         "The own Python time of one of the user's functions is at least 10 % of the clean step: "
         "cProfile's, less its own cost and operators called by signs, with built-in calls of less "
-        "than a microsecond each.",
+        "than a microsecond each; and no more than a microsecond for each line that it ran, where "
+        "these were counted.",
         "Estimated: the geometric mean of two limits where these are within 30 % of it, else the "
         "lower one: all of that time, at most what the torch layer saw outside operators; and the "
         "same over the factor by which profiling slowed plain Python in this process.",
