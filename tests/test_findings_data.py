@@ -135,6 +135,17 @@ def test_samples_kept_in_memory_starve_nothing(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_iterator_of_the_scripts_own_that_starves_the_step_is_named(folder: Path) -> None:
+    case = "data_starved__own_iterator"
+    told, report = the_finding(folder, case)
+    assert "most of it in __next__" in told["title"]
+    assert told["line"] == line_of(case, "batch")
+    # Its time is that of NumPy's C code: there is no loop of Python to replace.
+    assert found(report, "python-hot-spot") == []
+    is_clean(folder, case)
+
+
+@pytest.mark.slow
 def test_what_a_step_waits_for_its_later_batches_counts(folder: Path) -> None:
     case = "data_starved__accumulated"
     told, report = the_finding(folder, case)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from profstack.findings.extents import lines_of
 from profstack.findings.figures import (
+    CallGraph,
     Report,
     Row,
     calibrated,
@@ -28,8 +30,9 @@ from profstack.findings.loading import (
 )
 from profstack.findings.loadingfunctions import loading_functions, most_of_it
 from profstack.findings.made import Finding, finding, severity_of
-from profstack.findings.outside import outside_modules
+from profstack.findings.outside import before_first_work
 from profstack.findings.overlap import Loading, gain_of
+from profstack.merge.functions import COST
 from profstack.merge.recorded import Recorded
 from profstack.units import format_seconds
 
@@ -40,6 +43,9 @@ STARVED_SHARE = 0.25
 _MOST_ROWS = 3
 # A line that asks for a batch.
 _ASKS = re.compile(r"^\s*(async )?for |\bnext\(")
+# Functions that such a line calls without their name.
+_OF_LOOPS = ("__iter__", "__next__", "__aiter__", "__anext__")
+_YIELDS = re.compile(r"\byield\b")
 
 
 def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
@@ -51,7 +57,8 @@ def data_starved(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
     loading = loading_of(report, step_s, share)
     if loading is None:
         starved = share >= STARVED_SHARE
-        return _without_loader(report, step_s, share * step_s) if starved else []
+        slowed = (recorded.facts.get(COST) or {}).get("bytecode_factor", 1.0)
+        return _without_loader(report, step_s, share * step_s, slowed) if starved else []
     if loading.load_s < STARVED_SHARE * step_s:
         return []
     return [_of_workers(report, loading) if loading.workers else _of_the_step(report, loading)]
@@ -207,9 +214,9 @@ def _line_rows(line: Row | None) -> list[dict[str, Any]]:
 # -- without a DataLoader --------------------------------------------------------------------------
 
 
-def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Finding]:
+def _without_loader(report: Report, step_s: float, wait_s: float, slowed: float) -> list[Finding]:
     """The same of a script that makes its batches itself, where its functions show it."""
-    rows = [row for row in outside_modules(report, at_most_s=1.2 * wait_s) if _gives(report, row)]
+    rows = [row for row in before_first_work(report, wait_s, slowed) if _gives(report, row)]
     taken = sum(row["clean_s"] for row in rows)
     if taken < MOSTLY * wait_s or taken < STARVED_SHARE * step_s:
         return []
@@ -240,6 +247,13 @@ def _without_loader(report: Report, step_s: float, wait_s: float) -> list[Findin
 def _gives(report: Report, row: Row) -> bool:
     """Whether a line of the user's takes what a function gives: one that gives nothing, or what is
     added to a sum, loads nothing.
+
+    What a loop goes over is asked by its line, whatever the function is called.
     """
-    taken = re.compile(rf"(?:[\w\s\]),]=(?!=)|\bin\b).*?\b{re.escape(row['function'])}\(")
-    return any(taken.search(line["source"] or "") for line in report["tables"]["lines"])
+    texts = [line["source"] or "" for line in report["tables"]["lines"]]
+    key = (str(row["file"]), int(row["line"]), str(row["function"]))
+    own = lines_of(report, CallGraph(report), key)
+    if key[2] in _OF_LOOPS or any(_YIELDS.search(line["source"] or "") for line in own):
+        return any(_ASKS.search(text) for text in texts)
+    taken = re.compile(rf"(?:[\w\s\]),]=(?!=)|\bin\b).*?\b{re.escape(key[2])}\(")
+    return any(taken.search(text) for text in texts)
