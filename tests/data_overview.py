@@ -60,6 +60,7 @@ def add_verdict(report: dict[str, Any]) -> dict[str, Any]:
         finding("sync", "A copy to the host waits", gain_s=0.05 * median, gain_is="measured",
                 module="Digits.classifier.0",
                 evidence=[{"operator": "aten::item", "calls": number, "total_s": 1e-5,
+                           "limits_agree": False,
                            "link": "operators/aten::addmm"} for number in range(5)]),
         finding("memory-growth", "Memory grows with every step", severity="low", layers=["memory"],
                 gain_reason="it costs memory, not time",

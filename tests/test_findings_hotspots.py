@@ -15,6 +15,8 @@ from profstack.findings.dominating import dominating
 from profstack.findings.hotspots import hot_spots
 from profstack.merge.functions import COST
 from profstack.merge.recorded import Recorded
+from profstack.report.findingtext import as_markdown
+from profstack.report.highlights import finding_lines
 
 pytestmark = pytest.mark.timed
 
@@ -92,6 +94,7 @@ def told_of(
     builtins: tuple[tuple[str, float, float], ...] = (),
     on_lines_s: float = 0.0,
     lines_run: float | None = None,
+    calls_a_step: float = 1.0,
     own: bool = True,
     batches: int = 0,
 ) -> list[dict[str, Any]]:
@@ -107,7 +110,8 @@ def told_of(
     made.writer.facts({COST: {"python": each, "builtin": each, "bytecode_factor": factor}})
     made.clean(20)
     made.writer.close()
-    row = {"phase": "step", "file": TRAIN, "line": 5, "name": "shuffle", "own": own, "calls": 1.0}
+    row = {"phase": "step", "file": TRAIN, "line": 5, "name": "shuffle", "own": own}
+    row["calls"] = calls_a_step
     row |= {"self_s": corrected_s or 1e-9, "corrected_self_s": corrected_s}
     calls = [
         {
@@ -177,6 +181,25 @@ def test_limits_that_do_not_agree_give_the_smaller_and_say_so(tmp_path: Path) ->
     assert told["gain_s"] == pytest.approx(0.002)
     assert told["evidence"][0]["limits_agree"] is False
     assert "the smaller figure is told" in told["advice"]
+    # What is gained is no less, and may be more.
+    assert told["title"] == "shuffle spends at least 2.00 ms of each step in Python (20 %)"
+    assert "at least 2.00 ms a step, estimated" in as_markdown([told])
+    (line,) = finding_lines({"findings": [told]})
+    assert "at least 2.00 ms a step, estimated" in line
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        (1.0, "is called once a step. Replace its loop by"),
+        (0.25, "is called 0.25 times a step. Replace its loop by"),
+        (64.0, "is called 64 times a step. Replace the loop in it, or the one that calls it, by"),
+    ],
+)
+def test_how_often_it_is_called(tmp_path: Path, calls: float, words: str) -> None:
+    (told,) = told_of(tmp_path / "rec", corrected_s=0.003, calls_a_step=calls)
+    assert words in told["advice"]
+    assert "up to 3.00 ms a step, estimated" in as_markdown([told])
 
 
 def test_no_function_takes_more_than_what_no_operator_took(tmp_path: Path) -> None:

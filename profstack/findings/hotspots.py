@@ -46,6 +46,8 @@ _SHORT_S = 1e-6
 _LINE_S = 1e-6
 # Limits so near that their mean is within 30 % of both.
 _NEAR = 1.3**2
+# Calls a step from which a function is called more than once: some steps may have one more.
+_OFTEN = 1.5
 _MOST, _MOST_CALLERS = 3, 3
 
 
@@ -158,6 +160,7 @@ def _finding(report: Mapping[str, Any], graph: CallGraph, own: _Own, step_s: flo
     row = own.row
     key = (str(row["file"]), int(row["line"]), str(row["name"]))
     share = own.gain_s / step_s
+    least = "" if own.agreed else "at least "
     line = heaviest_line(report, graph, key)
     evidence: list[dict[str, Any]] = [
         {
@@ -180,7 +183,7 @@ def _finding(report: Mapping[str, Any], graph: CallGraph, own: _Own, step_s: flo
     evidence += _callers(graph, key)
     return finding(
         SLUG,
-        f"{key[2]} spends {format_seconds(own.gain_s)} of each step in Python "
+        f"{key[2]} spends {least}{format_seconds(own.gain_s)} of each step in Python "
         f"({format_share(share)})",
         severity=severity_of(own.gain_s, step_s),
         gain_s=own.gain_s,
@@ -212,10 +215,13 @@ def _callers(graph: CallGraph, key: Key) -> list[dict[str, Any]]:
 def _advice(own: _Own, key: Key) -> str:
     low, high = format_seconds(own.low_s), format_seconds(own.high_s)
     limits = low if low == high else f"{low} to {high}"
+    calls = own.row["calls"]
+    often = "once" if 0.5 < calls < _OFTEN else f"{format_count(calls)} times"
+    loop = "its loop" if calls < _OFTEN else "the loop in it, or the one that calls it,"
     what = (
-        f"{key[2]} ({short(key[0])}:{key[1]}) is called {format_count(own.row['calls'])} times a "
-        "step. Replace its loop by operations on whole tensors, or compute once, before the loop "
-        "over the steps, what does not change with them."
+        f"{key[2]} ({short(key[0])}:{key[1]}) is called {often} a step. Replace {loop} by "
+        "operations on whole tensors, or compute once, before the loop over the steps, what does "
+        "not change with them."
     )
     if own.agreed:
         return f"{what} Its own time is {limits}; all of it goes away at best."

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from profstack.report.highlights import first_sentences, place_of
+from profstack.report.highlights import first_sentences, is_lower_limit, place_of
 from profstack.report.page import finite
 from profstack.report.textparts import printable
 from profstack.report.verdicttext import figure, label
@@ -56,7 +56,8 @@ def _cost(finding: Mapping[str, Any]) -> str:
         words.append(place)
     if finding.get("gain_s") is not None:
         told = finding.get("gain_is") or "estimated"
-        words.append(f"up to {format_seconds(finding['gain_s'])} a step, {told}")
+        bound = "at least" if is_lower_limit(finding) else "up to"
+        words.append(f"{bound} {format_seconds(finding['gain_s'])} a step, {told}")
     return ", ".join(words)
 
 

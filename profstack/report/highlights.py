@@ -32,11 +32,18 @@ def finding_lines(report: Mapping[str, Any]) -> list[str]:
             words.append(place)
         if finding.get("gain_s") is not None:
             gain = format_seconds(finding["gain_s"])
+            gain = f"at least {gain}" if is_lower_limit(finding) else gain
             words.append(f"{gain} a step, {finding.get('gain_is') or 'estimated'}")
         told = f" ({'; '.join(words)})" if words else ""
         advice = f". {first_sentences(finding['advice'])}" if finding.get("advice") else ""
         lines.append(f"{finding.get('title')}{told}{advice}")
     return lines
+
+
+def is_lower_limit(finding: Mapping[str, Any]) -> bool:
+    """Whether a gain is the lower one of two limits that are far from each other."""
+    first: Any = next(iter(finding.get("evidence") or ()), None)
+    return isinstance(first, Mapping) and first.get("limits_agree") is False
 
 
 def place_of(finding: Mapping[str, Any]) -> str | None:

@@ -94,11 +94,12 @@ function findingCard(finding, median, first) {
 // What mending it is worth, per clean step; what was not measured is said so.
 function gainWords(finding, median) {
   if (!isNumber(finding.gain_s)) return el("div", { class: "quiet" }, finding.gain_reason || "what it costs in time was not measured");
+  const least = (finding.evidence || []).slice(0, 1).some((row) => row.limits_agree === false);
   const layers = (finding.layers || []).map((layer) => layerWords(asText(layer)));
   const origin = { words: (finding.gain_is || "estimated") + (layers.length ? ", from what " + layers.join(" and ") + " saw" : "") + ", in time of a clean step" };
   return [el("div", { class: "gain-value" }, figure(-finding.gain_s, "s", origin)),
     el("div", {}, median ? el("b", {}, figure(finding.gain_s / median, "share", origin)) : null, median ? " of a clean step" : "per step"),
-    el("div", { class: "quiet" }, finding.gain_is || "estimated")];
+    el("div", { class: "quiet" }, (least ? "at least, " : "") + (finding.gain_is || "estimated"))];
 }
 
 function findingPlace(finding) {
