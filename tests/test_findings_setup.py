@@ -266,22 +266,28 @@ NOTHING: Any = None
 
 
 def stepping(moved: float) -> list[dict[str, Any]]:
-    return [operator("aten::addcdiv_", "(optimizer)", self_s=3 * MS, moved_bytes=moved)]
+    """The operators of a step of 3 ms, 1000 calls."""
+    figures = {"calls": 1000.0, "self_s": 3 * MS, "moved_bytes": moved}
+    return [operator("aten::addcdiv_", "(optimizer)", **figures)]
+
+
+# Of the time of 1000 calls a fused step of AdamW saves this much.
+SAVED = 1 - 0.17 - 6 / 1000
 
 
 def test_the_gain_of_fusing_is_that_of_calls_where_no_bytes_count() -> None:
     report = report_of(stepping(1.0), optimizers=[optimizer(parameter_bytes=1)])
     (finding,) = unfused_optimizer(NOTHING, report)
-    assert finding["gain_s"] == pytest.approx(4 * MS * (1 - 0.17), rel=1e-3)
+    assert finding["gain_s"] == pytest.approx(4 * MS * SAVED, rel=1e-3)
     assert (finding["file"], finding["line"]) == ("train.py", 7)
     assert finding["severity"] == "high"
 
 
 def test_the_gain_of_fusing_is_that_of_bytes_where_memory_is_the_bound() -> None:
-    # 20 MB at 10 GB/s take 2 ms of the 4; 7 MB are left of them.
+    # 20 MB at 10 GB/s take 2 ms of the operators' 3; 7 MB are left of them.
     report = report_of(stepping(20e6), optimizers=[optimizer()])
     (finding,) = unfused_optimizer(NOTHING, report)
-    assert finding["gain_s"] == pytest.approx(2 * MS * (1 - 0.17) + 2 * MS * (1 - 7 / 20))
+    assert finding["gain_s"] == pytest.approx(1.6 * MS * SAVED + 2 * MS * (1 - 7 / 20))
     more = report_of(stepping(20e6), optimizers=[optimizer(amsgrad=True)])
     assert unfused_optimizer(NOTHING, more)[0]["gain_s"] < finding["gain_s"]
 
@@ -289,7 +295,19 @@ def test_the_gain_of_fusing_is_that_of_bytes_where_memory_is_the_bound() -> None
 def test_time_that_bytes_would_take_is_no_more_than_the_operators_took() -> None:
     report = report_of(stepping(100e6), optimizers=[optimizer(parameter_bytes=5_000_000)])
     (finding,) = unfused_optimizer(NOTHING, report)
-    assert finding["gain_s"] == pytest.approx(1 * MS * (1 - 0.17) + 3 * MS * (1 - 35 / 100))
+    assert finding["gain_s"] == pytest.approx(3 * MS * (1 - 35 / 100))
+
+
+def test_the_python_of_a_step_itself_stays() -> None:
+    # Six tensors with momentum: 42 calls take 0.2 ms of the 4 ms.
+    made = optimizer(name="SGD", base="SGD", momentum=True, weight_decay=False, parameter_bytes=1)
+    calls = [operator("aten::add_", "(optimizer)", calls=42.0, self_s=0.2 * MS, moved_bytes=1.0)]
+    (finding,) = unfused_optimizer(NOTHING, report_of(calls, optimizers=[made]))
+    assert finding["gain_s"] == pytest.approx(0.32 * MS * (1 - 0.20 - 6 / 42), rel=1e-3)
+    # Of four tensors of plain descent there is less to save than a fused step takes more.
+    few = [operator("aten::add_", "(optimizer)", calls=4.0, self_s=0.2 * MS, moved_bytes=1.0)]
+    plain = optimizer(name="SGD", base="SGD", weight_decay=False, parameter_bytes=1)
+    assert not unfused_optimizer(NOTHING, report_of(few, optimizers=[plain]))
 
 
 def test_a_small_share_or_a_small_gain_is_not_told() -> None:

@@ -68,8 +68,9 @@ RULES: tuple[FindingRule, ...] = (
         "fused operator ran in it, and torch has a fused implementation of its class for the "
         "devices and types of its parameters (Adam, AdamW, SGD; Adagrad on the CPU).",
         "Estimated: where its time goes to memory, by the bytes that its operators moved over "
-        "those of each tensor once; where it goes to calls, by a ratio measured on tiny tensors. "
-        "None where the memory bandwidth is not known, or a GPU waits for the host.",
+        "those of each tensor once; where it goes to calls of operators, by a ratio measured on "
+        "tiny tensors; the rest of its Python stays. None where the memory bandwidth is not "
+        "known, or a GPU waits for the host.",
     ),
     FindingRule(
         "zero-grad-to-zeros",
