@@ -310,6 +310,33 @@ def test_work_before_the_first_module_is_no_wait_for_data(tmp_path: Path) -> Non
     assert kinds["before first work"] == "calibrated"
 
 
+LOOP = """
+for x in source:
+    net(x).backward()
+    optimizer.step()
+    history.append(measured(x))
+"""
+
+
+def test_what_follows_the_optimizers_step_and_makes_no_input_is_no_wait(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "rec", wait=0.4)
+    report = judged(folder)
+    rows = [("(optimizer)", 4, 0.001, 0.0), (None, 2, 0.002, 0.0), (None, 5, 0.004, 0.002)]
+    report["sources"] = [{"file": "train.py", "text": LOOP}]
+    report["tables"]["module_lines"] = [
+        {"module": owner, "file": "train.py", "line": line, "python_s": python, "operator_s": other}
+        for owner, line, python, other in rows
+    ]
+    add_verdict(report, Recorded(folder))
+    found = bar(report)
+    # Of what goes by there three quarters are after the step, two thirds of them Python.
+    assert found["before first work"] == pytest.approx(0.1)
+    assert found["Python"] == pytest.approx(0.1 + 0.05 + 0.2)
+    told = {row["test"]: row for row in report["verdict"]["evidence"]}["python-bound"]
+    assert (told["file"], told["line"]) == ("train.py", 5)
+    assert told["after_step_share"] == pytest.approx(0.2)
+
+
 WRITE = "<method 'write' of '_io.BufferedWriter' objects>"
 SAVE = {"file": "train.py", "line": 9, "name": "save"}
 

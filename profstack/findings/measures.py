@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profstack.findings.devicecut import DeviceCut
+from profstack.findings.figures import to_source
 from profstack.findings.stepbar import hottest, link_of
 from profstack.findings.stepcut import Cut
 from profstack.findings.verdictrules import (
@@ -141,6 +142,11 @@ def _add_places(found: dict[str, Measure], report: Mapping[str, Any], cut: Cut) 
     if python is not None and found[PYTHON].share is not None:
         found[PYTHON].link = link_of(python)
         _place(found[PYTHON], python)
+    if cut.after is not None and cut.after_python > cut.python / 2:
+        file, number = cut.after.line["file"], cut.after.line["line"]
+        found[PYTHON].file, found[PYTHON].line, found[PYTHON].name = file, number, None
+        found[PYTHON].link = to_source(file, number)
+        found[PYTHON].facts["after_step_share"] = cut.after_python
     row = cut.io_time.function
     if row is not None:
         _place(found[IO], row)

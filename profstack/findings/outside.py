@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from profstack.findings.afterstep import after_step
 from profstack.findings.figures import CallGraph, Key, Report, module_rows, to_function
 
 _WORK = ("torch/nn/modules/module.py", "torch/_tensor.py", "torch/optim/", "torch/autograd/")
@@ -33,6 +34,7 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[dict
 
     A function that took longer under cProfile runs elsewhere; unless profiling slowed its Python,
     by `slowed` at most, and nowhere else in the step is as much time: then it has all the wait.
+    What makes no input since it is called after the optimizer's step is left out.
     Those whose time could not be calibrated are left out.
     """
     graph = CallGraph(report)
@@ -41,7 +43,10 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[dict
         return []
     rows = []
     elsewhere_s = _elsewhere_s(report)
+    after = after_step(report)
     for key in _outermost(graph):
+        if after is not None and key in after.functions:
+            continue
         row = graph.rows[key]
         clean_s = (row["total_s"] or 0.0) * ratio
         at_least_s = clean_s / max(slowed, 1.0)

@@ -1,11 +1,12 @@
 """A clean step cut into shares of what its own thread did; they add up to 1.
 
 The times come from the torch layer's slice, in which every nanosecond of a step belongs to one
-module or part of the step. Three things are known better than from there, and take precedence:
+module or part of the step. Four things are known better than from there, and take precedence:
 
 - how long a step waits before its first work is measured in the clean steps themselves. The other
   shares are scaled to what that leaves, since a profiler slows operators and not a sleep;
 - what reads and writes files (by cProfile) is no wait for data and no Python;
+- what the loop does after the optimizer's step, and is no step's input, is Python and no wait;
 - for how long the thread did not run is read from its clock in the clean slices. What the wait
   does not explain of it is taken from the times that no operator covers: there and nowhere else
   can a thread of the CPU stand still unseen. It is a lower bound: what of the wait was idle too
@@ -25,6 +26,7 @@ from typing import Any
 
 import pandas as pd
 
+from profstack.findings.afterstep import AfterStep, after_step
 from profstack.findings.iotime import IoTime, io_time
 from profstack.findings.notorch import MORE_STEPS, without_torch
 from profstack.merge.modules import TIMED
@@ -85,6 +87,9 @@ class Cut:
     communication_name: str | None = None
     # What a share of the torch layer's slice is worth in clean time.
     scale: float = 1.0
+    # What the loop does after the optimizer's step, of Python's share.
+    after: AfterStep | None = None
+    after_python: float = 0.0
 
 
 def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
@@ -110,6 +115,8 @@ def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
         # Between the calls of a benchmark nobody waits for data.
         cut.other, cut.wait = cut.other + (cut.wait or 0.0), 0.0
     _take_io(cut)
+    if not cut.has_loader:
+        _take_after_step(cut, report)
     _take_idle(cut, own, report)
     return cut
 
@@ -308,6 +315,18 @@ def _take_io(cut: Cut) -> None:
     from_python = min(whole - cut.io, cut.python)
     cut.python -= from_python
     cut.io += from_python
+
+
+def _take_after_step(cut: Cut, report: Mapping[str, Any]) -> None:
+    """What follows the optimizer's step and makes no input; files it writes are taken already."""
+    cut.after = after_step(report) if cut.wait else None
+    if cut.after is None or cut.wait is None:
+        return
+    taken = max(cut.after.share * (cut.wait + (cut.io or 0.0)) - (cut.io or 0.0), 0.0)
+    cut.after_python = taken * cut.after.outside_operators
+    cut.wait -= taken
+    cut.python += cut.after_python
+    cut.other += taken - cut.after_python
 
 
 def _take_idle(cut: Cut, own: _Own, report: Mapping[str, Any]) -> None:

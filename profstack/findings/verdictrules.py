@@ -43,8 +43,9 @@ RULES: tuple[VerdictRule, ...] = (
         INPUT,
         "Input-bound",
         "The wait for the next batch: the time in a DataLoader, or without one the time before "
-        "the step's first module call, less what reads and writes files. On an accelerator, the "
-        "time in which the device is idle for it.",
+        "the step's first module call, less what reads and writes files, and what the loop does "
+        "after the optimizer's step that no step takes as its input. On an accelerator, the time "
+        "in which the device is idle for it.",
         0.30,
     ),
     VerdictRule(

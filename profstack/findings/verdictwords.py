@@ -71,7 +71,10 @@ def sentence(slug: str, found: Found, step: str, margin: float | None, *, has_lo
         "there",
         IO: "reads and writes files",
         COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
-        PYTHON: "is Python, outside all operators",
+        PYTHON: "is Python, outside all operators"
+        + (
+            ", most of it after the optimizer's step" if "after_step_share" in measure.facts else ""
+        ),
         LAUNCH: "goes to operators so small that calling them is most of their cost"
         + _each(measure),
         COMPUTE: "is in operators at the limit of the machine's arithmetic" + _reaches(measure),
