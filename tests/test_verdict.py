@@ -310,6 +310,34 @@ def test_work_before_the_first_module_is_no_wait_for_data(tmp_path: Path) -> Non
     assert kinds["before first work"] == "calibrated"
 
 
+def test_much_that_is_other_is_named_by_its_lines(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "rec", wait=0.1)
+    report = judged(folder)
+    assert "other is" not in (report["step_bar"]["note"] or ""), "no lines were followed"
+    rows = [("Net", 4, 0.009), (None, 7, 0.001), (None, 9, 0.004), ("(outside modules)", 9, 0.001)]
+    rows += [(None, 8, 0.003)]
+    report["tables"]["module_lines"] = [
+        {
+            "module": owner,
+            "file": "/app/train.py",
+            "line": line,
+            "python_s": 0.0,
+            "operator_s": time,
+        }
+        for owner, line, time in rows
+    ]
+    add_verdict(report, Recorded(folder))
+    assert bar(report)["other"] == pytest.approx(0.25)
+    words = "other is operators that the script calls outside modules, most at "
+    assert f"{words}train.py:9 and train.py:8" in report["step_bar"]["note"]
+    report["tables"]["module_lines"] = [
+        {"module": None, "file": "train.py", "line": line, "operator_s": 0.001, "python_s": 0.0}
+        for line in range(20, 25)
+    ]
+    add_verdict(report, Recorded(folder))
+    assert "other is" not in (report["step_bar"]["note"] or ""), "no two lines have most of it"
+
+
 LOOP = """
 for x in source:
     net(x).backward()

@@ -13,15 +13,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from profstack.findings.devicecut import DeviceCut
+from profstack.findings.figures import short
 from profstack.findings.iotime import IoTime, is_io, loading_share
 from profstack.findings.stepcut import Cut
+from profstack.regions import OUTSIDE as OUTSIDE_NUMBER
+from profstack.regions import STEP_PARTS
 from profstack.units import format_seconds
 
 # Smaller parts are left to the rest: they would only be the rounding of others.
 _LEAST = 1e-6
 # A rest from this share of the step on is told in words.
 _TOLD = 0.01
-REST = "not attributed"
+# Other parts from this share on are told in words, too.
+_NAMED = 0.05
+# Lines that are named for them.
+_MOST_LINES = 2
+REST, OUTSIDE = "not attributed", STEP_PARTS[OUTSIDE_NUMBER]
 DATA_WAIT, BEFORE = "data wait", "before first work"
 HOST, DEVICE = "host", "device"
 NO_CLEAN = "there is no clean step whose time could be divided"
@@ -59,7 +66,9 @@ def step_bar(
         reason = f"the torch layer's rows leave {100 * rest / cut.median_s:.0f} % without an owner"
     if not cut.torch and cut.wait is None:
         parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
-    note = _of_the_wait(report, parts, of)
+    much = cut.torch and of == HOST and cut.other >= _NAMED
+    notes = [_of_the_wait(report, parts, of), _other(report) if much else None]
+    note = "; ".join(each for each in notes if each is not None) or None
     told = {"median_s": cut.median_s, "time_line": of, "parts": parts, "reason": reason}
     return {**told, "note": note}
 
@@ -80,6 +89,27 @@ def _of_the_wait(
     return (
         f"'{part['name']}' is {whose}; the row (wait) of the modules has the whole wait as the "
         f"torch layer saw it, calibrated: {format_seconds(row_s)}"
+    )
+
+
+def _other(report: Mapping[str, Any]) -> str | None:
+    """What is in "other": operators outside modules, and the lines that call most of them."""
+    rows = [
+        row
+        for row in report["tables"].get("module_lines") or ()
+        if row["module"] in (None, OUTSIDE) and row["operator_s"]
+    ]
+    if not rows or report["benchmark"].get("target") is not None:
+        return None
+    times: dict[str, float] = {}
+    for row in rows:
+        place = f"{short(str(row['file']))}:{row['line']}"
+        times[place] = times.get(place, 0.0) + float(row["operator_s"])
+    first = sorted(times, key=lambda place: -times[place])[:_MOST_LINES]
+    if sum(times[place] for place in first) < sum(times.values()) / 2:
+        return None
+    return (
+        f"other is operators that the script calls outside modules, most at {' and '.join(first)}"
     )
 
 
