@@ -25,6 +25,7 @@ TRAIN = "/app/train.py"
 LOADER = "/torch/utils/data/dataloader.py"
 ASKED = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 STEP_S = 0.010
+_TIMES = ("self_s", "calibrated_s")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,7 @@ def told_of(
         "tables": {
             "functions": functions,
             "steps": [{"index": 0, "wait_s": 0.0015 if batches else 0.0, "wall_s": STEP_S}],
-            "modules": [{"path": "(wait)", "self_s": 0.0015 * batches}],
+            "modules": [{"path": "(wait)", **dict.fromkeys(_TIMES, 0.0015 * batches)}],
             "threads": [],
             "regions": [
                 {"source": "torch", "path": ASKED, "calls": batches, "wall_s": 0.0015 * batches}

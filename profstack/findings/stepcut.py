@@ -29,8 +29,9 @@ import pandas as pd
 from profstack.findings.afterstep import AfterStep, after_step
 from profstack.findings.iotime import IoTime, io_time
 from profstack.findings.notorch import MORE_STEPS, without_torch
+from profstack.findings.usable import NO_SLICE, clean_wait_share, unusable
 from profstack.merge.modules import TIMED
-from profstack.merge.recorded import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
+from profstack.merge.recorded import Recorded, Selection
 from profstack.regions import (
     BEFORE_OPTIMIZER,
     LOSS,
@@ -44,7 +45,6 @@ from profstack.regions import (
 _DATALOADER = "enumerate(DataLoader)"
 _COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
 _OPTIMIZERS = (OPTIMIZER, ZERO_GRAD, BEFORE_OPTIMIZER)
-_NO_SLICE = "the torch layer has no slice of these steps"
 # Operators in which a host waits for its device: no work of its own.
 _WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 # An operator whose call takes less of its own than this is mostly the cost of being called.
@@ -98,11 +98,11 @@ def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
     if not median:
         return None
     cut = Cut(float(median), io_time=io_time(report["tables"]))
-    clean_wait = _clean_wait(report)
+    clean_wait = clean_wait_share(report)
     timed = recorded.select("torch", TIMED)
-    cut.torch_reason = _unusable(timed, report)
+    cut.torch_reason = unusable(timed, report)
     if timed is None:
-        cut.torch_reason, cut.torch_step = without_torch(report) or (_NO_SLICE, MORE_STEPS)
+        cut.torch_reason, cut.torch_step = without_torch(report) or (NO_SLICE, MORE_STEPS)
     if cut.torch_reason is not None or timed is None:
         cut.wait, cut.wait_is = clean_wait, "clean"
         return cut
@@ -119,36 +119,6 @@ def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
         _take_after_step(cut, report)
     _take_idle(cut, own, report)
     return cut
-
-
-def _unusable(timed: Selection | None, report: Mapping[str, Any]) -> str | None:
-    """Why the torch layer's slices tell nothing of a clean step; None where they do."""
-    if timed is None or not timed.wall_s:
-        return _NO_SLICE
-    effects = {row["layer"]: row for row in report.get("probe_effect") or []}
-    effect = effects.get("torch") or {}
-    factor = effect.get("factor")
-    if timed.steps < FEWEST_STEPS:
-        return f"the torch layer saw {timed.in_words()} and {FEWEST_STEPS} are needed"
-    if factor is None:
-        return f"how much the torch layer slowed its steps is not known: {effect.get('note')}"
-    if factor > LARGEST_FACTOR:
-        return f"the torch layer slowed its steps {factor:.1f} times, which is too much"
-    return None
-
-
-def _clean_wait(report: Mapping[str, Any]) -> float | None:
-    """The share of the clean steps' time that went by before their first work."""
-    mark = report["benchmark"]
-    counted = set(mark.get("counted_steps") or [])
-    rows = [
-        row
-        for row in report["tables"]["steps"]
-        if row["index"] in counted and row.get("wait_s") is not None and row["wall_s"]
-    ]
-    if len(rows) < FEWEST_STEPS:
-        return None
-    return float(sum(row["wait_s"] for row in rows) / sum(row["wall_s"] for row in rows))
 
 
 class _Own:
