@@ -110,6 +110,16 @@ def test_without_a_loop_round_the_step_or_its_text_nothing_is_told() -> None:
     assert after_step(report) is None
 
 
+def test_what_stands_on_the_line_of_the_step_is_not_after_it() -> None:
+    one_line = "y = net(x); y.backward(); optimizer.step(); hist.append(1)"
+    report = report_of("", "\n" * (STEP - 2) + f"for x in source:\n    {one_line}\n")
+    assert report["sources"][0]["text"].splitlines()[STEP - 1].strip() == one_line
+    report["tables"]["module_lines"].append(
+        {"module": None, "file": TRAIN, "line": STEP, "python_s": 0.01, "operator_s": 0.0}
+    )
+    assert after_step(report) is None
+
+
 METRICS = '''\
 """A training that works out a measure of its own by NumPy in each step, once it is made."""
 

@@ -76,7 +76,10 @@ def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
     if not loops:
         return ()
     loop = max(loops, key=lambda node: node.lineno)
-    at = next((at for at, each in enumerate(loop.body) if step in _lines(each)), len(loop.body))
+    # Several may stand on its line, whose time is not told apart.
+    at = max(
+        (at for at, each in enumerate(loop.body) if step in _lines(each)), default=len(loop.body)
+    )
     header = [loop.test] if isinstance(loop, ast.While) else [loop.iter, loop.target]
     before = [*header, *loop.body[: at + 1]]
     read, bound = _names(before, ast.Load), _names(before, ast.Store)
