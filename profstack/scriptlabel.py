@@ -41,7 +41,7 @@ def _called_name(frame: FrameType) -> str | None:
     lines[0] = lines[0][begin:]
     try:
         call = ast.parse(f"({b''.join(lines).decode()})", mode="eval").body
-    except (SyntaxError, UnicodeDecodeError):
+    except (SyntaxError, ValueError, RecursionError, SystemError):
         return None
     root = call = call.func if isinstance(call, ast.Call) else call
     while isinstance(root, ast.Attribute):

@@ -70,7 +70,7 @@ def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
 def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return ()
     loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and step in _lines(node)]
     if not loops:

@@ -53,7 +53,7 @@ def _by_line(text: str) -> dict[int, Span] | None:
     """The innermost function of each line that has one; None of what is no Python."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
     spans = []
     for node in ast.walk(tree):

@@ -57,7 +57,8 @@ def _spans(source: str) -> list[tuple[str, int, int]]:
     """Name, first and last line of everything in a file that has a code of its own."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    # SystemError: Python 3.11 counts the depth of all threads' trees together, and may be misled.
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return []
     spans = []
     for node in ast.walk(tree):
