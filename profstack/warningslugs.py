@@ -11,6 +11,8 @@ WARNINGS: dict[str, str] = {
     # -- how far the clean time is to be trusted --
     "warmup-unsettled": "the end of the warm-up was not found: the steps still became faster or "
     "slower when the run ended",
+    "work-changed": "steps after those that the layers watched take another time: the figures are "
+    "of the steps before",
     "unsettled-clean-steps": "every clean step came right after an observer, so that the clean "
     "time is an upper bound",
     "clean-changed": "clean steps after a layer differ from those before it; where there are "

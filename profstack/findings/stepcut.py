@@ -28,8 +28,8 @@ import pandas as pd
 
 from profstack.findings.afterstep import AfterStep, after_step
 from profstack.findings.iotime import IoTime, io_time
-from profstack.findings.notorch import MORE_STEPS, without_torch
-from profstack.findings.usable import NO_SLICE, clean_wait_share, unusable
+from profstack.findings.notorch import MORE_STEPS
+from profstack.findings.usable import clean_wait_share, unusable
 from profstack.merge.modules import TIMED
 from profstack.merge.recorded import Recorded, Selection
 from profstack.regions import (
@@ -100,9 +100,7 @@ def host_cut(recorded: Recorded, report: Mapping[str, Any]) -> Cut | None:
     cut = Cut(float(median), io_time=io_time(report["tables"]))
     clean_wait = clean_wait_share(report)
     timed = recorded.select("torch", TIMED)
-    cut.torch_reason = unusable(timed, report)
-    if timed is None:
-        cut.torch_reason, cut.torch_step = without_torch(report) or (NO_SLICE, MORE_STEPS)
+    cut.torch_reason, cut.torch_step = unusable(timed, report)
     if cut.torch_reason is not None or timed is None:
         cut.wait, cut.wait_is = clean_wait, "clean"
         return cut

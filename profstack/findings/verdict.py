@@ -11,6 +11,7 @@ from typing import Any
 
 from profstack.findings.devicecut import DeviceCut, device_cut
 from profstack.findings.measures import Measure, measures
+from profstack.findings.notorch import had_all_slices
 from profstack.findings.standing import most_unknown, stands_still
 from profstack.findings.stepbar import step_bar
 from profstack.findings.stepcut import Cut, host_cut
@@ -27,6 +28,7 @@ from profstack.findings.verdictrules import (
     rule_of,
 )
 from profstack.findings.verdictwords import CAUSES, of, sentence, step_words
+from profstack.merge.benchmark import NONE_CLEAN
 from profstack.merge.recorded import Recorded
 from profstack.units import format_seconds, format_share
 
@@ -55,7 +57,7 @@ def verdict(report: Mapping[str, Any], cut: Cut | None, device: DeviceCut | None
     shares = {name: measure.share for name, measure in found.items()}
     slug, margin, why = decide(shares, max(idle, 0.0))
     if why is not None and not cut.torch:
-        why = _only_the_wait(cut)
+        why = _only_the_wait(cut, report)
     step = step_words(report["benchmark"])
     still = stands_still(report["tables"], cut, step, idle, shares)
     if still is not None:
@@ -97,7 +99,7 @@ def decide(
     return first, margin, None
 
 
-def _only_the_wait(cut: Cut) -> str:
+def _only_the_wait(cut: Cut, report: Mapping[str, Any]) -> str:
     """Why nothing is told where the torch layer's slices cannot be used."""
     # Where gradients are accumulated a step waits again within it.
     wait = ""
@@ -176,6 +178,8 @@ def _without_steps(report: Mapping[str, Any]) -> str:
     if not count:
         return "no step was found in the script"
     steps = "1 step" if count == 1 else f"{count} steps"
+    if had_all_slices(report):
+        return f"of the script's {steps} none that went unobserved can be timed: {NONE_CLEAN}"
     return f"the script ended after {steps}, and none was both warm and clean; let it make more"
 
 

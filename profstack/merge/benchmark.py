@@ -28,6 +28,8 @@ _FIGURES = (
     "pipelined_ci95_high_s device_state"
 )
 _LISTS = "by_shape mistakes ablation throughput throughput_limits compare warnings"
+# Why none is clean where every slice had its turn, so that more steps would not help.
+NONE_CLEAN = "each held an evaluation of the model, or nothing tells when it began and ended"
 # What the report has under other names, or in words, of the figures of `profstack bench`; medians
 # of CPU times are in those of old recordings.
 _INNER = ("part_problems", "warmup_settled", "target_interval", "training_layers", "cpu_median_s")
@@ -54,6 +56,8 @@ def benchmark(
         why = (
             "the workload was measured whole, under observation: no clean time can be given"
             if recorded.rule == "whole"
+            else f"there is no clean step: {NONE_CLEAN}"
+            if (recorded.slices["kind"] == "watch").any()
             else "no clean step was left after warm-up: let the script run more steps"
         )
         result["warnings"].append(why)

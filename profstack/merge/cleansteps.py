@@ -12,8 +12,9 @@ from profstack.benchfolder import FACT
 from profstack.benchmark.blocks import COVERED
 from profstack.benchmark.doubts import FEW_STEPS
 from profstack.benchmark.statistics import compare_before_after
-from profstack.benchmark.warmup import Warmup, detect
+from profstack.benchmark.warmup import Warmup
 from profstack.merge.recorded import Recorded
+from profstack.merge.warmsteps import WarmSteps, warm_steps
 
 # A change left behind by an observer is worth a warning from this size on.
 _LASTING = 0.02
@@ -69,17 +70,18 @@ def clean_steps(recorded: Recorded) -> Clean:
     warnings: list[dict[str, str]] = []
     unobserved = steps[steps["kind"].isin(["startup", "settle", "clean", "watch"])]
     unobserved = unobserved[(unobserved["wall_s"] > 0) & ~flagged(unobserved, "eval", "partial")]
-    # Another plan's steps may have gone before: this one's warm-up begins with its own first step.
-    first = int(steps["step"].min()) if len(steps) else 0
-    numbers = (unobserved["step"] - first).tolist()
-    warm = detect(unobserved["wall_s"].tolist(), indices=numbers)
+    clean = steps[(steps["kind"] == "clean") & (steps["wall_s"] > 0)]
+    clean = clean[~flagged(clean, "eval", "partial")]
+    warm = warm_steps(recorded, unobserved, clean)
     bench = recorded.facts.get(FACT)
     is_warm = bench is not None and (bench["figures"] or {}).get("warmup_settled")
     if bench is not None and is_warm and not bench.get("layers_apart"):
         # The callable was warm before the first layer was begun, in the same process.
-        warm = Warmup(0, 0, True, "it was warm when the layers began")
-    clean = steps[(steps["kind"] == "clean") & ~flagged(steps, "eval", "partial")]
-    clean = clean[clean["step"] >= first + warm.steps]
+        begun = int(steps["step"].min()) if len(steps) else 0
+        warm = WarmSteps(Warmup(0, 0, True, "it was warm when the layers began"), begun)
+    clean = clean[clean["step"] >= warm.first]
+    if warm.until is not None:
+        clean = clean[clean["step"] < warm.until]
     settled = clean[~flagged(clean, "switch")]
     if len(settled) >= 3:
         clean = settled
@@ -91,15 +93,15 @@ def clean_steps(recorded: Recorded) -> Clean:
                 "the clean time is an upper bound; let the script run more steps",
             }
         )
-    if not warm.settled:
-        warnings.append({"slug": "warmup-unsettled", "text": warm.reason})
+    warnings += warm.warnings
     clock = HOST if recorded.facts.get("synchronised") else _clock_of(clean)
     clean, lasting = _before_the_change(recorded, clean, clock)
     if bench is not None and not len(steps):
         # No layer was recorded: there is nothing that could be wrong with their steps.
         warnings, lasting = [], []
     found = warnings + lasting
-    return Clean(clean, warm.steps, warm.settled, found, first + warm.steps, bench, clock)
+    warmup = warm.warmup
+    return Clean(clean, warmup.steps, warmup.settled, found, warm.first, bench, clock)
 
 
 def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
