@@ -52,6 +52,10 @@ WARNINGS: dict[str, str] = {
     "flops-uncounted": "a counter of operations could not count something, or at all",
     "flop-counters-disagree": "two counters of operations differ by more than a little; the text "
     "names the operators",
+    "flops-differ-by-step": "later steps do other work than the first, in which operations are "
+    "counted: the figures are the mean of the steps that the torch layer timed",
+    "clean-steps-differ": "the clean steps had other inputs than those whose operations were "
+    "counted, so that the step has no FLOP/s",
     "regions-unread": "the work inside regions could not be worked out",
     "launches-unread": "launches and gaps could not be worked out",
     # -- Nsight Systems --

@@ -323,13 +323,13 @@ def test_points_lie_under_the_roof_and_are_told_apart_by_shape(opened: Opened) -
     assert "Linear" in texts(page, "#module-tree .marked")[0]
 
 
-def test_utilisation_above_the_peak_raises_a_flag(opened: Opened) -> None:
+def test_utilisation_above_the_peak_is_none_and_raises_a_flag(opened: Opened) -> None:
     report = bench()
-    report["roofline"]["mfu"][0]["value"] = 1.31
+    report["roofline"]["mfu"][0].update(value=None, warning="no share: one of the two is wrong")
     page = opened(report, "flops")
     (flag,) = texts(page, "#roofline-cards .card.wrong")
-    assert "131 %" in flag
-    assert "above 100 %" in flag
+    assert "no share: one of the two is wrong" in flag
+    assert "%" not in flag
 
 
 def test_parts_that_were_not_asked_for_are_not_there(opened: Opened) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 from data_recording import Run, by, module, module_times, operator
 
+from profstack.findings.stepcut import host_cut
+from profstack.merge.recorded import Recorded
 from profstack.report.complete import complete_report
 
 SLOW_S, FAST_S = 0.009, 0.001
@@ -62,7 +66,7 @@ def test_steps_that_get_faster_later_do_not_take_away_what_was_measured(run: Run
     assert by(report["probe_effect"], "layer")["torch"]["factor"] == pytest.approx(1.2, rel=0.03)
     told = re.match(
         r"from about step (\d+) on, steps take (?:1\.0\d m|99\d µ)s instead of (?:9\.0|8\.9)\d ms: "
-        "the figures are of the steps before it",
+        "the figures are of the steps before,",
         warnings(report)["work-changed"],
     )
     assert told is not None
@@ -124,3 +128,44 @@ def test_no_more_steps_are_asked_for_where_they_would_not_help(run: Run) -> None
     told = [report["verdict"]["sentence"], *report["benchmark"]["warnings"]]
     assert all(why in text for text in told)
     assert not any("more" in text for text in told)
+
+
+@pytest.mark.parametrize(("known", "items"), [(True, 32), (False, None)])
+def test_items_of_the_warm_up_are_no_items_of_the_clean_steps(
+    run: Run, known: bool, items: int | None
+) -> None:
+    """Very short steps do not tell their batches in clean slices: others that are warm may."""
+    rounds(run, SLOW_S, clean=1)
+    last = run.slice("clean", scattered(400, FAST_S, 5), number=4)
+    warm = run.slice("watch", scattered(100, FAST_S, 6), number=4)
+    run.finish()
+    untold = (last,) if known else (last, warm)
+    with closing(sqlite3.connect(run.folder / "recording.sqlite")) as database:
+        places = ",".join(str(number) for number in untold)
+        database.execute(f"UPDATE steps SET batch_size = NULL WHERE slice IN ({places})")
+        database.commit()
+    report = complete_report(run.folder)
+    assert report["benchmark"]["n"] == 400
+    assert report["benchmark"]["batch_size"] == items
+    assert (report["benchmark"]["items_per_s"] is None) is not known
+
+
+def test_a_factor_that_noise_explains_is_not_called_slowing(run: Run) -> None:
+    random = Random(3)
+    for _ in range(2):
+        run.slice("clean", [SLOW_S * random.choice([0.2, 5.0, 0.2]) for _ in range(9)])
+        frames = {"module_times": [module_times(1, 6, 0.2)]}
+        run.torch([SLOW_S * random.choice([0.2, 5.0, 5.0]) for _ in range(6)], frames=frames)
+        run.slice("clean", [SLOW_S * random.choice([0.2, 5.0, 0.2]) for _ in range(9)])
+    run.writer.replace("modules", [module(1, "Net")])
+    run.layers(torch="recorded")
+    recorded = Recorded(run.folder)
+    report = complete_report(run.folder)
+    effect = by(report["probe_effect"], "layer")["torch"]
+    assert effect["factor"] > 3
+    assert effect["ci95_low"] <= 1
+    cut = host_cut(recorded, report)
+    assert cut is not None
+    assert str(cut.torch_reason).startswith(
+        "how much the torch layer slowed its steps is not known"
+    )

@@ -130,7 +130,8 @@ def _rates(roofline: Mapping[str, Any], slug: str) -> dict[str, Any]:
         return {}
     if slug == COMPUTE:
         mfu = next((row for row in roofline["mfu"] if row["source"] == "measured"), None)
-        known = {"peak_share": mfu["value"]} if mfu is not None else {}
+        share = mfu["value"] if mfu is not None else None
+        known = {} if share is None else {"peak_share": share}
         return {**known, "flop_per_s": step["flop_per_s"]}
     moved, seconds = step["moved_bytes"], step["seconds"]
     return {"bytes_per_s": moved / seconds} if moved and seconds else {}

@@ -36,6 +36,14 @@ def unusable(timed: Selection | None, report: Mapping[str, Any]) -> tuple[str | 
     if note is not None:
         # What the steps took more than clean ones is not the layer's doing alone.
         return f"the torch layer's slices tell nothing of a clean step: {note}", more
+    low, high = effect.get("ci95_low"), effect.get("ci95_high")
+    if low is not None and low <= 1:
+        # Steps that differ so much among themselves, or other work, explain it all.
+        took = (
+            f"{factor:.1f} times as long as the clean ones beside them "
+            f"(95 %: {low:.1f} to {high:.1f} times)"
+        )
+        return f"how much the torch layer slowed its steps is not known: they took {took}", more
     slowed = f"the torch layer slowed its steps {factor:.1f} times, which is too much"
     return slowed, LONGER_STEPS if done else more
 

@@ -11,6 +11,7 @@ from profstack.merge.benchmark import benchmark
 from profstack.merge.cleansteps import Clean, clean_steps
 from profstack.merge.disagreements import disagreements
 from profstack.merge.flops import SHAPES, Counted, counted, of_record
+from profstack.merge.flopsteps import of_timed_steps, unlike_clean
 from profstack.merge.launches import launch_means
 from profstack.merge.layers import layer_rows, probe_effects, select
 from profstack.merge.lines import source_texts
@@ -57,13 +58,15 @@ def build_report(folder: Path) -> dict[str, Any]:
     selections = select(recorded)
     # What the tables call calibrated rests on the factors that the selections learn here.
     effects = probe_effects(recorded, clean, selections)
-    counters = counted(recorded)
+    counters, differing = of_timed_steps(recorded, counted(recorded), selections["torch"])
     tables, sources = report_tables(recorded, clean, selections, counters)
     layers = layer_rows(recorded, clean, run, selections)
     environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
     has_device = environment.get("device") not in (None, "cpu")
     timed = (recorded, selections["torch"], clean.median_s)
-    counts = (of_record(counters), counters.get(SHAPES))
+    record = of_record(counters)
+    unlike = unlike_clean(recorded, clean, record)
+    counts = (record, counters.get(SHAPES), unlike)
     return {
         "schema_version": SCHEMA_VERSION,
         "profstack_version": __version__,
@@ -98,6 +101,8 @@ def build_report(folder: Path) -> dict[str, Any]:
         "warnings": [
             *_launcher(run.get("script")),
             *_warnings(recorded, clean, selections, counters, tables["nsys_modules"]),
+            *differing,
+            *_unlike(unlike),
         ],
     }
 
@@ -124,6 +129,17 @@ def _launcher(script: str | None) -> list[dict[str, str]]:
     """A warning where the run was of a launcher, and the script ran elsewhere."""
     text = launcher_warning(script)
     return [] if text is None else [{"slug": "launcher", "text": text}]
+
+
+def _unlike(why: str | None) -> list[dict[str, str]]:
+    """A warning where the clean steps are not known to have done the work that was counted."""
+    if why is None:
+        return []
+    text = (
+        f"{why}. There is no FLOP/s of the step, and calibrated times are the shares of the steps "
+        "that the torch layer timed"
+    )
+    return [{"slug": "clean-steps-differ", "text": text}]
 
 
 def _mixed(selections: dict[str, Selection | None]) -> list[dict[str, str]]:

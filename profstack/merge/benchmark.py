@@ -64,7 +64,7 @@ def benchmark(
         return result
     times = times_of(steps, clean.clock)
     summary = summarize(times.tolist())
-    result.update(_figures(recorded, steps, times, summary), warmup_steps=clean.warmup_steps)
+    result.update(_figures(recorded, clean, times, summary), warmup_steps=clean.warmup_steps)
     _add_cores(result, environment or {})
     result.update(
         {
@@ -163,12 +163,15 @@ def _add_cores(result: dict[str, Any], environment: Mapping[str, Any]) -> None:
 
 
 def _figures(
-    recorded: Recorded, steps: pd.DataFrame, times: pd.Series[float], summary: Summary
+    recorded: Recorded, clean: Clean, times: pd.Series[float], summary: Summary
 ) -> dict[str, Any]:
     """What the clean steps say."""
-    # Of very short steps the clean slices do not tell it: the others of the plan do.
+    steps = clean.steps
+    # Of very short steps the clean slices do not tell it: the others of the plan do, but for
+    # those of the warm-up, which may have had smaller or larger batches.
+    warm = recorded.steps[recorded.steps["step"] >= clean.warm_from]
     items = steps["batch_size"].dropna()
-    items = items if len(items) else recorded.steps["batch_size"].dropna()
+    items = items if len(items) else warm["batch_size"].dropna()
     batch = float(items.median()) if len(items) else None
     counted = steps["batch_size"].dropna()
     return {

@@ -63,12 +63,16 @@ def differences(counters: Mapping[str, Counted], paths: Mapping[int, str]) -> di
 
 def comparable(record: Counted, other: Counted) -> bool:
     """Whether two counters saw the same work."""
-    return other is not record and record.inputs == other.inputs and len(record.inputs) <= 1
+    if other is record or record.apart or other.apart:
+        return False
+    return record.inputs == other.inputs and len(record.inputs) <= 1
 
 
 def _difference(record: Counted, other: Counted, paths: Mapping[int, str]) -> str:
     # Of slices that hook no calls the inputs are not known: then the figures are all there is.
     known = bool(record.inputs and other.inputs)
+    if record.apart:
+        return "not compared: it saw steps that did other work"
     if known and not comparable(record, other):
         return "not compared: it saw steps with other inputs"
     if other.counter in OTHER_TOOLS:

@@ -40,11 +40,18 @@ class Counted:
     selection: Selection
     inputs: frozenset[str]
     parents: Mapping[int, int | None]
+    # It saw steps that did other work than those of the other counters: they are not compared.
+    apart: bool = False
 
     def total(self, direction: int) -> float | None:
         """Operations per step in one direction; None where nothing was counted there."""
         rows = self.rows[self.rows["backward"] == direction]
         return self.selection.per_step(rows["flop"].sum(min_count=1))
+
+    @property
+    def both(self) -> float | None:
+        """Operations per step, forward and backward; None where nothing was counted."""
+        return self.selection.per_step(self.rows["flop"].sum(min_count=1))
 
     def causal_total(self, direction: int) -> float | None:
         """The same with attention called as causal counted as its mask leaves it.

@@ -43,14 +43,16 @@ def roofline(
     clean_s: float | None,
     record: Counted | None,
     shaped: Counted | None,
+    unlike: str | None,
     modules: list[dict[str, Any]],
     peaks: dict[str, Any],
 ) -> dict[str, Any]:
     """`roofline` of the report.
 
     `timed` are the slices of the torch layer that the tables rest on, `record` the counter whose
-    operations stand at the modules and `shaped` the one at the operators; `modules` are the rows
-    of that table, and `peaks` is what `read_peaks` gave.
+    operations stand at the modules and `shaped` the one at the operators; `unlike` says why these
+    are no operations of the clean steps. `modules` are the rows of that table, and `peaks` is what
+    `read_peaks` gave.
     """
     roofs = Roofs(peaks)
     rows = moved_rows(recorded, timed, shaped, roofs)
@@ -62,14 +64,15 @@ def roofline(
     points = []
     if clean_s is not None:
         moved, lacking = whole.bytes()
-        points.append(
-            point(roofs, "step", "step", whole.dtype(), flop, moved, clean_s, "clean", lacking)
-        )
+        step = point(roofs, "step", "step", whole.dtype(), flop, moved, clean_s, "clean", lacking)
+        if unlike is not None:
+            step.update(flop_per_s=None, share_of_peak=None, bound=None, reason=unlike)
+        points.append(step)
     points += _module_points(recorded, rows, modules, record, roofs)
     operators = _operator_points(recorded, rows, timed, clean_s, shaped, roofs)
     return {
         "peaks": peaks,
-        "mfu": _mfu(peaks, whole.dtype(), flop, clean_s),
+        "mfu": _mfu(peaks, whole.dtype(), flop, clean_s, unlike),
         "points": [*points, *operators[:_MOST_OPERATORS]],
         "bounds": _bounds(operators, roofs),
         "reason": None
@@ -87,28 +90,35 @@ def _step_flop(record: Counted | None) -> float | None:
 
 
 def _mfu(
-    peaks: Mapping[str, Any], dtype: str | None, flop: float | None, step_s: float | None
+    peaks: Mapping[str, Any],
+    dtype: str | None,
+    flop: float | None,
+    step_s: float | None,
+    unlike: str | None,
 ) -> list[dict[str, Any]]:
-    """The share of each peak that the step reaches; above 1 something is wrong, and is said."""
+    """The share of each peak that the step reaches; above 1 it is none, and that is said."""
     if flop is None or not step_s:
         return []
     rows = []
     for peak in peaks["flop_per_s"]:
         if peak["dtype"] != dtype or not peak["value"]:
             continue
-        value = flop / step_s / peak["value"]
+        value: float | None = flop / step_s / peak["value"]
         warning = None
         if OTHER_WORK in (peak["how"] or ""):
             warning = (
                 "the peak was measured beside other work, and may be higher: then this is less; "
                 "next: measure again in an hour, when the machine is idle"
             )
-        if value > 1:
+        if unlike is not None:
+            value, warning = None, unlike
+        elif value is not None and value > 1:
             warning = (
-                f"the step would reach {100 * value:.0f} % of the {peak['source']} peak: the count "
-                "of operations, the time or the peak is wrong; next: see whether other work kept "
+                f"no share: the step would do more than the {peak['source']} peak, so the count of "
+                "operations, the time or the peak is wrong; next: see whether other work kept "
                 "the peak low when it was measured, and what the counters of operations disagree on"
             )
+            value = None
         rows.append(
             {
                 "source": peak["source"],

@@ -104,10 +104,12 @@ def _judge(
             f"it is above the memory's roof: {_CACHED}, and reaches {percent(of_peak)} of the peak"
         )
         return share, bound, _joined(over, lacking)
-    why = (
-        "it is above the peak: its operations, its time or the peak is wrong" if share > 1 else None
-    )
-    return share, "memory" if below else "compute", _joined(why, lacking)
+    bound = "memory" if below else "compute"
+    if share > 1:
+        # No share of anything.
+        why = "it is above the peak: its operations, its time or the peak is wrong"
+        return None, bound, _joined(why, lacking)
+    return share, bound, lacking
 
 
 def _without_flop(share: float) -> tuple[float | None, str | None, str | None]:

@@ -52,7 +52,7 @@ def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame
         # What is left after it are warm steps for sure, and those before it may be none.
         return usual
     later = unobserved[unobserved["step"] >= usual.first]
-    warnings = [*_changed(kept, later, usual.first), *_unsettled(again), *usual.warnings]
+    warnings = [*_changed(kept, later, usual), *_unsettled(again), *usual.warnings]
     return WarmSteps(again, begun + again.steps, until, warnings)
 
 
@@ -72,15 +72,17 @@ def _unsettled(warmup: Warmup) -> list[dict[str, str]]:
     return [] if warmup.settled else [{"slug": "warmup-unsettled", "text": warmup.reason}]
 
 
-def _changed(kept: pd.DataFrame, later: pd.DataFrame, first: int) -> list[dict[str, str]]:
+def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[dict[str, str]]:
     """A warning that later steps take another time than those that count."""
     before_s, after_s = float(kept["wall_s"].median()), float(later["wall_s"].median())
     if not len(later) or abs(after_s / before_s - 1.0) < _OTHER_STEPS:
         return []
-    # Of many steps the place is known to a sixteenth of their number.
+    # Of many steps the place is known to a sixteenth of their number; no more than half of them
+    # is ever called warm-up, and where they still fell there it is not known.
+    where = f"from about step {usual.first} on" if usual.warmup.settled else "later in the run"
     text = (
-        f"from about step {first} on, steps take {format_seconds(after_s)} instead of "
-        f"{format_seconds(before_s)}: the figures are of the steps before it, in which the layers "
+        f"{where}, steps take {format_seconds(after_s)} instead of "
+        f"{format_seconds(before_s)}: the figures are of the steps before, in which the layers "
         "had their slices; the script's work changed there, or the machine's other work"
     )
     return [{"slug": "work-changed", "text": text}]

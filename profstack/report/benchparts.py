@@ -219,17 +219,16 @@ def _ablation_cell(cell: Record | None) -> Text:
 
 
 def _mfu(rows: Sequence[Record]) -> Table | None:
-    """The share of each peak that the step reaches; above 100 % something is wrong."""
+    """The share of each peak that the step reaches; a note where it would be above 100 %."""
     if not rows:
         return None
     table = plain_table(("MFU", "l"), ("of the peak", "r"), ("FLOP", "r"), ("note", "l"))
     for row in rows:
         value = row.get("value")
-        over = value is not None and value > 1
-        note = row.get("warning") or ("above 100 %: one of the figures is wrong" if over else "")
+        note = row.get("warning") or ""
         table.add_row(
             Text(printable(f"{row.get('source')}, {row.get('dtype')}")),
-            Text("–" if value is None else f"{100 * value:.1f} %", style="red" if over else ""),
+            Text("–" if value is None else f"{100 * value:.1f} %"),
             format_count(row.get("flop")),
             Text(printable(str(note))),
         )

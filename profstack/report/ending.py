@@ -74,19 +74,28 @@ def _rates(report: Mapping[str, Any], width: int) -> Iterable[Text]:
         words.append(f"tensors at the peak of a step: {format_bytes(peak)}")
     roofline = report.get("roofline") or {}
     step = next((row for row in roofline.get("points") or [] if row["kind"] == "step"), None)
-    if step is not None and step.get("flop_per_s"):
-        words.append(f"{format_count(step['flop'])} FLOP a step")
+    if step is not None and step.get("flop"):
         # The steps per second above are by the mean.
         of = " in the median step" if mean_told(report.get("benchmark") or {}) else ""
-        rate = f"{format_count(step['flop_per_s'])} FLOP/s{of}"
-        measured = [row for row in roofline.get("mfu") or [] if row["source"] == "measured"]
-        if measured:
-            share = measured[0]["value"]
-            said = f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
-            rate += f", {said} of the measured peak"
-        words.append(rate)
+        words += _work(step, roofline.get("mfu") or [], of)
     for line in textwrap.wrap("; ".join(words), max(width, 40), subsequent_indent="  "):
         yield Text(printable(line))
+
+
+def _work(step: Mapping[str, Any], shares: Iterable[Mapping[str, Any]], of: str) -> list[str]:
+    """Operations of a step, their rate, and its share of the measured peak or why there is none."""
+    words = [f"{format_count(step['flop'])} FLOP a step"]
+    if not step.get("flop_per_s"):
+        return [*words, f"no FLOP/s: {step['reason']}"] if step.get("seconds") else words
+    rate = f"{format_count(step['flop_per_s'])} FLOP/s{of}"
+    measured = next((row for row in shares if row["source"] == "measured"), None)
+    if measured is None:
+        return [*words, rate]
+    share = measured["value"]
+    if share is None:
+        return [*words, f"{rate}, more than the measured peak: one of the two is wrong"]
+    said = f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
+    return [*words, f"{rate}, {said} of the measured peak"]
 
 
 def _layers(report: Mapping[str, Any], width: int) -> Iterable[Text]:

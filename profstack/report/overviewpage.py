@@ -169,6 +169,9 @@ def _work(report: Mapping[str, Any], median: float | None) -> Work:
     if not median:
         return Work(flop, None, counter, reason="there is no clean step time")
     roofline = report.get("roofline") or {}
+    step = next((row for row in roofline.get("points") or [] if row["kind"] == "step"), None)
+    if step is not None and step.get("flop") and step["flop_per_s"] is None:
+        return Work(flop, None, counter, reason=str(step["reason"]))
     known = [row for row in roofline.get("mfu") or [] if row.get("value") is not None]
     stated = next((row for row in known if row.get("source") != "measured"), None)
     of_peak = stated or (known[0] if known else None)

@@ -27,9 +27,9 @@ function drawMfu(box, facts, flops, bytes, sources) {
   const peakTitle = (peak) => (peak.source === "measured" ? "raw: measured on this machine, in time of its own" : provenance(FACT));
   const peakFigure = (peak, text) => el("span", { class: "figure", title: String(peak.value) + " per second\n" + peakTitle(peak) }, text);
   for (const one of facts.mfu) {
-    const over = isNumber(one.value) && one.value > 1;
-    box.append(card([term("mfu", "MFU"), " of the " + one.source + " peak" + (one.dtype ? ", " + one.dtype : "")], [figure(one.value, "share", { ...rate, reason: one.warning || "operations, time or peak are not known" }), over ? [" ", chip("above 100 %", "failed")] : ""],
-      one.warning ? withCommands(one.warning) : over ? "the count, the time or the peak is wrong" : formatCount(one.flop) + " FLOP in " + formatSeconds(one.seconds), over ? "wrong" : "main"));
+    const known = isNumber(one.value);
+    box.append(card([term("mfu", "MFU"), " of the " + one.source + " peak" + (one.dtype ? ", " + one.dtype : "")], figure(one.value, "share", { ...rate, reason: one.warning || "operations, time or peak are not known" }),
+      one.warning ? withCommands(one.warning) : formatCount(one.flop) + " FLOP in " + formatSeconds(one.seconds), known ? "main" : "wrong"));
   }
   for (const peak of flops) box.append(card("peak, " + peak.dtype, peakFigure(peak, formatRate(peak.value)), [peak.source, peak.how ? ": " + peak.how : ""]));
   for (const peak of bytes) box.append(card("memory", peakFigure(peak, formatBandwidth(peak.value)), [peak.source, peak.how ? ": " + peak.how : ""]));
