@@ -25,6 +25,7 @@ from profstack.liveobjects import instances_of
 from profstack.recording import Writer, tell
 from profstack.regions import ModuleNames
 from profstack.slices import LayerPlan, Planned, Targets, plan, watch
+from profstack.threadkinds import made_by_multiprocessing
 from profstack.wrapper import COUNTING, Mode, Wrapper
 
 OPTIONS = "logs/options.json"
@@ -223,6 +224,7 @@ def finish_engine(engine: Engine) -> None:
         _note_uncaught(writer)
         torch = engine.hooks.torch
         writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
+        writer.facts({"processes_made": made_by_multiprocessing()})
         # Over already where the script went on after it was asked to end.
         engine.finish()
         writer.close()

@@ -261,11 +261,11 @@ def test_a_wide_terminal_shows_the_deviations_of_mistakes() -> None:
     assert max(len(line) for line in printed.splitlines()) <= 130
 
 
-def test_utilisation_above_the_peak_is_called_wrong() -> None:
+def test_utilisation_above_the_peak_is_none_with_its_reason() -> None:
     report = bench()
-    report["roofline"]["mfu"][0]["value"] = 1.3
+    report["roofline"]["mfu"][0].update(value=None, warning="no share: one of the two is wrong")
     said = " ".join(text.summary(report, width=100, colour=False).split())
-    assert "130.0 % 1.21 G above 100 %: one of the figures is wrong" in said
+    assert "– 1.21 G no share: one of the two is wrong" in said
 
 
 def test_names_in_a_benchmark_cannot_drive_the_terminal() -> None:

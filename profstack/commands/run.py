@@ -268,7 +268,8 @@ class _Run:
 
         try:
             page = write_report(self.folder)
-            self.display.line(f"profstack: {why}, early page: {page}")
+            if not self.options.quiet:
+                self.display.line(f"profstack: {why}, early page: {page}")
         except Exception as error:
             self.display.line(f"profstack: no early page, {type(error).__name__}: {error}")
         finally:

@@ -176,7 +176,7 @@ def _without_steps(report: Mapping[str, Any]) -> str:
     if report.get("nsys") and not report.get("layers"):
         return "the recording holds an import of Nsight Systems alone"
     if not count:
-        return "no step was found in the script"
+        return (report.get("step") or {}).get("reason") or "no step was found in the script"
     steps = "1 step" if count == 1 else f"{count} steps"
     if had_all_slices(report):
         return f"of the script's {steps} none that went unobserved can be timed: {NONE_CLEAN}"

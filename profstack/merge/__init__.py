@@ -17,6 +17,7 @@ from profstack.merge.layers import layer_rows, probe_effects, select
 from profstack.merge.lines import source_texts
 from profstack.merge.machinepeaks import read_peaks
 from profstack.merge.modules import module_paths
+from profstack.merge.nosteps import why_no_steps
 from profstack.merge.nsys import is_import_alone, nsys_fact, nsys_warnings
 from profstack.merge.outliers import RULE
 from profstack.merge.peak import peak_facts
@@ -169,7 +170,13 @@ def _step(recorded: Recorded, clean: Clean) -> dict[str, Any]:
         "counts_by_phase": {phase: int(count) for phase, count in counts.items()},
         "batch_size": int(batches.mode().iloc[0]) if len(batches) else None,
         "shapes": steps["shape"].dropna().value_counts().index.tolist()[:20],
+        "reason": why_no_steps(recorded) if _of_a_script(recorded, clean) else None,
     }
+
+
+def _of_a_script(recorded: Recorded, clean: Clean) -> bool:
+    """Whether a script was run: neither a callable's benchmark nor a mere import."""
+    return clean.bench is None and not is_import_alone(recorded)
 
 
 def _slices(recorded: Recorded) -> list[dict[str, Any]]:

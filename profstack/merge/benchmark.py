@@ -14,6 +14,7 @@ from profstack.benchmark.figures import by_shape
 from profstack.benchmark.statistics import Summary, summarize
 from profstack.benchmark.subject import READ
 from profstack.merge.cleansteps import Clean, times_of
+from profstack.merge.nosteps import why_no_steps
 from profstack.merge.recorded import Recorded, nullable
 
 # The figures of the report's `benchmark`; those that only `profstack bench` has are null of a run.
@@ -53,14 +54,7 @@ def benchmark(
     result["first_step_s"] = nullable(first.iloc[0]) if len(first) else None
     result["first_step_layer"] = _layer_of_first(recorded)
     if not len(steps):
-        why = (
-            "the workload was measured whole, under observation: no clean time can be given"
-            if recorded.rule == "whole"
-            else f"there is no clean step: {NONE_CLEAN}"
-            if (recorded.slices["kind"] == "watch").any()
-            else "no clean step was left after warm-up: let the script run more steps"
-        )
-        result["warnings"].append(why)
+        result["warnings"].append(_why_none_clean(recorded))
         return result
     times = times_of(steps, clean.clock)
     summary = summarize(times.tolist())
@@ -76,6 +70,18 @@ def benchmark(
     )
     result["warnings"] += doubts.of_run(result, environment or {}, watched=_watched(recorded))
     return result
+
+
+def _why_none_clean(recorded: Recorded) -> str:
+    """Why there is no clean step, and what would help."""
+    if recorded.rule == "whole":
+        return "the workload was measured whole, under observation: no clean time can be given"
+    missing = why_no_steps(recorded)
+    if missing is not None:
+        return missing
+    if (recorded.slices["kind"] == "watch").any():
+        return f"there is no clean step: {NONE_CLEAN}"
+    return "no clean step was left after warm-up: let the script run more steps"
 
 
 def _of_bench(

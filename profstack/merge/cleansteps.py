@@ -96,8 +96,8 @@ def clean_steps(recorded: Recorded) -> Clean:
     warnings += warm.warnings
     clock = HOST if recorded.facts.get("synchronised") else _clock_of(clean)
     clean, lasting = _before_the_change(recorded, clean, clock)
-    if bench is not None and not len(steps):
-        # No layer was recorded: there is nothing that could be wrong with their steps.
+    if not len(steps):
+        # There is nothing that could be wrong with them.
         warnings, lasting = [], []
     found = warnings + lasting
     warmup = warm.warmup

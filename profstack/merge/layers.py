@@ -11,6 +11,7 @@ from profstack.benchfolder import FACT
 from profstack.merge.cleansteps import Clean
 from profstack.merge.functions import PROFILED, cost_in_words
 from profstack.merge.modules import TIMED
+from profstack.merge.nosteps import why_no_steps
 from profstack.merge.probeeffect import DISCOVERY, no_effect, plain_factor, probe_effect
 from profstack.merge.recorded import Recorded, Selection, nullable, records
 from profstack.privacy import home_relative
@@ -146,7 +147,7 @@ def _why_empty(recorded: Recorded, command: str | None) -> str:
             "where one ends"
         )
     if not count:
-        return "no step was found in the script"
+        return str(why_no_steps(recorded))
     steps = "1 step" if count == 1 else f"{count} steps"
     if command is None and not _has_turns(recorded):
         return (
