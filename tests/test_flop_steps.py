@@ -101,12 +101,12 @@ def test_operations_are_those_of_the_timed_steps_where_the_first_ones_did_other_
     assert row["forward_flop"] == 200_000_000
     assert report["columns_source"]["modules.forward_flop"] == "recorded_shapes, 10 steps"
     told = by(report["warnings"], "slug")["flops-differ-by-step"]["text"]
-    assert "3 G FLOP in the first ones, 600 M in the mean of the 10" in told
+    assert "3.00 G FLOP in the first ones, 600 M in the mean of the 10" in told
     # What is of other steps is no disagreement of the counters.
     assert "flop-counters-disagree" not in slugs(report)
     other = by(report["tables"]["flops"], "counter")["FlopCounterMode"]
     assert other["difference"] == "not compared: it saw steps that did other work"
-    assert "600 M FLOP a step; 60 G FLOP/s" in ending(report, width=100, colour=False)
+    assert "600 M FLOP a step; 60.0 G FLOP/s" in ending(report, width=100, colour=False)
 
 
 def test_steps_of_the_same_work_keep_the_counter_of_record(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_clean_steps_with_other_inputs_give_no_rate(tmp_path: Path) -> None:
     told = by(report["warnings"], "slug")["clean-steps-differ"]["text"]
     assert told.startswith(step["reason"])
     said = " ".join(ending(report, width=100, colour=False).split())
-    assert "3 G FLOP a step; no FLOP/s: the clean steps had other inputs" in said
+    assert "3.00 G FLOP a step; no FLOP/s: the clean steps had other inputs" in said
     assert "of the measured peak" not in said
 
 
