@@ -51,7 +51,7 @@ OWN_LINES = re.compile(
 _VERDICT = "|".join(re.escape(title) for title in TITLES.values()).encode()
 SUMMARY = re.compile(
     rb"^(?:(?:" + _VERDICT + rb")[^\n]*\n(?:[^\n]+\n){0,5}?)?"
-    rb"[^\n]+: [^\n]*(complete|partial|failed)\n.*(?=^Wrote )",
+    rb"[^\n]+: [^\n]*(complete|partial|failed)(: [^\n]*)?\n.*(?=^Wrote )",
     re.MULTILINE | re.DOTALL,
 )
 # An address in the process, which Inductor leaves in the environment.
