@@ -534,8 +534,8 @@ def test_rare_allocations_and_slow_steps_are_found(planted: tuple[Recorded, str,
     for number in rare:
         assert rows[number]["factor"] > 1.5
         assert (rows[number]["rss_bytes"] or 0) <= 80 * 2**20
-    # What is given back within the step is seen as far as it was there at a sample.
-    assert 170 not in rare or rows[170]["rss_bytes"] >= 60 * 2**20
+    # It is seen as far as it was there at a sample: the last one may find it half filled.
+    assert 170 not in rare or rows[170]["rss_bytes"] >= 30 * 2**20
     assert any("rare" in (rows[number]["doing"] or "") for number in rare)
     if 190 in watched:
         assert rows[190]["samples"] > 10
