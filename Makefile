@@ -1,5 +1,7 @@
 # make demo   a page for the digits training, in an environment of its own
-# make test   everything that judges the project: ruff, mypy, pytest
+# make test   everything that judges the project: ruff, mypy, biome where npm is, pytest
+# make lint-js   the page's scripts alone: biome, from npm
+# make docs   the documentation as a site, build/docs/index.html; a broken link fails
 #
 # PYTHON chooses the interpreter the environment is made of, PYTEST_ARGS reaches pytest,
 # WORKERS= and TIMED_WORKERS= run the tests in one process.
@@ -23,7 +25,7 @@ DECLARED := setup.cfg pyproject.toml constraints.txt
 # leaves torch alone, and where no other import finds it.
 BESIDE := $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)
 
-.PHONY: demo test clean
+.PHONY: demo test lint-js docs clean
 
 demo: $(VENV)/.demo-installed
 	$(BIN)/profstack run examples/train_digits.py
@@ -34,8 +36,23 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory lint-js; \
+	else echo "npm is not installed: the page's scripts were not linted"; fi
 	$(PYTEST) -m "not timed" $(WORKERS) $(PYTEST_ARGS) $(OR_NONE)
 	$(PYTEST) -m timed $(TIMED_WORKERS) $(PYTEST_ARGS) $(OR_NONE)
+
+# Biome lints and formats; nothing of it ships. `npx biome check --write` mends what it can.
+lint-js: node_modules/.installed
+	npx --no-install biome check --error-on-warnings
+
+node_modules/.installed: package.json package-lock.json
+	npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+# Every warning of the build is an error; it writes what changed alone.
+docs: $(VENV)/.docs-installed
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs . build/docs
+	@echo "Wrote build/docs/index.html"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -44,12 +61,16 @@ $(VENV)/.demo-installed: $(DECLARED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,examples]'
 	touch $@
 
+$(VENV)/.docs-installed: $(DECLARED) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
 $(VENV)/.test-installed: $(DECLARED) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,examples,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,docs,examples,test]'
 	$(BESIDE)/torchvision torchvision pillow
 	$(BESIDE)/counters thop fvcore iopath portalocker tabulate termcolor tqdm yacs
 	$(BESIDE)/axe axe-playwright-python
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) node_modules build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -3,7 +3,7 @@
 For four workloads, in one process: profstack's median, that of torch.utils.benchmark's
 `blocked_autorange`, and that of a loop written by hand. The three take turns, another one first in
 each round, and their ratio is taken round by round, so that the machine's drift hits all of them.
-Torch's median is one of means over as many calls as it puts into a block, which stands higher than
+Torch's median is one of means over as many calls as it puts into a block, which is higher than
 a median of single calls where some of them are slow. So it is set beside the same statistic of our
 samples, means over as many neighbours; the ratio to our median of single calls follows.
 
@@ -28,8 +28,8 @@ from torch import nn
 from torch.utils.benchmark import Timer
 from workloads import STEPS, training_step
 
-from profstack.benchmark.measure import Policy, measure
-from profstack.benchmark.statistics import Ratio, pooled_ratio
+from profstack.bench.measure import Policy, measure
+from profstack.stats.summary import Ratio, pooled_ratio
 from profstack.units import format_seconds
 
 Step = Callable[[], Any]
@@ -120,7 +120,7 @@ def by_hand(step: Step, seconds: float) -> float:
 
 
 def rounds_of(step: Step, rounds: int, seconds: float) -> tuple[list[dict[str, float]], int]:
-    """What the three ways found in each round, and the size of torch's blocks."""
+    """Return the times of the three ways in each round, and the size of torch's blocks."""
     blocks: list[int] = []
     typical_s = by_hand(step, seconds)
 

@@ -3,7 +3,7 @@
 Each model trains in a process of its own. There a plain loop is timed by hand, a `Session` watches
 the same loop, and the plain loop is timed again; so in each round, and the table shows the median
 of the rounds. "owned" is what the rows of modules, loss, optimizer and waiting add up to,
-calibrated, over the median of the loops by hand: rows of nobody's do not count. Run it with
+calibrated, over the median of the loops by hand: rows without an owner do not count. Run it with
 nothing else running and OMP_NUM_THREADS=1; `--quick` only shows that it runs.
 """
 
@@ -22,7 +22,7 @@ import torch
 from ten_models import MODELS, Step
 from workloads import step_times
 
-from profstack import Session
+from profstack.session import Session
 
 COLUMNS = (
     "step_ms",
@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def one_round(step: Step, steps: int) -> dict[str, Any]:
-    """What a session says of the step's owners, between two loops timed by hand."""
+    """Return the owners of the step by a session, between two loops timed by hand."""
     hand_steps = max(5, steps // 4)
     hand = step_times(step, hand_steps)
     with Session("attribution") as session:
@@ -44,7 +44,7 @@ def one_round(step: Step, steps: int) -> dict[str, Any]:
             step()
     hand += step_times(step, hand_steps)
     report = session.recording.to_dict()
-    found: dict[str, Any] = dict(report["attribution"])
+    found: dict[str, Any] = dict(report["attribution"] or {})
     typical = median(hand)
     found["step_ms"] = typical * 1e3
     # Null where the session did not say: too few steps, or a disturbed slice.
@@ -77,7 +77,7 @@ def in_words(column: str, value: float | None) -> str:
 
 
 def show(name: str, rounds: Sequence[dict[str, Any]]) -> None:
-    """One row, and under it what was nobody's."""
+    """Print one row, and below it the time without an owner."""
     cells = (in_words(column, middle(rounds, column)) for column in COLUMNS)
     print(f"{name:20}" + "".join(f"{cell:>27}" for cell in cells))
     for row in rounds[-1]["unowned"]:

@@ -15,18 +15,18 @@ from pathlib import Path
 import torch
 from workloads import STEPS, step_times, training_step
 
-from profstack.benchmark.statistics import pooled_ratio
-from profstack.engine.core import Engine
-from profstack.engine.observers import Observers
-from profstack.recording import Writer
-from profstack.runner import live_optimizers
-from profstack.slices import Planned, Targets
+from profstack.capture.engine import Engine
+from profstack.capture.observers import Observers
+from profstack.capture.run import live_optimizers
+from profstack.capture.slices import SlicePlan, Targets
+from profstack.stats.summary import pooled_ratio
+from profstack.storage.folder import Writer
 
 
-def endless_clean() -> Iterator[Planned]:
+def endless_clean() -> Iterator[SlicePlan]:
     """A few clean steps, which tell how long one takes, then a clean slice that does not end."""
-    yield Planned("clean", (), 2, 20)
-    yield Planned("clean", (), 2, 1, float("inf"))
+    yield SlicePlan("clean", (), 2, 20)
+    yield SlicePlan("clean", (), 2, 1, float("inf"))
 
 
 def armed_and_detached(

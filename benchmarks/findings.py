@@ -85,7 +85,7 @@ def reported(program: Path, slug: str) -> tuple[float | None, list[dict[str, Any
 
 
 def measure(case: str, repeats: int, steps: int | None) -> None:
-    """What the finding of a case promises, and what each way of mending it brings."""
+    """Return the gain that the finding of a case promises, and that of each way to fix it."""
     programs = [PROGRAMS / case / "bad.py", *sorted((PROGRAMS / case).glob("mended*.py"))]
     counts = [steps or _steps(program) for program in programs]
     times: list[list[float]] = [[] for _ in programs]
@@ -106,8 +106,8 @@ def measure(case: str, repeats: int, steps: int | None) -> None:
             show(name, row_of(clean_s, found[0]["gain_s"], bad_s, mended_s), judged=judged)
     else:
         print(f"{case:52}" + ("   no gain to measure" if found else "   NOT FOUND"))
-    for told in found:
-        print(f"    {told['title']} ({told.get('gain_reason') or told['gain_is']})")
+    for finding in found:
+        print(f"    {finding['title']} ({finding.get('gain_reason') or finding['gain_is']})")
     sys.stdout.flush()
 
 
@@ -147,8 +147,8 @@ def show(name: str, row: dict[str, float | None], *, judged: bool) -> None:
     """One row of the table."""
     values = (row[column] for column in COLUMNS)
     cells = ("-" if value is None else f"{value:.3f}" for value in values)
-    told = verdict(row) if judged else "(another way)"
-    print(f"{name:52}" + "".join(f"{cell:>14}" for cell in cells) + f"  {told}")
+    result = verdict(row) if judged else "(another way)"
+    print(f"{name:52}" + "".join(f"{cell:>14}" for cell in cells) + f"  {result}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

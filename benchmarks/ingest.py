@@ -6,7 +6,7 @@ one, taken with shapes and memory. Every figure is made in a process of its own:
 
 * torch: `events()` and `key_averages()`, which make one table of operators;
 * profstack: the raw events to all tables of a slice (modules, operators, moved bytes, operations,
-  regions, launches), read once for the first time, as in a run, and again. Beside it stands what
+  regions, launches), read once for the first time, as in a run, and again. Beside it is what
   no reader in Python gets below: torch's list of raw events, and one call for each thing asked of
   each event;
 * a saved trace: reading the file that torch wrote, to all tables, and `json.load` of it alone.
@@ -29,21 +29,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from workloads import training_step
 
+from profstack.capture.hooks import DISCOVER, RANGES, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.capture.step_events import StepEvents
 from profstack.environment import peak_rss_bytes
-from profstack.hooks.state import DISCOVER, RANGES
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import ModuleNames
-from profstack.torchtrace.attribution import attribute
-from profstack.torchtrace.columns import blocks, column
-from profstack.torchtrace.eventkinds import MEMORY_NAME
-from profstack.torchtrace.events import clip_to_steps, read_host
-from profstack.torchtrace.savedtrace import read_trace
-from profstack.torchtrace.slicetables import Frames, ObservedSlice, slice_tables
+from profstack.readers.torchtrace.attribution import attribute
+from profstack.readers.torchtrace.columns import blocks, column
+from profstack.readers.torchtrace.events import MEMORY_NAME, clip_to_steps, read_host
+from profstack.readers.torchtrace.saved_trace import read_trace
+from profstack.readers.torchtrace.slice_tables import Frames, ObservedSlice, slice_tables
 
 EVENTS, QUICK = 400_000, 40_000
 KINDS = ("plain", "detailed")
@@ -52,8 +51,8 @@ ASKED = ("name", "start_ns", "duration_ns", "start_thread_id", "sequence_nr")
 Table = dict[str, tuple[int, float, float]]
 
 
-class _Sink:
-    """Takes what the hooks tell of steps, which is not wanted here."""
+class _NoEvents:
+    """Takes the events of the hooks, which are not needed here."""
 
     waiting = False
     follows_calls = True
@@ -87,7 +86,7 @@ def profile(events: int, *, detailed: bool) -> tuple[Any, list[int]]:
                 edges.append(time.perf_counter_ns() + offset)
         return taken, edges
 
-    hooks = TorchHooks(torch, _Sink(), ModuleNames())
+    hooks = TorchHooks(torch, cast(StepEvents, _NoEvents()), ModuleNames())
     hooks.install()
     try:
         hooks.set_mode(DISCOVER)
@@ -104,10 +103,10 @@ def profile(events: int, *, detailed: bool) -> tuple[Any, list[int]]:
 
 def tables(events: Any, kinds: Any, edges: list[int], *, detailed: bool) -> Frames:
     """All tables of a slice, the way the torch layer makes them."""
-    host = read_host(events, kinds, given=detailed)
+    host = read_host(events, kinds, inputs=detailed)
     clip_to_steps(host, edges)
     owned = attribute(host, edges, lambda number: False)
-    observed = ObservedSlice(0, edges, (), (), shapes=detailed, memory=detailed)
+    observed = ObservedSlice(0, (), shapes=detailed, memory=detailed)
     frames, notes = slice_tables(owned, observed)
     if notes:
         raise SystemExit(f"a table is missing: {notes}")
@@ -207,7 +206,7 @@ def of_saved(options: argparse.Namespace, *, detailed: bool) -> dict[str, Any]:
 
 
 def of_json(options: argparse.Namespace, *, detailed: bool) -> dict[str, Any]:
-    """What a saved trace costs before anything is made of it."""
+    """Return the cost of reading a saved trace alone."""
 
     def work() -> object:
         with open(options.trace, encoding="utf-8") as file:
@@ -218,7 +217,7 @@ def of_json(options: argparse.Namespace, *, detailed: bool) -> dict[str, Any]:
 
 def _by_name(frames: Frames) -> Table:
     table: Table = defaultdict(lambda: (0, 0.0, 0.0))
-    for row in frames["operators"]:
+    for row in cast("list[dict[str, Any]]", frames["operators"]):
         calls, own, total = table[row["name"]]
         table[row["name"]] = calls + row["calls"], own + row["self_s"], total + row["total_s"]
     return dict(table)
@@ -255,7 +254,7 @@ PARTS = {"torch": of_torch, "profstack": of_profstack, "saved": of_saved, "json"
 
 
 def apart(part: str, kind: str, options: argparse.Namespace, trace: Path) -> dict[str, Any]:
-    """What a process of its own measured."""
+    """Return the figures of a process of its own."""
     numbers = [f"--events={options.events}", f"--rounds={options.rounds}"]
     command = [sys.executable, __file__, *numbers, f"--trace={trace}", "--part", part, kind]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)

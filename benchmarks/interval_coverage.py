@@ -4,7 +4,7 @@ A test asks the same of made-up series whose median is known. Of a real one it i
 series is split into many short ones, and each short one's interval must hold the median of its
 neighbourhood, the short series before and after it without itself. The whole series' median
 would not do: the machine's speed drifts over seconds, and an interval speaks of the time in
-which its samples were taken. The figure against the whole series stands beside it and shows that.
+which its samples were taken. The figure against the whole series is beside it and shows that.
 
 The neighbourhood's median has an error of its own, so that an interval which covers in exactly 95
 of 100 cases is seen to cover in a little fewer; that number is printed too.
@@ -21,11 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from profstack.benchmark.blocks import timed_block
-from profstack.benchmark.clock import Clock
-from profstack.benchmark.conditions import undisturbed
-from profstack.benchmark.resampling import FloatArray, rank_autocorrelation
-from profstack.benchmark.statistics import median_interval
+from profstack.stats.blocks import timed_block, undisturbed
+from profstack.stats.clock import Clock
+from profstack.stats.summary import FloatArray, median_interval, rank_autocorrelation
 
 # Short series looked at before and after each.
 _EACH_SIDE = 10
@@ -34,7 +32,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Coverage:
-    """What share of `series` short series of `samples` samples have an interval that holds.
+    """Return the share of `series` short series of `samples` samples whose interval holds.
 
     `local` is against the neighbourhood's median, `whole` against that of the long series;
     `expected` is what `local` would be if the intervals were exact and nothing drifted. `error` is

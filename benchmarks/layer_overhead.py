@@ -1,4 +1,4 @@
-"""What profstack's way of driving a tool adds to the tool itself.
+"""The time that profstack's way of driving a tool adds to the tool itself.
 
 In one process and in turn: a slice of N steps observed by a layer, as in a run, and N steps
 under the raw tool with the same flags. Prints the ratio of CPU times per step with a bootstrap
@@ -7,7 +7,7 @@ interval over rounds. Run it with nothing else running and OMP_NUM_THREADS=1.
 The step is a small MLP's, with three module calls; the torch layer gives each module call a range
 of its own, which the raw tool does not, at about 3 us each.
 
-The layer nvtx has no raw tool beside it: it is set against the bare step, where nobody listens to
+The layer nvtx has no raw tool beside it: it is set against the bare step, where no tool listens to
 its ranges, so that its line is what the markers cost a run that is not under Nsight Systems.
 """
 
@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from workloads import STEPS, training_step
 
-from profstack.benchmark.statistics import pooled_ratio
-from profstack.engine.core import Engine
-from profstack.engine.observers import Observers
-from profstack.recording import DATABASE, Writer
-from profstack.runner import live_optimizers
-from profstack.slices import Planned, Targets
+from profstack.capture.engine import Engine
+from profstack.capture.observers import Observers
+from profstack.capture.run import live_optimizers
+from profstack.capture.slices import SlicePlan, Targets
+from profstack.stats.summary import pooled_ratio
+from profstack.storage.folder import DATABASE, Writer
 
 Step = Callable[[], None]
 SETTLE = 10
@@ -50,7 +50,7 @@ def raw_cprofile(step: Step, steps: int) -> float:
 
 
 def raw_torch(**flags: Any) -> Callable[[Step, int], float]:
-    """The same under torch.profiler with `flags`."""
+    """Return a loop over the step under torch.profiler with `flags`."""
 
     def measure(step: Step, steps: int) -> float:
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -85,15 +85,15 @@ CASES: dict[tuple[str, str], tuple[Callable[[Step, int], float], str]] = {
         raw_torch(record_shapes=True, profile_memory=True),
         "torch.profiler.profile(activities=[CPU], record_shapes=True, profile_memory=True)",
     ),
-    ("nvtx", "timed"): (bare, "no tool, nobody listening"),
+    ("nvtx", "timed"): (bare, "no tool, no listener"),
 }
 
 
-def plan(layer: str, mode: str, steps: int) -> Iterator[Planned]:
+def plan(layer: str, mode: str, steps: int) -> Iterator[SlicePlan]:
     """Slices of the layer for ever, each after steps to settle, as in a run."""
     while True:
-        yield Planned("settle", (), 2, SETTLE, prepares=((layer, mode),))
-        yield Planned(layer, ((layer, mode),), 2, steps)
+        yield SlicePlan("settle", (), 2, SETTLE, prepares=((layer, mode),))
+        yield SlicePlan(layer, ((layer, mode),), 2, steps)
 
 
 def rounds_of(

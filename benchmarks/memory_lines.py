@@ -1,4 +1,4 @@
-"""What a step costs while memory is traced by line, over what it costs undisturbed.
+"""The time of a step while memory is traced by line, over its undisturbed time.
 
 Each workload is run as a script under `profstack run --layers memory`, several times; the steps
 of the memory slice are set against the clean steps of the same run. Prints the median ratio over

@@ -1,4 +1,4 @@
-"""What a `profstack run` with its page costs over plain `python`, and over five tools by hand.
+"""The cost of a `profstack run` with its page over plain `python`, and over five tools by hand.
 
 Runs a small GPT-2 training of 60 steps in interleaved rounds of fresh processes, and prints CPU
 time (children included) and wall time with the ratios. By hand are: the clean run, `python -m
@@ -74,10 +74,10 @@ def main() -> None:
             measured = {name: run(ways[name]) for name in order}
         cpu.append(measured["profstack"][0] / measured["plain"][0])
         wall.append(measured["profstack"][1] / measured["plain"][1])
-        told = ", ".join(
+        times = ", ".join(
             f"{name} {measured[name][0]:.2f} s CPU {measured[name][1]:.2f} s" for name in names
         )
-        print(f"round {number + 1}: {told}; CPU ratio {cpu[-1]:.3f}, wall ratio {wall[-1]:.3f}")
+        print(f"round {number + 1}: {times}; CPU ratio {cpu[-1]:.3f}, wall ratio {wall[-1]:.3f}")
         if options.by_hand:
             by_hand = sum(measured[name][0] for name in names if name != "profstack")
             share.append(measured["profstack"][0] / by_hand)

@@ -3,9 +3,9 @@
     python benchmarks/page.py [--repeat 5] [--modules 10000] [--functions 50000] [--operators 5000]
 
 Makes the report of a run with that many rows, writes its page and opens it in headless Chromium.
-Two figures are told: the page's size against its bound of 12 MB, and the time that scripts took
-until the overview was drawn, as Chromium counts it (`ScriptDuration`; that of all tasks stands
-beside it). A time alone says little on another machine, so it stands over that of a fixed script
+There are two figures: the page's size against its bound of 12 MB, and the time that scripts took
+until the overview was drawn, as Chromium counts it (`ScriptDuration`; that of all tasks is
+beside it). A time alone says little on another machine, so it is divided by that of a fixed script
 run in the same browser just before: the ratio is what can be compared. Medians of fresh browsers;
 the page's own file is read from disk.
 """
@@ -117,7 +117,7 @@ def _say(size: int, found: list[dict[str, float]]) -> int:
     ratio = statistics.median(one["script"] / one["fixed"] for one in found)
     print(f"page: {size / 1e6:.2f} MB (at most {MOST_BYTES / 1e6:.0f})")
     print(
-        f"scripts until the overview stands: {middle['script'] * 1e3:.0f} ms, {ratio:.2f} times "
+        f"scripts until the overview is drawn: {middle['script'] * 1e3:.0f} ms, {ratio:.2f} times "
         f"the fixed script's {middle['fixed'] * 1e3:.0f} ms (median of {len(found)} browsers)"
     )
     print(f"all tasks of the page, layout and parsing included: {middle['task'] * 1e3:.0f} ms")

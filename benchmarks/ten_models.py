@@ -305,7 +305,7 @@ def gan() -> Step:
 
 
 class Actor(nn.Module):
-    """What to do in each state, as six numbers between -1 and 1."""
+    """The action in each state, as six numbers between -1 and 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,7 +319,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """What a state is worth with what is done in it."""
+    """The value of an action in a state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ class Experts(nn.Module):
         )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What the experts say, weighted; tokens are (tokens, width)."""
+        """Return the weighted results of the experts; tokens are (tokens, width)."""
         weights, chosen = self.router(tokens).softmax(-1).topk(2)
         said = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 from workloads import STEPS, training_step
 
-from profstack.benchmark.statistics import pooled_ratio
-from profstack.watch import Sampler
+from profstack.readers.watch import Sampler
+from profstack.stats.summary import pooled_ratio
 
 Pairs = list[tuple[list[float], list[float]]]
 

@@ -6,7 +6,7 @@ Without a listener the markers cost next to nothing, so they may stay in the scr
 
     python examples/nvtx_markers.py --steps 200
 
-Nsight Systems listens. Its options stand before the program; what comes after the script is the
+Nsight Systems listens. Its options come before the program; what comes after the script is the
 script's own:
 
     nsys profile --trace=nvtx,cuda,osrt --sample=none --cpuctxsw=none \\

@@ -1,7 +1,7 @@
-"""Errors that a user can act on: one line with what happened, where, and the next step.
+"""Errors that a user can act on: one line with the problem, its place, and the next step.
 
-The command line turns every `ProfstackError` into that one line on standard error and exit
-code 2; everything else is a defect of profstack and keeps its traceback.
+The command line prints that line of a `ProfstackError` on standard error and exits with code 2; any
+other error is a defect of profstack and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class ProfstackError(Exception):
-    """Base of all errors a user can mend; `str(error)` is the one line to print."""
+    """Base of all errors that a user can fix; `str(error)` is the line to print."""
 
     def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
         self.what = what
@@ -34,10 +34,10 @@ class RecordingError(ProfstackError):
 
 
 @contextmanager
-def told_to_callers(place: str) -> Iterator[None]:
-    """Errors from here on name arguments of Python functions in place of a command's options.
+def naming_arguments(place: str) -> Iterator[None]:
+    """Name arguments of Python functions in errors, in place of a command's options.
 
-    `place` is the argument that says where something is written.
+    `place` is the argument with the path of the output.
     """
     options = {"with --output": f"with {place}=", "with -o FILE": f"with {place}="}
     options["--force"] = "force=True"

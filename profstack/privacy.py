@@ -1,13 +1,14 @@
-"""What must not leave with a page: secrets on command lines and the name of a home folder.
+"""Mask secrets on command lines and the home folder in paths, and list the software in use.
 
 Pages are sent to people, so every argument list and every path passes through here before it is
-shown or written. A masked value too many is accepted, a secret shown is not.
+shown or written. Rather mask one value too many than show a secret.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 MASK = "***"
 
@@ -36,12 +37,12 @@ _TOKEN_SHAPES = re.compile(
 
 
 def presentable_argv(argv: list[str]) -> list[str]:
-    """An argument list as it may be shown: secrets masked, paths relative to home."""
+    """Return an argument list to be shown: secrets masked, paths relative to home."""
     return [home_relative(argument) for argument in mask_secrets(argv)]
 
 
 def mask_secrets(argv: list[str]) -> list[str]:
-    """The arguments with `***` in place of every value whose name sounds like a secret."""
+    """Return the arguments with `***` in place of every value whose name sounds like a secret."""
     shown = []
     pending = ""
     for argument in argv:
@@ -57,7 +58,7 @@ def mask_secrets(argv: list[str]) -> list[str]:
 
 
 def home_relative(text: str) -> str:
-    """The text with `~` in place of the home folder, wherever a path begins with it."""
+    """Return the text with `~` in place of the home folder, wherever a path begins with it."""
     home = os.path.expanduser("~").rstrip(os.sep)
     if not home or home == "~":
         return text
@@ -73,12 +74,12 @@ def _words(name: str) -> list[str]:
 
 
 def _is_secret(name: str) -> bool:
-    """Whether one of the name's words, singular or plural, sounds like a secret."""
+    """Return whether one of the name's words, singular or plural, sounds like a secret."""
     return any(_secret_word(word) for word in _words(name))
 
 
 def _secret_word(word: str) -> str | None:
-    """The secret's kind a word stands for; `hftoken` and `tokens` are both a `token`."""
+    """Return the kind of secret that a word means; `hftoken` and `tokens` are both a `token`."""
     singular = word.removesuffix("s")
     for secret in _SECRET_WORDS:
         # `key` ends too many words (monkey, turkey) to be looked for inside one.
@@ -88,13 +89,13 @@ def _secret_word(word: str) -> str | None:
 
 
 def _is_harmless(name: str, value: str) -> bool:
-    """Whether the value is a plain number of tokens or keys."""
+    """Return whether the value is a plain number of tokens or keys."""
     kinds = {_secret_word(word) for word in _words(name)} - {None}
     return kinds <= _COUNTABLE_WORDS and _NUMBER.fullmatch(value) is not None
 
 
 def _mask_one(argument: str) -> str:
-    """One argument by itself, whatever stands before it."""
+    """Return one argument with its own secrets masked."""
     whole = _ASSIGNMENT.fullmatch(argument)
     if whole and _is_secret(whole[2]):
         return argument if _is_harmless(whole[2], whole[3]) else f"{whole[1]}{whole[2]}={MASK}"
@@ -104,7 +105,7 @@ def _mask_one(argument: str) -> str:
 
 
 def _mask_inner(argument: str) -> str:
-    """An argument that holds assignments, with the values of secret names masked."""
+    """Return an argument with assignments in it, the values of secret names masked."""
     parts = []
     done = 0
     for name in _INNER_NAME.finditer(argument):
@@ -117,3 +118,74 @@ def _mask_inner(argument: str) -> str:
         parts += [argument[done : name.end()], quote or "", MASK, quote or ""]
         done = value.end()
     return "".join(parts) + argument[done:]
+
+
+# -- the software of a run: versions of packages, and the script's commit ----
+
+# Packages whose version may explain a number on the page.
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "triton",
+    "numpy",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "diffusers",
+    "flash-attn",
+    "lightning",
+    "pytorch-lightning",
+    "timm",
+    "nvtx",
+    "memory-profiler",
+    "flops-profiler",
+)
+
+
+def package_version(name: str) -> str | None:
+    """Return the version of an installed package, without importing it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def package_versions(names: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of the packages that are installed."""
+    found = {name: package_version(name) for name in names}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def commit_facts(folder: str | os.PathLike[str]) -> dict[str, object]:
+    """Return the git commit of `folder`, and whether tracked files differ from it."""
+    import subprocess
+
+    # Take no lock and start no file monitor: nothing may be left behind.
+    git = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fspath(folder)]
+
+    def ask(*arguments: str) -> str | None:
+        try:
+            answer = subprocess.run(
+                [*git, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=2,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return answer.stdout if answer.returncode == 0 else None
+
+    # Spare starting git outside of every repository.
+    here = Path(os.path.realpath(folder))
+    inside = any((each / ".git").exists() for each in (here, *here.parents))
+    commit = ask("rev-parse", "HEAD") if inside else None
+    if commit is None:
+        return {"commit": None, "changed": None}
+    changes = ask("status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit.strip(), "changed": None if changes is None else bool(changes)}

@@ -1,339 +1,187 @@
-"""The recording on disk: one folder, one SQLite file with every table, and the tools' own files.
+"""`Recording`: the recorded data of a run as Python objects, and the page made from it.
 
-The measured process writes slice by slice, each in a transaction of its own, so that a killed
-run keeps what it had. Readers get plain rows; joining them is the business of `merge`.
+Its report becomes data frames and a page in a notebook, and its folder is copied elsewhere. Nothing
+here imports torch.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import html as escaping
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-from profstack.errors import RecordingError
-from profstack.schema import RECORDED, SCHEMA_VERSION
-from profstack.wrapper import Records
+from profstack.errors import RecordingError, naming_arguments
+from profstack.storage.folder import DATABASE, create_folder
+from profstack.storage.schema.report import REPORT, Report
+from profstack.units import format_seconds
 
-DATABASE = "recording.sqlite"
-PROGRESS = "logs/progress.jsonl"
-PAGE_MARKER = "logs/page-written"
-RUNS = "profstack-runs"
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-# A table as read: the names of its columns, and its rows.
-Rows = tuple[list[str], list[tuple[Any, ...]]]
+    from profstack.storage.schema.report import Report
 
 
-def create_folder(name: str, output: str | None, *, force: bool) -> Path:
-    """Make the folder of a new recording; never overwrites one unless `force` is given.
-
-    Raises RecordingError when the folder cannot be made or `output` is already in use.
-    """
-    try:
-        if output is None:
-            return _numbered_folder(Path(RUNS), name)
-        folder = Path(output)
-        if folder.exists() and not folder.is_dir():
-            raise RecordingError(
-                "it is a file, and a recording is a folder",
-                where=output,
-                next_step="choose another with --output",
-            )
-        if folder.exists() and any(folder.iterdir()):
-            if not force:
-                raise RecordingError(
-                    "the folder is in use",
-                    where=output,
-                    next_step="choose another with --output, or replace it with --force",
-                )
-            _remove_recording(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "logs").mkdir(exist_ok=True)
-        return folder
-    except OSError as error:
-        raise RecordingError(
-            f"cannot write the recording ({error.strerror})",
-            where=str(error.filename or output or RUNS),
-            next_step="choose a writable folder with --output",
-        ) from None
+PAGE_HEIGHT = "720px"
 
 
-def create_rank_folder(
-    name: str, output: str | None, rank: int, launch: str, *, force: bool
-) -> Path:
-    """Make the folder `rank-00007` of one rank inside the folder that its launch shares.
+class Recording:
+    """The recorded data of one run or session; `folder` is its place on disk."""
 
-    `launch` is what all ranks of the launch have in common: the first rank to come makes the
-    numbered folder and leaves it there, the others find it by that.
-    """
-    try:
-        base = Path(output) if output is not None else _launch_folder(name, launch)
-        return create_folder(name, str(base / f"rank-{rank:05d}"), force=force)
-    except OSError as error:
-        raise RecordingError(
-            f"cannot write the recording ({error.strerror})",
-            where=str(error.filename or RUNS),
-            next_step="choose a writable folder with --output",
-        ) from None
-
-
-def _launch_folder(name: str, launch: str) -> Path:
-    runs = Path(RUNS)
-    marker = hashlib.sha256(launch.encode()).hexdigest()[:16]
-    claim = runs / f".launch-{marker}"
-    runs.mkdir(parents=True, exist_ok=True)
-    folder = _numbered_folder(runs, name)
-    try:
-        # Made whole and then linked: whoever finds the claim can read it.
-        own = claim.with_name(f"{claim.name}-{os.getpid()}")
-        own.write_text(folder.name, encoding="utf-8")
-        os.link(own, claim)
-    except FileExistsError:
-        shared = runs / claim.read_text(encoding="utf-8")
-        if shared.is_dir():
-            shutil.rmtree(folder)
-            folder = shared
-        else:
-            os.replace(own, claim)
-    own.unlink(missing_ok=True)
-    return folder
-
-
-def _numbered_folder(runs: Path, name: str) -> Path:
-    number = 1
-    for entry in runs.glob(f"{name}-*"):
-        suffix = entry.name[len(name) + 1 :]
-        if suffix.isdecimal():
-            number = max(number, int(suffix) + 1)
-    while True:
-        folder = runs / f"{name}-{number:04d}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-            continue
-        (folder / "logs").mkdir()
-        return folder
-
-
-def _remove_recording(folder: Path) -> None:
-    """Empty the folder of an old recording; one that holds anything else is left alone."""
-    if not is_recording(folder):
-        raise RecordingError(
-            "it is no recording, so --force does not replace it",
-            where=str(folder),
-            next_step="choose another folder with --output",
-        )
-    entries = list(folder.iterdir())
-    for entry in entries:
-        if not _is_ours(entry):
-            raise RecordingError(
-                f"it holds {entry.name}, which no run has made, so --force does not replace it",
-                where=str(folder),
-                next_step="move that away or choose another folder with --output",
-            )
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-
-
-def _is_ours(entry: Path) -> bool:
-    """Whether a run makes a file or folder of this name in its recording."""
-    from profstack.registry import all_layer_names
-
-    if entry.is_dir():
-        return entry.name == "logs" or entry.name in all_layer_names()
-    return entry.name.startswith(DATABASE) or entry.name.strip(".").startswith("report.")
-
-
-def is_recording(folder: Path) -> bool:
-    """Whether `folder` was made by a run, also by one that was killed before its first table."""
-    return any((folder / name).is_file() for name in (DATABASE, PROGRESS, "logs/run.json"))
-
-
-def record_nothing(folder: Path, layers: Sequence[str], why: str) -> None:
-    """Write the recording of a script that gave nothing to record, and why."""
-    writer = Writer(folder)
-    reason = f"nothing to observe in the script: {why}"
-    rows = [{"name": name, "status": "skipped", "reason": reason} for name in layers]
-    writer.write({"layers": rows})
-    writer.close()
-
-
-# What stands in place of the columns that hold text of the script's own files.
-_TEXTS: dict[str, dict[str, str | None]] = {
-    "lines": {"source": None},
-    "memory_lines": {"source": None},
-    "source_files": {"text": None, "reason": "it was left out at the user's wish"},
-}
-
-
-class Writer:
-    """Writes a recording's tables; one per measured process.
-
-    Without `keep_source` no text of the script's own files is written.
-    """
-
-    def __init__(self, folder: Path, *, keep_source: bool = True) -> None:
+    def __init__(self, folder: Path, *, still_written: bool = False) -> None:
         self.folder = folder
-        self.keep_source = keep_source
-        # The thread that trains need not be the one that imported torch.
-        self._database = sqlite3.connect(
-            folder / DATABASE, timeout=60, check_same_thread=False, isolation_level=None
-        )
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute("PRAGMA synchronous=OFF")
-        for table in RECORDED.values():
-            columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-            self._database.execute(f'CREATE TABLE IF NOT EXISTS "{table.name}" ({columns})')
-        self.facts({"schema_version": SCHEMA_VERSION})
+        self._still_written = still_written
+        self._report: Report | None = None
+        self._frames: dict[str, DataFrame] = {}
 
-    def write(self, frames: Mapping[str, Records]) -> None:
-        """Append records to their tables, all of them or none."""
-        with self._transaction():
-            self._insert(frames)
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Recording:
+        """Load the recording in a folder, or beside a `report.html` or `report.json`.
 
-    def replace(self, name: str, records: Records) -> None:
-        """Put `records` in place of all rows of a table."""
-        self.replace_all({name: records})
+        Raises RecordingError where there is none, or one of another version.
+        """
+        from profstack.report.files import recording_folder
 
-    def replace_all(self, frames: Mapping[str, Records]) -> None:
-        """Put records in place of all rows of their tables, all of them or none."""
-        with self._transaction():
-            for name in frames:
-                self._database.execute(f'DELETE FROM "{RECORDED[name].name}"')
-            self._insert(frames)
+        recording = cls(recording_folder(os.fspath(path), exactly=True))
+        recording.to_dict()
+        return recording
 
-    def facts(self, facts: Mapping[str, Any]) -> None:
-        """Write single facts; a later value of the same key takes the earlier one's place."""
-        with self._transaction():
-            for key, value in facts.items():
-                self._database.execute("DELETE FROM facts WHERE key = ?", (key,))
-                self._database.execute("INSERT INTO facts VALUES (?, ?)", (key, json.dumps(value)))
+    @property
+    def frames(self) -> Mapping[str, DataFrame]:
+        """The tables of `report.json` by name, each a `pandas.DataFrame`: `modules`, `steps` etc.
 
-    def reason(self, layer: str, text: str) -> None:
-        """Let a layer's row say this, unless it gives a reason of its own."""
-        with self._transaction():
-            update = "UPDATE layers SET reason = ? WHERE name = ? AND reason IS NULL"
-            self._database.execute(update, (text, layer))
+        Columns end in their unit; times and counts are per step. A value that was not measured is
+        missing (NaN or None), never 0.
+        """
+        return _Frames(self)
 
-    def close(self) -> None:
-        """Fold the write-ahead log into the one file and close it."""
+    @property
+    def name(self) -> str:
+        """The name of the session, or the script that was run."""
+        return str(self.to_dict()["script"] or self.folder.name)
+
+    def to_dict(self) -> Report:
+        """Return the content of `report.json`; a recording still being written is read anew."""
+        from profstack.report import files
+
+        if self._still_written:
+            return files.build(self.folder)
+        if self._report is None:
+            self._report = files.load(self.folder)
+        return self._report
+
+    def frame(self, name: str) -> DataFrame:
+        """Return one table as a data frame; the next call returns the same object."""
+        if name in self._frames:
+            return self._frames[name]
+        import pandas as pd
+
+        tables = cast(Mapping[str, Sequence[Mapping[str, object]]], self.to_dict()["tables"])
+        rows = tables.get(name)
+        columns = list(REPORT[name].names)
+        frame: DataFrame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+        if not self._still_written:
+            self._frames[name] = frame
+        return frame
+
+    def save(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> Path:
+        """Copy the recording to a folder; without `path` to the next `profstack-runs/NAME-0001`.
+
+        Returns the folder. Raises RecordingError where it is in use, unless it is a recording and
+        `force` is given.
+        """
+        output = None if path is None else os.fspath(path)
+        if output is not None and Path(output).resolve() == self.folder.resolve():
+            return self.folder
+        with naming_arguments("path"):
+            target = create_folder(folder_name(self.name), output, force=force)
         try:
-            # As a plain file it can be read where nothing can be written.
-            self._database.execute("PRAGMA journal_mode=DELETE")
-        except sqlite3.OperationalError:
-            # Somebody reads it just now: the log stays until the next reader folds it in.
-            pass
-        self._database.close()
+            ignored = shutil.ignore_patterns(f"{DATABASE}*")
+            shutil.copytree(self.folder, target, ignore=ignored, dirs_exist_ok=True)
+            _copy_database(self.folder / DATABASE, target / DATABASE)
+        except (OSError, sqlite3.Error, shutil.Error) as error:
+            raise RecordingError(
+                f"cannot be copied ({error})",
+                where=str(self.folder),
+                next_step="choose another folder, or see that the recording still exists",
+            ) from error
+        return target
 
-    def _insert(self, frames: Mapping[str, Records]) -> None:
-        for name, records in frames.items():
-            table = RECORDED[name]
-            marks = ", ".join("?" * len(table.columns))
-            if not self.keep_source and name in _TEXTS:
-                records = [{**record, **_TEXTS[name]} for record in records]
-            statement, rows = f'INSERT INTO "{name}" VALUES ({marks})', table.rows(records)
-            self._database.execute("SAVEPOINT rows")
-            try:
-                self._database.executemany(statement, rows)
-            except UnicodeEncodeError:
-                # Arguments and names of files may hold bytes that are no UTF-8.
-                self._database.execute("ROLLBACK TO rows")
-                self._database.executemany(statement, [_encodable(row) for row in rows])
-            self._database.execute("RELEASE rows")
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to a file, or as `report.html` into a folder; returns the file.
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
+        Its links lead to the recording's own folder: `save` the recording to keep those files.
+        """
+        from profstack.report import html
 
+        page = Path(path)
+        if page.is_dir():
+            page = page / "report.html"
+        with naming_arguments("path"):
+            html.write(self.to_dict(), page, recording=self.folder)
+        return page
 
-def _encodable(row: Sequence[Any]) -> list[Any]:
-    """A row whose texts can be written: lone surrogates stand as Python writes them, \\udcff."""
-    return [
-        value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-        for value in row
-    ]
+    def _repr_html_(self) -> str:
+        """Return the page for a notebook, in a frame that needs no network and no file."""
+        from profstack.report import html
 
-
-def read_tables(folder: Path) -> dict[str, Rows]:
-    """All tables of a recording as column names and rows, as they stood at one moment.
-
-    Raises RecordingError where there is no recording or it cannot be read.
-    """
-    path = folder / DATABASE
-    if not path.is_file():
-        raise RecordingError(
-            "there is no recording here", where=str(folder), next_step="profstack run script.py"
+        page = escaping.escape(html.render(self.to_dict()), quote=True)
+        title = escaping.escape(f"profstack: {self.name}", quote=True)
+        return (
+            f'<iframe title="{title}" srcdoc="{page}" sandbox="allow-scripts" '
+            f'style="width: 100%; height: {PAGE_HEIGHT}; border: 1px solid #8888"></iframe>'
         )
+
+    def __repr__(self) -> str:
+        report = self.to_dict()
+        median_s = report["benchmark"]["median_s"]
+        speed = "no clean step" if median_s is None else f"{format_seconds(median_s)} a clean step"
+        layers = [row["name"] for row in report["layers"] if row["status"] == "recorded"]
+        steps = sum(report["step"]["counts_by_phase"].values())
+        return (
+            f"<Recording {self.name!r}: {steps} steps, {speed}, "
+            f"layers {', '.join(layers) or 'none'}; {self.folder}>"
+        )
+
+
+class _Frames(Mapping[str, "DataFrame"]):
+    """The tables of a report, each made into a data frame at its first use."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def __getitem__(self, name: str) -> DataFrame:
+        """Return the table as a data frame; a KeyError names the tables."""
+        if name not in REPORT:
+            raise KeyError(f"no table {name!r}; the tables are {', '.join(REPORT)}")
+        return self._recording.frame(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(REPORT)
+
+    def __len__(self) -> int:
+        return len(REPORT)
+
+
+def folder_name(name: str) -> str:
+    """Return a name as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "session"
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """Copy the tables at one moment, also while a run writes the next slice."""
+    if not source.is_file():
+        # A recording may consist of its report alone.
+        return
+    first = sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True, timeout=60)
+    second = sqlite3.connect(target)
     try:
-        database = sqlite3.connect(path, timeout=60)
-        try:
-            # One transaction: the run may be writing its next slice meanwhile.
-            database.execute("BEGIN")
-            _check_version(_read(database, "facts"), folder)
-            return {name: _read_whole(database, name) for name in RECORDED}
-        finally:
-            database.close()
-    except (sqlite3.Error, ValueError) as error:
-        raise RecordingError(
-            f"the recording cannot be read ({error})",
-            where=str(path),
-            next_step="run profstack again",
-        ) from None
-
-
-def _read_whole(database: sqlite3.Connection, name: str) -> Rows:
-    """A table with all columns that it has by now.
-
-    One that came after the recording was made has no rows, a later column no value in any.
-    """
-    known = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-    if name not in known:
-        return list(RECORDED[name].names), []
-    columns, rows = _read(database, name)
-    later = [column for column in RECORDED[name].names if column not in columns]
-    return [*columns, *later], [(*row, *(None for _ in later)) for row in rows] if later else rows
-
-
-def _read(database: sqlite3.Connection, name: str) -> Rows:
-    cursor = database.execute(f'SELECT * FROM "{name}"')
-    return [column[0] for column in cursor.description], cursor.fetchall()
-
-
-def _check_version(facts: Rows, folder: Path) -> None:
-    version = facts_of({"facts": facts}).get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise RecordingError(
-            f"recorded with schema {version}, this profstack reads {SCHEMA_VERSION}",
-            where=str(folder),
-            next_step="use the profstack that recorded it, or run again",
-        )
-
-
-def facts_of(tables: Mapping[str, Rows]) -> dict[str, Any]:
-    """The table of facts as a dictionary."""
-    return {key: json.loads(value) for key, value in tables["facts"][1]}
-
-
-def tell(folder: Path, event: Mapping[str, Any]) -> None:
-    """Append one line to the progress log that the parent process follows."""
-    line = json.dumps(event) + "\n"
-    descriptor = os.open(folder / PROGRESS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        os.write(descriptor, line.encode())
+        first.backup(second)
+        second.execute("PRAGMA journal_mode=DELETE")
     finally:
-        os.close(descriptor)
+        second.close()
+        first.close()

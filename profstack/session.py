@@ -1,4 +1,4 @@
-"""`Session`: every layer over a part of a program, in scripts and notebooks.
+"""`Session` and `benchmark()`: profstack inside a program or a notebook.
 
 It is the engine of `profstack run` without a child: it watches the process it is in, and only
 while it is open. Its recording lies in a temporary folder unless another one is given.
@@ -10,24 +10,71 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from profstack import child, registry
+from profstack import layer
+from profstack.bench import results
+from profstack.bench.measure import Policy
+from profstack.bench.run import BOTH, MODES, BenchOptions, BenchRun, record_layers
+from profstack.bench.subject import Subject, leading_dimension, of_model
+from profstack.capture.run import device_facts, torch_facts
+from profstack.capture.slices import Targets
 from profstack.errors import ProfstackError, RecordingError, UsageError
-from profstack.evaluation import in_training
-from profstack.flops import copies as flopcopies
-from profstack.frozen import Recording
-from profstack.inprocess import InProcess
-from profstack.interrupts import is_scripts
-from profstack.loopsteps import Item, LoopSteps
-from profstack.passthrough import strip_frame
-from profstack.slices import Targets
+from profstack.guard import Guard, complain, is_scripts, strip_frame
+from profstack.launch import child
+from profstack.launch.in_process import InProcess, ProgramFolder, name_page
+from profstack.launch.peaks import keep_peaks
+from profstack.models import in_training
+from profstack.readers.flops import model_copies as flopcopies
+from profstack.recording import Recording
+from profstack.report.files import write_report
+from profstack.stats.clock import Clock
+from profstack.storage.vocabulary import READ, STATED
 
 if TYPE_CHECKING:
-    from profstack.engine.core import Engine
-    from profstack.engine.marks import Marks
+    from profstack.capture.engine import Engine
+    from profstack.capture.marks import Marks
+
+Item = TypeVar("Item")
+
+
+class LoopSteps(Generic[Item]):
+    """The loop of `Session.steps`: the items of an iterable, each with a step of its own."""
+
+    def __init__(self, marks: Marks | None, iterable: Iterable[Item], place: object) -> None:
+        self._marks = marks
+        self._iterable = iterable
+        self._place = place
+
+    def __len__(self) -> int:
+        if isinstance(self._iterable, Sized):
+            return len(self._iterable)
+        raise TypeError(f"{type(self._iterable).__name__} has no length")
+
+    def __iter__(self) -> Iterator[Item]:
+        marks = self._marks
+        if marks is None or not marks.begin(self._place):
+            yield from self._iterable
+            return
+        cut = True
+        try:
+            for item in self._iterable:
+                held = [item]
+                del item
+                # Not held here, so that the batch is freed when the step lets go of it.
+                yield held.pop()
+                marks.ended()
+            cut = False
+        except Exception as error:
+            # An error of the loader: errors of the loop's body do not pass here.
+            strip_frame(error)
+            raise
+        finally:
+            marks.end(cut=cut)
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -68,7 +115,7 @@ class Session:
         keep_source: bool = True,
     ) -> None:
         self.name = name
-        self._layers = _checked_layers(layers)
+        self._layers = layer.pick(layers)
         self._output = None if output is None else os.fspath(output)
         self._force = force
         self._targets = targets if targets is not None else Targets()
@@ -94,7 +141,7 @@ class Session:
             return self
         import torch
 
-        from profstack.engine.marks import marks_of
+        from profstack.capture.marks import marks_of
 
         around = child.engine()
         if around is None and child.is_armed():
@@ -102,7 +149,7 @@ class Session:
         elif around is None:
             around = self._begin_own(torch)
         else:
-            child.complain(f"session {self.name!r} marks the steps of the run it is in")
+            complain(f"session {self.name!r} marks the steps of the run it is in")
             self._recording = Recording(around.folder, still_written=True)
         if around is not None:
             self._marks = marks_of(around)
@@ -114,10 +161,8 @@ class Session:
         own = InProcess(self.name, self._layers, self._targets, keep_source=self._keep_source)
         try:
             engine = own.begin(torch, self._output, force=self._force)
-        except ProfstackError:
-            raise
         except Exception as problem:
-            if is_scripts(problem):
+            if isinstance(problem, ProfstackError) or is_scripts(problem):
                 raise
             # A defect of ours: the program goes on unmeasured.
             self._fail(problem)
@@ -125,9 +170,9 @@ class Session:
         self._own = own
         return engine
 
-    def _fail(self, problem: Exception) -> None:
+    def _fail(self, problem: BaseException) -> None:
         self._problem = f"{type(problem).__name__}: {problem}"
-        child.complain(f"the session {self.name!r} has no recording, {self._problem}")
+        complain(f"the session {self.name!r} has no recording, {self._problem}")
 
     def __exit__(
         self,
@@ -139,23 +184,19 @@ class Session:
         if self._process != os.getpid():
             # A child process forked inside: the recording is its parent's.
             return
-        try:
-            if self._own is None and self._marks is not None:
-                self._marks.left()
-            elif self._own is not None and self._marks is not None:
-                self._marks.close(failed=kind is not None)
-                self._recording = self._own.finish(kind, self._output is not None)
-        except Exception as problem:
-            if is_scripts(problem):
-                raise
-            # The program has done its work: that its figures are lost must not end it.
-            self._fail(problem)
-        finally:
-            self._own = self._marks = None
+        own, self._own = self._own, None
+        marks, self._marks = self._marks, None
+        # The program has done its work: the loss of its figures must not end it.
+        with Guard(failed=self._fail):
+            if own is None and marks is not None:
+                marks.left()
+            elif own is not None and marks is not None:
+                marks.close(failed=kind is not None)
+                self._recording = own.finish(kind, self._output is not None)
 
     @property
     def recording(self) -> Recording:
-        """What was measured. Raises RecordingError while the session is open, or if it failed."""
+        """The recording. Raises RecordingError while the session is open, or if it failed."""
         if self._recording is not None:
             return self._recording
         where = f"session {self.name!r}"
@@ -168,11 +209,11 @@ class Session:
         )
 
     def steps(self, iterable: Iterable[Item]) -> LoopSteps[Item]:
-        """The items of `iterable`, each with what the loop does with it as one step.
+        """Return the items of `iterable`, each with what the loop does with it as one step.
 
         A step begins where its item is asked for, so that waiting for a loader belongs to it. A
         loop entered again, as in the next epoch, goes on with the same measurement. The iteration
-        that leaves the loop by `break` counts, but has no time: nothing tells its end. While the
+        that leaves the loop by `break` counts, but has no time: its end is unknown. While the
         session marks steps `profstack.step()` ends none, neither inside such a loop nor between
         two.
         """
@@ -221,7 +262,7 @@ class Session:
         return result
 
     def __call__(self, function: Function) -> Function:
-        """As a decorator: the function runs in this session.
+        """Decorate a function, which runs in this session.
 
         While the session is open each call of the function is a step. Else the first call opens
         the session and closes it at its end, and finds steps by itself; further calls run as they
@@ -252,29 +293,15 @@ class Session:
             )
 
     def _repr_html_(self) -> str | None:
-        """The page, in a notebook; nothing but the text form while there is none."""
+        """Return the page, in a notebook; None while there is none."""
         return self._recording._repr_html_() if self._recording is not None else None
 
     def __repr__(self) -> str:
         return f"<Session {self.name!r}, {self._state}>"
 
 
-def _checked_layers(layers: Sequence[str] | None) -> list[str]:
-    """The layers asked for, in the order of the page."""
-    if layers is None:
-        return registry.layer_names()
-    chosen = [layers] if isinstance(layers, str) else list(layers)
-    known = registry.all_layer_names()
-    for name in chosen:
-        if name not in known:
-            raise UsageError(f"no layer {name!r}", next_step=f"the layers are {', '.join(known)}")
-    if not chosen:
-        raise UsageError("no layer is left", next_step=f"the layers are {', '.join(known)}")
-    return [name for name in known if name in chosen]
-
-
 def _how_called(function: Any) -> tuple[str, str]:
-    """What `run` calls, and in which state, for the reader."""
+    """Name what `run` calls, and its state, for the reader."""
     import torch
 
     if not isinstance(function, torch.nn.Module):
@@ -288,3 +315,198 @@ def _how_called(function: Any) -> tuple[str, str]:
     else:
         gradients = " and with gradients off"
     return type(function).__name__, mode + gradients
+
+
+# -- `profstack.benchmark(...)`: the benchmark of a model or a function that a program holds -----
+#
+# It is `profstack bench` without a process of its own: what the program has done before (its
+# caches, its heap, its threads) is in the figures, and there is no spread between processes.
+
+
+def benchmark(
+    target: Any,
+    /,
+    *inputs: Any,
+    named_inputs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    gradients: bool = False,
+    batch_size: int | None = None,
+    mode: str = BOTH,
+    warmup: int | None = None,
+    repeat: int | None = None,
+    target_interval: float | None = None,
+    max_seconds: float | None = None,
+    collect: bool = False,
+    mistakes: bool = False,
+    ablation: bool = False,
+    compare: Sequence[str] = (),
+    throughput: bool = False,
+    search: str = "binary",
+    dtypes: Sequence[str] = (),
+    memory_limit: int | None = None,
+    max_batch: int | None = None,
+    layers: Sequence[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> Recording:
+    """Measure a model or a function called with these inputs, and give the recording.
+
+    A model is called in its own mode, without gradients unless `gradients`; a function as it is.
+    `batch_size` is what one call takes in where the inputs do not tell. `mode` is `synchronised`,
+    `pipelined` or `both`; `warmup` and `repeat` are fixed counts, else the data decide, until the
+    interval of the median reaches no further than `target_interval` (a fraction, 0.01 by default)
+    or `max_seconds` (10) are over; `collect` leaves the garbage collector on. `mistakes`,
+    `ablation`, `compare`, `throughput`, `search`, `dtypes`, `memory_limit` (bytes) and `max_batch`
+    ask for more, as the options of `profstack bench` do. `layers` are those to record with after
+    the clean measurement (default: all; an empty list for none). `output` is the folder (default: a
+    temporary one, which goes with the recording; `recording.save()` copies it).
+
+    Raises UsageError for arguments that make no sense and inside a measured run, RecordingError
+    for a folder in use, and what the target raises as it is.
+    """
+    asked = BenchOptions(
+        mode=_one_of("mode", mode, MODES),
+        policy=_policy(warmup, repeat, target_interval, max_seconds, collect=collect),
+        mistakes=mistakes,
+        ablation=ablation,
+        compare=list(compare),
+        throughput=throughput,
+        search=search,
+        dtypes=list(dtypes),
+        memory_limit=memory_limit,
+        max_batch=max_batch,
+    )
+    subject = _subject(target, inputs, named_inputs, name, gradients, batch_size)
+    chosen = [] if layers is not None and not layers else layer.pick(layers)
+    _check_alone()
+    return _Benchmark(subject, asked, chosen, output, force=force).measure()
+
+
+def _policy(
+    warmup: int | None,
+    repeat: int | None,
+    target: float | None,
+    max_seconds: float | None,
+    *,
+    collect: bool,
+) -> Policy:
+    given = {"warmup": warmup, "repeat": repeat, "target": target, "max_s": max_seconds}
+    for key, value in given.items():
+        if value is not None and not value > 0:
+            raise UsageError(f"{key} is {value}", next_step="give a number above 0")
+    return Policy(
+        warmup=warmup,
+        repeat=repeat,
+        target=target or Policy.target,
+        max_s=max_seconds or Policy.max_s,
+        max_warmup_s=max_seconds or Policy.max_warmup_s,
+        collect=collect,
+    )
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise UsageError(f"no {what} {value!r}", next_step=f"give one of {', '.join(known)}")
+    return value
+
+
+def _subject(
+    target: Any,
+    inputs: tuple[Any, ...],
+    named_inputs: Mapping[str, Any] | None,
+    name: str | None,
+    gradients: bool,
+    batch_size: int | None,
+) -> Subject:
+    import torch
+
+    if isinstance(target, torch.nn.Module):
+        return of_model(
+            target, inputs, named_inputs, name=name, gradients=gradients, batch_size=batch_size
+        )
+    if not callable(target) or isinstance(target, type) or inspect.iscoroutinefunction(target):
+        raise UsageError(
+            f"benchmark measures models and functions, not {target!r}",
+            next_step="give a model with its inputs, or a function that does the work",
+        )
+    named = dict(named_inputs or {})
+    read = leading_dimension((inputs, named))
+    return Subject(
+        name or str(getattr(target, "__name__", type(target).__name__)),
+        functools.partial(target, *inputs, **named) if inputs or named else target,
+        gradients=gradients,
+        batch_size=read if batch_size is None else batch_size,
+        batch_size_is=STATED if batch_size is not None else READ if read is not None else None,
+        why_no_batches="a function's inputs are its own business: give a model with its inputs",
+    )
+
+
+def _check_alone() -> None:
+    """Raise UsageError where something of profstack's observes this process already."""
+    if os.environ.get("PROFSTACK") == "0":
+        raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to measure")
+    if child.is_armed():
+        raise UsageError(
+            "a benchmark inside a measured run would measure its observers",
+            next_step="run the program by itself, or leave the session first",
+        )
+
+
+class _Benchmark:
+    """One benchmark in this process, from its folder to its page."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        asked: BenchOptions,
+        layers: list[str],
+        output: str | os.PathLike[str] | None,
+        *,
+        force: bool,
+    ) -> None:
+        self.subject = subject
+        self.layers = layers
+        where = None if output is None else os.fspath(output)
+        self._folder = ProgramFolder(f"bench-{subject.name}", where, force=force)
+        self._run = BenchRun(subject, asked, Clock())
+
+    def measure(self) -> Recording:
+        """Measure the clean time, the parts and the layers; an error in the target is raised."""
+        folder = self._folder
+        try:
+            self._run.check()
+            self._run.clean()
+            self._run.parts()
+            if self.layers:
+                output = folder.path / results.LAYERS
+                record_layers(self.subject, self.subject.name, self.layers, output=output)
+        except BaseException as error:
+            if folder.is_temporary:
+                folder.remove()
+            else:
+                # What was measured is kept where the user wanted it.
+                self._write(f"{type(error).__name__}: {error}")
+            raise
+        page = self._write(None)
+        if not folder.is_temporary:
+            name_page(page)
+        return folder.recording()
+
+    def _write(self, error: str | None) -> Path:
+        """Make one recording of what was measured; return its page."""
+        import torch
+
+        folder = self._folder.path
+        figures = self._run.result if self._run.result.get("median_s") is not None else None
+        fact = results.join_results([{"figures": figures, "error": error}], [1 if error else 0])
+        has_layers = results.take_layers(folder)
+        self._folder.write_run(
+            self.subject.name,
+            self._folder.times(),
+            {**torch_facts(torch), **device_facts(torch)},
+        )
+        why = "the benchmark ended before its layers began" if self.layers else "none was asked for"
+        names = [] if has_layers else layer.layer_names()
+        results.write_figures(folder, fact, dict.fromkeys(names, why))
+        keep_peaks(folder, measure=has_layers and "torch" in self.layers)
+        return write_report(folder)

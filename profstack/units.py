@@ -1,9 +1,11 @@
 """Quantities as people read them: times, sizes and counts with three significant digits.
 
-A quantity that was not measured is written as a dash, never as 0.
+A quantity that was not measured becomes a dash, never 0.
 """
 
 from __future__ import annotations
+
+import math
 
 NOT_MEASURED = "–"
 
@@ -13,7 +15,7 @@ _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 
 
 def _three_digits(value: float) -> str:
-    """A number from 0 to 1023 with three significant digits (four above 999)."""
+    """Return a number from 0 to 1023 with three significant digits (four above 999)."""
     decimals = 2
     # The test is on the rounded number, so that 9.996 becomes 10.0 and not 10.00.
     while decimals and round(value, decimals) >= 10 ** (3 - decimals):
@@ -21,14 +23,9 @@ def _three_digits(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def _finite(value: float | None) -> bool:
-    """Whether there is a number to write (NaN and the infinities are none)."""
-    return value is not None and value - value == 0
-
-
 def format_seconds(value: float | None) -> str:
-    """A duration: `4.56 µs`, `1.23 ms`, `59.9 s`, `2 min 3 s`, `1 h 12 min`."""
-    if value is None or not _finite(value):
+    """Return a duration: `4.56 µs`, `1.23 ms`, `59.9 s`, `2 min 3 s`, `1 h 12 min`."""
+    if value is None or not math.isfinite(value):
         return NOT_MEASURED
     if value < 0:
         return "-" + format_seconds(-value)
@@ -44,7 +41,7 @@ def format_seconds(value: float | None) -> str:
 
 
 def _long_duration(value: float) -> str:
-    """A duration of about a minute or more in its two largest units."""
+    """Return a duration of about a minute or more in its two largest units."""
     minutes, seconds = divmod(round(value), 60)
     if minutes < 60:
         return f"{minutes} min {seconds} s"
@@ -53,8 +50,8 @@ def _long_duration(value: float) -> str:
 
 
 def format_bytes(value: float | None) -> str:
-    """A size in binary units: `512 B`, `1.50 KiB`, `2.00 GiB`."""
-    if value is None or not _finite(value):
+    """Return a size in binary units: `512 B`, `1.50 KiB`, `2.00 GiB`."""
+    if value is None or not math.isfinite(value):
         return NOT_MEASURED
     if value < 0:
         return "-" + format_bytes(-value)
@@ -69,8 +66,8 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_count(value: float | None) -> str:
-    """A count: `7`, `0.25`, `2.50`, `1.20 k`, `3.46 M`; whole ones below a thousand stay whole."""
-    if value is None or not _finite(value):
+    """Return a count: `7`, `0.25`, `2.50`, `1.20 k`, `3.46 M`; whole below a thousand."""
+    if value is None or not math.isfinite(value):
         return NOT_MEASURED
     if value < 0:
         return "-" + format_count(-value)
@@ -89,8 +86,8 @@ def format_count(value: float | None) -> str:
 
 
 def format_share(value: float | None) -> str:
-    """A share as whole hundredths: `25 %`; what is little is not none."""
-    if value is None or not _finite(value):
+    """Return a share in whole hundredths, `25 %`; a small one is not shown as none."""
+    if value is None or not math.isfinite(value):
         return NOT_MEASURED
     points = f"{100 * value:.0f}"
     return "less than 1 %" if points == "0" and value > 0 else f"{points} %"

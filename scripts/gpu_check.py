@@ -70,7 +70,7 @@ def _driver() -> str | None:
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """The table with its columns aligned; a reason stands in the line below."""
+    """Return the table with its columns aligned; a reason is in the line below."""
     cells = [("part", "what", "value", "expected", "verdict")]
     cells += [(row.part, row.what, row.value, row.expected, row.verdict) for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(5)]

@@ -35,7 +35,7 @@ _NSYS_STEPS = 60
 
 
 class PartError(Exception):
-    """What a part of the check runs did not end well."""
+    """A program that a part of the check runs failed."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Bench:
         return _report(output), _last(said)
 
     def by_hand(self, model: str) -> dict[str, Any]:
-        """What the workload says without profstack, its steps timed by itself."""
+        """Return the workload's own figures without profstack."""
         return _last(self.python(*self.workload(model, "--hand")))
 
 
@@ -155,8 +155,8 @@ def check_throughput(bench: Bench) -> Iterator[Row]:
 _USABLE = """
 import sys
 from importlib.metadata import version
-from profstack.nsys import tool
-from profstack.nvtxpairs import takes_ranges
+from profstack.readers.nsys import tool
+from profstack.readers.nvtx import takes_ranges
 try:
     found = tool.find_nsys(sys.argv[1] or None)
     print("no" if takes_ranges(found.version, version("nvtx")) is False else "yes")

@@ -205,7 +205,7 @@ def loss_row(part: str, said: Report, hand: Report, *, on_cuda: bool) -> Row:
 
 
 def planted_part(model: str, mistake: str | None) -> str:
-    """What the rows of one run with a planted mistake, or with none, are headed by."""
+    """Return the heading of the rows of one run with a planted mistake, or with none."""
     return f"{model}, nothing planted" if mistake is None else f"{model}, planted {mistake}"
 
 
@@ -264,7 +264,7 @@ def throughput_rows(report: Report, *, on_cuda: bool) -> list[Row]:
 
 
 def nsys_rows(report: Report, *, on_cuda: bool, usable: bool) -> list[Row]:
-    """What the second run, under Nsight Systems, brought; `usable`: there is one that sees it."""
+    """Return the rows of the second run, under Nsight Systems, if one is `usable`."""
     part, tables = "nsys", report["tables"]
     layer = next(layer for layer in report["layers"] if layer["name"] == "nvtx")
     ranges, kernels = tables["nsys_ranges"], tables["nsys_kernels"]

@@ -1,4 +1,4 @@
-"""What the GPU check needs on a machine without a network: which wheels, and where they are put.
+"""Collect the wheels that the GPU check needs on a machine without a network.
 
 A machine with a GPU often has torch, numpy, pandas, rich and jinja2, and no way to the package
 index. The other packages that profstack imports are downloaded elsewhere, as wheels, and go into
@@ -15,9 +15,10 @@ from pathlib import Path
 
 # profstack's base dependencies beside those, each with what it needs itself.
 BASE = {
-    "memory-profiler": ("psutil",),
+    "memory-profiler": (),
     "nvtx": (),
     "plotly": ("narwhals", "packaging"),
+    "psutil": (),
     "snakeviz": ("tornado",),
 }
 # The second counter of operations; it asks for an old importlib-metadata.

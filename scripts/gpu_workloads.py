@@ -248,7 +248,7 @@ def train(options: argparse.Namespace, mark: Callable[[], None]) -> float:
 
 
 def said(options: argparse.Namespace, loss: float, seconds: list[float]) -> dict[str, object]:
-    """What torch itself says of the run; seconds are those of the hand-timed steps."""
+    """Return torch's own figures of the run; seconds are those of the hand-timed steps."""
     # The first quarter is the warm-up.
     warm = seconds[len(seconds) // 4 :]
     facts: dict[str, object] = {"loss": loss, "median_s": statistics.median(warm) if warm else None}

@@ -16,7 +16,8 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 LEFT_OUT = shutil.ignore_patterns(
-    ".*", "__pycache__", "*.egg-info", "build", "dist", "profstack-runs", "tests", "benchmarks"
+    *(".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules", "profstack-runs"),
+    *("tests", "benchmarks"),
 )
 
 RunProfstack = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from data_recording import Run, module, module_times, report_of
 
-from profstack.recording import Writer
+from profstack.storage.folder import Writer
 
 STEPS = 12
 # Of the capture and of the torch layer alike.
@@ -88,7 +88,7 @@ def fact(**more: Any) -> dict[str, Any]:
         "first_step": 20, "last_step": 31, "per": "step", "captured_s": 0.19,
         "steps_wall_s": STEPS * STEP_S, "process": 4242, "other_processes": 2,
         "missing": {"libraries": "no calls of cuDNN or cuBLAS"}, "unlaunched": 12,
-        "graphs_whole": 0, "open_ranges": 1, "ranges_left_out": 0, "notes": [], **more,
+        "graphs_whole": 0, "open_ranges": 1, "left_out": {}, "notes": [], **more,
     }  # fmt: skip
 
 

@@ -249,4 +249,4 @@ def make_hostile(report: dict[str, Any]) -> None:
     report["processes"]["sentences"].append(HOSTILE)
     finding = report["findings"][0]
     finding |= {"title": HOSTILE, "advice": HOSTILE, "file": HOSTILE, "module": HOSTILE}
-    finding["evidence"] = [{HOSTILE: HOSTILE}, HOSTILE]
+    finding["evidence"] = [{HOSTILE: HOSTILE}, {"name": HOSTILE}]

@@ -11,10 +11,11 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 
-from profstack.merge import build_report
-from profstack.recording import Writer
-from profstack.report import jsonfile
-from profstack.schema import REPORT
+from profstack.analysis.build import build_report
+from profstack.report import files
+from profstack.storage.folder import Writer
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import REPORT
 
 CLEAN_S = 0.010
 TORCH_S = 0.012
@@ -142,8 +143,8 @@ class Run:
 
 def report_of(folder: Path) -> dict[str, Any]:
     """The report, as a program reads it, valid by the schema."""
-    report = json.loads(jsonfile.text(build_report(folder)))
-    jsonschema.validate(report, jsonfile.schema())
+    report = json.loads(files.text(build_report(Recorded(folder))))
+    jsonschema.validate(report, files.schema())
     for name, table in REPORT.items():
         for row in report["tables"][name]:
             assert set(table.names) <= set(row), name

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
-from profstack.nsystables import REPORT_OF_NSYS
-from profstack.schema import REPORT, SCHEMA_VERSION
+from profstack.storage.schema.recorded import SCHEMA_VERSION
+from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS
 
 HOSTILE = '</script><img src=x onerror="window.broken=1">'
 
@@ -189,6 +190,30 @@ _WORDS = {
         "command": None,
     },
 }
+
+
+def completed(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Add the required fields that a report written by hand leaves out: null, or else empty."""
+    if isinstance(value, list):
+        return [completed(each, schema.get("items", {})) for each in value]
+    if not isinstance(value, dict):
+        return value
+    fields = schema.get("properties", {})
+    added = {name: _empty(fields[name]) for name in schema.get("required", ()) if name in fields}
+    given = {name: each for name, each in value.items() if each is not None}
+    return {
+        name: completed(each, fields.get(name, {}))
+        for name, each in (value | added | given).items()
+    }
+
+
+def _empty(schema: Mapping[str, Any]) -> Any:
+    kinds = schema.get("type", "null")
+    if "null" in kinds:
+        return None
+    return completed(
+        {"array": [], "object": {}, "integer": 0, "number": 0.0, "string": ""}.get(kinds), schema
+    )
 
 
 def row(table: str, **values: Any) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profstack.hooks.state import DISCOVER
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import STEP_PARTS, ModuleNames
-from profstack.schema import RECORDED
-from profstack.wrapper import Captured, SliceContext
+from profstack.capture.hooks import DISCOVER, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.layer import SliceContext, SliceData
+from profstack.storage.schema.recorded import RECORDED
+from profstack.storage.vocabulary import STEP_PARTS
 from profstack.wrappers.flops import FlopsWrapper
 
 Step = Callable[[], object]
@@ -37,7 +37,7 @@ class Sink:
 class Counted:
     """What a slice gave; rows by module path, operator and direction."""
 
-    captured: Captured
+    captured: SliceData
     paths: dict[int, str]
 
     @property

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.regions import BACKWARD_RANGE, MODULE_PREFIX
-from profstack.torchtrace.events import ACCUMULATE, EVALUATE
+from profstack.readers.torchtrace.events import ACCUMULATE, EVALUATE
+from profstack.storage.vocabulary import BACKWARD_RANGE, MODULE_PREFIX
 
 MAIN, DEVICE, SECOND_DEVICE = 1, 2, 3
 # What may stand on the thread of the steps; the more often, the likelier.

@@ -16,10 +16,10 @@ from conftest import CHECKOUT
 from torch import nn
 from virtual_machine import Machine
 
-from profstack.benchmark.ablation import COPY_HEAVY, EVENTS, HOST, ablation
-from profstack.benchmark.clock import Clock
-from profstack.benchmark.measure import Policy
-from profstack.benchmark.subject import Subject, of_model
+from profstack.bench.ablation import COPY_HEAVY, EVENTS, HOST, ablation
+from profstack.bench.measure import Policy
+from profstack.bench.subject import Subject, of_model
+from profstack.stats.clock import Clock
 
 pytestmark = pytest.mark.timed
 
@@ -134,8 +134,8 @@ def on_a_device(work_s: float) -> Cells:
     subject.step()
     with pytest.MonkeyPatch.context() as patch:
         # The tests' machines have no tensors of a device, nor anything to copy to.
-        patch.setattr("profstack.benchmark.ablation.uses_device", lambda *_: True)
-        patch.setattr("profstack.benchmark.ablation.copying_step", copying)
+        patch.setattr("profstack.bench.ablation.uses_device", lambda *_: True)
+        patch.setattr("profstack.bench.ablation.copying_step", copying)
         return by_cell(ablation(subject, Policy(max_s=2.0), machine.clock()))
 
 

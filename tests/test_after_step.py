@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_findings import completed
 from finding_programs import had_no_core, run_script
 
-from profstack.findings.afterstep import after_step
-from profstack.findings.outside import before_first_work
+from profstack.findings.loading_time import before_first_work
+from profstack.findings.step_cut import after_step
 
 TRAIN = "/app/train.py"
 LOOP = """
@@ -47,16 +48,18 @@ def report_of(after: str, text: str = LOOP, inside_s: float = 0.0) -> dict[str, 
         {"module": module, "file": TRAIN, "line": line, "python_s": python, "operator_s": operator}
         for module, line, python, operator in rows
     ]
-    return {
-        "sources": [{"file": TRAIN, "text": text.format(after=after)}],
-        "tables": {
-            "module_lines": lines,
-            "lines": lines,
-            "functions": [{**own, **figures}],
-            "calls": [],
-            "modules": [],
-        },
-    }
+    return completed(
+        {
+            "sources": [{"file": TRAIN, "text": text.format(after=after)}],
+            "tables": {
+                "module_lines": lines,
+                "lines": lines,
+                "functions": [{**own, **figures}],
+                "calls": [],
+                "modules": [],
+            },
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_functions_that_are_called_there_count_with_their_lines() -> None:
     # They do not make the batch either.
     assert before_first_work(report, 0.014, 1.0) == []
     (row,) = before_first_work(report_of("x = measured(loss)"), 0.014, 1.0)
-    assert row["function"] == "measured"
+    assert row.row["name"] == "measured"
 
 
 def test_without_a_loop_round_the_step_or_its_text_nothing_is_told() -> None:

@@ -15,10 +15,14 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch_slice import Slice, observe, self_s
 
-from profstack.torchtrace.attribution import attribute, module_records
-from profstack.torchtrace.events import EVALUATE, clip_to_steps, read_host
-from profstack.torchtrace.kernelrows import kernel_records
-from profstack.torchtrace.operatorrows import moved_records, operator_records, read_inputs
+from profstack.readers.torchtrace.attribution import attribute, module_records
+from profstack.readers.torchtrace.events import EVALUATE, clip_to_steps, read_host
+from profstack.readers.torchtrace.operators import (
+    kernel_records,
+    moved_records,
+    operator_records,
+    read_inputs,
+)
 
 Step = Callable[[], object]
 
@@ -626,8 +630,7 @@ def test_kernels_go_to_the_module_that_launched_them() -> None:
         ("aten::mm", 7, "cuda:0"): len(backward),
         (None, 7, "cuda:0"): 1,
     }
-    edges = [int(host.start.min()), int(host.end.max())]
-    operators = operator_records(owned, 0, edges, device_ns)
+    operators = operator_records(owned, 0, device_ns)
     assert sum(row["device_s"] for row in operators) == pytest.approx(device_ns.sum() * 1e-9)
 
 
@@ -687,6 +690,6 @@ def test_an_empty_slice_has_no_rows_but_its_time() -> None:
     rows = module_records(attribute(host, [0, 1000], lambda number: False), 0, memory=True)
     assert sum(map(self_s, rows)) == pytest.approx(1e-6)
     owned = attribute(host, [0, 1000], lambda number: False)
-    inputs = read_inputs(owned, [0, 1000])
-    assert operator_records(owned, 0, [0, 1000], host.start, inputs) == []
+    inputs = read_inputs(owned)
+    assert operator_records(owned, 0, host.start, inputs) == []
     assert moved_records(owned, 0, inputs, host.start) == []

@@ -14,9 +14,10 @@ import pytest
 from conftest import CHECKOUT, RunProfstack, clean_environment
 
 from profstack import commands
-from profstack.benchfolder import joined, take_layers, write_figures
-from profstack.merge import build_report
-from profstack.report import jsonfile
+from profstack.analysis.build import build_report
+from profstack.bench.results import join_results, take_layers, write_figures
+from profstack.report import files
+from profstack.storage.reader import Recorded
 
 pytestmark = pytest.mark.timed
 
@@ -78,7 +79,7 @@ def report_in(folder: Path, name: str) -> dict[str, Any]:
     """The report of a recording; it keeps to the schema."""
     report: dict[str, Any] = json.loads((folder / RUNS / name / "report.json").read_text())
     jsonschema = pytest.importorskip("jsonschema")
-    jsonschema.validate(report, jsonfile.schema())
+    jsonschema.validate(report, files.schema())
     return report
 
 
@@ -195,10 +196,10 @@ def test_ctrl_c_before_any_sample_leaves_nothing(folder: Path, run_profstack: Ru
 
 
 def test_a_process_that_ctrl_c_ended_is_called_that() -> None:
-    found = joined([{"figures": None, "error": "KeyboardInterrupt"}], [-2])
+    found = join_results([{"figures": None, "error": "KeyboardInterrupt"}], [-2])
     assert found["problems"] == ["interrupted (Ctrl-C)"]
-    assert joined([None], [130])["problems"] == ["interrupted (Ctrl-C)"]
-    assert joined([None], [-9])["problems"] == ["ended by signal 9"]
+    assert join_results([None], [130])["problems"] == ["interrupted (Ctrl-C)"]
+    assert join_results([None], [-9])["problems"] == ["ended by signal 9"]
 
 
 def test_a_killed_process_of_the_layers_costs_no_clean_figure(
@@ -277,7 +278,7 @@ class TestJoining:
 
     def test_a_process_that_gave_nothing_counts_nowhere(self) -> None:
         last = {"figures": {"median_s": 0.6}, "error": None}
-        fact = joined([{"figures": {"median_s": 0.5}}, None, last], [0, -9, 0])
+        fact = join_results([{"figures": {"median_s": 0.5}}, None, last], [0, -9, 0])
         between = fact["figures"]["between_process"]
         assert between["medians_s"] == [0.5, None, 0.6]
         assert (between["processes"], between["median_s"]) == (2, 0.55)
@@ -295,20 +296,21 @@ class TestJoining:
 
         second = result(0.4, 0.2)
         second["figures"]["compare"].reverse()
-        fact = joined([result(0.5, 0.3), second], [0, 0])
+        fact = join_results([result(0.5, 0.3), second], [0, 0])
         assert [row["between_process"] for row in fact["figures"]["compare"]] == [
             [0.5, 0.4],
             [0.3, 0.2],
         ]
 
     def test_of_one_process_there_is_no_spread(self) -> None:
-        assert "between_process" not in joined([{"figures": {"median_s": 0.5}}], [0])["figures"]
+        fact = join_results([{"figures": {"median_s": 0.5}}], [0])
+        assert "between_process" not in fact["figures"]
 
     def test_without_any_figure_the_report_says_why(self, tmp_path: Path) -> None:
         (tmp_path / "logs").mkdir()
-        fact = joined([{"figures": None, "error": "ValueError: no"}], [1])
+        fact = join_results([{"figures": None, "error": "ValueError: no"}], [1])
         write_figures(tmp_path, fact, {"torch": "the benchmark ended before its layers began"})
-        report = build_report(tmp_path)
+        report = build_report(Recorded(tmp_path))
         assert report["status"] == "failed"
         assert report["benchmark"]["warnings"] == ["ValueError: no"]
         assert (report["benchmark"]["n"], report["benchmark"]["samples_s"]) == (0, [])
@@ -351,7 +353,7 @@ class TestInProcess:
         kept = recording.save(tmp_path / "kept")
         assert (kept / "report.json").is_file()
         jsonschema = pytest.importorskip("jsonschema")
-        jsonschema.validate(json.loads((kept / "report.json").read_text()), jsonfile.schema())
+        jsonschema.validate(json.loads((kept / "report.json").read_text()), files.schema())
 
     def test_an_error_leaves_what_there_is_where_it_was_wanted(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")

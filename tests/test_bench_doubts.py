@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from profstack.benchmark import devicestate, doubts
-from profstack.benchmark.figures import by_shape
+from profstack.analysis import doubts
+from profstack.stats import clock
+from profstack.stats.summary import by_shape
 
 CALM: dict[str, Any] = {
     "n": 500,
@@ -210,7 +211,7 @@ class FakeDriver(SimpleNamespace):
 def test_the_state_of_a_gpu_in_words_and_units(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeDriver()
     monkeypatch.setitem(sys.modules, "pynvml", driver)
-    state = devicestate.device_state()
+    state = clock.device_state()
     assert state["reason"] is None
     assert driver.open == 0, "what was opened is closed"
     (gpu,) = state["devices"]
@@ -228,8 +229,8 @@ def test_the_state_of_a_gpu_in_words_and_units(monkeypatch: pytest.MonkeyPatch) 
         "power_w": None,
     }
     calm = {"devices": [{**gpu, "throttle_reasons": ["idle"]}], "reason": None}
-    whole = devicestate.round_state(calm, state)
-    assert devicestate.slowed_by(whole) == [
+    whole = clock.round_state(calm, state)
+    assert clock.slowed_by(whole) == [
         "GPU 0: power cap (after the samples)",
         "GPU 0: hardware thermal slowdown (after the samples)",
     ]
@@ -240,15 +241,15 @@ def test_the_state_of_a_gpu_in_words_and_units(monkeypatch: pytest.MonkeyPatch) 
 
 def test_without_a_driver_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    state = devicestate.device_state()
+    state = clock.device_state()
     assert state["devices"] is None
     assert "pip install nvidia-ml-py" in state["reason"]
-    whole = devicestate.round_state(state, state)
+    whole = clock.round_state(state, state)
     assert (whole["before"], whole["after"]) == (None, None)
-    assert devicestate.slowed_by(whole) == []
+    assert clock.slowed_by(whole) == []
 
     def fails() -> None:
         raise RuntimeError("Driver Not Loaded")
 
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=fails))
-    assert "Driver Not Loaded" in devicestate.device_state()["reason"]
+    assert "Driver Not Loaded" in clock.device_state()["reason"]

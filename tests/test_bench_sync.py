@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from data_recording import Run
 
-from profstack.benchmark.clock import Clock
+from profstack.analysis.build import build_report
+from profstack.capture.slices import SlicePlan, Targets, watch
+from profstack.capture.step_log import StepLog
 from profstack.commands.run import parser
-from profstack.engine.steplog import StepLog
-from profstack.merge import build_report
-from profstack.recording import Writer
-from profstack.slices import Planned, Targets, watch
+from profstack.stats.clock import Clock
+from profstack.storage.folder import Writer
+from profstack.storage.reader import Recorded
 
 
 class SlowDevice(Clock):
@@ -41,13 +42,13 @@ class SlowDevice(Clock):
 @pytest.mark.parametrize(
     ("synchronised", "planned", "waits"),
     [
-        (True, Planned("clean", (), 2, 3), 3),
+        (True, SlicePlan("clean", (), 2, 3), 3),
         (True, watch(1), 0),
-        (False, Planned("clean", (), 2, 3), 0),
+        (False, SlicePlan("clean", (), 2, 3), 0),
     ],
 )
 def test_clean_steps_end_when_the_device_has(
-    tmp_path: Path, synchronised: bool, planned: Planned, waits: int
+    tmp_path: Path, synchronised: bool, planned: SlicePlan, waits: int
 ) -> None:
     clock = SlowDevice()
     (tmp_path / "logs").mkdir()
@@ -74,7 +75,7 @@ def test_the_engine_waits_before_it_stamps(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("torch")
     from profstack.session import Session
 
-    monkeypatch.setattr("profstack.engine.core.Clock", SlowDevice)
+    monkeypatch.setattr("profstack.capture.engine.Clock", SlowDevice)
     targets = Targets(rounds=2, final_steps=5, final_s=0.0, slice_s=0.0)
     with Session("sync", layers=["cprofile"], targets=targets) as session:
         session._own.engine.log.synchronised = True
@@ -96,7 +97,7 @@ def test_the_report_says_how_its_clean_steps_were_timed(tmp_path: Path, mode: st
     run = Run(tmp_path / "rec")
     run.writer.facts({"synchronised": mode == "synchronised"})
     run.clean(20)
-    figures = build_report(run.folder)["benchmark"]
+    figures = build_report(Recorded(run.folder))["benchmark"]
     other = {"synchronised": "pipelined", "pipelined": "synchronised"}[mode]
     assert figures["mode"] == mode
     assert figures[f"{mode}_median_s"] == figures["median_s"] == pytest.approx(0.010)

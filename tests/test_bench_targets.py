@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from profstack.benchmark.benchrun import Asked, BenchRun
-from profstack.benchmark.clock import Clock
-from profstack.benchmark.inputs import make_input, resized, split_inputs
-from profstack.benchmark.loading import FACTORY, STEP, load
-from profstack.benchmark.subject import READ, STATED, Request, Subject, of_model
-from profstack.benchmark.targetname import short_name
+from profstack.bench.run import BenchOptions, BenchRun
+from profstack.bench.subject import Request, Subject, make_input, of_model, resized, split_inputs
+from profstack.bench.target import FACTORY, STEP, load, short_name
 from profstack.errors import TargetError, UsageError
+from profstack.stats.clock import Clock
+from profstack.storage.vocabulary import READ, STATED
 
 torch = pytest.importorskip("torch")
 
@@ -267,10 +266,10 @@ def test_a_search_that_cannot_be_is_refused_before_anything_is_timed() -> None:
     def step() -> None:
         raise AssertionError("it was called")
 
-    of_function = BenchRun(Subject("step", step), Asked(throughput=True), Clock())
+    of_function = BenchRun(Subject("step", step), BenchOptions(throughput=True), Clock())
     with pytest.raises(UsageError, match="--throughput needs other batch sizes"):
         of_function.check()
     subject = of_model(torch.nn.Linear(2, 2), (torch.ones(1, 2),), request=Request("a.py:b"))
-    asked = Asked(throughput=True, dtypes=["float99"])
+    asked = BenchOptions(throughput=True, dtypes=["float99"])
     with pytest.raises(UsageError, match="float99"):
         BenchRun(subject, asked, Clock()).check()

@@ -21,14 +21,12 @@ from data_recording import Run
 from torch import nn
 from torch_slice import Slice, observe
 
-from profstack.merge.callpaths import OTHER, folded
-from profstack.ownfiles import FACT, Places
-from profstack.stepcalls import calls_per_step, count_calls
-from profstack.torchtrace import stackbound
-from profstack.torchtrace.callpaths import path_records
-from profstack.torchtrace.definitions import Definitions
-from profstack.torchtrace.events import SLICE_RANGE
-from profstack.wrapper import Captured, SliceContext
+from profstack.analysis.functions import OTHER, folded
+from profstack.code_owner import FACT, Places
+from profstack.layer import SliceContext, SliceData, calls_per_step, count_calls
+from profstack.readers.torchtrace import bounds
+from profstack.readers.torchtrace.call_paths import Definitions, path_records
+from profstack.readers.torchtrace.events import SLICE_RANGE
 from profstack.wrappers.cprofile import CProfileWrapper
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 
@@ -535,7 +533,7 @@ def test_an_interruption_that_comes_in_the_cut_is_the_scripts(
     def interrupt(_: None) -> None:
         raise KeyboardInterrupt
 
-    bound, put = stackbound.StackBound(), sys.setprofile
+    bound, put = bounds.StackBound(), sys.setprofile
     bound._step_s = 0.0001
     put(lambda *_: None)
     bound.begin(0.0)
@@ -550,7 +548,7 @@ def test_an_interruption_that_comes_in_the_cut_is_the_scripts(
 
 
 def refusal(counted: float | None = 10.0) -> str | None:
-    return stackbound.StackBound().refusal(counted)
+    return bounds.StackBound().refusal(counted)
 
 
 def test_reasons_not_to_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -562,7 +560,7 @@ def test_reasons_not_to_trace(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "profiler or debugger" in str(refusal())
         finally:
             put(None)  # type: ignore[arg-type]  # as sys.setprofile
-    monkeypatch.setattr(stackbound, "has_compiled", lambda: True)
+    monkeypatch.setattr(bounds, "has_compiled", lambda: True)
     assert "dynamo" in str(refusal())
     monkeypatch.undo()
     said: list[str | None] = []
@@ -627,7 +625,7 @@ def test_what_cprofile_counts_is_told(tmp_path: Path) -> None:
     assert calls_per_step(tmp_path / "other") is None
 
 
-def captured(step: Callable[[], object], wrapper: TorchProfilerWrapper, folder: Path) -> Captured:
+def captured(step: Callable[[], object], wrapper: TorchProfilerWrapper, folder: Path) -> SliceData:
     wrapper.start(SliceContext(0, "stacks", 1, folder))
     begun = time.perf_counter()
     try:

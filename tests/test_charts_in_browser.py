@@ -26,7 +26,8 @@ from page_charts import (
     words,
 )
 
-from profstack.report import html, plotly
+from profstack.report import html
+from profstack.report import html as report_html
 
 pytestmark = [
     pytest.mark.slow,
@@ -303,7 +304,7 @@ def test_no_name_becomes_markup_in_a_chart(opened: Opened, name: str) -> None:
 def test_without_the_library_the_page_stands_and_says_what_is_missing(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plotly, "library", lambda: None)
+    monkeypatch.setattr(report_html, "library", lambda: None)
     page = opened(bench(), "benchmark", width=400, height=800)
     for box in ("#samples-chart", "#rate-chart", "#mistakes-bars"):
         assert "need the package plotly" in texts(page, box)[0]
@@ -318,12 +319,12 @@ def test_without_the_library_the_page_stands_and_says_what_is_missing(
 def test_another_script_in_the_place_of_the_library_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine = plotly.library()
+    genuine = report_html.library()
     assert genuine is not None
-    other = plotly.Library(
-        plotly.packed_text("window.broken = 1; window.Plotly = {};"), genuine.digest, ""
+    other = report_html.Library(
+        report_html.packed_text("window.broken = 1; window.Plotly = {};"), genuine.digest, ""
     )
-    monkeypatch.setattr(plotly, "library", lambda: other)
+    monkeypatch.setattr(report_html, "library", lambda: other)
     path = tmp_path / "report.html"
     html.write(build(), path)
     page = shared()

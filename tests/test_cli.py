@@ -188,31 +188,31 @@ def _options_in(text: str) -> list[str]:
     return re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text)
 
 
-def _readme_commands() -> set[tuple[str, str]]:
-    """Every (command, option) that README.md shows in code; "" stands for the command alone."""
-    text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```.*?```", text, flags=re.DOTALL)
-    spans = re.findall(r"`[^`\n]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+def _documented_commands() -> set[tuple[str, str]]:
+    """Every (command, option) that a page shows in code; "" stands for the command alone."""
     found = set()
-    for line in [*lines, *(span.strip("`") for span in spans)]:
-        shown = re.match(r"(?:python -m )?profstack ([a-z]+)(.*)", line)
-        if shown is None:
-            continue
-        # What stands behind the target belongs to the script.
-        own = re.split(r"\s(?:-m\s|-c\s|-\s|\S+\.py\b)", shown[2])[0]
-        found.update((shown[1], option) for option in _options_in(own))
-        found.add((shown[1], ""))
-    # Tables of options are those of `profstack run`, but in the section of the benchmark.
-    for section in re.split(r"^## ", text, flags=re.MULTILINE):
-        command = "bench" if section.startswith("A benchmark") else "run"
-        for cell in re.findall(r"^\| (`-.*?) \|", section, flags=re.MULTILINE):
+    for page in (CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"```.*?```", text, flags=re.DOTALL)
+        spans = re.findall(r"`[^`\n]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+        lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+        for line in [*lines, *(span.strip("`") for span in spans)]:
+            shown = re.match(r"(?:python -m )?profstack ([a-z]+)(.*)", line)
+            if shown is None:
+                continue
+            # What stands behind the target belongs to the script.
+            own = re.split(r"\s(?:-m\s|-c\s|-\s|\S+\.py\b)", shown[2])[0]
+            found.update((shown[1], option) for option in _options_in(own))
+            found.add((shown[1], ""))
+        # Tables of options are those of `profstack run`, but on the page of the benchmark.
+        command = "bench" if page.name == "benchmark.md" else "run"
+        for cell in re.findall(r"^\| (`-.*?) \|", text, flags=re.MULTILINE):
             found.update((command, option) for option in _options_in(cell))
     return found
 
 
-def test_the_readme_is_read_as_people_read_it():
-    said = _readme_commands()
+def test_the_pages_are_read_as_people_read_them():
+    said = _documented_commands()
     assert ("run", "") in said
     assert ("run", "-o") in said
     assert ("run", "--max-seconds") in said
@@ -221,8 +221,8 @@ def test_the_readme_is_read_as_people_read_it():
     assert ("run", "--throughput") not in said
 
 
-def test_commands_and_options_in_the_readme_exist(capsys):
-    said = _readme_commands()
+def test_commands_and_options_in_the_documentation_exist(capsys):
+    said = _documented_commands()
     for name in sorted({name for name, _ in said}):
         assert name in commands.command_names()
         assert commands.main([name, "--help"]) == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from profstack.benchmark.clock import Clock
+from profstack.stats.clock import Clock
 
 
 class FakeEvent:
@@ -144,7 +144,7 @@ class TestWithoutADevice:
 
     def test_does_without_torch(self) -> None:
         code = (
-            "from profstack.benchmark.clock import Clock; import sys; clock = Clock();"
+            "from profstack.stats.clock import Clock; import sys; clock = Clock();"
             "clock.synchronize(); assert not clock.has_device;"
             "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
         )

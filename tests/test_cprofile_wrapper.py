@@ -21,14 +21,13 @@ import torch
 from data_recording import Run
 from torch import nn
 
-from profstack import callcost
-from profstack.functiontable import function_table, is_own
-from profstack.hooks.state import DISCOVER, RANGES, ROOT
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.merge.functions import place
-from profstack.regions import ModuleNames
-from profstack.report.calltree import call_tree
-from profstack.wrapper import Captured, SliceContext
+from profstack.analysis.functions import place
+from profstack.capture.hooks import DISCOVER, RANGES, ROOT, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.layer import SliceContext, SliceData
+from profstack.readers import cprofile as readers_cprofile
+from profstack.readers.cprofile import function_table, is_own
+from profstack.report.trees import call_tree
 from profstack.wrappers import cprofile
 from profstack.wrappers.cprofile import CProfileWrapper
 
@@ -47,7 +46,7 @@ def _nobody_profiles() -> Iterator[None]:
 
 def captured(
     work: Callable[[], object], folder: Path, wrapper: CProfileWrapper | None = None, index: int = 0
-) -> Captured:
+) -> SliceData:
     wrapper = wrapper or CProfileWrapper()
     wrapper.start(SliceContext(index, "timed", 1, folder / "cprofile"))
     try:
@@ -57,14 +56,14 @@ def captured(
     return wrapper.take([0.0, 1.0], {})
 
 
-def counts(taken: Captured) -> dict[tuple[str, str], tuple[int, int]]:
+def counts(taken: SliceData) -> dict[tuple[str, str], tuple[int, int]]:
     return {
         (row["file"], row["name"]): (row["primitive_calls"], row["calls"])
         for row in taken.frames["functions"]
     }
 
 
-def edges(taken: Captured) -> dict[tuple[str, str], int]:
+def edges(taken: SliceData) -> dict[tuple[str, str], int]:
     return {(row["caller_name"], row["callee_name"]): row["calls"] for row in taken.frames["calls"]}
 
 
@@ -417,7 +416,7 @@ def many_calls() -> None:
         tiny()
 
 
-def facts(taken: Captured) -> dict[str, Any]:
+def facts(taken: SliceData) -> dict[str, Any]:
     return {row["key"]: json.loads(row["value"]) for row in taken.frames.get("facts", ())}
 
 
@@ -445,7 +444,7 @@ def test_cost_is_not_measured_under_a_trace_or_profile_function(tmp_path: Path) 
         before = get()
         put(own)
         try:
-            cost = callcost.measure()
+            cost = readers_cprofile.measure()
         finally:
             put(before)
         assert cost is None

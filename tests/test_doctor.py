@@ -12,17 +12,17 @@ from importlib import metadata
 import pytest
 from conftest import CHECKOUT, clean_environment
 
-from profstack import registry
-from profstack.commands import _checks, main
+from profstack import layer as profstack_layer
+from profstack.commands import doctor, main
 from profstack.errors import UsageError
-from profstack.nsys.tool import Nsys
-from profstack.registry import layer_names
+from profstack.layer import layer_names
+from profstack.readers.nsys.tool import Nsys
 
 
 @pytest.fixture(scope="module")
 def answer():
     """What doctor finds here, asked once."""
-    return {(check.group, check.name): check for check in _checks.gather()}
+    return {(check.group, check.name): check for check in doctor.gather()}
 
 
 def test_every_built_in_layer_works_here(answer):
@@ -73,8 +73,8 @@ def test_text_and_json_say_the_same_and_leave_with_0(run_profstack):
 
 def test_files_of_the_current_folder_are_not_imported(run_profstack, tmp_path):
     (tmp_path / "queue.py").write_text("raise SystemExit('shadowed')\n")
-    code = "import sys; sys.path.pop(0); from profstack.commands import _checks;"
-    code += "print(_checks._probe('packages:jinja2'))"
+    code = "import sys; sys.path.pop(0); from profstack.commands import doctor;"
+    code += "print(doctor._probe('packages:jinja2'))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -89,11 +89,11 @@ def test_files_of_the_current_folder_are_not_imported(run_profstack, tmp_path):
 @pytest.fixture
 def without(monkeypatch):
     """Make the probe's answer be what a broken installation would give."""
-    real = _checks._probe
+    real = doctor._probe
 
     def install(what, answer):
         monkeypatch.setattr(
-            _checks, "_probe", lambda asked: answer if asked == what else real(asked)
+            doctor, "_probe", lambda asked: answer if asked == what else real(asked)
         )
 
     return install
@@ -128,26 +128,27 @@ def test_a_profiler_that_delivers_nothing_fails_its_layer(without):
         "device_events": 0,
     }
     without("torch", (silent, ""))
-    layer = next(c for c in _checks.gather() if c.group == "layer" and c.name == "torch")
+    layer = next(c for c in doctor.gather() if c.group == "layer" and c.name == "torch")
     assert layer.works is False
     assert layer.detail == "a profiled multiplication left no event"
 
 
 def test_a_probe_that_dies_is_told(monkeypatch):
-    monkeypatch.setattr(_checks, "_START_PROBE", "import os; os.kill(os.getpid(), 11)")
-    assert _checks._probe("torch") == ({}, "the check was ended by signal 11")
-    monkeypatch.setattr(_checks, "_START_PROBE", "raise OSError('no driver')")
-    assert _checks._probe("torch") == ({}, "the check ended with code 1: OSError: no driver")
+    monkeypatch.setattr(doctor, "_START_PROBE", "import os; os.kill(os.getpid(), 11)")
+    assert doctor._probe("torch") == ({}, "the check was ended by signal 11")
+    monkeypatch.setattr(doctor, "_START_PROBE", "raise OSError('no driver')")
+    assert doctor._probe("torch") == ({}, "the check ended with code 1: OSError: no driver")
 
 
 @pytest.mark.parametrize("layer", ["nvtx", "memory"])
 def test_a_layer_without_its_package_is_told_and_the_others_work(layer):
     layers = {
-        name: {"tool": name, "version": "1", "reason": None} for name in registry.layer_names()
+        name: {"tool": name, "version": "1", "reason": None}
+        for name in profstack_layer.layer_names()
     }
     layers[layer] = {"tool": layer, "version": None, "reason": f"no package for {layer}"}
     answer = {"layers": layers, "problems": []}
-    checks = _checks._layer_checks(answer, "", {"cpu_events": 5}, "")
+    checks = doctor._layer_checks(answer, "", {"cpu_events": 5}, "")
     (failed,) = [check for check in checks if not check.works]
     assert (failed.name, failed.detail) == (layer, f"no package for {layer}")
     package = {"nvtx": "nvtx", "memory": "memory-profiler"}[layer]
@@ -173,7 +174,7 @@ def tools(tmp_path, monkeypatch):
             (tmp_path / "host-linux-x64" / "QdstrmImporter").touch()
         return folder
 
-    monkeypatch.setattr("profstack.nsys.tool._USUAL", ())
+    monkeypatch.setattr("profstack.readers.nsys.tool._USUAL", ())
     return make
 
 
@@ -190,8 +191,8 @@ def tools(tmp_path, monkeypatch):
 )
 def test_an_nsys_too_old_for_the_nvtx_there_is(nsys, nvtx, said, tools, monkeypatch):
     monkeypatch.setenv("PATH", str(tools(nsys)))
-    monkeypatch.setattr(_checks, "package_version", {"nvtx": nvtx}.get)
-    check = _checks._nsys_check()
+    monkeypatch.setattr(doctor, "package_version", {"nvtx": nvtx}.get)
+    check = doctor._nsys_check()
     assert check.works
     assert check.version == (None if nsys == "unknown" else nsys)
     assert ("0.2.11 alone" in check.detail) is said
@@ -202,10 +203,10 @@ def test_an_nsys_too_old_for_the_nvtx_there_is(nsys, nvtx, said, tools, monkeypa
 def test_an_nsys_outside_the_path_is_found_and_said_where(tools, monkeypatch, tmp_path):
     folder = tools("2024.6.2.225-1")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    assert _checks._nsys_check().works is None
-    assert _checks._nsys_check().install == "the package nsight-systems"
-    monkeypatch.setattr("profstack.nsys.tool._USUAL", (f"{tmp_path}/b*",))
-    check = _checks._nsys_check()
+    assert doctor._nsys_check().works is None
+    assert doctor._nsys_check().install == "the package nsight-systems"
+    monkeypatch.setattr("profstack.readers.nsys.tool._USUAL", (f"{tmp_path}/b*",))
+    check = doctor._nsys_check()
     assert (check.works, check.version) == (True, "2024.6.2.225-1")
     assert f"found in {folder}" in check.detail
 
@@ -215,14 +216,14 @@ def test_an_nsys_without_its_importer_or_that_fails_is_told(tools, monkeypatch, 
     monkeypatch.setenv("PATH", str(folder))
     # A script may start an nsys that lies anywhere; this one is to be the program itself.
     monkeypatch.setattr(
-        "profstack.nsys.tool._asked", lambda path: Nsys(sys.executable, "2022.4", None)
+        "profstack.readers.nsys.tool._checked", lambda path: Nsys(sys.executable, "2022.4", None)
     )
-    assert "without QdstrmImporter" in _checks._nsys_check().detail
+    assert "without QdstrmImporter" in doctor._nsys_check().detail
     monkeypatch.undo()
-    monkeypatch.setattr("profstack.nsys.tool._USUAL", ())
+    monkeypatch.setattr("profstack.readers.nsys.tool._USUAL", ())
     monkeypatch.setenv("PATH", str(folder))
     (folder / "nsys").write_text("#!/bin/sh\necho no driver >&2\nexit 3\n")
-    check = _checks._nsys_check()
+    check = doctor._nsys_check()
     assert check.works is False
     assert "nsys ended with code 3: no driver" in check.detail
 
@@ -238,7 +239,7 @@ def test_cuda_without_kernel_events_is_told():
         "cpu_events": 5,
         "device_events": 0,
     }
-    cuda, cupti = _checks._device_checks(found)
+    cuda, cupti = doctor._device_checks(found)
     assert (cuda.works, cuda.detail) == (True, "H200, compute capability 9.0")
     assert (cupti.works, cupti.required) == (False, False)
 
@@ -248,7 +249,7 @@ def test_cuda_without_kernel_events_is_told():
 
 def test_an_unknown_layer_names_the_known_ones():
     with pytest.raises(UsageError, match="no layer 'cprofil'; the layers are cprofile, torch"):
-        registry.load("cprofil")
+        profstack_layer.load("cprofil")
 
 
 @pytest.fixture
@@ -266,7 +267,7 @@ def other_package(tmp_path, monkeypatch):
         "cprofile = others_layers:Sound\n"
     )
     (tmp_path / "others_layers.py").write_text(
-        "from profstack.wrapper import Description, Wrapper\n"
+        "from profstack.layer import Description, Wrapper\n"
         "class NotOne: name = 'wrong'\n"
         "class Sound(Wrapper):\n"
         "    name = 'sound'\n"
@@ -283,10 +284,10 @@ def other_package(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("other_package")
 def test_wrappers_of_other_packages_are_found_and_broken_ones_reported():
-    wrappers, problems = registry.third_party()
+    wrappers, problems = profstack_layer.third_party()
     assert list(wrappers) == ["sound"]
-    assert registry.load("sound") is wrappers["sound"]
-    assert registry.load("cprofile").__module__ == "profstack.wrappers.cprofile"
+    assert profstack_layer.load("sound") is wrappers["sound"]
+    assert profstack_layer.load("cprofile").__module__ == "profstack.wrappers.cprofile"
     told = "\n".join(sorted(problems))
     assert "layer 'absent' of others: ModuleNotFoundError" in told
     assert "layer 'wrong' of others: TypeError" in told
@@ -294,8 +295,8 @@ def test_wrappers_of_other_packages_are_found_and_broken_ones_reported():
     assert "layer 'cprofile' of others: the name is taken" in told
     assert len(problems) == 4
     with pytest.raises(UsageError, match=r"layer 'absent' of others.*; mend or uninstall others"):
-        registry.load("absent")
-    assert "sound" not in registry.layer_names()
+        profstack_layer.load("absent")
+    assert "sound" not in profstack_layer.layer_names()
 
 
 @pytest.mark.usefixtures("other_package")

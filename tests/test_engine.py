@@ -23,14 +23,14 @@ import torch
 from conftest import CHECKOUT, clean_environment
 from torch import nn
 
-from profstack.engine.core import Engine
-from profstack.engine.keeper import StopRun
-from profstack.engine.observers import Observers
-from profstack.recording import Writer, create_folder, read_tables
-from profstack.runner import make_plan, shared_modes
-from profstack.slices import LayerPlan, Targets, plan
-from profstack.torchtrace import linetrace
-from profstack.watch import Sampler
+from profstack.capture.engine import Engine, Limits
+from profstack.capture.observers import Observers
+from profstack.capture.run import make_plan, shared_modes
+from profstack.capture.slices import LayerPlan, Targets, plan
+from profstack.capture.step_log import StopRun
+from profstack.readers.torchtrace import line_tracer
+from profstack.readers.watch import Sampler
+from profstack.storage.folder import Writer, create_folder, read_tables
 
 LAYERS = ["cprofile", "torch"]
 TARGETS = Targets(
@@ -138,7 +138,7 @@ def patched() -> list[Any]:
 @pytest.fixture(autouse=True)
 def own_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script whose lines are traced is this file, not pytest."""
-    monkeypatch.setattr(linetrace, "script_folder", lambda: str(Path(__file__).parent))
+    monkeypatch.setattr(line_tracer, "script_folder", lambda: str(Path(__file__).parent))
 
 
 class Training:
@@ -516,7 +516,7 @@ def test_a_wrapper_that_raises_ends_its_layer_and_nothing_else(
     assert len(one.steps) == ENOUGH
 
 
-@pytest.mark.parametrize("place", ["progress", "end_slice", "begin_slice", "startup"])
+@pytest.mark.parametrize("place", ["write_modules", "end_slice", "begin_slice", "startup"])
 def test_an_error_of_our_own_disarms_and_never_reaches_the_script(
     bench: Callable[..., Bench], place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,7 +592,7 @@ def test_the_watch_takes_what_the_memory_tracer_leaves_by_ending_itself(
     training = Training()
     if when == "in a slice":
         for _ in range(ENOUGH):
-            slice_ = one.engine._slice
+            slice_ = one.engine.planned
             if slice_ is not None and slice_.kind == "memory":
                 break
             training.step()
@@ -617,7 +617,7 @@ def test_the_watch_takes_what_the_memory_tracer_leaves_by_ending_itself(
 
 
 def test_max_steps_ends_the_run_at_a_boundary(bench: Callable[..., Bench]) -> None:
-    one = bench(limits=(12, None))
+    one = bench(limits=Limits(12))
     one.engine.begin()
     training = Training()
     with pytest.raises(StopRun) as stopped:
@@ -629,7 +629,7 @@ def test_max_steps_ends_the_run_at_a_boundary(bench: Callable[..., Bench]) -> No
 
 
 def test_caught_it_is_raised_once_more_and_then_lets_go(bench: Callable[..., Bench]) -> None:
-    one = bench(limits=(5, None))
+    one = bench(limits=Limits(5))
     one.engine.begin()
     before = patched()
     training = Training()
@@ -647,7 +647,7 @@ def test_caught_it_is_raised_once_more_and_then_lets_go(bench: Callable[..., Ben
 
 
 def test_max_seconds_ends_the_run(bench: Callable[..., Bench]) -> None:
-    one = bench(limits=(None, 1e-9))
+    one = bench(limits=Limits(max_seconds=1e-9))
     one.engine.begin()
     with pytest.raises(StopRun):
         Training().run(100)

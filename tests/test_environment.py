@@ -15,8 +15,13 @@ from conftest import CHECKOUT, clean_environment
 
 from profstack import environment
 from profstack.environment import environment_facts, rss_bytes
-from profstack.privacy import home_relative, mask_secrets, presentable_argv
-from profstack.software import commit_facts, package_versions
+from profstack.privacy import (
+    commit_facts,
+    home_relative,
+    mask_secrets,
+    package_versions,
+    presentable_argv,
+)
 
 
 def test_facts_are_true_and_fit_json():
@@ -139,9 +144,7 @@ def test_everything_works_where_proc_is_absent(monkeypatch):
         environment, "_read", lambda path: None if path.startswith("/proc") else real(path)
     )
     assert environment._ResidentSet().read() is None
-    facts = environment_facts()
-    assert facts["physical_cores"] is None
-    assert facts["python"]
+    assert environment_facts()["python"]
 
 
 def test_importing_it_is_cheap():
@@ -156,7 +159,7 @@ def test_importing_it_is_cheap():
         check=True,
         env=clean_environment(),
     )
-    ours = {"profstack", "profstack.environment", "profstack.interrupts"}
+    ours = {"profstack", "profstack.environment", "profstack.guard"}
     assert set(answer.stdout.split()) <= {"__future__", *ours}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from profstack.torchtrace.eventkinds import (
+from profstack.readers.torchtrace.events import (
     DEVICE_KINDS,
     OPERATOR_KIND,
     PYTHON_KIND,

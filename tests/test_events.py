@@ -13,19 +13,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profstack.torchtrace import columns
-from profstack.torchtrace.events import (
+from profstack.readers.torchtrace import columns
+from profstack.readers.torchtrace.columns import StringColumn, group, sums
+from profstack.readers.torchtrace.events import (
     EVALUATE,
     HIDDEN_NAMES,
     HostEvents,
-    Interned,
     clip_to_steps,
     forward_of,
-    group,
+    nest_threads,
     read_host,
-    sums,
 )
-from profstack.torchtrace.nesting import nest_threads
 
 NS = 1e-9
 
@@ -293,10 +291,10 @@ def test_what_was_given_is_the_same_by_any_way_of_reading(
     monkeypatch.setattr(columns, "BLOCK", size)
     # Backwards: what is read in one pass has to follow the events into their order.
     raw = profile.kineto_results.events()[::-1]
-    at_once, later = read_host(raw, given=True), read_host(raw)
+    at_once, later = read_host(raw, inputs=True), read_host(raw)
     events = at_once.raw(np.arange(len(at_once)))
     assert [event.start_ns() for event in events] == at_once.start.tolist()
-    for given in (at_once.given, later.given):
+    for given in (at_once.inputs, later.inputs):
         assert [given.shapes[n] for n in given.shape_ids] == [e.shapes() for e in events]
         assert [given.types[n] for n in given.type_ids] == [e.dtypes() for e in events]
     memory = np.flatnonzero(at_once.memory)
@@ -312,7 +310,7 @@ def test_what_was_given_is_the_same_by_any_way_of_reading(
 
 
 def test_strings_by_number() -> None:
-    names = Interned(iter(["a", "b", "a"]), 3)
+    names = StringColumn.of(iter(["a", "b", "a"]), 3)
     assert names.values == ["a", "b"]
     assert names.ids.tolist() == [0, 1, 0]
     assert names.where("a".__eq__).tolist() == [True, False, True]

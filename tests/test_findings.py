@@ -11,18 +11,17 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import numpy as np
 import pytest
+from data_findings import completed
 from data_recording import CLEAN_S, Run
 from finding_programs import PLACES
 
-from profstack import findings
-from profstack.findings.growth import memory_growth
-from profstack.findings.holders import keeps
-from profstack.findings.trend import Group, trend
-from profstack.merge.recorded import Recorded
-from profstack.ownfiles import FACT
-from profstack.report import jsonfile
-from profstack.report.complete import complete_report
-from profstack.report.text import summary
+from profstack.code_owner import FACT
+from profstack.findings import judge
+from profstack.findings.memory_growth import Group, keeps, memory_growth, trend
+from profstack.report import files
+from profstack.report.files import complete_report
+from profstack.report.terminal import summary
+from profstack.storage.reader import Recorded
 
 MIB = 2**20
 TRAIN = "/app/train.py"
@@ -184,15 +183,14 @@ class Growing:
         """What is found beside a report of nothing but what is given."""
         self.run.layers(torch="recorded", memory="recorded", watch="recorded")
         self.run.writer.close()
-        report = {"tables": {"lines": []}, **(report or {})}
-        return memory_growth(Recorded(self.run.folder), report)
+        return memory_growth(Recorded(self.run.folder), completed(report or {}))
 
     def report(self) -> dict[str, Any]:
         """The whole report, valid by its schema."""
         self.run.layers(torch="recorded", memory="recorded", watch="recorded")
         self.run.writer.close()
-        report: dict[str, Any] = json.loads(jsonfile.text(complete_report(self.run.folder)))
-        jsonschema.validate(report, jsonfile.schema())
+        report: dict[str, Any] = json.loads(files.text(complete_report(self.run.folder)))
+        jsonschema.validate(report, files.schema())
         return report
 
 
@@ -372,7 +370,7 @@ def test_a_rule_that_fails_is_told_and_takes_nothing_with_it(
     def broken(recorded: Any, report: Any) -> Any:
         raise KeyError("a defect")
 
-    monkeypatch.setattr(findings, "FAMILIES", (broken, *findings.FAMILIES))
+    monkeypatch.setattr(judge, "FAMILIES", (broken, *judge.FAMILIES))
     made = Growing(tmp_path / "rec", lambda step: 1.0 * MIB * step)
     made.slices()
     report = made.report()

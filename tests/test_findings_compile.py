@@ -16,11 +16,10 @@ from conftest import clean_environment
 from data_recording import CLEAN_S, Run
 from finding_programs import PLACES, Runs, found, line_of, runs_ahead
 
-from profstack.engine.compilelog import HIDDEN, LONGEST_TEXT, CompileLog
-from profstack.findings.compiled import failed_guard, kind_of
-from profstack.findings.compiling import compiling
-from profstack.merge.recorded import Recorded
-from profstack.ownfiles import FACT
+from profstack.capture.step_log import HIDDEN, LONGEST_TEXT, CompileLog
+from profstack.code_owner import FACT
+from profstack.findings.compilation import compiling, failed_guard, kind_of
+from profstack.storage.reader import Recorded
 
 pytestmark = pytest.mark.timed
 
@@ -133,7 +132,7 @@ def test_dynamos_books_are_read_as_they_grow_and_left_as_they_are() -> None:
 
 def test_dynamo_is_not_imported_for_it() -> None:
     code = (
-        "import sys; import torch; from profstack.engine.compilelog import CompileLog\n"
+        "import sys; import torch; from profstack.capture.step_log import CompileLog\n"
         "had = 'torch._dynamo.utils' in sys.modules; log = CompileLog(0.0); print(log.frames())\n"
         "assert ('torch._dynamo.utils' in sys.modules) == had"
     )

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_findings import completed
 from data_recording import Run
 from finding_programs import Runs, found, line_of, runs_ahead
 
-from profstack.findings.dominating import dominating
-from profstack.findings.hotspots import hot_spots
-from profstack.merge.functions import COST
-from profstack.merge.recorded import Recorded
-from profstack.report.findingtext import as_markdown
-from profstack.report.highlights import finding_lines
+from profstack.analysis.functions import COST
+from profstack.findings.hot_spots import dominating, hot_spots
+from profstack.report.export import findings_as
+from profstack.report.screen import finding_line
+from profstack.storage.reader import Recorded
 
 pytestmark = pytest.mark.timed
 
@@ -156,7 +156,7 @@ def told_of(
             "operators": [{"self_s": STEP_S - outside_s}],
         },
     }
-    return hot_spots(Recorded(folder), report)
+    return hot_spots(Recorded(folder), completed(report))
 
 
 @pytest.mark.parametrize(("batches", "most_s"), [(1, 0.0015), (4, 0.006)])
@@ -181,11 +181,11 @@ def test_limits_that_do_not_agree_give_the_smaller_and_say_so(tmp_path: Path) ->
     (told,) = told_of(tmp_path / "rec", corrected_s=0.006, factor=3.0)
     assert told["gain_s"] == pytest.approx(0.002)
     assert told["evidence"][0]["limits_agree"] is False
-    assert "the smaller figure is told" in told["advice"]
+    assert "the smaller figure counts" in told["advice"]
     # What is gained is no less, and may be more.
     assert told["title"] == "shuffle spends at least 2.00 ms of each step in Python (20 %)"
-    assert "at least 2.00 ms a step, estimated" in as_markdown([told])
-    (line,) = finding_lines({"findings": [told]})
+    assert "at least 2.00 ms a step, estimated" in findings_as("md", [told])
+    line = finding_line(told)
     assert "at least 2.00 ms a step, estimated" in line
 
 
@@ -200,7 +200,7 @@ def test_limits_that_do_not_agree_give_the_smaller_and_say_so(tmp_path: Path) ->
 def test_how_often_it_is_called(tmp_path: Path, calls: float, words: str) -> None:
     (told,) = told_of(tmp_path / "rec", corrected_s=0.003, calls_a_step=calls)
     assert words in told["advice"]
-    assert "up to 3.00 ms a step, estimated" in as_markdown([told])
+    assert "up to 3.00 ms a step, estimated" in findings_as("md", [told])
 
 
 def test_no_function_takes_more_than_what_no_operator_took(tmp_path: Path) -> None:
@@ -347,6 +347,6 @@ def test_on_a_device_the_device_time_counts() -> None:
         "environment": {"device": "cuda"},
         "tables": {"modules": rows, "flops": []},
     }
-    (told,) = dominating(None, report)  # type: ignore[arg-type]  # it asks the report alone
+    (told,) = dominating(None, completed(report))  # type: ignore[arg-type]  # it asks the report alone
     assert told["module"] == "Net.3"
     assert told["gain_s"] == pytest.approx(0.0055)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from data_findings import completed
 from finding_programs import found, had_no_core, line_of, run_program, run_twins
 
-from profstack.findings.inference import inference
-from profstack.findings.optimizers import can_be_fused, unfused_optimizer
-from profstack.findings.precision import float32_without_tf32, kind_of
-from profstack.findings.zeroing import zero_grad_to_zeros
+from profstack.findings.model_setup import float32_without_tf32, inference, switch_of
+from profstack.findings.optimizers import can_be_fused, unfused_optimizer, zero_grad_to_zeros
 
 pytestmark = pytest.mark.timed
 
@@ -235,25 +234,27 @@ def report_of(
         ],
         "bytes_per_s": [{"value": 10e9 if on == "cpu" else 2e12}],
     }
-    return {
-        "benchmark": {"median_s": 10 * MS},
-        "environment": {"device": on},
-        "step": {"phase": phase},
-        "attribution": {
-            "step_s": 10 * MS,
-            "calibrated_owned_s": 10 * MS,
-            "clean_median_s": 10 * MS,
-        },
-        "setup": setup | noted,
-        "roofline": {"peaks": peaks, "points": []},
-        "tables": {
-            "modules": [{"path": "(optimizer)", "self_s": optimizer_s}],
-            "operators": operators,
-            "launches": launches,
-            "lines": [],
-            "memory_owners": [],
-        },
-    }
+    return completed(
+        {
+            "benchmark": {"median_s": 10 * MS},
+            "environment": {"device": on},
+            "step": {"phase": phase},
+            "attribution": {
+                "step_s": 10 * MS,
+                "calibrated_owned_s": 10 * MS,
+                "clean_median_s": 10 * MS,
+            },
+            "setup": setup | noted,
+            "roofline": {"peaks": peaks, "points": []},
+            "tables": {
+                "modules": [{"path": "(optimizer)", "self_s": optimizer_s}],
+                "operators": operators,
+                "launches": launches,
+                "lines": [],
+                "memory_owners": [],
+            },
+        }
+    )
 
 
 def recorded(*, backward: bool = False) -> Any:
@@ -521,7 +522,6 @@ def test_what_trains_is_no_inference() -> None:
     assert not inference(recorded(), asked(backward_passes=1, **noted))
     assert not inference(recorded(backward=True), asked(**noted))
     assert not inference(recorded(), asked(**noted) | {"setup": {"steps": 0, "reason": "none"}})
-    assert not inference(recorded(), asked(**noted) | {"setup": None})
 
 
 def test_only_normalisation_is_a_fault_and_dropout_is_mentioned() -> None:
@@ -629,4 +629,4 @@ def test_a_gain_of_tf32_that_cannot_be_told_says_why() -> None:
     ],
 )
 def test_operators_are_known_by_the_switch_they_hang_on(operator: str, kind: str | None) -> None:
-    assert kind_of(operator) == kind
+    assert switch_of(operator) == kind

@@ -9,17 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_findings import completed
 from data_full_report import full
 from data_recording import Run
 
-from profstack.findings import FAMILIES
-from profstack.findings.extents import Extents, function_around, heaviest_line, lines_of
-from profstack.findings.figures import CallGraph
-from profstack.findings.loops import calls_the_model, carries
-from profstack.findings.made import bounded, finding
-from profstack.findings.sametime import tell_same_time
-from profstack.findings.sound import sound
-from profstack.merge.recorded import Recorded
+from profstack.findings.finding import (
+    CallGraph,
+    Extents,
+    FunctionKey,
+    PlaceRow,
+    bounded,
+    drop_unkeyed,
+    finding,
+    function_around,
+    heaviest_line,
+    lines_of,
+)
+from profstack.findings.judge import FAMILIES, link_overlaps
+from profstack.findings.rules import RULES
+from profstack.findings.synchronization import calls_the_model, has_carried_name
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Finding
 
 FILE = "/app/train.py"
 TEXT = """import torch
@@ -50,23 +60,30 @@ def report_of(*lines: dict[str, Any], **tables: list[dict[str, Any]]) -> dict[st
     """A report of these lines, in which cProfile saw `make` alone."""
     function = {"phase": "step", "file": FILE, "line": 4, "name": "make", "own": True}
     empty = {"functions": [function], "calls": [], "module_lines": [], "modules": []}
-    return {
-        "sources": [{"file": FILE, "text": TEXT}],
-        "tables": {**empty, "lines": list(lines), **tables},
-    }
+    return completed(
+        {
+            "sources": [{"file": FILE, "text": TEXT}],
+            "tables": {**empty, "lines": list(lines), **tables},
+        }
+    )
 
 
 # -- extents -------------------------------------------------------------------------------------
 
-MAKE = (FILE, 4, "make")
+MAKE = FunctionKey(FILE, 4, "make")
+
+
+def at(number: int) -> PlaceRow:
+    """A line of the file."""
+    return {"file": FILE, "line": number}
 
 
 def test_a_line_of_the_loop_is_not_of_the_function_above_it() -> None:
     report = report_of(line(6), line(8), line(14, python_s=0.7))
     graph = CallGraph(report)
-    assert function_around(report, graph, FILE, 6) == MAKE
-    assert function_around(report, graph, FILE, 14) is None
-    assert function_around(report, graph, FILE, 2) is None
+    assert function_around(report, graph, at(6)) == MAKE
+    assert function_around(report, graph, at(14)) is None
+    assert function_around(report, graph, at(2)) is None
     assert [row["line"] for row in lines_of(report, graph, MAKE)] == [6]
     heaviest = heaviest_line(report, graph, MAKE)
     assert heaviest is not None
@@ -78,7 +95,7 @@ def test_a_file_whose_text_is_not_known_has_no_extents() -> None:
     for sources in ([], [{"file": FILE, "text": None}], [{"file": FILE, "text": "def ("}]):
         report["sources"] = sources
         assert not Extents(report).knows(FILE)
-        assert function_around(report, CallGraph(report), FILE, 6) is None
+        assert function_around(report, CallGraph(report), at(6)) is None
         assert len(lines_of(report, CallGraph(report), MAKE)) == 2
 
 
@@ -101,7 +118,7 @@ def test_a_file_whose_text_is_not_known_has_no_extents() -> None:
 )
 def test_what_a_loop_carries_is_read_from_its_text(texts: list[str], carried: bool) -> None:
     rows = [line(number, source=text) for number, text in enumerate(texts)]
-    assert carries(rows) is carried
+    assert has_carried_name(rows) is carried
 
 
 def test_a_loop_calls_the_model_where_that_is_called_as_often() -> None:
@@ -118,13 +135,14 @@ def test_a_loop_calls_the_model_where_that_is_called_as_often() -> None:
 # -- one time, told twice ------------------------------------------------------------------------
 
 
-def told(slug: str, *evidence: dict[str, Any], gain_s: float = 1.0, **where: Any) -> dict[str, Any]:
+def told(slug: str, *evidence: dict[str, Any], gain_s: float = 1.0, **where: Any) -> Finding:
     """A finding at a place."""
-    fields: dict[str, Any] = {"evidence": evidence, "advice": "Mend it.", "layers": ()}
-    return finding(slug, slug, severity="high", gain_s=gain_s, **fields, **where)
+    (rule,) = (each for each in RULES if each.slug == slug)
+    fields: dict[str, Any] = {"evidence": evidence, "advice": "Mend it."}
+    return finding(rule, slug, severity="high", gain_s=gain_s, **fields, **where)
 
 
-def others(findings: list[dict[str, Any]]) -> list[list[str]]:
+def others(findings: list[Finding]) -> list[list[str]]:
     return [
         [row["same_time_as"] for row in each["evidence"] if "same_time_as" in row]
         for each in findings
@@ -134,7 +152,7 @@ def others(findings: list[dict[str, Any]]) -> list[list[str]]:
 def test_a_hot_spot_in_the_data_set_says_that_it_is_the_same_time() -> None:
     made = {"function": "make", "file": FILE, "line": 4}
     pair = [told("python-hot-spot", made), told("data-starved", {"wait_s": 1.0}, made)]
-    tell_same_time(pair, report_of())
+    link_overlaps(pair, report_of())
     assert others(pair) == [["data-starved"], ["python-hot-spot"]]
     assert pair[0]["evidence"][-1]["link"] == "overview/data-starved"
     assert "gains do not add up" in pair[1]["advice"]
@@ -142,13 +160,13 @@ def test_a_hot_spot_in_the_data_set_says_that_it_is_the_same_time() -> None:
 
 def test_lines_and_modules_are_the_same_time_where_they_meet() -> None:
     hot = told("python-hot-spot", {"function": "make", "file": FILE, "line": 4})
-    asks = told("forced-synchronisation", file=FILE, line=6)
-    elsewhere = told("forced-synchronisation", file=FILE, line=14)
+    asks = told("forced-synchronisation", place=at(6))
+    elsewhere = told("forced-synchronisation", place=at(14))
     small = told("small-operators", module="Net.heads")
     module = told("module-dominates", module="Net.heads")
     report = report_of(module_lines=[{"file": FILE, "line": 6, "module": "Net.heads.0"}])
     findings = [hot, asks, elsewhere, small, module]
-    tell_same_time(findings, report)
+    link_overlaps(findings, report)
     first, second, third, fourth, fifth = map(set, others(findings))
     assert {"forced-synchronisation", "small-operators", "module-dominates"} == first
     assert {"python-hot-spot", "small-operators", "module-dominates"} == second
@@ -162,7 +180,7 @@ def test_an_optimizer_and_a_hot_spot_share_nothing() -> None:
         told("python-hot-spot", {"function": "make", "file": FILE, "line": 4}),
         told("unfused-optimizer", module="(optimizer)"),
     ]
-    tell_same_time(pair, report_of())
+    link_overlaps(pair, report_of())
     assert others(pair) == [[], []]
 
 
@@ -185,7 +203,7 @@ def test_no_family_falls_over_what_a_recording_lacks(tmp_path: Path) -> None:
     made = Run(tmp_path / "rec")
     made.clean(20)
     made.writer.close()
-    recorded, whole = Recorded(tmp_path / "rec"), full()
+    recorded, whole = Recorded(tmp_path / "rec"), completed(full())
     whole["findings"] = []
     text = json.dumps(whole)
     reports = []
@@ -198,10 +216,10 @@ def test_no_family_falls_over_what_a_recording_lacks(tmp_path: Path) -> None:
         report = copy.copy(whole)
         report["tables"] = {**whole["tables"], name: []}
         reports.append(((name, "all rows"), report))
-    for name in ("setup", "sources", "processes", "attribution", "roofline", "benchmark"):
+    for name in ("attribution", "roofline"):
         reports.append(((name, "all of it"), {**whole, name: None}))
     for without, report in reports:
-        read = sound(report)
+        read = drop_unkeyed(report)
         for family in FAMILIES:
             for each in family(recorded, read):
                 assert each["gain_s"] is not None or each["gain_reason"], without

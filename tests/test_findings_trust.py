@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_findings import completed
 from data_recording import CLEAN_S, Run
 from finding_programs import Runs, found, had_no_core, runs_ahead
 
-from profstack.findings.trust import trust
-from profstack.findings.uncounted import uncounted
-from profstack.merge.recorded import Recorded
+from profstack.findings.measurement import trust, uncounted
+from profstack.storage.reader import Recorded
 
 pytestmark = pytest.mark.timed
 
@@ -121,7 +121,7 @@ def figures(n: int, low: float | None, high: float | None) -> dict[str, Any]:
 )
 def test_too_short_or_noisy(tmp_path: Path, benchmark: dict[str, Any], title: str | None) -> None:
     recorded = steps(tmp_path / "rec", [CLEAN_S] * 12)
-    told = trust(recorded, {"benchmark": benchmark, "warnings": []})
+    told = trust(recorded, completed({"benchmark": benchmark}))
     assert [each["title"] for each in told] == ([title] if title else [])
 
 
@@ -144,7 +144,7 @@ def test_a_warm_up_without_an_end(
 ) -> None:
     warnings = [{"slug": "warmup-unsettled", "text": "the last half changes"}] if warned else []
     report = {"benchmark": figures(50, 0.0099, 0.0101), "warnings": warnings}
-    told = trust(steps(tmp_path / "rec", walls), report)
+    told = trust(steps(tmp_path / "rec", walls), completed(report))
     said = [f"The step never settles: it is still getting {title} when the run ends"]
     assert [each["title"] for each in told] == (said if title else [])
 
@@ -162,7 +162,7 @@ def counted(*shares: float | None, flop: int | None = 1000) -> dict[str, Any]:
 
 
 def test_what_is_uncounted_is_named_by_its_time() -> None:
-    (told,) = uncounted(None, counted(0.02, 0.5, None))  # type: ignore[arg-type]  # report alone
+    (told,) = uncounted(None, completed(counted(0.02, 0.5, None)))  # type: ignore[arg-type]  # report alone
     assert told["title"] == ("52 % of the step is in operators without a FLOP formula (op1, op0)")
     assert told["module"] == "Net.a"
     assert [row.get("link") for row in told["evidence"]] == [
@@ -175,7 +175,7 @@ def test_a_compiled_graph_is_named_by_the_first_letters_of_its_hash() -> None:
     report = counted(0.02, 0.5)
     report["tables"]["flops"][0]["uncounted"][1]["operator"] = compiled
     report["tables"]["operators"] = [{"name": compiled, "module": None}]
-    (told,) = uncounted(None, report)  # type: ignore[arg-type]  # it asks the report alone
+    (told,) = uncounted(None, completed(report))  # type: ignore[arg-type]  # it asks the report alone
     assert told["title"].endswith("(CompiledFxGraph fabcda..., op0)")
     assert told["evidence"][1]["operator"] == compiled
     assert told["evidence"][1]["link"] == f"operators/{compiled}"
@@ -183,9 +183,9 @@ def test_a_compiled_graph_is_named_by_the_first_letters_of_its_hash() -> None:
 
 @pytest.mark.parametrize("report", [counted(), counted(0.05, 0.04), counted(None)])
 def test_little_that_is_uncounted_is_not_told(report: dict[str, Any]) -> None:
-    assert uncounted(None, report) == []  # type: ignore[arg-type]  # it asks the report alone
+    assert uncounted(None, completed(report)) == []  # type: ignore[arg-type]  # it asks the report alone
 
 
 def test_without_any_counter_nothing_is_told() -> None:
     report = {"tables": {"flops": [], "operators": []}}
-    assert uncounted(None, report) == []  # type: ignore[arg-type]  # it asks the report alone
+    assert uncounted(None, completed(report)) == []  # type: ignore[arg-type]  # it asks the report alone

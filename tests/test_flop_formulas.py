@@ -17,8 +17,7 @@ from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from profstack.flops.formulas import flop_of, has_formula, registry
-from profstack.flops.missed import is_composite, is_missed
+from profstack.readers.flops.formulas import flop_of, has_formula, is_composite, is_missed, registry
 
 # -- formulas --------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profstack.flops.owners import OPTIMIZER, Owner, Owners
+from profstack.readers.flops.counting import Owner, Owners
+from profstack.storage.vocabulary import OPTIMIZER
 
 
 class Fails(torch.optim.Optimizer):

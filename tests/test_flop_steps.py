@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from data_recording import CLEAN_S, Run, by, module, module_times, operator
 
-from profstack.findings.measures import _rates
-from profstack.findings.verdictrules import COMPUTE
-from profstack.report.complete import complete_report
-from profstack.report.ending import ending
+from profstack.findings.rules import COMPUTE
+from profstack.findings.verdict import step_rates
+from profstack.report.files import complete_report
+from profstack.report.terminal import ending
 
 Report = dict[str, Any]
 PEAK = 2e12
@@ -149,5 +149,5 @@ def test_more_than_the_peak_is_said_and_no_share(tmp_path: Path) -> None:
     said = " ".join(ending(report, width=100, colour=False).split())
     assert "300 G FLOP/s, more than the measured peak: one of the two is wrong" in said
     assert "300 %" not in said
-    assert "peak_share" not in _rates(report["roofline"], COMPUTE)
+    assert "peak_share" not in step_rates(report["roofline"], COMPUTE)
     assert "of the peak" not in report["verdict"]["sentence"]

@@ -21,8 +21,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profstack import Session
-from profstack.flops import copies as flopcopies
+from profstack.readers.flops import model_copies as flopcopies
+from profstack.session import Session
+from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING
 from profstack.wrappers.flops import CHECK
 
 FOLDER = Path(sys.prefix) / "counters"
@@ -73,7 +74,7 @@ def total(rows: list[Any], counter: str, multiplying: bool | None = None) -> int
         row["flop"] or 0
         for row in rows
         if row["counter"] == counter
-        and multiplying in (None, row["operator"] in flopcopies.MULTIPLYING[counter])
+        and multiplying in (None, row["operator"] in MULTIPLYING[counter])
     )
 
 
@@ -91,7 +92,7 @@ def test_figures_are_the_tools_own_with_multiply_adds_doubled() -> None:
     model, x = conv_net().eval(), torch.randn(2, 3, 8, 8)
     rows, notes = counted(model, x)
     assert notes == []
-    for counter in flopcopies.COUNTERS:
+    for counter in MODEL_COUNTERS:
         assert total(rows, counter, multiplying=True) == 2 * MACS
     by_thop = importlib.import_module("thop").profile(conv_net(), (x,), verbose=False)[0]
     assert by_thop == total(rows, "thop") - MACS
@@ -189,7 +190,7 @@ def test_what_they_raise_is_a_reason() -> None:
     assert rows == []
     assert notes == [
         f"{tool} has no figures: it raises RuntimeError: there is one of me"
-        for tool in flopcopies.COUNTERS
+        for tool in MODEL_COUNTERS
     ]
     assert not torch.jit.is_tracing()
 
@@ -198,7 +199,7 @@ def test_models_that_nobody_gave_are_left_alone() -> None:
     rows, notes = flopcopies.count(0, {}, 1)
     assert rows == []
     assert [(slug, text.partition(":")[0]) for slug, text in notes] == [
-        ("flops-uncounted", f"{tool} has no figures") for tool in flopcopies.COUNTERS
+        ("flops-uncounted", f"{tool} has no figures") for tool in MODEL_COUNTERS
     ]
     # A function may do anything: it is no model.
     with flopcopies.given(functools.partial(print, "called")):
@@ -213,12 +214,12 @@ def test_a_session_that_runs_a_model_has_them_beside_the_record() -> None:
         session.run(model, x)
     report = session.recording.to_dict()
     rows = {row["counter"]: row for row in report["tables"]["flops"]}
-    assert set(flopcopies.COUNTERS) < rows.keys()
+    assert set(MODEL_COUNTERS) < rows.keys()
     record = rows["FlopCounterMode"]
     assert record["forward_flop"] == rows["recorded_shapes"]["forward_flop"] == 2 * MACS
     assert rows["recorded_shapes"]["difference"] == "the same"
     assert record["difference"] is None
-    for counter in flopcopies.COUNTERS:
+    for counter in MODEL_COUNTERS:
         assert rows[counter]["forward_flop"] > 2 * MACS
         assert "BatchNorm2d" in rows[counter]["difference"].replace("batch_norm", "BatchNorm2d")
         assert "leaves out by convention" in rows[counter]["difference"]

@@ -27,12 +27,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from profstack.flops.counting import Count
-from profstack.flops.owners import Owners
-from profstack.hooks.state import DISCOVER
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import ModuleNames
-from profstack.wrapper import SliceContext
+from profstack.capture.hooks import DISCOVER, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.layer import SliceContext
+from profstack.readers.flops.counting import Count, Owners
 from profstack.wrappers.flops import FlopsWrapper
 
 X = torch.randn(3, 4)
@@ -651,8 +649,8 @@ def test_the_check_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None
 COMPILES = """
     import sys, torch
     from torch import nn
-    from profstack.flops.counting import Count
-    from profstack.passthrough import has_compiled
+    from profstack.readers.flops.counting import Count
+    from profstack.guard import has_compiled
     from torch._dynamo.utils import counters
 
     torch.manual_seed(0)

@@ -16,8 +16,7 @@ from flop_slice import Step, count
 from torch import nn
 from torch.nn import functional
 
-from profstack.flops.formulas import _ADDED, operator_name, registry
-from profstack.flops.masks import kept_pairs, left_out
+from profstack.readers.flops.formulas import _ADDED, kept_pairs, left_out, operator_name, registry
 
 
 def leaf(*shape: int) -> torch.Tensor:

@@ -29,12 +29,11 @@ from flops_profiler import profiler as tool
 from torch import nn
 from torch_slice import Quiet
 
-from profstack.flops import flopsprofiler
-from profstack.flops.flopsprofiler import FencedFlopsProfiler
-from profstack.flops.flopsprofiler_table import KNOWN_MISSES, counted_functions
-from profstack.hooks.state import DISCOVER
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import ModuleNames
+from profstack.analysis.flops import KNOWN_MISSES
+from profstack.capture.hooks import DISCOVER, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.readers.flops import flops_profiler
+from profstack.readers.flops.flops_profiler import FencedFlopsProfiler, counted_functions
 
 OWNERS = (torch, torch.Tensor, F, nn.Module, nn.LSTM, tool)
 LISTS = ("module_flop_count", "module_mac_count", "module_profile_lists", "old_functions")
@@ -256,9 +255,9 @@ def test_nothing_is_left_when_its_start_fails(monkeypatch, missing):
 
 
 def test_nothing_is_left_when_patching_fails_half_way(before, monkeypatch):
-    real = flopsprofiler.counted_functions
+    real = flops_profiler.counted_functions
     monkeypatch.setattr(
-        flopsprofiler,
+        flops_profiler,
         "counted_functions",
         lambda *args: [*real(*args), (torch, "no_such_function", len)],
     )
@@ -644,7 +643,7 @@ COMPILED = """
     model = Around()
     x = torch.ones(2, 4)
     if observed:
-        from profstack.flops.flopsprofiler import FencedFlopsProfiler
+        from profstack.readers.flops.flops_profiler import FencedFlopsProfiler
         fence = FencedFlopsProfiler()
         fence.start()
         gelu = nn.functional.gelu
@@ -722,9 +721,9 @@ def test_a_slice_without_counted_functions_says_so(before):
 def test_reasons_and_version(monkeypatch):
     assert FencedFlopsProfiler.unavailable_reason() is None
     assert FencedFlopsProfiler.version() == "0.1.2"
-    monkeypatch.setattr(flopsprofiler.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(flops_profiler.importlib.util, "find_spec", lambda name: None)
     assert "pip install 'profstack[all]'" in (FencedFlopsProfiler.unavailable_reason() or "")
-    monkeypatch.setattr(flopsprofiler, "has_compiled", lambda: True)
+    monkeypatch.setattr(flops_profiler, "has_compiled", lambda: True)
     assert "dynamo" in (FencedFlopsProfiler().busy_reason() or "")
 
 

@@ -296,7 +296,14 @@ def test_the_wheels_are_profstacks_dependencies_that_torch_does_not_bring() -> N
     declared = ConfigParser()
     declared.read(CHECKOUT / "setup.cfg", encoding="utf-8")
     names = {line.split(">")[0] for line in declared["options"]["install_requires"].split()}
-    assert set(gpu_wheels.BASE) == names - {"torch", "numpy", "pandas", "rich", "jinja2"}
+    assert set(gpu_wheels.BASE) == names - {
+        "torch",
+        "networkx",
+        "numpy",
+        "pandas",
+        "rich",
+        "jinja2",
+    }
     command = gpu_wheels.listing().splitlines()[0]
     assert command.startswith("pip download --dest wheels --only-binary=:all: --no-deps ")
     assert all(gpu_wheels.distribution(name) in command for name in gpu_wheels.requirements())

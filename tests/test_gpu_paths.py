@@ -16,18 +16,18 @@ import torch
 from data_recording import CLEAN_S, Run
 from torch import nn
 
-from profstack.benchmark import peaks
-from profstack.benchmark.clock import Clock
-from profstack.engine.steplog import StepLog
-from profstack.memory.alive import Alive, Block
-from profstack.memory.before import Known
-from profstack.memory.kinds import GRADIENTS, KINDS, NOBODY
-from profstack.merge import build_report
-from profstack.recording import DATABASE, Writer
+from profstack.analysis.build import build_report
+from profstack.capture.slices import SlicePlan, Targets
+from profstack.capture.step_log import StepLog
+from profstack.launch import peaks
+from profstack.layer import SliceContext
+from profstack.readers.memory.blocks import FOR_EVER, AllocatorEvents, blocks_of
+from profstack.readers.memory.kinds import GRADIENTS, KINDS, UNOWNED, Alive, Block
+from profstack.readers.memory.owners import TensorBlocks
 from profstack.session import Session
-from profstack.slices import Planned, Targets
-from profstack.torchtrace.allocations import FOR_EVER, AllocatorEvents, blocks_of
-from profstack.wrapper import SliceContext
+from profstack.stats.clock import Clock
+from profstack.storage.folder import DATABASE, Writer
+from profstack.storage.reader import Recorded
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 
 # -- a device that the script has not opened -------------------------------------------------------
@@ -102,11 +102,11 @@ def test_a_block_larger_than_its_tensor_is_given_back_whole() -> None:
     events = AllocatorEvents(*column, ["cuda:0"], {})
     born, given_back = blocks_of(events)
     named = SimpleNamespace(alive=lambda: module)
-    older, owned = Known(events, 5, {3: named}, 0).older(before, Alive(), born, given_back)
+    older, owned = TensorBlocks(events, 5, {3: named}, 0).older(before, Alive(), born, given_back)
     rows = zip(owned.kind.tolist(), older.nbytes.tolist(), older.end.tolist(), strict=True)
     assert [(KINDS[kind], nbytes, end) for kind, nbytes, end in rows] == [(GRADIENTS, 2560, 10)]
     assert FOR_EVER not in older.end
-    assert NOBODY not in {KINDS[kind] for kind in owned.kind.tolist()}
+    assert UNOWNED not in {KINDS[kind] for kind in owned.kind.tolist()}
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_a_slice_lasts_until_the_device_is_done(tmp_path: Path, kind: str) -> No
     log = StepLog(writer, clock)
     log.begin_plan("step", "train")
     observers = (("torch", "timed"),) if kind == "torch" else ()
-    planned = Planned(kind, observers, 2, 4)
+    planned = SlicePlan(kind, observers, 2, 4)
     log.begin_slice(planned)
     for _ in range(4):
         assert log.timed
@@ -165,7 +165,7 @@ def test_a_slice_lasts_until_the_device_is_done(tmp_path: Path, kind: str) -> No
 
 
 def test_the_engine_waits_before_and_after_a_layers_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("profstack.engine.core.Clock", Behind)
+    monkeypatch.setattr("profstack.capture.engine.Clock", Behind)
     targets = Targets(rounds=2, final_steps=5, final_s=0.0, slice_s=0.0)
     with Session("behind", layers=["cprofile"], targets=targets) as session:
         session.run(lambda: None)
@@ -198,7 +198,7 @@ def test_the_devices_times_count_where_they_cover_the_hosts(
     run.finish()
     with closing(sqlite3.connect(run.folder / DATABASE)) as database, database:
         database.execute("UPDATE steps SET device_s = ?", (device,))
-    report = build_report(run.folder)
+    report = build_report(Recorded(run.folder))
     figures = report["benchmark"]
     assert figures["clock"] == clock
     assert figures["median_s"] == pytest.approx(device if clock == "device" else CLEAN_S)
@@ -215,6 +215,6 @@ def test_a_slow_step_is_one_of_the_devices_where_its_times_count(tmp_path: Path)
     with closing(sqlite3.connect(run.folder / DATABASE)) as database, database:
         database.execute("UPDATE steps SET device_s = 0.050")
         database.execute("UPDATE steps SET device_s = 0.200 WHERE step = 14")
-    (slow,) = build_report(run.folder)["tables"]["outliers"]
+    (slow,) = build_report(Recorded(run.folder))["tables"]["outliers"]
     assert (slow["index"], slow["wall_s"]) == (14, pytest.approx(CLEAN_S))
     assert slow["factor"] == pytest.approx(4.0)

@@ -14,8 +14,8 @@ from conftest import RunProfstack
 from nsys_files import PID, NsysFile
 
 from profstack.commands import main
-from profstack.nsys import summaries
-from profstack.recording import DATABASE, Writer
+from profstack.readers.nsys import rows
+from profstack.storage.folder import DATABASE, Writer
 
 OTHER = PID + 1
 
@@ -193,7 +193,7 @@ def test_what_a_file_says_of_itself_moves_no_cursor(
 def test_rows_that_had_to_be_left_out_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summaries, "MOST_ROWS", 3)
+    monkeypatch.setattr(rows, "MOST_ROWS", 3)
     source = tmp_path / "a.sqlite"
     with NsysFile(source, "2024") as file:
         for number in range(5):

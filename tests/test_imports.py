@@ -1,7 +1,7 @@
-"""The layout holds: who may import whom, what the parent must never load, what a module must be.
+"""The layout: which package may import which, and what a module must and must not do.
 
-The table below is the design's order. A module imports only from its own line and from lines
-above it; to add a module, write its name on a line.
+Each test lists all offenders. An import counts wherever it is written: inside functions, and under
+TYPE_CHECKING, too.
 """
 
 from __future__ import annotations
@@ -9,218 +9,209 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
 from conftest import CHECKOUT, clean_environment
 
-PACKAGE = CHECKOUT / "profstack"
-WRAPPERS = CHECKOUT / "wrappers"
+# A package directly below profstack/, or a module at its top, and what it may import from there.
+# The leaves may import each other, and a package its own modules.
+LEAVES = "errors units guard environment privacy models code_owner"
+_READ = f"{LEAVES} storage stats layer"
+_JUDGE = f"{_READ} analysis findings"
+MAY_IMPORT = {
+    **dict.fromkeys(LEAVES.split(), LEAVES),
+    "storage": LEAVES,
+    "stats": f"{LEAVES} storage",
+    "layer": f"{LEAVES} storage stats",
+    "readers": _READ,
+    "wrappers": f"{_READ} readers",
+    "capture": f"{_READ} readers",
+    "analysis": _READ,
+    "findings": f"{_READ} analysis",
+    "report": _JUDGE,
+    "recording": f"{_JUDGE} report",
+    "launch": f"{_READ} readers capture analysis report recording",
+    "bench": f"{_READ} readers capture recording launch",
+    "session": f"{_READ} readers capture report recording launch bench",
+    # The public names.
+    "profstack": f"{LEAVES} capture recording launch session",
+    "commands": f"profstack {_JUDGE} readers capture report recording launch bench session",
+    "__main__": "commands",
+}
 
-# Names ending in a dot stand for every module of that package.
-ORDER = (
-    (
-        "interrupts rawthreads ownfiles errors units tabletypes recordedtables nsystables schema "
-        "torchtables privacy warningslugs nvtxpairs"
-    ),
-    "wrapper registry software environment stepcalls",
-    (
-        "steps slices regions passthrough collector liveobjects watch samples evaluation quickstep "
-        "regionsums regionstay userregions decorated regionoutlet scriptranges threadtimes "
-        "modulefacts scriptlabel threadkinds"
-    ),
-    "benchmark.",
-    "callcost functiontable nvtxranges devicegaps torchtrace. flops. memory.",
-    "recording runfacts",
-    "nsys.",
-    "runner engine. hooks. target child groupwitness launch progress probe rerun benchfolder",
-    "merge.",
-    "findings.",
-    "report.",
-    "frozen inprocess loopsteps session benchlayers benchchild benchstart benchsession",
-    "commands.",
-    "__main__",
+# They run where torch may be missing, or before the script's process imports it.
+WITHOUT_TORCH = (
+    *("profstack.storage", "profstack.analysis", "profstack.findings", "profstack.report"),
+    *("profstack.recording", "profstack.commands", "profstack.readers.nsys"),
+    *("profstack.launch.process", "profstack.launch.target", "profstack.launch.progress"),
+    "profstack.launch.second_run",
 )
-# A wrapper may import these alone: the contract, the leaves, and what reads a tool's own data.
-OPEN_TO_WRAPPERS = frozenset(
-    (
-        *["wrapper", "passthrough", "watch", "callcost", "functiontable", "nvtxranges"],
-        *["torchtrace.events", "torchtrace.eventkinds", "torchtrace.attribution"],
-        "torchtrace.linetrace",
-        *["torchtrace.eventbound", "torchtrace.otherprofilers"],
-        "torchtrace.linerows",
-        *["torchtrace.callpaths", "torchtrace.clocks", "torchtrace.stackbound", "stepcalls"],
-        *["torchtrace.slicetables", "flops.flopsprofiler"],
-        *["flops.copies", "flops.counting", "flops.owners"],
-        *["memory.readings", "memory.tracer", "memory.rows", "memory.mprofile"],
-        *["memory.devicehistory", "memory.owners"],
-        *ORDER[0].split(),
-    )
-)
-
-PARENT_SIDE = (
-    "nsys.",
-    "merge.",
-    "findings.",
-    "report.",
-    "commands.",
-    "recording",
-    "launch",
-    "progress",
-)
-HEAVY = ("torch", "profstack.wrappers")
-
-MAY_PRINT = ("commands.", "progress")
-LONGEST_MODULE = 400
+MAY_PRINT = ("profstack.commands", "profstack.launch.progress")
+READS_PROC = "profstack.environment"
+# Names that say nothing of what a module holds.
+NO_NAMES = ("utils", "util", "helpers", "misc", "common")
 
 
-def _modules() -> dict[str, Path]:
-    """Every module of profstack by its name without `profstack.`; the wrappers have their own."""
+def _modules(checkout: Path) -> dict[str, Path]:
+    """Return every module by its name; wrappers by the name they are imported under."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        # injected/ is no package: its file stands on a path of the child's.
-        if parts[0] in ("wrappers", "injected"):
-            continue
-        name = ".".join(part for part in parts if part != "__init__")
-        found[name + "." if path.name == "__init__.py" and name else name] = path
+    for folder, package in (("profstack", "profstack"), ("wrappers", "profstack.wrappers")):
+        for path in sorted((checkout / folder).rglob("*.py")):
+            parts = path.relative_to(checkout / folder).with_suffix("").parts
+            # The link to the wrappers; `injected` is a folder on a path, and no package.
+            if parts[0] != "wrappers" and "injected" not in parts:
+                found[".".join((package, *parts)).removesuffix(".__init__")] = path
     return found
 
 
-MODULES = _modules()
-WRAPPER_FILES = sorted(WRAPPERS.glob("*.py"))
-SOURCES = [*MODULES.values(), *sorted(PACKAGE.glob("injected/*.py")), *WRAPPER_FILES]
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(CHECKOUT))
+MODULES = _modules(CHECKOUT)
+INJECTED = CHECKOUT / "profstack" / "launch" / "injected" / "sitecustomize.py"
 
 
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def _imports(path: Path) -> set[str]:
-    """Full names of all modules that a file imports anywhere, also inside functions."""
+def _imports(path: Path, known: Iterable[str] = MODULES, *, types: bool = True) -> set[str]:
+    """Return the full names of all modules that a file imports, with or without those for types."""
     found = set()
-    for node in ast.walk(_tree(path)):
+    tree = _tree(path)
+    typing = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing and not types:
+            continue
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{_shown(path)}:{node.lineno} imports relatively"
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                known = _own(inner) in MODULES or f"{_own(inner)}." in MODULES
-                is_module = inner.startswith("profstack.") and (known or _is_wrapper(inner))
-                found.add(inner if is_module else str(node.module))
+                found.add(inner if inner in known else str(node.module))
     return found
 
 
-def _is_wrapper(name: str) -> bool:
-    return name.startswith("profstack.wrappers")
+def _package(module: str) -> str:
+    """Return the package of a module, a key of `MAY_IMPORT`."""
+    return f"{module}.".split(".")[1] or module
 
 
-def _own(name: str) -> str:
-    return name.removeprefix("profstack.")
+def _is_in(module: str, places: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{place}.") for place in places)
 
 
-def _line(name: str) -> int | None:
-    """Number of the line a module stands on; `name` is without `profstack.`."""
-    for number, line in enumerate(ORDER):
-        for entry in line.split():
-            if name == entry or (entry.endswith(".") and f"{name}.".startswith(entry)):
-                return number
-    return None
+def _own(imported: Iterable[str]) -> set[str]:
+    return {name for name in imported if _is_in(name, ["profstack"])}
 
 
-def _stands_in(name: str, entries: tuple[str, ...]) -> bool:
-    return any(name == e or (e.endswith(".") and f"{name}.".startswith(e)) for e in entries)
+def _forbidden(modules: Mapping[str, Path]) -> list[str]:
+    return [
+        f"{module} imports {imported}"
+        for module, path in modules.items()
+        for imported in sorted(_own(_imports(path)))
+        if _package(imported) not in (_package(module), *MAY_IMPORT[_package(module)].split())
+    ]
 
 
-def _faults(name: str, path: Path) -> list[str]:
-    """What a module imports that stands below its own line."""
-    own = _line(name)
-    assert own is not None, f"{_shown(path)} stands on no line of ORDER"
-    faults = []
-    for imported in sorted(_imports(path)):
-        if imported == "profstack" or not imported.startswith("profstack."):
-            continue
-        if _is_wrapper(imported):
-            faults.append(imported)
-            continue
-        line = _line(_own(imported))
-        assert line is not None, f"{imported} stands on no line of ORDER"
-        if line > own:
-            faults.append(imported)
-    return faults
+def _cycle(graph: Mapping[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name])
-def test_a_module_imports_only_from_above(name):
-    assert _faults(name, MODULES[name]) == []
+def test_packages_import_only_what_the_table_allows() -> None:
+    assert _forbidden(MODULES) == []
 
 
-def test_the_check_would_see_a_fault(tmp_path, monkeypatch):
-    # The judge is judged: an import inside a function, by either form, must be found.
+def test_modules_import_each_other_in_no_cycle() -> None:
+    # Imports inside functions count; those for types alone are never made.
+    own = {name: _own(_imports(path, types=False)) - {name} for name, path in MODULES.items()}
+    assert _cycle(own) == []
+
+
+def test_packages_import_each_other_in_no_cycle() -> None:
+    graph: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        imported = {_package(each) for each in _own(_imports(path))} - {_package(name)}
+        graph.setdefault(_package(name), set()).update(imported)
+    assert _cycle(graph) == []
+
+
+def test_the_checks_find_faults(tmp_path: Path) -> None:
     path = tmp_path / "units.py"
-    monkeypatch.setattr(sys.modules[__name__], "CHECKOUT", tmp_path)
+    modules = {"profstack.units": path}
     path.write_text("def f():\n    from profstack import recording\n")
-    assert _faults("units", path) == ["profstack.recording"]
+    assert _forbidden(modules) == ["profstack.units imports profstack.recording"]
     path.write_text("import profstack.wrappers.cprofile\nfrom profstack import __version__\n")
-    assert _faults("errors", path) == ["profstack.wrappers.cprofile"]
+    assert _forbidden(modules) == [
+        "profstack.units imports profstack",
+        "profstack.units imports profstack.wrappers.cprofile",
+    ]
     path.write_text("from profstack.errors import ProfstackError\n")
-    assert _faults("units", path) == []
+    assert _forbidden(modules) == []
+    assert set(_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("path", WRAPPER_FILES, ids=lambda path: path.stem)
-def test_a_wrapper_imports_only_what_is_open_to_it(path):
-    own = {name for name in _imports(path) if name.split(".")[0] in ("profstack", "wrappers")}
-    assert {_own(name) for name in own} <= OPEN_TO_WRAPPERS
+def _without_torch() -> dict[str, Path]:
+    return {name: path for name, path in MODULES.items() if _is_in(name, WITHOUT_TORCH)}
 
 
-def _parent_modules() -> list[str]:
-    return [name for name in MODULES if name and _stands_in(name.rstrip("."), PARENT_SIDE)]
-
-
-@pytest.mark.parametrize("name", _parent_modules())
-def test_the_parent_never_imports_torch_or_a_wrapper(name):
-    heavy = {i for i in _imports(MODULES[name]) if i.split(".")[0] == "torch" or _is_wrapper(i)}
-    assert heavy == set()
-
-
-def test_the_parent_loads_neither_torch_nor_a_wrapper_by_detours():
-    names = [f"profstack.{name}".rstrip(".") for name in _parent_modules()]
+def test_reports_and_the_parent_import_neither_torch_nor_a_wrapper() -> None:
+    heavy = ("torch", "profstack.wrappers")
+    assert [
+        f"{module} imports {imported}"
+        for module, path in _without_torch().items()
+        for imported in sorted(_imports(path))
+        if _is_in(imported, heavy)
+    ] == []
     code = (
         "import importlib, sys\n"
-        f"for name in {names!r}: importlib.import_module(name)\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+        f"for name in {list(_without_torch())!r}: importlib.import_module(name)\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
     )
-    answer = subprocess.run(
+    answer = _python(code)
+    assert (answer.stderr, answer.stdout) == ("", "[]\n")
+
+
+def test_wrappers_load_without_torch() -> None:
+    # They are loaded in the process of a script that never imports it.
+    names = [name for name in MODULES if _is_in(name, ["profstack.wrappers"])]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    if 'torch' in sys.modules: sys.exit(f'{name} loads torch')"
+    )
+    assert _python(code).stderr == ""
+
+
+def test_wrappers_have_one_name() -> None:
+    answer = _python("import profstack.wrappers, wrappers")
+    assert answer.returncode == 1
+    assert "this package has one name" in answer.stderr
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        check=False,
-    )
-    assert answer.stderr == ""
-    assert answer.stdout == "[]\n"
-
-
-def test_wrappers_have_one_name():
-    answer = subprocess.run(
-        [sys.executable, "-c", "import profstack.wrappers, wrappers"],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
         env=clean_environment(),
         check=False,
     )
-    assert answer.returncode == 1
-    assert "this package has one name" in answer.stderr
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_shown)
-def test_only_environment_reads_proc(path):
+def _lines(path: Path, is_fault: Callable[[ast.AST], bool]) -> list[int]:
+    """Return the lines of a file that have a fault, docstrings left out."""
     tree = _tree(path)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
@@ -228,43 +219,42 @@ def test_only_environment_reads_proc(path):
         for node in ast.walk(tree)
         if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
     }
-    said = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and "/proc" in node.value
-        and id(node) not in docstrings
-    ]
-    assert path == PACKAGE / "environment.py" or said == []
+    nodes = (node for node in ast.walk(tree) if id(node) not in docstrings)
+    return [getattr(node, "lineno", 0) for node in nodes if is_fault(node)]
 
 
-def _calls(path: Path, names: set[str]) -> list[int]:
-    """Lines on which one of these is called."""
-    return [
-        node.lineno
-        for node in ast.walk(_tree(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in names
-    ]
+def _names_proc(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and "/proc" in str(node.value)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("", "__main__")])
-def test_only_commands_print_and_exit(name):
-    if not _stands_in(name.rstrip("."), MAY_PRINT):
-        assert _calls(MODULES[name], {"print", "exit", "quit", "sys.exit"}) == []
+def _prints(node: ast.AST) -> bool:
+    ways = ("print", "exit", "quit", "sys.exit")
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ways
 
 
-def _all_files() -> list[Path]:
-    folders = (CHECKOUT / "examples", CHECKOUT / "benchmarks", CHECKOUT / "tests")
-    return [*SOURCES, *(path for folder in folders for path in sorted(folder.rglob("*.py")))]
+def test_only_environment_reads_proc() -> None:
+    assert [
+        f"{path.relative_to(CHECKOUT)}:{line}"
+        for path in (INJECTED, *(path for name, path in MODULES.items() if name != READS_PROC))
+        for line in _lines(path, _names_proc)
+    ] == []
 
 
-@pytest.mark.parametrize("path", _all_files(), ids=_shown)
-def test_every_module_says_what_it_is_for(path):
-    assert ast.get_docstring(_tree(path)), f"{_shown(path)} has no docstring"
+def test_only_commands_print_and_exit() -> None:
+    assert [
+        f"{path.relative_to(CHECKOUT)}:{line}"
+        for name, path in MODULES.items()
+        if not _is_in(name, MAY_PRINT) and name != "profstack.__main__"
+        for line in _lines(path, _prints)
+    ] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_shown)
-def test_no_module_is_a_drawer_or_a_cupboard(path):
-    assert path.stem not in ("utils", "util", "helpers", "misc", "common")
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_MODULE
+def test_every_module_has_a_docstring_and_a_name() -> None:
+    folders = ("examples", "benchmarks", "scripts", "tests")
+    paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*.py")]
+    paths += [INJECTED, *MODULES.values()]
+    assert [
+        str(path.relative_to(CHECKOUT))
+        for path in paths
+        if not ast.get_docstring(_tree(path)) or path.stem in NO_NAMES
+    ] == []

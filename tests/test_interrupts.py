@@ -17,15 +17,15 @@ import torch
 from conftest import CHECKOUT
 from torch import nn
 
-from profstack.engine.core import Engine
-from profstack.engine.layerstate import GuardedListener
-from profstack.engine.observers import Observers
-from profstack.flops.counting import Count
-from profstack.interrupts import held_back, is_scripts
-from profstack.memory.sampler import MemorySampler
-from profstack.recording import Writer, create_folder, read_tables
-from profstack.runner import make_plan
-from profstack.slices import Targets
+from profstack.capture.engine import Engine
+from profstack.capture.observers import GuardedListener, Observers
+from profstack.capture.run import make_plan
+from profstack.capture.slices import Targets
+from profstack.guard import Guard, delay_signals, is_scripts
+from profstack.layer import Listener
+from profstack.readers.flops.counting import Count
+from profstack.readers.memory.readings import MemorySampler
+from profstack.storage.folder import Writer, create_folder, read_tables
 
 TARGETS = Targets(3, 0.0, 2, 2, 2, 0.0, 20, 0.0, 2)
 LAYERS = ["cprofile", "torch", "nvtx", "memory", "flops", "watch"]
@@ -163,12 +163,12 @@ def test_signals_wait_for_work_that_is_not_to_be_torn_apart() -> None:
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        held_back(work)
+        delay_signals(work)
         assert told == ["work", "SIGTERM", "SIGINT"]
         assert [signal.getsignal(number) for number in before] == [handler, handler]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with pytest.raises(KeyboardInterrupt):
-            held_back(work)
+            delay_signals(work)
         assert told[3:] == ["work", "SIGTERM"]
     finally:
         for number, earlier in before.items():
@@ -308,37 +308,37 @@ def test_ctrl_c_in_the_midst_of_a_switch_ends_the_recording(workload: Workload) 
 def test_a_signal_in_a_listener_ends_the_listener_and_reaches_the_script(
     handle: Callable[[Any], None], method: str
 ) -> None:
-    class Listener:
+    class Interrupted(Listener):
         calls = 0
 
-        def __getattr__(self, name: str) -> Any:
-            def told(*arguments: Any) -> None:
-                type(self).calls += 1
+        def __getattribute__(self, name: str) -> Any:
+            def called(*arguments: Any) -> None:
+                Interrupted.calls += 1
                 if name == method:
                     interrupt()
 
-            return told
+            return False if name == "takes_apart" else called
 
     handle(plain)
     ended: list[BaseException] = []
-    listener = GuardedListener(Listener(), ended.append)
+    listener = GuardedListener(Interrupted(), ended.append)
     arguments = {"enter": ("module", "Net"), "leave": ("module", "Net")}.get(method, (3,))
     with pytest.raises(TimeUpError):
         getattr(listener, method)(*arguments)
     assert len(ended) == 1
-    seen = Listener.calls
+    seen = Interrupted.calls
     getattr(listener, method)(*arguments)
-    assert Listener.calls == seen
+    assert Interrupted.calls == seen
 
 
 def test_a_listener_that_fails_keeps_its_error(handle: Callable[[Any], None]) -> None:
-    class Listener:
+    class Broken(Listener):
         def enter(self, kind: str, name: str, module: Any = None) -> None:
             raise TimeUpError("a defect that only looks like the script's")
 
     handle(plain)
     ended: list[BaseException] = []
-    listener: Any = GuardedListener(Listener(), ended.append)  # type: ignore[arg-type]
+    listener: Any = GuardedListener(Broken(), ended.append)
     listener.enter("module", "Net")
     assert len(ended) == 1
 
@@ -398,26 +398,79 @@ def test_a_signal_while_an_operator_is_counted_is_raised_once(
     assert layers["torch"]["status"] == "recorded"
 
 
-def test_no_guard_of_ours_is_without_the_question() -> None:
-    """Whoever adds a guard over everything must ask whose the error is."""
-    # What runs in the measured process while the script does.
-    names = (
-        *("child", "inprocess", "loopsteps", "regionoutlet", "regions", "registry", "session"),
-        *("engine/core", "engine/layerstate", "engine/marks", "engine/observers"),
-        *("engine/stepevents", "hooks/calls", "torchtrace/linetrace", "memory/tracer"),
-        *("memory/devicehistory", "flops/mode", "flops/flopsprofiler", "flops/copies"),
-        *("flops/formulas", "wrappers/memory", "wrappers/nvtx", "wrappers/torch_profiler"),
-    )
-    asking = ("is_scripts", ".fail(", ".caught(", "_is_for_script(", "_ended(")
+# What runs in the measured process while the script does.
+PACKAGE = CHECKOUT / "profstack"
+IN_THE_SCRIPT = [
+    *(PACKAGE / "capture").glob("*.py"),
+    *(PACKAGE / "readers").rglob("*.py"),
+    *(CHECKOUT / "wrappers").glob("*.py"),
+    *(PACKAGE / f"{name}.py" for name in ("guard", "layer", "models", "session", "environment")),
+    *(PACKAGE / "launch" / f"{name}.py" for name in ("child", "in_process")),
+]
+
+
+ASKING = ("is_scripts", "_is_for_script(", "self._passes(", ".caught(")
+# Functions in which no handler of a signal runs: bodies of profstack's own threads, and what
+# `delay_signals` calls.
+UNINTERRUPTED = ("_run", "run", "finish_engine", "record_without_torch")
+
+
+@pytest.mark.parametrize("path", IN_THE_SCRIPT, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_handler_is_without_the_question(path: Path) -> None:
+    """Whoever catches everything must use `Guard`, or ask whose the error is."""
     missing = []
-    for name in names:
-        path = CHECKOUT / "profstack" / f"{name}.py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ExceptHandler) or node.type is None:
-                continue
-            text = ast.unparse(node)
-            catches_all = ast.unparse(node.type) in ("Exception", "BaseException")
-            passes_on = text.endswith("raise") or any(word in text for word in asking)
-            if catches_all and not passes_on:
-                missing.append(f"{name}:{node.lineno}")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    free = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in UNINTERRUPTED
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler) or id(node) in free:
+            continue
+        text = ast.unparse(node)
+        catches_all = node.type is None or ast.unparse(node.type) in ("Exception", "BaseException")
+        # A decorated generator throws the error into the script's own.
+        asks = any(part in text for part in (*ASKING, "inner.throw", "inner.athrow"))
+        if catches_all and not (asks or text.endswith("raise")):
+            missing.append(node.lineno)
     assert missing == []
+
+
+def test_a_guard_keeps_errors_of_our_own() -> None:
+    failed: list[BaseException] = []
+    with Guard(failed=failed.append):
+        raise ValueError("a defect")
+    assert [str(error) for error in failed] == ["a defect"]
+    with Guard():
+        raise ValueError("a defect")
+    with pytest.raises(ValueError, match="another kind"), Guard(OSError):
+        raise ValueError("another kind")
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_guard_passes_on_what_is_the_scripts(handle: Callable[[Any], None], always: bool) -> None:
+    handle(plain)
+    failed: list[BaseException] = []
+    guard = Guard(BaseException, failed.append, always=always)
+    for end, kind in ((interrupt, TimeUpError), (functools.partial(sys.exit, 0), SystemExit)):
+        with pytest.raises(kind) as caught_error, guard:
+            end()
+        assert is_scripts(caught_error.value)
+    assert len(failed) == (2 if always else 0)
+
+
+def test_a_guard_leaves_the_script_its_own_traceback(handle: Callable[[Any], None]) -> None:
+    def work() -> None:
+        with Guard():
+            interrupt()
+
+    handle(plain)
+    trace = caught(work).__traceback__
+    names = []
+    while trace is not None:
+        names.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    assert names[-1] == "plain"
+    assert "interrupt" not in names

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from conftest import CHECKOUT, clean_environment
 
-from profstack import launch
 from profstack.errors import UsageError
-from profstack.groupwitness import GroupWitness
+from profstack.launch import process
+from profstack.launch.process import SignalObserver
 
 # What a script can see of how it was started.
 LOOK = """
@@ -60,7 +60,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launched(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit code and output of `launch.run`."""
     capfd.readouterr()
-    code = launch.run(arguments, Path("rec"), [], lambda: None)
+    code = process.run(arguments, Path("rec"), [], lambda: None)
     return (code, *capfd.readouterr())
 
 
@@ -92,7 +92,7 @@ def plain(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int,
     ],
 )
 def test_the_interpreters_flags_are_passed_on(words: str, flags: str) -> None:
-    assert launch.interpreter_flags(["python", *words.split()]) == flags.split()
+    assert process.interpreter_flags(["python", *words.split()]) == flags.split()
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S", "-bS", "-IB"])
@@ -101,7 +101,7 @@ def test_a_flag_that_keeps_us_out_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["python", "-O", flag, "-m", "profstack"])
     with pytest.raises(UsageError) as caught:
-        launch.run(["look.py"], Path("rec"), [], lambda: None)
+        process.run(["look.py"], Path("rec"), [], lambda: None)
     message = str(caught.value)
     assert len(message.splitlines()) == 1
     assert f"-{flag.strip('-bB')}" in message
@@ -109,8 +109,8 @@ def test_a_flag_that_keeps_us_out_is_refused_in_one_line(
 
 @pytest.mark.parametrize("value", ["ignore::UserWarning", "ignore::ImportWarning"])
 def test_a_flags_value_is_no_flag(value: str) -> None:
-    flags = launch.interpreter_flags(["python", "-W", value, "-X", "utf8", "-m", "profstack"])
-    assert launch._isolating(flags) is None
+    flags = process.interpreter_flags(["python", "-W", value, "-X", "utf8", "-m", "profstack"])
+    assert process._isolating(flags) is None
 
 
 # -- what the script sees ----------------------------------------------------------------------
@@ -163,7 +163,9 @@ def test_the_exit_code_is_the_scripts(
 
 
 def test_standard_input_is_the_scripts(look: Path) -> None:
-    driver = "from profstack import launch; from pathlib import Path; import sys; "
+    driver = (
+        "from profstack.launch import process as launch; from pathlib import Path; import sys; "
+    )
     driver += "sys.exit(launch.run(['-', 'word'], Path('rec'), [], lambda: None))"
     done = subprocess.run(
         [sys.executable, "-c", driver],
@@ -178,7 +180,7 @@ def test_standard_input_is_the_scripts(look: Path) -> None:
 
 def test_the_poll_goes_on_while_the_script_runs(look: Path) -> None:
     times = []
-    launch.run(["-c", "import time; time.sleep(0.6)"], Path("rec"), [], lambda: times.append(1))
+    process.run(["-c", "import time; time.sleep(0.6)"], Path("rec"), [], lambda: times.append(1))
     assert len(times) >= 2
 
 
@@ -267,7 +269,7 @@ def test_a_spawned_worker_is_not_armed(look: Path, capfd: pytest.CaptureFixture[
 
 
 def test_the_script_itself_is_armed(look: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    script = "from profstack import child; print(child._pid, __import__('os').getpid())"
+    script = "from profstack.launch import child; print(child._pid, __import__('os').getpid())"
     _, output, _ = launched(["-c", script], capfd)
     assert len(set(output.split())) == 1
 
@@ -303,7 +305,7 @@ def test_a_torch_that_is_not_torch_is_left_alone(
 DRIVER = """
 import sys
 from pathlib import Path
-from profstack import launch
+from profstack.launch import process as launch
 print("code", launch.run(sys.argv[1:], Path("rec"), [], lambda: None), flush=True)
 """
 COUNT = """
@@ -374,32 +376,32 @@ def test_a_signal_sent_to_the_group_reaches_the_script_once(
 
 
 @pytest.fixture
-def witness() -> Iterator[GroupWitness]:
+def observer() -> Iterator[SignalObserver]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    made = GroupWitness(["train.py"])
+    made = SignalObserver(["train.py"])
     yield made
     made.end()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_the_witness_tells_each_signal_once(witness: GroupWitness) -> None:
-    assert not witness.got(signal.SIGINT)
-    os.kill(witness._process.pid, signal.SIGINT)
-    assert not witness.got(signal.SIGTERM)
-    assert witness.got(signal.SIGINT)
-    assert not witness.got(signal.SIGINT)
+def test_the_observer_tells_each_signal_once(observer: SignalObserver) -> None:
+    assert not observer.received(signal.SIGINT)
+    os.kill(observer._process.pid, signal.SIGINT)
+    assert not observer.received(signal.SIGTERM)
+    assert observer.received(signal.SIGINT)
+    assert not observer.received(signal.SIGINT)
 
 
-def test_a_witness_that_was_killed_has_got_nothing(witness: GroupWitness) -> None:
-    witness._process.kill()
-    witness._process.wait()
-    assert not witness.got(signal.SIGINT)
-    assert witness.look() == b""
+def test_an_observer_that_was_killed_has_got_nothing(observer: SignalObserver) -> None:
+    observer._process.kill()
+    observer._process.wait()
+    assert not observer.received(signal.SIGINT)
+    assert observer.read() == b""
 
 
 def test_the_witness_ends_with_a_killed_parent() -> None:
-    driver = "from profstack.groupwitness import GroupWitness; import os, signal; "
-    driver += "made = GroupWitness([]); print(made._process.pid, flush=True); "
+    driver = "from profstack.launch.process import SignalObserver; import os, signal; "
+    driver += "made = SignalObserver([]); print(made._process.pid, flush=True); "
     driver += "os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run(
         [sys.executable, "-c", driver],
@@ -417,8 +419,9 @@ def test_the_witness_ends_with_a_killed_parent() -> None:
 
 
 def test_passed_through_becomes_the_script(look: Path) -> None:
-    driver = "import os, sys; print(os.getpid(), flush=True); from profstack import launch; "
-    driver += "launch.passed_through(sys.argv[1:])"
+    driver = "import os, sys; print(os.getpid(), flush=True); "
+    driver += "from profstack.launch import process as launch; "
+    driver += "launch.run_unrecorded(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-B", "-c", driver, "-c", "import os, sys; print(os.getpid(), sys.flags)"],
         env=clean_environment(),

@@ -17,11 +17,11 @@ import torch
 from data_recording import Run, module
 from torch_slice import observe
 
-from profstack.devicegaps import Intervals
-from profstack.merge.launches import MOST_STEPS
-from profstack.torchtrace.attribution import attribute
-from profstack.torchtrace.events import read_host
-from profstack.torchtrace.launches import launch_records
+from profstack.analysis.operators import MOST_STEPS
+from profstack.readers.device_gaps import Intervals
+from profstack.readers.torchtrace.attribution import attribute
+from profstack.readers.torchtrace.events import read_host
+from profstack.readers.torchtrace.launches import launch_records
 
 EDGES = [0, 1000, 2000, 3000]
 _S = 1e-9
@@ -159,7 +159,7 @@ def told(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     events = read_host(host, [event.kind for event in host])
     owned = attribute(events, EDGES, lambda number: False, left_out)
-    return launch_records(owned, 4, EDGES, device, runtime, left_out)
+    return launch_records(owned, 4, device, runtime)
 
 
 def test_launches_and_device_time_of_every_step_are_as_counted_by_hand() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from profstack.findings.measures import _line_outside
+from data_findings import completed
+
+from profstack.findings.verdict import line_outside_work
 
 
 def _report(*, in_modules: bool) -> dict[str, Any]:
@@ -17,17 +19,17 @@ def _report(*, in_modules: bool) -> dict[str, Any]:
     owned = [
         {**line, "module": "Net" if line["line"] != 35 else "(wait)"} for line in lines
     ]  # fmt: skip
-    return {"tables": {"lines": lines, "module_lines": owned if in_modules else []}}
+    return completed({"tables": {"lines": lines, "module_lines": owned if in_modules else []}})
 
 
 def test_the_line_that_asks_for_a_batch_is_told_though_the_models_takes_longer() -> None:
-    line = _line_outside(_report(in_modules=True), 0.4)
+    line = line_outside_work(_report(in_modules=True), 0.4)
     assert line is not None
     assert line["line"] == 35
 
 
 def test_no_line_is_told_that_takes_much_less_or_more_than_the_wait() -> None:
-    assert _line_outside(_report(in_modules=True), 0.9) is None
-    assert _line_outside(_report(in_modules=True), 0.1) is None
+    assert line_outside_work(_report(in_modules=True), 0.9) is None
+    assert line_outside_work(_report(in_modules=True), 0.1) is None
     # Without knowing whose the lines' time is none is told: the longest may be the model's.
-    assert _line_outside(_report(in_modules=False), 0.4) is None
+    assert line_outside_work(_report(in_modules=False), 0.4) is None

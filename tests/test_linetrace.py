@@ -18,12 +18,12 @@ from conftest import CHECKOUT, clean_environment
 from torch import nn
 from torch_slice import Slice, observe
 
-from profstack.regions import BACKWARD_RANGE, MODULE_PREFIX
-from profstack.torchtrace import linetrace, sourcefiles
-from profstack.torchtrace.events import SLICE_RANGE, read_host
-from profstack.torchtrace.linerows import LinedSlice, line_tables
-from profstack.torchtrace.linetrace import BUDGET, LineTracer, is_users
-from profstack.torchtrace.sourcefiles import source_records
+from profstack.readers.torchtrace import line_tracer
+from profstack.readers.torchtrace import lines as torchtrace_lines
+from profstack.readers.torchtrace.events import SLICE_RANGE, read_host
+from profstack.readers.torchtrace.line_tracer import BUDGET, LineTracer, is_users
+from profstack.readers.torchtrace.lines import LineSlice, line_tables, source_records
+from profstack.storage.vocabulary import BACKWARD_RANGE, MODULE_PREFIX
 
 HERE = Path(__file__)
 SOURCE = HERE.read_text(encoding="utf-8").splitlines()
@@ -32,7 +32,7 @@ SOURCE = HERE.read_text(encoding="utf-8").splitlines()
 @pytest.fixture(autouse=True)
 def _own_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This folder is the script's; whoever traces the tests themselves steps aside."""
-    monkeypatch.setattr(linetrace, "script_folder", lambda: str(HERE.parent))
+    monkeypatch.setattr(line_tracer, "script_folder", lambda: str(HERE.parent))
     before = sys.gettrace()
     sys.settrace(None)
     torch.manual_seed(0)
@@ -326,7 +326,7 @@ class TimeUpError(Exception):
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["scripts", "own"])
-@pytest.mark.parametrize("place", ["_known", "_stamp"])
+@pytest.mark.parametrize("place", ["_info", "_stamp"])
 def test_error_in_the_tracer_ends_it_and_only_the_scripts_own_passes(place: str, own: bool) -> None:
     def handler(number: int, frame: Any) -> None:
         raise TimeUpError
@@ -490,7 +490,7 @@ def test_whose_files_are_the_users(tmp_path: Path) -> None:
     assert is_users("<ipython-input-3-abc>", root)
     assert not is_users("<frozen importlib._bootstrap>", root)
     assert not is_users(str(torch.__file__), root)
-    assert not is_users(linetrace.__file__, str(CHECKOUT))
+    assert not is_users(line_tracer.__file__, str(CHECKOUT))
     assert not is_users(str(tmp_path) + "-other/train.py", root)
 
 
@@ -587,7 +587,7 @@ def stamped(stamps: list[tuple[int, int]]) -> LineTracer:
 def on_device(stamps: list[tuple[int, int]], events: list[Event], kernels: list[Event]) -> Any:
     """Rows by line of a slice from 0 to 1000 ns whose lines began at `stamps` of (time, line)."""
     tracer = stamped(stamps)
-    seen = LinedSlice(0, [0, 1000], kernels=kernels)
+    seen = LineSlice(0, [0, 1000], kernels=kernels)
     rows = line_tables(tracer, read_host(events), seen)[0]["lines"]
     return {row["line"]: {name: _ns(row[name]) for name in _TIMES} for row in rows}
 
@@ -702,7 +702,7 @@ def test_backward_work_on_a_devices_thread_stands_at_its_module() -> None:
     ]
     kernels = [Event("gemm", 700, 720, linked=1), Event("gemm", 800, 900, linked=2)]
     tracer = stamped([(50, 1), (250, 2), (600, 3)])
-    frames, notes = line_tables(tracer, read_host(events), LinedSlice(0, [0, 1000], (), kernels))
+    frames, notes = line_tables(tracer, read_host(events), LineSlice(0, [0, 1000], (), kernels))
     assert notes == []
     parts = {(row["module_id"], row["line"]): row for row in frames["module_lines"]}
     assert {name: _ns(parts[3, 1][name]) for name in _TIMES} == {
@@ -719,8 +719,8 @@ def test_the_text_of_the_scripts_own_files_is_kept_within_bounds(
     seen = traced(signs)
     kept = {row["file"]: row["text"] for row in seen.captured.frames["source_files"]}
     assert kept[str(HERE)] == HERE.read_text(encoding="utf-8")
-    monkeypatch.setattr(sourcefiles, "LARGEST", 2000)
-    monkeypatch.setattr(sourcefiles, "LARGEST_SUM", 3000)
+    monkeypatch.setattr(torchtrace_lines, "LARGEST", 2000)
+    monkeypatch.setattr(torchtrace_lines, "LARGEST_SUM", 3000)
     for name, lines in (("a", 190), ("b", 100), ("c", 300), ("d", 10)):
         (tmp_path / f"{name}.py").write_text("x = 'é é'\n" * lines, encoding="utf-8")
     files = [str(tmp_path / f"{name}.py") for name in "abcde"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from profstack.liveobjects import instances_of
+from profstack.models import instances_of
 
 
 class Base:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from profstack.findings.loadingfunctions import loading_functions, most_of_it
+from data_findings import completed
+
+from profstack.findings.data_loading import loading_functions, most_of_it
 
 TRAIN = "/app/train.py"
 LOADER = "/lib/torch/utils/data/dataloader.py"
@@ -40,7 +42,7 @@ def report_of(
         | {"python_s": ms / 1e3, "operator_s": 0.0}
         for line, ms in (lines or {}).items()
     ]
-    return {"tables": {"functions": functions, "calls": ways, "lines": rows}}
+    return completed({"tables": {"functions": functions, "calls": ways, "lines": rows}})
 
 
 def test_the_deepest_function_with_most_of_the_loading_is_named() -> None:
@@ -55,12 +57,12 @@ def test_the_deepest_function_with_most_of_the_loading_is_named() -> None:
         {9: 0.5, 13: 6.2, 22: 2.4, 35: 0.6},
     )
     rows = loading_functions(report, 0.005)
-    assert [row["function"] for row in rows] == ["jitter", "__getitem__", "rotate"]
-    assert [round(row["loading_share"], 2) for row in rows] == [0.67, 0.98, 0.25]
-    assert round(rows[0]["clean_s"], 6) == 0.00335
+    assert [each.row["name"] for each in rows] == ["jitter", "__getitem__", "rotate"]
+    assert [round(each.share, 2) for each in rows] == [0.67, 0.98, 0.25]
+    assert round(rows[0].clean_s, 6) == 0.00335
     assert most_of_it(rows) == "Most of it is jitter (train.py:8), called from __getitem__."
     # The line of a function that is mostly in others of the user's would be blamed for theirs.
-    assert [row.get("heaviest_line") for row in rows] == [13, None, 22]
+    assert [each.evidence.get("heaviest_line") for each in rows] == [13, None, 22]
 
 
 def test_where_no_function_below_has_most_of_it_the_longest_is_told_too() -> None:
@@ -74,7 +76,7 @@ def test_where_no_function_below_has_most_of_it_the_longest_is_told_too() -> Non
         {35: 1.8},
     )
     rows = loading_functions(report, 0.005)
-    assert "heaviest_line" not in rows[0]
+    assert "heaviest_line" not in rows[0].evidence
     assert most_of_it(rows) == (
         "Most of it is __getitem__ (train.py:31); the longest of what that calls is "
         "jitter (train.py:8)."
@@ -93,7 +95,7 @@ def test_what_a_library_calls_for_the_user_is_not_on_the_line_that_called_the_li
         {9: 8.0, 33: 1.8},
     )
     rows = loading_functions(report, 0.005)
-    assert [row.get("heaviest_line") for row in rows] == [9, None]
+    assert [each.evidence.get("heaviest_line") for each in rows] == [9, None]
     assert most_of_it(rows) == "Most of it is jitter (train.py:8)."
 
 
@@ -106,5 +108,5 @@ def test_functions_that_call_each_other_are_told_by_the_longest() -> None:
             ("jitter", "__getitem__"): 3,
         },
     )
-    assert loading_functions(report, 0.005)[0]["function"] == "__getitem__"
+    assert loading_functions(report, 0.005)[0].row["name"] == "__getitem__"
     assert loading_functions(report_of({}, {}), 0.005) == []

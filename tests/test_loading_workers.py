@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from data_findings import completed
 
-from profstack.findings.dataloading import data_starved
+from profstack.findings.data_loading import data_starved
 
 MS = 1e-3
 
@@ -23,31 +24,33 @@ def report_of(
     loads = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     times = {"source": "torch", "path": loads, "calls": 1.0, "wall_s": loader * MS}
     loop = {"file": "/app/train.py", "line": 55, "source": "for x, y in loader:", "own": True}
-    return {
-        "benchmark": {"median_s": 7.5 * MS, "counted_steps": list(range(20))},
-        "attribution": {
-            "step_s": 10 * MS,
-            "calibrated_owned_s": 7.4 * MS,
-            "clean_median_s": 7.5 * MS,
-        },
-        "processes": {
-            "step_s": 9.8 * MS,
-            "cpu_s": 16.4 * MS,
-            "no_core_s": no_core * MS,
-            "workers": 2,
-            "worker_cpu_s": worker_cpu * MS,
-        },
-        "environment": {"usable_cores": cores},
-        "layers": [{"name": "torch", "status": "recorded"}],
-        "tables": {
-            "steps": steps,
-            "modules": [{"path": "(wait)", "self_s": 4.3 * MS, "calibrated_s": 3.2 * MS}],
-            "regions": [times],
-            "functions": [],
-            "calls": [],
-            "lines": [loop | {"python_s": 4 * MS, "operator_s": 0.0}],
-        },
-    }
+    return completed(
+        {
+            "benchmark": {"median_s": 7.5 * MS, "counted_steps": list(range(20))},
+            "attribution": {
+                "step_s": 10 * MS,
+                "calibrated_owned_s": 7.4 * MS,
+                "clean_median_s": 7.5 * MS,
+            },
+            "processes": {
+                "step_s": 9.8 * MS,
+                "cpu_s": 16.4 * MS,
+                "no_core_s": no_core * MS,
+                "workers": 2,
+                "worker_cpu_s": worker_cpu * MS,
+            },
+            "environment": {"usable_cores": cores},
+            "layers": [{"name": "torch", "status": "recorded"}],
+            "tables": {
+                "steps": steps,
+                "modules": [{"path": "(wait)", "self_s": 4.3 * MS, "calibrated_s": 3.2 * MS}],
+                "regions": [times],
+                "functions": [],
+                "calls": [],
+                "lines": [loop | {"python_s": 4 * MS, "operator_s": 0.0}],
+            },
+        }
+    )
 
 
 @pytest.mark.parametrize("no_core", [0.0, 1.6, 5.2])

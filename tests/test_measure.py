@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profstack.benchmark.blocks import PIPELINED, SYNCHRONISED, Samples, timed_block
-from profstack.benchmark.clock import Clock
-from profstack.benchmark.conditions import GC_OFF, GC_ON
-from profstack.benchmark.measure import Interrupted, Policy, measure
+from profstack.bench.measure import Interrupted, Policy, measure
+from profstack.stats.blocks import GC_OFF, GC_ON, PIPELINED, SYNCHRONISED, Samples, timed_block
+from profstack.stats.clock import Clock
 
 pytestmark = pytest.mark.timed
 

@@ -20,21 +20,22 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 from torch_slice import Slice, observe
 
-from profstack.memory import alive
-from profstack.memory.alive import Alive, Block, find_alive
-from profstack.memory.before import Known
-from profstack.memory.kinds import (
+from profstack.readers.memory import kinds
+from profstack.readers.memory.blocks import FOR_EVER, AllocatorEvents, Curves, blocks_of
+from profstack.readers.memory.kinds import (
     BUFFERS,
     GRADIENTS,
     HELD,
     INPUTS,
     KINDS,
-    NOBODY,
     OPTIMIZER_STATE,
     PARAMETERS,
+    UNOWNED,
+    Alive,
+    Block,
+    find_alive,
 )
-from profstack.memory.liveness import Curves
-from profstack.torchtrace.allocations import FOR_EVER, AllocatorEvents, blocks_of
+from profstack.readers.memory.owners import TensorBlocks
 
 MIB = 2**20
 BATCH, WIDTH, HIDDEN, OUT = 1024, 256, 512, 128
@@ -454,7 +455,7 @@ def test_what_fails_is_a_note_and_the_times_stand(monkeypatch: pytest.MonkeyPatc
     def fail(**keywords: Any) -> Alive:
         raise ValueError("no memory today")
 
-    monkeypatch.setattr("profstack.memory.owners.find_alive", fail)
+    monkeypatch.setattr("profstack.readers.memory.owners.find_alive", fail)
     captured = observe(training(Net()), 1, "detail").captured
     text = "no owners of memory: ValueError: no memory today"
     assert ("no-memory-owners", text) in captured.notes
@@ -550,7 +551,7 @@ def test_a_death_is_noted_without_a_line_of_python() -> None:
     finally:
         sys.setprofile(None)
     assert len(block.died_ns) == 1
-    assert alive.__file__ not in calls
+    assert kinds.__file__ not in calls
 
 
 # -- allocators' events ----------------------------------------------------------------------------
@@ -593,7 +594,7 @@ def test_a_device_tells_what_was_alive_before() -> None:
         {("cuda:0", 1): Block(4096, PARAMETERS, False, held)}, totals={"cuda:0": 4096 + 1024 + 256}
     )
     named = SimpleNamespace(alive=lambda: module)
-    known = Known(events, 5, {3: named}, 0)
+    known = TensorBlocks(events, 5, {3: named}, 0)
     older, owned = known.older(before, Alive(), born, given_back)
     rows = list(
         zip(
@@ -604,8 +605,8 @@ def test_a_device_tells_what_was_alive_before() -> None:
     )
     assert rows == [
         (PARAMETERS, 4096, FOR_EVER, 3),
-        (NOBODY, 1024, 10, 0),
-        (NOBODY, 256, FOR_EVER, 0),
+        (UNOWNED, 1024, 10, 0),
+        (UNOWNED, 256, FOR_EVER, 0),
     ]
     curves = Curves(older.with_(born), [5, 40], ())
     levels = curves.levels(curves.blocks.nbytes > 0)

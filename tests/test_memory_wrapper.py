@@ -24,19 +24,24 @@ import torch
 from conftest import CHECKOUT, RunProfstack, clean_environment
 from torch import nn
 
-from profstack.hooks.state import DISCOVER
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.memory import heapcount, mprofile
-from profstack.memory import readings as memoryreadings
-from profstack.memory import sampler as memorysampler
-from profstack.memory import tracer as memorytrace
-from profstack.memory.heapcount import CUDA, MALLOC, UNKNOWN, HeapCounter
-from profstack.memory.readings import Readings
-from profstack.memory.sampler import MemorySampler
-from profstack.memory.tracer import BUDGET, MemoryTracer
-from profstack.regions import ModuleNames
-from profstack.torchtrace import linetrace
-from profstack.wrapper import Captured, SliceContext
+from profstack.capture.hooks import DISCOVER, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.layer import SliceContext, SliceData
+from profstack.readers.memory import lines as memory_lines
+from profstack.readers.memory import readings as memory_readings
+from profstack.readers.memory import readings as memoryreadings
+from profstack.readers.memory import readings as memorysampler
+from profstack.readers.memory import tracer as memorytrace
+from profstack.readers.memory.readings import (
+    CUDA,
+    MALLOC,
+    UNKNOWN,
+    HeapCounter,
+    MemorySampler,
+    Readings,
+)
+from profstack.readers.memory.tracer import BUDGET, MemoryTracer
+from profstack.readers.torchtrace import line_tracer
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
 
 HERE = Path(__file__)
@@ -50,7 +55,7 @@ KEPT: list[torch.Tensor] = []
 @pytest.fixture(autouse=True)
 def _own_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This folder is the script's; whoever traces the tests themselves steps aside."""
-    monkeypatch.setattr(linetrace, "script_folder", lambda: str(HERE.parent))
+    monkeypatch.setattr(line_tracer, "script_folder", lambda: str(HERE.parent))
     before = sys.gettrace()
     sys.settrace(None)
     torch.manual_seed(0)
@@ -81,7 +86,7 @@ def observe(
     steps: int = 2,
     left_out: tuple[int, ...] = (),
     planned: int | None = 2,
-) -> Captured:
+) -> SliceData:
     """What the layer captures of `steps` calls of `step`, told of steps as the engine tells it."""
     wrapper = MemoryWrapper()
     wrapper.start(SliceContext(0, "lines", planned, folder))
@@ -101,7 +106,7 @@ def observe(
     return wrapper.take(stamps, {}, left_out)
 
 
-def rows_of(captured: Captured) -> dict[int, dict[str, Any]]:
+def rows_of(captured: SliceData) -> dict[int, dict[str, Any]]:
     """Rows by line of this file."""
     rows = [row for row in captured.frames["memory_lines"] if row["file"] == str(HERE)]
     assert len({row["line"] for row in rows}) == len(rows)
@@ -139,8 +144,8 @@ _RESIDENT = """\
 import json, sys, time
 import torch
 from pathlib import Path
-from profstack.memory import readings as memoryreadings
-from profstack.wrapper import SliceContext
+from profstack.readers.memory import readings as memoryreadings
+from profstack.layer import SliceContext
 from profstack.wrappers.memory import MemoryWrapper
 
 if len(sys.argv) > 1:
@@ -760,9 +765,9 @@ def test_counter_that_is_too_dear_is_asked_no_more(tmp_path: Path) -> None:
 
 def test_other_allocators_are_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that was put in malloc's place leaves glibc's counters as they are."""
-    assert not heapcount._sees_tensors(heapcount._Mallinfo)
+    assert not memory_readings._sees_tensors(memory_readings._Mallinfo)
     reason = "torch's CPU tensors do not come from glibc's malloc here"
-    monkeypatch.setattr(heapcount, "_mallinfo", lambda: (heapcount._Mallinfo, reason))
+    monkeypatch.setattr(memory_readings, "_mallinfo", lambda: (memory_readings._Mallinfo, reason))
     row = rows_of(observe(takes_and_frees, tmp_path))[at("take")]
     assert (row["allocated_bytes"], row["second_source"]) == (None, reason)
     assert row["increment_bytes"] is not None
@@ -814,7 +819,7 @@ def run_sampler(code: str) -> str:
         # What is registered first is called last before a fork.
         at_fork = []
         os.register_at_fork(before=lambda: at_fork.append(threads()))
-        from profstack.memory.sampler import MemorySampler
+        from profstack.readers.memory.readings import MemorySampler
         sampler = MemorySampler(lambda: (1, 1))
         sampler.start()
         def more():
@@ -1133,15 +1138,17 @@ def test_files_are_those_that_mprof_reads(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_of_many_readings_the_highest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mprofile, "MOST_LINES", 3)
-    lines = list(mprofile.plot_lines(range(8), [MIB * value for value in (1, 2, 9, 1, 1, 1, 3, 1)]))
+    monkeypatch.setattr(memory_lines, "MOST_LINES", 3)
+    lines = list(
+        memory_lines.plot_lines(range(8), [MIB * value for value in (1, 2, 9, 1, 1, 1, 3, 1)])
+    )
     assert [float(line.split()[1]) for line in lines] == [9.0, 1.0, 3.0]
 
 
 def test_listing_that_cannot_be_written_costs_no_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(mprofile, "_memory_profiler", lambda: None)
+    monkeypatch.setattr(memory_lines, "_memory_profiler", lambda: None)
     captured = observe(takes_and_frees, tmp_path)
     assert rows_of(captured)[at("take")]["allocated_bytes"] == near(80)
     assert "no-listing" in [slug for slug, _ in captured.notes]
@@ -1155,15 +1162,15 @@ def test_memory_profiler_finds_no_file_of_the_scripts(tmp_path: Path) -> None:
         textwrap.dedent(
             """\
             import sys
-            from profstack.memory import mprofile
-            mprofile._memory_profiler()
-            assert sys.meta_path[0].__name__ != "_Apart" and "pdb" not in sys.modules
+            from profstack.readers.memory import lines
+            lines._memory_profiler()
+            assert sys.meta_path[0].__name__ != "_Finder" and "pdb" not in sys.modules
             assert "IPython" not in sys.modules
             print("loaded", "memory_profiler" in sys.modules)
             import code, cmd
             print(cmd.Cmd.__module__)
             """
-        ).replace('sys.meta_path[0].__name__ != "_Apart"', "'_Apart' not in repr(sys.meta_path)")
+        ).replace('sys.meta_path[0].__name__ != "_Finder"', "'_Finder' not in repr(sys.meta_path)")
     )
     done = subprocess.run(
         [sys.executable, str(script)],

@@ -22,12 +22,13 @@ from data_recording import (
     report_of,
 )
 
+from profstack.analysis.build import build_report
 from profstack.errors import RecordingError
-from profstack.merge import build_report
-from profstack.recording import Writer
-from profstack.report.write import write_report
-from profstack.rerun import copy_layers
-from profstack.schema import REPORT
+from profstack.launch.second_run import copy_layers
+from profstack.report.files import write_report
+from profstack.storage.folder import Writer
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import REPORT
 
 
 @pytest.fixture
@@ -610,7 +611,7 @@ def test_paths_are_shown_from_home_and_notes_once(run: Run) -> None:
 
 def test_a_folder_without_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="no recording"):
-        build_report(tmp_path)
+        build_report(Recorded(tmp_path))
 
 
 def test_an_empty_recording_makes_a_report_all_the_same(run: Run) -> None:

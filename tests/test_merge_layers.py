@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from data_recording import CLEAN_S, TORCH_S, Run, by, function, operator
 
-from profstack import registry
-from profstack.merge.layers import modes_of
+from profstack import layer as profstack_layer
+from profstack.analysis.layers import modes_of
 
-LAYERS = registry.layer_names()
+LAYERS = profstack_layer.layer_names()
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_report_outlives_the_package_of_a_layer(run: Run) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_modes_repeated_all_through_a_run_come_first(name: str) -> None:
     groups = modes_of(name)
-    wrapper = registry.load(name)
+    wrapper = profstack_layer.load(name)
     for (first, *_), (second, *_) in itertools.pairwise(groups):
         if name not in ("torch", "cprofile") and second != "discovery":
             assert wrapper.mode(first).last_round >= wrapper.mode(second).last_round

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from data_recording import CPROFILE_S, TORCH_S, Run, by, function
 
-from profstack.ownfiles import FACT
-from profstack.regions import OPTIMIZER
+from profstack.code_owner import FACT
+from profstack.storage.vocabulary import OPTIMIZER
 
 PLACES = {
     "roots": ["/home/u/app/"],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from data_recording import TORCH_S, Run
 
-from profstack.merge.regions import MOST_ALIKE
+from profstack.analysis.operators import MOST_ALIKE
 
 OWN = "profstack.region"
 

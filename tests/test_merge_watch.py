@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from conftest import clean_environment
 
-from profstack.merge import outliers
-from profstack.merge import watch as merged
-from profstack.merge.cleansteps import Clean, clean_steps
-from profstack.merge.recorded import Recorded
-from profstack.recording import Writer
-from profstack.watch import INTERVAL_S
+from profstack.analysis import watch
+from profstack.analysis import watch as merged
+from profstack.analysis.clean_steps import Clean, clean_steps
+from profstack.storage.folder import Writer
+from profstack.storage.reader import Recorded
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
 pytestmark = pytest.mark.timed
 
@@ -236,7 +236,7 @@ def test_a_recording_without_a_watch_has_empty_tables(made: Made) -> None:
     assert merged.line_shares(recorded) == {}
     assert merged.function_shares(recorded) == {}
     assert merged.outlier_rows(recorded, clean_of([STEP_S] * 3)) == []
-    said = merged.summary(recorded, [])
+    said = merged.watch_facts(recorded, [])
     assert said["samples"] == 0
     assert said["rank_correlation"] is None
     assert "0 samples" in said["reason"]
@@ -335,7 +335,7 @@ def test_where_the_watch_did_not_look_its_samples_are_not_counted_as_none(made: 
 def test_many_outliers_are_cut_to_those_that_stand_out_most(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outliers, "MOST_ROWS", 5)
+    monkeypatch.setattr(watch, "MOST_ROWS", 5)
     begins = made.slice("watch", [STEP_S * (2 + number) for number in range(30)])
     made.sample(begins[0] + 0.001, weight=0.0)
     made.sample(begins[0] + 0.02, MAIN, STEP, grown=64 * MIB)
@@ -359,9 +359,9 @@ def test_what_it_was_doing_is_as_far_as_most_samples_agree(made: Made) -> None:
 
 
 def test_the_rule_is_said_in_words() -> None:
-    assert f"{outliers.MOST_ROWS}" in outliers.RULE
-    assert f"{outliers.DEVIATIONS:.0f} robust" in outliers.RULE
-    assert f"{outliers.GROWN_BYTES // MIB} MiB" in outliers.RULE
+    assert f"{watch.MOST_ROWS}" in watch.RULE
+    assert f"{watch.DEVIATIONS:.0f} robust" in watch.RULE
+    assert f"{watch.GROWN_BYTES // MIB} MiB" in watch.RULE
 
 
 # -- against cProfile ------------------------------------------------------------------------------
@@ -400,16 +400,16 @@ def test_the_rank_correlation_is_spearmans_with_built_in_time_at_the_caller(made
     names = [name for name, count in shares.items() for _ in range(count)]
     for begin, name in zip(begins, names, strict=True):
         made.sample(begin + 0.01, (SCRIPT, 1, name))
-    said = merged.summary(made.done(), rows)
+    said = merged.watch_facts(made.done(), rows)
     order = sorted(own, key=lambda name: own[name] + 0.02 * (name == "a"))
     mine = sorted(shares, key=lambda name: shares[name])
     differences = [order.index(name) - mine.index(name) for name in own]
     by_hand = 1 - 6 * sum(each**2 for each in differences) / (6 * 35)
     assert said["rank_correlation"] == pytest.approx(by_hand)
     assert 0 < by_hand < 1
-    assert (said["compared_functions"], said["reason"]) == (6, None)
+    assert (said["rank_functions"], said["reason"]) == (6, None)
     assert said["samples"] == 60
-    assert said["watched_s"] == pytest.approx(60 * INTERVAL_S)
+    assert said["watched_s"] == pytest.approx(60 * WATCH_INTERVAL_S)
     assert said["samples_by_phase"] == {"startup": 0, "step": 60, "other": 0}
 
 
@@ -419,10 +419,10 @@ def test_too_little_to_compare_says_so(made: Made) -> None:
     for number, begin in enumerate(begins):
         made.sample(begin + 0.01, (SCRIPT, 1, "ab"[number % 2]))
     recorded = made.done()
-    said = merged.summary(recorded, rows)
+    said = merged.watch_facts(recorded, rows)
     assert said["rank_correlation"] is None
     assert said["reason"] == "only 2 functions have a hundredth of the steps, 5 are needed"
-    assert merged.summary(recorded, [])["reason"] == "cProfile has no slice to compare with"
+    assert merged.watch_facts(recorded, [])["reason"] == "cProfile has no slice to compare with"
 
 
 def test_functions_that_cprofile_cannot_see_are_left_out(made: Made) -> None:
@@ -432,15 +432,15 @@ def test_functions_that_cprofile_cannot_see_are_left_out(made: Made) -> None:
     order = ["<module>"] * 135 + [*"abbcccddddeeeee"]
     for begin, name in zip(begins, order, strict=True):
         made.sample(begin + 0.01, (SCRIPT, 1, name))
-    said = merged.summary(made.done(), rows)
+    said = merged.watch_facts(made.done(), rows)
     assert said["rank_correlation"] == pytest.approx(1.0)
-    assert said["compared_functions"] == 5
+    assert said["rank_functions"] == 5
 
 
 def test_thinning_is_told_as_the_layer_told_it(made: Made) -> None:
     text = "every 20 ms from 200 s on"
     made.writer.write({"layers": [{"name": "watch", "status": "recorded", "truncated": text}]})
-    assert merged.summary(made.done(), [])["thinning"] == text
+    assert merged.watch_facts(made.done(), [])["thinning"] == text
 
 
 # -- one real run ----------------------------------------------------------------------------------

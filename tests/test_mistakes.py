@@ -22,19 +22,20 @@ from conftest import CHECKOUT, clean_environment
 from torch import nn
 from virtual_machine import Machine
 
-from profstack.benchmark import coldstart
-from profstack.benchmark.clock import Clock
-from profstack.benchmark.measure import Policy
-from profstack.benchmark.mistakes import mistakes
-from profstack.benchmark.othercalls import (
-    NotToBeHadError,
+from profstack.bench import cold_start
+from profstack.bench.measure import Policy
+from profstack.bench.mistakes import FEWEST, mistakes, plan_for
+from profstack.bench.subject import (
+    CallUnavailableError,
+    Request,
+    Subject,
     copying_step,
     fresh_copy,
     in_a_line,
     input_bytes,
+    of_model,
 )
-from profstack.benchmark.pairs import FEWEST, plan_for
-from profstack.benchmark.subject import Request, Subject, of_model
+from profstack.stats.clock import Clock
 
 pytestmark = pytest.mark.timed
 
@@ -319,10 +320,10 @@ def test_the_first_profiler_of_a_process_prints_nothing() -> None:
     code = (
         "import os\n"
         "import torch\n"
-        "from profstack.benchmark.clock import Clock\n"
-        "from profstack.benchmark.measure import Policy\n"
-        "from profstack.benchmark.mistakes import mistakes\n"
-        "from profstack.benchmark.subject import Subject\n"
+        "from profstack.stats.clock import Clock\n"
+        "from profstack.bench.measure import Policy\n"
+        "from profstack.bench.mistakes import mistakes\n"
+        "from profstack.bench.subject import Subject\n"
         "one, levels = torch.ones(4), set()\n"
         "def step():\n"
         "    levels.add(os.environ.get('KINETO_LOG_LEVEL'))\n"
@@ -372,7 +373,7 @@ class TestFreshProcesses:
         (tmp_path / "target.py").write_text(TARGET)
         request = Request(f"{tmp_path}/target.py:step")
         subject = Subject("step", lambda: None, request=request)
-        starts, why = coldstart.fresh_processes(subject, 4, 2e-3, 0.0)
+        starts, why = cold_start.fresh_processes(subject, 4, 2e-3, 0.0)
         assert why is None
         assert len(starts) == 1, "after the time is up none is begun, but one is"
         (start,) = starts
@@ -387,12 +388,12 @@ class TestFreshProcesses:
         (tmp_path / "target.py").write_text(TARGET)
         request = Request(f"{tmp_path}/target.py:fails")
         subject = Subject("fails", lambda: None, request=request)
-        starts, why = coldstart.fresh_processes(subject, 4, 2e-3, 60.0)
+        starts, why = cold_start.fresh_processes(subject, 4, 2e-3, 60.0)
         assert starts == []
         assert why == "a fresh process failed (ValueError: on purpose)"
 
     def test_none_for_what_only_this_process_holds(self) -> None:
-        starts, why = coldstart.fresh_processes(Subject("here", time.sleep), 4, 1e-3, 60.0)
+        starts, why = cold_start.fresh_processes(Subject("here", time.sleep), 4, 1e-3, 60.0)
         assert starts == []
         assert why is not None
 
@@ -434,7 +435,7 @@ class TestOtherCalls:
             subject = replace(subject, function=nn.Linear(3, 2))
         else:
             model.lock = (i for i in ())  # type: ignore[assignment]  # any object can be one
-        with pytest.raises(NotToBeHadError):
+        with pytest.raises(CallUnavailableError):
             fresh_copy(subject)
 
     def test_copies_tensors_wherever_they_stand(self) -> None:

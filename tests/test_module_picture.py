@@ -9,9 +9,8 @@ import pytest
 from data_full_report import full
 from data_report import build, row
 
-from profstack.report.calltree import call_tree
-from profstack.report.hierarchy import Metric, ModulePicture, module_picture
 from profstack.report.page import prepare
+from profstack.report.trees import Metric, ModulePicture, call_tree, module_picture
 
 
 def _picture(report: dict[str, Any], most: int = 2_000) -> ModulePicture:

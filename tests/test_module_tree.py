@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch_slice import Slice, observe, self_s
 
 import profstack
-from profstack.regions import LOSS, OUTSIDE, STEP_PARTS, UNATTRIBUTED, UNOWNED
-from profstack.torchtrace.attribution import attribute, module_records
-from profstack.torchtrace.events import clip_to_steps, read_host
+from profstack.readers.torchtrace.attribution import attribute, module_records
+from profstack.readers.torchtrace.events import clip_to_steps, read_host
+from profstack.storage.vocabulary import LOSS, OUTSIDE, STEP_PARTS, UNATTRIBUTED, UNOWNED
 
 PAUSE_S = 0.003
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from profstack.torchtrace.movedrules import moved_bytes
-from profstack.torchtrace.tensorinputs import dtype_name, floating_name
+from profstack.readers.torchtrace.moved_bytes import moved_bytes
+from profstack.readers.torchtrace.operator_inputs import dtype_name, floating_name
 
 aten = torch.ops.aten
 F4, I8 = 4, 8

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conftest import clean_environment
 
-from profstack.recording import DATABASE, Writer
+from profstack.storage.folder import DATABASE, Writer
 
 WORDS = "a_word_that_stands_nowhere_else"
 SCRIPT = f"""

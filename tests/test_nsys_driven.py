@@ -20,14 +20,15 @@ import pytest
 from conftest import CHECKOUT, RunProfstack, clean_environment
 from nsys_runs import alone, environment_with, is_old, nsys, nvtx_path
 
-from profstack.commands._nsysrun import NsysRun, _FirstRun, second_options
+from profstack.capture.run import capture_plan
+from profstack.capture.slices import Targets
+from profstack.commands.run import FirstRun, NsysRun, second_options
 from profstack.errors import UsageError
-from profstack.nsys import driven, tool
-from profstack.recording import Writer, record_nothing
-from profstack.runner import capture_plan
-from profstack.slices import Targets
-from profstack.software import package_version
-from profstack.target import Target
+from profstack.launch import second_run
+from profstack.launch.target import Target
+from profstack.privacy import package_version
+from profstack.readers.nsys import tool
+from profstack.storage.folder import Writer, record_nothing
 
 __all__ = ["is_old", "nsys", "nvtx_path"]
 
@@ -204,14 +205,14 @@ def test_a_script_that_fails_the_second_time_costs_nothing(
 
 
 @pytest.fixture
-def captured(nsys: str, tmp_path: Path) -> Callable[..., driven.Captured]:
+def captured(nsys: str, tmp_path: Path) -> Callable[..., second_run.NsysRun]:
     """Run code under nsys."""
 
-    def run(code: str, limit_s: int = 60) -> driven.Captured:
+    def run(code: str, limit_s: int = 60) -> second_run.NsysRun:
         command = [sys.executable, "-c", code]
         environment = clean_environment()
         found = tool.find_nsys(nsys)
-        return driven.capture(
+        return second_run.capture(
             found, command, environment, tmp_path, on_device=False, limit_s=limit_s
         )
 
@@ -220,7 +221,7 @@ def captured(nsys: str, tmp_path: Path) -> Callable[..., driven.Captured]:
 
 @pytest.mark.slow
 def test_a_script_that_never_ends_is_ended(
-    captured: Callable[..., driven.Captured], tmp_path: Path
+    captured: Callable[..., second_run.NsysRun], tmp_path: Path
 ) -> None:
     begun = time.monotonic()
     result = captured("import time\nwhile True: time.sleep(0.1)", limit_s=3)
@@ -231,7 +232,7 @@ def test_a_script_that_never_ends_is_ended(
 
 
 @pytest.mark.slow
-def test_code_and_last_word_are_the_scripts(captured: Callable[..., driven.Captured]) -> None:
+def test_code_and_last_word_are_the_scripts(captured: Callable[..., second_run.NsysRun]) -> None:
     result = captured("import sys; print('out'); print('a', file=sys.stderr); sys.exit('no data')")
     assert (result.exit_code, result.said, result.timed_out) == (1, "no data", False)
     assert captured("import sys; sys.exit(len(sys.stdin.read()))").exit_code == 0
@@ -246,10 +247,11 @@ def test_a_signal_to_the_parent_ends_nsys_and_the_script(
     code = f"""
 import sys
 from pathlib import Path
-from profstack.nsys import driven, tool
+from profstack.launch import second_run
+from profstack.readers.nsys import tool
 command = [sys.executable, "-c", {sleeping!r}]
 try:
-    driven.capture(tool.find_nsys({nsys!r}), command, {clean_environment()!r}, Path("."),
+    second_run.capture(tool.find_nsys({nsys!r}), command, {clean_environment()!r}, Path("."),
                    on_device=False, limit_s=100)
 except KeyboardInterrupt:
     print("interrupted")
@@ -288,7 +290,7 @@ def fake_nsys(folder: Path, does: str) -> tool.Nsys:
 def test_an_nsys_that_leaves_no_report_says_what_it_said(tmp_path: Path) -> None:
     found = fake_nsys(tmp_path, "echo 'Illegal --trace argument' >&2; exit 1")
     with pytest.raises(tool.NsysError, match=r"left no report \(code 1\): Illegal --trace"):
-        driven.capture(found, ["true"], {}, tmp_path, on_device=True, limit_s=5)
+        second_run.capture(found, ["true"], {}, tmp_path, on_device=True, limit_s=5)
 
 
 def test_cuda_is_traced_only_where_it_is_used_and_neither_samples_nor_switches_are(
@@ -296,7 +298,7 @@ def test_cuda_is_traced_only_where_it_is_used_and_neither_samples_nor_switches_a
 ) -> None:
     found = fake_nsys(tmp_path, f'echo "$@" > {tmp_path}/said; touch {tmp_path}/capture.nsys-rep')
     for on_device in (True, False):
-        driven.capture(found, ["true", "-t"], {}, tmp_path, on_device=on_device, limit_s=5)
+        second_run.capture(found, ["true", "-t"], {}, tmp_path, on_device=on_device, limit_s=5)
         words = (tmp_path / "said").read_text().split()
         assert words[0] == "profile"
         assert words[-2:] == ["true", "-t"]
@@ -311,7 +313,7 @@ def test_a_report_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     kept = []
     for text, force in (("1", False), ("2", False), ("3", True)):
         (tmp_path / "capture.nsys-rep").write_text(text)
-        kept.append(driven.keep(tmp_path / "capture.nsys-rep", folder, force=force))
+        kept.append(second_run.keep(tmp_path / "capture.nsys-rep", folder, force=force))
     assert [path.name for path in kept] == ["a b.nsys-rep", "a b-2.nsys-rep", "a b.nsys-rep"]
     assert kept[0].read_text() == "3"
 
@@ -382,7 +384,7 @@ def test_without_nsys_the_layer_says_what_to_install(
     code = f"""
 import sys
 from profstack.commands import main
-from profstack.nsys import tool
+from profstack.readers.nsys import tool
 tool._USUAL = ()
 sys.exit(main({words!r}))
 """
@@ -412,7 +414,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, nvtx: str) -> None:
     """An nsys of 2022 and that nvtx."""
     old = tool.Nsys("/nsys", "2022.4.2.1-df9881f", None)
     monkeypatch.setattr(tool, "find_nsys", lambda given: old)
-    monkeypatch.setattr("profstack.commands._nsysrun.package_version", {"nvtx": nvtx}.get)
+    monkeypatch.setattr("profstack.commands.run.package_version", {"nvtx": nvtx}.get)
 
 
 def emitted(recording: Path, device: str) -> None:
@@ -434,11 +436,11 @@ def test_a_pair_that_does_not_work_is_started_for_a_device_alone(
     emitted(recording, device)
     started = []
 
-    def capture(*_: Any, **given: Any) -> driven.Captured:
+    def capture(*_: Any, **given: Any) -> second_run.NsysRun:
         started.append(given["on_device"])
         raise tool.NsysError("it was started")
 
-    monkeypatch.setattr(driven, "capture", capture)
+    monkeypatch.setattr(second_run, "capture", capture)
     again = prepared()
     again.announce(lambda line: None)
     again.execute(recording, 0, {"targets": {"slice_steps": 3}}, 1.0)
@@ -455,8 +457,8 @@ def test_a_pair_that_does_not_work_is_started_for_a_device_alone(
 def test_a_pair_that_does_not_work_is_why_there_is_no_range(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = driven.Captured(Path("x.nsys-rep"), 0, False, said="")
-    facts = _FirstRun(30, True, True, "")
+    result = second_run.NsysRun(Path("x.nsys-rep"), 0, False, said="")
+    facts = FirstRun(30, True, True, "")
     for nvtx in ("0.2.17", "0.2.11"):
         pair(monkeypatch, nvtx)
         emitted(recording, "cuda")
@@ -476,7 +478,7 @@ def test_a_pair_that_does_not_work_is_said_before_anything_runs(
     ):
         found = tool.Nsys("/nsys", version, None)
         monkeypatch.setattr(tool, "find_nsys", lambda given, found=found: found)
-        monkeypatch.setattr("profstack.commands._nsysrun.package_version", {"nvtx": nvtx}.get)
+        monkeypatch.setattr("profstack.commands.run.package_version", {"nvtx": nvtx}.get)
         said: list[str] = []
         prepared().announce(said.append)
         assert said == [] if works else "pip install nvtx==0.2.11" in said[0], said
@@ -508,8 +510,8 @@ def test_what_a_capture_lacks_is_noted(
 ) -> None:
     # Of a year whose nsys takes the ranges of every nvtx.
     monkeypatch.setattr(tool, "find_nsys", lambda given: tool.Nsys("/nsys", "2030.1", None))
-    result = driven.Captured(Path("x.nsys-rep"), *captured, said="killed")
-    facts = _FirstRun(first[0], False, first[1], "no nvtx here")
+    result = second_run.NsysRun(Path("x.nsys-rep"), *captured, said="killed")
+    facts = FirstRun(first[0], False, first[1], "no nvtx here")
     prepared()._judge(recording, result, facts, 99, {"steps": steps})
     notes = rows(recording, "SELECT text FROM notes WHERE slug = 'nsys-run'")
     assert [text for (text,) in notes] == [f"the run under Nsight Systems {each}" for each in texts]
@@ -547,7 +549,7 @@ def test_an_error_of_ours_in_the_second_run_is_a_note(
 @pytest.mark.parametrize("slice_steps", [1, 3, 40])
 def test_the_capture_fits_into_the_script(steps: int, slice_steps: int) -> None:
     options = {"targets": {"slice_steps": slice_steps}, "layers": ["torch", "nvtx"], "whole": True}
-    second = second_options(options, _FirstRun(steps, False, True, ""))
+    second = second_options(options, FirstRun(steps, False, True, ""))
     capture = second["capture"]
     assert second["layers"] == ["nvtx"]
     assert capture["warmup"] >= 1
@@ -576,10 +578,10 @@ def test_what_the_first_run_tells(tmp_path: Path) -> None:
             "steps": [{"step": step, "plan": 1} for step in range(7)],
         }
     )
-    assert _FirstRun.read(folder) == _FirstRun(7, True, False, "not installed")
+    assert FirstRun.read(folder) == FirstRun(7, True, False, "not installed")
     writer.facts({"plan_1": {"rule": "whole", "phase": "other"}})
     writer.close()
-    assert _FirstRun.read(folder).steps == 0
+    assert FirstRun.read(folder).steps == 0
 
 
 def test_a_wrong_path_of_nsys_is_the_users_to_mend(tmp_path: Path) -> None:

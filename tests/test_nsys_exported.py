@@ -21,8 +21,8 @@ from nsys_runs import absent, alone
 from pandas.testing import assert_frame_equal
 
 from profstack.errors import ProfstackError
-from profstack.nsys.exported import Export, ExportError, read_export
-from profstack.nsys.exportframes import FRAMES
+from profstack.readers.nsys.export import Export, read_export
+from profstack.readers.nsys.export_file import FRAMES, ExportError
 
 OTHER = 777
 SECRET = "s3cr3t-of-the-machine"

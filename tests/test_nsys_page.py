@@ -16,7 +16,7 @@ from data_nsys_recording import MS, US, alone, rows, with_torch
 from data_report import HOSTILE, build
 from page_browser import EXECUTABLE, Browser, choose, column, count, pages, texts
 
-from profstack.report.complete import complete_report
+from profstack.report.files import complete_report
 
 AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
 pytestmark = [

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from nsys_files import AUTOGRAD, GENERATIONS, PID, NsysFile, thread_of
 
-from profstack.nsys.exported import Export, read_export
-from profstack.nsys.rows import rows_of
-from profstack.nsystables import RECORDED_OF_NSYS
+from profstack.readers.nsys.export import Export, read_export
+from profstack.readers.nsys.rows import rows_of
+from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 
 HELPER = thread_of(PID, PID + 2)
 GRAPHS = [each for each in GENERATIONS if each != "2022"]
@@ -532,7 +532,7 @@ def test_of_too_many_ranges_the_longest_are_kept_with_what_is_around_them(
             at = 150 + 100 * number
             file.range(at, at + 10 + number, f"batch {number}", domain="", category=None)
 
-    monkeypatch.setattr("profstack.nsys.rangerows.MOST_ROWS", 5)
+    monkeypatch.setattr("profstack.readers.nsys.rows.MOST_ROWS", 5)
     rows, facts = rows_in(tmp_path, "2024", write)
     kept = [row["name"] for row in rows["nsys_ranges"]]
     assert kept == ["epoch", "batch 46", "batch 47", "batch 48", "batch 49"]
@@ -549,7 +549,7 @@ def test_of_too_many_kernels_the_longest_are_kept(
             file.kernel(100 * number + 10, 100 * number + 10 + number, f"k{number}", number)
             file.os_call(100 * number, 100 * number + number, f"c{number}")
 
-    monkeypatch.setattr("profstack.nsys.summaries.MOST_ROWS", 3)
+    monkeypatch.setattr("profstack.readers.nsys.rows.MOST_ROWS", 3)
     rows, facts = rows_in(tmp_path, "2024", write)
     assert [row["name"] for row in rows["nsys_kernels"]] == ["k19", "k18", "k17"]
     assert [row["name"] for row in rows["nsys_api"]] == [LAUNCH, "c19", "c18"]

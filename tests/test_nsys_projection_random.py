@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from profstack.nsys.exported import Export
-from profstack.nsys.exportframes import FRAMES, frame_of
-from profstack.nsys.rows import rows_of
+from profstack.readers.nsys.export import Export
+from profstack.readers.nsys.export_file import FRAMES, frame_of
+from profstack.readers.nsys.rows import rows_of
 
 _S = 1e-9
 LENGTH = 4000

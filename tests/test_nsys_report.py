@@ -24,17 +24,16 @@ from data_nsys_recording import (
 from data_recording import Run, by
 from data_report import build
 
+from profstack.analysis import nsys
 from profstack.commands import main
-from profstack.merge import nsys
-from profstack.nsystables import RECORDED_OF_NSYS, REPORT_OF_NSYS
-from profstack.report import html, jsonfile, text
-from profstack.report.complete import complete_report
-from profstack.report.ending import ending
-from profstack.report.nsyspage import held_series
-from profstack.report.page import prepare
-from profstack.report.provenance import provenance
-from profstack.report.tables import MOST_ROWS
-from profstack.warningslugs import WARNINGS
+from profstack.findings.rules import WARNINGS
+from profstack.report import files, html, terminal
+from profstack.report.files import complete_report
+from profstack.report.page import held_series, prepare
+from profstack.report.page_tables import MOST_ROWS
+from profstack.report.terminal import ending
+from profstack.storage.schema.recorded import RECORDED_OF_NSYS
+from profstack.storage.schema.report import REPORT_OF_NSYS
 
 
 def tables(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -77,7 +76,7 @@ def test_a_capture_without_steps_is_told_as_a_whole(tmp_path: Path) -> None:
     assert by(tables(report)["nsys_ranges"], "node")[1]["calls"] == STEPS
     # Calls of a whole capture and calls per step do not compare.
     assert tables(report)["nsys_modules"] == []
-    assert "the whole capture (190 ms, no step range) of out.sqlite" in text.summary(
+    assert "the whole capture (190 ms, no step range) of out.sqlite" in terminal.summary(
         report, width=200, colour=False
     )
 
@@ -223,7 +222,7 @@ def test_thresholds(own: dict[str, Any], other: dict[str, Any], *, apart: bool) 
     seen: dict[str, Any] = {"calls": 1.0, "torch_calls": 1.0} | own | other
     columns = ("host_s", "device_s", "torch_host_s", "torch_device_s")
     row = dict.fromkeys(columns) | seen
-    assert (nsys._disagreement(row, 1.0) is not None) is apart
+    assert (nsys.disagreement(row, 1.0) is not None) is apart
 
 
 def test_a_warning_names_the_worst_module_and_the_count(tmp_path: Path) -> None:
@@ -266,8 +265,8 @@ def test_without_an_import_there_is_nothing(tmp_path: Path) -> None:
 
 def test_an_import_alone_is_a_whole_report(tmp_path: Path) -> None:
     alone(tmp_path / "r")
-    report = json.loads(jsonfile.text(complete_report(tmp_path / "r")))
-    jsonschema.validate(report, jsonfile.schema())
+    report = json.loads(files.text(complete_report(tmp_path / "r")))
+    jsonschema.validate(report, files.schema())
     assert (report["status"], report["script"]) == ("complete", None)
     assert report["verdict"]["slug"] == "unclear"
     assert (report["findings"], report["warnings"]) == ([], [])
@@ -287,7 +286,7 @@ def test_every_number_has_its_provenance() -> None:
     for name, table in REPORT_OF_NSYS.items():
         for column in table.columns:
             if column.type in ("REAL", "INTEGER"):
-                assert provenance(name, column.name)[1], f"{name}.{column.name}"
+                assert column.sense, f"{name}.{column.name}"
 
 
 def test_every_recorded_table_is_in_the_report() -> None:
@@ -305,7 +304,7 @@ def test_the_summary_and_the_ending_have_a_line(tmp_path: Path) -> None:
         "3.40 ms of 14.2 ms; differs from the torch layer in 3 of 8 modules; not in the file: "
         "cuDNN and cuBLAS calls; 2 other processes left out"
     )
-    for printed in (text.summary, ending):
+    for printed in (terminal.summary, ending):
         said = " ".join(printed(report, width=300, colour=False).split())
         assert line in said
     for width in (40, 80):
@@ -319,12 +318,12 @@ def test_agreement_is_said_too(tmp_path: Path) -> None:
         row["disagreement"] = None
     said = " ".join(ending(report, width=300, colour=False).split())
     assert "agrees with the torch layer in 8 modules" in said
-    assert "nsys:" not in text.summary(build(), width=300, colour=False)
+    assert "nsys:" not in terminal.summary(build(), width=300, colour=False)
 
 
 def test_the_summary_of_an_import_alone(tmp_path: Path) -> None:
     alone(tmp_path / "r")
-    said = text.summary(complete_report(tmp_path / "r"), width=90, colour=False)
+    said = terminal.summary(complete_report(tmp_path / "r"), width=90, colour=False)
     assert said.startswith("out.sqlite: the recording holds an import of Nsight Systems alone\n")
     assert "Net.blocks" in said
     assert "ncclDevKernel_AllReduce_Sum_bf16" in said
@@ -337,7 +336,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording with its report.json, which is what `show` reads."""
     folder = tmp_path_factory.mktemp("written") / "r"
     report = with_torch(folder)
-    (folder / "report.json").write_text(jsonfile.text(report), encoding="utf-8")
+    (folder / "report.json").write_text(files.text(report), encoding="utf-8")
     return folder
 
 

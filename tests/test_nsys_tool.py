@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from nsys_runs import find_importer, is_old, nsys
 
-from profstack import nvtxpairs
 from profstack.errors import ProfstackError, UsageError
-from profstack.nsys import tool
+from profstack.readers import nvtx
+from profstack.readers.nsys import tool
 
 __all__ = ["is_old", "nsys"]
 
@@ -197,4 +197,4 @@ def test_a_tools_last_word(text: str, last: str) -> None:
     ],
 )
 def test_pairs(nsys_version: str | None, nvtx_version: str | None, takes: bool | None) -> None:
-    assert nvtxpairs.takes_ranges(nsys_version, nvtx_version) is takes
+    assert nvtx.takes_ranges(nsys_version, nvtx_version) is takes

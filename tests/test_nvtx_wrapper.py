@@ -24,12 +24,12 @@ from conftest import RunProfstack, clean_environment
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from profstack import nvtxranges, registry
-from profstack.hooks.state import DISCOVER
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.nvtxranges import Domain, Emitter
-from profstack.regions import ModuleNames
-from profstack.wrapper import Captured, SliceContext
+from profstack import layer
+from profstack.capture.hooks import DISCOVER, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.layer import SliceContext, SliceData
+from profstack.readers import nvtx
+from profstack.readers.nvtx import Domain, Emitter
 from profstack.wrappers.nvtx import NvtxWrapper, records
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -113,7 +113,7 @@ def hooks() -> Iterator[TorchHooks]:
 
 def observed(
     hooks: TorchHooks, folder: Path, *steps: Callable[[], Any], left_out: tuple[int, ...] = ()
-) -> Captured:
+) -> SliceData:
     """One slice of these steps, told of as the engine does; the last one is ended."""
     wrapper = NvtxWrapper()
     wrapper.start(SliceContext(3, "timed", len(steps), folder, first_step=10))
@@ -130,7 +130,7 @@ def observed(
     return wrapper.take([0.0] * (len(steps) + 1), {}, left_out)
 
 
-def counted(taken: Captured) -> dict[tuple[str, str], int]:
+def counted(taken: SliceData) -> dict[tuple[str, str], int]:
     return {(row["kind"], row["name"]): row["calls"] for row in taken.frames["ranges"]}
 
 
@@ -238,23 +238,23 @@ def test_cost_is_that_of_the_emits(
 
         return slow
 
-    monkeypatch.setattr(nvtxranges, "_clock", look)
-    nvtxranges.clock_s.cache_clear()
+    monkeypatch.setattr(nvtx, "_clock", look)
+    nvtx.clock_s.cache_clear()
     domain.push_range = slowly(domain.push_range)  # type: ignore[method-assign]
     domain.pop_range = slowly(domain.pop_range)  # type: ignore[method-assign]
     step = training(Net())
     taken = observed(hooks, tmp_path, step, step, step)
-    nvtxranges.clock_s.cache_clear()
+    nvtx.clock_s.cache_clear()
     # Three calls of each: 10 s for the push and 10 s for the pop, the clock's own 1 s taken off.
     assert {row["emit_s"] for row in taken.frames["ranges"]} == {60.0}
 
 
 def test_a_cost_that_is_not_above_the_clocks_own_is_unknown() -> None:
-    clock = nvtxranges.clock_s()
+    clock = nvtx.clock_s()
     assert clock > 0
-    assert nvtxranges.less_the_clock("module", 10, 19 * clock) is None
-    assert nvtxranges.less_the_clock("module", 10, 21 * clock) == pytest.approx(clock)
-    assert nvtxranges.less_the_clock("step", 10, 29 * clock) is None
+    assert nvtx.less_the_clock("module", 10, 19 * clock) is None
+    assert nvtx.less_the_clock("module", 10, 21 * clock) == pytest.approx(clock)
+    assert nvtx.less_the_clock("step", 10, 29 * clock) is None
 
 
 def test_forward_is_of_a_model_and_neither_of_a_loss_nor_of_work_done_again(
@@ -824,11 +824,11 @@ print({name: dict(counters[name]) for name in ("stats", "graph_break", "frames")
 
 
 def test_under_nsys_the_other_layers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = registry.layer_names()
+    layers = layer.layer_names()
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
-    assert registry.beside_nsys(layers) == (layers, {})
+    assert layer.beside_nsys(layers) == (layers, {})
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "123")
-    kept, left_out = registry.beside_nsys(layers)
+    kept, left_out = layer.beside_nsys(layers)
     assert "nvtx" in kept
     assert set(kept) <= {"nvtx", "watch"}
     assert {"cprofile", "torch"} <= set(left_out)

@@ -9,10 +9,10 @@ from data_full_report import full
 from data_overview import LENGTH, add_sources, add_verdict
 from data_report import build, row
 
-from profstack.findings import rules, verdictrules
-from profstack.report.overviewpage import overview_page
-from profstack.report.sourcefiles import source_files, with_source
-from profstack.report.stepaccounts import step_accounts
+from profstack.findings import rules
+from profstack.findings import rules as findings_rules
+from profstack.report.overview import overview_page, step_accounts
+from profstack.report.page import source_files, with_source
 
 
 def test_the_rate_and_its_share_of_the_peak_rest_on_the_counter_of_record() -> None:
@@ -92,7 +92,7 @@ def test_memory_at_the_peak_stands_by_device_and_kind() -> None:
 def test_every_rule_and_every_verdict_is_told() -> None:
     made = overview_page(build())
     assert [rule["slug"] for rule in made.rules] == [rule.slug for rule in rules.RULES]
-    assert [one["slug"] for one in made.verdicts] == list(verdictrules.TITLES)
+    assert [one["slug"] for one in made.verdicts] == list(findings_rules.TITLES)
     [launch] = [one for one in made.verdicts if one["slug"] == "launch-bound"]
     assert "40 % of the step" in launch["rule"]
 

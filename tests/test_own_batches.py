@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_findings import completed
 from data_recording import Run
 
-from profstack.findings.dataloading import data_starved
-from profstack.merge.functions import COST
-from profstack.merge.recorded import Recorded
+from profstack.analysis.functions import COST
+from profstack.findings.data_loading import data_starved
+from profstack.storage.reader import Recorded
 
 TRAIN = "/app/train.py"
 STEP_S, WAIT_S = 0.010, 0.004
@@ -49,7 +50,7 @@ def told_of(
             "lines": [{"file": TRAIN, "line": line, "source": text} for line, text in lines],
         },
     }
-    return data_starved(Recorded(folder), report)
+    return data_starved(Recorded(folder), completed(report))
 
 
 LOOP = (20, "    for x in source:")

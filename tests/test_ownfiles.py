@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import pytest
 import torch
 from conftest import CHECKOUT, clean_environment
 
-from profstack import ownfiles
-from profstack.ownfiles import BUILTIN, FACT, OWN, PROFSTACK, PYTHON, Places
+from profstack import code_owner
+from profstack.code_owner import BUILTIN, FACT, OWN, PROFSTACK, PYTHON, Places
 
 
 def test_files_and_the_packages_they_belong_to(tmp_path: Path) -> None:
@@ -25,7 +26,7 @@ def test_files_and_the_packages_they_belong_to(tmp_path: Path) -> None:
     assert places.package("<frozen importlib._bootstrap>") == PYTHON
     assert places.package("<eval_with_key>.0") == "(generated code)"
     assert places.package("~") == BUILTIN
-    assert places.package(ownfiles.__file__) == PROFSTACK
+    assert places.package(code_owner.__file__) == PROFSTACK
     assert places.package("/opt/tools/tricks.py") == "tools"
     assert not places.is_own(str(tmp_path) + "-other/train.py")
 
@@ -103,7 +104,7 @@ def test_a_recording_tells_it_elsewhere() -> None:
     }
     places = Places.read({FACT: fact})
     assert places is not None
-    assert places.fact() == fact
+    assert json.loads(json.dumps(places.fact())) == fact
     assert places.package("C:\\work\\app\\train.py") == OWN
     assert places.package("app\\train.py") == OWN
     assert places.package("C:\\Python311\\Lib\\json\\decoder.py") == PYTHON
@@ -111,7 +112,7 @@ def test_a_recording_tells_it_elsewhere() -> None:
     assert Places.read({}) is None
 
 
-_SAY = "from profstack.ownfiles import script_folder; print(script_folder())"
+_SAY = "from profstack.code_owner import script_folder; print(script_folder())"
 
 
 def folder_of(tmp_path: Path, *command: str) -> str:
@@ -143,4 +144,4 @@ def test_an_installed_program_runs_the_users_code_in_the_working_folder(
     main = sys.modules["__main__"]
     for file in (os.__file__, os.path.join(sysconfig.get_paths()["scripts"], "launch")):
         monkeypatch.setattr(main, "__file__", file, raising=False)
-        assert ownfiles.script_folder() == str(tmp_path)
+        assert code_owner.script_folder() == str(tmp_path)

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -15,33 +16,36 @@ from data_large_report import large
 from data_report import build, label, row
 
 from profstack.report import html
-from profstack.report.calltree import CallTree, call_tree
-from profstack.report.columns import Told, label_of, unit_of
-from profstack.report.packing import divide, packed
+from profstack.report.html import divide, packed
 from profstack.report.page import finite, prepare
-from profstack.report.provenance import KINDS, provenance
-from profstack.report.series import MOST_POINTS, extremes, step_series
-from profstack.report.tables import (
+from profstack.report.page_tables import (
+    MOST_POINTS,
     MOST_ROWS,
+    ColumnNotes,
     PageTable,
     compact,
+    extremes,
     forward_only,
     module_records,
     operators_by_name,
     page_table,
+    step_series,
     weight,
 )
-from profstack.report.toprows import modules
-from profstack.schema import REPORT
+from profstack.report.screen import Screen
+from profstack.report.terminal_tables import print_modules
+from profstack.report.trees import CallTree, call_tree
+from profstack.storage.schema.column import SENSES, Column
+from profstack.storage.schema.report import REPORT
 
 
 def test_every_column_of_the_schema_has_a_heading_without_its_unit() -> None:
     for table in REPORT.values():
         for column in table.columns:
-            heading = label_of(table.name, column.name)
+            heading = column.label
             assert heading
             assert not heading.endswith(("_s", "_bytes", " bytes")), heading
-            assert unit_of(column.name, column.type) in {
+            assert column.unit in {
                 "s", "bytes", "flop", "mac", "rate", "share", "count", "plain", "flag", "text"
             }  # fmt: skip
 
@@ -55,7 +59,8 @@ def test_every_column_of_the_schema_has_a_heading_without_its_unit() -> None:
     ],
 )  # fmt: skip
 def test_the_unit_is_the_end_of_the_name(column: str, unit: str) -> None:
-    assert unit_of(column) == unit
+    kind = "REAL"
+    assert Column("", name=column, type=kind).unit == unit
 
 
 def test_the_page_data_is_json_without_nan_and_keeps_null() -> None:
@@ -84,7 +89,7 @@ def test_numbers_keep_nine_digits_and_whole_ones_all_but_their_fraction() -> Non
 def test_a_cut_table_holds_the_heaviest_rows_and_says_so() -> None:
     records = [row("functions", name=str(n), self_s=float(n)) for n in range(MOST_ROWS + 5)]
     random.Random(1).shuffle(records)
-    table = page_table("functions", records, Told(), by=weight("self_s"))
+    table = page_table("functions", records, ColumnNotes(), by=weight("self_s"))
     self_s = [column.key for column in table.columns].index("self_s")
     assert len(table.rows) == MOST_ROWS
     assert min(cells[self_s] for cells in table.rows) == 5
@@ -95,7 +100,7 @@ def test_a_cut_table_holds_the_heaviest_rows_and_says_so() -> None:
 
 
 def test_a_whole_table_says_nothing_about_a_cut() -> None:
-    assert page_table("functions", [row("functions", name="f")], Told()).left_out is None
+    assert page_table("functions", [row("functions", name="f")], ColumnNotes()).left_out is None
 
 
 def test_empty_columns_carry_their_reason() -> None:
@@ -119,7 +124,7 @@ def test_every_numeric_column_of_every_table_says_its_layer_and_its_sense() -> N
     for table in (table for page in tables for table in page.values()):
         for column in table.columns:
             words = column.unit in ("text", "flag")
-            assert (column.kind in KINDS) != words, f"{table.name}.{column.key}"
+            assert (column.kind in SENSES) != words, f"{table.name}.{column.key}"
             assert bool(column.layer) != words, f"{table.name}.{column.key}"
             seen += not words
     assert seen > 100
@@ -128,10 +133,8 @@ def test_every_numeric_column_of_every_table_says_its_layer_and_its_sense() -> N
 def test_no_column_of_the_report_is_without_its_sense() -> None:
     for table in REPORT.values():
         for column in table.columns:
-            if unit_of(column.name, column.type) not in ("text", "flag"):
-                assert provenance(table.name, column.name)[1] in KINDS, (
-                    f"{table.name}.{column.name}"
-                )
+            if column.unit not in ("text", "flag"):
+                assert column.sense in SENSES, f"{table.name}.{column.name}"
 
 
 def test_the_page_carries_its_tables_compressed_and_the_overview_plain() -> None:
@@ -355,10 +358,8 @@ def test_parts_of_the_step_have_no_forward_pass() -> None:
 
 
 def test_the_terminal_has_none_either() -> None:
-    table = modules(build(), 120, 3)
-    assert table is not None
-    paths = [str(cell) for cell in table.columns[0].cells]
-    forward = [str(cell) for cell in table.columns[1].cells]
-    told = dict(zip(paths, forward, strict=True))
+    screen = Screen(120, colour=False)
+    print_modules(screen, build(), 3)
+    told = dict(re.findall(r"^(\S+|\(.+\))  +(\S+)", screen.text(), re.MULTILINE))
     assert told["(optimizer)"] == "–"
     assert told["Digits"] != "–"

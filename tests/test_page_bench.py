@@ -9,7 +9,7 @@ from data_bench_report import bare, bench, samples
 from data_report import build
 
 from profstack.report import html
-from profstack.report.benchpage import (
+from profstack.report.bench_page import (
     MOST_BARS,
     MOST_CALLS,
     MOST_POINTS,

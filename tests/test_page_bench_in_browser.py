@@ -27,7 +27,7 @@ from page_charts import (
     words,
 )
 
-from profstack.report.benchpage import histogram
+from profstack.report.bench_page import histogram
 
 pytestmark = [
     pytest.mark.slow,

@@ -21,14 +21,13 @@ from data_recording import (
 )
 from data_report import build, row
 
+from profstack.code_owner import package_of
 from profstack.errors import RecordingError
-from profstack.recording import DATABASE
-from profstack.report import html, text
-from profstack.report.columns import unit_of
-from profstack.report.packages import package_of
-from profstack.report.page import own_first, prepare
-from profstack.report.pathtree import path_records
-from profstack.report.tables import MOST_ROWS
+from profstack.report import html, terminal
+from profstack.report.page import own_first, path_records, prepare
+from profstack.report.page_tables import MOST_ROWS
+from profstack.storage.folder import DATABASE
+from profstack.storage.schema.report import REPORT
 
 
 @pytest.mark.parametrize(
@@ -100,10 +99,11 @@ def test_a_deep_path_is_no_trouble() -> None:
 
 
 def test_a_share_is_shown_as_one_and_a_yes_as_one() -> None:
-    assert unit_of("share") == "share"
-    assert unit_of("own", "BOOLEAN") == "flag"
-    assert str(text.cell(value=True, unit="flag")) == "yes"
-    assert str(text.cell(value=False, unit="flag")) == "no"
+    own = REPORT["lines"].column("own")
+    assert own is not None
+    assert own.unit == "flag"
+    assert str(terminal.cell(value=True, unit="flag")) == "yes"
+    assert str(terminal.cell(value=False, unit="flag")) == "no"
 
 
 def test_python_cost_is_what_operators_leave_of_the_self_time(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_recording_made_before_a_table_is_read_as_having_no_rows(tmp_path: Pat
     for name in ("memory_owners", "peak_holders", "call_paths", "regions", "gaps"):
         assert report["tables"][name] == []
     assert "Net" in html.render(report)
-    assert "clean step" in text.summary(report, width=80, colour=False)
+    assert "clean step" in terminal.summary(report, width=80, colour=False)
 
 
 def test_a_recording_without_its_facts_is_none(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_recording_without_its_facts_is_none(tmp_path: Path) -> None:
 
 
 def test_the_summary_says_what_owns_the_step_and_its_memory() -> None:
-    said = " ".join(text.summary(full(), width=80, colour=False).split())
+    said = " ".join(terminal.summary(full(), width=80, colour=False).split())
     for words in (
         (
             "owners: 97.2 % of a step's time has one; not (outside modules) 1.6 %, "
@@ -228,11 +228,11 @@ def test_the_summary_says_what_owns_the_step_and_its_memory() -> None:
 def test_the_summary_says_why_nothing_is_known_of_threads() -> None:
     report = full()
     report["processes"] |= {"sentences": [], "reason": "no clean slice was recorded"}
-    said = " ".join(text.summary(report, width=80, colour=False).split())
+    said = " ".join(terminal.summary(report, width=80, colour=False).split())
     assert "threads: not told: no clean slice was recorded" in said
     # A report made before there was such a table says nothing.
     del report["processes"]
-    assert "threads:" not in text.summary(report, width=80, colour=False)
+    assert "threads:" not in terminal.summary(report, width=80, colour=False)
 
 
 def test_of_several_devices_the_summary_tells_the_fullest() -> None:
@@ -240,7 +240,7 @@ def test_of_several_devices_the_summary_tells_the_fullest() -> None:
     for record in report["tables"]["memory_owners"]:
         if record["device"] == "cuda:0":
             record["peak_bytes"] *= 2
-    said = " ".join(text.summary(report, width=80, colour=False).split())
+    said = " ".join(terminal.summary(report, width=80, colour=False).split())
     assert "at the peak of a step on cuda:0: 770 MiB, activations 362 MiB" in said
     assert "the largest holder" not in said, "the holders of that device are not known"
 
@@ -248,7 +248,7 @@ def test_of_several_devices_the_summary_tells_the_fullest() -> None:
 def test_only_the_first_findings_are_printed() -> None:
     report = full()
     report["findings"] *= 4
-    said = text.summary(report, width=80, colour=False)
+    said = terminal.summary(report, width=80, colour=False)
     assert said.count("finding: ") == 5
     assert "3 more findings are on the page" in said
 
@@ -256,7 +256,7 @@ def test_only_the_first_findings_are_printed() -> None:
 def test_of_long_advice_the_first_sentences_are_printed() -> None:
     report = full()
     report["findings"][0]["advice"] = "Do this. " + "And that, at length" * 20 + ". Not shown."
-    said = " ".join(text.summary(report, width=80, colour=False).split())
+    said = " ".join(terminal.summary(report, width=80, colour=False).split())
     assert "estimated). Do this. finding:" in said
 
 
@@ -267,7 +267,7 @@ def test_findings_cannot_drive_the_terminal() -> None:
     report["tables"]["memory_owners"][3]["kind"] = evil
     report["tables"]["peak_holders"][0] |= {"kind": evil, "module": evil}
     report["attribution"]["unowned"][0]["path"] = evil
-    printed = text.summary(json.loads(json.dumps(report)), width=80, colour=False)
+    printed = terminal.summary(json.loads(json.dumps(report)), width=80, colour=False)
     assert "\x1b" not in printed
     assert "\x07" not in printed
     assert "[bold red]x[/]" in printed

@@ -14,13 +14,11 @@ import pytest
 import torch
 from data_recording import Run
 
-from profstack.benchmark import peaks, peakscache
-from profstack.benchmark.clock import Clock
-from profstack.benchmark.datasheet import sheet
-from profstack.benchmark.peaks import cached, measured
-from profstack.benchmark.peakscache import Machine, cache_path
-from profstack.merge import machinepeaks
-from profstack.merge.machinepeaks import keep_peaks, read_peaks
+from profstack.analysis.roofline import read_peaks
+from profstack.launch import peaks
+from profstack.launch import peaks as launch_peaks
+from profstack.launch.peaks import Machine, cache_path, cached, keep_peaks, measured, sheet
+from profstack.stats.clock import Clock
 
 HERE = Machine("cpu", "A CPU", "A CPU", 1, "2.13.0")
 
@@ -44,7 +42,7 @@ def entry(dtype: str, value: float | None, **more: Any) -> dict[str, Any]:
 
 
 def keep(*entries: dict[str, Any], machine: Machine = HERE) -> None:
-    peakscache.keep(machine, entries)
+    launch_peaks.keep(machine, entries)
 
 
 def damaged(value: Any) -> str:
@@ -224,10 +222,10 @@ def test_a_disturbed_rate_is_measured_again_later_and_the_higher_one_stands():
     assert cached(HERE, ["float32"]) is not None
     keep(entry("float32", 3e9, disturbed=True, measured_at=old))
     assert cached(HERE, ["float32"]) is None
-    assert peakscache.better(HERE, entry("float32", 2e9, disturbed=True))["value"] == 3e9
-    assert peakscache.better(HERE, entry("float32", 4e9, disturbed=True))["value"] == 4e9
+    assert launch_peaks.better(HERE, entry("float32", 2e9, disturbed=True))["value"] == 3e9
+    assert launch_peaks.better(HERE, entry("float32", 4e9, disturbed=True))["value"] == 4e9
     # The machine did reach it, whatever slows it down now; the next try is an hour away.
-    found = peakscache.better(HERE, entry("float32", 2e9))
+    found = launch_peaks.better(HERE, entry("float32", 2e9))
     assert found["value"] == 3e9
     assert found["measured_at"] == old
     keep(found)
@@ -385,7 +383,7 @@ def test_a_gpu_has_both_peaks_and_tf32_beside_float32(tmp_path, monkeypatch):
 
     def instead(machine: Machine, dtypes: list[str]) -> dict[str, Any]:
         asked.append((machine.device, machine.name, machine.threads, dtypes))
-        return peaks._nothing(machine, "there is none here")
+        return peaks.not_measured(machine, "there is none here")
 
     monkeypatch.setattr(peaks, "measured", instead)
     keep_peaks(folder)
@@ -399,7 +397,7 @@ def test_a_gpu_has_both_peaks_and_tf32_beside_float32(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("facts", "why"),
-    [({"device": None}, machinepeaks.NO_TORCH), ({"device": "mps"}, "CPUs and on CUDA")],
+    [({"device": None}, launch_peaks.NO_TORCH), ({"device": "mps"}, "CPUs and on CUDA")],
 )
 def test_where_there_is_nothing_to_measure_it_is_said(tmp_path, facts, why):
     folder = recording(tmp_path / "run", **facts)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from finding_programs import run_script
 
-from profstack.report.tables import operators_by_name
+from profstack.report.page_tables import operators_by_name
 
 pytestmark = pytest.mark.timed
 

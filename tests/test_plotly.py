@@ -16,16 +16,17 @@ from pathlib import Path
 import pytest
 from data_report import build
 
-from profstack.report import html, plotly
+from profstack.report import html
+from profstack.report import html as report_html
 
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Lets a test read the file anew, and the next one as well."""
-    plotly.library.cache_clear()
+    report_html.library.cache_clear()
     yield monkeypatch
     monkeypatch.undo()
-    plotly.library.cache_clear()
+    report_html.library.cache_clear()
 
 
 def file_of_the_package() -> bytes:
@@ -36,7 +37,7 @@ def file_of_the_package() -> bytes:
 
 
 def test_the_page_carries_the_file_as_it_stands_under_its_hash() -> None:
-    library = plotly.library()
+    library = report_html.library()
     assert library is not None
     whole = gzip.decompress(base64.b64decode(library.text))
     assert whole == file_of_the_package()
@@ -52,7 +53,7 @@ def test_the_page_carries_the_file_as_it_stands_under_its_hash() -> None:
 
 
 def test_its_licence_stands_in_the_file_and_on_the_page() -> None:
-    library = plotly.library()
+    library = report_html.library()
     assert library is not None
     for said in ("plotly.js v", "Plotly, Inc", "MIT license"):
         assert said in library.notice
@@ -63,7 +64,7 @@ def test_its_licence_stands_in_the_file_and_on_the_page() -> None:
 
 def test_the_package_itself_is_not_imported() -> None:
     script = (
-        "import sys; from profstack.report import plotly; assert plotly.library();"
+        "import sys; from profstack.report import html; assert html.library();"
         "print([name for name in sys.modules if name.split('.')[0] == 'plotly'])"
     )
     done = subprocess.run(
@@ -83,7 +84,7 @@ def test_without_a_file_that_can_be_read_there_is_no_library(
         (package / "package_data" / "plotly.min.js").write_bytes(content)
     unread.syspath_prepend(tmp_path)
     unread.delitem(sys.modules, "plotly", raising=False)
-    assert plotly.library() is None
+    assert report_html.library() is None
     page = html.render(build())
     assert 'id="pack-plotly"' not in page
     assert "Charts: plotly" not in page
@@ -94,7 +95,7 @@ def test_without_the_package_there_is_no_library(unread: pytest.MonkeyPatch) -> 
     unread.setattr(
         importlib.util, "find_spec", lambda name: None if name == "plotly" else find(name)
     )
-    assert plotly.library() is None
+    assert report_html.library() is None
 
 
 def test_a_file_without_a_notice_is_named_all_the_same(
@@ -102,7 +103,7 @@ def test_a_file_without_a_notice_is_named_all_the_same(
 ) -> None:
     file = tmp_path / "plotly.min.js"
     file.write_text("var Plotly = {};")
-    unread.setattr(plotly, "_file", lambda: file)
-    library = plotly.library()
+    unread.setattr(report_html, "_file", lambda: file)
+    library = report_html.library()
     assert library is not None
     assert library.notice == "plotly.js, as shipped by the package plotly"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import RunProfstack
 
-from profstack.recording import PAGE_MARKER
-from profstack.threadkinds import made_by_multiprocessing
+from profstack.capture.threads import made_by_multiprocessing
+from profstack.storage.folder import PAGE_MARKER
 
 SPAWNING = """
     import torch

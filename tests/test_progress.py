@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from conftest import CHECKOUT, clean_environment
 
-from profstack.progress import RULES, Display, ProgressLog, describe
-from profstack.recording import PROGRESS, create_folder, tell
-from profstack.steps import RULES as STEP_RULES
+from profstack.capture.step_rules import RULES as STEP_RULES
+from profstack.launch.progress import RULES, Display, ProgressLog, describe
+from profstack.storage.folder import PROGRESS, append_event, create_folder
 
 SLICE = {
     "event": "slice",
@@ -45,17 +45,17 @@ def append(folder: Path, text: str) -> None:
 def test_every_event_is_told_once_and_in_order(folder: Path) -> None:
     log = ProgressLog(folder)
     assert log.events() == []
-    tell(folder, {"event": "a"})
-    tell(folder, {"event": "b"})
+    append_event(folder, {"event": "a"})
+    append_event(folder, {"event": "b"})
     assert [event["event"] for event in log.events()] == ["a", "b"]
     assert log.events() == []
-    tell(folder, {"event": "c"})
+    append_event(folder, {"event": "c"})
     assert [event["event"] for event in log.events()] == ["c"]
 
 
 def test_a_line_still_being_written_waits(folder: Path) -> None:
     log = ProgressLog(folder)
-    tell(folder, {"event": "a"})
+    append_event(folder, {"event": "a"})
     append(folder, '{"event": ')
     assert [event["event"] for event in log.events()] == ["a"]
     assert log.events() == []
@@ -223,7 +223,7 @@ def test_what_the_script_writes_to_the_terminal_stays(tmp_path: Path) -> None:
 
 
 def test_events_survive_the_way_through_the_log(folder: Path) -> None:
-    tell(folder, SLICE)
+    append_event(folder, SLICE)
     (event,) = ProgressLog(folder).events()
     assert event == json.loads(json.dumps(SLICE))
     assert describe(event) == describe(SLICE)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from profstack.engine.keeper import EVAL
-from profstack.evaluation import EvaluationWatch
-from profstack.quickstep import Aim, optimizer_hook
+from profstack.capture.arming import Aim, optimizer_hook
+from profstack.capture.step_log import EVAL
+from profstack.capture.step_rules import EvaluationWatch
 
 
 class Told:
@@ -111,7 +111,7 @@ def test_a_switch_to_evaluation_is_reported_and_the_class_left_as_it_was(kind: t
     watch = EvaluationWatch(torch, reported.append)
     net, other = kind(), nn.Linear(2, 2)
     watch.put(net)
-    assert watch.stands_on(net)
+    assert watch.is_on(net)
     assert net.train() is net
     assert reported == []
     assert net.eval() is net
@@ -136,7 +136,7 @@ def test_a_wrapper_put_on_top_stays() -> None:
         return ours(self, mode)
 
     Own.train = theirs  # type: ignore[method-assign,assignment]
-    assert not watch.stands_on(Own())
+    assert not watch.is_on(Own())
     watch.take_off()
     assert Own.__dict__["train"] is theirs
 
@@ -159,16 +159,16 @@ def test_an_error_in_train_passes_without_a_trace_of_the_wrapper() -> None:
 
 
 def test_flags_of_quick_steps_stand_at_their_steps(tmp_path: Any) -> None:
-    from profstack.benchmark.clock import Clock
-    from profstack.engine.steplog import StepLog
-    from profstack.recording import Writer, read_tables
-    from profstack.slices import Planned
+    from profstack.capture.slices import SlicePlan
+    from profstack.capture.step_log import StepLog
+    from profstack.stats.clock import Clock
+    from profstack.storage.folder import Writer, read_tables
 
     (tmp_path / "logs").mkdir()
     writer = Writer(tmp_path)
     log = StepLog(writer, Clock())
     log.begin_plan("optimizer", "train")
-    planned = Planned("clean", (), 2, 3)
+    planned = SlicePlan("clean", (), 2, 3)
     start = log.begin_slice(planned)
     for number in range(3):
         log.quick_ends.append(start + 0.001 * (number + 1))

@@ -20,13 +20,13 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 from torch_slice import Quiet, Slice, observe
 
-from profstack.flops import recordedshapes
-from profstack.flops.formulas import custom_mapping
-from profstack.hooks.state import DISCOVER
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import LOSS, OPTIMIZER, ModuleNames
-from profstack.torchtrace import slicetables
-from profstack.wrapper import SliceContext
+from profstack.capture.hooks import DISCOVER, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.layer import SliceContext
+from profstack.readers.flops import recorded_shapes
+from profstack.readers.flops.formulas import custom_mapping
+from profstack.readers.torchtrace import slice_tables
+from profstack.storage.vocabulary import LOSS, OPTIMIZER
 from profstack.wrappers.flops import FlopsWrapper
 
 STEPS = 2
@@ -383,14 +383,14 @@ def test_an_input_that_is_unknown_gives_no_figure(monkeypatch):
     def unknown(name: str, shapes: Any, concrete: Any) -> int | None:
         return None if name == "aten::convolution" else 7
 
-    monkeypatch.setattr(recordedshapes, "flop_of", unknown)
+    monkeypatch.setattr(recorded_shapes, "flop_of", unknown)
     found = counted(training(nn.Conv1d(1, 1, 2), torch.randn(1, 1, 4)))
     assert {(row["operator"], row["flop"]) for row in found} == {
         # `_convolution` stands inside, and has a formula.
         ("aten::_convolution", STEPS * 7),
         ("aten::convolution_backward", STEPS * 7),
     }
-    monkeypatch.setattr(recordedshapes, "flop_of", lambda *args: None)
+    monkeypatch.setattr(recorded_shapes, "flop_of", lambda *args: None)
     found = counted(training(nn.Conv1d(1, 1, 2), torch.randn(1, 1, 4)))
     assert {(row["operator"], row["flop"], row["calls"]) for row in found} == {
         ("aten::convolution", None, STEPS),
@@ -403,13 +403,13 @@ def test_an_input_that_is_unknown_gives_no_figure(monkeypatch):
 
 def test_each_kind_of_call_is_worked_out_once(monkeypatch):
     asked = []
-    real = recordedshapes.flop_of
+    real = recorded_shapes.flop_of
 
     def count(name: str, shapes: Any, concrete: Any) -> int | None:
         asked.append((name, str(shapes), str(concrete)))
         return real(name, shapes, concrete)
 
-    monkeypatch.setattr(recordedshapes, "flop_of", count)
+    monkeypatch.setattr(recorded_shapes, "flop_of", count)
     layers = [nn.Conv2d(2, 2, 3, padding=1) for _ in range(6)]
     counted(training(nn.Sequential(*layers, nn.Conv2d(2, 2, 3, stride=2)), torch.randn(1, 2, 8, 8)))
     assert len(asked) == len(set(asked))
@@ -471,7 +471,7 @@ def test_rows_bear_the_names_and_owners_of_the_table_of_operators():
 
 def test_counts_beyond_the_digits_of_a_float_are_exact(monkeypatch):
     huge = 2**60 + 1
-    monkeypatch.setattr(recordedshapes, "flop_of", lambda *args: huge)
+    monkeypatch.setattr(recorded_shapes, "flop_of", lambda *args: huge)
     [row] = counted(lambda: torch.ones(2, 2) @ torch.ones(2, 2))
     assert row["flop"] == STEPS * huge
 
@@ -487,7 +487,7 @@ def test_a_failure_costs_the_layer_nothing_but_the_counts(monkeypatch):
     def fail(*args: Any) -> Any:
         raise ValueError("no such formula")
 
-    monkeypatch.setattr(slicetables, "flop_records", fail)
+    monkeypatch.setattr(slice_tables, "flop_records", fail)
     captured = observe(training(nn.Linear(4, 4), torch.randn(2, 4))).captured
     assert "flop_counts" not in captured.frames
     assert captured.frames["module_times"]

@@ -15,17 +15,17 @@ import pytest
 from conftest import clean_environment
 
 from profstack.errors import RecordingError
-from profstack.recording import (
+from profstack.storage.folder import (
     DATABASE,
     PROGRESS,
     Writer,
+    append_event,
     create_folder,
     facts_of,
     is_recording,
     read_tables,
-    tell,
 )
-from profstack.schema import RECORDED, SCHEMA_VERSION
+from profstack.storage.schema.recorded import RECORDED, SCHEMA_VERSION
 
 
 def step(number: int) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_an_unknown_table_is_a_defect_that_writes_nothing(folder: Path) -> None:
 WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from profstack.recording import Writer
+from profstack.storage.folder import Writer
 
 writer = Writer(Path(sys.argv[1]))
 for index in range(5):
@@ -297,6 +297,7 @@ def test_an_empty_folder_may_be_named(tmp_path: Path) -> None:
 def filled(folder: Path) -> Path:
     """A recording with a file of every kind."""
     writer = Writer(folder)
+    writer.write({"layers": [{"name": "cprofile", "status": "recorded"}]})
     writer.close()
     for name in ("report.html", "report.json", ".report.html.partial", "cprofile/profile.prof"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -353,6 +354,16 @@ def test_a_run_that_recorded_nothing_can_be_replaced_too(folder: Path) -> None:
     create_folder("train", str(folder), force=True)
 
 
+def test_the_folder_of_a_layer_is_known_from_the_options_of_a_run_that_was_killed(
+    folder: Path,
+) -> None:
+    (folder / "logs" / "options.json").write_text('{"layers": ["torch"]}')
+    (folder / PROGRESS).touch()
+    (folder / "torch").mkdir()
+    create_folder("train", str(folder), force=True)
+    assert [path.name for path in folder.iterdir()] == ["logs"]
+
+
 def test_a_link_to_a_recording_stays_a_link(folder: Path, tmp_path: Path) -> None:
     filled(folder)
     link = tmp_path / "latest"
@@ -381,8 +392,8 @@ def test_a_numbered_folder_that_cannot_be_made_is_told_too(
 
 
 def test_progress_is_told_line_by_line(folder: Path) -> None:
-    tell(folder, {"event": "one"})
-    tell(folder, {"event": "two", "text": "a\nb"})
+    append_event(folder, {"event": "one"})
+    append_event(folder, {"event": "two", "text": "a\nb"})
     lines = (folder / PROGRESS).read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"event": "one"},

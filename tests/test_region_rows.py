@@ -15,10 +15,10 @@ from torch import nn
 from torch.profiler import record_function
 from torch_slice import observe
 
-from profstack import userregions
-from profstack.torchtrace import regionrows, slicetables
-from profstack.torchtrace.events import Interned
-from profstack.userregions import region
+from profstack.capture import user_regions
+from profstack.capture.user_regions import region
+from profstack.readers.torchtrace import regions, slice_tables
+from profstack.readers.torchtrace.columns import StringColumn
 
 OWN, FUNCTION, TORCH = "profstack.region", "record_function", "torch"
 WARM = 1
@@ -33,7 +33,7 @@ class Hooked:
     def __init__(self) -> None:
         self.ranging: int | None = threading.get_ident()
 
-    def told(self) -> None:
+    def active_listener(self) -> None:
         return None
 
 
@@ -46,16 +46,16 @@ def rows(
     def counted() -> None:
         count[0] += 1
         if count[0] == WARM + 1:
-            userregions.tell(Hooked())
+            user_regions.forward_to(Hooked())
         step()
         if count[0] == WARM + steps:
-            userregions.tell(None)
+            user_regions.forward_to(None)
 
-    userregions.switch_on()
+    user_regions.switch_on()
     try:
         taken = observe(counted, steps, mode, warm=WARM, **keywords).captured
     finally:
-        userregions.switch_off()
+        user_regions.switch_off()
     assert taken.notes == []
     found = {(row["source"], row["path"]): row for row in taken.frames["region_work"]}
     assert len(found) == len(taken.frames["region_work"])
@@ -370,7 +370,7 @@ def test_torchs_own_ranges_are_told_by_their_names(name: str, source: str) -> No
 
 
 def test_names_without_end_share_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regionrows, "MOST_PATHS", 3)
+    monkeypatch.setattr(regions, "MOST_REGIONS", 3)
     number = iter(range(100))
 
     def step() -> None:
@@ -397,7 +397,7 @@ def test_device_time_is_that_of_the_kernels_launched_inside(
     def kernels(owned: Any, *_: Any) -> tuple[list[dict[str, Any]], Any]:
         return [], np.full(len(owned.events), 1000)
 
-    monkeypatch.setattr(slicetables, "kernel_records", kernels)
+    monkeypatch.setattr(slice_tables, "kernel_records", kernels)
 
     def step() -> None:
         with region("all"):
@@ -425,7 +425,7 @@ class Events:
     """
 
     def __init__(self, *spans: tuple[str, int, int, int]) -> None:
-        self.names = Interned([name for name, *_ in spans], len(spans))
+        self.names = StringColumn.of([name for name, *_ in spans], len(spans))
         self.thread, self.start, self.end = np.array([span[1:] for span in spans]).T
 
 
@@ -441,6 +441,6 @@ def test_a_devices_backward_thread_works_for_what_is_open_on_the_main_one() -> N
     )
     step, backward, hook = (OWN, "step"), (FUNCTION, "backward"), (FUNCTION, "hook")
     keys = {0: step, 1: backward, 3: hook}
-    opened = regionrows._Open(events, keys, main=1)  # type: ignore[arg-type]  # a stand-in
-    sets = [opened._sets[number] for number in opened.sets_of(np.array([2, 4, 5, 6])).tolist()]
+    opened = regions.OpenRanges(events, keys, main=1)  # type: ignore[arg-type]  # a stand-in
+    sets = [opened.sets[number] for number in opened.sets_of(np.array([2, 4, 5, 6])).tolist()]
     assert sets == [{step, backward}, {step, backward, hook}, {step, backward}, frozenset()]

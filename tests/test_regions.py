@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from profstack.modulefacts import is_loss, parameter_count
-from profstack.regions import MODULE_PREFIX, STEP_PARTS, ModuleNames
-from profstack.schema import RECORDED
-from profstack.scriptlabel import script_label
+from profstack.capture.module_names import ModuleNames, script_label
+from profstack.models import is_loss, parameter_count
+from profstack.storage.schema.recorded import RECORDED
+from profstack.storage.vocabulary import MODULE_PREFIX, STEP_PARTS
 
 
 class Net(nn.Module):

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CHECKOUT, RunProfstack, clean_environment
+from conftest import RunProfstack, clean_environment
 
 import profstack
-from profstack import regionsums, userregions
-from profstack.userregions import region
+from profstack.capture import user_regions
+from profstack.capture.user_regions import region
+from profstack.storage.vocabulary import MOST_REGIONS, OTHER_REGIONS
 
 
 class Clock:
@@ -43,17 +44,17 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """Regions are observed, in a slice that has just begun, by this clock."""
     made = Clock()
-    monkeypatch.setattr(userregions, "perf_counter", made)
-    userregions.switch_on()
-    userregions.begin_slice(made.now)
+    monkeypatch.setattr(user_regions, "perf_counter", made)
+    user_regions.switch_on()
+    user_regions.begin_slice(made.now)
     yield made
-    userregions.switch_off()
+    user_regions.switch_off()
 
 
 def taken(clock: Clock) -> dict[str, tuple[int, float]]:
     """Calls and time of each path since the slice began, which ends now."""
     # A moment later, so that what took no time by this clock lies before the end.
-    rows = userregions.take(clock.now + 1e-12)
+    rows = user_regions.take(clock.now + 1e-12)
     assert len({row["path"] for row in rows}) == len(rows)
     return {row["path"]: (row["calls"], round(row["wall_s"], 9)) for row in rows}
 
@@ -79,11 +80,11 @@ def test_what_is_open_at_the_edge_of_a_slice_is_cut_there(clock: Clock) -> None:
         clock.wait(1.0)
         assert taken(clock) == {"epoch": (1, 1.0)}
         clock.wait(100.0)
-        userregions.begin_slice(clock.now)
+        user_regions.begin_slice(clock.now)
         clock.wait(2.0)
         assert taken(clock) == {"epoch": (0, 2.0)}
         clock.wait(100.0)
-        userregions.begin_slice(clock.now)
+        user_regions.begin_slice(clock.now)
         clock.wait(4.0)
     clock.wait(8.0)
     assert taken(clock) == {"epoch": (0, 4.0)}
@@ -97,7 +98,7 @@ def test_a_slice_may_end_before_now(clock: Clock) -> None:
         clock.wait(1.0)
     with region("after"):
         clock.wait(1.0)
-    assert userregions.take(end) == [
+    assert user_regions.take(end) == [
         {
             "path": "step",
             "source": "profstack.region",
@@ -114,7 +115,7 @@ def test_nothing_is_counted_between_slices(clock: Clock) -> None:
     with region("between"):
         clock.wait(1.0)
     assert taken(clock) == {}
-    userregions.begin_slice(clock.now)
+    user_regions.begin_slice(clock.now)
     assert taken(clock) == {}
 
 
@@ -131,21 +132,21 @@ def test_a_region_inside_itself_counts_its_time_once(clock: Clock) -> None:
 
 
 def test_a_slice_of_very_many_stays_is_added_up_exactly(clock: Clock) -> None:
-    count = regionsums.MOST_PENDING * 2 + 10
+    count = user_regions.MOST_PENDING * 2 + 10
     for _ in range(count):
         with region("short"):
             clock.wait(0.5)
-    assert len(userregions._sums.over) < count
+    assert len(user_regions._totals.over) < count
     assert taken(clock) == {"short": (count, count / 2)}
 
 
 def test_names_without_end_share_one_row(clock: Clock) -> None:
-    for number in range(regionsums.MOST_PATHS + 5):
+    for number in range(MOST_REGIONS + 5):
         with region(f"step {number}"):
             clock.wait(1.0)
     rows = taken(clock)
-    assert len(rows) == regionsums.MOST_PATHS + 1
-    assert rows[regionsums.OTHERS] == (5, 5.0)
+    assert len(rows) == MOST_REGIONS + 1
+    assert rows[OTHER_REGIONS] == (5, 5.0)
 
 
 def test_one_object_may_be_entered_inside_itself_and_left_in_any_order(clock: Clock) -> None:
@@ -169,7 +170,7 @@ def test_one_object_may_be_entered_inside_itself_and_left_in_any_order(clock: Cl
         "first/second/inner": (1, 1.0),
         "alone": (1, 0.0),
     }
-    assert not userregions._open
+    assert not user_regions._open
 
 
 def test_an_error_passes_as_it_is(clock: Clock) -> None:
@@ -213,14 +214,14 @@ def test_each_thread_has_its_own_paths(clock: Clock) -> None:
             thread.start()
         entered.wait(30)
         clock.wait(2.0)
-        seen = {userregions.current(thread.ident or 0) for thread in threads}
-        here = userregions.current(threading.get_ident())
+        seen = {user_regions.current(thread.ident or 0) for thread in threads}
+        here = user_regions.current(threading.get_ident())
         leave.set()
         for thread in threads:
             thread.join()
     assert seen == {"work/inner"}
     assert here == "main"
-    assert userregions.current(threading.get_ident()) is None
+    assert user_regions.current(threading.get_ident()) is None
     assert taken(clock) == {"main": (1, 2.0), "work": (4, 8.0), "work/inner": (4, 8.0)}
 
 
@@ -233,13 +234,13 @@ def test_a_generator_that_stands_still_is_around_nothing(clock: Clock) -> None:
                 yield number
 
     for _ in batches():
-        assert userregions.current(threading.get_ident()) is None
+        assert user_regions.current(threading.get_ident()) is None
         with region("train"):
-            assert userregions.current(threading.get_ident()) == "train"
+            assert user_regions.current(threading.get_ident()) == "train"
             clock.wait(1.0)
     assert taken(clock) == {"load": (1, 3.0), "load/decode": (2, 1.0), "train": (2, 2.0)}
     with region("after"):
-        assert userregions.current(threading.get_ident()) == "after"
+        assert user_regions.current(threading.get_ident()) == "after"
 
 
 def test_a_generator_left_in_the_middle_leaves_its_region(clock: Clock) -> None:
@@ -251,7 +252,7 @@ def test_a_generator_left_in_the_middle_leaves_its_region(clock: Clock) -> None:
         clock.wait(1.0)
         if number == 2:
             break
-    assert not userregions._open
+    assert not user_regions._open
     assert taken(clock) == {"load": (1, 3.0)}
 
 
@@ -286,7 +287,7 @@ def test_tasks_keep_their_own_paths_and_know_who_started_them(clock: Clock) -> N
                 await asyncio.sleep(0)
                 clock.wait(1.0)
             with region(name):
-                seen.append(userregions.current(threading.get_ident()))
+                seen.append(user_regions.current(threading.get_ident()))
                 await asyncio.sleep(0)
 
     async def main() -> None:
@@ -430,22 +431,22 @@ def test_a_class_is_not_decorated() -> None:
 
 
 def test_where_nobody_observes_nothing_is_kept() -> None:
-    assert not userregions._on
+    assert not user_regions._on
     entered = region("idle").__enter__()
-    assert entered._stays == []
+    assert entered._spans == []
     # Observed from here on: what was entered before is not left by mistake.
-    userregions.switch_on()
+    user_regions.switch_on()
     with region("outer"):
         entered.__exit__(None, None, None)
-        assert userregions.current(threading.get_ident()) == "outer"
-    userregions.switch_off()
+        assert user_regions.current(threading.get_ident()) == "outer"
+    user_regions.switch_off()
 
 
 def test_what_was_entered_while_observed_is_left_quietly_afterwards(clock: Clock) -> None:
     with region("outer"), region("inner"):
-        userregions.switch_off()
-    userregions.switch_on()
-    userregions.begin_slice(clock.now)
+        user_regions.switch_off()
+    user_regions.switch_on()
+    user_regions.begin_slice(clock.now)
     with region("later"):
         clock.wait(1.0)
     assert taken(clock) == {"later": (1, 1.0)}
@@ -490,13 +491,14 @@ class Hooked:
 
     torch: Any = None
     ranging: int | None = None
+    takes_apart = False
 
     def __init__(self) -> None:
         self.told_of: list[str] = []
         self.thread = threading.get_ident()
         self.listener = self
 
-    def told(self) -> Any:
+    def active_listener(self) -> Any:
         return self if threading.get_ident() == self.thread else None
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
@@ -514,14 +516,14 @@ def test_a_listener_is_told_in_pairs_also_of_what_is_open_at_the_edges(clock: Cl
             pass
 
     with region("epoch"):
-        userregions.tell(hooked)
+        user_regions.forward_to(hooked)
         with region("step"):
             pass
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
         with region("cut"):
-            userregions.tell(None)
+            user_regions.forward_to(None)
         with region("unheard"):
             pass
     assert hooked.told_of == [
@@ -536,13 +538,13 @@ def test_a_listener_is_told_in_pairs_also_of_what_is_open_at_the_edges(clock: Cl
 
 def test_regions_left_in_another_order_are_still_told_well_nested(clock: Clock) -> None:
     hooked = Hooked()
-    userregions.tell(hooked)
+    user_regions.forward_to(hooked)
     first, second = region("first"), region("second")
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
-    userregions.tell(None)
+    user_regions.forward_to(None)
     assert hooked.told_of == [
         "+region first",
         "+region first/second",
@@ -555,6 +557,8 @@ def test_regions_left_in_another_order_are_still_told_well_nested(clock: Clock) 
 
 class Apart(Hooked):
     """One that takes regions one by one, as the NVTX layer's does."""
+
+    takes_apart = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -586,9 +590,9 @@ def test_tasks_that_take_turns_are_told_of_one_by_one(clock: Clock) -> None:
     async def main() -> None:
         await asyncio.gather(job("x", 1), job("y", 2))
 
-    userregions.tell(hooked)
+    user_regions.forward_to(hooked)
     asyncio.run(main())
-    userregions.tell(None)
+    user_regions.forward_to(None)
     # Each has one range from its begin to its end; what cannot be interrupted nests.
     assert hooked.apart == ["+x", "+y", "-x", "-y"]
     assert hooked.told_of == [
@@ -611,7 +615,7 @@ def test_other_threads_and_generators_are_told_of_one_by_one(clock: Clock) -> No
         with region("load"):
             yield from range(2)
 
-    userregions.tell(hooked)
+    user_regions.forward_to(hooked)
     thread = threading.Thread(target=elsewhere)
     thread.start()
     entered.wait(30)
@@ -619,7 +623,7 @@ def test_other_threads_and_generators_are_told_of_one_by_one(clock: Clock) -> No
         with region("train"):
             pass
     # What is still open at the slice's end, on any thread, ends there.
-    userregions.tell(None)
+    user_regions.forward_to(None)
     assert not hooked.open
     leave.set()
     thread.join()
@@ -632,12 +636,12 @@ def test_other_threads_and_generators_are_told_of_one_by_one(clock: Clock) -> No
     with region("before"):
         iterator = batches()
         next(iterator)
-        userregions.tell(hooked)
+        user_regions.forward_to(hooked)
         assert hooked.apart[-1] == "+before/load"
         assert hooked.told_of[-1] == "+region before"
         del iterator
         assert hooked.apart[-1] == "-before/load"
-        userregions.tell(None)
+        user_regions.forward_to(None)
 
 
 def test_rows_tell_how_many_threads_were_in_a_region(clock: Clock) -> None:
@@ -655,7 +659,7 @@ def test_rows_tell_how_many_threads_were_in_a_region(clock: Clock) -> None:
     barrier.wait(30)
     for thread in threads:
         thread.join()
-    rows = userregions.take(clock.now + 1e-12)
+    rows = user_regions.take(clock.now + 1e-12)
     assert {row["path"]: (row["threads"], row["on_steps_thread"]) for row in rows} == {
         "both": (3, 1),
         "both/elsewhere": (2, 0),
@@ -668,10 +672,10 @@ def test_a_region_is_a_range_in_a_profile_of_this_thread(clock: Clock) -> None:
     hooked = Hooked()
     hooked.torch, hooked.ranging = torch, hooked.thread
     with region("before"), torch.profiler.profile(acc_events=True) as profiler:
-        userregions.tell(hooked)
+        user_regions.forward_to(hooked)
         with region("inside"):
             torch.ones(3) + 1
-        userregions.tell(None)
+        user_regions.forward_to(None)
     spans = {
         event.name(): (event.start_ns(), event.end_ns())
         for event in profiler.profiler.kineto_results.events()
@@ -707,7 +711,7 @@ with profstack.Session("compiled", layers=["cprofile"]) as session:
     for _ in session.steps(range(12)):
         with profstack.region("step"):
             assert torch.equal(compiled(x), expected)
-assert not profstack.userregions._open
+assert not profstack.capture.user_regions._open
 print(dict(counters["stats"]), dict(counters["frames"]), dict(counters["graph_break"]))
 print(sorted(set(session.recording.frames["regions"]["path"])))
 """
@@ -825,4 +829,3 @@ def test_region_is_the_public_name() -> None:
     assert profstack.region is region
     decorate: Callable[..., Any] = profstack.region("name")
     assert repr(decorate) == "region('name')"
-    assert (CHECKOUT / "profstack" / "userregions.py").is_file()

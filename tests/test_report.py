@@ -16,40 +16,36 @@ import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from data_bench_report import bare, bench, bench_of_hostile_names
 from data_full_report import full, full_of_hostile_names
-from data_report import HOSTILE, build, hostile
+from data_report import HOSTILE, build, completed, hostile
 
 from profstack.errors import RecordingError
-from profstack.report import html, jsonfile, rows, text
-from profstack.schema import REPORT, SCHEMA_VERSION
+from profstack.report import export, files, html, terminal
+from profstack.storage.schema.json_schema import schema_text
+from profstack.storage.schema.recorded import SCHEMA_VERSION
+from profstack.storage.schema.report import REPORT
 
-_TYPES = {
-    "TEXT": ["string", "null"],
-    "INTEGER": ["integer", "null"],
-    "REAL": ["number", "null"],
-    "JSON": ["array", "null"],
-    "BOOLEAN": ["boolean", "null"],
-}
-# What rows hold besides the columns of their table.
-_EXTRA = {"steps": {"flags"}, "calls": {"phase"}}
+
+def test_the_json_schema_is_made_from_the_schema_of_the_report() -> None:
+    """`python scripts/make_schema.py` writes it anew."""
+    file = Path(files.__file__).with_name("report.schema.json")
+    assert file.read_text(encoding="utf-8") == schema_text()
 
 
 def test_the_json_schema_is_in_step_with_the_tables() -> None:
-    schema = jsonfile.schema()
+    schema = files.schema()
     tables = schema["properties"]["tables"]["properties"]
     assert schema["properties"]["schema_version"]["const"] == SCHEMA_VERSION
     assert set(tables) == set(REPORT)
     for name, table in REPORT.items():
         items = tables[name]["items"]
         assert items["additionalProperties"] is False
-        assert items["required"] == list(table.names)
-        assert set(items["properties"]) - set(table.names) == _EXTRA.get(name, set())
+        assert items["required"] == list(items["properties"]) == list(table.names)
         for column in table.columns:
-            said = items["properties"][column.name]
-            assert said == {"type": _TYPES[column.type], "description": column.meaning}
+            assert items["properties"][column.name]["description"] == column.meaning
 
 
 def test_the_schema_itself_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(jsonfile.schema())
+    jsonschema.Draft202012Validator.check_schema(files.schema())
 
 
 _MAKERS = [build, hostile, full, full_of_hostile_names, bench, bare, bench_of_hostile_names]
@@ -57,7 +53,8 @@ _MAKERS = [build, hostile, full, full_of_hostile_names, bench, bare, bench_of_ho
 
 @pytest.mark.parametrize("make", _MAKERS)
 def test_the_report_keeps_to_the_schema(make: Callable[[], dict[str, Any]]) -> None:
-    jsonschema.validate(json.loads(jsonfile.text(make())), jsonfile.schema())
+    report = json.loads(files.text(make()))
+    jsonschema.validate(completed(report, files.schema()), files.schema())
 
 
 def test_everything_of_a_benchmark_may_be_unknown() -> None:
@@ -65,24 +62,24 @@ def test_everything_of_a_benchmark_may_be_unknown() -> None:
     for key, value in report["benchmark"].items():
         if not isinstance(value, list) and key != "n":
             report["benchmark"][key] = None
-    jsonschema.validate(report, jsonfile.schema())
+    jsonschema.validate(completed(report, files.schema()), files.schema())
     html.render(report)
-    assert "not measured" in text.summary(report, width=80, colour=False)
+    assert "not measured" in terminal.summary(report, width=80, colour=False)
 
 
 @pytest.mark.parametrize(
     "part", ["throughput", "throughput_limits", "mistakes", "ablation", "compare", "by_shape"]
 )
 def test_rows_of_a_benchmark_hold_what_was_agreed_and_nothing_else(part: str) -> None:
-    schema = jsonfile.schema()["properties"]["benchmark"]["properties"][part]["items"]
+    schema = files.schema()["properties"]["benchmark"]["properties"][part]["items"]
     rows_of = bench()["benchmark"][part]
     assert rows_of
     for row in rows_of:
         assert set(row) == set(schema["properties"]) == set(schema["required"])
-    report = bench()
+    report = completed(bench(), files.schema())
     report["benchmark"][part][0]["surprise"] = 1
     with pytest.raises(jsonschema.ValidationError, match="surprise"):
-        jsonschema.validate(report, jsonfile.schema())
+        jsonschema.validate(report, files.schema())
 
 
 @pytest.mark.parametrize(
@@ -102,16 +99,17 @@ def test_rows_of_a_benchmark_hold_what_was_agreed_and_nothing_else(part: str) ->
     ],
 )
 def test_the_schema_refuses_what_is_not_agreed(spoil: Callable[[dict[str, Any]], object]) -> None:
-    report = bench()
+    report = completed(bench(), files.schema())
+    jsonschema.validate(report, files.schema())
     spoil(report)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(report, jsonfile.schema())
+        jsonschema.validate(report, files.schema())
 
 
 def test_json_holds_everything_with_one_row_per_line(tmp_path: Path) -> None:
     report = build()
     path = tmp_path / "report.json"
-    jsonfile.write(report, path)
+    files.write(report, path)
     written = path.read_text(encoding="utf-8")
     assert json.loads(written) == report
     assert len(written.splitlines()) > sum(len(table) for table in report["tables"].values())
@@ -121,14 +119,14 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
     report = build()
     report["benchmark"]["drift"] = float("nan")
     path = tmp_path / "report.json"
-    jsonfile.write(report, path)
+    files.write(report, path)
     assert json.loads(path.read_text(), parse_constant=pytest.fail)["benchmark"]["drift"] is None
 
 
 def test_files_are_replaced_whole_and_are_readable_by_others(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old")
-    jsonfile.write(build(), path)
+    files.write(build(), path)
     plain = tmp_path / "plain"
     plain.touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
@@ -141,7 +139,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_summary_fits_80_columns_without_colour() -> None:
-    printed = text.summary(build(), width=80, colour=False)
+    printed = terminal.summary(build(), width=80, colour=False)
     assert "\x1b" not in printed
     assert max(len(line) for line in printed.splitlines()) <= 80
     assert "clean step: 4.01 ms" in printed
@@ -153,7 +151,7 @@ def test_the_summary_fits_80_columns_without_colour() -> None:
 
 
 def test_the_summary_tells_what_counting_memory_and_the_watch_found() -> None:
-    printed = " ".join(text.summary(full(), width=80, colour=False).split())
+    printed = " ".join(terminal.summary(full(), width=80, colour=False).split())
     for said in (
         "operations: 2.76 M FLOP forward, 5.16 M backward per step (FlopCounterMode)",
         "; without a formula: aten::fft_fft",
@@ -179,7 +177,7 @@ def test_the_summary_leaves_out_what_this_workload_has_not() -> None:
         {"slug": "empty-capture", "text": "nothing was there for it"},
         {"slug": "other", "text": "something else"},
     ]
-    printed = text.summary(report, width=80, colour=False)
+    printed = terminal.summary(report, width=80, colour=False)
     assert "(loss)" not in printed
     assert "(optimizer)" not in printed
     assert "backward" not in printed.split("operator ")[0]
@@ -188,7 +186,7 @@ def test_the_summary_leaves_out_what_this_workload_has_not() -> None:
     assert "warning: something else" in printed
     for layer in report["layers"]:
         layer.update(status="skipped", reason="left out by --layers none")
-    printed = text.summary(report, width=80, colour=False)
+    printed = terminal.summary(report, width=80, colour=False)
     assert printed.count("left out by --layers none") == 1
 
 
@@ -198,7 +196,7 @@ def test_results_that_cannot_be_compared_say_why() -> None:
     eager["note"] = "what the others are compared with; not comparable: they are random"
     other.update(status="measured", reason=None, equal=None)
     other["note"] = "recorded; not comparable: they are random; one more thing"
-    lines = text.summary(report, width=120, colour=False).splitlines()
+    lines = terminal.summary(report, width=120, colour=False).splitlines()
     said = [line.strip() for line in lines if "not comparable" in line]
     assert said == [f"{other['variant']}: not comparable: they are random"]
 
@@ -206,20 +204,22 @@ def test_results_that_cannot_be_compared_say_why() -> None:
 def test_a_mean_far_from_the_median_stands_on_the_line_of_a_benchmark() -> None:
     report = bench()
     mark = report["benchmark"]
-    assert "n = 420), mean" not in text.summary(report, width=120, colour=False)
+    assert "n = 420), mean" not in terminal.summary(report, width=120, colour=False)
     mark["mean_s"] = 0.0172
-    assert "synchronised, n = 420), mean 17.2 ms" in text.summary(report, width=120, colour=False)
+    assert "synchronised, n = 420), mean 17.2 ms" in terminal.summary(
+        report, width=120, colour=False
+    )
 
 
 def test_cpu_time_is_told_to_be_a_mean_beside_a_median() -> None:
     report = bench()
     report["benchmark"].update(cpu_mean_s=0.002, cores_busy=0.667)
-    said = " ".join(text.summary(report, width=120, colour=False).split())
+    said = " ".join(terminal.summary(report, width=120, colour=False).split())
     assert "mean CPU time 2.00 ms (0.67 cores busy)" in said
 
 
 def test_the_summary_of_a_benchmark_holds_its_headline_and_its_parts() -> None:
-    printed = text.summary(bench(), width=80, colour=False)
+    printed = terminal.summary(bench(), width=80, colour=False)
     assert "\x1b" not in printed
     assert max(len(line) for line in printed.splitlines()) <= 80
     said = " ".join(printed.split())
@@ -249,14 +249,14 @@ def test_the_summary_of_a_benchmark_holds_its_headline_and_its_parts() -> None:
 
 
 def test_the_summary_of_a_benchmark_alone_has_no_tables() -> None:
-    printed = text.summary(bare(), width=80, colour=False)
+    printed = terminal.summary(bare(), width=80, colour=False)
     for word in ("layer", "variant", "throughput", "mistake", "ablation", "MFU", "processes"):
         assert word not in printed
     assert "step: 12.9 ms" in printed
 
 
 def test_a_wide_terminal_shows_the_deviations_of_mistakes() -> None:
-    printed = text.summary(bench(), width=130, colour=False)
+    printed = terminal.summary(bench(), width=130, colour=False)
     assert "20.5 ms ± 60.1 ms" in printed
     assert max(len(line) for line in printed.splitlines()) <= 130
 
@@ -264,7 +264,7 @@ def test_a_wide_terminal_shows_the_deviations_of_mistakes() -> None:
 def test_utilisation_above_the_peak_is_none_with_its_reason() -> None:
     report = bench()
     report["roofline"]["mfu"][0].update(value=None, warning="no share: one of the two is wrong")
-    said = " ".join(text.summary(report, width=100, colour=False).split())
+    said = " ".join(terminal.summary(report, width=100, colour=False).split())
     assert "– 1.21 G no share: one of the two is wrong" in said
 
 
@@ -274,7 +274,7 @@ def test_names_in_a_benchmark_cannot_drive_the_terminal() -> None:
         json.dumps(HOSTILE)[1:-1], json.dumps(evil)[1:-1]
     )
     for width in (1, 80, 130):
-        shown = text.summary(json.loads(printed), width=width, colour=False)
+        shown = terminal.summary(json.loads(printed), width=width, colour=False)
         assert "\x1b" not in shown
         assert "\x07" not in shown
         assert "[bold red]x[/]" in shown
@@ -282,13 +282,13 @@ def test_names_in_a_benchmark_cannot_drive_the_terminal() -> None:
 
 
 def test_a_summary_without_the_later_layers_says_nothing_of_them() -> None:
-    printed = text.summary(build(), width=80, colour=False)
+    printed = terminal.summary(build(), width=80, colour=False)
     for word in ("operations:", "memory:", "start-up:", "out of line:", "FLOP/s", "technique"):
         assert word not in printed
 
 
 def test_a_wide_terminal_shows_techniques_footprints_and_rates() -> None:
-    printed = text.summary(full(), width=130, colour=False)
+    printed = terminal.summary(full(), width=130, colour=False)
     (watch,) = (line for line in printed.splitlines() if line.startswith("watch"))
     assert "sampling" in watch
     assert "1.34 MiB" in watch
@@ -300,17 +300,17 @@ def test_a_wide_terminal_shows_techniques_footprints_and_rates() -> None:
 def test_a_first_step_that_was_watched_is_called_so() -> None:
     report = build()
     report["benchmark"]["first_step_layer"] = "memory"
-    printed = " ".join(text.summary(report, width=80, colour=False).split())
+    printed = " ".join(terminal.summary(report, width=80, colour=False).split())
     assert "(watched by memory)" in printed
 
 
 def test_the_summary_has_colour_when_asked() -> None:
-    assert "\x1b[" in text.summary(build(), width=100, colour=True)
+    assert "\x1b[" in terminal.summary(build(), width=100, colour=True)
 
 
 @pytest.mark.parametrize("width", [1, 40, 60, 200])
 def test_the_summary_survives_any_width(width: int) -> None:
-    printed = text.summary(build(), width=width, colour=False)
+    printed = terminal.summary(build(), width=width, colour=False)
     assert max(len(line) for line in printed.splitlines()) <= max(width, 40)
 
 
@@ -322,7 +322,7 @@ def test_numbers_of_the_summary_are_never_cut_at_80_columns() -> None:
         record["path"] = record["path"].replace("Digits", "DigitsWithAVeryLongClassName" * 3)
     for record in report["tables"]["operators"]:
         record["name"] *= 4
-    printed = text.summary(report, width=80, colour=False)
+    printed = terminal.summary(report, width=80, colour=False)
     assert "1.92 ms" in printed
     assert not re.search(r"\d…|\d\.…| …$", printed, re.MULTILINE)
 
@@ -334,7 +334,7 @@ def test_a_run_without_a_step_has_a_summary() -> None:
     report["step"]["count"] = 0
     for name in report["tables"]:
         report["tables"][name] = []
-    printed = text.summary(report, width=80, colour=False)
+    printed = terminal.summary(report, width=80, colour=False)
     assert "clean step: not measured" in printed
     assert "0 steps" in printed
     html.render(report)
@@ -356,8 +356,8 @@ def test_names_cannot_drive_the_terminal() -> None:
     tables["lines"][7] |= {"source": evil, "file": evil}
     report["columns_source"] = later["columns_source"]
     report["probe_effect"][0]["note"] = evil
-    printed = text.summary(report, width=80, colour=False)
-    printed += text.table_text(
+    printed = terminal.summary(report, width=80, colour=False)
+    printed += terminal.table_text(
         REPORT["functions"], report["tables"]["functions"], width=80, colour=False
     )
     assert "\x1b" not in printed
@@ -368,7 +368,7 @@ def test_names_cannot_drive_the_terminal() -> None:
 
 def test_a_table_as_text_has_units_and_no_empty_columns() -> None:
     records = build()["tables"]["operators"]
-    printed = text.table_text(REPORT["operators"], records, width=120, colour=False)
+    printed = terminal.table_text(REPORT["operators"], records, width=120, colour=False)
     assert "410 µs" in printed
     assert "device" not in printed
 
@@ -376,20 +376,20 @@ def test_a_table_as_text_has_units_and_no_empty_columns() -> None:
 def test_rows_as_csv_json_and_markdown_hold_plain_values() -> None:
     table, records = REPORT["operators"], build()["tables"]["operators"]
     records[0]["name"] = "a|b<c"
-    assert json.loads(rows.as_json(table, records)) == records
-    header, first, *_ = rows.as_csv(table, records).splitlines()
+    assert json.loads(export.table_as("json", table, records)) == records
+    header, first, *_ = export.table_as("csv", table, records).splitlines()
     assert header.split(",") == list(table.names)
     assert repr(records[0]["self_s"]) in first
     assert "None" not in first
-    lines = rows.as_markdown(table, records).splitlines()
+    lines = export.table_as("md", table, records).splitlines()
     assert lines[2].startswith("| a\\|b&lt;c |")
     assert len(lines) == len(records) + 2
 
 
 def test_rows_are_ordered_with_the_unknown_last_either_way() -> None:
     records: list[dict[str, Any]] = [{"v": 1.0}, {"v": None}, {"v": 3.0}]
-    assert [r["v"] for r in rows.in_order(records, "v", falling=True)] == [3.0, 1.0, None]
-    assert [r["v"] for r in rows.in_order(records, "v", falling=False)] == [1.0, 3.0, None]
+    assert [r["v"] for r in export.in_order(records, "v", falling=True)] == [3.0, 1.0, None]
+    assert [r["v"] for r in export.in_order(records, "v", falling=False)] == [1.0, 3.0, None]
 
 
 @pytest.mark.parametrize("make", [hostile, full_of_hostile_names, bench_of_hostile_names])
@@ -434,7 +434,7 @@ def test_lone_surrogates_do_not_stop_the_page(tmp_path: Path) -> None:
     report["script"] = "caf\udce9.py"
     report["argv"] = ["caf\udce9.py"]
     html.write(report, tmp_path / "report.html")
-    jsonfile.write(report, tmp_path / "report.json")
+    files.write(report, tmp_path / "report.json")
     (tmp_path / "report.html").read_bytes().decode("utf-8")
 
 
@@ -449,7 +449,7 @@ def test_links_lead_from_the_page_to_the_recording(tmp_path: Path) -> None:
 
 def test_the_page_is_made_without_torch_and_without_pandas() -> None:
     program = (
-        "import sys, profstack.report.html, profstack.report.text, profstack.report.jsonfile\n"
+        "import sys, profstack.report.html, profstack.report.terminal, profstack.report.files\n"
         "heavy = {'torch', 'pandas', 'numpy', 'profstack.wrappers'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )

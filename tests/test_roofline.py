@@ -15,10 +15,9 @@ from data_recording import CLEAN_S, TORCH_S, Run, by, module, module_times, oper
 from torch import nn
 from torch_slice import observe
 
-from profstack.benchmark.peaks import OTHER_WORK
-from profstack.merge.recorded import Recorded
-from profstack.merge.roofline import roofline
-from profstack.merge.rooflinepoint import Roofs, percent, point
+from profstack.analysis.roofline import Roofs, percent, point, roofline
+from profstack.storage.reader import Recorded
+from profstack.storage.vocabulary import OTHER_WORK
 
 PEAK, MEMORY = 100e9, 10e9
 RIDGE = PEAK / MEMORY
@@ -295,7 +294,7 @@ def test_float32_has_the_roof_of_what_it_is_multiplied_as(tmp_path, name, facts,
 
 def test_torch_is_asked_what_float32_is_multiplied_as():
     code = (
-        "import torch; from profstack.runner import _tf32_facts; print(_tf32_facts(torch));"
+        "import torch; from profstack.capture.run import _tf32_facts; print(_tf32_facts(torch));"
         "torch.backends.cudnn.allow_tf32 = False; torch.set_float32_matmul_precision('high');"
         "print(_tf32_facts(torch))"
     )

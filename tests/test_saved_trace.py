@@ -13,15 +13,14 @@ import torch
 from torch import nn
 from torch_slice import Quiet
 
+from profstack.capture.hooks import DISCOVER, RANGES, TorchHooks
+from profstack.capture.module_names import ModuleNames
 from profstack.errors import RecordingError
-from profstack.hooks.state import DISCOVER, RANGES
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import ModuleNames
-from profstack.torchtrace import tracefile
-from profstack.torchtrace.attribution import attribute
-from profstack.torchtrace.events import EVALUATE, read_host
-from profstack.torchtrace.savedtrace import SavedTrace, read_trace
-from profstack.torchtrace.slicetables import Frames, ObservedSlice, slice_tables
+from profstack.readers.torchtrace import saved_trace
+from profstack.readers.torchtrace.attribution import attribute
+from profstack.readers.torchtrace.events import EVALUATE, read_host
+from profstack.readers.torchtrace.saved_trace import SavedTrace, read_trace
+from profstack.readers.torchtrace.slice_tables import Frames, ObservedSlice, slice_tables
 
 # What both kinds of events must answer alike. Threads have other numbers in a trace, and the host
 # has another one among devices.
@@ -88,11 +87,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 def tables(events: Any, kinds: Any, edges: list[int], kernels: Any = ()) -> Frames:
-    host = read_host(events, kinds, given=True)
+    host = read_host(events, kinds, inputs=True)
     owned = attribute(host, edges, lambda number: False)
-    frames, notes = slice_tables(
-        owned, ObservedSlice(0, edges, (), kernels, shapes=True, memory=True)
-    )
+    frames, notes = slice_tables(owned, ObservedSlice(0, kernels, shapes=True, memory=True))
     assert notes == []
     return frames
 
@@ -132,9 +129,9 @@ def test_any_size_of_what_is_read_at_once_gives_the_same(recorded, monkeypatch, 
     short.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
     expected = told(read_trace(short))
     for size in (1, 2, 7, 100):
-        monkeypatch.setattr(tracefile, "CHUNK", size)
+        monkeypatch.setattr(saved_trace, "CHUNK", size)
         assert told(read_trace(short)) == expected
-    monkeypatch.setattr(tracefile, "CHUNK", 4099)
+    monkeypatch.setattr(saved_trace, "CHUNK", 4099)
     assert told(read_trace(recorded.path)) == whole
 
 
@@ -164,7 +161,7 @@ def test_a_trace_is_never_held_as_a_whole(recorded, monkeypatch, tmp_path):
     path.write_text(json.dumps(document), encoding="utf-8")
     count = len(document["traceEvents"])
     del document
-    monkeypatch.setattr(tracefile, "CHUNK", 1 << 14)
+    monkeypatch.setattr(saved_trace, "CHUNK", 1 << 14)
     tracemalloc.start()
     try:
         trace = read_trace(path)

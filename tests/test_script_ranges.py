@@ -13,22 +13,23 @@ import nvtx
 import pytest
 import torch
 
-from profstack import scriptranges, userregions
+from profstack.capture import script_ranges, user_regions
 
 
 @pytest.fixture
 def observed() -> Iterator[None]:
     """Regions are observed, in a slice that has just begun."""
-    userregions.switch_on()
-    scriptranges.install()
-    userregions.begin_slice(userregions.perf_counter())
+    user_regions.switch_on()
+    script_ranges.install()
+    user_regions.begin_slice(user_regions.perf_counter())
     yield
-    userregions.switch_off()
+    user_regions.switch_off()
+    script_ranges.remove()
 
 
 def taken() -> dict[tuple[str, str], int]:
     """How often each range was entered, by source and name; every one took some time."""
-    rows = userregions.take(userregions.perf_counter() + 1.0)
+    rows = user_regions.take(user_regions.perf_counter() + 1.0)
     assert all(row["wall_s"] > 0 for row in rows)
     return {(row["source"], row["path"]): row["calls"] for row in rows}
 
@@ -52,10 +53,10 @@ def test_ranges_of_torch_are_regions_and_reach_the_device_as_before(
     behind = CudaNvtx()
     monkeypatch.setattr(torch.cuda.nvtx, "_nvtx", behind)
     functions = dict(vars(torch.cuda.nvtx))
-    userregions.switch_on()
-    scriptranges.install()
-    scriptranges.install()
-    userregions.begin_slice(userregions.perf_counter())
+    user_regions.switch_on()
+    script_ranges.install()
+    script_ranges.install()
+    user_regions.begin_slice(user_regions.perf_counter())
     torch.cuda.nvtx.range_push("outer")
     with torch.cuda.nvtx.range("inner {}", 3):
         torch.cuda.nvtx.mark("a moment")
@@ -71,7 +72,8 @@ def test_ranges_of_torch_are_regions_and_reach_the_device_as_before(
         name for name, value in vars(torch.cuda.nvtx).items() if functions[name] is not value
     }
     assert changed == {"_nvtx"}
-    userregions.switch_off()
+    user_regions.switch_off()
+    script_ranges.remove()
     assert dict(vars(torch.cuda.nvtx)) == functions
     assert behind.called == [
         *(("push", "outer"), ("push", "inner 3"), ("mark", "a moment"), "pop"),
@@ -117,17 +119,18 @@ def test_an_error_inside_passes_and_ends_the_range(observed: None) -> None:
     files = {frame.filename for frame in traceback.extract_tb(wrong.value.__traceback__)}
     assert files == {__file__}
     assert taken() == {("nvtx", "fails"): 1}
-    assert not userregions._open
+    assert not user_regions._open
 
 
 def test_what_it_stands_on_is_as_it_was_found_afterwards() -> None:
     names = ("push_range", "pop_range", "start_range", "end_range")
     before = [vars(nvtx)[name] for name in names], nvtx.annotate.__enter__, nvtx.annotate.__exit__
-    userregions.switch_on()
-    scriptranges.install()
+    user_regions.switch_on()
+    script_ranges.install()
     assert nvtx.push_range is not before[0][0]
     assert nvtx.push_range.__name__ == "push_range"
-    userregions.switch_off()
+    user_regions.switch_off()
+    script_ranges.remove()
     after = [vars(nvtx)[name] for name in names], nvtx.annotate.__enter__, nvtx.annotate.__exit__
     assert after == before
 
@@ -136,16 +139,16 @@ def test_a_range_in_itself_counts_its_time_once(
     observed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter(range(100, 200, 10))
-    monkeypatch.setattr(userregions, "perf_counter", lambda: float(next(times)))
-    userregions.begin_slice(90.0)
+    monkeypatch.setattr(user_regions, "perf_counter", lambda: float(next(times)))
+    user_regions.begin_slice(90.0)
     with nvtx.annotate("again"), nvtx.annotate("again"):
         pass
-    [row] = userregions.take(1000.0)
+    [row] = user_regions.take(1000.0)
     assert (row["calls"], row["wall_s"]) == (2, 30.0)
 
 
 def test_without_the_package_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "nvtx")
-    scriptranges.install()
+    script_ranges.install()
     assert "nvtx" not in sys.modules
-    scriptranges.remove()
+    script_ranges.remove()

@@ -24,7 +24,7 @@ from data_report import build
 from page_browser import EXECUTABLE, Browser, texts
 
 from profstack.commands import main
-from profstack.report import html, jsonfile
+from profstack.report import files, html
 from profstack.report.serving import RecordingServer
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "torch" / "trace.json.gz").write_bytes(TRACE)
     (folder / "torch" / "x.html").write_text("<script>alert(1)</script>")
     (tmp_path / "runs" / "secret.txt").write_text("not for anybody")
-    jsonfile.write(build(), folder / "report.json")
+    files.write(build(), folder / "report.json")
     html.write(build(), folder / "report.html")
     return folder
 

@@ -23,12 +23,17 @@ import torch
 from conftest import CHECKOUT, RunProfstack, clean_environment
 from torch import nn
 
-from profstack import Recording, Session, child, region, registry, step, userregions
+from profstack import layer, step
+from profstack.capture import user_regions
+from profstack.capture.slices import Targets
+from profstack.capture.user_regions import region
 from profstack.errors import RecordingError, UsageError
-from profstack.report import jsonfile
-from profstack.schema import REPORT
-from profstack.slices import Targets
-from profstack.torchtrace import linetrace
+from profstack.launch import child
+from profstack.readers.torchtrace import line_tracer
+from profstack.recording import Recording
+from profstack.report import files
+from profstack.session import Session
+from profstack.storage.schema.report import REPORT
 
 LAYERS = ["cprofile", "torch"]
 # Eight steps of round 1 and one round more.
@@ -104,7 +109,7 @@ def state() -> list[Any]:
         torch._C._autograd._profiler_enabled(),
         gc.isenabled(),
         child.engine(),
-        userregions._on,
+        user_regions._on,
     ]
 
 
@@ -117,7 +122,7 @@ def torch_is_warm() -> None:
 @pytest.fixture(autouse=True)
 def everything_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing of a session stays behind; the script is this file."""
-    monkeypatch.setattr(linetrace, "script_folder", lambda: str(Path(__file__).parent))
+    monkeypatch.setattr(line_tracer, "script_folder", lambda: str(Path(__file__).parent))
     before = state()
     yield
     assert state() == before
@@ -158,7 +163,7 @@ def test_each_iteration_is_a_step_and_the_training_is_the_same() -> None:
     }
     assert kinds(opened.recording)[-1] == "watch"
     assert report["step"]["batch_size"] == 4
-    jsonschema.validate(report, jsonfile.schema())
+    jsonschema.validate(report, files.schema())
 
 
 def test_waiting_for_the_first_item_belongs_to_the_first_step() -> None:
@@ -534,7 +539,7 @@ def test_an_error_passes_untouched_and_the_recording_is_closed(place: str) -> No
 def test_a_defect_of_ours_costs_the_recording_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from profstack.engine import marks
+    from profstack.capture import marks
 
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a defect")
@@ -548,7 +553,7 @@ def test_a_defect_of_ours_costs_the_recording_and_nothing_else(
     slugs = {row["slug"] for row in opened.recording.to_dict()["warnings"]}
     assert "disarmed" in slugs
 
-    monkeypatch.setattr("profstack.inprocess.write_report", broken)
+    monkeypatch.setattr("profstack.launch.in_process.write_report", broken)
     with session() as lost:
         for _ in lost.steps(range(20)):
             training.train()
@@ -591,7 +596,7 @@ def test_a_forked_process_is_not_measured() -> None:
                 try:
                     training.train()
                     opened.__exit__(None, None, None)
-                    if child.engine() is None and not userregions._on:
+                    if child.engine() is None and not user_regions._on:
                         said = b"right"
                 finally:
                     os.write(writer, said)
@@ -605,7 +610,7 @@ def test_a_forked_process_is_not_measured() -> None:
     assert opened.recording.folder.is_dir()
 
 
-@pytest.mark.skipif("nvtx" not in registry.layer_names(), reason="there is no such layer")
+@pytest.mark.skipif("nvtx" not in layer.layer_names(), reason="there is no such layer")
 def test_regions_become_nvtx_ranges_too() -> None:
     training = Training()
     with session(layers=["nvtx"]) as opened, region("outer"):
@@ -879,7 +884,7 @@ def test_all_layers_are_the_default() -> None:
     with Session("all", targets=TARGETS) as opened:
         opened.run(training.train)
     layers = {row["name"]: row for row in opened.recording.to_dict()["layers"]}
-    assert list(layers) == registry.layer_names()
+    assert list(layers) == layer.layer_names()
     for row in layers.values():
         assert row["status"] in ("recorded", "emitted") or row["reason"], row
 

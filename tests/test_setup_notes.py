@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from profstack import ownfiles
-from profstack.engine import setupnotes
-from profstack.engine.setup import Setup
-from profstack.engine.setupnotes import Notes
-from profstack.slices import Planned
+from profstack import code_owner
+from profstack.capture import setup_notes
+from profstack.capture.setup_notes import SetupNotes, SetupRecorder
+from profstack.capture.slices import SlicePlan
+from profstack.layer import Listener
 
 
-def notes() -> Notes:
-    return Notes(torch, ownfiles.Places.of(ownfiles.script_folder()))
+def notes() -> SetupNotes:
+    return SetupNotes(torch, code_owner.Places.of(code_owner.script_folder()))
 
 
-def call(noted: Notes, module: nn.Module, inputs: torch.Tensor, name: str = "Net") -> Any:
+def call(noted: SetupNotes, module: nn.Module, inputs: torch.Tensor, name: str = "Net") -> Any:
     """A call of a module whose beginning and end are told, as the hooks tell them."""
     noted.entered("module", name, module)
     try:
@@ -30,7 +30,7 @@ def call(noted: Notes, module: nn.Module, inputs: torch.Tensor, name: str = "Net
         noted.left("module")
 
 
-class Told:
+class Told(Listener):
     """A listener that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def test_layers_in_training_mode_are_named() -> None:
 
 
 def test_more_layers_than_can_be_named_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setupnotes, "MOST_NAMED", 2)
+    monkeypatch.setattr(setup_notes, "MOST_NAMED", 2)
     noted = notes()
     for number in range(5):
         noted.entered("module", f"norm.{number}", nn.BatchNorm1d(2))
@@ -256,9 +256,9 @@ def test_autocast_is_told() -> None:
 
 def test_only_first_slices_are_listened_in() -> None:
     written: list[dict[str, Any]] = []
-    setup = Setup(torch, written.append)
+    setup = SetupRecorder(torch, written.append)
     told = Told()
-    first, later = (Planned("flops", (("flops", "count"),), number, 1) for number in (1, 2))
+    first, later = (SlicePlan("flops", (("flops", "count"),), number, 1) for number in (1, 2))
     assert setup.beside(told, later, 1) is told
     assert setup.beside(None, first, 1) is None
     setup.end()
@@ -285,13 +285,13 @@ def test_only_first_slices_are_listened_in() -> None:
 
 
 def test_an_error_ends_the_notes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Notes, kind: str, name: str, thing: Any) -> None:
+    def broken(self: SetupNotes, kind: str, name: str, thing: Any) -> None:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(Notes, "entered", broken)
+    monkeypatch.setattr(SetupNotes, "entered", broken)
     written: list[dict[str, Any]] = []
-    setup, told = Setup(torch, written.append), Told()
-    planned = Planned("flops", (("flops", "count"),), 1, 1)
+    setup, told = SetupRecorder(torch, written.append), Told()
+    planned = SlicePlan("flops", (("flops", "count"),), 1, 1)
     beside = setup.beside(told, planned, 1)
     assert beside is not None
     beside.enter("backward", "backward")
@@ -307,22 +307,31 @@ def test_an_error_of_the_listener_passes() -> None:
         def enter(self, kind: str, name: str, module: Any = None) -> None:
             raise RuntimeError("its own")
 
-    setup = Setup(torch, lambda facts: None)
-    beside = setup.beside(Broken(), Planned("flops", (("flops", "count"),), 1, 1), 1)
+    setup = SetupRecorder(torch, lambda facts: None)
+    beside = setup.beside(Broken(), SlicePlan("flops", (("flops", "count"),), 1, 1), 1)
     assert beside is not None
     with pytest.raises(RuntimeError, match="its own"):
         beside.enter("backward", "backward")
 
 
-def test_what_a_listener_lacks_is_not_made_up() -> None:
+def test_what_is_not_noted_is_passed_on() -> None:
     class More(Told):
+        takes_apart = True
+
         def step_begun(self, number: int) -> None:
             self.heard.append(("begun", number))
 
-    setup = Setup(torch, lambda facts: None)
-    planned = Planned("flops", (("flops", "count"),), 1, 1)
-    assert not hasattr(setup.beside(Told(), planned, 1), "step_begun")
+        def enter_apart(self, key: int, name: str) -> None:
+            self.heard.append(("apart", key, name))
+
+        def leave_apart(self, key: int) -> None:
+            self.heard.append(("over", key))
+
+    setup = SetupRecorder(torch, lambda facts: None)
     more = More()
-    beside: Any = setup.beside(more, planned, 1)
+    beside: Any = setup.beside(more, SlicePlan("flops", (("flops", "count"),), 1, 1), 1)
+    assert beside.takes_apart
     beside.step_begun(3)
-    assert more.heard == [("begun", 3)]
+    beside.enter_apart(7, "load")
+    beside.leave_apart(7)
+    assert more.heard == [("begun", 3), ("apart", 7, "load"), ("over", 7)]

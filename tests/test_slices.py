@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from profstack.runner import make_plan
-from profstack.slices import LayerPlan, Planned, Targets, plan
+from profstack.capture.run import make_plan
+from profstack.capture.slices import LayerPlan, SlicePlan, Targets, plan
 
 LAYERS = [["cprofile", "torch"], ["cprofile"], ["torch"]]
 TARGETS = Targets(
@@ -23,12 +23,12 @@ TARGETS = Targets(
 )
 
 
-def planned(layers: list[str], targets: Targets = TARGETS) -> list[Planned]:
+def planned(layers: list[str], targets: Targets = TARGETS) -> list[SlicePlan]:
     """All slices of a plan."""
     return list(make_plan(layers, targets))
 
 
-def observed(slices: list[Planned]) -> list[tuple[str, str]]:
+def observed(slices: list[SlicePlan]) -> list[tuple[str, str]]:
     """Every observer with its mode, in order."""
     return [observer for one in slices for observer in one.observers]
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from profstack.benchmark.resampling import rank_autocorrelation
-from profstack.benchmark.statistics import (
+from profstack.stats.summary import (
     compare_before_after,
     median_interval,
     pooled_ratio,
+    rank_autocorrelation,
     ratio_interval,
     summarize,
 )
@@ -273,6 +273,6 @@ class TestPairs:
 
 
 def test_needs_no_torch() -> None:
-    code = "import sys, profstack.benchmark.statistics; print('torch' in sys.modules)"
+    code = "import sys, profstack.stats.summary; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

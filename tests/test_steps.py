@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from profstack.steps import LONG_PATIENCE, RARE, RULES, OptimizerCycle, StepFinder
+from profstack.capture.step_rules import LONG_PATIENCE, RARE, RULES, OptimizerCycle, StepFinder
 
 # Parameters of the modules that the made-up scripts call.
 PARAMETERS = {"m": 1000, "n": 100, "e": 1000}
@@ -82,7 +82,7 @@ class Script:
         if found is None:
             return
         source = chr(found.source) if found.source is not None else None
-        self.plans.append((found.rule, source))
+        self.plans.append((found.name, source))
         self.ends.append(list(found.past_ends))
         assert list(found.past_ends) == sorted(found.past_ends)
         assert found.first_start <= found.past_ends[0]

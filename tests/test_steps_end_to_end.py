@@ -314,7 +314,7 @@ def test_a_shell_sees_an_interrupted_script_as_130(tmp_path: Path) -> None:
 
 
 SIGNALLED_AT_THE_END = """
-from profstack import child
+from profstack.launch import child
 finish = child._engine.finish
 
 def interrupted(number=int(sys.argv.pop())):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from data_full_report import full
 
-from profstack.report import text
-from profstack.report.tableblocks import blocks
-from profstack.schema import REPORT
+from profstack.report import terminal
+from profstack.report.screen import blocks
+from profstack.storage.schema.report import REPORT
 
 _NAMES = ["module", "Net.encoder", "Net.decoder"]
 _TIMES = ["forward", "1.00 ms", "2.00 ms"]
@@ -42,8 +42,8 @@ def test_one_very_long_name_takes_no_block_from_the_figures() -> None:
 @pytest.mark.parametrize("table", ["modules", "operators", "functions", "lines", "steps"])
 def test_rows_keep_their_names_and_figures_at_80_columns(table: str) -> None:
     records = full()["tables"][table][:6]
-    narrow = text.table_text(REPORT[table], records, width=80, colour=False)
-    wide = text.table_text(REPORT[table], records, width=2000, colour=False)
+    narrow = terminal.table_text(REPORT[table], records, width=80, colour=False)
+    wide = terminal.table_text(REPORT[table], records, width=2000, colour=False)
     assert max(map(len, narrow.splitlines())) <= 80
     # A file and its line are one column there.
     told = {*narrow.split(), *narrow.replace(":", " ").split()}
@@ -58,7 +58,7 @@ def test_rows_keep_their_names_and_figures_at_80_columns(table: str) -> None:
 )
 def test_every_block_begins_with_what_the_row_is_called(table: str, key: str) -> None:
     records = full()["tables"][table][:6]
-    told = text.table_text(REPORT[table], records, width=80, colour=False)
+    told = terminal.table_text(REPORT[table], records, width=80, colour=False)
     parts = told.split("\n\n")
     assert len(parts) > 1
     assert all(part.startswith(key) for part in parts), told

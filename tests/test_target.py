@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from profstack.errors import TargetError, UsageError
-from profstack.target import Target, launcher_warning, parse, split
+from profstack.launch.target import Target, parse, split
+from profstack.storage.vocabulary import launcher_warning
 
 VALUED = frozenset({"-o", "--output", "--layers", "--max-steps"})
 

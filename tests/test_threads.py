@@ -19,14 +19,15 @@ import torch
 from conftest import clean_environment
 from data_recording import Run
 
-from profstack import rawthreads, threadkinds, threadtimes
-from profstack.benchmark.clock import Clock
-from profstack.engine.steplog import StepLog
-from profstack.merge.threads import MOST_ROWS
-from profstack.recording import Writer, read_tables
-from profstack.slices import Planned
-from profstack.threadtimes import ThreadTimes
-from profstack.watch import Sampler
+from profstack import guard
+from profstack.analysis.threads import MOST_ROWS
+from profstack.capture import threads as capture_threads
+from profstack.capture.slices import SlicePlan
+from profstack.capture.step_log import StepLog
+from profstack.capture.threads import ThreadTimes
+from profstack.readers.watch import Sampler
+from profstack.stats.clock import Clock
+from profstack.storage.folder import Writer, read_tables
 
 pytestmark = pytest.mark.timed
 
@@ -123,9 +124,9 @@ def test_threads_that_began_and_ended_meanwhile_are_not_lost() -> None:
             thread.join()
 
     rows = rows_of(work)
-    assert pick(rows, "other", threadtimes.ENDED_THREADS)["threads"] is None
+    assert pick(rows, "other", capture_threads.ENDED_THREADS)["threads"] is None
     # The system lets go of a thread a moment after Python: the last one may have a row yet.
-    brief = (threadtimes.ENDED_THREADS, threadkinds.UNNAMED, "brief")
+    brief = (capture_threads.ENDED_THREADS, capture_threads.UNNAMED, "brief")
     assert 0.3 * MOST_OF < sum(row["cpu_s"] for row in rows if row["name"] in brief) < 0.6
 
 
@@ -135,7 +136,7 @@ def test_where_no_thread_ends_no_row_says_so() -> None:
     assert not [row for row in rows if row["name"] in _ENDED]
 
 
-_ENDED = (threadtimes.ENDED_THREADS, threadtimes.ENDED_PROCESSES)
+_ENDED = (capture_threads.ENDED_THREADS, capture_threads.ENDED_PROCESSES)
 
 
 @linux_only
@@ -170,10 +171,10 @@ def test_threads_of_torch_are_known_by_what_torch_calls_them(busy: Any) -> None:
 @pytest.fixture
 def _no_threads_of_other_tests() -> Iterator[None]:
     """Samplers that other tests of this process have left behind are not looked at."""
-    left = set(rawthreads.native_numbers)
-    rawthreads.native_numbers.clear()
+    left = set(guard.native_numbers)
+    guard.native_numbers.clear()
     yield
-    rawthreads.native_numbers.update(left)
+    guard.native_numbers.update(left)
 
 
 @linux_only
@@ -186,7 +187,7 @@ def test_profstacks_own_thread_is_told_apart() -> None:
         assert pick(rows, "profstack", "sampler of the watch")["threads"] == 1
     finally:
         sampler.close()
-    assert not rawthreads.native_numbers
+    assert not guard.native_numbers
     assert not [row for row in rows_of(lambda: None) if row["kind"] == "profstack"]
 
 
@@ -237,7 +238,7 @@ def test_a_process_that_was_waited_for_is_not_lost() -> None:
         with python(_BURN.format(0.2)) as child:
             child.wait()
 
-    row = pick(rows_of(work), "other", threadtimes.ENDED_PROCESSES)
+    row = pick(rows_of(work), "other", capture_threads.ENDED_PROCESSES)
     assert row["process"] is None
     assert row["cpu_s"] > 0.2 * MOST_OF
 
@@ -269,7 +270,7 @@ def test_of_a_process_counts_what_it_used_in_the_slice_alone() -> None:
             child.stdin.flush()
             child.wait()
 
-        row = pick(rows_of(until_its_end), "other", threadtimes.ENDED_PROCESSES)
+        row = pick(rows_of(until_its_end), "other", capture_threads.ENDED_PROCESSES)
         assert 0.1 * MOST_OF < row["cpu_s"] < 0.4
 
 
@@ -294,19 +295,19 @@ def test_processes_below_processes_are_found() -> None:
 
 @linux_only
 def test_what_nobody_told_is_unknown_and_not_nothing() -> None:
-    before = threadtimes._Reading(1, 0.0, 1.0, {1: 1.0}, {77: 5.0}, 2.0, None, {})
-    after = threadtimes._Reading(1, 0.0, 1.5, {1: 1.5}, {}, 2.0, None, {})
+    before = capture_threads._Reading(1, 0.0, 1.0, {1: 1.0}, {77: 5.0}, 2.0, None, {})
+    after = capture_threads._Reading(1, 0.0, 1.5, {1: 1.5}, {}, 2.0, None, {})
     times = ThreadTimes()
     times._known[77] = ("DataLoader worker", "pt_data_worker")
     row = times._ended_children(before, after)
-    assert [(each["kind"], each["cpu_s"]) for each in row] == [("DataLoader worker", None)]
+    assert [(each.kind, each.cpu_s) for each in row] == [("DataLoader worker", None)]
 
 
 # -- where it cannot be told -----------------------------------------------------------------------
 
 
 def test_without_proc_there_is_a_reason_and_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threadtimes, "thread_numbers", lambda process=None: None)
+    monkeypatch.setattr(capture_threads, "thread_numbers", lambda process=None: None)
     times = ThreadTimes()
     times.begin()
     times.end()
@@ -322,7 +323,7 @@ def test_without_proc_there_is_a_reason_and_no_row(monkeypatch: pytest.MonkeyPat
 def test_a_reading_that_fails_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     times = ThreadTimes()
     times.begin()
-    monkeypatch.setattr(threadtimes, "thread_name", lambda *_: 1 / 0)
+    monkeypatch.setattr(capture_threads, "thread_name", lambda *_: 1 / 0)
     times.end()
     assert times.take() == []
     assert times.reason is not None
@@ -537,7 +538,7 @@ def test_a_slice_that_is_cut_short_tells_no_cpu_time(tmp_path: Path, at_boundary
     writer = Writer(tmp_path)
     log = StepLog(writer, Clock())
     log.begin_plan("optimizer", "train")
-    planned = Planned("clean", (), 2, 3)
+    planned = SlicePlan("clean", (), 2, 3)
     start = log.begin_slice(planned)
     log.quick_ends += [start + 0.001, start + 0.002, start + 0.003]
     # What the script does after its last step, before the run ends.

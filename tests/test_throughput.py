@@ -8,7 +8,7 @@ import gc
 import subprocess
 import sys
 import weakref
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,11 +21,8 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402 - torch may be missing
 
 from profstack import environment  # noqa: E402
-from profstack.benchmark import probedtype, probelimit, probers, throughput  # noqa: E402
-from profstack.benchmark.clock import Clock  # noqa: E402
-from profstack.benchmark.largestbatch import Options, knee  # noqa: E402
-from profstack.benchmark.loading import load  # noqa: E402
-from profstack.benchmark.probetrial import (  # noqa: E402
+from profstack.bench import batch_probers, batch_trial, throughput  # noqa: E402
+from profstack.bench.batch_trial import (  # noqa: E402
     ENDED,
     FAILED,
     MEASURED,
@@ -35,11 +32,13 @@ from profstack.benchmark.probetrial import (  # noqa: E402
     Probe,
     Trial,
     attempt,
-    judged,
+    probe_of_error,
 )
-from profstack.benchmark.subject import Request, Subject, of_model  # noqa: E402
-from profstack.benchmark.throughput import search  # noqa: E402
+from profstack.bench.subject import Request, Subject, of_model  # noqa: E402
+from profstack.bench.target import load  # noqa: E402
+from profstack.bench.throughput import Options, knee, search  # noqa: E402
 from profstack.errors import UsageError  # noqa: E402
+from profstack.stats.clock import Clock  # noqa: E402
 
 MIB = 2**20
 QUICK = Trial(batches=20, measure_s=0.1, warmup_s=0.02, calls=2)
@@ -319,10 +318,10 @@ class TestJudgement:
         ],
     )
     def test_memory_is_a_refusal(self, error):
-        assert judged(error, 3).status == REFUSED
+        assert probe_of_error(error, 3).status == REFUSED
         wrapped = RuntimeError("layer 3 failed")
         wrapped.__cause__ = error
-        assert judged(wrapped, 3).status == REFUSED
+        assert probe_of_error(wrapped, 3).status == REFUSED
 
     @pytest.mark.parametrize(
         "error",
@@ -334,17 +333,17 @@ class TestJudgement:
         ],
     )
     def test_another_error_is_none(self, error):
-        probe = judged(error, 3)
+        probe = probe_of_error(error, 3)
         assert (probe.status, probe.certain) == (FAILED, True)
         assert probe.reason.startswith(type(error).__name__)
 
     def test_what_torch_really_raises_is_known(self):
         with pytest.raises(RuntimeError) as raised:
             torch.empty(2**60, dtype=torch.uint8)
-        assert judged(raised.value, 1).status == REFUSED
+        assert probe_of_error(raised.value, 1).status == REFUSED
 
     def test_a_reason_is_one_short_line(self):
-        reason = judged(RuntimeError("one " * 200 + "\ntwo"), 1).reason
+        reason = probe_of_error(RuntimeError("one " * 200 + "\ntwo"), 1).reason
         assert "\n" not in reason
         assert len(reason) < 250
 
@@ -486,7 +485,7 @@ class TestNumbers:
         assert probe.latency_s < probe.total_s < probe.batches * probe.latency_p90_s * 50
         assert probe.peak_memory_bytes is None
         assert probe.reason == "this device does not tell its peak memory"
-        assert Probe(**probe.as_json()) == probe
+        assert Probe(**asdict(probe)) == probe
 
     def test_fewer_batches_than_asked_for_are_explained(self):
         class Slow(Clock):
@@ -544,7 +543,7 @@ class TestConversion:
         tokens = torch.zeros(2, 3, dtype=torch.int64)
         model = torch.nn.Linear(3, 3)
         subject = of_model(model, (torch.ones(2, 3),), {"tokens": tokens}, gradients=True)
-        make = probedtype.maker(subject, "bfloat16")
+        make = batch_trial.maker(subject, "bfloat16")
         with Large() as seen:
             made = make(1000)
         assert (torch.float32, 2) not in seen.dtypes
@@ -553,14 +552,14 @@ class TestConversion:
         assert made.named_inputs["tokens"].dtype == torch.int64
         assert made.gradients
         assert model(*made.inputs).dtype == torch.bfloat16
-        assert probedtype.own_dtype(subject) == "bfloat16"
+        assert batch_trial.own_dtype(subject) == "bfloat16"
 
     def test_a_factorys_own_batches_are_converted_too(self):
         def of_batch(size):
             return of_model(torch.nn.Linear(3, 3), (torch.ones(size, 3),))
 
         subject = replace(of_batch(2), of_batch=of_batch)
-        made = probedtype.maker(subject, "float64")(7)
+        made = batch_trial.maker(subject, "float64")(7)
         assert made.step().dtype == torch.float64
         assert made.step().shape == (7, 3)
 
@@ -575,7 +574,7 @@ class TestConversion:
             assert model.weight.dtype == model.running_mean.dtype == torch.bfloat16
             raise KeyError
 
-        with pytest.raises(KeyError), probedtype.borrowed(subject, "bfloat16"):
+        with pytest.raises(KeyError), batch_trial.borrowed(subject, "bfloat16"):
             fail()
         assert model.weight is tied
         assert model.weight.tolist() == torch.full((3,), 1 / 3).tolist()
@@ -611,7 +610,7 @@ def test_a_model_that_exhausts_memory_does_not_take_down_the_search(target):
     # What is mapped and not touched is not resident.
     assert peak is None or 0 < peak < 64 * MIB
     # One at a time finds the same, through one process that goes on until it is refused.
-    prober = probers.ChildProber(
+    prober = batch_probers.ChildProber(
         subject.request, "bfloat16", QUICK, limit_bytes=160 * MIB, patience_s=180.0
     )
     walked = list(prober.walk(1, 65536))
@@ -633,9 +632,11 @@ def stand_in(monkeypatch):
             "say(ready=dict(allowance_bytes=7, dtype='float16'))\n"
             f"{after_ready}\n"
         )
-        monkeypatch.setattr(probers, "_START", code.replace("{", "{{").replace("}", "}}"))
+        monkeypatch.setattr(batch_probers, "_START", code.replace("{", "{{").replace("}", "}}"))
         trial = Trial(measure_s=0.0, warmup_s=0.0)
-        return probers.ChildProber(Request("a.py:b"), None, trial, limit_bytes=None, patience_s=5.0)
+        return batch_probers.ChildProber(
+            Request("a.py:b"), None, trial, limit_bytes=None, patience_s=5.0
+        )
 
     return make
 
@@ -710,15 +711,15 @@ class TestAProcessThatEnds:
 
     def test_it_is_not_armed_and_finds_modules_as_this_one(self, monkeypatch):
         monkeypatch.setenv("PROFSTACK_CHILD", "somewhere")
-        assert "PROFSTACK_CHILD" not in probers._plain_environment()
-        assert repr(sys.path) in probers._START.format(paths=sys.path)
+        assert "PROFSTACK_CHILD" not in batch_probers._plain_environment()
+        assert repr(sys.path) in batch_probers._START.format(paths=sys.path)
 
 
 @needs_limit
 class TestTheLimit:
     def test_holds_and_comes_off_again(self):
         code = (
-            "from profstack.benchmark.probelimit import limit_memory\n"
+            "from profstack.bench.batch_trial import limit_memory\n"
             "limit = limit_memory(96 * 2**20)\n"
             "held = bytearray(64 * 2**20)\n"
             "try:\n    bytearray(64 * 2**20)\nexcept MemoryError:\n    print('refused')\n"
@@ -741,18 +742,18 @@ class TestTheLimit:
 
     def test_is_a_share_of_what_is_available(self, monkeypatch):
         monkeypatch.setattr(environment, "available_memory_bytes", lambda: 1000)
-        assert probelimit.share_of_available() == 800
+        assert batch_trial.share_of_available() == 800
         monkeypatch.setattr(environment, "available_memory_bytes", lambda: None)
-        with pytest.raises(probelimit.NoLimitError, match="not known"):
-            probelimit.share_of_available()
+        with pytest.raises(batch_trial.NoLimitError, match="not known"):
+            batch_trial.share_of_available()
 
     def test_one_that_is_not_held_to_is_not_relied_on(self, monkeypatch):
         import resource
 
         # As on systems that accept a limit and do nothing.
         monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-        with pytest.raises(probelimit.NoLimitError, match="holds to no limit"):
-            probelimit.limit_memory(MIB)
+        with pytest.raises(batch_trial.NoLimitError, match="holds to no limit"):
+            batch_trial.limit_memory(MIB)
 
 
 def test_knee_of_nothing_is_none():
@@ -761,5 +762,5 @@ def test_knee_of_nothing_is_none():
 
 
 def test_a_subject_of_functions_is_on_the_cpu():
-    assert probedtype.device_kind(Subject("f", lambda: None)) == "cpu"
-    assert probedtype.own_dtype(Subject("f", lambda: None)) is None
+    assert batch_trial.device_kind(Subject("f", lambda: None)) == "cpu"
+    assert batch_trial.own_dtype(Subject("f", lambda: None)) is None

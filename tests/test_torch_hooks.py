@@ -22,9 +22,9 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
-from profstack.hooks.state import DISCOVER, LIGHT, OFF, RANGES, ROOT
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import BACKWARD_RANGE, ModuleNames, Named
+from profstack.capture.hooks import DISCOVER, LIGHT, OFF, RANGES, ROOT, TorchHooks
+from profstack.capture.module_names import ModuleInfo, ModuleNames
+from profstack.storage.vocabulary import BACKWARD_RANGE
 
 MODES = (OFF, DISCOVER, RANGES, ROOT)
 
@@ -42,13 +42,13 @@ class Recorder:
         self.told.append(("first", module))
         self.waiting = False
 
-    def call_started(self, module: Any, named: Named) -> None:
+    def call_started(self, module: Any, named: ModuleInfo) -> None:
         self.told.append(("call", named.path))
 
-    def call_ended(self, module: Any, named: Named) -> None:
+    def call_ended(self, module: Any, named: ModuleInfo) -> None:
         self.told.append(("called", named.path))
 
-    def evaluated(self, named: Named) -> None:
+    def evaluated(self, named: ModuleInfo) -> None:
         self.told.append(("evaluated", named.path))
 
     def backward_started(self) -> None:

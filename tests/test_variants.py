@@ -19,15 +19,20 @@ import torch
 from jsonschema import Draft202012Validator
 from torch import nn
 
-from profstack.benchmark.clock import Clock
-from profstack.benchmark.measure import Policy
-from profstack.benchmark.subject import Subject, of_model
-from profstack.benchmark.variantbuild import EAGER, build, kept, why_failed
-from profstack.benchmark.variantcounts import Graphs, counted, graphs
-from profstack.benchmark.variantresults import compared
-from profstack.benchmark.variantrounds import Variant, measure_in_turn
-from profstack.benchmark.variants import compare
+from profstack.bench.measure import Policy
+from profstack.bench.subject import Subject, of_model
+from profstack.bench.variant_build import (
+    EAGER,
+    Comparison,
+    build,
+    compare_results,
+    copy_result,
+    kept,
+    why_failed,
+)
+from profstack.bench.variants import Graphs, Variant, compare, counted, graphs, measure_in_turn
 from profstack.errors import UsageError
+from profstack.stats.clock import Clock
 
 SHORT = Policy(warmup=2, repeat=20, max_s=1.0)
 SCHEMA = Path(sys.modules["profstack"].__path__[0]) / "report" / "report.schema.json"
@@ -335,6 +340,10 @@ def test_a_trace_takes_and_gives_structures_that_torch_does_not_trace() -> None:
     assert (row["status"], row["equal"], row["max_difference"]) == ("measured", True, 0.0)
 
 
+def compared(result: Any, reference: Any) -> Comparison:
+    return compare_results(result, copy_result(reference))
+
+
 def test_comparison_of_results() -> None:
     nan, one = torch.tensor([float("nan"), 1.0]), torch.tensor([1.0, 1.0])
     inf = torch.tensor([float("inf"), 1.0])
@@ -489,7 +498,7 @@ class FakeEvent:
 
 
 def test_kernels_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from profstack.benchmark import variantcounts
+    from profstack.bench import variants as bench_variants
 
     kinds: Any = torch.autograd
     host, device = kinds.DeviceType.CPU, kinds.DeviceType.CUDA
@@ -502,7 +511,7 @@ def test_kernels_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         FakeEvent("Memcpy HtoD (Pageable -> Device)", device),
         FakeEvent("augment", device, annotation=True),
     ]
-    monkeypatch.setattr(variantcounts, "_events", lambda step, clock, on_device: events)
+    monkeypatch.setattr(bench_variants, "_events", lambda step, clock, on_device: events)
 
     counts = counted(lambda: None, Clock(), on_device=True)
     assert (counts.operators, counts.kernels) == (1, 3)

@@ -22,20 +22,23 @@ from conftest import clean_environment
 from data_full_report import on_a_device
 from data_recording import CLEAN_S, Run, function, module, module_times, operator
 
-from profstack.findings import verdictrules
-from profstack.findings.devicecut import device_cut
-from profstack.findings.iotime import IoTime, io_time
-from profstack.findings.measures import Measure, measures
-from profstack.findings.stepbar import step_bar
-from profstack.findings.stepcut import Cut, host_cut
-from profstack.findings.verdict import add_verdict, decide
+from profstack.findings import rules
+from profstack.findings.rules import LEAST_APART, VERDICT_RULES
+from profstack.findings.step_bar import device_cut, step_bar
+from profstack.findings.step_cut import Cut, IoTime, host_cut, io_time
+from profstack.findings.verdict import Measure, add_verdict, decide, measures, sentence, step_words
 from profstack.findings.verdict import verdict as verdict_of
-from profstack.findings.verdictrules import LEAST_APART, RULES
-from profstack.findings.verdictwords import sentence, step_words
-from profstack.merge.recorded import Recorded
-from profstack.regions import BEFORE_OPTIMIZER, LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED, WAIT
-from profstack.report import jsonfile
-from profstack.report.complete import complete_report
+from profstack.report import files
+from profstack.report.files import complete_report
+from profstack.storage.reader import Recorded
+from profstack.storage.vocabulary import (
+    BEFORE_OPTIMIZER,
+    LOSS,
+    OPTIMIZER,
+    OUTSIDE,
+    UNATTRIBUTED,
+    WAIT,
+)
 
 pytestmark = pytest.mark.timed
 
@@ -47,10 +50,10 @@ Report = dict[str, Any]
 def shares(**known: float | None) -> dict[str, float | None]:
     """Shares of all tests by slug: those that are named, and none of the others."""
     named = {f"{name}-bound": share for name, share in known.items()}
-    return {rule.slug: named.get(rule.slug, 0.0) for rule in RULES}
+    return {rule.slug: named.get(rule.slug, 0.0) for rule in VERDICT_RULES}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.slug)
+@pytest.mark.parametrize("rule", VERDICT_RULES, ids=lambda rule: rule.slug)
 def test_a_test_is_the_verdict_from_its_threshold_on(rule: Any) -> None:
     at = shares(**{rule.slug.removesuffix("-bound"): rule.threshold})
     assert decide(at) == (rule.slug, 0.0, None)
@@ -150,18 +153,18 @@ def test_what_lies_before_a_step_is_not_called_loading_without_a_loader() -> Non
 
 
 def test_the_rules_are_whole_and_stand_in_the_schema() -> None:
-    slugs = [rule.slug for rule in RULES]
+    slugs = [rule.slug for rule in VERDICT_RULES]
     assert len(slugs) == len(set(slugs)) == 7
-    everything = {*slugs, *verdictrules.OTHERS}
-    assert everything == set(verdictrules.TITLES)
-    schema = jsonfile.schema()["properties"]["verdict"]["properties"]
+    everything = {*slugs, *rules.OTHERS}
+    assert everything == set(rules.TITLES)
+    schema = files.schema()["properties"]["verdict"]["properties"]
     assert set(schema["slug"]["enum"]) == everything
-    for rule in RULES:
+    for rule in VERDICT_RULES:
         assert 0 < rule.threshold < 1
         assert rule.measure.endswith(".")
-        assert verdictrules.rule_of(rule.slug) is rule
+        assert rules.RULE_OF[rule.slug] is rule
     with pytest.raises(KeyError):
-        verdictrules.rule_of("luck-bound")
+        rules.RULE_OF["luck-bound"]
 
 
 # -- made-up recordings --------------------------------------------------------------------------
@@ -238,7 +241,7 @@ def _set_waits(folder: Path, wait_s: float) -> None:
 def judged(folder: Path) -> Report:
     """The whole report of a recording, valid by the schema."""
     report = complete_report(folder)
-    jsonschema.validate(json.loads(jsonfile.text(report)), jsonfile.schema())
+    jsonschema.validate(json.loads(files.text(report)), files.schema())
     assert not [each for each in report["warnings"] if each["slug"] == "verdict-failed"]
     return report
 
@@ -970,7 +973,7 @@ def recorded_report(
         whole = all(row["share"] is not None for row in told["evidence"])
         if told["slug"] == slug and whole:
             break
-    jsonschema.validate(report, jsonfile.schema())
+    jsonschema.validate(report, files.schema())
     return report
 
 
@@ -1006,7 +1009,7 @@ def test_a_program_is_told_what_holds_it_back(name: str, tmp_path: Path) -> None
     assert told["margin"] >= 0
     assert [row["test"] for row in told["evidence"]] != []
     by_test = {row["test"]: row for row in told["evidence"]}
-    assert set(by_test) == {rule.slug for rule in RULES}
+    assert set(by_test) == {rule.slug for rule in VERDICT_RULES}
     median = report["benchmark"]["median_s"]
     for row in told["evidence"]:
         if row["share"] is None:

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from data_report import build
 
+from profstack.analysis.build import table_reason
 from profstack.commands import main
 from profstack.errors import RecordingError
-from profstack.merge.reasons import table_reason
-from profstack.report import complete, html, jsonfile, stored
-from profstack.report.newest import newest_recording, recording_folder
+from profstack.report import files, html
+from profstack.report.files import newest_recording, recording_folder
 
 
 def make_recording(folder: Path, *, age_s: float = 0.0) -> Path:
@@ -33,7 +33,7 @@ def make_recording(folder: Path, *, age_s: float = 0.0) -> Path:
     database.touch()
     then = time.time() - age_s
     os.utime(database, (then, then))
-    jsonfile.write(build(), folder / "report.json")
+    files.write(build(), folder / "report.json")
     html.write(build(), folder / "report.html")
     return folder
 
@@ -80,7 +80,7 @@ def test_a_recording_is_named_by_its_folder_or_a_file_in_it(recording: Path) -> 
 
 
 def test_a_report_that_was_sent_alone_is_a_recording_to_read(here: Path) -> None:
-    jsonfile.write(build(), here / "report.json")
+    files.write(build(), here / "report.json")
     assert recording_folder(str(here)) == here
 
 
@@ -121,7 +121,7 @@ def test_a_folder_of_recordings_stands_for_its_newest_which_is_named(
 ) -> None:
     make_recording(recording.with_name("train-0002"), age_s=60)
     monkeypatch.setattr(webbrowser, "open", lambda url: None)
-    monkeypatch.setattr(stored, "build", stored.load)
+    monkeypatch.setattr(files, "build", files.load)
     assert main([command, *given]) == 0
     captured = capsys.readouterr()
     assert "profstack-runs/train-0001" in captured.out + captured.err
@@ -281,7 +281,7 @@ def use_built_report(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         asked.append(folder)
         return build()
 
-    for module in (complete, stored):
+    for module in (files, files):
         monkeypatch.setattr(module, "complete_report", complete_report)
     return asked
 
@@ -401,7 +401,7 @@ def test_a_recording_whose_build_fails_is_not_half_written(
     def fail(folder: Path) -> dict[str, Any]:
         raise RecordingError("of version 9", where=str(folder))
 
-    for module in (complete, stored):
+    for module in (files, files):
         monkeypatch.setattr(module, "complete_report", fail)
     before = (recording / "report.json").read_bytes()
     assert "of version 9" in refused(capsys, "report")

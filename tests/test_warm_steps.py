@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from data_recording import Run, by, module, module_times, operator
 
-from profstack.findings.stepcut import host_cut
-from profstack.merge.recorded import Recorded
-from profstack.report.complete import complete_report
+from profstack.findings.step_cut import host_cut
+from profstack.report.files import complete_report
+from profstack.storage.reader import Recorded
 
 SLOW_S, FAST_S = 0.009, 0.001
 Report = dict[str, Any]

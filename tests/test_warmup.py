@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from profstack.benchmark.warmup import Warmup, detect
+from profstack.stats.warmup import Warmup, detect
 
 FloatArray = NDArray[np.float64]
 

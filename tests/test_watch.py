@@ -19,13 +19,16 @@ import pytest
 from conftest import CHECKOUT, RunProfstack, clean_environment
 
 import profstack
-from profstack import Session, samples, userregions, watch
-from profstack.benchlayers import record_layers
-from profstack.benchmark.subject import Subject
-from profstack.recording import Rows, read_tables
-from profstack.samples import Samples, Stacks
-from profstack.watch import INTERVAL_S, Sampler
-from profstack.wrapper import Captured
+from profstack.bench.run import record_layers
+from profstack.bench.subject import Subject
+from profstack.capture import user_regions
+from profstack.layer import SliceData
+from profstack.readers import watch
+from profstack.readers import watch as readers_watch
+from profstack.readers.watch import Sampler, Samples, Stacks
+from profstack.session import Session
+from profstack.storage.folder import Rows, read_tables
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from profstack.wrappers.watch import WatchWrapper
 
 pytestmark = pytest.mark.timed
@@ -110,7 +113,7 @@ def test_weights_are_the_watched_time_and_nothing_of_a_pause(sampler: Sampler) -
     # A sample that was due just as the watch paused has no weight either, and stands beside it.
     together: list[list[float]] = []
     for t_s in (row["t_s"] for row in rows if not row["weight"]):
-        if together and t_s - together[-1][-1] < INTERVAL_S:
+        if together and t_s - together[-1][-1] < WATCH_INTERVAL_S:
             together[-1].append(t_s)
         else:
             together.append([t_s])
@@ -122,11 +125,11 @@ def test_weights_are_the_watched_time_and_nothing_of_a_pause(sampler: Sampler) -
     assert all(
         edges[0] <= row["t_s"] <= edges[1] or edges[2] <= row["t_s"] <= edges[3] for row in inside
     )
-    covered = sum(row["weight"] for row in inside) * INTERVAL_S
+    covered = sum(row["weight"] for row in inside) * WATCH_INTERVAL_S
     # What is missing is less than a sample at the end, and one that the first pause came before.
     assert covered <= first + second + 1e-9
     last = inside[-1]["t_s"]
-    assert covered >= first + second - (edges[3] - last) - max(0.0, first - INTERVAL_S) - 1e-9
+    assert covered >= first + second - (edges[3] - last) - max(0.0, first - WATCH_INTERVAL_S) - 1e-9
     assert covered >= last - edges[2]
 
 
@@ -140,7 +143,7 @@ def test_a_sample_overdue_at_the_pause_is_given_up(
     sampler._ask(sampler._still)
     sampler._wanted = True
     sampler.pause()
-    assert sampler._before <= INTERVAL_S
+    assert sampler._before <= WATCH_INTERVAL_S
 
 
 def test_a_frame_is_numbered_once_over_the_whole_run(sampler: Sampler) -> None:
@@ -186,16 +189,16 @@ def test_it_follows_the_thread_that_resumed_it(sampler: Sampler) -> None:
 
 
 def test_the_users_region_stands_beside_the_stack(sampler: Sampler) -> None:
-    userregions.switch_on()
+    user_regions.switch_on()
     try:
         sampler.resume()
-        with userregions.region("augment"), userregions.region("crop"):
+        with user_regions.region("augment"), user_regions.region("crop"):
             busy(0.08, sampler)
         inside = sampler.taken
         busy(0.08, sampler, 2)
         sampler.pause()
     finally:
-        userregions.switch_off()
+        user_regions.switch_off()
     _, rows = sampler.flush()
     regions = [row["region"] for row in weighed(rows)]
     assert regions[0] == "augment/crop"
@@ -222,7 +225,7 @@ def files_of(stacks: Stacks, number: int | None) -> list[str]:
 def test_profstacks_own_frames_are_cut_out_of_what_passes_through_them() -> None:
     stacks = Stacks()
 
-    @userregions.region("load")
+    @user_regions.region("load")
     def work() -> Any:
         return frame_in("/script/train.py", lambda: stacks.place(sys._getframe(1)))
 
@@ -237,7 +240,7 @@ def test_profstacks_own_work_is_no_sample() -> None:
     assert frame_in(OWN_FILE, place) is None
     # Also where it calls somebody else's code; but not where the script's own is inside again.
     assert frame_in(OWN_FILE, lambda: frame_in("/lib/json.py", place)) is None
-    passing = os.path.join(OWN, "hooks", "calls.py")
+    passing = os.path.join(OWN, "capture", "hooks.py")
     assert frame_in(passing, lambda: frame_in("/script/train.py", place))
 
 
@@ -258,7 +261,7 @@ def test_import_machinery_is_left_out_unless_it_works_itself() -> None:
 def test_samples_thin_out_without_losing_weight_or_readings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(samples, "MOST_HELD", 100)
+    monkeypatch.setattr(readers_watch, "MOST_HELD", 100)
     held = Samples()
     most = 0
     for number in range(10_000):
@@ -275,7 +278,7 @@ def test_samples_thin_out_without_losing_weight_or_readings(
 
 def test_samples_of_a_stretch_between_readings_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was seen before a pause must not stand for time after it."""
-    monkeypatch.setattr(samples, "MOST_HELD", 8)
+    monkeypatch.setattr(readers_watch, "MOST_HELD", 8)
     held = Samples()
     for weight in (1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0):
         held.add(float(len(held)), None, 1, None, weight)
@@ -288,7 +291,7 @@ def test_the_tree_has_room_for_so_many_frames_and_says_when_it_is_full(
     stacks = Stacks()
     base = stacks.place(sys._getframe())
     room = len(stacks.take()) + 2
-    monkeypatch.setattr(samples, "MOST_FRAMES", room)
+    monkeypatch.setattr(readers_watch, "MOST_FRAMES", room)
     numbers = [
         frame_in(f"/script/part{number}.py", lambda: stacks.place(sys._getframe()))
         for number in range(50)
@@ -309,9 +312,9 @@ def test_a_deep_recursion_is_cut_at_its_outer_end() -> None:
     def down(depth: int) -> int | None:
         return down(depth - 1) if depth else stacks.place(sys._getframe())
 
-    number = down(samples.DEEPEST + 50)
+    number = down(readers_watch.DEEPEST + 50)
     assert stacks.cut
-    assert len(files_of(stacks, number)) == samples.DEEPEST
+    assert len(files_of(stacks, number)) == readers_watch.DEEPEST
 
 
 def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(
@@ -328,7 +331,7 @@ def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(
     taken = wrapper.flush()
     wrapper.close()
     assert len(made.thinned) == watch.MOST_LEVELS
-    assert made.interval_s == pytest.approx(INTERVAL_S * 2**watch.MOST_LEVELS)
+    assert made.interval_s == pytest.approx(WATCH_INTERVAL_S * 2**watch.MOST_LEVELS)
     rows = weighed(list(taken.frames["watch_samples"]))  # type: ignore[arg-type]
     # Later samples stand for more, and all of them for the watched time.
     assert rows[-1]["weight"] >= 2**watch.MOST_LEVELS
@@ -469,7 +472,7 @@ def test_no_thread_to_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapper.resume()
     wrapper.pause()
     monkeypatch.undo()
-    taken: Captured = wrapper.flush()
+    taken: SliceData = wrapper.flush()
     assert not taken.frames
     assert ("watch-ended", "the watch ended early, can't start new thread") in taken.notes
     wrapper.close()
@@ -503,7 +506,7 @@ def test_it_stands_back_for_a_profiler_that_counts_all_threads() -> None:
 def run_python(code: str, *flags: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """A process with a sampler that has run from its first line."""
     begin = (
-        "import time\nfrom profstack.watch import Sampler\n"
+        "import time\nfrom profstack.readers.watch import Sampler\n"
         "sampler = Sampler(time.perf_counter())\nsampler.resume()\n"
     )
     return subprocess.run(
@@ -565,7 +568,7 @@ def test_forks_of_several_threads_at_once() -> None:
             time.sleep(0.01)
         sampler.pause(); sampler.close()
         import _thread
-        print(sampler.taken > before, _thread._count(), sampler._forking)
+        print(sampler.taken > before, _thread._count(), sampler.forking)
         """,
         # The script's own threads are what Python warns of.
         "-W",
@@ -610,7 +613,7 @@ def test_the_process_ends_as_it_would_without_a_word(end: str, code: int) -> Non
 def test_it_borrows_modules_and_leaves_no_trace() -> None:
     code = (
         "import sys; sys.path.insert(0, {path!r}); before = set(sys.modules)"
-        "; from profstack.watch import Sampler"
+        "; from profstack.readers.watch import Sampler"
         "; s = Sampler(0.0); s.resume(); s.pause(); s.close()"
         "; print(sorted(m for m in set(sys.modules) - before if not m.startswith('profstack')))"
     )
@@ -711,7 +714,10 @@ CHILDREN = """
             process.start()
             print(way, queue.get())
             process.join()
-        code = "import sys, _thread; print('profstack.watch' in sys.modules, _thread._count())"
+        code = (
+            "import sys, _thread; "
+            "print('profstack.readers.watch' in sys.modules, _thread._count())"
+        )
         print(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
         print(threading.enumerate() == [threading.main_thread()])
 """
@@ -807,13 +813,13 @@ def test_a_script_without_torch_is_watched_all_the_same(
     frames = rows_of(tables, "watch_frames")
     seen = weighed(rows_of(tables, "watch_samples"))
     waiting = [row for row in seen if names(frames, row["frame"])[0] == "wait"]
-    assert sum(row["weight"] for row in waiting) * INTERVAL_S > 0.2
+    assert sum(row["weight"] for row in waiting) * WATCH_INTERVAL_S > 0.2
 
 
 def test_the_modules_that_calls_pass_through_are_there() -> None:
     """Their names are paths: a module that moves must be named anew."""
-    assert samples._PASSED_THROUGH
-    assert all(os.path.isfile(path) for path in samples._PASSED_THROUGH)
+    assert readers_watch._PASSED_THROUGH
+    assert all(os.path.isfile(path) for path in readers_watch._PASSED_THROUGH)
 
 
 def thirty_ms() -> None:

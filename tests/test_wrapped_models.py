@@ -18,9 +18,10 @@ from conftest import CHECKOUT, clean_environment
 from torch import nn
 from torch_slice import observe, self_s
 
-from profstack.hooks.state import HookState
-from profstack.modulefacts import class_name, innermost
-from profstack.regions import STEP_PARTS, ModuleNames
+from profstack.capture.hooks import HookState
+from profstack.capture.module_names import ModuleNames
+from profstack.models import class_name, innermost
+from profstack.storage.vocabulary import STEP_PARTS
 
 Row = dict[str, Any]
 

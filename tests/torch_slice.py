@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from profstack.hooks.state import DISCOVER, RANGES
-from profstack.hooks.torch_hooks import TorchHooks
-from profstack.regions import STEP_PARTS, ModuleNames, Named
-from profstack.torchtrace.events import HostEvents, read_host
-from profstack.wrapper import Captured, SliceContext
+from profstack.capture.hooks import DISCOVER, RANGES, TorchHooks
+from profstack.capture.module_names import ModuleInfo, ModuleNames
+from profstack.layer import SliceContext, SliceData
+from profstack.readers.torchtrace.events import HostEvents, read_host
+from profstack.storage.vocabulary import STEP_PARTS
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 
 
@@ -45,9 +45,9 @@ class Quiet:
 class Slice:
     """One observed slice: what was captured, the steps' stamps, and the names of the modules."""
 
-    captured: Captured
+    captured: SliceData
     stamps: list[float]
-    modules: dict[int, Named]
+    modules: dict[int, ModuleInfo]
     events: Any
     sink: Quiet
 

@@ -120,7 +120,7 @@ def macs(model: Any, inputs: tuple[Any, ...], boxes: Boxes | None = None) -> flo
     """
     import torch
 
-    from profstack.flops.counting import Count
+    from profstack.readers.flops.counting import Count
 
     if boxes is not None:
         sys.modules["torchvision.ops.boxes"].batched_nms = boxes

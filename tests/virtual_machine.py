@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from profstack.benchmark.clock import Clock
+from profstack.stats.clock import Clock
 
 
 class Event:

@@ -5,7 +5,7 @@ workload's thread enters while the slice lasts, exactly, with its callers, by tr
 Does not measure: lines, other threads, functions that were running before the slice began (they
 have no row, and what they call has no caller), anything inside a built-in function.
 Usual slowdown: 1.01 on a 100 ms step, 1.25 on a 0.3 ms step; more where calls are very short.
-What it adds to a call is measured once, after a slice, and recorded (see `callcost`).
+What it adds to a call is measured once, after a slice, and recorded.
 Conflicts: anything else that uses `sys.setprofile`, and a torch profiler with stacks.
 """
 
@@ -18,16 +18,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack import callcost
-from profstack.functiontable import Table, function_table, merge_tables, records, write_prof
-from profstack.stepcalls import count_calls
-from profstack.wrapper import Captured, Description, Mode, Records, SliceContext, Wrapper
+from profstack.layer import Description, Mode, SliceContext, SliceData, Wrapper, count_calls
+from profstack.readers import cprofile
+from profstack.readers.cprofile import Table, function_table, merge_tables, records, write_prof
+from profstack.storage.schema.column import Records
 
 # The fact under which the cost of a call is recorded.
 COST = "cprofile_cost"
 
-# Profilers that lost their place to the script's own. One that is freed switches off whatever
-# profiles by then, up to Python 3.11; so these are never freed.
+# Profilers replaced by the script's own. Freeing one switches off any running profiler, up to
+# Python 3.11; so these are never freed.
 _LOST: list[Any] = []
 
 
@@ -66,11 +66,11 @@ class CProfileWrapper(Wrapper):
 
     @staticmethod
     def version() -> str | None:
-        """cProfile comes with Python: its version is Python's."""
+        """Return the version of Python, which cProfile is a part of."""
         return f"Python {platform.python_version()}"
 
     def busy_reason(self, mode: str) -> str | None:
-        """Another profile function is set: the script's own profiler has precedence."""
+        """Return why the script's own profiler has precedence, if it has one."""
         holder = sys.getprofile()
         if holder is not None and holder is not self._handed_over:
             return f"the script uses sys.setprofile itself ({type(holder).__name__})"
@@ -82,7 +82,7 @@ class CProfileWrapper(Wrapper):
         return None
 
     def start(self, context: SliceContext) -> None:
-        """Begin a profile of its own for this slice."""
+        """Begin the profile of this slice."""
         from _lsprof import Profiler
 
         self._slice = context.index
@@ -96,21 +96,21 @@ class CProfileWrapper(Wrapper):
             self._guard()
 
     def hand_over(self, profiler: Any) -> None:
-        """Take over a profiler that runs since the script's first line."""
+        """Take over a profiler that has run since the script's first line."""
         self._handed_over = profiler
 
-    def take_startup(self, profiler: Any, folder: Path) -> Captured:
-        """Rows without a slice, and `startup.prof`, of the time before the first step."""
+    def take_startup(self, profiler: Any, folder: Path) -> SliceData:
+        """Return rows without a slice, and `startup.prof`, of the time before the first step."""
         profiler.disable()
         table = function_table(profiler.getstats())
         functions, calls = records(table, None)
-        return Captured(
+        return SliceData(
             frames={"functions": functions, "calls": calls, **self._cost()},
             artifacts=[write_prof(folder / "startup.prof", table)],
         )
 
     def stop(self) -> None:
-        """Stop profiling, unless the script has put its own profiler in our place."""
+        """Stop profiling, unless the script's own profiler has replaced ours."""
         self._unguard()
         if self._profiler is None or self._lost:
             return
@@ -121,7 +121,7 @@ class CProfileWrapper(Wrapper):
         self._profiler.disable()
 
     def _guard(self) -> None:
-        """A second profiler raises where there is one: ours ends when the script's begins."""
+        """End our profile when the script's begins: a second profiler would raise."""
         import cProfile
 
         def enable(profiler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,13 +147,13 @@ class CProfileWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int] = (),
-    ) -> Captured:
-        """Rows of `functions` and `calls`; adds the slice to `profile.prof`."""
+    ) -> SliceData:
+        """Return rows of `functions` and `calls`; add the slice to `profile.prof`."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
-            return Captured()
+            return SliceData()
         if self._lost:
-            return Captured(
+            return SliceData(
                 notes=[("gave-way", "cProfile gave way to a profiler the script started itself")]
             )
         stats = profiler.getstats()
@@ -162,22 +162,22 @@ class CProfileWrapper(Wrapper):
             count_calls(self._folder.parent, made, len(stamps) - 1)
         table = function_table(stats)
         if not table:
-            return Captured(notes=[("empty-capture", "cProfile saw no call in its slice")])
+            return SliceData(notes=[("empty-capture", "cProfile saw no call in its slice")])
         merge_tables(self._total, table)
         artifacts = []
         if self._folder is not None:
             artifacts = [write_prof(self._folder / "profile.prof", self._total)]
         functions, calls = records(table, self._slice)
-        # A profile is one sum: single steps cannot be taken out of it.
+        # A profile is one sum: single steps cannot be left out.
         frames = {"functions": functions, "calls": calls, **self._cost()}
-        return Captured(frames=frames, artifacts=artifacts, holds_all=True)
+        return SliceData(frames=frames, artifacts=artifacts, holds_all=True)
 
     def _cost(self) -> dict[str, Records]:
-        """What a call costs under cProfile, as a fact; once, and none where it cannot be told.
+        """Return the cost of a call under cProfile as a fact, once; nothing where it is not known.
 
-        Measured between slices, where the script stands still anyway.
+        It is measured between slices, where the script waits anyway.
         """
-        cost = None if self._has_cost else callcost.measure()
+        cost = None if self._has_cost else cprofile.measure()
         if cost is None:
             return {}
         self._has_cost = True

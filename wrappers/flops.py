@@ -6,10 +6,10 @@ module object; beside it the calls of operators that do arithmetic and have no f
 slice counts the forward with flops-profiler as a cross-check, where that is installed; of a model
 that was given to be called at will, thop and fvcore count a copy, where they are.
 Does not measure: element-wise operators, reductions, normalisations and losses (nothing by
-convention), how much of what a causal mask leaves out a kernel skips (causal attention counts
-dense, and what its mask leaves stands beside), masks given as tensors, integer, sparse and nested
-arithmetic, other threads, kernels launched around torch's dispatcher, and anything once dynamo has
-compiled: then the shapes in the torch slice are the record.
+convention), how much a kernel skips of what a causal mask leaves out (causal attention counts
+dense, and the count with its mask is given too), masks given as tensors, integer, sparse and
+nested arithmetic, other threads, kernels launched around torch's dispatcher, and anything once
+dynamo has compiled: then the shapes in the torch slice are the record.
 Usual slowdown: 1.2 on a 100 ms step, 4 on a 0.3 ms step; one step is enough.
 Conflicts: torch.compile, a dispatch mode of the script's own; the cross-check patches functionals.
 
@@ -25,20 +25,12 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from profstack.flops import copies as flopcopies
-from profstack.flops.counting import COMPILED, Count, CountedStep
-from profstack.flops.flopsprofiler import FencedFlopsProfiler
-from profstack.flops.owners import Owner
-from profstack.passthrough import has_compiled
-from profstack.wrapper import (
-    TOLD,
-    Captured,
-    Description,
-    Listener,
-    Mode,
-    SliceContext,
-    Wrapper,
-)
+from profstack.guard import has_compiled
+from profstack.layer import LISTENED, Description, Listener, Mode, SliceContext, SliceData, Wrapper
+from profstack.readers.flops import model_copies
+from profstack.readers.flops.counting import COMPILED, Count, CountedStep, Owner
+from profstack.readers.flops.flops_profiler import FencedFlopsProfiler
+from profstack.storage.schema.column import Record
 
 COUNTER = "FlopCounterMode"
 CHECK = "check"
@@ -50,8 +42,8 @@ class FlopsWrapper(Wrapper):
     name = "flops"
     occupies = frozenset({"dispatch mode", "patched functionals"})
     modes: ClassVar[tuple[Mode, ...]] = (
-        Mode("count", 1, 1, turn=10, calls=TOLD),
-        Mode(CHECK, 1, 1, turn=30, calls=TOLD),
+        Mode("count", 1, 1, turn=10, calls=LISTENED),
+        Mode(CHECK, 1, 1, turn=30, calls=LISTENED),
     )
     cuts: ClassVar[bool] = True
     description = Description(
@@ -77,22 +69,22 @@ class FlopsWrapper(Wrapper):
 
     @staticmethod
     def unavailable_reason() -> str | None:
-        """Counting needs torch alone, which only the script may import."""
+        """Return whether torch is missing: only the script may import it."""
         return None if "torch" in sys.modules else "torch has not been imported"
 
     @staticmethod
     def version() -> str | None:
-        """The version of torch, of which the counter is a part."""
+        """Return the version of torch, which the counter is a part of."""
         torch = sys.modules.get("torch")
         return str(torch.__version__) if torch is not None else None
 
     def busy_reason(self, mode: str) -> str | None:
-        """Compiled code and a script's own dispatch mode have precedence."""
+        """Return why compiled code or the script's own dispatch mode has precedence."""
         if has_compiled():
             return COMPILED
         if mode == CHECK:
             reason = FencedFlopsProfiler.unavailable_reason() or FencedFlopsProfiler().busy_reason()
-            return None if flopcopies.installed() else reason
+            return None if model_copies.installed() else reason
         import torch
 
         if torch._C._len_torch_dispatch_stack():
@@ -115,7 +107,7 @@ class FlopsWrapper(Wrapper):
         self._count.begin()
 
     def listener(self) -> Listener | None:
-        """Whom to tell of calls and passes."""
+        """Return the counter that listens to calls and passes."""
         if self._context is None:
             return None
         if self._context.mode == CHECK:
@@ -123,19 +115,19 @@ class FlopsWrapper(Wrapper):
         return self._count
 
     def stop(self) -> None:
-        """Take off what was put on."""
+        """Take the mode or the wrappers off."""
         if self._check is not None:
             self._check.stop()
         if self._ended is not None:
             self._ended.end()
 
     def close(self) -> None:
-        """Also what a slice has left that was ended inside an operator."""
+        """Also take off a mode that a slice left because it ended inside an operator."""
         self.stop()
         self._ended = None
 
     def abandon(self) -> None:
-        """Forget the slice too: its step belongs to the parent."""
+        """Stop, and drop the slice: its step belongs to the parent."""
         self.stop()
         self._count = self._check = None
 
@@ -144,26 +136,26 @@ class FlopsWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int] = (),
-    ) -> Captured:
-        """Rows of `flop_counts` over all steps but those left out."""
+    ) -> SliceData:
+        """Return rows of `flop_counts` over all steps but those left out."""
         context, count, check = self._context, self._count, self._check
         self._context = self._count = self._check = None
         if context is None:
-            return Captured()
+            return SliceData()
         if context.mode == CHECK:
             return _checked(check, context.index, modules, len(stamps) - 1, left_out)
         if count is None:
-            return Captured()
+            return SliceData()
         if count.error is not None:
             raise count.error
         gave_way = count.gave_way or (COMPILED if has_compiled() else None)
         if gave_way is not None:
-            return Captured(notes=[("gave-way", gave_way)])
+            return SliceData(notes=[("gave-way", gave_way)])
         steps = count.steps[: len(stamps) - 1]
-        # Steps that nobody told of are one.
+        # Without a known step all counts are one step.
         steps = steps if count.steps else [count.rest()]
         kept = [step for number, step in enumerate(steps) if number not in left_out]
-        numbers = {named.path: number for number, named in modules.items()}
+        numbers = {module.path: number for number, module in modules.items()}
         rows = _records(context.index, kept, numbers)
         notes = [
             ("flops-uncounted", f"{name} could not be counted: {reason}")
@@ -171,7 +163,7 @@ class FlopsWrapper(Wrapper):
         ]
         if not rows:
             notes.append(("empty-capture", "no operator with floating-point operations was called"))
-        return Captured(frames={"flop_counts": rows}, notes=notes, holds_all=not count.steps)
+        return SliceData(frames={"flop_counts": rows}, notes=notes, holds_all=not count.steps)
 
 
 def _checked(
@@ -180,28 +172,26 @@ def _checked(
     modules: Mapping[int, Any],
     steps: int,
     left_out: Collection[int],
-) -> Captured:
-    """What flops-profiler saw of the slice, and what others say of a copy of the model."""
+) -> SliceData:
+    """Return flops-profiler's counts of the slice, and others' counts of a copy of the model."""
     fence = FencedFlopsProfiler()
     if check is not None:
         rows, notes = check.records(index, modules, left_out), check.notes()
     else:
         reason = fence.unavailable_reason() or fence.busy_reason()
         rows, notes = [], [("gave-way", reason)] if reason is not None else []
-    others, told = flopcopies.count(index, modules, max(steps - len(left_out), 1))
-    return Captured(frames={"flop_counts": [*rows, *others]}, notes=[*notes, *told])
+    others, more = model_copies.count(index, modules, max(steps - len(left_out), 1))
+    return SliceData(frames={"flop_counts": [*rows, *others]}, notes=[*notes, *more])
 
 
-def _records(
-    index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """One row per module, direction and operator; calls without a figure have one of their own."""
+def _records(index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int]) -> list[Record]:
+    """Return rows by module, direction and operator; calls without a figure have their own."""
     sums: dict[tuple[int | None, int, str, bool], list[int]] = {}
     unknown: set[tuple[int | None, int, str, bool]] = set()
 
     def add(key: tuple[Owner, str], known: bool, calls: int, flop: int, masked: int | None) -> None:
-        (whose, backward), operator = key
-        module = numbers.get(whose) if isinstance(whose, str) else whose
+        (owner, backward), operator = key
+        module = numbers.get(owner) if isinstance(owner, str) else owner
         place = (module, backward, operator, known)
         entry = sums.setdefault(place, [0, 0, 0])
         entry[0] += calls

@@ -20,35 +20,34 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack.interrupts import is_scripts
-from profstack.memory import mprofile
-from profstack.memory.devicehistory import DeviceHistory
-from profstack.memory.readings import Reading
-from profstack.memory.rows import line_figures, line_records, timeline, truncations
-from profstack.memory.tracer import COMPILES, OTHER_TRACER, MemoryTracer
-from profstack.passthrough import has_compiled
-from profstack.wrapper import (
-    TOLD,
+from profstack.guard import Guard, has_compiled
+from profstack.layer import (
+    LISTENED,
     Artifact,
-    Captured,
     Description,
     Listener,
     Mode,
-    Records,
     SliceContext,
+    SliceData,
     Wrapper,
 )
+from profstack.readers.memory import lines
+from profstack.readers.memory.blocks import DeviceHistory
+from profstack.readers.memory.lines import line_figures, line_records, timeline, truncations
+from profstack.readers.memory.readings import Reading
+from profstack.readers.memory.tracer import COMPILES, OTHER_TRACER, MemoryTracer
+from profstack.storage.schema.column import Record, Records
 
 
 class MemoryWrapper(Wrapper):
-    """Traces lines with a tracer of profstack's; gives memory_profiler's files and figures."""
+    """Traces lines with profstack's own tracer; writes memory_profiler's files and figures."""
 
     name = "memory"
     occupies = frozenset({"sys.settrace"})
     cuts: ClassVar[bool] = True
     modes: ClassVar[tuple[Mode, ...]] = (
-        # A round-2 slice of ten steps holds whatever comes in every tenth.
-        Mode("lines", 2, 2, turn=10, steps=10, calls=TOLD, in_discovery=True),
+        # A round-2 slice of ten steps includes work of every tenth step.
+        Mode("lines", 2, 2, turn=10, steps=10, calls=LISTENED, in_discovery=True),
     )
     description = Description(
         technique="tracing",
@@ -72,16 +71,16 @@ class MemoryWrapper(Wrapper):
 
     @staticmethod
     def unavailable_reason() -> str | None:
-        """memory_profiler has to be installed."""
-        return mprofile.missing()
+        """Return whether memory_profiler is missing."""
+        return lines.missing()
 
     @staticmethod
     def version() -> str | None:
-        """The version of memory_profiler."""
-        return mprofile.version()
+        """Return the version of memory_profiler."""
+        return lines.version()
 
     def busy_reason(self, mode: str) -> str | None:
-        """A debugger or a coverage tool has precedence, and what is compiled is let alone."""
+        """Return why a debugger, a coverage tool or compiled code has precedence."""
         if sys.gettrace() is not None:
             return "no memory by line: a debugger or a coverage tool uses sys.settrace"
         if has_compiled():
@@ -89,23 +88,23 @@ class MemoryWrapper(Wrapper):
         return None
 
     def listener(self) -> Listener | None:
-        """Adds up what memory grew by over each module's calls."""
+        """Return the listener that adds up growth over each module's calls."""
         return self._modules
 
     def start(self, context: SliceContext) -> None:
-        """Trace the script's lines, also of the frames that are running."""
+        """Trace the script's lines, also of running frames."""
         self._context = context
-        self._let_go()
+        self._release()
         self._tracer = MemoryTracer(self.on_end)
         self._modules = ModuleGrowth(self._tracer)
         self._snapshot = None
         self._history = DeviceHistory()
         self._history.begin()
-        # Nobody is told of calls before the step rule is known.
+        # Listeners are not called before the step rule is known.
         self._tracer.start(wakes=context.steps is not None)
 
     def stop(self) -> None:
-        """Trace no more."""
+        """End tracing."""
         if self._tracer is not None:
             self._tracer.stop()
         if self._context is not None:
@@ -114,15 +113,15 @@ class MemoryWrapper(Wrapper):
                 self._snapshot = path
 
     def abandon(self) -> None:
-        """A forked child has no device and no files: the tracer alone is taken off."""
+        """Remove only the tracer in a forked child, which has no device and no files."""
         self._history.abandon()
         self.stop()
 
     def close(self) -> None:
-        """Let go of a slice that was discarded."""
-        self._let_go()
+        """Release a slice that was discarded."""
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         tracer, self._tracer, self._modules = self._tracer, None, None
         if tracer is not None:
             tracer.stop()
@@ -133,15 +132,15 @@ class MemoryWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int] = (),
-    ) -> Captured:
-        """Rows of `memory_lines` and `module_memory`, and memory_profiler's files."""
+    ) -> SliceData:
+        """Return rows of `memory_lines` and `module_memory`, and memory_profiler's files."""
         tracer, growth, context = self._tracer, self._modules, self._context
         if tracer is None or growth is None or context is None:
-            return Captured(notes=[("empty-capture", "no line was traced")])
+            return SliceData(notes=[("empty-capture", "no line was traced")])
         try:
             return self._taken(tracer, growth, context, stamps, modules, left_out)
         finally:
-            self._let_go()
+            self._release()
 
     def _taken(
         self,
@@ -151,16 +150,16 @@ class MemoryWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int],
-    ) -> Captured:
+    ) -> SliceData:
         if tracer.error is not None:
             raise tracer.error
         if tracer.ended in (COMPILES, OTHER_TRACER):
             notes = [("gave-way", f"memory by line gave way: {tracer.ended}")]
-            return Captured(notes=notes, memory_bytes=tracer.readings.memory_bytes)
+            return SliceData(notes=notes, memory_bytes=tracer.readings.memory_bytes)
         figures = line_figures(tracer, stamps, left_out)
         if not figures:
             text = "no line of the script's own files ran in the slice"
-            return Captured(notes=[("no-lines", text)], memory_bytes=tracer.readings.memory_bytes)
+            return SliceData(notes=[("no-lines", text)], memory_bytes=tracer.readings.memory_bytes)
         unread = tracer.readings.heap_counter.reason
         frames: dict[str, Records] = {"memory_lines": line_records(figures, context.index, unread)}
         notes = [
@@ -174,18 +173,17 @@ class MemoryWrapper(Wrapper):
                 text = f"memory of modules is growth of the resident set: {unread}"
                 notes.append(("modules-by-resident-set", text))
         artifacts = [self._plot(context, tracer)]
-        try:
+        problems: list[BaseException] = []
+        with Guard(failed=problems.append):
             if context.keep_source:
-                artifacts.append(self._listing(context, mprofile.listing(figures)))
-        except Exception as error:
-            if is_scripts(error):
-                raise
+                artifacts.append(self._listing(context, lines.listing(figures)))
+        for error in problems:
             # The figures are there without it.
             text = f"memory_profiler could not write its listing: {type(error).__name__}: {error}"
             notes.append(("no-listing", text))
         if self._snapshot is not None:
             artifacts.append(Artifact(self._snapshot, "pytorch.org/memory_viz"))
-        return Captured(
+        return SliceData(
             frames=frames,
             artifacts=artifacts,
             notes=notes,
@@ -199,8 +197,8 @@ class MemoryWrapper(Wrapper):
         path = context.folder / "mprofile.dat"
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             if not file.tell():
-                file.write(mprofile.command_line())
-            file.writelines(mprofile.plot_lines(times.tolist(), values.tolist()))
+                file.write(lines.command_line())
+            file.writelines(lines.plot_lines(times.tolist(), values.tolist()))
         return Artifact(path, "mprof plot")
 
     def _listing(self, context: SliceContext, listing: str) -> Artifact:
@@ -212,7 +210,7 @@ class MemoryWrapper(Wrapper):
 
 
 def _left_out(tracer: MemoryTracer) -> str | None:
-    """What the slice does not hold, in words."""
+    """Say in words what the slice does not hold."""
     parts = [f"some lines of {traced.code.co_name}" for traced in tracer.let_go.values()]
     if tracer.ended is not None:
         parts.append(f"everything {tracer.ended}")
@@ -220,7 +218,7 @@ def _left_out(tracer: MemoryTracer) -> str | None:
 
 
 class _Growth:
-    """Calls of one module in one step, and what memory grew by over them by every source."""
+    """Calls of one module in one step, and the growth of memory over them by every source."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -230,18 +228,18 @@ class _Growth:
         self.device_peak: int | None = None
 
     def add(self, before: Reading, after: Reading) -> None:
-        """One call more."""
+        """Add a call."""
         self.calls += 1
         self.resident = _grown(self.resident, before.resident, after.resident)
         self.heap = _grown(self.heap, before.heap, after.heap)
         self.device = _grown(self.device, before.device, after.device)
         if before.device is not None and (after.device_peak or 0) > (before.device_peak or 0):
-            # Torch's peak is the script's, and not set back: a call's own is known where it is new.
+            # torch's peak is the script's, and not reset: a call's own is known where it is new.
             risen = (after.device_peak or 0) - before.device
             self.device_peak = max(risen, self.device_peak or 0)
 
     def add_up(self, other: _Growth) -> None:
-        """Take in another step."""
+        """Add another step."""
         self.calls += other.calls
         self.resident = _grown(self.resident, 0, other.resident)
         self.heap = _grown(self.heap, 0, other.heap)
@@ -254,8 +252,8 @@ def _grown(total: int | None, before: int | None, after: int | None) -> int | No
     return None if total is None or before is None or after is None else total + after - before
 
 
-class ModuleGrowth:
-    """Adds up, step by step, what memory grew by over the calls of each module."""
+class ModuleGrowth(Listener):
+    """Adds up, step by step, the growth of memory over the calls of each module."""
 
     def __init__(self, tracer: MemoryTracer) -> None:
         self._tracer = tracer
@@ -263,13 +261,13 @@ class ModuleGrowth:
         self._open: list[tuple[str, Reading]] = []
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
-        """A module is called, or something else begins."""
+        """Wake the tracer; read memory at the begin of a module's call."""
         self._tracer.wake()
         if kind == "module" and self._tracer.running:
             self._open.append((name, self._tracer.readings.now()))
 
     def leave(self, kind: str, name: str) -> None:
-        """Its call is over."""
+        """Read memory at the end of a module's call."""
         if kind != "module":
             return
         while self._open:
@@ -280,24 +278,24 @@ class ModuleGrowth:
                 return
 
     def step_ended(self, number: int) -> None:
-        """What comes now belongs to no step."""
+        """Pause the tracer at the end of a step."""
         self._tracer.pause()
         self._steps.append({})
 
     def step_begun(self, number: int) -> None:
-        """And from now on to the next one."""
+        """Resume counting: a step has begun."""
         self._tracer.go_on()
 
     def records(
         self, steps: int, modules: Mapping[int, Any], index: int, left_out: Collection[int]
-    ) -> list[dict[str, Any]]:
-        """Rows of `module_memory` over the slice's `steps` steps but those that are left out."""
+    ) -> list[Record]:
+        """Return rows of `module_memory` over the slice's `steps` steps but those left out."""
         total: dict[str, _Growth] = {}
         for number, step in enumerate(self._steps[:steps]):
             if number not in left_out:
                 for path, growth in step.items():
                     total.setdefault(path, _Growth()).add_up(growth)
-        numbers = {named.path: number for number, named in modules.items()}
+        numbers = {module.path: number for number, module in modules.items()}
         return [
             {
                 "slice": index,

@@ -3,11 +3,12 @@
 Measures: nothing of the script's: it emits a range for every step with its number, module call,
 forward, backward pass and optimizer step on the workload's thread and for every region on any
 thread, counts them, and times what emitting each of them costs. Where CUDA is in use,
-cudaProfilerStart and cudaProfilerStop stand round the slice. With a listener (under `nsys profile
--t nvtx`) the layer is recorded, and the times are in the listener's report; without one it is
-emitted. Regions in generators and coroutines and on other threads, which need not nest, are ranges
-with a start and an end of their own; all others are pushed and popped. One of these that is open at
-a step's end is popped there and pushed again: it counts in both steps, as it does for the listener.
+cudaProfilerStart and cudaProfilerStop are called round the slice. With a listener (under
+`nsys profile -t nvtx`) the layer is recorded, and the times are in the listener's report; without
+one it is emitted. Regions in generators and coroutines and on other threads, which need not nest,
+are ranges with a start and an end of their own; all others are pushed and popped. One of these that
+is open at a step's end is popped there and pushed again: it counts in both steps, as it does for
+the listener.
 Does not measure: module calls on other threads, modules inside a compiled region (it gets one
 range), the time between a range's ends (the listener's report has it).
 Usual slowdown: 1.01 on a 100 ms step, 1.1 on a 0.3 ms step.
@@ -27,18 +28,20 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from profstack.interrupts import is_scripts
-from profstack.nvtxpairs import REMEDY, limit_of_old_nsys
-from profstack.nvtxranges import INJECTION, KINDS, Domain, Emitter, Range, less_the_clock
-from profstack.wrapper import (
-    TOLD,
-    Captured,
-    Description,
-    Listener,
-    Mode,
-    SliceContext,
-    Wrapper,
+from profstack.guard import Guard
+from profstack.layer import LISTENED, Description, Listener, Mode, SliceContext, SliceData, Wrapper
+from profstack.privacy import package_version
+from profstack.readers.nvtx import (
+    INJECTION,
+    KINDS,
+    REMEDY,
+    Domain,
+    Emitter,
+    Range,
+    less_the_clock,
+    limit_of_old_nsys,
 )
+from profstack.storage.schema.column import Records
 
 _NSYS = "NSYS_PROFILING_SESSION_ID"
 _CUDA_CALLS = {
@@ -49,12 +52,12 @@ _CUDA_CALLS = {
 
 
 class NvtxWrapper(Wrapper):
-    """Emits ranges by the nvtx package for whoever listens."""
+    """Emits ranges with the nvtx package for Nsight Systems and other listeners."""
 
     name = "nvtx"
     occupies = frozenset({"nvtx domain"})
-    # Later on what the page needs most comes first: a short script may end before the last ones.
-    modes: ClassVar[tuple[Mode, ...]] = (Mode("timed", 1, turn=25, later_turn=65, calls=TOLD),)
+    # In later rounds it comes after the timed layers: a short script may end before the last turns.
+    modes: ClassVar[tuple[Mode, ...]] = (Mode("timed", 1, turn=25, later_turn=65, calls=LISTENED),)
     cuts: ClassVar[bool] = True
     description = Description(
         technique="tracing",
@@ -79,7 +82,7 @@ class NvtxWrapper(Wrapper):
 
     @staticmethod
     def unavailable_reason() -> str | None:
-        """The package is missing, hidden by a file of the script's, or switched off."""
+        """Say that the package is missing, hidden by a file of the script's, or switched off."""
         spec = importlib.util.find_spec("nvtx")
         if spec is None:
             return "the package nvtx is not installed: pip install nvtx"
@@ -92,16 +95,11 @@ class NvtxWrapper(Wrapper):
 
     @staticmethod
     def version() -> str | None:
-        """Version of the package nvtx."""
-        from importlib import metadata
-
-        try:
-            return metadata.version("nvtx")
-        except metadata.PackageNotFoundError:
-            return None
+        """Return the version of the package nvtx."""
+        return package_version("nvtx")
 
     def listener(self) -> Listener | None:
-        """What begins and ends the ranges."""
+        """Return the emitter of ranges."""
         return self._emitter if self._observing else None
 
     def start(self, context: SliceContext) -> None:
@@ -117,18 +115,18 @@ class NvtxWrapper(Wrapper):
         self._emitter.start(context.first_step)
 
     def stop(self) -> None:
-        """End what is open."""
+        """End open ranges."""
         if self._observing and self._emitter is not None:
             self._observing = False
             self._emitter.stop()
         profiler, self._cuda_profiler = self._cuda_profiler, None
         if profiler is not None:
-            # What was launched in the slice runs after it, and the listener's capture ends here.
-            self._tell_cuda(sys.modules["torch"].cuda.synchronize)
-            self._tell_cuda(profiler.stop)
+            # Work launched in the slice runs after it, and the listener's capture ends here.
+            self._call_cuda(sys.modules["torch"].cuda.synchronize)
+            self._call_cuda(profiler.stop)
 
     def abandon(self) -> None:
-        """In a forked child: the listener and the device are the parent's."""
+        """Emit no more in a forked child: the listener and the device are the parent's."""
         self._observing = False
         self._cuda_profiler = None
         if self._emitter is not None:
@@ -139,18 +137,18 @@ class NvtxWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int] = (),
-    ) -> Captured:
-        """Rows of `ranges`, over the steps that have ended."""
+    ) -> SliceData:
+        """Return rows of `ranges`, over the steps that have ended."""
         notes, self._notes = self._notes, []
         if self._emitter is None or self._slice is None:
-            return Captured(notes=notes)
+            return SliceData(notes=notes)
         steps, self._emitter.steps = self._emitter.steps, []
         kept = steps[: len(stamps) - 1]
         rows = records(self._slice, [each for i, each in enumerate(kept) if i not in left_out])
         if not rows and not notes:
             notes = [("empty-capture", "no step ended in the slice of NVTX ranges")]
         taken = self._domain is not None and self._domain.is_taken
-        return Captured(
+        return SliceData(
             frames={"ranges": rows}, notes=notes, status="recorded" if taken else "emitted"
         )
 
@@ -161,29 +159,26 @@ class NvtxWrapper(Wrapper):
         return f"{what}: {limit_of_old_nsys()}; {REMEDY}"
 
     def _start_cuda_profiler(self) -> None:
-        """Where the script has brought up CUDA: nothing is brought up for this."""
+        """Start the CUDA profiler where the script uses CUDA; CUDA is not initialised for this."""
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             profiler = importlib.import_module("torch.cuda.profiler")
-            if self._tell_cuda(profiler.start):
+            if self._call_cuda(profiler.start):
                 self._cuda_profiler = profiler
 
-    def _tell_cuda(self, call: Callable[[], Any]) -> bool:
-        try:
-            call()
-        except Exception as error:
-            if is_scripts(error):
-                raise
-            # The ranges do not need it.
+    def _call_cuda(self, call: Callable[[], Any]) -> bool:
+        # The ranges do not need it.
+        def fail(error: BaseException) -> None:
             self._notes.append(("cuda-profiler", f"{_CUDA_CALLS[call.__name__]}: {error}"))
-            return False
-        return True
+
+        with Guard(failed=fail):
+            call()
+            return True
+        return False
 
 
-def records(
-    index: int, steps: Sequence[Sequence[tuple[Range, int, float]]]
-) -> list[dict[str, Any]]:
-    """Rows of the table `ranges`: the steps' ranges added up, the clock's own time taken off."""
+def records(index: int, steps: Sequence[Sequence[tuple[Range, int, float]]]) -> Records:
+    """Return rows of `ranges`: the steps' ranges added up, without the clock's own time."""
     sums: dict[Range, list[float]] = {}
     for step in steps:
         for each, calls, emit_s in step:

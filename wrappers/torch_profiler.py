@@ -24,30 +24,37 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack.interrupts import is_scripts
-from profstack.memory.owners import MemoryOwners, ObservedStep
-from profstack.passthrough import has_compiled
-from profstack.stepcalls import calls_per_step
-from profstack.torchtrace.attribution import attribute
-from profstack.torchtrace.callpaths import path_records
-from profstack.torchtrace.clocks import clock_offset_ns
-from profstack.torchtrace.eventbound import EventBound
-from profstack.torchtrace.eventkinds import DEVICE_KINDS, RUNTIME_KINDS, kinds_of
-from profstack.torchtrace.events import (
+from profstack.guard import Guard, has_compiled
+from profstack.layer import (
+    RANGED,
+    Artifact,
+    Description,
+    Mode,
+    SliceContext,
+    SliceData,
+    Wrapper,
+    calls_per_step,
+)
+from profstack.readers.memory.owners import MemoryOwners, ObservedStep
+from profstack.readers.torchtrace.attribution import Attribution, attribute
+from profstack.readers.torchtrace.bounds import EventBound, OtherProfilers, StackBound, whole_paths
+from profstack.readers.torchtrace.call_paths import path_records
+from profstack.readers.torchtrace.events import (
+    DEVICE_KINDS,
+    RUNTIME_KINDS,
     SLICE_RANGE,
     HostEvents,
     clip_to_steps,
+    clock_offset_ns,
+    kinds_of,
     of_observed_thread,
     read_host,
 )
-from profstack.torchtrace.linerows import LinedSlice, line_tables
-from profstack.torchtrace.linetrace import LineTracer
-from profstack.torchtrace.otherprofilers import OtherProfilers
-from profstack.torchtrace.slicetables import Frames, Notes, ObservedSlice, slice_tables
-from profstack.torchtrace.stackbound import StackBound, whole_paths
-from profstack.wrapper import RANGED, Artifact, Captured, Description, Mode, SliceContext, Wrapper
+from profstack.readers.torchtrace.line_tracer import LineTracer
+from profstack.readers.torchtrace.lines import LineSlice, line_tables
+from profstack.readers.torchtrace.slice_tables import Frames, Notes, ObservedSlice, slice_tables
 
-# What a slice occupies that is shared with others: no lines are traced in it, and no stacks.
+# What a slice shared with others occupies: no lines are traced in it, and no stacks.
 _WITHOUT_STACKS = frozenset({"kineto", "cupti"})
 
 
@@ -105,10 +112,10 @@ class TorchProfilerWrapper(Wrapper):
 
     @staticmethod
     def unavailable_reason() -> str | None:
-        """The profiler needs a torch that was built with Kineto."""
+        """Return why there is no profiler: torch is missing, or was built without Kineto."""
         torch = sys.modules.get("torch")
         if torch is None:
-            # Asked in the measured process too, where only the script may import it.
+            # In the measured process only the script may import it.
             return "torch has not been imported"
         if not torch.profiler.kineto_available():
             return "this torch was built without Kineto; install an official build of torch"
@@ -116,12 +123,12 @@ class TorchProfilerWrapper(Wrapper):
 
     @staticmethod
     def version() -> str | None:
-        """The version of torch."""
+        """Return the version of torch."""
         torch = sys.modules.get("torch")
         return str(torch.__version__) if torch is not None else None
 
     def busy_reason(self, mode: str) -> str | None:
-        """The script's own profiler has precedence; there can be only one."""
+        """Return why the slice cannot be recorded: the script's own profiler has precedence."""
         import torch
 
         if mode == "lines":
@@ -140,7 +147,7 @@ class TorchProfilerWrapper(Wrapper):
         return None
 
     def step_limit(self) -> int | None:
-        """Steps that stay within the bounds on events and memory, by the first slice's count."""
+        """Return the steps within the bounds on events and memory, by the first slice's count."""
         if self._context is not None and self._context.mode == "stacks":
             return 1
         return self._size.step_limit()
@@ -151,13 +158,13 @@ class TorchProfilerWrapper(Wrapper):
 
         self._context = context
         self._gave_way = False
-        # To ask whether there is a device would spoil a later fork of a script that uses none.
+        # Looking for a device would spoil a later fork of a script that uses none.
         self._on_device = bool(
             torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has none there
         )
         self._shapes = context.mode not in ("lines", "whole", "stacks")
-        # A profile of one thread must be stopped by that thread, and at the script's end, where a
-        # slice may be cut off, any but the first one is gone.
+        # A profile of one thread must be stopped by that thread. At the script's end, where a slice
+        # may be cut off, all threads but the first are gone.
         self._every_thread = not _on_main_thread()
         self._owners = MemoryOwners() if context.mode == "detail" else None
         # torch.profiler.profile imports the whole of inductor at its start; the class below it,
@@ -201,13 +208,13 @@ class TorchProfilerWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int] = (),
-    ) -> Captured:
-        """Rows of modules, operators, kernels and lines of the slice."""
+    ) -> SliceData:
+        """Return rows of modules, operators, kernels and lines of the slice."""
         results, self._results = self._results, None
         context = self._context
         if self._gave_way or results is None or context is None:
             self._tracer = None
-            return Captured(
+            return SliceData(
                 notes=[("gave-way", "torch.profiler gave way to one the script started itself")]
             )
         events = results.events()
@@ -215,61 +222,65 @@ class TorchProfilerWrapper(Wrapper):
             return self._call_paths(context.index, events, stamps, modules, left_out)
         if self._every_thread:
             events = list(compress(events, of_observed_thread(events).tolist()))
-        # Without a device every event is the host's, and need not be asked.
+        # Without a device every event is the host's.
         kinds = kinds_of(events) if self._on_device else None
-        host = read_host(events, kinds, given=self._shapes)
+        host = read_host(events, kinds, inputs=self._shapes)
         if not len(host) and context.mode != "lines":
-            return Captured(notes=[("empty-capture", "torch.profiler saw no event in its slice")])
+            return SliceData(notes=[("empty-capture", "torch.profiler saw no event in its slice")])
         steps = max(1, len(stamps) - 1)
         self._size.learn(len(events), steps)
         boundaries = self._boundaries(stamps)
         clip_to_steps(host, boundaries, left_out)
         kernels = _of_kinds(DEVICE_KINDS, events, kinds)
         if context.mode == "lines":
-            lined = LinedSlice(
-                *(context.index, boundaries, left_out, kernels),
+            lined = LineSlice(
+                context.index,
+                boundaries,
+                left_out,
+                kernels,
                 is_loss=lambda number: modules[number].is_loss,
             )
             return self._lines(host, lined)
         if context.mode == "timed":
             self._bound.learn(stamps, host)
         runtime = _of_kinds(RUNTIME_KINDS, events, kinds)
-        # A profile of all threads is told of no allocation.
+        # A profile of all threads has no allocations.
         memory = context.mode == "detail" and not self._every_thread
-        observed = ObservedSlice(
-            *(context.index, boundaries, left_out, kernels, self._shapes, memory, runtime)
+        observed = ObservedSlice(context.index, kernels, self._shapes, memory, runtime)
+        owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)
+        frames, notes = self._tables(results, owned, observed, modules)
+        return SliceData(
+            frames=frames, artifacts=self._export(results, steps, context), notes=notes
         )
-        frames, notes = self._tables(results, host, observed, modules)
-        return Captured(frames=frames, artifacts=self._export(results, steps, context), notes=notes)
 
     def _boundaries(self, stamps: Sequence[float]) -> list[int]:
-        """The slice's start and the ends of its steps on the profiler's clock."""
+        """Return the slice's start and the ends of its steps on the profiler's clock."""
         return [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
 
-    def _lines(self, host: HostEvents, lined: LinedSlice) -> Captured:
-        """Rows of the source lines that were traced."""
+    def _lines(self, host: HostEvents, lined: LineSlice) -> SliceData:
+        """Return rows of the source lines that were traced."""
         tracer, self._tracer = self._tracer, None
         assert tracer is not None
         tables, notes = line_tables(tracer, host, lined)
-        return Captured(frames={**tables}, notes=notes)
+        return SliceData(frames={**tables}, notes=notes)
 
     def _tables(
-        self, results: Any, host: HostEvents, observed: ObservedSlice, modules: Mapping[int, Any]
+        self, results: Any, owned: Attribution, observed: ObservedSlice, modules: Mapping[int, Any]
     ) -> tuple[Frames, Notes]:
-        """Rows of modules, operators and kernels, and of whose the memory is that was taken."""
-        index, boundaries, left_out = observed.index, observed.boundaries_ns, observed.left_out
-        owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)
+        """Return rows of modules, operators, kernels, and owners of the memory taken."""
         frames, notes = slice_tables(owned, observed)
         owners, self._owners = self._owners, None
         if owners is not None:
-            step = ObservedStep(*(index, boundaries, left_out, modules, self._clock_offset_ns))
-            rows, said = owners.tables(results, owned, step)
+            step = ObservedStep(
+                observed.index, owned.boundaries_ns, owned.left_out, modules, self._clock_offset_ns
+            )
+            rows, more = owners.tables(results, owned, step)
             frames |= rows
-            notes += said
+            notes += more
         return frames, notes
 
     def _counted(self) -> float | None:
-        """Calls of functions a step of this run makes, by the layer that counts them."""
+        """Return calls of functions per step of this run, by the layer that counts them."""
         return calls_per_step(self._context.folder.parent) if self._context is not None else None
 
     def _call_paths(
@@ -279,16 +290,16 @@ class TorchProfilerWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int],
-    ) -> Captured:
-        """Rows of `call_paths`; none where the trace is incomplete, with the reason."""
+    ) -> SliceData:
+        """Return rows of `call_paths`; where the trace is incomplete, a reason."""
         lacking = self._bound.cut
         if left_out:
             lacking = "no call paths: the script evaluated its model in the step that was traced"
         if lacking is not None:
-            return Captured(notes=[("no-call-paths", lacking)])
+            return SliceData(notes=[("no-call-paths", lacking)])
         boundaries = self._boundaries(stamps)
         rows = path_records(events, boundaries, modules, index, device=self._on_device)
-        return Captured(frames={"call_paths": rows})
+        return SliceData(frames={"call_paths": rows})
 
     def _export(self, results: Any, steps: int, context: SliceContext) -> list[Artifact]:
         """Write the trace of the longest slice so far; the parent compresses it."""
@@ -301,7 +312,7 @@ class TorchProfilerWrapper(Wrapper):
 
     @staticmethod
     def _all_threads() -> Any:
-        """Record every thread; only those that belong to the slice are read.
+        """Return the option to record every thread; only those of the slice are read.
 
         None where this torch has no such option.
         """
@@ -313,19 +324,16 @@ class TorchProfilerWrapper(Wrapper):
             return None
 
     def _give_way(self) -> None:
-        """The script is about to start a profiler of its own."""
+        """End the slice: the script is about to start its own profiler."""
         self._gave_way |= self._profile is not None
-        # What fails in here is ours, and the script's profiler must start.
-        # Also between slices: ranges may be on already for the next one.
+        # Errors in here are ours, and the script's profiler must start. Also between slices: ranges
+        # may be on already for the next one.
         for end in (self.stop, self.on_give_way):
-            try:
+            with Guard():
                 end()
-            except Exception as error:
-                if is_scripts(error):
-                    raise
 
     def close(self) -> None:
-        """Watch for other profilers no more."""
+        """Stop watching for other profilers."""
         self._others.close()
 
 
@@ -336,5 +344,5 @@ def _on_main_thread() -> bool:
 def _of_kinds(
     wanted: Collection[str], events: Sequence[Any], kinds: Sequence[str] | None
 ) -> list[Any]:
-    """The events of these activity types; none where every event is the host's."""
+    """Return the events of these activity types; none where every event is the host's."""
     return [event for event, kind in zip(events, kinds or (), strict=False) if kind in wanted]

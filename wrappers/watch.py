@@ -8,8 +8,8 @@ sample), other threads, time inside built-in functions apart from the line that 
 modules' paths. A sample comes when the interpreter's lock is free: of Python code between two
 calls into torch the later call is shown.
 Usual slowdown: 1.01 on a 0.3 ms step: a sample takes some 60 microseconds.
-Conflicts: from Python 3.12 on cProfile counts the calls of all threads: the watch stands back as
-soon as it sees a profiler of the script's own.
+Conflicts: from Python 3.12 on cProfile counts the calls of all threads: the watch gives way
+as soon as it sees a profiler of the script's own.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import os
 import platform
 import time
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack.watch import INTERVAL_S, Sampler
-from profstack.wrapper import Captured, Description, Mode, SliceContext, Wrapper
+from profstack.layer import Description, Mode, SliceContext, SliceData, Wrapper
+from profstack.readers.watch import Sampler
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
 
 class WatchWrapper(Wrapper):
-    """Lets the sampler run between the slices of others, and hands over what it has seen."""
+    """Runs the sampler between the slices of others, and hands over its samples."""
 
     name = "watch"
-    # A thread of its own, which is in nobody's way.
+    # It has a thread of its own, and occupies nothing.
     occupies = frozenset()
     modes: ClassVar[tuple[Mode, ...]] = ()
     background: ClassVar[bool] = True
@@ -55,35 +55,35 @@ class WatchWrapper(Wrapper):
 
     @staticmethod
     def version() -> str | None:
-        """The sampler is profstack's own; what it asks comes with Python."""
+        """Return the version of Python: the sampler itself is profstack's own."""
         return f"Python {platform.python_version()}"
 
     def hand_over(self, tool: Any) -> None:
-        """Take over the sampler that runs since the script's first line."""
+        """Take over the sampler that has run since the script's first line."""
         if self._sampler is not None:
             self._sampler.close()
         self._sampler = tool
         tool.stacks.own += (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""),)
 
     def resume(self) -> None:
-        """Sample from here on, on the thread that calls this."""
+        """Sample the calling thread from here on."""
         if self._sampler is None:
             self.hand_over(Sampler(self._origin))
         assert self._sampler is not None
         self._sampler.resume()
 
     def pause(self) -> None:
-        """Sample no more; the sampler's thread waits for a lock."""
+        """Pause; the sampler's thread waits for a lock."""
         if self._sampler is not None:
             self._sampler.pause()
 
-    def flush(self) -> Captured:
-        """Frames and samples since the last time."""
+    def flush(self) -> SliceData:
+        """Return frames and samples since the last time."""
         if self._sampler is None:
-            return Captured()
+            return SliceData()
         frames, samples = self._sampler.flush()
         self._seen = self._seen or any(sample["weight"] for sample in samples)
-        captured = Captured(memory_bytes=self._sampler.memory_bytes())
+        captured = SliceData(memory_bytes=self._sampler.memory_bytes())
         if self._seen:
             captured.frames = {"watch_frames": frames, "watch_samples": samples}
         captured.truncated = self._truncated(self._sampler)
@@ -91,11 +91,11 @@ class WatchWrapper(Wrapper):
         return captured
 
     def start(self, context: SliceContext) -> None:
-        """The same as `resume`: the watch has no slices of its own."""
+        """Resume: the watch has no slices of its own."""
         self.resume()
 
     def stop(self) -> None:
-        """The same as `pause`."""
+        """Pause."""
         self.pause()
 
     def take(
@@ -103,12 +103,12 @@ class WatchWrapper(Wrapper):
         stamps: Sequence[float],
         modules: Mapping[int, Any],
         left_out: Collection[int] = (),
-    ) -> Captured:
-        """The same as `flush`."""
+    ) -> SliceData:
+        """Flush."""
         return self.flush()
 
     def abandon(self) -> None:
-        """In a forked child there is no sampler: its thread has ended before the fork."""
+        """Drop the sampler in a forked child: its thread has ended before the fork."""
         self._sampler = None
 
     def close(self) -> None:
@@ -116,25 +116,21 @@ class WatchWrapper(Wrapper):
         if self._sampler is not None:
             self._sampler.close()
 
-    def finish(self, folder: Path) -> list[Any]:
-        """There is no file that spans the run."""
-        return []
-
     @staticmethod
     def _truncated(sampler: Sampler) -> str | None:
-        said = []
+        parts = []
         if sampler.thinned:
-            said.append(
+            parts.append(
                 "to stay small the watch samples less often in a long run: "
                 + ", ".join(
                     f"every {interval_s * 1e3:.0f} ms from {since_s:.0f} s on"
                     for since_s, interval_s in sampler.thinned
                 )
-                + f", every {INTERVAL_S * 1e3:.0f} ms before"
+                + f", every {WATCH_INTERVAL_S * 1e3:.0f} ms before"
             )
         if sampler.stacks.cut:
-            said.append("stacks were too deep or too many: some are cut short")
-        return "; ".join(said) or None
+            parts.append("stacks were too deep or too many: some are cut short")
+        return "; ".join(parts) or None
 
     def _notes(self, sampler: Sampler) -> list[tuple[str, str]]:
         notes = []

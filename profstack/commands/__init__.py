@@ -1,7 +1,7 @@
-"""The command line: finds the command that was asked for and turns errors into one line.
+"""The command line: call the command that was asked for, and print errors in one line.
 
 A command module is imported only when its command is called, and this module imports next to
-nothing, so that `profstack --help` costs about as much as starting Python. A command module has
+nothing, so that `profstack --help` takes about as long as starting Python. A command module has
 `HELP`, `configure(parser)` and `execute(arguments) -> int`. One that must read its arguments
 itself (everything after the target of `profstack run` belongs to the script) sets `RAW = True`
 and has `main(argv) -> int` instead.
@@ -32,7 +32,7 @@ _BROKEN_PIPE = 141
 
 
 def command_names() -> list[str]:
-    """The commands of this installation, in the order of the help."""
+    """Return the commands of this installation, in the order of the help."""
     folder = os.path.dirname(os.path.abspath(__file__))
     return [
         name
@@ -54,12 +54,12 @@ def main(argv: list[str] | None = None) -> int:
         _discard_output()
         return _BROKEN_PIPE
     except Exception as error:
-        # Only errors a user can mend are put in one line; a defect keeps its traceback.
+        # Errors that a user can correct are one line; a defect of profstack keeps its traceback.
         from profstack.errors import ProfstackError
 
         if not isinstance(error, ProfstackError):
             raise
-        # Names of files, and what other tools said, may hold escape sequences.
+        # Names of files and messages of other tools may contain escape sequences.
         kept = "".join(one if one.isprintable() or one.isspace() else "?" for one in str(error))
         line = " ".join(kept.split())
         print(f"profstack: {line}", file=sys.stderr)
@@ -76,7 +76,7 @@ def _dispatch(arguments: list[str]) -> int:
         sys.stdout.write(help_text())
         return 0
     if first == "--version":
-        from profstack import __version__
+        from profstack.environment import __version__
 
         print(f"profstack {__version__}")
         return 0
@@ -86,27 +86,27 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _call(name: str, arguments: list[str]) -> int:
-    """Import the command's module and hand it its arguments."""
+    """Import the command's module and call it with its arguments."""
     from importlib import import_module
 
     module = import_module(f"profstack.commands.{_MODULES.get(name, name)}")
     try:
         if getattr(module, "RAW", False):
             return int(module.main(arguments))
-        from profstack.commands._parser import CommandParser
+        from profstack.commands.options import CommandParser
 
         parser = CommandParser(name, module.HELP)
         module.configure(parser)
         return int(module.execute(parser.parse_args(arguments)))
     except SystemExit as stop:
-        # argparse leaves this way after printing a command's help.
+        # argparse exits after printing a command's help.
         if isinstance(stop.code, int) or stop.code is None:
             return stop.code or 0
         raise
 
 
 def _unknown_command(name: str) -> Exception:
-    """The error for a first word that is no command, with the likeliest one meant."""
+    """Return the error for an unknown command, with the command that is most like it."""
     from difflib import get_close_matches
 
     from profstack.errors import UsageError
@@ -125,7 +125,7 @@ def _unknown_command(name: str) -> Exception:
 
 
 def help_text() -> str:
-    """The help of profstack itself."""
+    """Return the help of profstack itself."""
     lines = [
         "usage: profstack COMMAND [options] ...",
         "",

@@ -17,13 +17,193 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profstack.commands._benchoptions import add_options, asked_of, layers_of, request_of
+from profstack.commands.options import chosen_layers, count, not_written, number, open_page, tell
 from profstack.errors import UsageError
-from profstack.runfacts import exit_facts, run_times, write_run
+from profstack.storage.folder import exit_facts, run_times, write_run
 
 if TYPE_CHECKING:
-    from profstack.benchmark.benchrun import Asked
-    from profstack.benchmark.subject import Request
+    from profstack.bench.run import BenchOptions
+    from profstack.bench.subject import Request
+
+
+# The options ------------------------------------------------------------------------------------
+
+_NO_LAYERS = "none"
+_VARIANTS = ("eager", "compile", "trace", "script")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options, in groups."""
+    _add_target(parser)
+    _add_length(parser.add_argument_group("how long to measure"))
+    _add_parts(parser.add_argument_group("what else to measure"))
+    _add_recording(parser.add_argument_group("the recording"))
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("spec", metavar="TARGET", help="file.py:function or module:function")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--factory", action="store_const", const="factory", dest="kind", help="it gives a model"
+    )
+    kind.add_argument(
+        "--step", action="store_const", const="step", dest="kind", help="it is what is measured"
+    )
+    add("--input", action="append", default=[], metavar="SHAPE", help="1x3x224x224[:dtype]")
+    add("--device", metavar="D", help="move the model and its inputs there")
+    add("--batch-size", type=count, metavar="N", help="items of one call")
+    add("--grad", action="store_true", help="record gradients (forward alone is called)")
+
+
+def _add_length(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--warmup", type=count, metavar="N", help="calls before the samples (default: found out)")
+    add("--repeat", type=count, metavar="N", help="samples (default: until --target is reached)")
+    add(
+        "--target",
+        type=number,
+        metavar="F",
+        help="half-width of the interval, as a part (default: 0.01)",
+    )
+    add("--max-seconds", type=number, metavar="S", help="of warm-up and samples (default: 10)")
+    modes = ("synchronised", "pipelined", "both")
+    add("--mode", choices=modes, default="both", help="when a device is waited for")
+    add("--processes", type=count, default=1, metavar="N", help="fresh processes, one by one")
+    add("--gc", action="store_true", help="leave the garbage collector on while timing")
+
+
+def _add_parts(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--mistakes", action="store_true", help="what usual mistakes of timing make of it")
+    add("--ablation", action="store_true", help="warm-up, waiting and events, each left out")
+    add(
+        "--compare",
+        metavar="A,B",
+        help=f"ways to run the model, every call synchronised: {','.join(_VARIANTS)}",
+    )
+    add("--throughput", action="store_true", help="largest batch, and the rate of each size")
+    add("--search", choices=("binary", "linear"), help="for the largest batch (default: binary)")
+    add("--dtype", metavar="A,B", help="data types for --throughput: float32,bfloat16")
+    add("--memory-limit", type=_size, metavar="SIZE", help="most that a batch may take: 2GiB")
+    add("--max-batch", type=count, metavar="N", help="largest batch to try (default: 65536)")
+    add("--layers", metavar="A,B", help="only these layers, or none")
+    add("--skip", metavar="A,B", help="all layers but these")
+    add(
+        "--no-peaks", action="store_true", help="do not measure the machine's peaks, once, after it"
+    )
+
+
+def _add_recording(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("-o", "--output", metavar="DIR", help="folder of the recording (default: profstack-runs/)")
+    add("--force", action="store_true", help="replace the recording in --output")
+    add("--open", action="store_true", help="open the page when it is written")
+    add("-q", "--quiet", action="store_true", help="no progress and no summary")
+    add("--json", action="store_true", help="print the figures as JSON")
+
+
+def request_of(arguments: argparse.Namespace) -> Request:
+    """Return the target and the way to call it."""
+    from profstack.bench.subject import Request
+
+    return Request(
+        arguments.spec,
+        arguments.kind,
+        tuple(arguments.input),
+        arguments.device,
+        arguments.batch_size,
+        arguments.grad,
+    )
+
+
+def asked_of(arguments: argparse.Namespace) -> BenchOptions:
+    """Return what is to be measured; raise UsageError for options that contradict each other."""
+    from profstack.bench.measure import Policy
+    from profstack.bench.run import BenchOptions
+
+    if arguments.repeat is not None and arguments.target is not None:
+        raise UsageError(
+            "--repeat fixes the number of samples, and --target leaves it to them",
+            next_step="give one of the two",
+        )
+    if arguments.target is not None and arguments.target >= 1:
+        raise UsageError(
+            f"--target {arguments.target:g} is no part of the median",
+            next_step="write 0.01 for 1 % to either side",
+        )
+    _check_search(arguments)
+    return BenchOptions(
+        mode=arguments.mode,
+        policy=Policy(
+            warmup=arguments.warmup,
+            repeat=arguments.repeat,
+            target=arguments.target or Policy.target,
+            max_s=arguments.max_seconds or Policy.max_s,
+            max_warmup_s=arguments.max_seconds or Policy.max_warmup_s,
+            collect=arguments.gc,
+        ),
+        mistakes=arguments.mistakes,
+        ablation=arguments.ablation,
+        compare=_compared(arguments.compare),
+        throughput=arguments.throughput,
+        search=arguments.search or "binary",
+        dtypes=_words(arguments.dtype),
+        memory_limit=arguments.memory_limit,
+        max_batch=arguments.max_batch,
+    )
+
+
+def _check_search(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options of a search that was not asked for."""
+    of_search = {
+        "--search": arguments.search,
+        "--dtype": arguments.dtype,
+        "--memory-limit": arguments.memory_limit,
+        "--max-batch": arguments.max_batch,
+    }
+    given = [name for name, value in of_search.items() if value is not None]
+    if given and not arguments.throughput:
+        raise UsageError(
+            f"{given[0]} is of the search for the largest batch", next_step="add --throughput"
+        )
+
+
+def _compared(text: str | None) -> list[str]:
+    """Return the variants of --compare; raise UsageError where there is none or one is unknown."""
+    names = _words(text)
+    known = f"it knows {', '.join(_VARIANTS)}"
+    if text is not None and not names:
+        raise UsageError("--compare names nothing", next_step=known)
+    for name in names:
+        if name not in _VARIANTS:
+            raise UsageError(f"--compare knows no {name!r}", next_step=known)
+    return names
+
+
+def layers_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the layers to record with; none for `--layers none`."""
+    if arguments.layers == _NO_LAYERS:
+        if arguments.skip is not None:
+            raise UsageError("--layers none leaves none to skip", next_step="leave out --skip")
+        return []
+    return chosen_layers(arguments.layers, arguments.skip)[0]
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def _size(text: str) -> int:
+    """Return the bytes of `512M`, `2GiB` or `1000000`."""
+    import re
+
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    if not found or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text} is no size; write 512MiB or 2GiB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
 
 HELP = "Measure a function or a model until its time is known well, then under every layer."
 
@@ -42,9 +222,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Measure, and write the page; returns the exit code."""
-    from profstack.benchmark.inputs import check_shape
-    from profstack.benchmark.targetname import check
+    """Measure, write the page, and return the exit code."""
+    from profstack.bench.subject import check_shape
+    from profstack.bench.target import check
 
     if os.environ.get("PROFSTACK") == "0":
         raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to measure")
@@ -64,12 +244,12 @@ class _Bench:
         self,
         options: argparse.Namespace,
         request: Request,
-        asked: Asked,
+        asked: BenchOptions,
         layers: list[str],
     ) -> None:
-        from profstack.benchmark.targetname import short_name
-        from profstack.frozen import folder_name
-        from profstack.recording import create_folder
+        from profstack.bench.target import short_name
+        from profstack.recording import folder_name
+        from profstack.storage.folder import create_folder
 
         self.options = options
         self.request = request
@@ -80,11 +260,11 @@ class _Bench:
         self.codes: list[int] = []
         # Of the process of the layers alone, if there is one.
         self.layers_code: int | None = None
-        self._environment: dict[str, Any] = {}
+        self._environment: dict[str, object] = {}
 
     def execute(self) -> int:
-        """Run the processes, then write the page; returns the exit code."""
-        from profstack import benchfolder
+        """Run the processes, write the page, and return the exit code."""
+        from profstack.bench import results as bench_results
 
         started, begun = time.time(), time.perf_counter()
         self._write_options()
@@ -93,21 +273,21 @@ class _Bench:
             if self.codes[-1]:
                 break
         if self._layers_apart and not self.codes[-1]:
-            self.layers_code = self._run_process(benchfolder.LAYERS_ALONE)
+            self.layers_code = self._run_process(bench_results.LAYERS_ALONE)
         code = _exit_code([*self.codes, self.layers_code or 0])
-        results = benchfolder.read_results(self.folder, len(self.codes))
+        results = bench_results.read_results(self.folder, len(self.codes))
         if code in (2, _INTERRUPTED) and not any(one and one["figures"] for one in results):
-            # The target cannot be measured, or nothing of it was: nothing is left behind.
+            # The target cannot be measured, or nothing of it was: no folder is left behind.
             shutil.rmtree(self.folder)
             if code == _INTERRUPTED:
-                _tell("profstack: interrupted before there was a sample: nothing was recorded")
+                tell("profstack: interrupted before there was a sample: nothing was recorded")
             return code
         self._write_run(started, time.perf_counter() - begun, results)
         self._join(results)
         return self._finish() or code
 
     def _write_options(self) -> None:
-        from profstack.benchfolder import OPTIONS
+        from profstack.bench.results import OPTIONS
         from profstack.environment import environment_facts
 
         content = {
@@ -126,21 +306,21 @@ class _Bench:
 
     @property
     def _layers_apart(self) -> bool:
-        """Whether a process of their own records the layers.
+        """Return whether the layers are recorded in a process of their own.
 
-        Where dynamo has compiled anything the layers can see less, also of code that is eager.
+        Where dynamo has compiled anything the layers see less, of eager code too.
         """
         return bool(self.layers) and "compile" in self.asked.compare
 
     def _run_process(self, process: int | str) -> int:
-        from profstack import launch
+        from profstack.launch import process as launch_process
 
-        start = Path(__file__).resolve().parents[1] / "benchstart.py"
+        start = Path(__file__).resolve().parents[1] / "bench" / "start.py"
         arguments = [str(start), str(self.folder), str(process)]
-        return _wait([sys.executable, *launch.interpreter_flags(), *arguments])
+        return _wait([sys.executable, *launch_process.interpreter_flags(), *arguments])
 
     def _write_run(self, started: float, seconds: float, results: list[Any]) -> None:
-        """What the report says of the run itself; secrets in arguments are masked."""
+        """Keep the report's facts on the run; secrets in arguments are masked."""
         from profstack.privacy import home_relative, presentable_argv
 
         code = self.layers_code or self.codes[-1]
@@ -160,64 +340,58 @@ class _Bench:
         self._run_facts = content
 
     def _join(self, results: list[Any]) -> None:
-        """Make one recording of what the processes left."""
-        from profstack import benchfolder, registry
-        from profstack.merge.machinepeaks import keep_peaks
+        """Join the results of the processes into one recording."""
+        from profstack import layer
+        from profstack.bench import results as bench_results
+        from profstack.launch.peaks import keep_peaks
 
-        has_layers = benchfolder.take_layers(self.folder)
+        has_layers = bench_results.take_layers(self.folder)
         write_run(self.folder, self._run_facts)
-        fact = benchfolder.joined(results, self.codes)
+        fact = bench_results.join_results(results, self.codes)
         # There the callable was not warm when the layers began.
         fact["layers_apart"] = self._layers_apart
-        fact["problems"] += benchfolder.layers_problems(self.folder, self.layers_code)
+        fact["problems"] += bench_results.layers_problems(self.folder, self.layers_code)
         why = "left out by --layers none"
         if self.layers:
             why = "the benchmark ended before its layers began"
-        names = [] if has_layers else registry.layer_names()
-        benchfolder.write_figures(self.folder, fact, dict.fromkeys(names, why))
+        names = [] if has_layers else layer.layer_names()
+        bench_results.write_figures(self.folder, fact, dict.fromkeys(names, why))
         keep_peaks(
             self.folder,
             measure=has_layers and "torch" in self.layers and not self.options.no_peaks,
-            tell=None if self.options.quiet else _tell,
+            tell=None if self.options.quiet else tell,
         )
 
     def _finish(self) -> int:
         """Write the page and print the summary; 2 where there is no page, else 0."""
-        from profstack.commands._failures import not_written
-        from profstack.report.write import write_report
+        from profstack.report.files import write_report
 
         try:
             page = write_report(self.folder)
         except Exception as error:
-            # What was measured is not to be lost with its page.
-            _tell(not_written(self.folder, error))
+            # The measurement must not be lost with its page.
+            tell(not_written(self.folder, error))
             return 2
         report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
         if self.options.json:
             print(json.dumps(report["benchmark"]))
         elif not self.options.quiet:
-            from profstack.report import text
-            from profstack.report.textparts import colourful, fitting
+            from profstack.report import terminal
+            from profstack.report.screen import colourful, fitting
 
             width = shutil.get_terminal_size((80, 24)).columns
-            told = text.summary(report, width=width, colour=colourful(sys.stdout)).rstrip()
-            print(fitting(told, sys.stdout.encoding))
+            text = terminal.summary(report, width=width, colour=colourful(sys.stdout)).rstrip()
+            print(fitting(text, sys.stdout.encoding))
         wrote = f"Wrote {page}"
-        # What is read by a program is JSON alone.
+        # A program reads JSON alone from standard output.
         print(wrote, file=sys.stderr if self.options.json else sys.stdout)
         if self.options.open:
-            import webbrowser
-
-            webbrowser.open(page.resolve().as_uri())
+            open_page(page)
         return 0
 
 
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _wait(command: list[str]) -> int:
-    """Run a process to its end and pass on what ends it; the exit code, negative for a signal."""
+    """Run a process, pass signals on to it, and return its exit code, negative for a signal."""
     child = subprocess.Popen(command)
     before = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
     try:
@@ -225,14 +399,14 @@ def _wait(command: list[str]) -> int:
             try:
                 return child.wait()
             except KeyboardInterrupt:
-                # Where it was the terminal it has told the child as well, which takes two at once
-                # for one. What it still writes is waited for.
+                # The terminal has signalled the child as well, which takes two at once for one.
+                # The child may still write its results.
                 child.send_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _exit_code(codes: list[int]) -> int:
-    """That of the process that failed, as `profstack run` gives it."""
+    """Return the exit code of the process that failed, as `profstack run` does."""
     code = next((one for one in codes if one), 0)
     return code if code >= 0 else 128 - code

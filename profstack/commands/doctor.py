@@ -1,17 +1,258 @@
-"""`profstack doctor`: which layers and tools work here, in which version, and what to install."""
+"""`profstack doctor`: say which layers and tools work here, and what to install."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import cast
 
-from profstack import __version__
-from profstack.commands._checks import Check, gather
-from profstack.environment import environment_facts
-from profstack.privacy import home_relative
+import profstack
+from profstack.commands.options import terminal_of
+from profstack.environment import __version__, environment_facts, rss_bytes
+from profstack.launch.probe import LayersAnswer, PackageAnswer, TorchAnswer
+from profstack.privacy import home_relative, package_version
+from profstack.readers import nvtx
+from profstack.units import format_bytes
+
+# Everything is tried rather than looked up: torch and the packages are imported, and a
+# multiplication is profiled, by `profstack.launch.probe` in processes of their own.
+
+# Purpose of each package. Without these no page can be made.
+_REQUIRED = {
+    "numpy": "arithmetic of the merge",
+    "pandas": "joins the layers",
+    "jinja2": "writes the page",
+}
+_OPTIONAL = {
+    "nvtx": "layer nvtx: named ranges for Nsight Systems",
+    "memory-profiler": "layer memory: memory by source line",
+    "flops-profiler": "layer flops: a cross-check of its operations; in profstack[all]",
+    "rich": "progress and tables in the terminal",
+    "snakeviz": "profstack view --snakeviz",
+}
+# The package without which one layer is missing and all others work.
+_PACKAGE_OF = {"nvtx": "nvtx", "memory": "memory-profiler", "memray": "'profstack[memray]'"}
+_STYLES = {"works": "green", "fails": "red", "absent": "dim"}
+_PROBE_TIMEOUT_S = 300
+_OLDEST_TORCH = (2, 6)
+
+# With -m the current folder would come first, and a `queue.py` lying there would break torch.
+_START_PROBE = """
+import sys
+sys.path[0] = sys.argv.pop(1)
+from profstack.launch.probe import main
+main(sys.argv[1:])
+"""
+_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(profstack.__file__)))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the answer; `works` is None where the tool is absent and nothing needs it."""
+
+    group: str
+    name: str
+    works: bool | None
+    version: str | None
+    detail: str
+    install: str | None = None
+    required: bool = False
+
+    @property
+    def state(self) -> str:
+        """Return the state in one word."""
+        if self.works is None:
+            return "absent"
+        return "works" if self.works else "fails"
+
+
+def gather() -> list[Check]:
+    """Try everything out; takes a few times as long as importing torch."""
+    packages = {**_REQUIRED, **_OPTIONAL}
+    layers, layers_problem = _probe("layers")
+    answer, torch_problem = _probe("torch")
+    torch = cast(TorchAnswer, answer)
+    found, packages_problem = _probe("packages:" + ",".join(packages))
+    return [
+        *_layer_checks(cast(LayersAnswer, layers), layers_problem, torch, torch_problem),
+        *_torch_checks(torch, torch_problem),
+        *(
+            _package_check(name, cast(dict[str, PackageAnswer], found), packages_problem)
+            for name in packages
+        ),
+        _nsys_check(),
+        _memory_check(),
+    ]
+
+
+def _probe(what: str) -> tuple[dict[str, object], str]:
+    """Return the probe's answer, or an empty one and the reason."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _START_PROBE, _PACKAGE_ROOT, what],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"the check did not end within {_PROBE_TIMEOUT_S} s"
+    if done.returncode < 0:
+        return {}, f"the check was ended by signal {-done.returncode}"
+    try:
+        answer = json.loads(done.stdout.strip().rpartition("\n")[2])
+    except json.JSONDecodeError:
+        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        return {}, f"the check ended with code {done.returncode}: {last}"
+    return dict(answer), ""
+
+
+def _layer_checks(
+    layers: LayersAnswer, problem: str, torch: TorchAnswer, torch_problem: str
+) -> list[Check]:
+    """Return a line per layer, then one per broken layer of another package."""
+    if problem:
+        return [Check("layer", "all", False, None, problem, required=True)]
+    checks = []
+    for name, answer in layers["layers"].items():
+        reason = answer.get("reason")
+        if name == "torch" and reason is None:
+            reason = _profiler_reason(torch, torch_problem)
+        package = _PACKAGE_OF.get(name)
+        checks.append(
+            Check(
+                "layer",
+                name,
+                reason is None,
+                answer.get("version"),
+                reason or f"by {answer['tool']}",
+                f"pip install {package}" if reason and package else None,
+                # Every layer profiles steps, and steps are found with torch alone.
+                required=not (answer.get("third_party", False) or package),
+            )
+        )
+    checks += [Check("layer", "?", False, None, text) for text in layers["problems"]]
+    return checks
+
+
+def _profiler_reason(torch: TorchAnswer, problem: str) -> str | None:
+    """Return why torch.profiler delivers nothing here; None where it does."""
+    reason = problem or torch.get("reason") or torch.get("profiler_reason")
+    if reason is None and not torch["cpu_events"]:
+        reason = "a profiled multiplication left no event"
+    return reason
+
+
+def _torch_checks(torch: TorchAnswer, problem: str) -> list[Check]:
+    """Return the lines on torch, Kineto, CUDA and CUPTI."""
+    reason = problem or torch.get("reason")
+    if not reason and _release(torch["version"]) < _OLDEST_TORCH:
+        reason = f"{torch['version']} is older than 2.6"
+    if reason:
+        install = "pip install 'torch>=2.6'"
+        return [Check("tool", "torch", False, None, reason, install, required=True)]
+    checks = [
+        Check("tool", "torch", True, torch["version"], "the framework", required=True),
+        Check(
+            "tool",
+            "kineto",
+            torch["kineto"],
+            None,
+            "records operators and kernels"
+            if torch["kineto"]
+            else "this torch was built without it: no trace",
+            None if torch["kineto"] else "an official build of torch",
+            required=True,
+        ),
+    ]
+    return [*checks, *_device_checks(torch)]
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version; a version without them counts as new."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else _OLDEST_TORCH
+
+
+def _device_checks(torch: TorchAnswer) -> list[Check]:
+    """Return the lines on CUDA, and on kernel events by CUPTI."""
+    if torch["cuda_build"] is None:
+        detail = "this torch is built without CUDA: host time only"
+        return [Check("tool", "cuda", None, None, detail)]
+    if not torch["cuda"]:
+        detail = "no usable GPU or driver: host time only"
+        return [Check("tool", "cuda", None, torch["cuda_build"], detail)]
+    device = f"{torch['gpu']}, compute capability {torch['capability']}"
+    events = torch.get("device_events", 0)
+    return [
+        Check("tool", "cuda", True, torch["cuda_build"], device),
+        Check(
+            "tool",
+            "cupti",
+            bool(events),
+            None,
+            "kernel events arrive"
+            if events
+            else "no kernel event arrived: another profiler holds it, or it is not permitted",
+        ),
+    ]
+
+
+def _package_check(name: str, found: dict[str, PackageAnswer], problem: str) -> Check:
+    """Return the line on one package of the base install or of an extra."""
+    required = name in _REQUIRED
+    purpose = {**_REQUIRED, **_OPTIONAL}[name]
+    if problem:
+        return Check("tool", name, False, None, problem, required=required)
+    version, reason = found[name]["version"], found[name]["reason"]
+    if reason is None:
+        return Check("tool", name, True, version, purpose, required=required)
+    install = f"pip install {name}"
+    if reason == "":
+        works = False if required else None
+        return Check("tool", name, works, None, purpose, install, required)
+    return Check("tool", name, False, version, reason, install, required)
+
+
+def _nsys_check() -> Check:
+    """Return the line on Nsight Systems: its version and place, and what it lacks."""
+    from profstack.readers.nsys import tool
+
+    purpose = "Nsight Systems: records the ranges of layer nvtx"
+    try:
+        nsys = tool.find_nsys()
+    except tool.NsysError as error:
+        if error.where:
+            return Check("tool", "nsys", False, None, f"{error.where}: {error.what}")
+        return Check("tool", "nsys", None, None, purpose, "the package nsight-systems")
+    if shutil.which(tool.NAME) is None:
+        purpose += f", found in {home_relative(os.path.dirname(nsys.path))}"
+    installed = package_version("nvtx")
+    if nvtx.takes_ranges(nsys.version, installed) is False:
+        # It works for kernels and copies all the same; nvtx is to be installed, not nsys.
+        purpose += f"; but {nvtx.limit_of_old_nsys()} (here is {installed}): "
+        purpose += nvtx.REMEDY
+    if nsys.lacks_importer:
+        purpose += f"; without QdstrmImporter, so reports cannot be read: {tool.INSTALL_IMPORTER}"
+    return Check("tool", "nsys", True, nsys.version, purpose)
+
+
+def _memory_check() -> Check:
+    """Return the line on the resident set of a process."""
+    size = rss_bytes()
+    if size is None:
+        return Check("tool", "memory", None, None, "this system does not tell the resident set")
+    return Check("tool", "memory", True, None, f"the resident set is {format_bytes(size)} now")
+
 
 HELP = """Say which layers and tools work here, in which version, and what to install.
 
@@ -24,7 +265,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print what works; 1 if a required thing does not."""
+    """Print what works; return 1 if a required tool does not."""
     checks = gather()
     failed = any(check.required and not check.works for check in checks)
     if arguments.format == "json":
@@ -42,7 +283,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _print_text(checks: list[Check], failed: bool) -> None:
-    """The answer for people."""
+    """Print the answer for people."""
     facts = environment_facts()
     print(
         f"profstack {__version__}, {facts['implementation']} {facts['python']}, {facts['platform']}"
@@ -60,35 +301,25 @@ def _print_text(checks: list[Check], failed: bool) -> None:
 
 
 def _print_table(checks: list[Check]) -> None:
-    """By rich on a terminal, as aligned columns elsewhere."""
+    """Print the lines: as a coloured table on a terminal, as aligned columns elsewhere."""
     header = ("", "name", "state", "version", "")
     rows = [
         (check.group, check.name, check.state, check.version or "–", check.detail)
         for check in checks
     ]
-    if sys.stdout.isatty() and _print_rich(header, rows):
-        return
+    if sys.stdout.isatty():
+        # Without rich, doctor is all the more needed.
+        with suppress(ImportError):
+            from profstack.report.screen import Screen
+
+            screen = Screen(*terminal_of(sys.stdout))
+            screen.table(
+                [(title, "l") for title in header],
+                ((*row[:2], (row[2], _STYLES[row[2]]), *row[3:]) for row in rows),
+            )
+            sys.stdout.write(screen.text())
+            return
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(4)]
     for row in (header, *rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[4]]).rstrip())
-
-
-def _print_rich(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> bool:
-    """Print by rich; False where it is not installed."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return False
-    styles = {"works": "green", "fails": "red", "absent": "dim"}
-    table = Table(box=None, pad_edge=False)
-    for title in header:
-        table.add_column(title)
-    for row in rows:
-        cells = [Text(cell) for cell in row]
-        cells[2].stylize(styles[row[2]])
-        table.add_row(*cells)
-    Console().print(table)
-    return True

@@ -1,18 +1,21 @@
-"""`profstack import`: takes in what another tool recorded, into a recording or as one of its own.
+"""`profstack import`: add a report of Nsight Systems to a recording, or make one of it alone.
 
-What Nsight Systems wrote is read from its SQLite export; a report is exported first.
+The report is read from its SQLite export, which nsys makes first where there is none.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from profstack.commands.options import open_page
 from profstack.errors import UsageError
-from profstack.report.newest import recording_folder
+from profstack.report.files import recording_folder
 
 if TYPE_CHECKING:
     import argparse
+
+    from profstack.readers.nsys.importing import NsysImport
 
 HELP = "Take in a report of Nsight Systems: its ranges, kernels, copies and calls."
 
@@ -56,61 +59,48 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     if arguments.force and arguments.output is None:
         raise UsageError("--force needs --output", where="import", next_step="name the folder")
-    if arguments.into is not None:
-        folder, fact = _into(source, arguments)
-    else:
-        folder, fact = _alone(source, arguments)
-    from profstack.report.textparts import printable
-    from profstack.report.write import write_report
+    add = _alone if arguments.into is None else _into
+    folder, facts = add(source, arguments)
+    from profstack.report.files import write_report
+    from profstack.report.screen import printable
 
     page = write_report(folder)
-    # Both the file's name and its version are others' words.
-    print(printable(_told(fact)))
+    # The file's name and its version come from outside.
+    print(printable(_summary(facts)))
     print(f"Wrote {page}")
     if arguments.open:
-        import webbrowser
-
-        webbrowser.open(page.resolve().as_uri())
+        open_page(page)
     return 0
 
 
-def _into(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
-    """Add it to a recording that is there."""
-    from profstack.nsys.importing import import_file
+def _into(source: Path, arguments: argparse.Namespace) -> tuple[Path, NsysImport]:
+    """Add the file to an existing recording."""
+    from profstack.readers.nsys.importing import import_file
 
     folder = recording_folder(arguments.into, exactly=True)
-    return folder, import_file(
-        source, folder, nsys_path=arguments.nsys_path, process=arguments.process
-    )
+    facts = import_file(source, folder, nsys_path=arguments.nsys_path, process=arguments.process)
+    return folder, facts
 
 
-def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
-    """Make a recording of nothing else; where the file cannot be read none is made."""
-    from profstack.nsys.importing import read_file, write_import
-    from profstack.recording import create_folder
-    from profstack.runfacts import write_run
+def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, NsysImport]:
+    """Make a recording of the file alone; none where the file cannot be read."""
+    from profstack.readers.nsys.importing import read_file, write_import
+    from profstack.storage.folder import create_folder, write_run
 
     read = read_file(source, nsys_path=arguments.nsys_path, process=arguments.process)
     name = source.name.split(".")[0] or "nsys"
     folder = create_folder(name, arguments.output, force=arguments.force)
-    content: dict[str, Any] = {
-        "script": None,
-        "argv": [],
-        "run": {"exit_code": None},
-        "environment": {},
-    }
-    write_run(folder, content)
+    write_run(folder, {"script": None, "argv": [], "run": {"exit_code": None}, "environment": {}})
     write_import(folder, *read)
     return folder, read[1]
 
 
-def _told(fact: dict[str, Any]) -> str:
-    """What was taken in, in one line."""
-    if fact["steps"]:
-        much = "1 step" if fact["steps"] == 1 else f"{fact['steps']:,} steps"
-    else:
-        much = "no step range, so all figures are of the whole capture"
-    version = f" of nsys {fact['version']}" if fact["version"] else ""
-    others = fact["other_processes"]
+def _summary(facts: NsysImport) -> str:
+    """Return what was imported, in one line."""
+    steps = "1 step" if facts["steps"] == 1 else f"{facts['steps']:,} steps"
+    if not facts["steps"]:
+        steps = "no step range, so all figures are of the whole capture"
+    version = f" of nsys {facts['version']}" if facts["version"] else ""
+    others = facts["other_processes"]
     left = f"; {others} other process{'es' * (others > 1)} left out" if others else ""
-    return f"{fact['file']}{version}: {much}{left}"
+    return f"{facts['file']}{version}: {steps}{left}"

@@ -1,12 +1,13 @@
-"""`profstack report`: writes report.json and report.html of a recording again."""
+"""`profstack report`: write report.json and report.html of a recording again."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profstack.report import stored
-from profstack.report.newest import recording_folder
+from profstack.commands.options import open_page
+from profstack.report import files
+from profstack.report.files import recording_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +17,7 @@ HELP = "Write report.json and report.html again from a recording's tables."
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=files.FOLDER_HELP)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write the page there and leave the recording as is"
     )
@@ -26,20 +27,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Build the report and write it."""
     folder = recording_folder(arguments.folder)
-    report = stored.build(folder)
-    from profstack.report import html, jsonfile
+    report = files.build(folder)
+    from profstack.report import html
 
     if arguments.output is None:
         page = folder / "report.html"
-        jsonfile.write(report, folder / "report.json")
+        files.write(report, folder / "report.json")
     else:
         page = Path(arguments.output)
         if page.is_dir():
             page = page / "report.html"
     html.write(report, page, recording=folder)
     if arguments.open:
-        import webbrowser
-
-        webbrowser.open(page.resolve().as_uri())
+        open_page(page)
     print(f"Wrote {page}")
     return 0

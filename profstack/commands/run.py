@@ -1,7 +1,7 @@
 """`profstack run`: measure a script in one run and write its page.
 
 This process never imports torch: it makes the recording's folder, starts the script in a child,
-passes signals on, shows progress, and builds the page from what the child recorded.
+passes signals on, shows progress, and builds the page from the child's recording.
 """
 
 from __future__ import annotations
@@ -9,32 +9,50 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
+import shutil
 import signal
+import sqlite3
 import sys
+import tempfile
 import threading
 import time
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
-from profstack import launch, progress, rerun, target
-from profstack.commands import _ranks
-from profstack.commands._failures import not_written
-from profstack.commands._options import chosen_layers, count, number
-from profstack.commands._parser import CommandParser
-from profstack.recording import (
+from profstack.capture.slices import Targets
+from profstack.capture.step_rules import RULES
+from profstack.commands.options import (
+    CommandParser,
+    chosen_layers,
+    count,
+    not_written,
+    number,
+    open_page,
+    tell,
+)
+from profstack.environment import environment_facts, under_nsys
+from profstack.errors import ProfstackError, UsageError
+from profstack.launch import process, progress, second_run, target
+from profstack.launch.target import Target
+from profstack.privacy import home_relative, package_version, presentable_argv
+from profstack.readers import nvtx as readers_nvtx
+from profstack.readers.nsys import tool
+from profstack.storage.folder import (
     DATABASE,
     PAGE_MARKER,
+    Writer,
     create_folder,
     create_rank_folder,
+    exit_facts,
+    iso,
     record_nothing,
+    run_times,
+    write_run,
 )
-from profstack.runfacts import exit_facts, iso, run_times, write_run
-from profstack.slices import Targets
-from profstack.steps import RULES
-
-if TYPE_CHECKING:
-    from profstack.commands._nsysrun import NsysRun
+from profstack.storage.vocabulary import launcher_warning
 
 HELP = "Run a PyTorch script once, unmodified, and write one page of everything measured."
 RAW = True
@@ -48,8 +66,25 @@ several ranks: the launcher starts profstack in each of them,
 """
 
 
+class ChildOptions(TypedDict, total=False):
+    """Options of the measured process, written as JSON."""
+
+    lockstep: bool
+    step_by: str | None
+    layers: list[str]
+    left_out: dict[str, str]
+    targets: dict[str, float]
+    max_steps: int | None
+    max_seconds: float | None
+    startup: str | None
+    sync: bool
+    source: bool
+    whole: bool
+    capture: dict[str, int]
+
+
 def parser() -> argparse.ArgumentParser:
-    """The options of `profstack run`, all of which stand before the target."""
+    """Return the parser of the options of `profstack run`, which come before the target."""
     result = CommandParser("run", HELP)
     result.epilog = _TARGETS_HELP
     result.usage = "profstack run [options] script.py [arguments]"
@@ -81,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the script's exit code."""
+    """Run the command and return the script's exit code."""
     options_parser = parser()
     valued = {
         flag
@@ -93,18 +128,20 @@ def main(argv: list[str]) -> int:
     options = options_parser.parse_args(own)
     wanted = target.parse(words)
     if os.environ.get("PROFSTACK") == "0":
-        return launch.passed_through(wanted.arguments)
+        return process.run_unrecorded(wanted.arguments)
     layers, left_out = chosen_layers(options.layers, options.skip)
-    rank = _ranks.own_rank()
-    recorded = _ranks.recording_ranks(options.ranks)
-    # Before any rank passes through: all end alike, and none waits for another.
-    again = _nsys_run(options, wanted, layers, rank)
-    missing = _ranks.missing_ranks(recorded)
+    rank = target.own_rank()
+    recorded = target.recording_ranks(options.ranks)
+    # Before any rank passes through, so that an error ends all ranks alike.
+    again = None
+    if options.nsys or options.nsys_path:
+        again = NsysRun.prepared(options, wanted, layers, rank)
+    missing = target.missing_ranks(recorded)
     if rank == 0 and missing is not None:
-        # One of them says it; the others would say the same.
-        print(f"profstack: {missing} (--ranks {options.ranks})", file=sys.stderr, flush=True)
+        # The other ranks would print the same.
+        tell(f"profstack: {missing} (--ranks {options.ranks})")
     if rank is not None and recorded is not None and rank not in recorded:
-        return launch.passed_through(wanted.arguments)
+        return process.run_unrecorded(wanted.arguments)
     wanted.check()
     code = _Run(options, wanted, layers, left_out, rank, again).execute()
     if code == -signal.SIGINT:
@@ -120,19 +157,8 @@ def _end_interrupted() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def _nsys_run(
-    options: argparse.Namespace, wanted: target.Target, layers: list[str], rank: int | None
-) -> NsysRun | None:
-    """The second run, under Nsight Systems, if one is asked for."""
-    if not (options.nsys or options.nsys_path):
-        return None
-    from profstack.commands._nsysrun import NsysRun
-
-    return NsysRun.prepared(options, wanted, layers, rank)
-
-
 class _Run:
-    """One run, from the folder to the exit code."""
+    """One run, from the recording's folder to the exit code."""
 
     def __init__(
         self,
@@ -153,23 +179,23 @@ class _Run:
         self.log = progress.ProgressLog(self.folder)
         self.display = progress.Display(quiet=options.quiet)
         self.stopped_by: str | None = None
-        self._environment: dict[str, Any] = {}
-        self._child_options: dict[str, Any] = {}
+        self._environment: dict[str, object] = {}
+        self._child_options: ChildOptions = {}
         self._page_thread: threading.Thread | None = None
 
     def execute(self) -> int:
-        """Run the script, then write the page; the script's exit code, -n for signal n."""
+        """Run the script, write the page, and return the script's exit code, -n for signal n."""
         started = time.time()
         begun = time.perf_counter()
         child_options = self._write_options()
         if self.again is not None:
             self.again.announce(self.display.line)
-        launches = target.launcher_warning(self.target.program)
+        launches = launcher_warning(self.target.program)
         if launches is not None and not self.options.quiet:
             self.display.line(f"profstack: {launches}")
         try:
             with self.display.beside_script():
-                code = launch.run(self.target.arguments, self.folder, child_options, self._poll)
+                code = process.run(self.target.arguments, self.folder, child_options, self._poll)
         finally:
             self._poll()
             if self._page_thread is not None:
@@ -182,16 +208,17 @@ class _Run:
         return code
 
     def _write_up(self, code: int, started: float, duration_s: float) -> None:
-        """Note what became of the script, then write the page."""
+        """Write the end of the script into the recording, then write the page."""
         facts = {
             **run_times(started, duration_s),
             **exit_facts(code),
             "stopped_by": self.stopped_by,
             "rank": self.rank,
-            "world_size": _ranks.world_size(),
+            "world_size": target.world_size(),
         }
         self._write_run(facts)
-        if self.options.rerun:
+        # A script that a signal ended was meant to end: it is not started again.
+        if self.options.rerun and code >= 0:
             self._rerun()
         if self.again is not None and (self.folder / DATABASE).is_file():
             self._early_page("the first run is over")
@@ -202,17 +229,17 @@ class _Run:
         name, output, force = self.target.name, self.options.output, self.options.force
         if self.rank is None:
             return create_folder(name, output, force=force)
-        return create_rank_folder(name, output, self.rank, _ranks.launch_key(), force=force)
+        return create_rank_folder(name, output, self.rank, target.launch_key(), force=force)
 
     def _write_options(self) -> list[str]:
-        """Write the child's options; returns those it needs before the script's first line."""
+        """Write the child's options; return those it needs before the script's first line."""
         options = self.options
         whole = options.step_by == "none" or (options.step_by is None and self.target.has_no_step())
         targets = {field.name: getattr(options, field.name) for field in fields(Targets)}
         # Ranks that record keep in step: their slices end by counts of steps, never by time.
-        lockstep = (_ranks.world_size() or 1) > 1
+        lockstep = (target.world_size() or 1) > 1
         chosen = Targets(**targets).in_lockstep() if lockstep else Targets(**targets)
-        content = {
+        content: ChildOptions = {
             "lockstep": lockstep,
             "step_by": options.step_by or ("step" if self.target.calls_step() else None),
             "layers": self.layers,
@@ -233,10 +260,8 @@ class _Run:
         words = {"profile": profile, "watch": "watch" in self.layers}
         return [word for word, wanted in words.items() if wanted]
 
-    def _write_run(self, facts: dict[str, Any]) -> None:
-        """Write what the report says of the run itself; secrets in arguments are masked."""
-        from profstack.privacy import home_relative, presentable_argv
-
+    def _write_run(self, facts: Mapping[str, object]) -> None:
+        """Write the report's facts on the run; secrets in arguments are masked."""
         arguments = list(self.target.arguments)
         content = {
             "script": home_relative(self.target.program),
@@ -246,10 +271,8 @@ class _Run:
         }
         write_run(self.folder, content)
 
-    def _facts(self) -> dict[str, Any]:
-        """Facts of the machine before the run: its load is not yet the run's own."""
-        from profstack.environment import environment_facts
-
+    def _facts(self) -> dict[str, object]:
+        """Return facts of the machine before the run, whose load they must not contain."""
         where = self.target.arguments[0] if self.target.kind == "script" else "."
         return environment_facts(os.path.dirname(os.path.abspath(where)))
 
@@ -264,7 +287,7 @@ class _Run:
 
     def _early_page(self, why: str = "every layer has its slice") -> None:
         """Write the page while the script runs; the measured process waits with its slices."""
-        from profstack.report.write import write_report
+        from profstack.report.files import write_report
 
         try:
             page = write_report(self.folder)
@@ -276,7 +299,7 @@ class _Run:
             (self.folder / PAGE_MARKER).touch()
 
     def _finish(self, code: int) -> None:
-        from profstack.report.write import write_report
+        from profstack.report.files import write_report
 
         if not (self.folder / DATABASE).is_file():
             why = "it never imported torch" if code == 0 else "it ended before it imported torch"
@@ -293,45 +316,287 @@ class _Run:
                 self.display.line(f"profstack: no summary, {type(error).__name__}: {error}")
         self.display.line(f"Wrote {page}")
         if self.options.open:
-            import webbrowser
-
-            webbrowser.open(page.resolve().as_uri())
+            open_page(page)
 
     def _keep_peaks(self) -> None:
-        """What the machine can do, beside which the page sets what the script did."""
-        from profstack.merge.machinepeaks import keep_peaks
+        """Keep the machine's peaks in the recording, measured now where they are not known."""
+        from profstack.launch.peaks import keep_peaks
 
         measure = "torch" in self.layers and not self.options.no_peaks
         tell = None if self.options.quiet else self.display.line
         keep_peaks(self.folder, measure=measure, tell=tell)
 
     def _summary(self) -> None:
-        import shutil
 
-        from profstack.report.ending import ending
-        from profstack.report.textparts import colourful, fitting
+        from profstack.report.screen import colourful, fitting
+        from profstack.report.terminal import ending
 
         report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
         width = shutil.get_terminal_size((80, 24)).columns
-        told = ending(report, width=width, colour=colourful(sys.stderr)).rstrip()
-        self.display.line(fitting(told, sys.stderr.encoding))
+        text = ending(report, width=width, colour=colourful(sys.stderr)).rstrip()
+        self.display.line(fitting(text, sys.stderr.encoding))
 
     def _rerun(self) -> None:
-        """Run the script once more, at the user's word, for the layers that stayed empty."""
-        layers = rerun.empty_layers(self.folder)
+        """Run the script once more, as the user asked, for the layers that stayed empty."""
+        layers = second_run.empty_layers(self.folder)
         if not layers:
             return
-        again = self.folder / rerun.FOLDER
+        again = self.folder / second_run.FOLDER
         (again / "logs").mkdir(parents=True)
         content = {**self._child_options, "layers": layers, "step_by": "none", "whole": True}
         (again / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
         self.display.line(f"profstack: running again for {', '.join(layers)}")
         profile = ["profile"] if "cprofile" in layers else []
         with self.display.beside_script():
-            code = launch.run(self.target.arguments, again, profile, lambda: None)
-        filled = rerun.copy_layers(self.folder, again, layers)
+            code = process.run(self.target.arguments, again, profile, lambda: None)
+        filled = second_run.copy_layers(self.folder, again, layers)
         if code != 0 or len(filled) < len(layers):
             self.display.line(
                 f"profstack: the second run ended with exit code {code} and filled "
                 f"{', '.join(filled) or 'no layer'}"
             )
+
+
+# The second run, under Nsight Systems -----------------------------------------------------------
+
+# With --nsys the user agrees to a second run. It ends after its steps and adds what nsys saw to the
+# recording; an error in it changes nothing in what the first run recorded.
+
+# Steps before the capture and in it, where the script has so many.
+_WARMUP, _STEPS = 10, 10
+# Steps that the engine needs to find out how steps end.
+_FOUND_OUT = 2
+# Under nsys everything is slower; a script without steps runs to its end.
+_SLOWER, _AT_LEAST_S = 3, 60
+
+
+def check(target: Target, layers: Sequence[str], rank: int | None) -> None:
+    """Raise UsageError where there can be no second run under nsys."""
+    if under_nsys():
+        raise UsageError(
+            "Nsight Systems observes this run already",
+            where="--nsys",
+            next_step="leave --nsys away, or start profstack without nsys",
+        )
+    if rank is not None:
+        raise UsageError(
+            "one rank of several cannot be run a second time",
+            where="--nsys",
+            next_step="start nsys by hand: nsys profile ... torchrun ... -m profstack run ...",
+        )
+    if target.kind == "stdin":
+        raise UsageError(
+            "a script on standard input can be read once alone",
+            where="--nsys",
+            next_step="save it to a file and name that",
+        )
+    if "nvtx" not in layers:
+        raise UsageError(
+            "the layer nvtx makes the ranges that nsys records, and is left out",
+            where="--nsys",
+            next_step="leave it in --layers, and out of --skip",
+        )
+
+
+class NsysRun:
+    """The second run of a script that an ordinary run has measured."""
+
+    def __init__(self, options: argparse.Namespace, target: Target) -> None:
+        self.options = options
+        self.target = target
+        self.problem: str | None = None
+        self.nsys: tool.Nsys | None = None
+        self._tell: Callable[[str], None] = print
+
+    @classmethod
+    def prepared(
+        cls, options: argparse.Namespace, target: Target, layers: Sequence[str], rank: int | None
+    ) -> NsysRun:
+        """Look for nsys before anything runs: the user may stop here and install it.
+
+        Raise UsageError where there can be no second run, or `--nsys-path` names no nsys.
+        """
+        check(target, layers, rank)
+        run = cls(options, target)
+        try:
+            run.nsys = tool.find_nsys(options.nsys_path)
+        except tool.NsysError as error:
+            if options.nsys_path is not None:
+                raise
+            run.problem = f"no run under Nsight Systems: {error}"
+        return run
+
+    def announce(self, tell: Callable[[str], None]) -> None:
+        """Print what prevents the second run; `tell` prints a line, here and from here on."""
+        self._tell = tell
+        if self.nsys is None:
+            tell(f"profstack: {self.problem}")
+            return
+        blind = self._blind()
+        if blind is not None:
+            tell(f"profstack: {blind}")
+
+    def _blind(self) -> str | None:
+        """Return why this nsys sees no range, and the remedy; None where it may see them."""
+        nsys = self.nsys.version if self.nsys is not None else None
+        nvtx = package_version("nvtx")
+        if readers_nvtx.takes_ranges(nsys, nvtx) is not False:
+            return None
+        words = f"{readers_nvtx.limit_of_old_nsys()}; {readers_nvtx.REMEDY}"
+        return f"nsys {nsys} sees no range of nvtx {nvtx}: {words}"
+
+    def execute(
+        self, folder: Path, code: int, child_options: ChildOptions, duration_s: float
+    ) -> None:
+        """Run the script again and add what nsys saw to the recording in `folder`.
+
+        `code` and `duration_s` are of the first run. Problems are printed and noted.
+        """
+        if self.problem is None:
+            if code != 0:
+                how = f"exit code {code}" if code > 0 else f"signal {-code}"
+                self.problem = f"no run under Nsight Systems: the script ended with {how}"
+            else:
+                self._try(folder, child_options, duration_s)
+            if self.problem is not None:
+                self._tell(f"profstack: {self.problem}")
+        if self.problem is not None:
+            note(folder, self.problem)
+
+    def _try(self, folder: Path, child_options: ChildOptions, duration_s: float) -> None:
+        try:
+            self._run(folder, child_options, duration_s)
+        except KeyboardInterrupt:
+            self.problem = "the run under Nsight Systems was interrupted"
+        except Exception as error:
+            # The first run's recording is whole and gets its page.
+            name = "" if isinstance(error, ProfstackError) else f"{type(error).__name__}: "
+            self.problem = f"the run under Nsight Systems came to nothing: {name}{error}"
+
+    def _run(self, folder: Path, child_options: ChildOptions, duration_s: float) -> None:
+        from profstack.readers.nsys.importing import import_file
+
+        assert self.nsys is not None
+        first = FirstRun.read(folder)
+        blind = self._blind()
+        if blind is not None and not first.on_device:
+            # Without a device to trace there is nothing but ranges.
+            self.problem = f"no run under Nsight Systems, which has nothing to see: {blind}"
+            return
+        limit_s = int(duration_s * _SLOWER + _AT_LEAST_S)
+        self._tell(f"profstack: running again under Nsight Systems {self.nsys.version}")
+        with tempfile.TemporaryDirectory(prefix="profstack-nsys-") as name:
+            again = Path(name) / "again"
+            (again / "logs").mkdir(parents=True)
+            content = second_options(child_options, first)
+            (again / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
+            command = [sys.executable, *process.interpreter_flags(), *self.target.arguments]
+            captured = second_run.capture(
+                self.nsys,
+                command,
+                process.child_environment(again, []),
+                Path(name),
+                on_device=first.on_device,
+                limit_s=limit_s,
+            )
+            report = second_run.keep(captured.report, folder, force=self.options.force)
+        self._tell(
+            f"profstack: the report of Nsight Systems is {report}; it holds the environment's "
+            "variables, the page does not"
+        )
+        try:
+            fact = import_file(report, folder, nsys_path=self.nsys.path)
+        except ProfstackError as error:
+            words = ["profstack", "import", str(report), "--into", str(folder)]
+            self.problem = (
+                f"the report of Nsight Systems was not taken in ({error}): {shlex.join(words)}"
+            )
+            return
+        self._judge(folder, captured, first, limit_s, fact)
+
+    def _judge(
+        self,
+        folder: Path,
+        captured: second_run.NsysRun,
+        first: FirstRun,
+        limit_s: int,
+        fact: Mapping[str, object],
+    ) -> None:
+        """Print and note what the capture lacks."""
+        problems = []
+        if captured.timed_out:
+            problems.append(f"was ended after {limit_s} s, before the steps it was for were over")
+        elif captured.exit_code:
+            problems.append(f"ended with exit code {captured.exit_code}")
+            from profstack.report.screen import printable
+
+            # On the terminal alone: a script's error may contain anything.
+            self._tell(f"profstack: the script's last words there: {printable(captured.said)}")
+        if first.steps and not fact["steps"]:
+            why = self._blind() if first.has_ranges else first.nvtx_reason
+            problems.append(f"has no range of a step{f': {why}' if why else ''}")
+        for problem in problems:
+            text = f"the run under Nsight Systems {problem}"
+            self._tell(f"profstack: {text}")
+            note(folder, text)
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """Facts of the first run that the second one needs: its steps, and what they use."""
+
+    steps: int
+    on_device: bool
+    has_ranges: bool
+    nvtx_reason: str
+
+    @classmethod
+    def read(cls, folder: Path) -> FirstRun:
+        """Read the facts of the first run from its recording."""
+        database = sqlite3.connect(folder / DATABASE, timeout=60)
+        try:
+            last = dict(database.execute("SELECT plan, max(step) FROM steps GROUP BY plan"))
+            facts = dict(database.execute("SELECT key, value FROM facts"))
+            rows = database.execute("SELECT status, reason FROM layers WHERE name = 'nvtx'")
+            status, reason = next(iter(rows), ("skipped", None))
+        finally:
+            database.close()
+        environment = json.loads(facts.get("environment", "{}"))
+        # A script measured as a whole has one row, which is no step of it.
+        rules = {plan: json.loads(facts.get(f"plan_{plan}", "{}")).get("rule") for plan in last}
+        steps = max((last[plan] + 1 for plan in last if rules[plan] != "whole"), default=0)
+        has_ranges = status in ("recorded", "emitted")
+        return cls(steps, environment.get("device") == "cuda", has_ranges, reason or "")
+
+
+def second_options(child_options: ChildOptions, first: FirstRun) -> ChildOptions:
+    """Return the child's options for the second run: layer nvtx alone, ended after its slice."""
+    targets = child_options["targets"]
+    left = max(first.steps - _FOUND_OUT, 2)
+    warmup = min(_WARMUP, max(1, left // 3))
+    steps = max(1, min(max(_STEPS, int(targets["slice_steps"])), left - warmup))
+    return {
+        **child_options,
+        "layers": ["nvtx"],
+        "left_out": {},
+        "capture": {"warmup": warmup, "steps": steps},
+        "startup": None,
+        "whole": False,
+        "sync": False,
+        # No page is written of it, so the child must not wait for one.
+        "lockstep": True,
+    }
+
+
+def note(folder: Path, text: str) -> None:
+    """Write a note on the second run into the recording, and as the reason of the layer nvtx.
+
+    Secrets in it are masked.
+    """
+    text = presentable_argv([text])[0]
+    writer = Writer(folder)
+    try:
+        writer.write({"notes": [{"slug": "nsys-run", "layer": "nvtx", "text": text}]})
+        writer.reason("nvtx", text)
+    finally:
+        writer.close()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
-from profstack import schema
+from profstack.commands.options import tell, terminal_of
 from profstack.errors import UsageError
-from profstack.report import stored
-from profstack.report.newest import recording_folder
+from profstack.report import files
+from profstack.report.files import recording_folder
+from profstack.storage.schema.column import Column, Table
+from profstack.storage.schema.report import REPORT
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
+
+    from profstack.report.export import Rows
+    from profstack.storage.schema.report import Report
+    from profstack.storage.schema.rows import ModuleRow
 
 HELP = "Print the summary of a recording, its findings, its verdict, or one of its tables."
 
@@ -38,7 +45,7 @@ The tables asked for most; every time and count in them is per step:
                  nsys_samples hold the rest of what was imported
 """
 
-# By what a table is ordered unless asked otherwise: its heaviest rows are what is looked for.
+# The column that a table is ordered by unless another one is asked for: its heaviest rows first.
 _HEAVIEST = {
     "operators": "self_s",
     "kernels": "device_s",
@@ -59,18 +66,18 @@ _HEAVIEST = {
     "nsys_samples": "self_samples",
     "nsys_gaps": "total_s",
 }
-# Columns that hold text are sorted upwards, all others with the largest first.
+# Columns of text and these are sorted upwards, all others with the largest first.
 _TEXT_TYPES = frozenset({"TEXT", "JSON"})
-# A pipe has no edge: rows stay whole for grep and less.
-_UNFOLDED = 2_000
 _INDEXES = frozenset({"index", "step", "t_s", "line", "node", "parent"})
+# Columns in a pipe, so that rows stay whole for grep and less.
+_UNFOLDED = 2_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.epilog = _TABLES_HELP
-    names = ", ".join(schema.REPORT)
-    parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
+    names = ", ".join(REPORT)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=files.FOLDER_HELP)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--table", metavar="NAME", help=f"one of {names}")
     what.add_argument(
@@ -99,25 +106,25 @@ def execute(arguments: argparse.Namespace) -> int:
     """Print the summary or a table."""
     _check(arguments)
     folder = recording_folder(arguments.folder)
-    report = stored.load(folder)
+    report = files.load(folder)
+    # An unknown table is one line on standard error, and this would be another.
+    chosen = None if arguments.table is None else _table_and_rows(report, arguments)
     if arguments.folder is None or folder not in (given := Path(arguments.folder), given.parent):
-        print(f"profstack: reading {folder}", file=sys.stderr, flush=True)
-    if arguments.table is not None:
-        printed = _table(report, arguments)
+        tell(f"profstack: reading {folder}")
+    if chosen is not None:
+        printed = _table(report, *chosen, arguments)
     elif arguments.findings:
         printed = _findings(report, arguments)
     elif arguments.verdict:
         printed = _verdict(report, arguments)
     elif arguments.format == "json":
-        from profstack.report import jsonfile
-
-        printed = jsonfile.text(report)
+        printed = files.text(report)
     else:
-        from profstack.report import text
+        from profstack.report import terminal
 
-        width, colour = _terminal()
-        printed = text.summary(report, width=width, colour=colour)
-    from profstack.report.textparts import fitting, printable
+        width, colour = terminal_of(sys.stdout)
+        printed = terminal.summary(report, width=width, colour=colour)
+    from profstack.report.screen import fitting, printable
 
     # Programs read exact names from CSV; people read Markdown, and whatever a terminal shows.
     if arguments.format == "md" or (arguments.format == "csv" and sys.stdout.isatty()):
@@ -127,117 +134,120 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be printed, before anything is read."""
-    tables = ", ".join(schema.REPORT)
+    """Raise UsageError for options that do not go together, before anything is read."""
+    tables = ", ".join(REPORT)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError("--limit must be at least 1", where="show")
-    if arguments.findings or arguments.verdict:
-        refused = ["sort"] if arguments.findings else ["sort", "limit"]
-        for option in refused:
-            if getattr(arguments, option) is not None:
-                raise UsageError(
-                    f"--{option} needs a table", where="show", next_step=f"--table is {tables}"
-                )
-        return
     if arguments.table is None:
-        for option in ("sort", "limit"):
-            if getattr(arguments, option) is not None:
+        chosen = arguments.findings or arguments.verdict
+        needs_table = {
+            "--sort": arguments.sort is not None,
+            "--limit": arguments.limit is not None and not arguments.findings,
+            f"--format {arguments.format}": arguments.format in ("md", "csv") and not chosen,
+        }
+        for option, given in needs_table.items():
+            if given:
                 raise UsageError(
-                    f"--{option} needs a table", where="show", next_step=f"--table is {tables}"
+                    f"{option} needs a table", where="show", next_step=f"--table is {tables}"
                 )
-        if arguments.format in ("md", "csv"):
-            raise UsageError(
-                f"--format {arguments.format} needs a table",
-                where="show",
-                next_step=f"--table is {tables}",
-            )
         return
-    if arguments.table not in schema.REPORT:
+    if arguments.table in REPORT:
+        _check_sort(REPORT[arguments.table], arguments.sort)
+
+
+def _check_sort(table: Table, column: str | None) -> None:
+    if column is not None and column not in table.names:
+        raise UsageError(
+            f"table {table.name} has no column '{column}'",
+            where="show",
+            next_step=f"its columns are {', '.join(table.names)}",
+        )
+
+
+def _table_and_rows(
+    report: Report, arguments: argparse.Namespace
+) -> tuple[Table, list[Mapping[str, object]]]:
+    """Return the chosen table with its rows; the tables of other layers are known by the report."""
+    if arguments.table in REPORT:
+        rows = cast("dict[str, Rows]", report["tables"]).get(arguments.table) or []
+        return REPORT[arguments.table], list(rows)
+    declared = {each["name"]: each for each in report.get("layer_tables") or []}
+    facts = declared.get(arguments.table)
+    if facts is None:
+        tables = ", ".join((*REPORT, *declared))
         raise UsageError(
             f"no table '{arguments.table}'", where="show", next_step=f"the tables are {tables}"
         )
-    columns = schema.REPORT[arguments.table].names
-    if arguments.sort is not None and arguments.sort not in columns:
-        raise UsageError(
-            f"table {arguments.table} has no column '{arguments.sort}'",
-            where="show",
-            next_step=f"its columns are {', '.join(columns)}",
-        )
+    columns = (
+        Column(each["meaning"], each["sense"], name=each["name"], type=each["type"])
+        for each in facts["columns"]
+    )
+    table = Table(facts["name"], tuple(columns))
+    _check_sort(table, arguments.sort)
+    return table, list(facts["rows"])
 
 
-def _table(report: dict[str, Any], arguments: argparse.Namespace) -> str:
-    """The chosen rows of the chosen table in the chosen format."""
-    from profstack.report import rows, text
-    from profstack.report.tables import forward_only
+def _table(
+    report: Report, table: Table, rows: list[Mapping[str, object]], arguments: argparse.Namespace
+) -> str:
+    """Return the chosen rows of the chosen table in the chosen format."""
+    from profstack.report import export, terminal
+    from profstack.report.page_tables import forward_only
 
-    table = schema.REPORT[arguments.table]
-    records = list(report["tables"].get(table.name) or [])
     column = arguments.sort or _HEAVIEST.get(table.name)
     if column is not None:
-        records = rows.in_order(records, column, falling=_falls(table, column))
+        rows = export.in_order(rows, column, falling=_falls(table, column))
     if arguments.sort is None:
-        # A start-up happens once, a step every time: their times do not compare.
-        records.sort(key=lambda record: record.get("phase") == "startup")
-    limit = arguments.limit or (20 if arguments.format == "text" else len(records))
-    chosen = records[:limit]
+        # A start-up happens once, a step many times: their times do not compare.
+        rows.sort(key=lambda row: row.get("phase") == "startup")
+    limit = arguments.limit or (20 if arguments.format == "text" else len(rows))
+    chosen: Rows = rows[:limit]
     if arguments.format != "text":
-        return rows.WRITERS[arguments.format](table, chosen)
-    width, colour = _terminal(_UNFOLDED)
-    if not records:
-        return f"{table.name}: no rows in this recording: {_why_empty(report, table.name)}\n"
+        return export.table_as(arguments.format, table, chosen)
+    if not rows:
+        why = _why_empty(report, table.name) if table.name in REPORT else "its layer saw nothing"
+        return f"{table.name}: no rows in this recording: {why}\n"
     if table.name == "modules":
-        chosen = forward_only(chosen)
-    printed = text.table_text(table, chosen, width=width, colour=colour)
-    left = len(records) - len(chosen)
-    return printed + (
-        f"{left:,} more of {len(records):,} rows: --limit {len(records)}\n" if left else ""
-    )
+        chosen = forward_only(cast("list[ModuleRow]", chosen))
+    width, colour = terminal_of(sys.stdout, _UNFOLDED)
+    printed = terminal.table_text(table, chosen, width=width, colour=colour)
+    left = len(rows) - len(chosen)
+    return printed + (f"{left:,} more of {len(rows):,} rows: --limit {len(rows)}\n" if left else "")
 
 
-def _why_empty(report: dict[str, Any], name: str) -> str:
-    from profstack.merge.reasons import table_reason
-    from profstack.report.textparts import printable
+def _why_empty(report: Report, name: str) -> str:
+    from profstack.analysis.build import table_reason
+    from profstack.report.screen import printable
 
-    has_device = (report.get("environment") or {}).get("device") not in (None, "cpu")
-    return printable(table_reason(name, report.get("layers") or [], has_device=has_device))
+    has_device = report["environment"].get("device") not in (None, "cpu")
+    return printable(table_reason(name, report["layers"], has_device=has_device))
 
 
-def _findings(report: dict[str, Any], arguments: argparse.Namespace) -> str:
-    """The findings in the chosen format, the gravest first."""
-    from profstack.report import findingtext, text
+def _findings(report: Report, arguments: argparse.Namespace) -> str:
+    """Return the findings in the chosen format, the most severe first."""
+    from profstack.report import export, terminal
 
-    found = list(report.get("findings") or [])
-    chosen = found[: arguments.limit or len(found)]
+    findings = report.get("findings") or []
+    chosen = findings[: arguments.limit or len(findings)]
     if arguments.format != "text":
-        return findingtext.WRITERS[arguments.format](chosen)
-    width, colour = _terminal()
-    printed = text.found(chosen, width=width, colour=colour)
-    left = len(found) - len(chosen)
-    return printed + (f"\n{left:,} more of {len(found):,} findings\n" if left else "")
+        return export.findings_as(arguments.format, chosen)
+    width, colour = terminal_of(sys.stdout)
+    printed = terminal.findings(chosen, width=width, colour=colour)
+    left = len(findings) - len(chosen)
+    return printed + (f"\n{left:,} more of {len(findings):,} findings\n" if left else "")
 
 
-def _verdict(report: dict[str, Any], arguments: argparse.Namespace) -> str:
-    """The verdict with the step bar in the chosen format."""
-    from profstack.report import text, verdictrows
+def _verdict(report: Report, arguments: argparse.Namespace) -> str:
+    """Return the verdict with the step bar in the chosen format."""
+    from profstack.report import export, terminal
 
     if arguments.format != "text":
-        return verdictrows.WRITERS[arguments.format](report)
-    width, colour = _terminal()
-    return text.verdict(report, width=width, colour=colour)
+        return export.verdict_as(arguments.format, report)
+    width, colour = terminal_of(sys.stdout)
+    return terminal.verdict(report, width=width, colour=colour)
 
 
-def _falls(table: schema.Table, name: str) -> bool:
-    """Whether a column is read from its largest value down."""
-    kind = next(column.type for column in table.columns if column.name == name)
-    return kind not in _TEXT_TYPES and name not in _INDEXES
-
-
-def _terminal(elsewhere: int = 80) -> tuple[int, bool]:
-    """Width and colour of standard output; no colour and this width where it is no terminal."""
-    import shutil
-
-    from profstack.report.textparts import colourful
-
-    if not sys.stdout.isatty():
-        return elsewhere, False
-    return shutil.get_terminal_size().columns, colourful(sys.stdout)
+def _falls(table: Table, name: str) -> bool:
+    """Return whether a column is sorted from its largest value down."""
+    column = table.column(name)
+    return column is not None and column.type not in _TEXT_TYPES and name not in _INDEXES

@@ -1,4 +1,4 @@
-"""`profstack view`: opens or serves a recording's page, or its Python profile in snakeviz."""
+"""`profstack view`: open or serve a recording's page, or its Python profile in snakeviz."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
+from profstack.commands.options import open_page
 from profstack.errors import RecordingError, UsageError
-from profstack.report import stored
-from profstack.report.newest import recording_folder
+from profstack.report import files
+from profstack.report.files import recording_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,7 @@ _PROFILES = ("cprofile/profile.prof", "cprofile/startup.prof")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("folder", nargs="?", metavar="DIR", help=stored.FOLDER_HELP)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=files.FOLDER_HELP)
     served = parser.add_mutually_exclusive_group()
     served.add_argument(
         "--serve",
@@ -54,17 +55,14 @@ def execute(arguments: argparse.Namespace) -> int:
     page = _page(folder)
     if arguments.serve:
         return _serve_recording(folder, arguments.port or 0, browser=not arguments.no_browser)
-    address = page.resolve().as_uri()
     if not arguments.no_browser:
-        import webbrowser
-
-        webbrowser.open(address)
-    print(address)
+        open_page(page)
+    print(page.resolve().as_uri())
     return 0
 
 
 def _port(text: str) -> int:
-    """A port that a user may listen on."""
+    """Return a port number."""
     import argparse
 
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65_535:
@@ -73,12 +71,12 @@ def _port(text: str) -> int:
 
 
 def _page(folder: Path) -> Path:
-    """The recording's page, written anew where there is none."""
+    """Return the recording's page, written now where there is none."""
     page = folder / "report.html"
     if not page.is_file():
         from profstack.report import html
 
-        html.write(stored.load(folder), page)
+        html.write(files.load(folder), page)
         print(f"Wrote {page}")
     return page
 
@@ -100,7 +98,7 @@ def _serve_recording(folder: Path, port: int, *, browser: bool) -> int:
         lines = [f"page: {server.page_address}"]
         if server.handover_address is not None:
             lines.append(f"trace, to hand to Perfetto: {server.handover_address}")
-        # At once, or the addresses would stay unseen where the output is no terminal.
+        # Flushed, or the addresses would not appear where the output is no terminal.
         print("\n".join([*lines, "Serving to this machine only, until Ctrl-C."]), flush=True)
         if browser:
             import webbrowser
@@ -112,7 +110,7 @@ def _serve_recording(folder: Path, port: int, *, browser: bool) -> int:
 
 
 def _profile(folder: Path) -> Path:
-    """The recording's profile of Python functions."""
+    """Return the recording's profile of Python functions."""
     for name in _PROFILES:
         if (folder / name).is_file():
             return folder / name
@@ -131,17 +129,17 @@ def _serve(profile: Path, *, browser: bool) -> int:
         raise UsageError(
             "snakeviz is not installed", where="view", next_step="pip install snakeviz"
         )
-    # Unbuffered, or the address would stay unseen where the output is no terminal.
+    # Unbuffered, or the address would not appear where the output is no terminal.
     command = [sys.executable, "-u", "-m", "snakeviz", "-H", "127.0.0.1"]
     if not browser:
         command.append("-s")
-    # After '--' a profile's name is a name, whatever it begins with.
+    # After '--' a profile's name is no option, whatever it begins with.
     server = subprocess.Popen([*command, "--", str(profile.resolve())])
     signal.signal(signal.SIGTERM, _leave)
     try:
         return server.wait()
     except KeyboardInterrupt:
-        # Ctrl-C reached snakeviz too, which says goodbye by itself if it is given the time.
+        # Ctrl-C reached snakeviz too, which ends by itself if it is given the time.
         with suppress(subprocess.TimeoutExpired):
             server.wait(timeout=3)
         return 0
@@ -152,5 +150,5 @@ def _serve(profile: Path, *, browser: bool) -> int:
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """End by way of `finally`, so that a terminated view leaves no server behind."""
+    """Exit through `finally`, so that a terminated view leaves no server behind."""
     raise SystemExit(128 + number)

@@ -1,9 +1,6 @@
-"""An optimizer that goes through its tensors operator by operator, where one could do it at once.
+"""Optimizers that go tensor by tensor, and gradients set to zero.
 
-The rule: torch has a fused implementation of every optimizer that steps, for the devices and types
-of its parameters; no fused operator ran; and the optimizer takes at least 3 % of the clean step.
-
-What a fused step saves is known from two ratios. Where time goes to calls, it is the ratio of what
+What a fused step saves follows from two ratios. Where time goes to calls, it is the ratio of what
 both implementations take for tensors too small to matter; where it goes to memory, the ratio of the
 bytes that both move: the recorded operators' and each parameter, gradient and state once. The
 machine's memory bandwidth parts the one from the other. What a step takes in Python whatever its
@@ -12,26 +9,36 @@ tensors are stays, and of few tensors it is most of the step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
 
-from profstack.findings.figures import (
-    Report,
+from profstack.analysis.functions import PROFILED
+from profstack.findings import rules
+from profstack.findings.finding import (
+    HOST_BOUND,
+    WORTH_TELLING,
+    backward_passes,
     calibrated,
     clean_step_s,
+    finding,
+    is_device_bound,
+    known_peaks,
+    line_s,
     module_rows,
     on_accelerator,
+    own_lines,
+    severity_of,
     to_source,
+    traced_step_s,
 )
-from profstack.findings.made import WORTH_TELLING, Finding, finding, severity_of
-from profstack.findings.pace import NOT_ITS_PACE, device_sets_pace
-from profstack.merge.functions import PROFILED
-from profstack.merge.recorded import Recorded
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Evidence, Finding, OptimizerFacts, Report
+from profstack.storage.schema.rows import LineRow, OperatorRow
 
-SLUG = "unfused-optimizer"
 PART = "(optimizer)"
-# An optimizer of less has little to give, and is commonly left as it is.
-LEAST_SHARE = 0.03
 _GPUS = frozenset({"cuda", "mps", "xpu"})
 # Where torch 2.6 and later have a fused implementation, by the class the optimizer is made from.
 _DEVICES = {
@@ -43,10 +50,9 @@ _DEVICES = {
 _TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 # Tensors of a parameter's size that a fused step reads or writes for each parameter.
 _PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5}
-_MORE_WITH = {"amsgrad": 2, "momentum": 2}
 # What a step over parameters of 8 elements takes fused, over what it takes unfused, per tensor:
 # of 20 and of 200 tensors, torch 2.13, Python 3.11. Both are calls and Python alone, so that the
-# ratio hangs little on the machine.
+# ratio hardly depends on the machine.
 _CALLS_LEFT = {"Adam": 0.19, "AdamW": 0.17, "SGD": 0.20, "Adagrad": 0.31}
 _CALLS_LEFT_PLAIN_SGD = 0.38
 # A call of an operator with the Python round it, over the operator alone: of 80 tensors, at which
@@ -61,67 +67,62 @@ _FOREACH = (
     "the optimizer works over lists of tensors already: what is left of its calls is not known"
 )
 _SEVERAL = "several optimizers share the time, and not each of them has a fused implementation"
-_DISTURBED = "the torch layer slowed its steps too much for times to be told"
+_DISTURBED = "the torch layer slowed its steps too much for its times to be used"
 # Profiling slows Python and not operators, by less than this.
 _TOO_FAR = 3.0
-# What is round them makes the ends of steps too, where profstack has work of its own.
+# The functions round these are also the end of a step, where profstack does work of its own.
 _STEPS = ("step", "_use_grad")
 _MOST_OPERATORS = 3
 
 
-def unfused_optimizer(recorded: Recorded, report: dict[str, Any]) -> list[Finding]:
-    """The finding, where the optimizer's part of the step is large enough."""
+def unfused_optimizer(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return the finding where the optimizer's part of the step is large enough."""
     step_s = clean_step_s(report)
-    seen = (report.get("setup") or {}).get("optimizers") or []
+    seen = report["setup"].get("optimizers") or []
     able = [each for each in seen if can_be_fused(each)]
     rows = [row for row in report["tables"]["operators"] if row["module"] == PART]
     if step_s is None or not able or any("_fused_" in row["name"] for row in rows):
         return []
     share = _share(recorded, report, rows)
-    if share is None or share < LEAST_SHARE:
+    if share is None or share < rules.UNFUSED_OPTIMIZER.threshold:
         return []
+    is_disturbed = calibrated(report, 1.0) is None
     gain: float | None = None
-    reason: str | None = _SEVERAL
-    if calibrated(report, 1.0) is None:
-        reason = _DISTURBED
-    elif len(able) == len(seen):
+    reason: str | None = _DISTURBED if is_disturbed else _SEVERAL
+    if not is_disturbed and len(able) == len(seen):
         gain, reason = _gain(report, rows, seen, share * step_s)
     if gain is not None and gain < WORTH_TELLING * step_s:
         return []
-    first = max(able, key=lambda each: float(each["parameter_bytes"]))
-    place = first["place"] or {"file": None, "line": None}
+    first = max(able, key=lambda each: each["parameter_bytes"])
+    # The step bar shows the update's Python as Python.
+    bar = " The time holds the update's Python, which the step bar shows as Python."
     return [
         finding(
-            SLUG,
+            rules.UNFUSED_OPTIMIZER,
             f"{first['name']} updates {first['tensors']} tensors one operator at a time",
             severity=severity_of(share * step_s if gain is None else gain, step_s),
             gain_s=gain,
             gain_reason=reason,
-            file=place["file"],
-            line=place["line"],
+            place=first["place"],
             module=PART,
             layers=("torch",),
             evidence=[
-                {"optimizer_s": None if reason == _DISTURBED else share * step_s}
-                | {"step_share": share, "link": f"modules/{PART}"},
-                *(_told(each) for each in able),
-                *_operators(rows),
+                {
+                    "optimizer_s": None if is_disturbed else share * step_s,
+                    "step_share": share,
+                    "link": f"modules/{PART}",
+                },
+                *map(_options, able),
+                *_heaviest(rows),
             ],
             advice=f"Make it with fused=True ({first['name']}(..., fused=True)): the same update, "
             "with all its tensors read and written once by one operator. Its results differ in "
-            f"the last digits.{_beside_the_bar(report)}",
+            f"the last digits.{'' if on_accelerator(report) else bar}",
         )
     ]
 
 
-def _beside_the_bar(report: Report) -> str:
-    """Why the update's time is larger than the optimizer's part of the step bar."""
-    if on_accelerator(report):
-        return ""
-    return " The time holds the update's Python, which the step bar shows as Python."
-
-
-def can_be_fused(optimizer: Mapping[str, Any]) -> bool:
+def can_be_fused(optimizer: OptimizerFacts) -> bool:
     """Whether torch has a fused implementation of an optimizer of the report's `setup`."""
     return (
         optimizer["has_fused"]
@@ -129,38 +130,38 @@ def can_be_fused(optimizer: Mapping[str, Any]) -> bool:
         and not optimizer["differentiable"]
         and not optimizer["sparse_tensors"]
         and bool(optimizer["tensors"])
-        and set(optimizer["devices"]) <= _DEVICES.get(optimizer["base"], frozenset())
+        and set(optimizer["devices"]) <= _DEVICES.get(optimizer["base"] or "", frozenset())
         and set(optimizer["dtypes"]) <= _TYPES
     )
 
 
-def _share(recorded: Recorded, report: Report, rows: list[dict[str, Any]]) -> float | None:
-    """The optimizer's share of a step: of the device's time where there is one.
+def _share(recorded: Recorded, report: Report, rows: Sequence[OperatorRow]) -> float | None:
+    """Return the optimizer's share of a step: of the device's time where there is one.
 
     On the CPU it is the torch layer's, which has a few steps: where other work took the core
-    meanwhile, so that it is several times what cProfile saw, cProfile's stands.
+    meanwhile, so that it is several times what cProfile saw, it is cProfile's.
     """
-    step_s = (report.get("attribution") or {}).get("step_s")
-    part = module_rows(report).get(PART)
-    if on_accelerator(report):
-        raw = sum(row["device_s"] or 0.0 for row in rows)
-    else:
-        raw = (part or {}).get("self_s")
-    if not step_s or raw is None:
+    step_s = traced_step_s(report)
+    if not step_s:
         return None
-    share = float(raw) / float(step_s)
-    profiled = None if on_accelerator(report) else _profiled_share(recorded, report)
+    if on_accelerator(report):
+        return sum(row["device_s"] or 0.0 for row in rows) / step_s
+    part = module_rows(report).get(PART)
+    if part is None or part["self_s"] is None:
+        return None
+    share = part["self_s"] / step_s
+    profiled = _profiled_share(recorded, report)
     return profiled if profiled and share > _TOO_FAR * profiled else share
 
 
 def _profiled_share(recorded: Recorded, report: Report) -> float | None:
-    """The share of the profiled steps in torch's optimizers, with what they call."""
+    """Return the share of the profiled steps in torch's optimizers, with what they call."""
     taken = [
-        float(row["total_s"] or 0.0)
-        for row in report["tables"].get("functions") or ()
+        row["total_s"] or 0.0
+        for row in report["tables"]["functions"]
         if row["phase"] == "step"
         and row["name"] in _STEPS
-        and "torch/optim/" in str(row["file"]).replace("\\", "/")
+        and "torch/optim/" in row["file"].replace("\\", "/")
     ]
     profiled = recorded.select("cprofile", PROFILED) if taken else None
     if profiled is None or not profiled.steps or not profiled.wall_s:
@@ -169,21 +170,20 @@ def _profiled_share(recorded: Recorded, report: Report) -> float | None:
 
 
 def _gain(
-    report: Report, rows: list[dict[str, Any]], seen: list[dict[str, Any]], spent: float
+    report: Report, rows: Sequence[OperatorRow], seen: Sequence[OptimizerFacts], spent: float
 ) -> tuple[float | None, str | None]:
-    """What fused steps would save of `spent`, or why nobody knows."""
-    rates = (report.get("roofline") or {}).get("peaks", {}).get("bytes_per_s") or []
-    if not rates:
+    """Return what fused steps would save of `spent`, or why that is not known."""
+    _, rate = known_peaks(report)
+    if not rate:
         return None, _NO_BANDWIDTH
-    rate = float(rates[0]["value"])
-    steps = (report["setup"] or {}).get("steps") or 1
+    steps = report["setup"]["steps"] or 1
     # One of several may step more often than the others, or more rarely.
     once = sum(
         each["parameter_bytes"] * _passes(each) * (each["calls"] or steps) / steps for each in seen
     )
     if on_accelerator(report):
-        if not device_sets_pace(report):
-            return None, NOT_ITS_PACE
+        if not is_device_bound(report):
+            return None, HOST_BOUND
         return max(spent - once / rate, 0.0), None
     if any("_foreach_" in row["name"] for row in rows):
         return None, _FOREACH
@@ -193,52 +193,183 @@ def _gain(
     inside = calibrated(report, sum(row["self_s"] or 0.0 for row in rows)) or 0.0
     streaming = min(moved / rate, inside)
     called = min(_WITH_PYTHON * (inside - streaming), spent - streaming)
-    saved = _calls_saved(rows, seen) * max(called, 0.0)
-    return saved + streaming * max(1 - once / moved, 0.0), None
-
-
-def _calls_saved(rows: list[dict[str, Any]], seen: list[dict[str, Any]]) -> float:
-    """The share of the time of its operators' calls that a fused step saves."""
+    # The share of the time of its operators' calls that a fused step saves.
     calls = sum(row["calls"] or 0.0 for row in rows)
-    left = max(_calls_left(each) for each in seen)
     more = _FUSED_CALLS * len(seen) / calls if calls else 1.0
-    return max(1.0 - left - more, 0.0)
+    saved = max(1.0 - max(map(_calls_left, seen)) - more, 0.0)
+    return saved * max(called, 0.0) + streaming * max(1 - once / moved, 0.0), None
 
 
-def _passes(optimizer: Mapping[str, Any]) -> int:
-    more = sum(passes for flag, passes in _MORE_WITH.items() if optimizer[flag])
-    return _PASSES[optimizer["base"]] + more
+def _passes(optimizer: OptimizerFacts) -> int:
+    more = 2 * bool(optimizer["amsgrad"]) + 2 * bool(optimizer["momentum"])
+    return _PASSES[optimizer["base"] or ""] + more
 
 
-def _calls_left(optimizer: Mapping[str, Any]) -> float:
-    """The share of the time of calls that is left, of one class of optimizers."""
-    plain = not (optimizer["momentum"] or optimizer["weight_decay"])
-    if optimizer["base"] == "SGD" and plain:
+def _calls_left(optimizer: OptimizerFacts) -> float:
+    """Return the share of the time of calls that is left, of one class of optimizers."""
+    is_plain = not (optimizer["momentum"] or optimizer["weight_decay"])
+    if optimizer["base"] == "SGD" and is_plain:
         return _CALLS_LEFT_PLAIN_SGD
-    return _CALLS_LEFT[optimizer["base"]]
+    return _CALLS_LEFT[optimizer["base"] or ""]
 
 
-def _told(optimizer: Mapping[str, Any]) -> dict[str, Any]:
-    place = optimizer["place"]
-    row = {
+def _options(optimizer: OptimizerFacts) -> Evidence:
+    row: Evidence = {
         "optimizer": optimizer["name"],
         "fused": optimizer["fused"],
         "foreach": optimizer["foreach"],
         "tensors": optimizer["tensors"],
         "parameter_bytes": optimizer["parameter_bytes"],
     }
-    return row | ({"link": to_source(place["file"], place["line"])} if place else {})
+    return row | ({"link": to_source(optimizer["place"])} if optimizer["place"] else {})
 
 
-def _operators(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The operators that take most of it, over all shapes."""
-    sums: dict[str, list[float]] = {}
+def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
+    """Return the operators that take most of it, over all shapes."""
+    calls: dict[str, float] = {}
+    times: dict[str, float] = {}
     for row in rows:
-        total = sums.setdefault(row["name"], [0.0, 0.0])
-        total[0] += row["calls"] or 0.0
-        total[1] += row["calibrated_s"] or 0.0
-    heaviest = sorted(sums.items(), key=lambda each: -each[1][1])[:_MOST_OPERATORS]
+        calls[row["name"]] = calls.get(row["name"], 0.0) + (row["calls"] or 0.0)
+        times[row["name"]] = times.get(row["name"], 0.0) + (row["calibrated_s"] or 0.0)
     return [
-        {"operator": name, "calls": calls, "calibrated_s": time, "link": f"operators/{name}"}
-        for name, (calls, time) in heaviest
+        {
+            "operator": name,
+            "calls": calls[name],
+            "calibrated_s": times[name],
+            "link": f"operators/{name}",
+        }
+        for name in sorted(times, key=lambda name: -times[name])[:_MOST_OPERATORS]
     ]
+
+
+# Gradients that are set to zero and added to, where they could be let go and handed over anew: the
+# tensors that a step fills with zeros outside modules are as many and of the same shapes as those
+# that AccumulateGrad then adds to. On the CPU blocks above 64 KiB do not count: the C library gives
+# larger ones back to the system when gradients are let go, and the pages of the next ones have to
+# be faulted in, which was measured to cost more than zeroing does. Devices have an allocator that
+# keeps them.
+
+ACCUMULATION = "(gradient accumulation)"
+# Blocks up to here were measured to be kept by the C library: it trims from 128 KiB on.
+LARGEST_ON_HOST = 64 << 10
+# Fewer are a part that the script zeroes on purpose, as accumulators of its own.
+LEAST_PARAMETERS = 0.5
+_ZERO, _ADD, _NODE = "aten::zero_", "aten::add_", "torch::autograd::AccumulateGrad"
+# A script may zero what it likes in a module or in a loss; gradients are zeroed between.
+_ELSEWHERE = (ACCUMULATION, "(loss)")
+_ZEROES = re.compile(r"^[^#]*(?:\bzero_grad\(|\.zero_\(|_foreach_zero_\()")
+
+
+@dataclass
+class _Work:
+    """Calls and time of one operator on one shape, in one step."""
+
+    calls: float = 0.0
+    host_s: float = 0.0
+    device_s: float = 0.0
+
+    def add(self, row: OperatorRow) -> None:
+        """Add a row of the operators."""
+        self.calls += row["calls"] or 0.0
+        self.host_s += row["total_s"] or 0.0
+        self.device_s += row["device_s"] or 0.0
+
+    def time_s(self, calls: float, *, on_device: bool) -> float:
+        """Return the seconds that this many of the calls take."""
+        whole = self.device_s if on_device else self.host_s
+        return whole * (calls / self.calls) if self.calls else 0.0
+
+
+def zero_grad_to_zeros(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return the finding where zeroing and adding cost enough."""
+    step_s, traced_s = clean_step_s(report), traced_step_s(report)
+    rows = report["tables"]["operators"]
+    accumulating = [row for row in rows if row["module"] == ACCUMULATION]
+    zeroed = _by_shape((row for row in rows if _is_between(row)), _ZERO)
+    added = _by_shape(accumulating, _ADD)
+    on_device = on_accelerator(report)
+    counted = {
+        shape: min(work.calls, added[shape].calls)
+        for shape, work in zeroed.items()
+        if shape in added and (on_device or 4 * prod(shape) <= LARGEST_ON_HOST)
+    }
+    count = sum(counted.values())
+    if step_s is None or not traced_s:
+        return []
+    if count < LEAST_PARAMETERS * _parameters(report, accumulating):
+        return []
+    zero_share, add_share = (
+        sum(works[shape].time_s(calls, on_device=on_device) for shape, calls in counted.items())
+        / traced_s
+        for works in (zeroed, added)
+    )
+    if zero_share + add_share < rules.ZERO_GRAD_TO_ZEROS.threshold:
+        return []
+    is_disturbed = calibrated(report, 1.0) is None
+    reason = None
+    if is_disturbed:
+        reason = _DISTURBED
+    elif on_device and not is_device_bound(report):
+        reason = HOST_BOUND
+    cost_s = zero_share * step_s + add_share * step_s
+    line = _zeroing_line(report)
+    return [
+        finding(
+            rules.ZERO_GRAD_TO_ZEROS,
+            f"{count:.0f} gradients are set to zero in each step, and then added to",
+            severity=severity_of(cost_s, step_s),
+            gain_s=cost_s if reason is None else None,
+            gain_reason=reason,
+            place=line,
+            layers=("torch",),
+            evidence=[
+                {
+                    "operator": operator,
+                    "calls": count,
+                    "calibrated_s": None if is_disturbed else share * step_s,
+                    "step_share": share,
+                    "link": link,
+                }
+                for operator, share, link in (
+                    (_ZERO, zero_share, f"operators/{_ZERO}"),
+                    (f"{_ADD} in {ACCUMULATION}", add_share, f"modules/{ACCUMULATION}"),
+                )
+            ]
+            + ([{"text": (line["source"] or "").strip(), "link": to_source(line)}] if line else []),
+            advice="Let gradients go instead: optimizer.zero_grad() without set_to_none=False, or "
+            "parameter.grad = None. The backward pass then hands over new ones, and adds nothing. "
+            "What reads .grad between must expect None.",
+        )
+    ]
+
+
+def _is_between(row: OperatorRow) -> bool:
+    """Whether a row is of the work between modules and passes."""
+    module = row["module"]
+    return module is None or (module.startswith("(") and module not in _ELSEWHERE)
+
+
+def _by_shape(rows: Iterable[OperatorRow], name: str) -> dict[tuple[int, ...], _Work]:
+    """Return the work of one operator by the shape of what it changes."""
+    found: dict[tuple[int, ...], _Work] = {}
+    for row in rows:
+        if row["name"] == name and row["shapes"] is not None:
+            shapes = json.loads(row["shapes"])
+            if shapes and all(isinstance(size, int) for size in shapes[0]):
+                found.setdefault(tuple(shapes[0]), _Work()).add(row)
+    return found
+
+
+def _parameters(report: Report, accumulating: Sequence[OperatorRow]) -> float:
+    """Return how many parameters get gradients in a step of any number of passes; at least 1."""
+    nodes = sum(row["calls"] or 0.0 for row in accumulating if row["name"] == _NODE)
+    return max(nodes / max(backward_passes(report), 1.0), 1.0)
+
+
+def _zeroing_line(report: Report) -> LineRow | None:
+    """Return the script's line that by its text sets gradients to zero, the longest first.
+
+    How often it ran is not known where its function was not traced to the end.
+    """
+    lines = [row for row in own_lines(report, _ZEROES) if row["calls"] != 0]
+    return max(lines, key=line_s, default=None)

@@ -1,183 +1,432 @@
-"""The rules by which findings are made, as data: README and the page list them from here.
+"""The rules of findings and verdicts, and the kinds of warnings, as data.
 
-A family of rules that makes findings of a new slug adds an entry to `RULES`, in the group it
-belongs to, with the rule in one sentence that a reader can check by hand: what is looked at, and
-the limits (the constants themselves stand in the family's module, with their reasons), and what
-its `gain_s` is, or why it has none. Every slug that a family makes must stand here: a finding
-whose slug does not is a defect, and a test says so.
+Each kind of finding is one `FindingRule` here, listed in `RULES`: its slug, its title, the rule in
+words that a reader can check by hand, what its `gain_s` is or why it has none, and its threshold.
+A family makes a finding by `finding(rules.DATA_STARVED, ...)`. The page and the reference are made
+from these objects.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from profstack.storage.schema.report import VerdictSlug
+
 
 @dataclass(frozen=True)
 class FindingRule:
-    """One kind of finding: `rule` says when it is made, `gain` what its `gain_s` is."""
+    """One kind of finding: `rule` says when it is made, `gain` what its `gain_s` is.
+
+    `threshold` is the share of the clean step from which it is made; 0 where the rule has none.
+    """
 
     slug: str
     title: str
     rule: str
     gain: str
+    threshold: float = 0.0
 
 
-RULES: tuple[FindingRule, ...] = (
-    FindingRule(
-        "data-starved",
-        "Data loading starves the step",
-        "Of the clean step at least a quarter is waiting for the DataLoader (torch's own ranges "
-        "round it say how much of the wait is its); without a DataLoader, at least half of such a "
-        "wait must be in the user's own functions outside modules.",
-        "Estimated: the step less the longest of its own work, the loading over the workers, and "
-        "all CPU time over the cores; nothing for the time in which the step's own thread had no "
-        "core. None where there is no DataLoader, or no core is left.",
-    ),
-    FindingRule(
-        "forced-synchronisation",
-        "Values are asked for during the step",
-        "On an accelerator: the device was idle after the host waited for a value (.item(), "
-        ".cpu(), .tolist(), bool(tensor), nonzero, a printed tensor) for at least 2 % of the "
-        "clean step. On the CPU, where nothing has to be waited for: eight or more values taken "
-        "out one by one, or tensors turned into text, cost at least 2 % of it.",
-        "Estimated: the device's idle time after such waits; on the CPU the time of the calls "
-        "and of the loop round them. None where the loop ran too many lines to be timed.",
-    ),
-    FindingRule(
-        "host-to-device-copy",
-        "Copies from the host to the device inside the step",
-        "The device was idle for copies from pageable or pinned host memory for at least 1 % of "
-        "the clean step; where it was not seen idle, the copies themselves take that much.",
-        "Estimated: the device's idle time in which only such copies ran. None where it had other "
-        "work beside them.",
-    ),
-    FindingRule(
-        "small-operators",
-        "Many small operators",
-        "On an accelerator the device is idle for at least a fifth of the clean step because the "
-        "host launches late. On the CPU operators of less than 20 us, or a child module, run at "
-        "least eight times in one call of a module, and take at least a fifth of the clean step.",
-        "Estimated: the device's idle time; on the CPU the time of all runs of the group but one, "
-        "less what computing it at once takes; none where the loop's lines carry a name on from "
-        "one run to the next.",
-    ),
-    FindingRule(
-        "unfused-optimizer",
-        "The optimizer goes through its tensors operator by operator",
-        "The optimizer takes at least 3 % of the clean step (on a GPU: of the device's time), no "
-        "fused operator ran in it, and torch has a fused implementation of its class for the "
-        "devices and types of its parameters (Adam, AdamW, SGD; Adagrad on the CPU).",
-        "Estimated: where its time goes to memory, by the bytes that its operators moved over "
-        "those of each tensor once; where it goes to calls of operators, by a ratio measured on "
-        "tiny tensors; the rest of its Python stays. None where the memory bandwidth is not "
-        "known, or a GPU waits for the host.",
-    ),
-    FindingRule(
-        "zero-grad-to-zeros",
-        "Gradients are set to zero and added to",
-        "For at least half of the parameters a step fills a tensor with zeros outside modules, "
-        "and AccumulateGrad adds to as many of the same shapes; both cost at least 1 % of the "
-        "clean step. On the CPU gradients above 64 KiB do not count: letting go of those was "
-        "measured to cost more, by page faults.",
-        "Estimated: the time of zeroing and of as many additions. None where a GPU waits for the "
-        "host.",
-    ),
-    FindingRule(
-        "grad-in-inference",
-        "Gradients are on at inference",
-        "The steps are calls of a model, no backward pass ran in any step that was noted or "
-        "traced, and autograd recorded nodes of a graph in the calls.",
-        "None: the graph is recorded inside the operators' own time, from which no layer tells it "
-        "apart. What it kept in memory stands in the evidence.",
-    ),
-    FindingRule(
-        "batchnorm-training-at-inference",
-        "Batch normalisation in training mode at inference",
-        "The steps are calls of a model without any backward pass, and a layer of batch "
-        "normalisation with averages and a momentum of its own is in training mode in them. "
-        "Dropout in training mode is named beside it, and is no finding alone.",
-        "None: it is about results, which depend on the rest of the batch.",
-    ),
-    FindingRule(
-        "float32-matmul-without-tf32",
-        "Products of float32 at full precision",
-        "On a CUDA device of capability 8.0 or higher, TF32 is off for products or for "
-        "convolutions, and such operators on float32 take at least 5 % of the clean step.",
-        "Estimated: for those that the roofline says are bound by arithmetic, their time less the "
-        "same by the ratio of both peaks (at least what their bytes need). None where a peak is "
-        "not known, or the device waits for the host.",
-    ),
-    FindingRule(
-        "memory-growth",
-        "Memory grows with every step",
-        "In the slices that nothing observed, the resident set (or the device's live tensors) "
-        "grows in part after part of the steps, by more than 2 MiB in all (256 KiB on a device) "
-        "beyond what profstack itself wrote down.",
-        "None: it costs memory, not time.",
-    ),
-    FindingRule(
-        "recompilations",
-        "Code is compiled again during the steps",
-        "After the step in which torch.compile first compiled a function, one and the same guard "
-        "fails at least twice (for ever new values), or at least four compilations follow, or "
-        "dynamo gives the function up; and compiling took at least 1 % of the step.",
-        "Measured: the compiler's own time in those steps over all steps since, a mean over the "
-        "run; estimated where every such step was under an observer. None where most steps compile "
-        "nothing: the median step does not hold it, and the mean stands in the evidence.",
-    ),
-    FindingRule(
-        "graph-breaks",
-        "Graphs end early under torch.compile",
-        "Dynamo ended a graph at a line of the user's own, in a function whose compiled code the "
-        "torch layer saw running in the steps.",
-        "None: what a break costs shows only when the code is compiled without it.",
-    ),
-    FindingRule(
-        "python-hot-spot",
-        "A Python function takes a good part of the step",
-        "The own Python time of one of the user's functions is at least 10 % of the clean step: "
-        "cProfile's, less its own cost and operators called by signs, with built-in calls of less "
-        "than a microsecond each; and no more than a microsecond for each line that it ran, where "
-        "these were counted.",
-        "Estimated: the geometric mean of two limits where these are within 30 % of it, else the "
-        "lower one: all of that time, at most what the torch layer saw outside operators; and the "
-        "same over the factor by which profiling slowed plain Python in this process.",
-    ),
-    FindingRule(
-        "module-dominates",
-        "One module takes most of the step",
-        "A module's own time, children not included, is at least half of the step and at least "
-        "three times what two or more modules of its class take for as much work (operations, "
-        "else bytes); or, where it is alone in its class, five times its share of both.",
-        "Estimated: its time less that fair share. None where it is alone in its class.",
-    ),
-    FindingRule(
-        "too-short-or-noisy",
-        "The clean step time is rough",
-        "There are fewer than 10 clean steps, or the 95 % interval of their median reaches further "
-        "than 20 % of it to a side.",
-        "None: it says how far the other figures can be trusted.",
-    ),
-    FindingRule(
-        "warmup-never-settles",
-        "The step never settles",
-        "The unobserved steps (30 or more) change to the end of the run beyond their scatter, and "
-        "the median of the last third is more than 20 % from that of the one before.",
-        "None: it says how far the other figures can be trusted.",
-    ),
-    FindingRule(
-        "operators-without-flop-formula",
-        "Operators without a FLOP formula take a good part of the step",
-        "At least 10 % of the step is in operators for which the counter of record has no formula; "
-        "what is left out by convention (elementwise, normalisation, pooling) is none of them.",
-        "None: it makes FLOP/s and MFU too low, and nothing slower.",
-    ),
+DATA_STARVED = FindingRule(
+    "data-starved",
+    "Data loading starves the step",
+    "Of the clean step at least a quarter is waiting for the DataLoader (torch's own ranges "
+    "round it say how much of the wait is its); without a DataLoader, at least half of such a "
+    "wait must be in the user's own functions outside modules.",
+    "Estimated: the step less the longest of its own work, the loading over the workers, and "
+    "all CPU time over the cores; nothing for the time in which the step's own thread had no "
+    "core. None where there is no DataLoader, or no core is left.",
+    # With less, what a worker takes to hand batches over is a good part of what it could save.
+    threshold=0.25,
+)
+FORCED_SYNCHRONISATION = FindingRule(
+    "forced-synchronisation",
+    "Values are asked for during the step",
+    "On an accelerator: the device was idle after the host waited for a value (.item(), "
+    ".cpu(), .tolist(), bool(tensor), nonzero, a printed tensor) for at least 2 % of the "
+    "clean step. On the CPU, where nothing has to be waited for: eight or more values taken "
+    "out one by one, or tensors turned into text, cost at least 2 % of it.",
+    "Estimated: the device's idle time after such waits; on the CPU the time of the calls "
+    "and of the loop round them. None where the loop ran too many lines to be timed.",
+    # With less, what else a mended line does is as much.
+    threshold=0.02,
+)
+HOST_TO_DEVICE_COPY = FindingRule(
+    "host-to-device-copy",
+    "Copies from the host to the device inside the step",
+    "The device was idle for copies from pageable or pinned host memory for at least 1 % of "
+    "the clean step; where it was not seen idle, the copies themselves take that much.",
+    "Estimated: the device's idle time in which only such copies ran. None where it had other "
+    "work beside them.",
+    # Two runs differ by that.
+    threshold=0.01,
+)
+SMALL_OPERATORS = FindingRule(
+    "small-operators",
+    "Many small operators",
+    "On an accelerator the device is idle for at least a fifth of the clean step because the "
+    "host launches late. On the CPU operators of less than 20 us, or a child module, run at "
+    "least eight times in one call of a module, and take at least a fifth of the clean step.",
+    "Estimated: the device's idle time; on the CPU the time of all runs of the group but one, "
+    "less what computing it at once takes; none where the loop's lines carry a name on from "
+    "one run to the next.",
+    threshold=0.2,
+)
+UNFUSED_OPTIMIZER = FindingRule(
+    "unfused-optimizer",
+    "The optimizer goes through its tensors operator by operator",
+    "The optimizer takes at least 3 % of the clean step (on a GPU: of the device's time), no "
+    "fused operator ran in it, and torch has a fused implementation of its class for the "
+    "devices and types of its parameters (Adam, AdamW, SGD; Adagrad on the CPU).",
+    "Estimated: where its time goes to memory, by the bytes that its operators moved over "
+    "those of each tensor once; where it goes to calls of operators, by a ratio measured on "
+    "tiny tensors; the rest of its Python stays. None where the memory bandwidth is not "
+    "known, or a GPU waits for the host.",
+    # An optimizer with less has little to give, and is commonly left as it is.
+    threshold=0.03,
+)
+ZERO_GRAD_TO_ZEROS = FindingRule(
+    "zero-grad-to-zeros",
+    "Gradients are set to zero and added to",
+    "For at least half of the parameters a step fills a tensor with zeros outside modules, "
+    "and AccumulateGrad adds to as many of the same shapes; both cost at least 1 % of the "
+    "clean step. On the CPU gradients above 64 KiB do not count: letting go of those was "
+    "measured to cost more, by page faults.",
+    "Estimated: the time of zeroing and of as many additions. None where a GPU waits for the host.",
+    # Two runs differ by that.
+    threshold=0.01,
+)
+GRAD_IN_INFERENCE = FindingRule(
+    "grad-in-inference",
+    "Gradients are on at inference",
+    "The steps are calls of a model, no backward pass ran in any step that was noted or "
+    "traced, and autograd recorded nodes of a graph in the calls.",
+    "None: the graph is recorded inside the operators' own time, from which no layer tells it "
+    "apart. The evidence says what it kept in memory.",
+)
+BATCHNORM_TRAINING_AT_INFERENCE = FindingRule(
+    "batchnorm-training-at-inference",
+    "Batch normalisation in training mode at inference",
+    "The steps are calls of a model without any backward pass, and a layer of batch "
+    "normalisation with averages and a momentum of its own is in training mode in them. "
+    "Dropout in training mode is named beside it, and is no finding alone.",
+    "None: it is about results, which depend on the rest of the batch.",
+)
+FLOAT32_MATMUL_WITHOUT_TF32 = FindingRule(
+    "float32-matmul-without-tf32",
+    "Products of float32 at full precision",
+    "On a CUDA device of capability 8.0 or higher, TF32 is off for products or for "
+    "convolutions, and such operators on float32 take at least 5 % of the clean step.",
+    "Estimated: for those that the roofline says are bound by arithmetic, their time less the "
+    "same by the ratio of both peaks (at least what their bytes need). None where a peak is "
+    "not known, or the device waits for the host.",
+    # Runs differ by less than all of it, whatever TF32 makes of it.
+    threshold=0.05,
+)
+MEMORY_GROWTH = FindingRule(
+    "memory-growth",
+    "Memory grows with every step",
+    "In the slices that nothing observed, the resident set (or the device's live tensors) "
+    "grows in part after part of the steps, by more than 2 MiB in all (256 KiB on a device) "
+    "beyond what profstack itself wrote down.",
+    "None: it costs memory, not time.",
+)
+RECOMPILATIONS = FindingRule(
+    "recompilations",
+    "Code is compiled again during the steps",
+    "After the step in which torch.compile first compiled a function, one and the same guard "
+    "fails at least twice (for ever new values), or at least four compilations follow, or "
+    "dynamo gives the function up; and compiling took at least 1 % of the step.",
+    "Measured: the compiler's own time in those steps over all steps since, a mean over the "
+    "run; estimated where every such step was under an observer. None where most steps compile "
+    "nothing: the median step does not hold it, and the mean is in the evidence.",
+    # Two runs differ by that.
+    threshold=0.01,
+)
+GRAPH_BREAKS = FindingRule(
+    "graph-breaks",
+    "Graphs end early under torch.compile",
+    "Dynamo ended a graph at a line of the user's own, in a function whose compiled code the "
+    "torch layer saw running in the steps.",
+    "None: what a break costs shows only when the code is compiled without it.",
+)
+PYTHON_HOT_SPOT = FindingRule(
+    "python-hot-spot",
+    "A Python function takes a good part of the step",
+    "The own Python time of one of the user's functions is at least 10 % of the clean step: "
+    "cProfile's, less its own cost and operators called by signs, with built-in calls of less "
+    "than a microsecond each; and no more than a microsecond for each line that it ran, where "
+    "these were counted.",
+    "Estimated: the geometric mean of two limits where these are within 30 % of it, else the "
+    "lower one: all of that time, at most what the torch layer saw outside operators; and the "
+    "same over the factor by which profiling slowed plain Python in this process.",
+    # A tenth of the step in one function is worth rewriting it; time spread over many functions
+    # is another problem than a hot spot.
+    threshold=0.1,
+)
+MODULE_DOMINATES = FindingRule(
+    "module-dominates",
+    "One module takes most of the step",
+    "A module's own time, children not included, is at least half of the step and at least "
+    "three times what two or more modules of its class take for as much work (operations, "
+    "else bytes); or, where it is alone in its class, five times its share of both.",
+    "Estimated: its time less that fair share. None where it is alone in its class.",
+    # Below half of the step there is something else that is as much worth a look.
+    threshold=0.5,
+)
+TOO_SHORT_OR_NOISY = FindingRule(
+    "too-short-or-noisy",
+    "The clean step time is rough",
+    "There are fewer than 10 clean steps, or the 95 % interval of their median reaches further "
+    "than 20 % of it to a side.",
+    "None: it says how far the other figures can be trusted.",
+    # Of the median, to a side: with a wider interval neither limits nor gains hold.
+    threshold=0.2,
+)
+WARMUP_NEVER_SETTLES = FindingRule(
+    "warmup-never-settles",
+    "The step never settles",
+    "The unobserved steps (30 or more) change to the end of the run beyond their scatter, and "
+    "the median of the last third is more than 20 % from that of the one before.",
+    "None: it says how far the other figures can be trusted.",
+    # Of the step time: smaller changes are left to the warnings.
+    threshold=0.2,
+)
+OPERATORS_WITHOUT_FLOP_FORMULA = FindingRule(
+    "operators-without-flop-formula",
+    "Operators without a FLOP formula take a good part of the step",
+    "At least 10 % of the step is in operators for which the counter of record has no formula; "
+    "what is left out by convention (elementwise, normalisation, pooling) is none of them.",
+    "None: it makes FLOP/s and MFU too low, and nothing slower.",
+    # Below it an FLOP figure without them is as good as the time it is divided by.
+    threshold=0.1,
+)
+
+RULES = (
+    DATA_STARVED,
+    FORCED_SYNCHRONISATION,
+    HOST_TO_DEVICE_COPY,
+    SMALL_OPERATORS,
+    UNFUSED_OPTIMIZER,
+    ZERO_GRAD_TO_ZEROS,
+    GRAD_IN_INFERENCE,
+    BATCHNORM_TRAINING_AT_INFERENCE,
+    FLOAT32_MATMUL_WITHOUT_TF32,
+    MEMORY_GROWTH,
+    RECOMPILATIONS,
+    GRAPH_BREAKS,
+    PYTHON_HOT_SPOT,
+    MODULE_DOMINATES,
+    TOO_SHORT_OR_NOISY,
+    WARMUP_NEVER_SETTLES,
+    OPERATORS_WITHOUT_FLOP_FORMULA,
 )
 
 
-def rule_of(slug: str) -> FindingRule:
-    """The rule of a slug; raises KeyError for one that no rule makes."""
-    for rule in RULES:
-        if rule.slug == slug:
-            return rule
-    raise KeyError(slug)
+# -----------------------------------------------------------------------------
+# The published rule of the verdict, as data: the reference and the page list it from here.
+#
+# Each test has a measure, a share of the clean step between 0 and 1, and a threshold. The tests
+# that reach their thresholds are candidates, and the one with the largest share is the verdict.
+# `margin` is by how much it could shrink and still be it: the smaller one of its distances to its
+# threshold and to the next candidate. Candidates closer together than `LEAST_APART` give `unclear`,
+# and so does a share that is not known but could be as large as the first one. Without a candidate
+# the step is `balanced`.
+# -----------------------------------------------------------------------------
+
+# Two shares closer than this count as equal: runs of one program differ by as much.
+LEAST_APART = 0.05
+# Fewer clean steps than this have no median worth the name.
+FEWEST_CLEAN = 5
+# A 95 % interval as wide as this, beside the median, leaves nothing to judge.
+WIDEST_INTERVAL = 1.0
+# A step whose thread is idle for as much of it, for a reason that no test knows, is unclear.
+IDLE_SHARE = 0.30
+# A median is given with its interval where that reaches further than this to a side.
+SHOWN_INTERVAL = 0.10
+
+INPUT: VerdictSlug = "input-bound"
+IO: VerdictSlug = "io-bound"
+COMMUNICATION: VerdictSlug = "communication-bound"
+PYTHON: VerdictSlug = "python-bound"
+LAUNCH: VerdictSlug = "launch-bound"
+COMPUTE: VerdictSlug = "compute-bound"
+MEMORY: VerdictSlug = "memory-bound"
+BALANCED: VerdictSlug = "balanced"
+UNCLEAR: VerdictSlug = "unclear"
+
+
+@dataclass(frozen=True)
+class VerdictRule:
+    """One test: its cause inside a sentence, what it measures in words, and the share of the
+    clean step from which it can be the verdict.
+    """
+
+    slug: VerdictSlug
+    title: str
+    cause: str
+    measure: str
+    threshold: float
+
+
+VERDICT_RULES = (
+    VerdictRule(
+        INPUT,
+        "Input-bound",
+        "the wait for data",
+        "The wait for the next batch: the time in a DataLoader, or without one the time before "
+        "the step's first module call, less what reads and writes files, and what the loop does "
+        "after the optimizer's step that no step takes as its input. On an accelerator, the time "
+        "in which the device is idle for it.",
+        0.30,
+    ),
+    VerdictRule(
+        IO,
+        "I/O-bound",
+        "reading and writing files",
+        "Functions that read or write files, sockets or databases outside a DataLoader, by "
+        "cProfile: checkpoints, logs, samples read by hand.",
+        0.30,
+    ),
+    VerdictRule(
+        COMMUNICATION,
+        "Communication-bound",
+        "communication",
+        "Collectives between ranks (gloo, NCCL, MPI), as far as the steps' thread, or the "
+        "device, does nothing else meanwhile.",
+        0.30,
+    ),
+    VerdictRule(
+        PYTHON,
+        "Python-bound",
+        "Python",
+        "Time of the steps' thread outside operators, outside the wait, reading and writing, "
+        "and not idle. On an accelerator, Python's part of the time in which the device is idle "
+        "because the host is late.",
+        0.40,
+    ),
+    VerdictRule(
+        LAUNCH,
+        "Launch-bound",
+        "calling small operators",
+        "Own time of operators that take less than 10 µs a call: the cost of calling them. On "
+        "an accelerator, the operators' part of the time in which the device is idle because "
+        "the host is late.",
+        0.40,
+    ),
+    VerdictRule(
+        COMPUTE,
+        "Compute-bound",
+        "arithmetic",
+        "Operators right of the roofline's ridge, half of whose time or more is explained by "
+        "the machine's measured peak of operations per second.",
+        0.40,
+    ),
+    VerdictRule(
+        MEMORY,
+        "Memory-bound",
+        "memory traffic",
+        "Operators left of the roofline's ridge, or without a count of operations, half of "
+        "whose time or more is explained by the machine's measured memory bandwidth.",
+        0.40,
+    ),
+)
+RULE_OF = {rule.slug: rule for rule in VERDICT_RULES}
+# The meaning of the verdicts that are no test's.
+OTHERS: dict[VerdictSlug, str] = {
+    BALANCED: "No test reaches its threshold: no single cause takes most of the step. Where "
+    "operators take half of it or more, the sentence says at which limits they are; and which "
+    f"test it nearly is, if one lacks less than {100 * LEAST_APART:.0f} points of a hundred.",
+    UNCLEAR: f"No clean time, fewer than {FEWEST_CLEAN} clean steps, an interval as wide as the "
+    "median (unless the clean steps wait for longer than for all else, by their own clock), "
+    f"figures that are not calibrated, two causes closer than "
+    f"{100 * LEAST_APART:.0f} points of a hundred, a share that is not known and could be as "
+    f"large as the first, or a thread that stands still for {100 * IDLE_SHARE:.0f} % of the "
+    "step or more, and for longer than any test measures.",
+}
+TITLES: dict[VerdictSlug, str] = {
+    **{rule.slug: rule.title for rule in VERDICT_RULES},
+    BALANCED: "Balanced",
+    UNCLEAR: "Unclear",
+}
+
+
+# -----------------------------------------------------------------------------
+# The warnings of a report: the slug of each kind, and what it says.
+#
+# A warning says what was not measured, or what a figure must not be taken for; its text has the
+# particulars of the run. A new kind is named here: the page and the reference list them from this
+# table, and a test finds slugs that are not in it.
+# -----------------------------------------------------------------------------
+
+WARNINGS: dict[str, str] = {
+    # -- how far the clean time is to be trusted --
+    "warmup-unsettled": "the end of the warm-up was not found: the steps still became faster or "
+    "slower when the run ended",
+    "work-changed": "steps after those that the layers watched take another time: the figures are "
+    "of the steps before",
+    "unsettled-clean-steps": "every clean step came right after an observer, so that the clean "
+    "time is an upper bound",
+    "clean-changed": "clean steps after a layer differ from those before it; where there are "
+    "enough, only the earlier ones count",
+    "evaluation-in-slice": "a layer had no slice without evaluation in it: its figures are of "
+    "training and evaluation together",
+    "step-ignored": "`profstack.step()` was called where a session names the steps already",
+    # -- layers that saw nothing, less than they could, or stepped aside --
+    "gave-way": "a layer stepped aside, since the script, a debugger or a compiler uses what it "
+    "needs",
+    "empty-capture": "a layer had its slice and saw nothing in it",
+    "layer-failed": "a layer ended with an error of its own; the others went on",
+    "disarmed": "profstack stopped measuring during the run because of an error of its own; the "
+    "script went on",
+    "rerun": "a layer was filled by a second run of the script, which `--rerun` asked for",
+    "launcher": "what was run starts the script in processes of its own, which were not measured",
+    "session-run": "how often `Session.run` called what it was given, and how",
+    "bench-layers": "the layers' calls after a benchmark ended at their time limit, before all "
+    "rounds were over",
+    "watch-ended": "the sampler between the slices ended early",
+    # -- Python, lines and paths --
+    "no-lines": "no line of the script's own files ran in the slice of a layer that follows lines",
+    "lines-truncated": "a function ran more lines than are followed in a step: its lines are not "
+    "whole",
+    "lines-unowned": "the times of lines are known, but not the modules that they were spent in",
+    "no-call-paths": "there are no paths from function to operator: the trace was cut short, or "
+    "the step held evaluation",
+    "no-listing": "memory_profiler's own listing could not be written; its figures are there",
+    # -- memory --
+    "modules-by-resident-set": "memory of modules is growth of the resident set, since the heap "
+    "cannot be asked here",
+    "no-memray-file": "memray's own file was not kept",
+    "no-memory-owners": "the owners of a step's bytes could not be worked out",
+    "tensors-left-out": "the script held too many tensors before the step to go through all",
+    "tensors-unread": "some tensors could not be asked which memory they use",
+    "no-snapshot": "there is no history of the device's memory",
+    # -- operations, regions, launches --
+    "flops-uncounted": "a counter of operations could not count something, or at all",
+    "flop-counters-disagree": "two counters of operations differ by more than a little; the text "
+    "names the operators",
+    "flops-differ-by-step": "later steps do other work than the first, in which operations are "
+    "counted: the figures are the mean of the steps that the torch layer timed",
+    "clean-steps-differ": "the clean steps had other inputs than those whose operations were "
+    "counted, so that the step has no FLOP/s",
+    "regions-unread": "the work inside regions could not be worked out",
+    "launches-unread": "launches and gaps could not be worked out",
+    # -- Nsight Systems --
+    "no-listener": "Nsight Systems is there, and takes none of the ranges: of its `--trace`, or of "
+    "the installed version of nvtx",
+    "under-nsys": "Nsight Systems observed the run: the layers nvtx and watch alone were armed",
+    "nsys-run": "what the second run, under Nsight Systems, that `--nsys` asked for, lacks, or why "
+    "there is none",
+    "nsys-disagrees": "Nsight Systems and the torch layer saw modules differently: called another "
+    "number of times, or for another time on the host or on the device",
+    "nsys-open-ranges": "ranges of the import were open when the capture ended, and are left out",
+    "nsys-untimed-work": "work of a device has no time in the file that was imported",
+    "nsys-lost-events": "Nsight Systems says that it lost events of the capture",
+    "nsys-rows-left-out": "the import has more rows than a recording takes: those with the least "
+    "time are left out",
+    "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
+    # -- findings --
+    "findings-failed": "a family of findings ended with an error: what it would have found is "
+    "missing",
+    "verdict-failed": "the verdict or the step's bar could not be worked out because of an error",
+}

@@ -1,141 +1,470 @@
-"""`verdict` and `step_bar` of the report: in one sentence, what holds a step back.
+"""The verdict: in one sentence, what holds a step back.
 
-The rule and its thresholds stand in `verdictrules`, the sentences in `verdictwords`; here the rule
-is applied.
+The rule, its thresholds and its titles are in `rules`; here the rule is applied.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
-from profstack.findings.devicecut import DeviceCut, device_cut
-from profstack.findings.measures import Measure, measures
-from profstack.findings.notorch import had_all_slices
-from profstack.findings.standing import most_unknown, stands_still
-from profstack.findings.stepbar import step_bar
-from profstack.findings.stepcut import Cut, host_cut
-from profstack.findings.verdictrules import (
+from profstack.analysis.benchmark import NONE_CLEAN
+from profstack.analysis.doubts import relative_half_width
+from profstack.findings.finding import PlaceRow, in_brackets, key_of, line_s, to_function, to_source
+from profstack.findings.rules import (
     BALANCED,
+    COMMUNICATION,
+    COMPUTE,
     FEWEST_CLEAN,
+    INPUT,
     IO,
+    LAUNCH,
     LEAST_APART,
+    MEMORY,
     PYTHON,
-    RULES,
+    RULE_OF,
+    SHOWN_INTERVAL,
     TITLES,
     UNCLEAR,
+    VERDICT_RULES,
     WIDEST_INTERVAL,
-    rule_of,
 )
-from profstack.findings.verdictwords import CAUSES, of, sentence, step_words
-from profstack.merge.benchmark import NONE_CLEAN
-from profstack.merge.recorded import Recorded
-from profstack.units import format_seconds, format_share
+from profstack.findings.step_bar import (
+    DeviceCut,
+    device_cut,
+    hottest,
+    idle_sentence,
+    most_unknown,
+    step_bar,
+)
+from profstack.findings.step_cut import Cut, had_all_slices, host_cut, name_of
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import (
+    Benchmark,
+    Report,
+    Roofline,
+    Verdict,
+    VerdictEvidence,
+    VerdictFacts,
+    VerdictSlug,
+)
+from profstack.storage.schema.rows import FunctionRow, LineRow
+from profstack.units import format_count, format_seconds, format_share
+
+_NO_PEAKS = "the machine's peaks are not known: next: run without --no-peaks"
+_NO_WAIT = "it is not known how long a step waits for its data"
 
 
-def add_verdict(report: dict[str, Any], recorded: Recorded) -> None:
+@dataclass
+class Measure:
+    """A test's share of the clean step, None with a reason, and where to look.
+
+    `place` is in the script, `name` the function or collective there; `facts` are further evidence.
+    """
+
+    share: float | None
+    reason: str | None = None
+    link: str | None = None
+    place: PlaceRow | None = None
+    name: str | None = None
+    facts: VerdictFacts = field(default_factory=VerdictFacts)
+
+    def set_function(self, row: FunctionRow) -> None:
+        """Point at a function of the script."""
+        self.place, self.name = row, row["name"]
+
+
+Measures = dict[VerdictSlug, Measure]
+
+
+def measures(report: Report, cut: Cut, device: DeviceCut | None) -> Measures:
+    """Return the measures of all tests."""
+    if not cut.torch:
+        found: Measures = {rule.slug: Measure(None, cut.torch_reason) for rule in VERDICT_RULES}
+        found[INPUT] = Measure(cut.wait, _NO_WAIT if cut.wait is None else None)
+    else:
+        found = _device_measures(cut, device) if device is not None else _host_measures(cut)
+        found |= _roofline_measures(report, cut.median_s, cut.scale if device is None else 1.0)
+    _add_places(found, report, cut)
+    return found
+
+
+def _host_measures(cut: Cut) -> Measures:
+    small: VerdictFacts = {"calls": cut.small_calls}
+    if cut.small_calls:
+        small["call_s"] = cut.small * cut.median_s / cut.small_calls
+    # Waiting for other ranks is no Python, even where the thread is not known to be idle.
+    return {
+        INPUT: Measure(cut.wait, _NO_WAIT if cut.wait is None else None, "modules/(wait)"),
+        IO: Measure(cut.io, cut.io_time.reason),
+        COMMUNICATION: Measure(cut.communication, name=cut.communication_name),
+        PYTHON: Measure(cut.python),
+        LAUNCH: Measure(cut.small, facts=small),
+    }
+
+
+def _device_measures(cut: Cut, device: DeviceCut) -> Measures:
+    """Divide the device's idle time as the host's time is then."""
+    waits, late = device.data_wait, device.host_late
+    io = None
+    if cut.io is not None:
+        io = min(cut.io, waits + late)
+        late -= max(io - waits, 0.0)
+        waits = max(waits - io, 0.0)
+    idle = (cut.wait or 0.0) + (cut.io or 0.0) + (cut.idle or 0.0)
+    work = max(1 - idle - cut.in_waits, 0.0)
+    of_python = min(cut.python / work, 1.0) if work else 0.0
+    return {
+        INPUT: Measure(waits, link="modules/(wait)"),
+        IO: Measure(io, cut.io_time.reason),
+        COMMUNICATION: Measure(device.communication, name=device.communication_name),
+        PYTHON: Measure(late * of_python),
+        LAUNCH: Measure(late * (1 - of_python), link="ranges/gaps"),
+    }
+
+
+def _roofline_measures(report: Report, median_s: float, scale: float) -> Measures:
+    """Return the measures of operators by the roofline, as shares of the clean step.
+
+    `scale` makes clean time of an operator's: a device's kernels take as long as in clean steps.
+    """
+    roofline = report["roofline"]
+    if roofline is None or roofline["bounds"] is None:
+        peaks = roofline["peaks"] if roofline else None
+        lacks = (peaks["reason"] if peaks else None) or _NO_PEAKS
+        return {slug: Measure(None, lacks) for slug in (COMPUTE, MEMORY)}
+    bounds = roofline["bounds"]
+    compute_facts: VerdictFacts = {
+        **step_rates(roofline, COMPUTE),
+        "below_limits_share": min(bounds["overhead_s"] * scale / median_s, 1.0),
+        "limit_unknown_share": min(bounds["unknown_s"] * scale / median_s, 1.0),
+    }
+    found: Measures = {}
+    for slug, bound, bound_s, facts in (
+        (COMPUTE, "compute", bounds["compute_s"], compute_facts),
+        (MEMORY, "memory", bounds["memory_s"], step_rates(roofline, MEMORY)),
+    ):
+        names = [
+            (point["seconds"], point["name"] or "")
+            for point in roofline["points"]
+            if point["kind"] == "operator" and point["bound"] == bound and point["seconds"]
+        ]
+        _, first = max(names, key=lambda each: each[0], default=(0.0, None))
+        link = f"operators/{first.partition(' in ')[0]}" if first is not None else None
+        found[slug] = Measure(min(bound_s * scale / median_s, 1.0), link=link, facts=facts)
+    return found
+
+
+def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
+    """Return the rates of the whole step, beside the machine's peak where that is measured."""
+    step = next((point for point in roofline["points"] if point["kind"] == "step"), None)
+    if step is None:
+        return {}
+    if slug == COMPUTE:
+        mfu = next((row for row in roofline["mfu"] if row["source"] == "measured"), None)
+        facts: VerdictFacts = {}
+        if mfu is not None and mfu["value"] is not None:
+            facts["peak_share"] = mfu["value"]
+        if step["flop_per_s"] is not None:
+            facts["flop_per_s"] = step["flop_per_s"]
+        return facts
+    moved, seconds = step["moved_bytes"], step["seconds"]
+    return {"bytes_per_s": moved / seconds} if moved and seconds else {}
+
+
+def _add_places(found: Measures, report: Report, cut: Cut) -> None:
+    """Add the functions and lines of the script at which the causes are."""
+    python = hottest(report["tables"])
+    if python is not None and found[PYTHON].share is not None:
+        found[PYTHON].link = to_function(key_of(python))
+        found[PYTHON].set_function(python)
+    if cut.after is not None and cut.after_python > cut.python / 2:
+        found[PYTHON].place, found[PYTHON].name = cut.after.line, None
+        found[PYTHON].link = to_source(cut.after.line)
+        found[PYTHON].facts["after_step_share"] = cut.after_python
+    if cut.io_time.function is not None:
+        found[IO].set_function(cut.io_time.function)
+    writer = cut.io_time.function or cut.io_time.heaviest
+    if writer is not None:
+        found[IO].link = to_function(key_of(writer))
+    loader = _loader_function(report) if cut.has_loader else None
+    if loader is not None:
+        found[INPUT].set_function(loader)
+    # No layer sees into workers, and a script's own first level is no function: then it is a line.
+    for slug, share in ((INPUT, cut.wait), (IO, cut.io)):
+        if found[slug].place is None:
+            found[slug].place = line_outside_work(report, share)
+    collective = found[COMMUNICATION]
+    if collective.name and collective.link is None:
+        view = "ranges" if cut.communication_name == collective.name else "kernels"
+        collective.link = f"{view}/{collective.name}"
+    if found[LAUNCH].link is None and cut.torch:
+        found[LAUNCH].link = _most_called(report)
+
+
+def _most_called(report: Report) -> str | None:
+    """Return the link to the operator that is called most often."""
+    calls: dict[str, float] = defaultdict(float)
+    for row in report["tables"]["operators"]:
+        if row["name"].startswith("aten::"):
+            calls[row["name"]] += row["calls"] or 0.0
+    return f"operators/{max(calls, key=lambda name: calls[name])}" if calls else None
+
+
+def _loader_function(report: Report) -> FunctionRow | None:
+    """Return the user's own function that a data set's items come from."""
+    called = {
+        row["callee"]
+        for row in report["tables"]["calls"]
+        if "torch/utils/data/" in row["caller"].replace("\\", "/")
+    }
+    rows = [
+        row
+        for row in report["tables"]["functions"]
+        if row["phase"] == "step" and row["own"] and name_of(row) in called
+    ]
+    return max(rows, key=lambda row: row["total_s"] or 0.0, default=None)
+
+
+def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
+    """Return the line of the script that takes about this share of the step outside its work.
+
+    What a line does in modules, in the loss or in the optimizer does not count: a line that calls
+    the model may take as long.
+    """
+    working: dict[tuple[str, int], float] = defaultdict(float)
+    for row in report["tables"]["module_lines"]:
+        if row["module"] is not None and row["module"] != "(wait)":
+            working[row["file"], row["line"]] += line_s(row)
+    lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
+    whole = sum(map(line_s, lines))
+    if not whole or not wanted or not working:
+        return None
+
+    def outside_s(row: LineRow) -> float:
+        return line_s(row) - working.get((row["file"], row["line"]), 0.0)
+
+    first = max(lines, key=outside_s)
+    return first if 0.6 * wanted <= outside_s(first) / whole <= 1.2 * wanted else None
+
+
+# The sentences of the verdict: the result of the rule, with the figures that it rests on.
+
+# From this share on a balanced step is described by its operators.
+_MOSTLY_OPERATORS = 0.5
+
+
+def _title(slug: VerdictSlug) -> str:
+    return TITLES[slug] if slug == IO else TITLES[slug].lower()
+
+
+def step_words(mark: Benchmark) -> str:
+    """Return the clean step with its time, and with its interval where it is not known well."""
+    words = f"a clean step of {format_seconds(mark['median_s'])}"
+    half = relative_half_width(mark)
+    if half is None or half <= SHOWN_INTERVAL:
+        return words
+    low, high = format_seconds(mark["ci95_low_s"]), format_seconds(mark["ci95_high_s"])
+    return f"{words} (at 95 %: {low} to {high})"
+
+
+def sentence(
+    slug: VerdictSlug, found: Measures, step: str, margin: float | None, *, has_loader: bool
+) -> str:
+    """Return the verdict's words on the step, with the share and where to look."""
+    if slug == BALANCED:
+        return _balanced(found, step, has_loader) + _nearest(found, margin)
+    measure = found[slug]
+    after = measure.facts.get("after_step_share")
+    what = {
+        INPUT: "waits for the next batch"
+        if has_loader
+        else "goes by before its first work: in making its batch, or in what else the script does "
+        "there",
+        IO: "reads and writes files",
+        COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
+        PYTHON: "is Python, outside all operators"
+        + (", most of it after the optimizer's step" if after is not None else ""),
+        LAUNCH: "goes to operators so small that calling them is most of their cost"
+        + _each(measure),
+        COMPUTE: "is in operators at the limit of the machine's arithmetic" + _reaches(measure),
+        MEMORY: "is in operators at the limit of the memory's bandwidth",
+    }[slug]
+    where = in_brackets(measure.place) if slug in (INPUT, IO, PYTHON) else ""
+    unknown = ""
+    if slug == INPUT and not has_loader and found[IO].share is None:
+        unknown = "; how much of that reads or writes files is not known"
+    return f"{format_share(measure.share or 0.0)} of {step} {what}{where}{unknown}"
+
+
+def _each(measure: Measure) -> str:
+    """Return how many small operators there are and what one takes; empty on a device."""
+    call_s = measure.facts.get("call_s")
+    if not call_s:
+        return ""
+    calls = format_count(round(measure.facts["calls"]))
+    return f" ({calls} a step, {format_seconds(call_s)} each)"
+
+
+def _reaches(measure: Measure) -> str:
+    peak = measure.facts.get("peak_share")
+    return "" if peak is None else f"; the step reaches {format_share(peak)} of the peak"
+
+
+def _balanced(found: Measures, step: str, has_loader: bool) -> str:
+    words = _operators(found, step)
+    if words is not None:
+        return words
+    causes = {rule.slug: rule.cause for rule in VERDICT_RULES}
+    if not has_loader:
+        causes[INPUT] = "what comes before its first work"
+    known = [(measure.share, causes[slug]) for slug, measure in found.items() if measure.share]
+    largest = sorted(known, key=lambda each: -each[0])[:3]
+    listed = ", ".join(f"{cause} {format_share(share)}" for share, cause in largest)
+    return f"no single cause takes most of {step}" + (f"; the largest are {listed}" * bool(listed))
+
+
+def _operators(found: Measures, step: str) -> str | None:
+    """Return a step that is mostly operators by what limits them; None of any other step."""
+    arithmetic, traffic = found[COMPUTE], found[MEMORY]
+    below = arithmetic.facts.get("below_limits_share")
+    unknown = arithmetic.facts.get("limit_unknown_share")
+    if arithmetic.share is None or traffic.share is None or below is None or unknown is None:
+        return None
+    whole = arithmetic.share + traffic.share + below + unknown
+    if whole < _MOSTLY_OPERATORS:
+        return None
+    parts = {
+        "at the limit of the machine's arithmetic": arithmetic.share,
+        "at the memory's": traffic.share,
+        "below both": below,
+        "with a limit that is not known": unknown,
+    }
+    listed = ", ".join(f"{format_share(share)} {name}" for name, share in parts.items() if share)
+    return (
+        f"operators take {format_share(whole)} of {step}, and no single cause holds most of it "
+        f"back: {listed}{_reaches(arithmetic)}"
+    )
+
+
+def _nearest(found: Measures, margin: float | None) -> str:
+    """Return the test that a small change would make the verdict; empty where none is near."""
+    if margin is None or margin >= LEAST_APART:
+        return ""
+    lacks = {
+        slug: RULE_OF[slug].threshold - measure.share
+        for slug, measure in found.items()
+        if measure.share is not None
+    }
+    slug = min(lacks, key=lambda name: lacks[name])
+    share, threshold = format_share(found[slug].share), format_share(RULE_OF[slug].threshold)
+    return f"; nearly {_title(slug)} ({share}, which it is from {threshold} on)"
+
+
+def add_verdict(report: Report, recorded: Recorded) -> None:
     """Put `verdict` and `step_bar` into the report; a failure becomes a warning."""
-    report.update(verdict=None, step_bar=None)
+    report["verdict"] = report["step_bar"] = None
     try:
         cut = host_cut(recorded, report)
         device = device_cut(report)
         report["step_bar"] = step_bar(report, cut, device)
         report["verdict"] = verdict(report, cut, device)
     except Exception as error:
-        # The figures stand without it.
+        # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"
         report["warnings"].append({"slug": "verdict-failed", "text": text})
 
 
-def verdict(report: Mapping[str, Any], cut: Cut | None, device: DeviceCut | None) -> dict[str, Any]:
-    """The verdict by the published rule, with a row of evidence for every test."""
+def verdict(report: Report, cut: Cut | None, device: DeviceCut | None) -> Verdict:
+    """Return the verdict by the published rule, with a row of evidence for every test."""
     doubt = _doubt(report, cut)
     if cut is None or doubt is not None:
-        return _said(UNCLEAR, doubt or "there is no clean step", None, [])
+        return _verdict(UNCLEAR, doubt or "there is no clean step", None, [])
     found = measures(report, cut, device)
     idle = (cut.idle or 0.0) - cut.communication if device is None else 0.0
     shares = {name: measure.share for name, measure in found.items()}
-    slug, margin, why = decide(shares, max(idle, 0.0))
-    if why is not None and not cut.torch:
-        why = _only_the_wait(cut, report)
+    slug, margin, words = decide(shares, max(idle, 0.0))
+    if words is not None and not cut.torch:
+        # Where gradients are accumulated a step waits again within it.
+        wait = next_step = ""
+        if cut.wait is not None:
+            wait = f"; before its first work a step waits {format_share(cut.wait)} of its time"
+        if cut.torch_step:
+            next_step = f"; {cut.torch_step}"
+        words = f"{cut.torch_reason}{wait}{next_step}"
     step = step_words(report["benchmark"])
-    still = stands_still(report["tables"], cut, step, idle, shares)
-    if still is not None:
-        slug, margin, why = UNCLEAR, None, still
-    words = why
+    idleness = idle_sentence(report["tables"], cut, step, idle, shares.values())
+    if idleness is not None:
+        slug, margin, words = UNCLEAR, None, idleness
     if words is None:
         words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
-    return _said(slug, words, margin, _evidence(found, cut.median_s))
+    return _verdict(slug, words, margin, _evidence(found, cut.median_s))
 
 
 def decide(
-    shares: Mapping[str, float | None], idle: float = 0.0
-) -> tuple[str, float | None, str | None]:
-    """The slug, its margin, and in words why it is unclear or else null.
+    shares: Mapping[VerdictSlug, float | None], idle: float = 0.0
+) -> tuple[VerdictSlug, float | None, str | None]:
+    """Return the slug, its margin, and in words why it is unclear or else None.
 
-    `shares` are the measures of the tests by slug; null for what is not known, which can be no
-    part of the `idle` share. The margin of `balanced` is what the nearest test lacks to its
-    threshold.
+    `shares` are the measures of the tests; None for what is not known, which can be no part of the
+    `idle` share. The margin of `balanced` is what the nearest test lacks to its threshold.
     """
     known = {slug: share for slug, share in shares.items() if share is not None}
     order = sorted(known, key=lambda slug: -known[slug])
-    candidates = [slug for slug in order if known[slug] >= rule_of(slug).threshold]
+    candidates = [slug for slug in order if known[slug] >= RULE_OF[slug].threshold]
     could_be = _could_be(shares, known, idle)
     if not candidates:
         if could_be is not None:
             return UNCLEAR, None, could_be
-        lacks = [rule_of(slug).threshold - share for slug, share in known.items()]
+        lacks = [RULE_OF[slug].threshold - share for slug, share in known.items()]
         return BALANCED, min(lacks), None
     first, *others = candidates
     share = known[first]
-    if others and share - known[others[0]] < LEAST_APART:
-        margin = share - known[others[0]]
-        both = f"{of(first, share)} and {of(others[0], known[others[0]])}"
-        return UNCLEAR, margin, f"two causes weigh about the same, {both}"
-    if could_be is not None and most_unknown(known, idle) > share - LEAST_APART:
-        return UNCLEAR, None, could_be
     next_ = known[others[0]] if others else 0.0
-    margin = min(share - rule_of(first).threshold, share - next_)
-    return first, margin, None
-
-
-def _only_the_wait(cut: Cut, report: Mapping[str, Any]) -> str:
-    """Why nothing is told where the torch layer's slices cannot be used."""
-    # Where gradients are accumulated a step waits again within it.
-    wait = ""
-    if cut.wait is not None:
-        wait = f"; before its first work a step waits {format_share(cut.wait)} of its time"
-    step = f"; {cut.torch_step}" if cut.torch_step else ""
-    return f"{cut.torch_reason}{wait}{step}"
+    if others and share - next_ < LEAST_APART:
+        both = " and ".join(f"{_title(one)} ({format_share(known[one])})" for one in candidates[:2])
+        return UNCLEAR, share - next_, f"two causes weigh about the same, {both}"
+    if could_be is not None and most_unknown(known.values(), idle) > share - LEAST_APART:
+        return UNCLEAR, None, could_be
+    return first, min(share - RULE_OF[first].threshold, share - next_), None
 
 
 def _could_be(
-    shares: Mapping[str, float | None], known: Mapping[str, float], idle: float
+    shares: Mapping[VerdictSlug, float | None], known: Mapping[VerdictSlug, float], idle: float
 ) -> str | None:
-    """What is not known and large enough to be the verdict; None where nothing is."""
-    # Reading and writing that is not told apart stands in the wait and in Python.
+    """Return what is not known and large enough to be the verdict; None where nothing is."""
+    # Unknown reading and writing is inside the wait and Python.
     apart = shares.get(PYTHON) is None
-    unknown = [slug for slug, share in shares.items() if share is None and (apart or slug != IO)]
-    most = most_unknown(known, idle)
-    able = [slug for slug in unknown if most >= rule_of(slug).threshold]
-    if not able:
+    most = most_unknown(known.values(), idle)
+    causes = [
+        RULE_OF[slug].cause
+        for slug, share in shares.items()
+        if share is None and (apart or slug != IO) and most >= RULE_OF[slug].threshold
+    ]
+    if not causes:
         return None
-    names = " or ".join(CAUSES[slug] for slug in able)
-    return f"up to {format_share(most)} of the step could be {names}, which is not known"
+    return (
+        f"up to {format_share(most)} of the step could be {' or '.join(causes)}, which is not known"
+    )
 
 
-def _doubt(report: Mapping[str, Any], cut: Cut | None) -> str | None:
-    """Why nothing can be said of the step; None where something can."""
-    mark = report.get("benchmark") or {}
-    median, count = mark.get("median_s"), mark.get("n") or 0
+def _doubt(report: Report, cut: Cut | None) -> str | None:
+    """Return why nothing can be said of the step; None where something can."""
+    mark = report["benchmark"]
+    median, count = mark["median_s"], mark["n"]
     if median is None:
         return _without_steps(report)
     if count < FEWEST_CLEAN:
         steps = "1 clean step" if count == 1 else f"{count} clean steps"
         return f"the run gave {steps}, and {FEWEST_CLEAN} are needed; let it make more steps"
-    low, high = mark.get("ci95_low_s"), mark.get("ci95_high_s")
+    low, high = mark["ci95_low_s"], mark["ci95_high_s"]
     wide = low is not None and high is not None and high - low >= WIDEST_INTERVAL * median
-    if wide and not _mostly_waits(cut):
+    # With workers one step finds its batch ready and the next one waits for two: the median of such
+    # steps is rough, and their wait in all is not.
+    is_wait_known = cut is not None and cut.wait is not None and cut.wait_is == "clean"
+    wait = cut.wait if cut is not None and is_wait_known else None
+    if wide and (wait is None or wait - (1 - wait) < LEAST_APART):
         span = f"{format_seconds(low)} to {format_seconds(high)}"
         return (
             f"the clean step's time is too uncertain ({span} at 95 %): other work disturbed the "
@@ -144,83 +473,72 @@ def _doubt(report: Mapping[str, Any], cut: Cut | None) -> str | None:
     return None
 
 
-def _mostly_waits(cut: Cut | None) -> bool:
-    """Whether the clean steps themselves say that they wait for longer than for all else.
-
-    With workers one step finds its batch ready and the next one waits for two: the median of such
-    steps is rough, and what they wait in all is not.
-    """
-    if cut is None or cut.wait is None or cut.wait_is != "clean":
-        return False
-    return cut.wait - (1 - cut.wait) >= LEAST_APART
-
-
-def _without_steps(report: Mapping[str, Any]) -> str:
-    """What can be said where there is no clean step."""
-    count = (report.get("step") or {}).get("count") or 0
-    rule = (report.get("step") or {}).get("rule")
-    if (report.get("argv") or [""])[0] == "bench" and report.get("status_reason"):
-        return f"it has no figures: {report['status_reason']}"
-    if _without_torch(report):
-        how = report.get("status_reason")
-        ended = how is not None and report["run"]["exit_code"] != 0
-        return f"{how} before it imported torch" if ended else "the script never imported torch"
-    if rule == "whole":
-        how = report.get("status_reason")
-        if how is not None:
-            return f"{how}, and was measured as a whole{_whole(report)}"
+def _without_steps(report: Report) -> str:
+    """Return what can be said where there is no clean step."""
+    count, ended = report["step"]["count"], report["status_reason"]
+    run = report["run"]
+    if report["argv"][:1] == ["bench"] and ended:
+        return f"it has no figures: {ended}"
+    is_run = run["exit_code"] is not None or run["signal"] is not None
+    if is_run and report["benchmark"]["target"] is None and not report["environment"].get("torch"):
+        if ended is not None and run["exit_code"] != 0:
+            return f"{ended} before it imported torch"
+        return "the script never imported torch"
+    if report["step"]["rule"] == "whole":
+        if ended is not None:
+            return f"{ended}, and was measured as a whole{_whole(report)}"
         return (
             f"no step that repeats was found, and the script was measured as a whole"
             f"{_whole(report)}; profstack.step() at the end of each step makes more of it"
         )
-    if report.get("nsys") and not report.get("layers"):
+    if report["nsys"] and not report["layers"]:
         return "the recording holds an import of Nsight Systems alone"
     if not count:
-        return (report.get("step") or {}).get("reason") or "no step was found in the script"
+        return report["step"]["reason"] or "no step was found in the script"
     steps = "1 step" if count == 1 else f"{count} steps"
     if had_all_slices(report):
         return f"of the script's {steps} none that went unobserved can be timed: {NONE_CLEAN}"
     return f"the script ended after {steps}, and none was both warm and clean; let it make more"
 
 
-def _without_torch(report: Mapping[str, Any]) -> bool:
-    """Whether it was the run of a script that never imported torch."""
-    is_run = any((report.get("run") or {}).get(key) is not None for key in ("exit_code", "signal"))
-    is_bench = (report.get("benchmark") or {}).get("target") is not None
-    return is_run and not is_bench and (report.get("environment") or {}).get("torch") is None
-
-
-def _whole(report: Mapping[str, Any]) -> str:
-    """How much of a script's time its operators took; nothing where the torch layer has none."""
-    tables = report["tables"]
-    whole = sum(row.get("self_s") or 0.0 for row in tables["modules"])
-    operators = sum(row.get("self_s") or 0.0 for row in tables["operators"])
+def _whole(report: Report) -> str:
+    """Return how much of a script's time its operators took; empty where torch has none."""
+    whole = sum(row["self_s"] or 0.0 for row in report["tables"]["modules"])
+    operators = sum(row["self_s"] or 0.0 for row in report["tables"]["operators"])
     if not whole:
         return ""
     share = format_share(min(operators / whole, 1.0))
     return f": {share} of its {format_seconds(whole)} went to operators"
 
 
-def _said(
-    slug: str, words: str, margin: float | None, evidence: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """The verdict as it stands in the report."""
+def _verdict(
+    slug: VerdictSlug, words: str, margin: float | None, evidence: list[VerdictEvidence]
+) -> Verdict:
     sentence = f"{TITLES[slug]}: {words}."
     return {"slug": slug, "sentence": sentence, "margin": margin, "evidence": evidence}
 
 
-def _evidence(found: Mapping[str, Measure], median_s: float) -> list[dict[str, Any]]:
-    """A row for every test, the largest share first; those that are not known last."""
-    rows = []
-    for rule in RULES:
+def _evidence(found: Measures, median_s: float) -> list[VerdictEvidence]:
+    """Return a row for every test, the largest share first; those that are not known last."""
+    rows: list[VerdictEvidence] = []
+    for rule in VERDICT_RULES:
         measure = found[rule.slug]
-        row: dict[str, Any] = {
+        where: VerdictFacts = {}
+        if measure.place is not None:
+            where = {"file": measure.place["file"], "line": measure.place["line"]}
+        if measure.name is not None:
+            where["name"] = measure.name
+        row: VerdictEvidence = {
             "test": rule.slug,
             "share": measure.share,
             "threshold_share": rule.threshold,
             "time_s": None if measure.share is None else measure.share * median_s,
+            **where,
+            **measure.facts,
         }
-        more = {"file": measure.file, "line": measure.line, "name": measure.name}
-        more |= {**measure.facts, "reason": measure.reason, "link": measure.link}
-        rows.append({**row, **{key: value for key, value in more.items() if value is not None}})
+        if measure.reason is not None:
+            row["reason"] = measure.reason
+        if measure.link is not None:
+            row["link"] = measure.link
+        rows.append(row)
     return sorted(rows, key=lambda row: (row["share"] is None, -(row["share"] or 0.0)))

@@ -1,1 +1,1 @@
-"""The report: page data from the merged recording, then HTML, text and JSON."""
+"""Show a report: as a page, as text in a terminal, and as JSON."""

@@ -1,46 +1,219 @@
-"""Files that are replaced while somebody may be reading them."""
+"""Find recordings; write and read their report.json and report.html."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import gzip
+import json
+import shutil
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from profstack.errors import RecordingError
+from profstack.report.html import replace_text
+from profstack.report.page import finite
+from profstack.storage.schema.recorded import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from profstack.storage.schema.report import Report
 
 
-def replace_text(path: Path, content: str) -> None:
-    """Write `content` beside `path` and move it there, so that no half-written file is ever seen.
+def write_report(folder: Path) -> Path:
+    """Build the report of the recording in `folder`, write it, and return the page's path.
 
-    Names of files may hold bytes that are no UTF-8 (Python keeps them as lone surrogates); they
-    are written as question marks, since a file with an invalid encoding opens nowhere.
+    Raise RecordingError where there is no recording.
     """
-    try:
-        if path.exists() and not path.is_file():
-            # A device or a pipe is written to: it must not be replaced.
-            with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-                file.write(content)
-            return
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-                file.write(content)
-            # mkstemp makes private files; a page is as readable as any other new file.
-            Path(temporary).chmod(0o666 & ~_umask())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
+    from profstack.report import html
+
+    _compress_traces(folder)
+    report = complete_report(folder)
+    write(report, folder / "report.json")
+    page = folder / "report.html"
+    html.write(report, page)
+    return page
+
+
+def _compress_traces(folder: Path) -> None:
+    """Compress the tools' plain JSON files, which the measured process has no time for."""
+    for plain in folder.glob("*/*.json"):
+        if plain.parent.name == "logs":
+            continue
+        packed = plain.with_name(plain.name + ".gz")
+        with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=3) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        plain.unlink()
+
+
+# report.json ------------------------------------------------------------------------------------
+
+
+def write(report: Report, path: Path) -> None:
+    """Write the report to `path` in one go: a reader sees the old file or the new one."""
+    replace_text(path, text(report))
+
+
+def text(report: Report) -> str:
+    """Return the report as JSON, with one row of a table per line; null for NaN.
+
+    So two reports can be compared with line tools, and a large one stays readable.
+    """
+    entries = ",\n".join(
+        f"{json.dumps(key)}: {_value(value)}" for key, value in finite(report).items()
+    )
+    return "{\n" + entries + "\n}\n"
+
+
+def schema() -> dict[str, object]:
+    """Return the JSON schema of report.json."""
+    file = resources.files("profstack.report").joinpath("report.schema.json")
+    return cast(dict[str, object], json.loads(file.read_text(encoding="utf-8")))
+
+
+def _value(value: object, margin: str = "") -> str:
+    """Return JSON with one line per row: only objects that hold lists are spread over lines."""
+    if isinstance(value, dict) and any(isinstance(item, list) and item for item in value.values()):
+        inner = margin + " "
+        entries = (
+            f"{inner}{json.dumps(key)}: {_value(item, inner)}" for key, item in value.items()
+        )
+        return "{\n" + ",\n".join(entries) + f"\n{margin}}}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        rows = (f"{margin} {json.dumps(row, separators=(',', ':'))}" for row in value)
+        return "[\n" + ",\n".join(rows) + f"\n{margin}]"
+    return json.dumps(value)
+
+
+def complete_report(folder: Path) -> Report:
+    """Return the report of the recording in `folder`, made from the recording alone.
+
+    Raise RecordingError where there is no recording.
+    """
+    # These import pandas, which takes a while.
+    from profstack.analysis.build import build_report
+    from profstack.findings.judge import add_findings
+    from profstack.storage.reader import Recorded
+
+    recorded = Recorded(folder)
+    report = build_report(recorded)
+    add_findings(report, recorded)
+    return report
+
+
+# Reading a report -------------------------------------------------------------------------------
+
+FOLDER_HELP = (
+    "folder of a recording, or report.html or report.json in it; a folder of recordings stands "
+    "for its newest (default: profstack-runs)"
+)
+
+# Tables of every version of the report.
+_ALWAYS = {"steps", "modules", "operators", "functions", "calls", "lines"}
+
+
+def build(folder: Path) -> Report:
+    """Return the report made from the recording's tables."""
+    if not (folder / "recording.sqlite").is_file():
         raise RecordingError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(path),
-            next_step="choose another place with -o FILE",
+            "the tables are missing (recording.sqlite)",
+            where=str(folder),
+            next_step="'profstack show' and 'profstack view' still read report.json",
+        )
+    return complete_report(folder)
+
+
+def load(folder: Path) -> Report:
+    """Return the recording's report.json, or the report built anew where there is none."""
+    path = folder / "report.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return build(folder)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordingError(f"cannot be read ({error})", where=str(path)) from error
+    return _checked(text, path)
+
+
+def _checked(text: str, path: Path) -> Report:
+    """Return the parsed report; raise RecordingError for anything else."""
+    remedy = f"write it again with 'profstack report {path.parent}'"
+    try:
+        report = json.loads(text)
+    except ValueError as error:
+        raise RecordingError(
+            f"damaged JSON ({error})", where=str(path), next_step=remedy
         ) from error
+    if not isinstance(report, dict) or not isinstance(report.get("tables"), dict):
+        raise RecordingError("not a profstack report", where=str(path), next_step=remedy)
+    version = report.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise RecordingError(
+            f"of version {version}, this profstack reads version {SCHEMA_VERSION}",
+            where=str(path),
+            next_step=remedy,
+        )
+    tables = report["tables"]
+    if not all(isinstance(rows, list) for rows in tables.values()) or not tables.keys() >= _ALWAYS:
+        raise RecordingError("its tables are not whole", where=str(path), next_step=remedy)
+    return cast("Report", report)
 
 
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+# Finding a recording ----------------------------------------------------------------------------
+
+RUNS = "profstack-runs"
+_DATABASE = "recording.sqlite"
+_REPORT = "report.json"
+_NEXT_STEP = "make one with 'profstack run script.py'"
+
+
+def newest_recording(folder: Path) -> Path:
+    """Return the recording in `folder` whose database was written last."""
+    found = [home for entry in _entries(folder) if (home := _home(entry)) is not None]
+    if not found:
+        raise RecordingError("no recording yet", where=str(folder), next_step=_NEXT_STEP)
+    return max(found, key=_written)
+
+
+def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
+    """Return the recording named by `given`: its folder or a file in it; None is the newest.
+
+    A folder of recordings means its newest one, unless `exactly` that folder must be a recording.
+    """
+    if given is None:
+        return newest_recording(Path(RUNS))
+    path = Path(given)
+    if not path.exists():
+        raise RecordingError("no such folder", where=given, next_step=_NEXT_STEP)
+    folder = path if path.is_dir() else path.parent
+    home = _home(folder)
+    if home is not None:
+        return home
+    if not exactly and path.is_dir() and any(_home(entry) for entry in _entries(path)):
+        return newest_recording(path)
+    lacks = f"{_DATABASE} is not {'in' if path.is_dir() else 'beside'} it"
+    raise RecordingError(f"not a recording: {lacks}", where=given, next_step=_NEXT_STEP)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return the folders in `folder`; none where it does not exist or cannot be read."""
+    try:
+        return [entry for entry in folder.iterdir() if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def _home(folder: Path) -> Path | None:
+    """Return the folder with the recording's files: of several ranks, that of the lowest."""
+    if any((folder / name).is_file() for name in (_DATABASE, _REPORT)):
+        return folder
+    ranks = sorted(entry for entry in _entries(folder) if entry.name.startswith("rank-"))
+    return next((rank for rank in ranks if (rank / _DATABASE).is_file()), None)
+
+
+def _written(home: Path) -> float:
+    """Return when the recording was last written."""
+    for name in (_DATABASE, _REPORT):
+        try:
+            return (home / name).stat().st_mtime
+        except OSError:
+            continue
+    return 0.0

@@ -1,94 +1,196 @@
-"""The page: one HTML file that needs nothing else, neither a network nor a server.
+"""The page as one HTML file that needs neither a network nor a server.
 
-Everything a program under measurement could have named (modules, functions, files, arguments)
-reaches the page as JSON inside a script element that no browser runs, and is put on screen as
-text. A content security policy with the hashes of our own scripts is the second line: should a
-name ever become markup, it could still neither run nor load anything.
+Names from the program under measurement (modules, functions, files, arguments) reach the page as
+JSON inside a script element that no browser runs, and are put on screen as text. A content
+security policy with the hashes of our own scripts is the second line of defence: a name that
+became markup could still neither run nor load anything.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import importlib.util
+import json
 import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from profstack.report import plotly
-from profstack.report.files import replace_text
-from profstack.report.packing import divide, packed
+from profstack.errors import RecordingError
 from profstack.report.page import prepare
+from profstack.storage.schema.report import Report
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+# The page's data --------------------------------------------------------------------------------
 
-# In the order in which the page runs them, as one script: each uses what stands before it.
-_SCRIPTS = (
-    "format.js",
-    "dom.js",
-    "packed.js",
-    "views.js",
-    "origin.js",
-    "seek.js",
-    "copy.js",
-    "table.js",
-    "tree.js",
-    "overview.js",
-    "findings.js",
-    "statistics.js",
-    "environment.js",
-    "glossary.js",
-    "axes.js",
-    "plot.js",
-    "plots.js",
-    "charts.js",
-    "benchmark.js",
-    "throughput.js",
-    "compare.js",
-    "mistakes.js",
-    "layers.js",
-    "timeline.js",
-    "hierarchy.js",
-    "modulepicture.js",
-    "modules.js",
-    "operators.js",
-    "flops.js",
-    "roofline.js",
-    "launches.js",
-    "calltree.js",
-    "callers.js",
-    "functions.js",
-    "callpaths.js",
-    "watch.js",
-    "linedetail.js",
-    "lines.js",
-    "owners.js",
-    "regions.js",
-    "nsys.js",
-    "nsystables.js",
-    "start.js",
-)
+# Parts that are in the page as they are: the overview is drawn from them alone. Every other part,
+# mostly rows of a table, is compressed, and the browser inflates it when a view needs it.
+PLAIN = ("facts", "overview", "bench", "base")
+# Names of parts that are not the part's own: `steps` is the name of a table too.
+_NAMES = {"steps": "step_series"}
+
+
+def divide(page: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the plain part of a page's data, and the other parts by name.
+
+    A part is a piece of the page's data: inflated, it is put where it was taken from. The plain
+    part's `parts` holds the number of rows of each, so that a view knows whether it is empty.
+    """
+    tables = page["tables"]
+    packs: dict[str, object] = {name: {"tables": {name: table}} for name, table in tables.items()}
+    sizes = {name: table["total"] for name, table in tables.items()}
+    for key, value in page.items():
+        if value and key not in (*PLAIN, "tables"):
+            name = _NAMES.get(key, key)
+            packs[name] = {key: value}
+            points = value.get("points", value) if isinstance(value, dict) else value
+            # A part without rows may still hold a reason.
+            sizes[name] = max(len(points), 1)
+    return {**{key: page[key] for key in PLAIN if key in page}, "parts": sizes}, packs
+
+
+def packed(part: object) -> str:
+    """Return a part as compressed text: JSON, gzip, base64; equal parts give equal text."""
+    return packed_text(json.dumps(part, separators=(",", ":"), allow_nan=False))
+
+
+def packed_text(text: str) -> str:
+    """Return text compressed with gzip and written in base64, for the page's scripts to inflate."""
+    # Surrogates that no encoding can write would be names of files that are no UTF-8.
+    content = text.encode("utf-8", "replace")
+    return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode("ascii")
+
+
+# plotly ----------------------------------------------------------------------------------------
+
+# The file is copied unchanged, with its licence, from the installed package `plotly`, and goes into
+# the page as text that no browser runs. The page makes it a script when the first chart comes into
+# sight; the page's policy allows that one script by its hash. Importing the package would take
+# longer than reading the file.
+
+_LONGEST_NOTICE = 400
+
+
+@dataclass(frozen=True)
+class Library:
+    """A script inside the page.
+
+    `text` is the script, compressed as the page's other parts; `digest` is the SHA-256 of the
+    script itself, for a content security policy; `notice` is its name and owner in one line.
+    """
+
+    text: str
+    digest: str
+    notice: str
+
+
+@cache
+def library() -> Library | None:
+    """Return plotly's file, packed; None where the package is not installed or lacks it."""
+    file = _file()
+    if file is None:
+        return None
+    try:
+        script = file.read_bytes().decode("utf-8-sig")
+    except (OSError, ValueError):
+        return None
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return Library(packed_text(script), f"sha256-{digest}", _notice(script))
+
+
+def _file() -> Path | None:
+    """Return the path of the file in the installed package, whether or not it exists."""
+    try:
+        found = importlib.util.find_spec("plotly")
+    except (ImportError, ValueError):
+        return None
+    folders = found.submodule_search_locations if found else None
+    return Path(next(iter(folders))) / "package_data" / "plotly.min.js" if folders else None
+
+
+def _notice(script: str) -> str:
+    """Return the first comment of a script in one line, without a long licence text."""
+    comment = re.match(r"\s*/\*+(.*?)\*/", script[:4_000], re.DOTALL)
+    if comment is None:
+        return "plotly.js, as shipped by the package plotly"
+    lines = (line.strip(" *") for line in comment[1].splitlines())
+    return ". ".join(line.rstrip(".") for line in lines if line)[:_LONGEST_NOTICE]
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+def replace_text(path: Path, content: str) -> None:
+    """Write `content` beside `path` and move it there: readers never see a half-written file.
+
+    Bytes in file names that are not UTF-8 (lone surrogates in Python) are written as question
+    marks, since no program opens a file with an invalid encoding.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            # A device or a pipe must not be replaced.
+            with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+                file.write(content)
+            return
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+                file.write(content)
+            # mkstemp makes private files; a page is as readable as any other new file.
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise RecordingError(
+            f"cannot be written ({error.strerror or error})",
+            where=str(path),
+            next_step="choose another place with -o FILE",
+        ) from error
+
+
+def _umask() -> int:
+    """Return the process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+# The page's scripts are modules, `import { a, b } from "./name.js";` and `export` before a
+# definition: the two forms that are turned into one script for the page.
+_MAIN = "main.js"
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
+_OTHER_FORM = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 # One template each, `view-NAME.html.j2`, in the order of the navigation.
 _VIEWS = (
     *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
-    *("benchmark", "ranges", "nsys", "method", "environment", "glossary"),
+    *("benchmark", "ranges", "nsys", "other-layers", "method", "environment", "glossary"),
 )
 _STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css", "method.css")
 
 
-def render(report: Mapping[str, Any], *, base: str = "") -> str:
-    """The page as HTML; `base` is the way from the page's folder to the recording's."""
+def render(report: Report, *, base: str = "") -> str:
+    """Return the page as HTML; `base` is the path from the page's folder to the recording's."""
     data, parts = divide(prepare(report, base=base).as_dict())
     environment = _environment()
     scripts = [_early_script(), _page_script()]
-    charts = plotly.library()
+    charts = library()
+    imported = report.get("nsys")
+    subject = report["script"] or (imported and imported["file"]) or "profstack"
     return environment.get_template("page.html.j2").render(
-        title=_printable(f"{_subject(report)} - profstack"),
+        # Without lone surrogates, which no encoding can write.
+        title=f"{subject} - profstack".encode("utf-8", "replace").decode("utf-8"),
         style=Markup("".join(map(_template, _STYLES))),
         policy=_policy(scripts, [charts.digest] if charts else []),
         early_script=Markup(scripts[0]),
@@ -97,23 +199,17 @@ def render(report: Mapping[str, Any], *, base: str = "") -> str:
         data=data,
         packs={name: packed(part) for name, part in parts.items()}.items(),
         plotly=charts,
-        version=report.get("profstack_version"),
+        version=report["profstack_version"],
     )
 
 
-def _subject(report: Mapping[str, Any]) -> str:
-    """What the page is of: the script, or else the file that was imported."""
-    imported = (report.get("nsys") or {}).get("file")
-    return str(report.get("script") or imported or "profstack")
-
-
-def write(report: Mapping[str, Any], path: Path, *, recording: Path | None = None) -> None:
+def write(report: Report, path: Path, *, recording: Path | None = None) -> None:
     """Write the page to `path`; links lead to the files in `recording` (default: beside it)."""
     replace_text(path, render(report, base=_way(path.parent, recording or path.parent)))
 
 
 def _way(start: Path, recording: Path) -> str:
-    """The relative way from a page to a recording, as a URL uses it; a full one across drives."""
+    """Return the relative URL from a page to a recording; an absolute one across drives."""
     try:
         way = os.path.relpath(recording.resolve(), start.resolve())
     except ValueError:
@@ -123,7 +219,7 @@ def _way(start: Path, recording: Path) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    """Jinja with escaping on and JSON without spaces, its keys in our order."""
+    """Return Jinja with escaping on and JSON without spaces, its keys in our order."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_template),
         autoescape=True,
@@ -141,36 +237,58 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _template(name: str) -> str:
-    """The text of a file in `templates/`."""
+    """Return the text of a file in `templates/`."""
     file = resources.files("profstack.report") / "templates" / name
     return file.read_text(encoding="utf-8")
 
 
 def _early_script() -> str:
-    """What must run before anything is drawn: the choice of light or dark."""
+    """Return the script that runs before anything is drawn: the choice of light or dark."""
     return _template("theme.js")
 
 
 @cache
 def _page_script() -> str:
-    """Our scripts as one, sharing one scope that the page's other scripts cannot see."""
-    body = "\n".join(_template(name) for name in _SCRIPTS)
-    return f'(function () {{\n"use strict";\n{body}\n}})();\n'
+    """The page's modules as one script: each a function's scope, called once, imports first.
+
+    A browser that reads the page from disk loads no module beside it, and modules inside the page
+    have no address to be imported by. One script has one hash in the page's policy.
+    """
+    modules: dict[str, str] = {}
+    _add_module(_MAIN, modules, ())
+    body = "\n".join(modules.values())
+    return f'(function () {{\n"use strict";\nconst MODULES = {{}};\n{body}\n}})();\n'
+
+
+def _add_module(name: str, modules: dict[str, str], importers: tuple[str, ...]) -> None:
+    """Add a module's scope after those of the modules that it imports."""
+    if name in modules:
+        return
+    if name in importers:
+        raise ValueError(f"modules import each other: {' -> '.join((*importers, name))}")
+    text = _template(name)
+    for _, imported in _IMPORT.findall(text):
+        _add_module(imported, modules, (*importers, name))
+    modules[name] = _module_scope(name, text)
+
+
+def _module_scope(name: str, text: str) -> str:
+    """A module as a function that takes what it imports and returns what it exports."""
+    exported = ", ".join(_EXPORT.findall(text))
+    body = _IMPORT.sub(r'const {\1} = MODULES["\2"];', _EXPORT.sub("", text))
+    if other := _OTHER_FORM.search(body):
+        raise ValueError(f"{name}: the page knows no such form: {other[0]}")
+    return f'MODULES["{name}"] = (function () {{\n{body}return {{ {exported} }};\n}})();\n'
 
 
 def _policy(scripts: list[str], digests: list[str]) -> str:
-    """A policy that lets these scripts run, and those of these digests, and nothing be loaded."""
+    """Return a policy that allows these scripts and those of these digests, and no loading."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
     own = [f"sha256-{digest.decode()}" for digest in hashes]
     allowed = " ".join(f"'{digest}'" for digest in [*own, *digests])
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        # A chart that is saved as a picture is drawn through an address of the page's own memory.
+        # A chart that is saved as a picture has an address in the page's own memory.
         "img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _printable(text: str) -> str:
-    """Text without lone surrogates, which no encoding can write."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,72 +1,190 @@
-"""What the page shows, taken from the report and cut to a size a browser bears.
+"""The page's data: the report, cut to a size that a browser draws quickly.
 
-Plain data only: `html` puts it into the page, the scripts in `templates/` draw it. Nothing is
-measured or judged here; a null of the report stays a null, with its reason beside it.
+`html` puts it into the page, the scripts in `templates/` draw it. Nothing is measured or judged
+here; a null of the report stays a null, with its reason beside it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, TypeVar, cast
 
-from profstack.report.benchpage import (
-    CUT_AWAY,
-    BenchPage,
-    Roofline,
-    bench_page,
-    roofline_page,
-)
-from profstack.report.calltree import CallTree, call_tree
-from profstack.report.columns import Told
-from profstack.report.hierarchy import ModulePicture, module_picture
-from profstack.report.nsyspage import held_series, range_records, stack_records
-from profstack.report.overviewpage import overview_page
-from profstack.report.packages import with_package
-from profstack.report.pathtree import path_records
-from profstack.report.provenance import region_timed_in
-from profstack.report.series import StepSeries, memory_series, step_series
-from profstack.report.sourcefiles import SourceFile, source_files, with_source
-from profstack.report.tables import (
+from profstack.code_owner import with_package
+from profstack.report.bench_page import CUT_AWAY, BenchPage, Roofline, bench_page, roofline_page
+from profstack.report.overview import Overview, overview_page
+from profstack.report.page_tables import (
+    MOST_ROWS,
+    AnyRow,
+    ColumnNotes,
+    LayerPageTable,
     PageTable,
+    SortKey,
+    StepSeries,
+    extremes,
     forward_only,
+    join_layers,
+    layer_page_tables,
     line_table,
+    memory_series,
     module_records,
+    number,
     operator_summary,
     page_table,
+    region_timed_in,
+    step_series,
     weight,
 )
-from profstack.schema import Column
+from profstack.report.trees import CallTree, ModulePicture, call_tree, module_picture
+from profstack.storage.schema.column import Column
+from profstack.storage.schema.nsys_rows import NsysMemoryRow
+from profstack.storage.schema.report import Report, SliceFacts, SourceText, Tables
+from profstack.storage.schema.rows import CounterRow, LineRow
 
-Record = Mapping[str, Any]
-_FLAGS = Column("flags", "TEXT", "why the step is kept out of medians")
+# The files of the source view -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of the user's own; `text` is None where it was not recorded, for `reason`."""
+
+    file: str
+    seconds: float
+    text: str | None
+    reason: str | None
+
+
+def with_source(lines: Sequence[LineRow], texts: Sequence[SourceText]) -> list[LineRow]:
+    """Return the lines, each with its text where the text of its file is known."""
+    known = {row["file"]: row["text"].split("\n") for row in texts if row["text"]}
+    filled: list[LineRow] = []
+    for line in lines:
+        text = known.get(line["file"], [])
+        place = line["line"] or 0
+        if line["source"] is None and 0 < place <= len(text):
+            line = {**line, "source": text[place - 1]}
+        filled.append(line)
+    return filled
+
+
+def source_files(lines: Sequence[LineRow], texts: Sequence[SourceText]) -> list[SourceFile]:
+    """Return the user's own files that have lines, the one with the most time first."""
+    seconds_of = weight("python_s", "operator_s")
+    times: dict[str, float] = {}
+    for line in lines:
+        if line.get("own") is not False:
+            times[line["file"]] = times.get(line["file"], 0.0) + seconds_of(line)
+    known = {row["file"]: (row["text"], row["reason"]) for row in texts}
+    return [
+        SourceFile(file, times[file], *known.get(file, (None, "no slice traced its lines")))
+        for file in sorted(times, key=lambda file: (-times[file], file))
+    ]
+
+
+# Trees and series that are cut ------------------------------------------------------------------
+
+MOST_NODES = 4_000
+
+
+class _Node(TypedDict):
+    """A row of a tree."""
+
+    node: int | None
+    parent: int | None
+
+
+Node = TypeVar("Node", bound=_Node)
+
+
+def path_records(
+    records: Sequence[Node],
+    most: int = MOST_NODES,
+    times: Sequence[str] = ("total_s", "device_s"),
+) -> list[Node]:
+    """Return at most `most` nodes in order: those with the most time, with all nodes above them.
+
+    The time of a node is the sum of the columns `times`. A node whose parent is not in `records`
+    is left out.
+    """
+    known = {record["node"]: record for record in records}
+    kept: set[int | None] = set()
+    lost: set[int | None] = set()
+    for record in sorted(records, key=weight(*times), reverse=True):
+        way, ending = _way_up(record["node"], known, kept, lost)
+        if ending is not None and ending not in kept:
+            lost.update(way)
+        elif len(kept) + len(way) <= most:
+            kept.update(way)
+    return [record for record in records if record["node"] in kept]
+
+
+def _way_up(
+    node: int | None,
+    known: Mapping[int | None, Node],
+    kept: set[int | None],
+    lost: set[int | None],
+) -> tuple[list[int | None], int | None]:
+    """Return the nodes from here up that are not kept yet, and the next one: None at the top."""
+    way: list[int | None] = []
+    while node is not None and node not in kept:
+        if node not in known or node in lost or node in way:
+            return way, node
+        way.append(node)
+        node = known[node]["parent"]
+    return way, node
+
+
+def held_series(records: Sequence[NsysMemoryRow], most: int = MOST_ROWS) -> list[NsysMemoryRow]:
+    """Return memory events to draw, in order of time: the extremes of each device and kind."""
+    if len(records) <= most:
+        return list(records)
+    series: dict[tuple[str | None, str | None], list[NsysMemoryRow]] = {}
+    for record in records:
+        series.setdefault((record["device"], record["kind"]), []).append(record)
+    share = max(most // len(series), 2)
+    kept = [record for own in series.values() for record in extremes(own, share, "bytes")]
+    return sorted(kept[:most], key=lambda record: number(record["t_s"]))
+
+
+# The page ---------------------------------------------------------------------------------------
+
 _TIMED_IN = Column(
-    "timed_in", "TEXT", "clean or raw slices of profstack's clock, or torch's slices"
+    "clean or raw slices of profstack's clock, or torch's slices", name="timed_in", type="TEXT"
 )
-_PACKAGE = Column("package", "TEXT", "the library that its file belongs to, or the user's own")
+_PACKAGE = Column(
+    "the library that its file belongs to, or the user's own", name="package", type="TEXT"
+)
+# Columns of the page alone, by table.
+_EXTRA = {"regions": (_TIMED_IN,), "functions": (_PACKAGE,), "lines": (_PACKAGE,)}
 
 
 @dataclass(frozen=True)
 class Page:
     """Everything the page is drawn from."""
 
-    facts: dict[str, Any]
+    facts: dict[str, object]
     steps: StepSeries
-    slices: list[dict[str, Any]]
+    slices: list[SliceFacts]
     tables: dict[str, PageTable]
-    counters: list[dict[str, Any]]
+    counters: list[CounterRow]
     call_trees: dict[str, CallTree]
     module_picture: ModulePicture | None
     bench: BenchPage
     roofline: Roofline | None
     base: str
-    overview: dict[str, Any]
+    overview: Overview
     sources: list[SourceFile]
+    layer_tables: list[LayerPageTable]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The page's data as JSON-ready dictionaries and lists."""
-        return dataclasses.asdict(self)
+    def as_dict(self) -> dict[str, object]:
+        """Return the page's data as dictionaries and lists, ready for JSON."""
+        parts = dataclasses.asdict(self)
+        # The other parts are made of `compact` values.
+        for name in ("facts", "slices", "counters", "roofline", "overview"):
+            parts[name] = finite(parts[name])
+        return parts
 
 
 _FACTS = (
@@ -77,34 +195,38 @@ _FACTS = (
 )  # fmt: skip
 
 
-def prepare(report: Mapping[str, Any], *, base: str = "") -> Page:
-    """The page of a report; `base` leads from the page's folder to the recording's."""
-    lines = with_source(report["tables"]["lines"], report.get("sources") or [])
-    tables = {**report["tables"], "lines": lines}
-    benchmark = {
-        key: value for key, value in (report.get("benchmark") or {}).items() if key not in CUT_AWAY
-    }
-    facts = {key: report.get(key) for key in _FACTS}
+def prepare(report: Report, *, base: str = "") -> Page:
+    """Return the page of a report; `base` leads from the page's folder to the recording's."""
+    sources = report.get("sources") or []
+    lines = with_source(report["tables"]["lines"], sources)
+    tables: Tables = {**report["tables"], "lines": lines}
+    benchmark = {key: value for key, value in report["benchmark"].items() if key not in CUT_AWAY}
+    own = report.get("layer_tables") or []
+    facts = {key: value for key, value in report.items() if key in _FACTS}
     return Page(
-        facts=finite({**facts, "benchmark": benchmark}),
-        steps=step_series(tables["steps"], report["slices"], report.get("benchmark") or {}),
-        slices=finite([dict(entry) for entry in report["slices"]]),
-        tables=_tables(tables, Told.by(report)),
-        counters=finite([dict(row) for row in tables.get("flops") or []]),
-        call_trees=_call_trees(tables["functions"], tables["calls"]),
+        facts={**dict.fromkeys(_FACTS), **facts, "benchmark": benchmark},
+        steps=step_series(tables["steps"], report["slices"], report["benchmark"]),
+        slices=report["slices"],
+        tables={
+            name: join_layers(table, own)
+            for name, table in _tables(tables, ColumnNotes.of(report)).items()
+        },
+        counters=tables.get("flops") or [],
+        call_trees=_call_trees(tables),
         module_picture=module_picture(tables["modules"], tables.get("peak_holders") or []),
-        bench=bench_page(report.get("benchmark") or {}),
-        roofline=roofline_page(finite(report.get("roofline"))),
+        bench=bench_page(report["benchmark"]),
+        roofline=roofline_page(report.get("roofline")),
         base=base,
-        overview=finite(dataclasses.asdict(overview_page(report))),
-        sources=source_files(tables["lines"], report.get("sources") or []),
+        overview=overview_page(report),
+        sources=source_files(lines, sources),
+        layer_tables=layer_page_tables(own),
     )
 
 
-def finite(value: Any) -> Any:
-    """The same data without NaN and infinities, which JSON has no word for."""
+def finite(value: object) -> Any:
+    """Return the same data with null for NaN and infinities, which JSON cannot write."""
     if isinstance(value, float):
-        return value if value - value == 0 else None
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -112,73 +234,83 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _tables(tables: Mapping[str, Any], told: Told) -> dict[str, PageTable]:
-    """The page's tables, the heaviest rows first; those without a row are not there."""
-    weights = {
-        "operators": weight("self_s"),
-        "kernels": weight("device_s"),
-        "ranges": None,
-        "watch": weight("total_share"),
-        "outliers": weight("wall_s"),
-        "memory_owners": None,
-        "peak_holders": weight("bytes"),
-        "threads": None,
-        "launches": None,
-        "gaps": weight("total_s"),
-        "module_lines": weight("operator_s", "python_s"),
-        "artifacts": None,
-        "nsys_modules": None,
-        "nsys_steps": None,
-        "nsys_kernels": weight("device_s"),
-        "nsys_copies": weight("device_s"),
-        "nsys_api": weight("host_s"),
-        "nsys_samples": weight("self_samples"),
-        "nsys_gaps": weight("total_s"),
-    }
-    made = {
-        name: page_table(name, tables.get(name) or [], told, by=by) for name, by in weights.items()
-    }
-    steps = tables["steps"]
-    made["steps"] = page_table("steps", steps, told, by=weight("wall_s"), extra=(_FLAGS,))
-    named = [{**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []]
-    made["regions"] = page_table("regions", named, told, by=weight("wall_s"), extra=(_TIMED_IN,))
-    made["memory"] = page_table("memory", memory_series(tables["memory"]), told)
-    stacks = stack_records(tables.get("nsys_backtraces") or [])
-    made["nsys_backtraces"] = page_table("nsys_backtraces", stacks, told, by=weight("host_s"))
-    held = held_series(tables.get("nsys_memory") or [])
-    made["nsys_memory"] = page_table("nsys_memory", held, told)
+# Tables that are shown as they are, by the order of their rows: None keeps that of the report.
+_WEIGHTS: dict[str, Callable[[AnyRow], float] | None] = {
+    "steps": weight("wall_s"),
+    "operators": weight("self_s"),
+    "kernels": weight("device_s"),
+    "ranges": None,
+    "watch": weight("total_share"),
+    "outliers": weight("wall_s"),
+    "memory_owners": None,
+    "peak_holders": weight("bytes"),
+    "threads": None,
+    "launches": None,
+    "gaps": weight("total_s"),
+    "module_lines": weight("operator_s", "python_s"),
+    "artifacts": None,
+    "nsys_modules": None,
+    "nsys_steps": None,
+    "nsys_kernels": weight("device_s"),
+    "nsys_copies": weight("device_s"),
+    "nsys_api": weight("host_s"),
+    "nsys_samples": weight("self_samples"),
+    "nsys_gaps": weight("total_s"),
+}
+
+
+def _tables(tables: Tables, notes: ColumnNotes) -> dict[str, PageTable]:
+    """Return the page's tables, the heaviest rows first; those without a row are left out."""
+    rows = cast(Mapping[str, Sequence[AnyRow]], tables)
+
+    def table(
+        name: str, records: Sequence[AnyRow], by: Callable[[AnyRow], SortKey] | None = None
+    ) -> PageTable:
+        return page_table(name, records, notes, by=by, extra=_EXTRA.get(name, ()))
+
+    made = {name: table(name, rows.get(name) or [], by) for name, by in _WEIGHTS.items()}
+    timed = [{**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []]
+    made["regions"] = table("regions", timed, weight("wall_s"))
+    made["memory"] = table("memory", memory_series(tables["memory"]))
+    # A frame on each line: names of C++ functions hold commas.
+    stacks = [
+        {**row, "stack": "\n".join(row["stack"] or [])}
+        for row in tables.get("nsys_backtraces") or []
+    ]
+    made["nsys_backtraces"] = table("nsys_backtraces", stacks, weight("host_s"))
+    made["nsys_memory"] = table("nsys_memory", held_series(tables.get("nsys_memory") or []))
     own = {"functions": own_first("self_s"), "lines": own_first("python_s", "operator_s")}
     for name, first in own.items():
-        records = with_package(tables[name])
-        made[name] = page_table(name, records, told, by=first, extra=(_PACKAGE,))
+        made[name] = table(name, with_package(rows[name]), first)
     for name in ("memory_lines", "watch_lines"):
-        made[name] = line_table(name, tables["lines"], told)
-    trees = {
+        made[name] = line_table(name, tables["lines"], notes)
+    ranges = path_records(tables.get("nsys_ranges") or [], MOST_ROWS, ("wall_s", "device_s"))
+    trees: dict[str, Sequence[AnyRow]] = {
         "modules": forward_only(module_records(tables["modules"])),
         "call_paths": path_records(tables.get("call_paths") or []),
-        "nsys_ranges": range_records(tables.get("nsys_ranges") or []),
+        "nsys_ranges": ranges,
     }
     for name, kept in trees.items():
-        # What leads to a kept row is kept too: these are cut already.
-        whole = page_table(name, kept, told, most=len(kept))
-        made[name] = dataclasses.replace(whole, total=len(tables.get(name) or []))
+        # The rows around a kept row are kept too: these tables are cut already.
+        whole = page_table(name, kept, notes, most=len(kept))
+        made[name] = dataclasses.replace(whole, total=len(rows.get(name) or []))
     if tables["operators"]:
-        made["operators_by_name"] = operator_summary(tables["operators"], told)
+        made["operators_by_name"] = operator_summary(tables["operators"], notes)
     return {name: table for name, table in made.items() if table.rows}
 
 
-def own_first(*columns: str) -> Callable[[Record], tuple[bool, float]]:
-    """A sort key: the user's own code before any library's, then the sum of these columns."""
+def own_first(*columns: str) -> Callable[[AnyRow], tuple[bool, float]]:
+    """Return a sort key: the user's own code before any library's, then the sum of columns."""
     heaviest = weight(*columns)
-    return lambda record: (record.get("own") is not False, heaviest(record))
+    return lambda row: (row.get("own") is not False, heaviest(row))
 
 
-def _call_trees(functions: Sequence[Record], calls: Sequence[Record]) -> dict[str, CallTree]:
-    """One call graph for the steps and one for the start-up, where there is one."""
+def _call_trees(tables: Tables) -> dict[str, CallTree]:
+    """Return one call graph for the steps and one for the start-up, where there is one."""
     trees = {}
     for phase in ("step", "startup"):
-        own = [record for record in functions if record.get("phase") == phase]
-        if own:
-            edges = [call for call in calls if call.get("phase", "step") == phase]
-            trees[phase] = call_tree(own, edges)
+        functions = [row for row in tables["functions"] if row["phase"] == phase]
+        if functions:
+            calls = [call for call in tables["calls"] if call["phase"] == phase]
+            trees[phase] = call_tree(functions, calls)
     return trees

@@ -1,9 +1,9 @@
-"""Serves one recording's page and files to browsers of this machine, and to nobody else.
+"""Serve one recording's page and files to browsers of this machine alone.
 
-It listens on the loopback address alone, and every address begins with a random token, so that
-another user of the machine or a page of the web that tries ports finds nothing. Requests that
-name another host are refused: a foreign name that resolves to this machine is an old way round
-that. Only files that lie in the recording are given out, and of these only its page as HTML.
+The server listens on the loopback address, and every path begins with a random token, so that
+another user of the machine or a web page that tries ports finds nothing. Requests that name
+another host are refused: a foreign name may resolve to this machine. Only files inside the
+recording are served, and only its page as HTML.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TYPES = {
 class RecordingServer(ThreadingHTTPServer):
     """A server of the recording in `folder`; `port` 0 takes a free one.
 
-    Raises OSError where the port is taken.
+    Raise OSError where the port is taken.
     """
 
     daemon_threads = True
@@ -54,39 +54,39 @@ class RecordingServer(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without asking a name server what this machine is called."""
-        # HTTPServer's own looks the name up, which can take seconds and goes to the network.
+        """Bind without asking a name server for this machine's name."""
+        # HTTPServer's method looks the name up, which can take seconds and uses the network.
         super(ThreadingHTTPServer, self).server_bind()
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell of errors, but for a browser's that goes away in the middle of an answer."""
+        """Print errors, but not those of a browser that leaves in the middle of an answer."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
-        """Where everything of this server stands, with a slash at the end."""
+        """Return the address of the recording, with a slash at the end."""
         return f"http://{LOOPBACK}:{self.server_address[1]}/{self.token}/"
 
     @property
     def page_address(self) -> str:
-        """Where the page stands."""
+        """Return the address of the page."""
         return self.address + PAGE
 
     @property
     def handover_address(self) -> str | None:
-        """Where the trace can be handed to Perfetto; None where the recording has no trace."""
+        """Return the address that hands the trace to Perfetto; None without a trace."""
         return self.address + HANDOVER if self.file(_TRACE) is not None else None
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """What a request may call this server."""
+        """Return the names by which a request may call this server."""
         port = self.server_address[1]
         return f"{LOOPBACK}:{port}", f"localhost:{port}"
 
     def file(self, name: str) -> Path | None:
-        """The recording's file of this name; None where there is none or it lies elsewhere."""
+        """Return the recording's file of this name; None where it has none."""
         try:
             path = (self.folder / name).resolve()
             inside = path.is_relative_to(self.folder) and path.is_file()
@@ -96,7 +96,7 @@ class RecordingServer(ThreadingHTTPServer):
 
     @cached_property
     def handover(self) -> tuple[bytes, str]:
-        """The page that hands the trace over, and its content security policy."""
+        """Return the page that hands the trace to Perfetto, and its content security policy."""
         script = _template("handover.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
@@ -112,7 +112,7 @@ class RecordingServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD below the token; everything else is not there."""
+    """Answer GET and HEAD below the token; refuse everything else."""
 
     server: RecordingServer
     server_version = "profstack"
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: addresses hold the token."""
+        """Print nothing: paths contain the token."""
 
     def _answer(self, *, with_body: bool) -> None:
         name = self._wanted()
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._give(name or PAGE, with_body=with_body)
 
     def _wanted(self) -> str | None:
-        """The name below the token; None where the host or the token is not ours."""
+        """Return the name below the token; None where the host or the token is wrong."""
         if self.headers.get("Host") not in self.server.hosts:
             return None
         token, _, name = urlsplit(self.path).path.lstrip("/").partition("/")
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
                 shutil.copyfileobj(source, self.wfile)
 
     def _type(self, path: Path) -> str:
-        """The content's type; a name alone never makes a page of a file."""
+        """Return the content's type; a file's name alone never makes it a page."""
         if path == self.server.folder / PAGE:
             return "text/html; charset=utf-8"
         return _TYPES.get(path.suffix, "application/octet-stream")
@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _refuse(self, *, with_body: bool) -> None:
-        """The same answer for whatever is not given out, so that it tells nothing."""
+        """Send one answer for everything that is not served, so that it discloses nothing."""
         body = b"not found\n"
         self.send_response(HTTPStatus.NOT_FOUND)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _guard(self) -> None:
-        """What keeps content what it is, and the address with its token on this machine."""
+        """Send headers that keep the content's type, and the address with its token, here."""
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
         self.send_header("Referrer-Policy", "no-referrer")

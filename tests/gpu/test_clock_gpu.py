@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from profstack.benchmark.clock import Clock  # noqa: E402 - after the skip
+from profstack.stats.clock import Clock  # noqa: E402 - after the skip
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,7 +24,7 @@ def in_fresh_process(code: str) -> str:
 
 def test_does_not_wake_the_device() -> None:
     code = (
-        "import torch; from profstack.benchmark.clock import Clock; clock = Clock();"
+        "import torch; from profstack.stats.clock import Clock; clock = Clock();"
         "clock.synchronize(); clock.record_event(); clock.device_memory();"
         "print(clock.has_device, torch.cuda.is_initialized(), torch._C._cuda_hasPrimaryContext(0))"
     )
@@ -33,7 +33,7 @@ def test_does_not_wake_the_device() -> None:
 
 def test_does_not_spoil_a_fork() -> None:
     code = (
-        "import os, torch; from profstack.benchmark.clock import Clock; clock = Clock();"
+        "import os, torch; from profstack.stats.clock import Clock; clock = Clock();"
         "clock.synchronize(); child = os.fork()\n"
         "if child == 0:\n"
         "    torch.ones(1, device='cuda').item(); os._exit(7)\n"

@@ -11,9 +11,9 @@ import pytest
 from conftest import clean_environment
 from gpu_programs import NEEDS_GPU, program, python, reported_program
 
-from profstack import nvtxpairs
-from profstack.nsys import tool
-from profstack.software import package_version
+from profstack.privacy import package_version
+from profstack.readers import nvtx as readers_nvtx
+from profstack.readers.nsys import tool
 
 pytestmark = NEEDS_GPU
 
@@ -21,7 +21,7 @@ _COUNTED = """
 import json
 import pathlib
 import torch
-from profstack.wrapper import SliceContext
+from profstack.layer import SliceContext
 from profstack.wrappers.nvtx import NvtxWrapper
 
 {first}
@@ -71,9 +71,9 @@ def an_nsys_for_ranges() -> tool.Nsys:
     except tool.NsysError as error:
         pytest.skip(str(error))
     nvtx = package_version("nvtx")
-    if nvtxpairs.takes_ranges(found.version, nvtx) is False:
-        limit = nvtxpairs.limit_of_old_nsys()
-        pytest.skip(f"nsys {found.version} and nvtx {nvtx}: {limit}; {nvtxpairs.REMEDY}")
+    if readers_nvtx.takes_ranges(found.version, nvtx) is False:
+        limit = readers_nvtx.limit_of_old_nsys()
+        pytest.skip(f"nsys {found.version} and nvtx {nvtx}: {limit}; {readers_nvtx.REMEDY}")
     if found.lacks_importer:
         pytest.skip(tool.INSTALL_IMPORTER)
     return found

@@ -15,7 +15,7 @@ import json
 import torch
 torch.ones(1, device="cuda")
 {chosen}
-from profstack.runner import device_facts
+from profstack.capture.run import device_facts
 print(json.dumps(device_facts(torch)))
 """
 

@@ -23,7 +23,7 @@ from typing import Any
 from conftest import clean_environment
 
 from harness.cases import SCRIPTS, Case
-from profstack.findings.verdictrules import TITLES
+from profstack.findings.rules import TITLES
 
 MOMENTS = ("first", "last", "atexit", "final")
 TIME_LIMIT_S = 240

@@ -1,147 +1,740 @@
-// The charts over steps and over time: step series, slices, memory.
+// Charts: the library, loaded when the first chart scrolls into view, and what all charts share.
 
-const MOST_BANDS = 150;
+import { append, byId, el, hideTip, kindColour, remark, showTip, visible } from "./dom.js";
+import { FORMATS, fineSeconds, formatSeconds, isNumber } from "./format.js";
+import { unpack } from "./views.js";
 
-// The colours of the kinds present, each a switch for showing or hiding its marks.
-function kindLegend(kinds, hidden, redraw) {
-  return el("ul", { class: "legend" }, kinds.map((kind) => {
-    const button = el("button", { type: "button", "aria-pressed": "true", title: "show or hide" }, swatch(kindColour(kind)), kind);
-    button.addEventListener("click", () => {
-      if (!hidden.delete(kind)) hidden.add(kind);
-      button.setAttribute("aria-pressed", String(!hidden.has(kind)));
-      redraw();
-    });
-    return el("li", {}, button);
-  }));
+const NO_PLOTLY =
+  "Charts need the package plotly when the page is written: install plotly and write this " +
+  "page again with 'profstack report'.";
+const CHART_TOOLS = ["zoom2d", "pan2d", "resetScale2d", "toImage"];
+export const CHART_FONT = 12;
+
+let chartLibraryIs = null;
+
+// Resolves to the library; the same promise for all charts.
+function chartLibrary() {
+  chartLibraryIs = chartLibraryIs || startChartLibrary();
+  return chartLibraryIs;
 }
 
-const plural = (count, word, many) => (count ?? 0).toLocaleString("en") + " " + (count === 1 ? word : many || word + "s");
-
-// Slices as a background: [from, to, slice] in the units of the x axis; `axisIs` names the y axes' whole height.
-function sliceBands(theme, ranges) {
-  return (ranges.length > MOST_BANDS ? [] : ranges).map(([from, to, slice]) => ({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: from, x1: to, y0: 0, y1: 1, line: { width: 0 }, fillcolor: theme.faint(kindColour(slice.kind), theme.dark ? 0.16 : 0.1) }));
+// The page's policy allows this text by its hash, as it does the page's own inline script.
+async function startChartLibrary() {
+  const script = el("script");
+  script.textContent = await unpack("plotly");
+  document.head.append(script);
+  script.remove();
+  if (!window.Plotly) throw new Error("the library of the charts did not start");
+  return window.Plotly;
 }
 
-// A level that runs through the whole chart, with its words beside it where there is room for them. On
-// a logarithmic axis the library wants the logarithm of a text's place, and of a line's not.
-const LEVEL_ROOM = 88;
-const levelRoom = (theme, value) => (isNumber(value) && !theme.narrow ? LEVEL_ROOM : 14);
+const hasChartLibrary = () => byId("pack-plotly") !== null;
 
-function levelLine(theme, value, words, log) {
+// Whatever a program could have named: the library reads <b> and &amp; in texts as markup, so that
+// both signs are written out. Every text that goes into a chart passes through here.
+export const plotText = (text) =>
+  visible(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+// The last part of a long name is what tells it from others.
+export const plotName = (text, most = 30) =>
+  plotText(String(text).length > most ? "…" + String(text).slice(1 - most) : text);
+
+// Colours and fonts of the page as they are now; `colour` takes "var(--name)" or any colour.
+function chartTheme(box) {
+  const style = getComputedStyle(document.documentElement);
+  const body = getComputedStyle(document.body);
+  const variable = (name) => style.getPropertyValue(name).trim();
+  const colour = (value) => {
+    const found = /^var\((--[\w-]+)\)$/.exec(value);
+    return found ? variable(found[1]) : value;
+  };
   return {
-    shapes: [{ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: value, y1: value, line: { color: theme.text, width: 1, dash: "dash" }, opacity: 0.65 }],
-    annotations: theme.narrow ? [] : [{ xref: "paper", yref: "y", x: 1, y: log ? Math.log10(value) : value, xanchor: "left", yanchor: "middle", align: "left", xshift: 4, showarrow: false, text: words.map(plotText).join("<br>"), font: { color: theme.text, size: CHART_FONT } }],
+    colour,
+    faint: (value, opacity) => faint(colour(value), opacity),
+    width: Math.max(box.clientWidth, 240),
+    narrow: box.clientWidth < 460,
+    dark: document.documentElement.dataset.theme === "dark",
+    ground: variable("--ground"),
+    raised: variable("--raised"),
+    lane: variable("--lane"),
+    line: variable("--line"),
+    strongLine: variable("--strong-line"),
+    text: variable("--text"),
+    soft: variable("--soft"),
+    accent: variable("--accent"),
+    font: body.fontFamily,
+    mono: variable("--mono"),
   };
 }
 
-function drawSteps(page) {
-  const points = page.steps.points.map(([index, wall, slice, cpu, wait, phase, flags, counted, outlier]) => ({ index, wall, slice, cpu, wait, phase, flags, counted, outlier }));
-  // A benchmark alone has no steps beside its samples.
-  if (!points.length && page.bench.measured) { drop("steps"); return; }
-  if (!points.length) { byId("steps-chart").append(el("p", { class: "quiet" }, "No step was found in this run.")); return; }
-  const slices = new Map(page.slices.map((slice) => [slice.index, slice]));
-  const kindOf = (point) => (slices.get(point.slice) || {}).kind || "watch";
-  const kinds = [...new Set(page.slices.map((slice) => slice.kind))].filter((kind) => points.some((point) => kindOf(point) === kind));
-  const timed = points.filter((point) => point.wall > 0);
-  const median = page.facts.benchmark.median_s;
-  const slowest = timed.reduce((best, point) => (best && best.wall >= point.wall ? best : point), null);
-  const state = { log: Boolean(slowest) && isNumber(median) && slowest.wall > 8 * median };
-  const hidden = new Set();
-  const view = { points, timed, kinds, kindOf, hidden, state, median, slices: page.slices };
-  const redraw = plot(byId("steps-chart"), (theme) => stepsChart(theme, view), { label: "wall time of each step", says: stepsSay(view, slowest), height: 300, name: "steps", tip: (point) => stepTip(point.customdata, kindOf) });
-  byId("steps-tools").append(choice("scale", [["linear", "linear"], ["log", "log"]], state.log ? "log" : "linear", (value) => { state.log = value === "log"; redraw(); }));
-  byId("steps-legend").append(kindLegend(kinds, hidden, redraw), el("p", { class: "quiet marks" }, "◆ flagged, kept out of medians   ○ more than twice its slice's median"));
-  if (page.steps.left_out) byId("steps-legend").append(el("p", { class: "left-out" }, page.steps.left_out));
+function faint(colour, opacity) {
+  const parts = /^#(..)(..)(..)$/.exec(colour);
+  return parts
+    ? "rgba(" +
+        parts
+          .slice(1)
+          .map((part) => parseInt(part, 16))
+          .join(", ") +
+        ", " +
+        opacity +
+        ")"
+    : colour;
 }
 
-function stepsSay({ points, timed, median }, slowest) {
-  if (!slowest) return "No step of this run has a time.";
-  const flagged = points.filter((point) => point.flags).length;
-  return [plural(points.length, "step"), " drawn; the slowest is step ", slowest.index, " with ", formatSeconds(slowest.wall), isNumber(median) ? [", ", formatFactor(slowest.wall / median), " × the clean median of ", formatSeconds(median)] : "",
-    flagged ? [". ", plural(flagged, "step is", "steps are"), " flagged and kept out of medians"] : "", timed.length < points.length ? [". ", points.length - timed.length, " have no time"] : "", "."];
+// Draws a chart in `box` when it scrolls into view, and again when the theme or its width changes.
+// `build` takes the theme and returns {data, layout}. Returns a function that redraws. Options:
+//   label     the chart's name, for screen readers
+//   says      a sentence on what the chart shows
+//   unseen    the sentence is for screen readers alone: the drawing has its words
+//   height    pixels, or a function of the width
+//   tip       from a point under the pointer to [title, [[name, value]]]
+//   onClick   called with the point
+//   name      file name of a saved picture
+//   config    more of the library's own options
+//   drawn     called with the chart's element
+export function plot(box, build, options) {
+  const says = options.says
+    ? el("p", { class: options.unseen ? "unseen" : "quiet chart-says" }, options.says)
+    : null;
+  if (!hasChartLibrary()) {
+    box.replaceChildren(remark(NO_PLOTLY));
+    append(box, [says]);
+    return () => {};
+  }
+  const surface = el("div", { class: "plot", role: "group", "aria-label": options.label });
+  const chart = {
+    surface,
+    build,
+    options,
+    seen: false,
+    stale: true,
+    width: 0,
+    busy: false,
+    said: says,
+  };
+  box.replaceChildren(surface);
+  append(box, [says]);
+  surface.style.height = chartHeight(chart) + "px";
+  CHARTS.set(surface, chart);
+  chartsInSight.observe(surface);
+  chartWidths.observe(surface);
+  return () => renewChart(chart);
 }
 
-function stepsChart(theme, view) {
-  const walls = view.timed.map((point) => point.wall).concat(isNumber(view.median) ? view.median : []);
-  const log = view.state.log;
-  const data = view.kinds.map((kind) => {
-    const own = view.timed.filter((point) => view.kindOf(point) === kind), colour = theme.colour(kindColour(kind));
-    return { type: "scatter", mode: "markers", name: plotText(kind), visible: !view.hidden.has(kind), x: own.map((point) => point.index), y: own.map((point) => point.wall), customdata: own, cliponaxis: false,
-      marker: { color: colour, opacity: 0.88, symbol: own.map(stepSymbol), size: own.map((point) => (point.flags ? 10 : point.outlier ? 9 : 5.5)), line: { width: own.map((point) => (point.outlier && !point.flags ? 2 : point.flags ? 1 : 0)), color: own.map((point) => (point.flags ? theme.ground : colour)) } } };
-  });
-  const first = view.points[0].index, last = Math.max(view.points[view.points.length - 1].index, first + 1), room = Math.max(0.5, (last - first) * 0.012);
-  const level = isNumber(view.median) ? levelLine(theme, view.median, ["clean median", formatSeconds(view.median)], log) : { shapes: [], annotations: [] };
-  const bands = view.slices.filter((slice) => slice.steps > 0 && isNumber(slice.first_step)).map((slice) => [slice.first_step - 0.5, slice.first_step + slice.steps - 0.5, slice]);
-  const [low, high] = walls.length ? (log ? around(walls, 1.25) : [0, Math.max(...walls) * 1.06]) : [0, 1];
-  return { data, layout: { uirevision: log ? "log" : "linear", margin: { r: levelRoom(theme, view.median) }, shapes: [...sliceBands(theme, bands), ...level.shapes], annotations: level.annotations,
-    xaxis: { ...axis("plain", first - room, last + room, { title: "step", width: theme.width }), showgrid: false }, yaxis: tallAxis("s", low, high, { log, width: 250 }) } };
-}
+const CHARTS = new Map();
+const chartsInSight = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) {
+      const chart = CHARTS.get(entry.target);
+      chart.seen = entry.isIntersecting;
+      if (chart.seen && chart.stale) drawChart(chart);
+    }
+  },
+  { rootMargin: "120px 0px" },
+);
+const chartWidths = new ResizeObserver((entries) => {
+  for (const entry of entries) {
+    const chart = CHARTS.get(entry.target);
+    const width = Math.round(entry.contentRect.width);
+    // Out of sight it has no width; a chart that was not drawn yet takes the width it then has.
+    if (width && chart.width && width !== chart.width)
+      requestAnimationFrame(() => renewChart(chart));
+  }
+});
+new MutationObserver(() => {
+  hideTip();
+  for (const chart of CHARTS.values()) renewChart(chart);
+}).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+// Paper is white, and shows what was not scrolled to as well, as far as the library is there.
+let themeOnScreen = null;
+window.addEventListener("beforeprint", () => {
+  const root = document.documentElement;
+  themeOnScreen = root.dataset.theme;
+  root.dataset.theme = "light";
+  if (window.Plotly)
+    for (const chart of CHARTS.values()) {
+      if (themeOnScreen !== "light") chart.stale = true;
+      if (chart.stale && chart.surface.clientWidth) drawChart(chart);
+    }
+});
+window.addEventListener("afterprint", () => {
+  if (themeOnScreen) document.documentElement.dataset.theme = themeOnScreen;
+});
 
-const stepSymbol = (point) => (point.flags ? "diamond" : point.outlier ? "circle-open" : "circle");
-
-const stepTip = (point, kindOf) => point && ["step " + point.index, [
-  ["slice", kindOf(point) + " (" + point.slice + ")"], ["phase", point.phase], ["wall", formatSeconds(point.wall)],
-  isNumber(point.cpu) ? ["CPU, to a scheduler tick", formatSeconds(point.cpu)] : null, isNumber(point.wait) ? ["wait", formatSeconds(point.wait)] : null,
-  ["measured", kindOf(point) === "clean" ? "clean host time" : "raw host time, under " + kindOf(point)],
-  point.flags ? ["kept out of medians", point.flags] : null, point.counted ? ["counts", "in the clean median"] : null]];
-
-const MEMORY_LINES = [["rss_bytes", "resident set", "var(--rss)"], ["device_allocated_bytes", "device allocated", "var(--allocated)"], ["device_reserved_bytes", "device reserved", "var(--reserved)"]];
-
-function drawMemory(page) {
-  const table = page.tables.memory;
-  if (!table) {
-    if (!["memory_lines", "memory_owners", "peak_holders"].some((name) => page.tables[name])) drop("memory");
-    else byId("memory-chart").append(el("p", { class: "quiet" }, "No sample of the process's memory was taken."));
+function renewChart(chart) {
+  chart.stale = true;
+  if (!chart.surface.isConnected) {
+    forgetChart(chart);
     return;
   }
-  const records = asRecords(table).filter((record) => isNumber(record.t_s)).sort((a, b) => a.t_s - b.t_s);
-  const lines = MEMORY_LINES.filter(([key]) => records.some((record) => isNumber(record[key])));
-  byId("memory-legend").append(el("ul", { class: "legend" }, MEMORY_LINES.map(([key, name, colour]) => {
-    const column = table.columns.find((one) => one.key === key);
-    const there = lines.some(([other]) => other === key);
-    return el("li", {}, there ? swatch(colour) : null, name, there ? null : [" ", none(whyEmpty(column))]);
-  }), [...new Set(page.slices.map((slice) => slice.kind))].map((kind) => el("li", { class: "quiet" }, swatch(kindColour(kind)), kind))));
-  if (lines.length) {
-    const view = { records, slices: page.slices.filter((slice) => isNumber(slice.started_s) && isNumber(slice.wall_s)), panels: memoryPanels(lines) };
-    plot(byId("memory-chart"), (theme) => memoryChart(theme, view), { label: "memory over the time of the run", says: memorySays(records, lines, view.panels), height: 150 + 130 * view.panels.length, name: "memory", tip: (point) => memoryTip(point, view, lines) });
-  } else byId("memory-chart").append(el("p", { class: "quiet" }, "No sample has a figure."));
-  makeTable(byId("memory-table"), { table, name: "memory samples", sort: { key: "t_s", direction: 1 } });
+  if (chart.seen) drawChart(chart);
 }
 
-// The host's memory and the device's are two things: each has its own scale.
-const memoryPanels = (lines) => [lines.filter(([key]) => key === "rss_bytes"), lines.filter(([key]) => key !== "rss_bytes")].filter((panel) => panel.length);
-
-// What is in sight of the lines of a panel: as near as its samples lie.
-function memoryRange(records, panel) {
-  const values = panel.flatMap(([key]) => records.map((record) => record[key]).filter(isNumber));
-  const low = Math.min(...values), high = Math.max(...values), span = high - low || high * 0.1 || 1;
-  return [Math.max(0, low - 0.1 * span), high + 0.12 * span];
+function forgetChart(chart) {
+  chartsInSight.unobserve(chart.surface);
+  chartWidths.unobserve(chart.surface);
+  CHARTS.delete(chart.surface);
+  if (window.Plotly) window.Plotly.purge(chart.surface);
 }
 
-function memorySays(records, lines, panels) {
-  return [lines.map(([key, name], at) => {
-    const known = records.filter((record) => isNumber(record[key]));
-    const most = known.reduce((best, record) => (record[key] > best[key] ? record : best));
-    return [at ? "; " : "", at ? name : name[0].toUpperCase() + name.slice(1), ": ", formatBytes(known[0][key]), " at first, at most ", formatBytes(most[key]), " after ", formatSeconds(most.t_s), ", ", formatBytes(known[known.length - 1][key]), " at last"];
-  }), ". ", panels.some((panel) => memoryRange(records, panel)[0] > 0) ? "The scale does not begin at 0. " : ""];
-}
+const chartHeight = ({ surface, options }) =>
+  typeof options.height === "function"
+    ? options.height(Math.max(surface.clientWidth, 240))
+    : options.height || 270;
 
-function memoryChart(theme, { records, slices, panels }) {
-  const first = records[0].t_s, last = Math.max(records[records.length - 1].t_s, first + 1e-6);
-  const data = [], layout = { hovermode: "x", hoverdistance: -1, margin: { l: 76 }, shapes: sliceBands(theme, slices.map((slice) => [Math.max(slice.started_s, first), Math.min(slice.started_s + slice.wall_s, last), slice]).filter(([from, to]) => to > from)) };
-  panels.forEach((panel, at) => {
-    const name = "y" + (at ? at + 1 : "");
-    layout["yaxis" + (at ? at + 1 : "")] = { ...axisStyle(theme), ...tallAxis("bytes", ...memoryRange(records, panel), { width: panels.length > 1 ? 150 : 210 }), domain: panels.length < 2 ? [0, 1] : at ? [0, 0.46] : [0.54, 1] };
-    for (const [key, words, colour] of panel) {
-      data.push({ type: "scatter", mode: records.length < 40 ? "lines+markers" : "lines", name: words, x: records.map((record) => record.t_s), y: records.map((record) => record[key]), customdata: records, yaxis: name, connectgaps: false, line: { color: theme.colour(colour), width: 1.7 }, marker: { size: 4 } });
+// One drawing at a time; what became stale meanwhile is drawn after it.
+async function drawChart(chart) {
+  if (chart.busy) return;
+  chart.busy = true;
+  try {
+    const library = window.Plotly || (await chartLibrary());
+    while (chart.stale && chart.surface.clientWidth) {
+      chart.stale = false;
+      await drawNow(library, chart);
     }
-  });
-  layout.xaxis = { ...axis("s", first, last, { width: theme.width, title: "time of the run" }), showgrid: false, showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "dot", spikecolor: theme.soft, spikesnap: "data", anchor: panels.length > 1 ? "y2" : "y" };
-  return { data, layout };
+  } catch (error) {
+    console.error(error);
+    chart.surface.replaceChildren(
+      el(
+        "p",
+        { class: "broken" },
+        "This chart could not be drawn: " + error.message + ". The figures are in report.json.",
+      ),
+    );
+    chart.surface.style.height = "";
+  } finally {
+    chart.busy = false;
+  }
 }
 
-function memoryTip(point, { slices }, lines) {
-  const record = point.customdata;
-  const slice = slices.find((one) => record.t_s >= one.started_s && record.t_s <= one.started_s + one.wall_s);
-  return [formatSeconds(record.t_s), [isNumber(record.step) ? ["step", record.step] : null, slice ? ["slice", slice.kind] : null, ...lines.map(([key, name]) => [name, isNumber(record[key]) ? formatBytes(record[key]) : NONE]), ["measured", "raw samples of the whole process"]]];
+async function drawNow(library, chart) {
+  const { surface, options } = chart;
+  const theme = chartTheme(surface);
+  const height = chartHeight(chart);
+  chart.width = surface.clientWidth;
+  surface.style.height = height + "px";
+  const { data, layout } = chart.build(theme);
+  const first = !surface.layout;
+  // What the page shows at the pointer is its own: one look everywhere, and names that are text.
+  const traces = data.map((trace) => ({ hoverinfo: options.tip ? "none" : "skip", ...trace }));
+  await library.react(surface, traces, chartLayout(layout, theme, height), chartConfig(options));
+  if (first) listenToChart(surface, options);
+  renewTicks(surface);
+  describeChart(surface, options, chart.said);
+  if (options.drawn) options.drawn(surface);
+  surface.dataset.drawn = String(Number(surface.dataset.drawn || 0) + 1);
+}
+
+function chartLayout(layout, theme, height) {
+  const { xaxis, yaxis, margin, ...rest } = layout;
+  const styled = (axis) => axis && { ...axisStyle(theme), ...axis };
+  return {
+    autosize: false,
+    width: theme.width,
+    height,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
+    uirevision: "kept",
+    hovermode: "closest",
+    hoverdistance: 24,
+    dragmode: "zoom",
+    font: { family: theme.font, size: CHART_FONT, color: theme.soft },
+    margin: { l: 62, r: 14, t: 26, b: 42, pad: 0, ...margin },
+    modebar: {
+      bgcolor: theme.ground,
+      color: theme.soft,
+      activecolor: theme.accent,
+      orientation: "h",
+    },
+    ...rest,
+    ...(xaxis ? { xaxis: styled(xaxis) } : {}),
+    ...(yaxis ? { yaxis: styled(yaxis) } : {}),
+  };
+}
+
+export const axisStyle = (theme) => ({
+  gridcolor: theme.line,
+  linecolor: theme.strongLine,
+  zeroline: false,
+  tickcolor: theme.strongLine,
+  automargin: false,
+  fixedrange: false,
+  title: { standoff: 6 },
+});
+
+function chartConfig(options) {
+  return {
+    displaylogo: false,
+    responsive: false,
+    displayModeBar: "hover",
+    modeBarButtons: [CHART_TOOLS],
+    showTips: false,
+    doubleClick: "reset",
+    typesetMath: false,
+    plotGlPixelRatio: 1,
+    toImageButtonOptions: { format: "png", filename: options.name || "chart", scale: 2 },
+    ...options.config,
+  };
+}
+
+function listenToChart(surface, options) {
+  if (options.tip) {
+    surface.on("plotly_hover", (found) => {
+      const told = found.event && options.tip(found.points[0], found.points);
+      if (told) showTip(found.event, ...told);
+    });
+    surface.on("plotly_unhover", hideTip);
+    surface.addEventListener("mouseleave", hideTip);
+  }
+  if (options.onClick)
+    surface.on("plotly_click", (found) => {
+      hideTip();
+      options.onClick(found.points[0]);
+    });
+  surface.on("plotly_relayout", () => renewTicks(surface));
+}
+
+// The drawing is one picture to a screen reader; its tools are buttons beside it.
+function describeChart(surface, options, says) {
+  surface.querySelectorAll("svg.main-svg").forEach((drawing, at) => {
+    if (at) {
+      drawing.setAttribute("aria-hidden", "true");
+      return;
+    }
+    drawing.setAttribute("role", "img");
+    drawing.setAttribute("aria-label", options.label + (says ? ": " + says.textContent : ""));
+  });
+  for (const bar of surface.querySelectorAll(".modebar"))
+    bar.setAttribute("aria-label", "tools of the chart: " + options.label);
+}
+
+// ---------- Axes ----------
+
+// The library knows no bytes and no milliseconds: tick values are chosen here, round in the page's
+// units, and again after every zoom.
+
+const MINUTES = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+const BYTE_STEP = 1024;
+
+// From `from` to `to` in `unit` (s, bytes, count, plain, share). Options: log, title, width (in
+// pixels, which limit the number of ticks), until (no tick beyond it), and the library's own.
+export function axis(unit, from, to, options = {}) {
+  const { log, title, width, ...more } = options;
+  const range = log ? [Math.log10(from), Math.log10(to)] : [from, to];
+  const made = {
+    type: log ? "log" : "linear",
+    range,
+    unit,
+    most: Math.max(2, Math.floor((width || 400) / 66)),
+    tickmode: "array",
+    ...more,
+  };
+  return { ...made, ...ticksOf(made), ...(title ? { title: axisTitle(title) } : {}) };
+}
+
+export const axisTitle = (text) => ({
+  text: plotText(text),
+  standoff: 6,
+  font: { size: CHART_FONT },
+});
+
+// How many values have room beside a vertical axis.
+export const tallAxis = (unit, from, to, options = {}) =>
+  axis(unit, from, to, { ...options, width: (options.width || 220) * 1.9 });
+
+// The range of a logarithmic axis around positive values; the room on each side is a factor.
+export const around = (values, low, high = low) => [
+  Math.min(...values) / low,
+  Math.max(...values) * high,
+];
+
+function ticksOf(axisLike) {
+  const log = axisLike.type === "log";
+  const ends = axisLike.range.map((end) => (log ? 10 ** end : end));
+  const low = Math.min(...ends);
+  const high = Math.max(...ends);
+  let values = log ? decades(low, high, axisLike.most) : [];
+  if (values.length < 2) values = roundValues(low, high, axisLike.unit, axisLike.most);
+  // Beyond `until` the axis has something else.
+  if (isNumber(axisLike.until)) values = values.filter((value) => value <= axisLike.until);
+  return { tickvals: values, ticktext: tickTexts(values, axisLike.unit, log) };
+}
+
+// 1, 2 and 5 of each decade, or as many of the decades as have room.
+function decades(low, high, most) {
+  const first = Math.floor(Math.log10(low));
+  const last = Math.ceil(Math.log10(high));
+  const inside = (value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9);
+  const all = [];
+  for (let decade = first; decade <= last; decade += 1)
+    for (const digit of [1, 2, 5]) all.push(Number((digit * 10 ** decade).toPrecision(12)));
+  const fine = all.filter(inside);
+  if (fine.length <= most + 1) return fine;
+  const whole = fine.filter(
+    (value) => Math.abs(Math.log10(value) % 1) < 1e-9 || Math.abs(Math.log10(value) % 1) > 1 - 1e-9,
+  );
+  // Within less than two decades 1, 2 and 5 are too many and the decades too few: every other one.
+  if (whole.length < 2)
+    return fine.filter((_value, at) => at % Math.ceil(fine.length / most) === 0);
+  return whole.filter((_value, at) => at % Math.ceil(whole.length / most) === 0);
+}
+
+function roundValues(low, high, unit, most) {
+  const step = roundStep((high - low) / most, unit, high);
+  const values = [];
+  for (
+    let at = Math.ceil(low / step - 1e-9);
+    at * step <= high + 1e-9 * step && values.length < 40;
+    at += 1
+  )
+    values.push(Number((at * step).toPrecision(12)));
+  return values;
+}
+
+function roundStep(least, unit, high) {
+  if (unit === "s" && least > 30)
+    return MINUTES.find((one) => one >= least) || 86400 * Math.ceil(least / 86400);
+  // Round sizes are round in their own unit: 320 MiB, not 300,000,000 bytes.
+  const scale =
+    unit === "bytes" ? BYTE_STEP ** Math.max(0, Math.floor(Math.log2(Math.max(high, 1)) / 10)) : 1;
+  const power = 10 ** Math.floor(Math.log10(least / scale));
+  const step = [1, 2, 5, 10]
+    .map((digit) => digit * power)
+    .find((one) => one >= (least / scale) * (1 - 1e-9));
+  return unit === "plain" ? Math.max(1, Math.round(step)) : step * scale;
+}
+
+function tickTexts(values, unit, log) {
+  const largest = Math.max(...values.map(Math.abs));
+  // One unit along a linear axis of times, with the digits that tell its values apart.
+  const format =
+    unit === "s" && !log && largest < 60
+      ? fineSeconds(values.length > 1 ? values : [0, ...values])
+      : FORMATS[unit] || String;
+  return values.map((value) => plotText(value === 0 ? "0" : tickText(format(value))));
+}
+
+// Axis values are round: 50 ms and 1.5 s say it without idle zeros.
+export const tickText = (text) =>
+  text.replace(/(\.\d*?)0+(?=\s|$)/, "$1").replace(/\.(?=\s|$)/, "");
+
+// After a zoom other values are in sight.
+function renewTicks(surface) {
+  const changed = {};
+  for (const [key, one] of Object.entries(surface.layout || {})) {
+    if (!/^[xy]axis/.test(key) || !one?.unit || !one.range) continue;
+    const { tickvals, ticktext } = ticksOf(one);
+    if (JSON.stringify(tickvals) === JSON.stringify(one.tickvals)) continue;
+    changed[key + ".tickvals"] = tickvals;
+    changed[key + ".ticktext"] = ticktext;
+  }
+  if (Object.keys(changed).length) window.Plotly.relayout(surface, changed);
+}
+
+// Pixel positions in a frame with two logarithmic axes, for placing labels apart from each other.
+export function logFrame(width, height, xs, ys) {
+  const part = (value, [from, to]) => Math.log(value / from) / Math.log(to / from);
+  return {
+    width,
+    height,
+    x: (value) => part(value, xs) * width,
+    y: (value) => (1 - part(value, ys)) * height,
+  };
+}
+
+export function pointBox(frame, x, y, size) {
+  const px = frame.x(x);
+  const py = frame.y(y);
+  return { left: px - size, right: px + size, top: py - size, bottom: py + size };
+}
+
+// Takes the first of some boxes that lies in the frame and on nothing; null where there is none.
+export function freeBox(frame, taken, boxes) {
+  const free = boxes.find(
+    (box) =>
+      box.left >= 0 &&
+      box.right <= frame.width &&
+      box.top >= -4 &&
+      box.bottom <= frame.height &&
+      !taken.some(
+        (other) =>
+          box.left < other.right &&
+          box.right > other.left &&
+          box.top < other.bottom &&
+          box.bottom > other.top,
+      ),
+  );
+  if (free) taken.push(free);
+  return free || null;
+}
+
+// ---------- Slices and levels behind a chart ----------
+
+const MOST_BANDS = 150;
+
+// A band over a range of the x axis, behind the marks.
+export const band = (from, to, colour) => ({
+  type: "rect",
+  layer: "below",
+  xref: "x",
+  yref: "paper",
+  x0: from,
+  x1: to,
+  y0: 0,
+  y1: 1,
+  line: { width: 0 },
+  fillcolor: colour,
+});
+
+// Slices as a background: ranges are [from, to, slice] in the units of the x axis.
+export function sliceBands(theme, ranges) {
+  if (ranges.length > MOST_BANDS) return [];
+  return ranges.map(([from, to, slice]) =>
+    band(from, to, theme.faint(kindColour(slice.kind), theme.dark ? 0.16 : 0.1)),
+  );
+}
+
+// A level through the whole chart, labelled where there is room. On a logarithmic axis the library
+// takes the logarithm of a label's position, but the plain value of a line's.
+const LEVEL_ROOM = 88;
+export const levelRoom = (theme, value) => (isNumber(value) && !theme.narrow ? LEVEL_ROOM : 14);
+
+export function levelLine(theme, value, words, log) {
+  if (!isNumber(value)) return { shapes: [], annotations: [] };
+  return {
+    shapes: [
+      {
+        type: "line",
+        xref: "paper",
+        yref: "y",
+        x0: 0,
+        x1: 1,
+        y0: value,
+        y1: value,
+        line: { color: theme.text, width: 1, dash: "dash" },
+        opacity: 0.65,
+      },
+    ],
+    annotations: theme.narrow
+      ? []
+      : [
+          {
+            xref: "paper",
+            yref: "y",
+            x: 1,
+            y: log ? Math.log10(value) : value,
+            xanchor: "left",
+            yanchor: "middle",
+            align: "left",
+            xshift: 4,
+            showarrow: false,
+            text: words.map(plotText).join("<br>"),
+            font: { color: theme.text, size: CHART_FONT },
+          },
+        ],
+  };
+}
+
+// ---------- Bars ----------
+
+const SERIES = [
+  "var(--kind-clean)",
+  "var(--kind-torch)",
+  "var(--kind-cprofile)",
+  "var(--kind-nvtx)",
+  "var(--kind-memory)",
+  "var(--kind-warmup)",
+];
+export const seriesColour = (at) => SERIES[at % SERIES.length];
+
+// Marks differ in shape as well as in colour: the library's names, and the same signs for text.
+const MARKS = {
+  circle: "●",
+  square: "■",
+  "triangle-up": "▲",
+  diamond: "◆",
+  x: "✕",
+  "circle-open": "○",
+};
+export const MARK_ORDER = ["circle", "square", "triangle-up", "diamond"];
+export const markSample = (kind, colour) => {
+  const mark = el("span", { class: "mark-sample", "aria-hidden": "true" }, MARKS[kind]);
+  mark.style.color = colour;
+  return mark;
+};
+
+// Rows are {name, bars: [{value, low, high, points, colour, name, text, tip}]}. A whisker beyond
+// the scale is cut at its end and marked. Options are those of plot().
+export function barChart(box, rows, options) {
+  const there = rows.filter((row) => row.bars.length);
+  if (!there.length) return;
+  plot(box, (theme) => barsChart(theme, there), {
+    tip: (point) => point.customdata,
+    height: (width) => barsHeight(there, width),
+    ...options,
+  });
+}
+
+const BAR_ROOM = 22;
+export const widthOf = (text) => String(text).length * 6.8;
+const widest = (texts) => Math.max(...texts.map(widthOf));
+// Room for names beside the bars; none in a narrow chart, where they stand above them.
+const nameWidth = (rows, width) =>
+  width < 460
+    ? 0
+    : Math.min(Math.round(width * 0.24), Math.ceil(widest(rows.map((row) => row.name))) + 12);
+
+// Where names have no room beside their bars, each stands above its own.
+function barsHeight(rows, width) {
+  return BAR_EDGES.t + BAR_EDGES.b + placeBars(rows, nameWidth(rows, width) > 0).height;
+}
+
+const BAR_EDGES = { t: 28, b: 40 };
+const valueText = (bar, narrow) =>
+  narrow ? bar.short || bar.text : (bar.name ? bar.name + " " : "") + bar.text;
+
+function barsChart(theme, rows) {
+  const bars = rows.flatMap((row) => row.bars);
+  const names = nameWidth(rows, theme.width);
+  const placed = placeBars(rows, names > 0);
+  const longest = Math.max(...bars.map((bar) => bar.value));
+  const reach = Math.max(
+    ...bars.flatMap((bar) => [bar.value, bar.high || 0, ...(bar.points || [])]),
+  );
+  const end = (Math.min(reach, 1.8 * longest) || 1) * 1.03;
+  const margin = {
+    ...BAR_EDGES,
+    l: names ? names + 12 : 10,
+    r: widest(bars.map((bar) => valueText(bar, theme.narrow))) + 18,
+  };
+  const layout = { margin, shapes: [], annotations: [] };
+  const words = (x, y, text, options) =>
+    layout.annotations.push({
+      xref: "paper",
+      x,
+      yref: "y",
+      y,
+      showarrow: false,
+      text,
+      font: { color: theme.text },
+      ...options,
+    });
+  for (const { row, top, bottom, middle } of placed.rows) {
+    if (names)
+      words(0, middle, wrapped(row.name, Math.floor(names / 6.4)), {
+        xanchor: "right",
+        xshift: -8,
+        align: "right",
+        font: { color: theme.text, size: 13 },
+      });
+    else
+      words(0, top + 11, wrapped(row.name, 60), {
+        xanchor: "left",
+        align: "left",
+        font: { color: theme.text, size: 13 },
+      });
+    if (bottom < placed.height)
+      layout.shapes.push({
+        type: "line",
+        xref: "paper",
+        yref: "y",
+        x0: 0,
+        x1: 1,
+        y0: bottom,
+        y1: bottom,
+        line: { color: theme.line, width: 1 },
+      });
+  }
+  for (const { bar, y } of placed.bars) {
+    words(1, y, plotText(valueText(bar, theme.narrow)), {
+      xanchor: "left",
+      xshift: 8,
+      align: "left",
+    });
+    if (bar.high > end)
+      words(1, y, "›", { xanchor: "right", font: { color: theme.text, size: 16 } });
+  }
+  const points = placed.bars.flatMap(({ bar, y }) =>
+    (bar.points || []).map((x) => ({
+      x,
+      y,
+      tip: [bar.tip[0], [["a fresh process", formatSeconds(x)]]],
+    })),
+  );
+  const data = [barTrace(theme, placed.bars)];
+  if (points.length)
+    data.push({
+      type: "scatter",
+      mode: "markers",
+      name: "fresh processes",
+      x: points.map((one) => one.x),
+      y: points.map((one) => one.y),
+      customdata: points.map((one) => one.tip),
+      marker: { color: theme.ground, size: 8, line: { color: theme.text, width: 1.5 } },
+    });
+  return {
+    data,
+    layout: {
+      ...layout,
+      bargap: 0,
+      xaxis: axis("s", 0, end, { width: theme.width - margin.l - margin.r }),
+      yaxis: {
+        range: [placed.height, 0],
+        fixedrange: true,
+        showticklabels: false,
+        showgrid: false,
+        ticks: "",
+      },
+    },
+  };
+}
+
+function barTrace(theme, placed) {
+  const known = ({ bar }) => isNumber(bar.low) && isNumber(bar.high);
+  return {
+    type: "bar",
+    orientation: "h",
+    name: "times",
+    x: placed.map(({ bar }) => bar.value),
+    y: placed.map(({ y }) => y),
+    width: placed.map(() => BAR_ROOM - 5),
+    customdata: placed.map(({ bar }) => bar.tip),
+    marker: { color: placed.map(({ bar }) => theme.colour(bar.colour)), opacity: 0.72 },
+    error_x: {
+      type: "data",
+      symmetric: false,
+      array: placed.map((one) => (known(one) ? one.bar.high - one.bar.value : null)),
+      arrayminus: placed.map((one) => (known(one) ? one.bar.value - one.bar.low : null)),
+      color: theme.text,
+      thickness: 1.5,
+      width: 5,
+    },
+  };
+}
+
+// Places down the chart in pixels: rows one under the other, their bars within them.
+function placeBars(rows, beside) {
+  const found = { rows: [], bars: [], height: 0 };
+  for (const row of rows) {
+    const top = found.height;
+    const first = top + (beside ? 7 : 25);
+    const height = row.bars.length * BAR_ROOM;
+    for (const [at, bar] of row.bars.entries())
+      found.bars.push({ bar, y: first + (at + 0.5) * BAR_ROOM });
+    found.height = first + height + 7;
+    found.rows.push({ row, top, bottom: found.height, middle: first + height / 2 });
+  }
+  return found;
+}
+
+// A name over as many lines as it needs, each escaped by itself.
+function wrapped(text, most) {
+  const lines = [""];
+  for (const word of String(text).split(/\s+/)) {
+    const line = lines[lines.length - 1];
+    if (line && line.length + word.length >= most) lines.push(word);
+    else lines[lines.length - 1] = line ? line + " " + word : word;
+  }
+  return lines.map((line) => plotName(line, most + 12)).join("<br>");
 }

@@ -1,68 +1,103 @@
-// Making elements. Text always becomes a text node: nothing here ever parses markup.
-//
-// Characters that turn the direction of writing are written out: a name that holds one would be
-// drawn as another one. Control characters that have no width are told the same way.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
-const visible = (text) => String(text).replace(UNSEEN, (one) => "\\u" + one.charCodeAt(0).toString(16).padStart(4, "0"));
+// Elements of the page and the small pieces that views are built from. Text always becomes a text
+// node: no function here parses markup.
+import { formatValue, fullNumber, NONE } from "./format.js";
+
+// Characters that change the direction of writing are written out: a name with one would look like
+// another name. Control characters without a width are written out as well.
+// biome-ignore-start lint/suspicious/noControlCharactersInRegex: these are what is searched for
+const UNSEEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+// biome-ignore-end lint/suspicious/noControlCharactersInRegex: see above
+export const visible = (text) =>
+  String(text).replace(UNSEEN, (one) => "\\u" + one.charCodeAt(0).toString(16).padStart(4, "0"));
 const SEEN_ATTRIBUTES = ["title", "aria-label", "aria-description", "placeholder"];
 
-function el(tag, attributes, ...children) {
+export function el(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "class") element.className = value;
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : SEEN_ATTRIBUTES.includes(name) ? visible(value) : String(value));
+    else
+      element.setAttribute(
+        name,
+        value === true ? "" : SEEN_ATTRIBUTES.includes(name) ? visible(value) : String(value),
+      );
   }
   append(element, children);
   return element;
 }
 
-function append(element, children) {
+export function append(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
     element.append(child instanceof Node ? child : document.createTextNode(visible(child)));
   }
 }
 
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
+
+// Words that matter less than those around them: within a line, and as a line of their own.
+export const quiet = (...words) => el("span", { class: "quiet" }, ...words);
+export const remark = (...words) => el("p", { class: "quiet" }, ...words);
 
 // A word of the glossary, linked to what it means.
-const term = (word, text) => el("a", { class: "term", href: "#term-" + word }, text || word);
+export const term = (word, text) => el("a", { class: "term", href: "#term-" + word }, text || word);
 
-const none = (reason) =>
-  el("span", { class: "none", role: "img", title: reason || "not measured", "aria-label": "not measured" + (reason ? ": " + reason : "") }, NONE);
+export const none = (reason) =>
+  el(
+    "span",
+    {
+      class: "none",
+      role: "img",
+      title: reason || "not measured",
+      "aria-label": "not measured" + (reason ? ": " + reason : ""),
+    },
+    NONE,
+  );
 
-const shown = (value, unit, reason) =>
+export const shown = (value, unit, reason) =>
   value === null || value === undefined ? none(reason) : formatValue(value, unit);
 
 // Kinds of slices and layers keep one colour on the whole page; unknown layers share four spares.
-const KNOWN_KINDS = ["startup", "warmup", "settle", "clean", "watch", "cprofile", "torch", "nvtx", "memory", "flops"];
+const KNOWN_KINDS = [
+  "startup",
+  "warmup",
+  "settle",
+  "clean",
+  "watch",
+  "cprofile",
+  "torch",
+  "nvtx",
+  "memory",
+  "flops",
+];
 
-function kindColour(kind) {
+export function kindColour(kind) {
   if (KNOWN_KINDS.includes(kind)) return "var(--kind-" + kind + ")";
   return "var(--spare-" + (hash(String(kind)) % 4) + ")";
 }
 
-function hash(text) {
+export function hash(text) {
   let value = 5381;
   for (let at = 0; at < text.length; at += 1) value = ((value * 33) ^ text.charCodeAt(at)) >>> 0;
   return value;
 }
 
-function swatch(colour) {
+export function swatch(colour) {
   const dot = el("span", { class: "swatch", "aria-hidden": "true" });
   dot.style.background = colour;
   return dot;
 }
 
 // A row of buttons of which one is chosen.
-function choice(label, options, chosen, onChoose) {
+export function choice(label, options, chosen, onChoose) {
   const group = el("div", { class: "choice", role: "group", "aria-label": label });
   for (const [value, text] of options) {
     const button = el("button", { type: "button", "aria-pressed": String(value === chosen) }, text);
     button.addEventListener("click", () => {
-      for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
+      for (const other of group.children)
+        other.setAttribute("aria-pressed", String(other === button));
       onChoose(value);
     });
     group.append(button);
@@ -70,7 +105,7 @@ function choice(label, options, chosen, onChoose) {
   return group;
 }
 
-function select(label, options, chosen, onChoose) {
+export function select(label, options, chosen, onChoose) {
   const box = el("select", { "aria-label": label });
   for (const [value, text] of options) {
     box.append(el("option", { value, selected: value === chosen }, text));
@@ -79,14 +114,23 @@ function select(label, options, chosen, onChoose) {
   return el("label", { class: "field" }, el("span", {}, label), box);
 }
 
-// What happened, in a few words for a screen reader: what is seen otherwise says it by itself.
-const announce = (text) => { byId("announced").textContent = text; };
+// Tells a screen reader what happened, where others see it.
+export const announce = (text) => {
+  byId("announced").textContent = text;
+};
 
 // One tooltip for all charts; `lines` are [name, value] pairs under a title.
-const tip = el("div", { class: "tip", role: "tooltip", hidden: true });
+export const tip = el("div", { class: "tip", role: "tooltip", hidden: true });
 
-function showTip(event, title, lines) {
-  tip.replaceChildren(el("strong", {}, title), el("dl", {}, lines.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
+export function showTip(event, title, lines) {
+  tip.replaceChildren(
+    el("strong", {}, title),
+    el(
+      "dl",
+      {},
+      lines.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+    ),
+  );
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
   const left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
@@ -96,18 +140,249 @@ function showTip(event, title, lines) {
   tip.style.top = Math.max(top, 8) + "px";
 }
 
-const hideTip = () => { tip.hidden = true; };
+export const hideTip = () => {
+  tip.hidden = true;
+};
 
-// The slices that a table's figures rest on: those of the first round, which had no step to settle,
-// only where there are no others.
-function settledSlices(page, fits) {
-  const found = page.slices.filter((slice) => fits(slice) && isNumber(slice.step_median_s));
-  const late = found.filter((slice) => slice.round > 1);
-  return late.length ? late : found;
-}
-
-// Only ways inside the recording become links: a path is never taken for an address of its own.
-function fileLink(base, path, text) {
+// A link to a file of the recording; each part is encoded, so that a path never becomes a URL.
+export function fileLink(base, path, text) {
   const way = String(path).split("/").map(encodeURIComponent).join("/");
-  return el("a", { class: "file", href: (base ? base + "/" : "./") + way, title: path }, text || path);
+  return el(
+    "a",
+    { class: "file", href: (base ? base + "/" : "./") + way, title: path },
+    text || path,
+  );
 }
+
+// ---------- Where a number comes from ----------
+
+// Every number says which layer measured it and in what sense. Outside tables use
+// `figure(value, unit, {layer, kind})`; columns of the report carry both, `ownColumn(..., origin)`
+// takes them. Kinds: clean, calibrated, raw, counted, rate (operations over a time), mixed (each
+// row has its own origin: `byRow`), fact; {words} stands for any other.
+
+export const CLEAN = { layer: "step clock", kind: "clean" };
+export const RAW_CLOCK = { layer: "step clock", kind: "raw" };
+export const OWN_COUNT = { layer: "profstack", kind: "counted" };
+export const FACT = { layer: "profstack", kind: "fact" };
+export const CALIBRATED = { layer: "torch", kind: "calibrated" };
+export const RAW_TORCH = { layer: "torch", kind: "raw" };
+export const TORCH_COUNT = { layer: "torch", kind: "counted" };
+export const RAW_CPROFILE = { layer: "cprofile", kind: "raw" };
+
+const isClock = (layer) => layer === "step clock";
+export const layerWords = (layer) =>
+  !layer
+    ? "profstack"
+    : layer === "nsys"
+      ? "Nsight Systems"
+      : layer === "profstack" || isClock(layer)
+        ? layer
+        : "the " + layer + " layer";
+
+const KIND_WORDS = {
+  clean: ({ layer }) =>
+    "clean: measured " +
+    (layer && !isClock(layer) ? "by " + layerWords(layer) : "by the step clock") +
+    " in steps that no layer watched",
+  calibrated: ({ layer }) =>
+    "calibrated: seen by " + layerWords(layer) + ", told at the speed of the clean steps",
+  raw: ({ layer }) =>
+    isClock(layer)
+      ? "raw: by the step clock, with whatever was on in that slice"
+      : "raw: as " + layerWords(layer) + " saw it, with what watching cost",
+  counted: ({ layer, source }) => "counted by " + (source || layerWords(layer)),
+  rate: ({ layer, source, over }) =>
+    RATE_WORDS[over || "calibrated"](source || "the flops layer", layerWords(layer)),
+  mixed: () =>
+    "each row says on hover whose its number is, and whether it is clean, calibrated or raw",
+  fact: () => "a fact about the run, no measurement",
+};
+
+// A rate is as its time is: the count is exact.
+const RATE_WORDS = {
+  clean: (counter) =>
+    "clean: operations counted by " + counter + ", over the time of steps that no layer watched",
+  calibrated: (counter, observer) =>
+    "calibrated: operations counted by " +
+    counter +
+    ", over the time that " +
+    observer +
+    " saw, told at the speed of the clean steps",
+  raw: (counter, observer) =>
+    "raw: operations counted by " + counter + ", over the device time that " + observer + " saw",
+};
+
+// The words for {layer, kind, source} or {words}; null where nothing is known of them.
+export const provenance = (origin) =>
+  !origin
+    ? null
+    : origin.words || (KIND_WORDS[origin.kind] ? KIND_WORDS[origin.kind](origin) : null);
+
+// A column whose rows are of several origins: of(record) gives each row's.
+export const byRow = (column, of) => ({ ...column, layer: null, kind: "mixed", words: null, of });
+
+// The column's own origin, or the row's.
+export const originIn = (column, record) =>
+  column.of ? { ...column, ...column.of(record) } : column;
+
+const UNIT_WORDS = { s: "s", bytes: "bytes", flop: "FLOP", mac: "MAC", rate: "per second" };
+
+// The value in full, to nine digits, then where it comes from.
+export function numberTitle(value, column) {
+  const full =
+    column.unit === "plain"
+      ? null
+      : fullNumber(value) + (UNIT_WORDS[column.unit] ? " " + UNIT_WORDS[column.unit] : "");
+  return [full, provenance(column)].filter(Boolean).join("\n");
+}
+
+// A number with its unit and, on hovering and for screen readers, its origin; a dash with the
+// reason where it was not measured.
+export function figure(value, unit, origin = {}) {
+  if (value === null || value === undefined) return none(origin.reason);
+  const words = numberTitle(value, { unit, ...origin });
+  return el(
+    "span",
+    { class: "figure", title: words, "aria-description": provenance(origin) },
+    formatValue(value, unit),
+  );
+}
+
+// ---------- Commands, cards and lists ----------
+
+// Commands in a text: between backticks or quotes, and options that stand alone with their values.
+const OPTIONS_WITH_WORDS = "layers|skip|mode|compare|search|dtype|input|device";
+const COMMANDS = new RegExp(
+  [
+    /`([^`]+)`/.source,
+    /(?<!\w)'([a-z][^'\n]* [^'\n]*)'(?!\w)/.source,
+    String.raw`(?<![\w-])(--(?:${OPTIONS_WITH_WORDS}) [\w,:.]*\w`,
+    /--[a-z][a-z-]*[a-z](?:[ =]\d[\w.]*\w|[ =]\d)?/.source + ")",
+  ].join("|"),
+  "g",
+);
+
+// A short one stays in one piece: "--" at the end of a line reads as a dash.
+export const commandCode = (text) => el("code", { class: text.length < 40 ? "whole" : null }, text);
+
+export function withCommands(text) {
+  const found = [];
+  const whole = String(text);
+  let last = 0;
+  for (const match of whole.matchAll(COMMANDS)) {
+    found.push(whole.slice(last, match.index), commandCode(match[1] || match[2] || match[3]));
+    last = match.index + match[0].length;
+  }
+  found.push(whole.slice(last));
+  return found;
+}
+
+const CHIP_KINDS = {
+  complete: "good",
+  recorded: "good",
+  emitted: "good",
+  partial: "fair",
+  empty: "fair",
+  skipped: "fair",
+  failed: "bad",
+  unavailable: "fair",
+};
+
+export const chip = (text, status) =>
+  el("span", { class: "chip " + (CHIP_KINDS[status] || "fair") }, text || NONE);
+
+export function card(name, value, detail, className) {
+  return el(
+    "div",
+    { class: "card " + (className || "") },
+    el("div", { class: "card-name" }, name),
+    el("div", { class: "card-value" }, value),
+    detail ? el("div", { class: "card-detail" }, detail) : null,
+  );
+}
+
+export const asText = (item) => {
+  if (item === null || item === undefined) return NONE;
+  if (Array.isArray(item)) return item.map(asText).join(", ");
+  if (typeof item === "object")
+    return (
+      item.text ||
+      item.sentence ||
+      Object.entries(item)
+        .filter(([, value]) => value !== null)
+        .map(([key, value]) => key.replaceAll("_", " ") + " " + asText(value))
+        .join(", ")
+    );
+  return String(item);
+};
+
+export const pairs = (entries) =>
+  el(
+    "dl",
+    { class: "pairs" },
+    entries
+      .filter(Boolean)
+      .map(([name, value]) => [
+        el("dt", {}, name),
+        el(
+          "dd",
+          {},
+          value === null || value === undefined || value === ""
+            ? none("nothing was recorded of it")
+            : value,
+        ),
+      ]),
+  );
+
+// Says on a button for a moment that it has copied.
+export function showCopied(button) {
+  const before = button.textContent;
+  if (before === "copied") return;
+  button.textContent = "copied";
+  announce("copied");
+  setTimeout(() => {
+    button.textContent = before;
+  }, 1500);
+}
+
+export function command(text) {
+  const button = el("button", { type: "button", class: "copy", title: "copy" }, "copy");
+  button.addEventListener("click", () =>
+    navigator.clipboard.writeText(text).then(
+      () => showCopied(button),
+      () => {},
+    ),
+  );
+  return el(
+    "span",
+    { class: "command" },
+    el("code", {}, text),
+    navigator.clipboard ? button : null,
+  );
+}
+
+// Parts of a step keep one colour on the whole page.
+const PART_COLOURS = {
+  "data wait": "var(--wait)",
+  "before first work": "var(--wait)",
+  Python: "var(--file-5)",
+  forward: "var(--forward)",
+  loss: "var(--loss)",
+  backward: "var(--backward)",
+  optimizer: "var(--optimizer)",
+  idle: "var(--idle)",
+  other: "var(--outside)",
+  "not attributed": "var(--residual)",
+  "(optimizer)": "var(--optimizer)",
+  "(wait)": "var(--wait)",
+  "(zero_grad)": "var(--zero-grad)",
+  "(loss)": "var(--loss)",
+  "(gradient accumulation)": "var(--accumulate)",
+  "(outside modules)": "var(--outside)",
+  "(not attributed)": "var(--residual)",
+};
+export const partColour = (part) => PART_COLOURS[part.name] || "var(--outside)";
+
+export const sentence = (text) =>
+  withCommands(text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : "."));

@@ -1,42 +1,92 @@
-// The first view: why a step takes what it takes, and what to do about it, before any table is
-// inflated. Beside it stand the small pieces that other views are made of too.
-function drawHeader(facts) {
-  const run = facts.run || {};
-  const script = byId("script");
-  script.textContent = visible(facts.script || (facts.nsys && facts.nsys.file) || NONE);
-  script.title = script.textContent;
-  const status = byId("status");
-  const ended = run.signal ? "signal " + run.signal : run.exit_code !== null && run.exit_code !== undefined ? "exit code " + run.exit_code : run.finished_at ? "in a session" : "still running";
-  if (isImportAlone(facts)) { status.append(chip(facts.status, facts.status), el("span", {}, "imported")); return; }
-  status.append(chip(facts.status, facts.status), el("span", {}, ended),
-    isNumber(run.duration_s) ? el("span", {}, formatSeconds(run.duration_s)) : "",
-    el("span", {}, (facts.step && facts.step.count) || 0, " ", term("step", "steps")),
-    run.stopped_by ? el("span", {}, "stopped by " + run.stopped_by) : "");
-}
+// The view "Overview" and the header: why a step takes its time and what to do about it. It needs
+// no packed data, so that it is on screen first.
 
-const CHIP_KINDS = { complete: "good", recorded: "good", emitted: "good", partial: "fair", empty: "fair", skipped: "fair", failed: "bad", unavailable: "fair" };
-const chip = (text, status) => el("span", { class: "chip " + (CHIP_KINDS[status] || "fair") }, text || NONE);
+import {
+  append,
+  asText,
+  byId,
+  CLEAN,
+  card,
+  chip,
+  command,
+  el,
+  figure,
+  hideTip,
+  layerWords,
+  none,
+  partColour,
+  quiet,
+  RAW_TORCH,
+  remark,
+  showTip,
+  swatch,
+  term,
+  visible,
+  withCommands,
+} from "./dom.js";
+import {
+  formatCount,
+  formatPercent,
+  formatSeconds,
+  formatValue,
+  isNumber,
+  NONE,
+  plural,
+  shortPath,
+  spanText,
+  tailOf,
+} from "./format.js";
+import { drop, hasView, isImportAlone, linkOf, linkParts, linkTo, wayTo } from "./views.js";
 
-function card(name, value, detail, className) {
-  return el("div", { class: "card " + (className || "") }, el("div", { class: "card-name" }, name), el("div", { class: "card-value" }, value), detail ? el("div", { class: "card-detail" }, detail) : null);
-}
-
-const asText = (item) => {
-  if (item === null || item === undefined) return NONE;
-  if (Array.isArray(item)) return item.map(asText).join(", ");
-  if (typeof item === "object") return item.text || item.sentence || Object.entries(item).filter(([, value]) => value !== null).map(([key, value]) => key.replaceAll("_", " ") + " " + asText(value)).join(", ");
-  return String(item);
+export const overviewView = {
+  id: "overview",
+  title: "Overview",
+  needs: [],
+  has: () => true,
+  parts: [
+    ["overview", drawOverview],
+    ["findings", drawFindings],
+    ["trust", drawTrust],
+  ],
 };
 
-const pairs = (entries) =>
-  el("dl", { class: "pairs" }, entries.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value === null || value === undefined || value === "" ? none("nothing was recorded of it") : value)]));
-
-// A recording of an import of Nsight Systems and no run of its own: there is nothing to judge.
-const isImportAlone = (facts) => Boolean(facts.nsys) && !(facts.layers || []).length && !(facts.step && facts.step.count) && !isNumber((facts.benchmark || {}).median_s);
+export function drawHeader(facts) {
+  const run = facts.run || {};
+  const script = byId("script");
+  script.textContent = visible(facts.script || facts.nsys?.file || NONE);
+  script.title = script.textContent;
+  const status = byId("status");
+  const ended = run.signal
+    ? "signal " + run.signal
+    : run.exit_code !== null && run.exit_code !== undefined
+      ? "exit code " + run.exit_code
+      : run.finished_at
+        ? "in a session"
+        : "still running";
+  if (isImportAlone(facts)) {
+    status.append(chip(facts.status, facts.status), el("span", {}, "imported"));
+    return;
+  }
+  status.append(
+    chip(facts.status, facts.status),
+    el("span", {}, ended),
+    isNumber(run.duration_s) ? el("span", {}, formatSeconds(run.duration_s)) : "",
+    el("span", {}, facts.step?.count || 0, " ", term("step", "steps")),
+    run.stopped_by ? el("span", {}, "stopped by " + run.stopped_by) : "",
+  );
+}
 
 function drawOverview(page) {
   if (isImportAlone(page.facts)) {
-    append(byId("verdict"), [el("p", { class: "lead" }, "This recording holds an import of ", linkTo("nsys", null, "Nsight Systems"), " alone: no step was timed without it, so there is no clean time, and no verdict on it.")]);
+    append(byId("verdict"), [
+      el(
+        "p",
+        { class: "lead" },
+        "This recording holds an import of ",
+        linkTo("nsys", null, "Nsight Systems"),
+        " alone: no step was timed without it, so there is no clean time, and no verdict on it.",
+      ),
+    ]);
     byId("benchmark-cards").append(nsysCard(page.facts.nsys));
     drop("top-rows");
     for (const id of ["step-bar-title", "step-bar"]) drop(id);
@@ -50,17 +100,46 @@ function drawOverview(page) {
 
 // The figures that everything else on the page is held against.
 function drawHeadline(box, page) {
-  const mark = page.facts.benchmark || {}, step = page.facts.step || {};
+  const mark = page.facts.benchmark || {};
+  const step = page.facts.step || {};
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
-  const uneven = isNumber(mark.mean_s) && mark.median_s && Math.abs(mark.mean_s / mark.median_s - 1) > 0.05;
+  const uneven =
+    isNumber(mark.mean_s) && mark.median_s && Math.abs(mark.mean_s / mark.median_s - 1) > 0.05;
   const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
   append(box, [
-    card(["median ", term("clean", "clean"), " ", term("step", "step")], figure(mark.median_s, "s", { ...CLEAN, reason: "no clean step was measured" }), [
-      interval ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval"), ", "] : mark.median_s ? "no interval: too few clean steps, " : null,
-      "n = " + (mark.n ?? 0), page.bench.measured ? null : found], "main"),
-    card(term("rate", "steps per second"), figure(mark.steps_per_s, "rate", { ...CLEAN, reason: "no clean step was measured" }), [
-      isNumber(mark.items_per_s) ? [figure(mark.items_per_s, "rate", CLEAN), " items/s", isNumber(step.batch_size) ? ", batches of " + step.batch_size : null] : "items/s unknown: no batch size seen",
-      uneven ? ["; a step takes ", figure(mark.mean_s, "s", CLEAN), " on average"] : null]),
+    card(
+      ["median ", term("clean", "clean"), " ", term("step", "step")],
+      figure(mark.median_s, "s", { ...CLEAN, reason: "no clean step was measured" }),
+      [
+        interval
+          ? [
+              spanText(mark.ci95_low_s, mark.ci95_high_s),
+              " ",
+              term("interval", "95 % interval"),
+              ", ",
+            ]
+          : mark.median_s
+            ? "no interval: too few clean steps, "
+            : null,
+        "n = " + (mark.n ?? 0),
+        page.bench.measured ? null : found,
+      ],
+      "main",
+    ),
+    card(
+      term("rate", "steps per second"),
+      figure(mark.steps_per_s, "rate", { ...CLEAN, reason: "no clean step was measured" }),
+      [
+        isNumber(mark.items_per_s)
+          ? [
+              figure(mark.items_per_s, "rate", CLEAN),
+              " items/s",
+              isNumber(step.batch_size) ? ", batches of " + step.batch_size : null,
+            ]
+          : "items/s unknown: no batch size seen",
+        uneven ? ["; a step takes ", figure(mark.mean_s, "s", CLEAN), " on average"] : null,
+      ],
+    ),
     workCard(page.overview.work),
     ...memoryCards(page.overview.peaks),
     nsysCard(page.facts.nsys),
@@ -70,15 +149,46 @@ function drawHeadline(box, page) {
 // What was imported, and the way to it.
 function nsysCard(fact) {
   if (!fact) return null;
-  return card(linkTo("nsys", null, "Nsight Systems"), fact.steps ? plural(fact.steps, "step") : "a whole capture", ["of ", fact.file, fact.version ? " by nsys " + fact.version : ""]);
+  return card(
+    linkTo("nsys", null, "Nsight Systems"),
+    fact.steps ? plural(fact.steps, "step") : "a whole capture",
+    ["of ", fact.file, fact.version ? " by nsys " + fact.version : ""],
+  );
 }
 
 function workCard(work) {
-  const name = [hasView("flops") ? linkTo("flops", null, "operations") : "operations", " per second"];
+  const name = [
+    hasView("flops") ? linkTo("flops", null, "operations") : "operations",
+    " per second",
+  ];
   if (!isNumber(work.flop_per_s)) return card(name, none(work.reason), work.reason);
   const rate = { kind: "rate", source: work.counter, over: "clean" };
-  const share = isNumber(work.mfu) ? [el("b", {}, figure(work.mfu, "share", rate)), " of the ", work.peak_is, " peak (", term("mfu", "MFU"), ")"] : "share of peak unknown: " + work.reason;
-  return card(name, [figure(work.flop_per_s, "rate", rate), " FLOP/s"], [share, el("div", {}, figure(work.flop, "flop", { kind: "counted", source: work.counter }), " ", term("flop", "FLOP"), " a step"), work.warning ? [" ", el("span", { class: "bad-word" }, work.warning)] : null]);
+  const share = isNumber(work.mfu)
+    ? [
+        el("b", {}, figure(work.mfu, "share", rate)),
+        " of the ",
+        work.peak_is,
+        " peak (",
+        term("mfu", "MFU"),
+        ")",
+      ]
+    : "share of peak unknown: " + work.reason;
+  return card(
+    name,
+    [figure(work.flop_per_s, "rate", rate), " FLOP/s"],
+    [
+      share,
+      el(
+        "div",
+        {},
+        figure(work.flop, "flop", { kind: "counted", source: work.counter }),
+        " ",
+        term("flop", "FLOP"),
+        " a step",
+      ),
+      work.warning ? [" ", el("span", { class: "bad-word" }, work.warning)] : null,
+    ],
+  );
 }
 
 // Read at the edges of slices and by the watch, whatever else was on.
@@ -86,60 +196,149 @@ const RAW_MEMORY = { layer: "profstack", kind: "raw" };
 
 // Most memory of the run, and what the bytes were of in the one step that was watched.
 function memoryCards(peaks) {
-  const held = (device) => peaks.held.find((one) => (one.device === null || one.device === "cpu") !== device);
-  const kinds = (one) => (one && one.total_bytes ? ["a step's tensors: ", figure(one.total_bytes, "bytes", RAW_TORCH), ", ", one.kinds.slice(0, 2).map(([kind, size], at) => [at ? ", " : "", figure(size / one.total_bytes, "share", RAW_TORCH), " " + kind])] : peaks.held_reason);
-  const cards = [card([linkTo("memory", null, "host memory"), ", most of the run"], figure(peaks.rss_bytes, "bytes", { ...RAW_MEMORY, reason: peaks.rss_reason }), kinds(held(false)))];
-  if (isNumber(peaks.allocated_bytes)) cards.push(card([linkTo("memory", null, "device memory"), ", most of the run"], figure(peaks.allocated_bytes, "bytes", RAW_MEMORY), [isNumber(peaks.reserved_bytes) ? [figure(peaks.reserved_bytes, "bytes", RAW_MEMORY), " reserved; "] : null, kinds(held(true))]));
+  const held = (device) =>
+    peaks.held.find((one) => (one.device === null || one.device === "cpu") !== device);
+  const kinds = (one) =>
+    one?.total_bytes
+      ? [
+          "a step's tensors: ",
+          figure(one.total_bytes, "bytes", RAW_TORCH),
+          ", ",
+          one.kinds
+            .slice(0, 2)
+            .map(([kind, size], at) => [
+              at ? ", " : "",
+              figure(size / one.total_bytes, "share", RAW_TORCH),
+              " " + kind,
+            ]),
+        ]
+      : peaks.held_reason;
+  const cards = [
+    card(
+      [linkTo("memory", null, "host memory"), ", most of the run"],
+      figure(peaks.rss_bytes, "bytes", { ...RAW_MEMORY, reason: peaks.rss_reason }),
+      kinds(held(false)),
+    ),
+  ];
+  if (isNumber(peaks.allocated_bytes))
+    cards.push(
+      card(
+        [linkTo("memory", null, "device memory"), ", most of the run"],
+        figure(peaks.allocated_bytes, "bytes", RAW_MEMORY),
+        [
+          isNumber(peaks.reserved_bytes)
+            ? [figure(peaks.reserved_bytes, "bytes", RAW_MEMORY), " reserved; "]
+            : null,
+          kinds(held(true)),
+        ],
+      ),
+    );
   return cards;
 }
 
-const PART_COLOURS = { "data wait": "var(--wait)", "before first work": "var(--wait)", Python: "var(--file-5)", forward: "var(--forward)", loss: "var(--loss)", backward: "var(--backward)", optimizer: "var(--optimizer)", idle: "var(--idle)", other: "var(--outside)", "not attributed": "var(--residual)",
-  "(optimizer)": "var(--optimizer)", "(wait)": "var(--wait)", "(zero_grad)": "var(--zero-grad)", "(loss)": "var(--loss)", "(gradient accumulation)": "var(--accumulate)", "(outside modules)": "var(--outside)", "(not attributed)": "var(--residual)" };
-const partColour = (part) => PART_COLOURS[part.name] || "var(--outside)";
-
 // One bar: the clean median, cut into its parts. A negative rest has no width and is only listed.
 function drawStepBar(page) {
-  const box = byId("step-bar"), told = page.overview.step_bar;
-  if (!told || !(told.parts || []).length) { box.append(el("p", { class: "quiet" }, "No division of the step: " + ((told && told.reason) || "nothing of it was recorded") + ".")); return; }
+  const box = byId("step-bar");
+  const told = page.overview.step_bar;
+  if (!told || !(told.parts || []).length) {
+    box.append(
+      remark("No division of the step: " + (told?.reason || "nothing of it was recorded") + "."),
+    );
+    return;
+  }
   stepBar(box, told.parts, told.median_s);
-  for (const words of [told.reason, told.note].filter(Boolean)) box.append(el("p", { class: "quiet" }, words[0].toUpperCase() + words.slice(1) + "."));
+  for (const words of [told.reason, told.note].filter(Boolean))
+    box.append(remark(words[0].toUpperCase() + words.slice(1) + "."));
 }
 
 function stepBar(box, parts, median) {
   const whole = parts.reduce((sum, part) => sum + Math.max(part.seconds, 0), 0) || 1;
-  const bar = el("div", { class: "composition", role: "group", "aria-label": "parts of the clean step" });
+  const bar = el("div", {
+    class: "composition",
+    role: "group",
+    "aria-label": "parts of the clean step",
+  });
   const legend = el("ul", { class: "legend parts" });
   for (const part of parts) {
     const colour = partColour(part);
     const share = formatPercent(part.share ?? part.seconds / median);
-    const way = part.link && hasView(part.link.split("/")[0]) ? wayTo(...linkParts(part.link)) : null;
+    const way =
+      part.link && hasView(part.link.split("/")[0]) ? wayTo(...linkParts(part.link)) : null;
     if (part.seconds > 0) {
       const width = part.seconds / whole;
-      const piece = el(way ? "a" : "span", { class: "piece", href: way, role: way ? null : "img", "aria-label": part.name + " " + share + ", " + formatSeconds(part.seconds) },
-        width > 0.075 ? [el("b", {}, part.name), " ", share] : width > 0.035 ? share : "");
+      const piece = el(
+        way ? "a" : "span",
+        {
+          class: "piece",
+          href: way,
+          role: way ? null : "img",
+          "aria-label": part.name + " " + share + ", " + formatSeconds(part.seconds),
+        },
+        width > 0.075 ? [el("b", {}, part.name), " ", share] : width > 0.035 ? share : "",
+      );
       piece.style.flexGrow = String(width);
       piece.style.background = colour;
-      piece.addEventListener("mousemove", (event) => showTip(event, part.name, [[part.is || "calibrated", formatSeconds(part.seconds)], ["of the clean step", share]]));
+      piece.addEventListener("mousemove", (event) =>
+        showTip(event, part.name, [
+          [part.is || "calibrated", formatSeconds(part.seconds)],
+          ["of the clean step", share],
+        ]),
+      );
       piece.addEventListener("mouseleave", hideTip);
       bar.append(piece);
     }
-    if (part.seconds !== 0) legend.append(el("li", {}, swatch(colour), part.link ? linkOf(part.link, part.name) : part.name, el("b", {}, figure(part.seconds, "s", part.is === "clean" ? CLEAN : { words: (part.is || "calibrated") + ": seen by layers, told at the speed of the clean steps" })), el("span", { class: "quiet" }, share)));
+    if (part.seconds !== 0)
+      legend.append(
+        el(
+          "li",
+          {},
+          swatch(colour),
+          part.link ? linkOf(part.link, part.name) : part.name,
+          el(
+            "b",
+            {},
+            figure(
+              part.seconds,
+              "s",
+              part.is === "clean"
+                ? CLEAN
+                : {
+                    words:
+                      (part.is || "calibrated") +
+                      ": seen by layers, told at the speed of the clean steps",
+                  },
+            ),
+          ),
+          quiet(share),
+        ),
+      );
   }
   box.append(bar, legend);
 }
 
-// A link of report.json as its view and its key.
-function linkParts(link) {
-  const at = String(link).indexOf("/");
-  return at < 0 ? [String(link), null] : [link.slice(0, at), link.slice(at + 1)];
-}
-
 // What takes most time of each kind; the rest is one click away.
 function drawTops(tops) {
-  if (!tops.some((top) => top.rows.length)) { drop("top-rows"); return; }
-  append(byId("tops"), tops.map((top) => el("section", { class: "top" },
-    el("h4", {}, linkTo(top.view, null, top.title), el("span", { class: "quiet" }, top.kind + ", by " + top.layer)),
-    top.rows.length ? el("ol", {}, top.rows.map((row) => topRow(row, top))) : el("p", { class: "quiet" }, "Nothing to rank: " + top.reason + "."))));
+  if (!tops.some((top) => top.rows.length)) {
+    drop("top-rows");
+    return;
+  }
+  append(
+    byId("tops"),
+    tops.map((top) =>
+      el(
+        "section",
+        { class: "top" },
+        el("h4", {}, linkTo(top.view, null, top.title), quiet(top.kind + ", by " + top.layer)),
+        top.rows.length
+          ? el(
+              "ol",
+              {},
+              top.rows.map((row) => topRow(row, top)),
+            )
+          : remark("Nothing to rank: " + top.reason + "."),
+      ),
+    ),
+  );
 }
 
 function topRow(row, top) {
@@ -147,6 +346,367 @@ function topRow(row, top) {
   const fill = el("span", { class: "fill", "aria-hidden": "true" });
   fill.style.width = (100 * row.seconds) / most + "%";
   const origin = { layer: top.layer, kind: top.kind.endsWith("calibrated") ? "calibrated" : "raw" };
-  return el("li", {}, fill, el("span", { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") }, linkOf(row.link, top.view === "modules" ? tailOf(row.name, 34) : row.name), row.detail ? el("span", { class: "quiet" }, row.detail) : null),
-    el("span", { class: "top-share", title: isNumber(row.share) ? top.share_of : null }, isNumber(row.share) ? formatPercent(row.share) : none(top.share_reason)), el("span", { class: "top-time" }, figure(row.seconds, "s", origin)));
+  return el(
+    "li",
+    {},
+    fill,
+    el(
+      "span",
+      { class: "top-name", title: row.name + (row.detail ? "\n" + row.detail : "") },
+      linkOf(row.link, top.view === "modules" ? tailOf(row.name, 34) : row.name),
+      row.detail ? quiet(row.detail) : null,
+    ),
+    el(
+      "span",
+      { class: "top-share", title: isNumber(row.share) ? top.share_of : null },
+      isNumber(row.share) ? formatPercent(row.share) : none(top.share_reason),
+    ),
+    el("span", { class: "top-time" }, figure(row.seconds, "s", origin)),
+  );
+}
+
+// ---------- Verdict and findings ----------
+
+const SEVERITIES = { high: "bad", medium: "fair", low: "good" };
+const EVIDENCE_UNITS = [
+  ["_share", "share"],
+  ["share", "share"],
+  ["_per_s", "rate"],
+  ["_s", "s"],
+  ["_bytes", "bytes"],
+  ["bytes", "bytes"],
+  ["_flop", "flop"],
+  ["_mac", "mac"],
+];
+// Rows of evidence that stand in a card before the others are folded.
+const EVIDENCE_ROWS = 3;
+
+function drawVerdict(facts) {
+  const verdict = facts.verdict;
+  const box = byId("verdict");
+  if (!verdict?.sentence) {
+    box.append(remark("No verdict: " + (verdict?.reason || "this report has none") + "."));
+    return;
+  }
+  const tests = (verdict.evidence || []).filter((row) => row?.test);
+  const others = (verdict.evidence || []).filter((row) => !row?.test);
+  const told = tests.some((row) => isNumber(row.share));
+  const ways = told ? [] : missingCommands(facts);
+  append(box, [
+    el("p", { class: "verdict" }, verdict.sentence),
+    ways.length
+      ? el(
+          "p",
+          { class: "to-fill" },
+          "What would tell more: ",
+          ways.map((text) => [command(text), " "]),
+        )
+      : null,
+    told
+      ? el(
+          "ul",
+          { class: "tests", "aria-label": "what the verdict rests on" },
+          tests.map((row) => testRow(row, verdict.slug)),
+        )
+      : null,
+    others.length
+      ? el(
+          "ul",
+          { class: "evidence" },
+          others.map((row) => el("li", {}, evidenceRow(row))),
+        )
+      : null,
+  ]);
+}
+
+// How to get what no layer saw: each layer's own command, as far as it has one.
+const missingCommands = (facts) =>
+  [
+    ...new Set(
+      (facts.layers || [])
+        .filter((layer) => layer.status !== "recorded" && layer.status !== "emitted")
+        .map((layer) => layer.command)
+        .filter(Boolean),
+    ),
+  ].slice(0, 2);
+
+// One tested cause: its share of the step, beside the threshold from which it is the verdict.
+function testRow(row, verdict) {
+  const { test, share, threshold_share: threshold, link, reason, ...rest } = row;
+  const fill = el("span", { class: "test-fill", "aria-hidden": "true" });
+  const mark = el("span", { class: "test-mark", "aria-hidden": "true" });
+  fill.style.width = 100 * Math.min(Math.max(share || 0, 0), 1) + "%";
+  mark.style.left = 100 * Math.min(threshold || 0, 1) + "%";
+  const from = isNumber(threshold)
+    ? "from " + formatPercent(threshold) + " of the step on it is " + test
+    : null;
+  const words = { role: "img", "aria-label": from || "of the step", title: from };
+  // All figures stand with the cause that was found; of the others the time, and the rest on hover.
+  const said = el(
+    "span",
+    { class: "test-words" },
+    test === verdict ? evidenceRow(rest) : isNumber(share) ? formatSeconds(rest.time_s) : reason,
+    link ? [" ", evidenceWay(link)] : null,
+  );
+  const figures = el("span", {}, evidenceRow(rest)).textContent;
+  said.title = isNumber(share) ? figures : reason || figures;
+  return el(
+    "li",
+    { class: test === verdict ? "chosen" : null },
+    el("span", { class: "test-name" }, linkTo("glossary", test, test)),
+    el("span", { class: "test-bar", ...words }, fill, isNumber(threshold) ? mark : null),
+    el("b", {}, isNumber(share) ? formatPercent(share) : none("it could not be told")),
+    said,
+  );
+}
+
+// A row of evidence: its figures with their units, linked to the row they are taken from.
+function evidenceRow(row) {
+  if (!row || typeof row !== "object" || Array.isArray(row)) return asText(row);
+  const { link, text, ...rest } = row;
+  const place = placeWords(rest);
+  const words = Object.entries(rest)
+    .filter(
+      ([key, value]) =>
+        value !== null && value !== undefined && !(place && (key === "file" || key === "line")),
+    )
+    .map(([key, value]) => evidenceWord(key, value));
+  const parts = [text || null, place ? el("code", {}, place) : null, ...words].filter(Boolean);
+  const body = parts.flatMap((part, at) => (at ? [", ", part] : [part]));
+  if (!link) return body;
+  return [body, " ", evidenceWay(link, true)];
+}
+
+// A module is named by the way to it: nothing else in a row of evidence says which one it is.
+function evidenceWay(link, named = false) {
+  const [view, key] = linkParts(link);
+  return hasView(view)
+    ? el(
+        "a",
+        { class: "way", href: wayTo(view, key), title: key, "aria-label": "to its row in " + view },
+        "→ " + (named && view === "modules" && key ? tailOf(key, 40) : view),
+      )
+    : null;
+}
+
+function evidenceWord(key, value) {
+  const [ending, unit] = isNumber(value)
+    ? EVIDENCE_UNITS.find(([end]) => key.endsWith(end)) || ["", null]
+    : ["", null];
+  const name = key
+    .slice(0, key.length - (ending.startsWith("_") ? ending.length : 0))
+    .replaceAll("_", " ");
+  const figure = unit
+    ? formatValue(value, unit)
+    : isNumber(value) && !Number.isInteger(value)
+      ? formatCount(value)
+      : typeof value === "boolean"
+        ? formatValue(value)
+        : asText(value);
+  return el("span", {}, quiet(name + " "), isNumber(value) ? el("b", {}, figure) : figure);
+}
+
+const placeWords = (row) =>
+  row.file ? shortPath(row.file, 2) + (isNumber(row.line) ? ":" + row.line : "") : null;
+
+function drawFindings(page) {
+  if (isImportAlone(page.facts)) {
+    drop("findings");
+    return;
+  }
+  const findings = page.facts.findings || [];
+  const rules = page.overview.rules;
+  const median = page.facts.benchmark?.median_s;
+  const seen = new Set();
+  append(
+    byId("finding-list"),
+    findings.map((finding) => {
+      const first = !seen.has(finding.slug);
+      seen.add(finding.slug);
+      return findingCard(finding, median, first);
+    }),
+  );
+  byId("finding-list").append(rulesNote(findings, rules));
+}
+
+function findingCard(finding, median, first) {
+  const evidence = finding.evidence || [];
+  const rest = evidence.slice(EVIDENCE_ROWS);
+  return el(
+    "article",
+    {
+      class: "finding " + (SEVERITIES[finding.severity] || "fair"),
+      id: first ? "finding-" + finding.slug : null,
+      "data-key": "overview/" + finding.slug,
+    },
+    el("div", { class: "gain" }, gainWords(finding, median)),
+    el(
+      "div",
+      { class: "finding-body" },
+      el(
+        "h4",
+        {},
+        finding.title,
+        finding.severity
+          ? el(
+              "span",
+              { class: "chip " + (SEVERITIES[finding.severity] || "fair") },
+              finding.severity,
+            )
+          : null,
+      ),
+      el("p", { class: "place" }, findingPlace(finding)),
+      finding.advice ? el("p", { class: "advice" }, withCommands(finding.advice)) : null,
+      evidence.length
+        ? el(
+            "ul",
+            { class: "evidence", "aria-label": "evidence" },
+            evidence.slice(0, EVIDENCE_ROWS).map((row) => el("li", {}, evidenceRow(row))),
+          )
+        : null,
+      rest.length
+        ? el(
+            "details",
+            {},
+            el("summary", {}, rest.length + " more"),
+            el(
+              "ul",
+              { class: "evidence" },
+              rest.map((row) => el("li", {}, evidenceRow(row))),
+            ),
+          )
+        : null,
+    ),
+  );
+}
+
+// What mending it is worth, per clean step; what was not measured is said so.
+function gainWords(finding, median) {
+  if (!isNumber(finding.gain_s))
+    return el(
+      "div",
+      { class: "quiet" },
+      finding.gain_reason || "what it costs in time was not measured",
+    );
+  const least = (finding.evidence || []).slice(0, 1).some((row) => row.limits_agree === false);
+  const layers = (finding.layers || []).map((layer) => layerWords(asText(layer)));
+  const origin = {
+    words:
+      (finding.gain_is || "estimated") +
+      (layers.length ? ", from what " + layers.join(" and ") + " saw" : "") +
+      ", in time of a clean step",
+  };
+  return [
+    el("div", { class: "gain-value" }, figure(-finding.gain_s, "s", origin)),
+    el(
+      "div",
+      {},
+      median ? el("b", {}, figure(finding.gain_s / median, "share", origin)) : null,
+      median ? " of a clean step" : "per step",
+    ),
+    el("div", { class: "quiet" }, (least ? "at least, " : "") + (finding.gain_is || "estimated")),
+  ];
+}
+
+function findingPlace(finding) {
+  const words = [];
+  if (finding.file)
+    words.push(linkTo("source", finding.file + ":" + finding.line, placeWords(finding)));
+  if (finding.module)
+    words.push(el("span", {}, "in ", linkTo("modules", finding.module, finding.module)));
+  if ((finding.layers || []).length)
+    words.push(
+      quiet(
+        "seen by ",
+        finding.layers.map((layer, at) => [
+          at ? ", " : "",
+          linkTo("method", asText(layer), asText(layer)),
+        ]),
+      ),
+    );
+  words.push(quiet(linkTo("glossary", finding.slug, "the rule")));
+  return words.flatMap((word, at) => (at ? [" · ", word] : [word]));
+}
+
+// What was looked for: an empty list of findings says something only beside it.
+function rulesNote(findings, rules) {
+  const found = new Set(findings.map((finding) => finding.slug));
+  const silent = rules.filter((rule) => !found.has(rule.slug));
+  if (!silent.length) return "";
+  const count = rules.length + (rules.length === 1 ? " rule" : " rules") + " looked";
+  return el(
+    "details",
+    { class: "rules" },
+    el(
+      "summary",
+      {},
+      findings.length
+        ? count + "; what " + silent.length + " of them did not find"
+        : count + "; none found anything to mend. What they looked for",
+    ),
+    el(
+      "dl",
+      { class: "pairs" },
+      silent.map((rule) => [
+        el("dt", {}, linkTo("glossary", rule.slug, rule.title)),
+        el("dd", {}, rule.rule),
+      ]),
+    ),
+  );
+}
+
+// What to keep in mind when reading the figures: warnings, and what no layer saw.
+function drawTrust({ facts }) {
+  if (isImportAlone(facts) && !facts.warnings.length) {
+    drop("trust");
+    return;
+  }
+  const mark = facts.benchmark?.warnings || [];
+  const warnings = [
+    ...mark.map((text) => ({ slug: null, text: asText(text) })),
+    ...(facts.warnings || []).map((one) => ({ slug: one.slug, text: asText(one.text ?? one) })),
+  ];
+  const missing = (facts.layers || []).filter(
+    (layer) => layer.status !== "recorded" && layer.status !== "emitted",
+  );
+  const ended = endWords(facts.run || {});
+  if (ended) byId("warning-list").append(el("li", {}, ended));
+  append(
+    byId("warning-list"),
+    warnings.map((one) =>
+      el("li", {}, one.slug ? [el("code", {}, one.slug), " "] : "", withCommands(one.text)),
+    ),
+  );
+  append(
+    byId("missing-layers"),
+    missing.map((layer) =>
+      el(
+        "li",
+        {},
+        el("b", {}, linkTo("method", layer.name, layer.name)),
+        " ",
+        chip(layer.status, layer.status),
+        " ",
+        layer.reason || "no reason was told",
+        layer.command ? [". To fill it: ", command(layer.command)] : null,
+      ),
+    ),
+  );
+  if (!ended && !warnings.length && !missing.length)
+    byId("trust-note").append(
+      (facts.layers || []).length
+        ? "Every layer recorded its slice, and nothing speaks against the figures."
+        : "Nothing speaks against the figures.",
+    );
+}
+
+// A script that failed was measured up to there.
+function endWords(run) {
+  if (run.signal)
+    return "The script was ended by " + run.signal + ": the figures are of the steps before that.";
+  return run.exit_code
+    ? "The script ended with exit code " +
+        run.exit_code +
+        ": the figures are of the steps before that."
+    : null;
 }

@@ -1,14 +1,32 @@
-// Tables: sorted by any column, searched over all rows, shown a page at a time, copied, and found by
-// the address of a row.
+// Tables: sorted by any column, searched over all rows, shown a page at a time, copied, and with an
+// address for each row.
+
+import {
+  append,
+  el,
+  none,
+  numberTitle,
+  originIn,
+  provenance,
+  remark,
+  showCopied,
+  shown,
+} from "./dom.js";
+import { formatValue, fullNumber, isNumber, medianOf, shortPath } from "./format.js";
+import { filterOf, isWithin, linkTo, markElement, onFilter, onKey, wayTo } from "./views.js";
+
 const PAGE_ROWS = 20;
 
-const asRecords = (table) =>
-  table.rows.map((row) => Object.fromEntries(table.columns.map((column, at) => [column.key, row[at]])));
+export const asRecords = (table) =>
+  table.rows.map((row) =>
+    Object.fromEntries(table.columns.map((column, at) => [column.key, row[at]])),
+  );
 
-function compareBy(key, direction) {
+export function compareBy(key, direction) {
   // Empty cells stay last whichever way a column is sorted.
   return (left, right) => {
-    const a = left[key], b = right[key];
+    const a = left[key];
+    const b = right[key];
     if (a === null || a === undefined) return b === null || b === undefined ? 0 : 1;
     if (b === null || b === undefined) return -1;
     if (typeof a === "number" && typeof b === "number") return direction * (a - b);
@@ -17,24 +35,40 @@ function compareBy(key, direction) {
 }
 
 // The columns named first stand first: what matters is on screen where the screen is small.
-const ordered = (columns, first) => {
+export const ordered = (columns, first) => {
   const rank = (column) => (first.includes(column.key) ? first.indexOf(column.key) : first.length);
   return columns.slice().sort((a, b) => rank(a) - rank(b));
 };
 
-const emptyColumns = (table) =>
-  table.columns.filter((column, at) => table.rows.every((row) => row[at] === null));
+export const emptyColumns = (table) =>
+  table.columns.filter((_column, at) => table.rows.every((row) => row[at] === null));
 
 const isNumeric = (column) => column.unit !== "text" && column.unit !== "flag";
 
+export const columnOf = (table, key) => table.columns.find((column) => column.key === key);
+
+export const columnMedian = (records, key) =>
+  medianOf(records.map((record) => record[key]).filter(isNumber));
+
 // Why a cell of this column has nothing in it.
-const whyEmpty = (column) => column.reason || column.cell_reason;
+export const whyEmpty = (column) => column.reason || column.cell_reason;
 
 // A column of a table that the page makes itself; `origin` is {layer, kind} as in provenance.py.
-const ownColumn = (key, label, unit, meaning, cell_reason = null, origin = {}) => ({ key, label, unit, meaning, reason: null, cell_reason, source: null, layer: origin.layer || null, kind: origin.kind || null, words: origin.words || null });
+export const ownColumn = (key, label, unit, meaning, cell_reason = null, origin = {}) => ({
+  key,
+  label,
+  unit,
+  meaning,
+  reason: null,
+  cell_reason,
+  source: null,
+  layer: origin.layer || null,
+  kind: origin.kind || null,
+  words: origin.words || null,
+});
 
 // What the hidden columns are and why they are empty, one line per reason.
-function emptyNote(columns, onToggle) {
+export function emptyNote(columns, onToggle) {
   if (!columns.length) return null;
   const reasons = new Map();
   for (const column of columns) {
@@ -44,19 +78,48 @@ function emptyNote(columns, onToggle) {
   const box = el("input", { type: "checkbox" });
   box.addEventListener("change", () => onToggle(box.checked));
   const count = columns.length + (columns.length === 1 ? " empty column" : " empty columns");
-  return el("details", { class: "empty-note" },
+  return el(
+    "details",
+    { class: "empty-note" },
     el("summary", {}, count + ", and why"),
-    el("ul", {}, [...reasons].map(([reason, names]) => el("li", {}, names.join(", ") + ": " + reason))),
-    el("label", {}, box, " show these columns"));
+    el(
+      "ul",
+      {},
+      [...reasons].map(([reason, names]) => el("li", {}, names.join(", ") + ": " + reason)),
+    ),
+    el("label", {}, box, " show these columns"),
+  );
 }
 
-function headCell(column, sort, onSort) {
+export function headCell(column, sort, onSort) {
   const numeric = isNumeric(column);
   const active = sort.key === column.key;
-  const words = [column.meaning, provenance(column), column.kind === "counted" || column.kind === "rate" ? null : column.source && "from " + column.source, column.reason && "(" + column.reason + ")"];
-  const cell = el("th", { scope: "col", class: numeric ? "number" : null, "aria-sort": active ? (sort.direction > 0 ? "ascending" : "descending") : "none" },
-    el("button", { type: "button", title: words.filter(Boolean).join("\n") },
-      column.label, el("span", { class: "arrow", "aria-hidden": "true" }, active ? (sort.direction > 0 ? "▲" : "▼") : "")));
+  const words = [
+    column.meaning,
+    provenance(column),
+    column.kind === "counted" || column.kind === "rate"
+      ? null
+      : column.source && "from " + column.source,
+    column.reason && "(" + column.reason + ")",
+  ];
+  const cell = el(
+    "th",
+    {
+      scope: "col",
+      class: numeric ? "number" : null,
+      "aria-sort": active ? (sort.direction > 0 ? "ascending" : "descending") : "none",
+    },
+    el(
+      "button",
+      { type: "button", title: words.filter(Boolean).join("\n") },
+      column.label,
+      el(
+        "span",
+        { class: "arrow", "aria-hidden": "true" },
+        active ? (sort.direction > 0 ? "▲" : "▼") : "",
+      ),
+    ),
+  );
   cell.firstChild.addEventListener("click", () => {
     const direction = active ? -sort.direction : numeric ? -1 : 1;
     onSort({ key: column.key, direction });
@@ -64,15 +127,19 @@ function headCell(column, sort, onSort) {
   return cell;
 }
 
-// A head is made anew when it is sorted by: what is called gives the focus back to the button that had it.
-function keptFocus(head) {
+// Sorting rebuilds the head: call the returned function then, to give the focus back to its button.
+export function keptFocus(head) {
   const wordsOf = (button) => button.textContent.replace(/[▲▼]/g, "");
   const focused = head.contains(document.activeElement) ? wordsOf(document.activeElement) : null;
-  return () => { if (focused !== null) for (const button of head.querySelectorAll("button")) if (wordsOf(button) === focused) button.focus(); };
+  return () => {
+    if (focused !== null)
+      for (const button of head.querySelectorAll("button"))
+        if (wordsOf(button) === focused) button.focus();
+  };
 }
 
 // A number with a bar behind it, as long as its share of the longest.
-function barCell(value, unit, share, colour, reason) {
+export function barCell(value, unit, share, colour, reason) {
   const cell = el("td", { class: "number bar" });
   if (isNumber(share) && share > 0) {
     const bar = el("span", { class: "fill", "aria-hidden": "true" });
@@ -84,77 +151,132 @@ function barCell(value, unit, share, colour, reason) {
   return cell;
 }
 
-const longestOf = (records, keys) =>
-  Object.fromEntries(keys.map((key) => [key, records.reduce((most, record) => Math.max(most, record[key] || 0), 0) || 1]));
+export const longestOf = (records, keys) =>
+  Object.fromEntries(
+    keys.map((key) => [
+      key,
+      records.reduce((most, record) => Math.max(most, record[key] || 0), 0) || 1,
+    ]),
+  );
 
 // Text that names a row of another view leads there.
-const COLUMN_WAYS = { module: "modules", operator: "operators" };
+export const COLUMN_WAYS = { module: "modules", operator: "operators" };
 
 function textContent(column, value) {
   const view = COLUMN_WAYS[column.key];
-  return view && typeof value === "string" && value ? linkTo(view, value, value) : formatValue(value, column.unit);
+  return view && typeof value === "string" && value
+    ? linkTo(view, value, value)
+    : formatValue(value, column.unit);
 }
 
 // A cell with a number or words. The full number and where it comes from stand in its title.
-function plainCell(column, value, reason) {
-  if (value === null || value === undefined) return el("td", { class: isNumeric(column) ? "number" : "text" }, none(reason));
+export function plainCell(column, value, reason) {
+  if (value === null || value === undefined)
+    return el("td", { class: isNumeric(column) ? "number" : "text" }, none(reason));
   if (isNumeric(column)) return el("td", { class: "number" }, formatValue(value, column.unit));
-  return el("td", { class: "text", title: formatValue(value, column.unit) }, textContent(column, value));
+  return el(
+    "td",
+    { class: "text", title: formatValue(value, column.unit) },
+    textContent(column, value),
+  );
 }
 
 function bodyCell(column, record, spec, longest) {
   const value = record[column.key];
-  const custom = spec.cells && spec.cells[column.key];
+  const custom = spec.cells?.[column.key];
   if (custom) return custom(value, record, column);
-  if (spec.bars && spec.bars.includes(column.key)) {
-    return barCell(value, column.unit, value / longest[column.key], spec.barColour, whyEmpty(column));
+  if (spec.bars?.includes(column.key)) {
+    return barCell(
+      value,
+      column.unit,
+      value / longest[column.key],
+      spec.barColour,
+      whyEmpty(column),
+    );
   }
   return plainCell(column, value, whyEmpty(column));
 }
 
 // Whatever made a cell: a number is told in full, with where it comes from.
-function withProvenance(cell, column, record) {
+export function withProvenance(cell, column, record) {
   const value = record[column.key];
-  if (isNumeric(column) && isNumber(value) && !cell.title) cell.title = numberTitle(value, originIn(column, record));
+  if (isNumeric(column) && isNumber(value) && !cell.title)
+    cell.title = numberTitle(value, originIn(column, record));
   return cell;
 }
 
 // The address of a row, in its first cell, in sight when the row is pointed at. Its words stand in
 // attributes: the text of a cell is that of the data alone.
-function rowWays(cell, view, key, ways) {
+export function rowWays(cell, view, key, ways) {
   const links = (ways || []).filter(Boolean);
-  for (const link of links) { link.dataset.text = link.textContent; link.setAttribute("aria-label", link.textContent + " of " + key); link.textContent = ""; }
-  links.push(el("a", { class: "anchor", "data-text": "#", href: wayTo(view, key), title: "address of this row", "aria-label": "address of " + key }));
+  for (const link of links) {
+    link.dataset.text = link.textContent;
+    link.setAttribute("aria-label", link.textContent + " of " + key);
+    link.textContent = "";
+  }
+  links.push(
+    el("a", {
+      class: "anchor",
+      "data-text": "#",
+      href: wayTo(view, key),
+      title: "address of this row",
+      "aria-label": "address of " + key,
+    }),
+  );
   cell.append(el("span", { class: "row-ways" }, links));
 }
 
-const viewAround = (box) => (box.closest(".view") || { dataset: {} }).dataset.view;
+export const viewAround = (box) => (box.closest(".view") || { dataset: {} }).dataset.view;
 
 // What an address's filter leaves of records that name a module; null where all stay.
 // `moduleOf(record)` where no column of the table is one of modules alone.
-function moduleFilter(table, filter, moduleOf) {
-  if (filter && filter.module && moduleOf) return (record) => moduleOf(record) !== null && isWithin(moduleOf(record), filter.module);
-  const column = table.columns.find(({ key }) => key === "module") || table.columns.find(({ key }) => key === "path");
-  return filter && filter.module && column ? (record) => record[column.key] !== null && isWithin(record[column.key], filter.module) : null;
+export function moduleFilter(table, filter, moduleOf) {
+  if (filter?.module && moduleOf)
+    return (record) => moduleOf(record) !== null && isWithin(moduleOf(record), filter.module);
+  const column =
+    table.columns.find(({ key }) => key === "module") ||
+    table.columns.find(({ key }) => key === "path");
+  return filter?.module && column
+    ? (record) => record[column.key] !== null && isWithin(record[column.key], filter.module)
+    : null;
 }
 
-// spec: table, name, sort {key, direction}, bars [keys], cells {key: (value, record, column) => td},
-// hidden [keys], first [keys], filter(record), plain (few rows: nothing to search),
+// spec: table, name, sort {key, direction}, bars [keys],
+// cells {key: (value, record, column) => td}, hidden [keys], first [keys],
+// filter(record), plain (few rows: nothing to search),
 // keyOf(record) (the row's part of its address), view (default: the one the box lies in),
 // reveal(record) (brings the table on screen before one of its rows is marked),
 // moduleOf(record) (the module that a filter goes by, or null, where no column is one of modules)
-function makeTable(box, spec) {
+export function makeTable(box, spec) {
   const { table } = spec;
   const view = spec.view || viewAround(box);
   const records = asRecords(table);
   const empty = emptyColumns(table).filter((column) => !(spec.hidden || []).includes(column.key));
-  const textOf = (record) => Object.values(record).filter((value) => typeof value === "string").join("\n").toLowerCase();
+  const textOf = (record) =>
+    Object.values(record)
+      .filter((value) => typeof value === "string")
+      .join("\n")
+      .toLowerCase();
   const texts = new Map();
-  const state = { sort: spec.sort, wanted: null, rows: PAGE_ROWS, empty: false, only: moduleFilter(table, filterOf(view), spec.moduleOf), listed: [], columns: [] };
+  const state = {
+    sort: spec.sort,
+    wanted: null,
+    rows: PAGE_ROWS,
+    empty: false,
+    only: moduleFilter(table, filterOf(view), spec.moduleOf),
+    listed: [],
+    columns: [],
+  };
   const count = el("span", { class: "count", "aria-live": "polite" });
   const lack = el("span", { class: "lack", "aria-live": "polite" });
-  const head = el("thead"), body = el("tbody"), more = el("div", { class: "more" });
-  const scroll = el("div", { class: "scroll rows", tabindex: "0", role: "group", "aria-label": "table: " + spec.name }, el("table", { "aria-label": spec.name }, head, body));
+  const head = el("thead");
+  const body = el("tbody");
+  const more = el("div", { class: "more" });
+  const scroll = el(
+    "div",
+    { class: "scroll rows", tabindex: "0", role: "group", "aria-label": "table: " + spec.name },
+    el("table", { "aria-label": spec.name }, head, body),
+  );
 
   function matches(record) {
     if (spec.filter && !spec.filter(record)) return false;
@@ -165,24 +287,45 @@ function makeTable(box, spec) {
   }
 
   function draw() {
-    const columns = ordered(table.columns, spec.first || []).filter((column) => !(spec.hidden || []).includes(column.key) && (state.empty || !empty.includes(column)));
+    const columns = ordered(table.columns, spec.first || []).filter(
+      (column) =>
+        !(spec.hidden || []).includes(column.key) && (state.empty || !empty.includes(column)),
+    );
     let found = records.filter(matches);
     const longest = longestOf(spec.filter ? records.filter(spec.filter) : records, spec.bars || []);
     // A share's bar is as long as the share.
     for (const column of columns) if (column.unit === "share") longest[column.key] = 1;
     if (state.sort) found = found.slice().sort(compareBy(state.sort.key, state.sort.direction));
     const refocus = keptFocus(head);
-    head.replaceChildren(el("tr", {}, columns.map((column) => headCell(column, state.sort || {}, (sort) => { state.sort = sort; draw(); }))));
+    head.replaceChildren(
+      el(
+        "tr",
+        {},
+        columns.map((column) =>
+          headCell(column, state.sort || {}, (sort) => {
+            state.sort = sort;
+            draw();
+          }),
+        ),
+      ),
+    );
     refocus();
     Object.assign(state, { listed: found, columns });
-    body.replaceChildren(...found.slice(0, state.rows).map((record) => tableRow(record, columns, longest)));
-    const counted = found.length === records.length ? records.length + (records.length === 1 ? " row" : " rows") : found.length + " of " + records.length + " rows";
+    body.replaceChildren(
+      ...found.slice(0, state.rows).map((record) => tableRow(record, columns, longest)),
+    );
+    const counted =
+      found.length === records.length
+        ? records.length + (records.length === 1 ? " row" : " rows")
+        : found.length + " of " + records.length + " rows";
     if (count.textContent !== counted) count.textContent = counted;
     drawMore(found.length);
   }
 
   function tableRow(record, columns, longest) {
-    const cells = columns.map((column) => withProvenance(bodyCell(column, record, spec, longest), column, record));
+    const cells = columns.map((column) =>
+      withProvenance(bodyCell(column, record, spec, longest), column, record),
+    );
     if (spec.keyOf && view && cells.length) rowWays(cells[0], view, String(spec.keyOf(record)));
     return el("tr", {}, cells);
   }
@@ -191,35 +334,398 @@ function makeTable(box, spec) {
     more.replaceChildren();
     if (found <= state.rows) return;
     const left = found - state.rows;
-    const button = (text, rows) => el("button", { type: "button", onclick: () => { state.rows = rows; draw(); (more.querySelector("button") || scroll).focus({ preventScroll: true }); } }, text);
+    const button = (text, rows) =>
+      el(
+        "button",
+        {
+          type: "button",
+          onclick: () => {
+            state.rows = rows;
+            draw();
+            (more.querySelector("button") || scroll).focus({ preventScroll: true });
+          },
+        },
+        text,
+      );
     more.append(button("Show " + Math.min(left, 100) + " more", state.rows + 100));
     if (left > 100) more.append(button("Show all " + found, found));
   }
 
-  // Marks the row of a key, wherever it stands: the search is taken off and rows are shown up to it.
+  // Marks the row of a key: clears the search and shows rows up to it.
   function find(key) {
     const record = records.find((one) => String(spec.keyOf(one)) === key);
     if (!record) return false;
     if (spec.reveal) spec.reveal(record);
-    if (!matches(record)) { state.wanted = null; search.value = lack.textContent = ""; draw(); }
+    if (!matches(record)) {
+      state.wanted = null;
+      search.value = lack.textContent = "";
+      draw();
+    }
     const at = state.listed.indexOf(record);
     if (at < 0) return false;
-    if (at >= state.rows) { state.rows = at + PAGE_ROWS; draw(); }
+    if (at >= state.rows) {
+      state.rows = at + PAGE_ROWS;
+      draw();
+    }
     markElement(body.children[at]);
     return true;
   }
 
-  const search = searchBox(spec.name, (typed) => { state.wanted = seeker(typed, table.columns); lack.textContent = lacksOf(typed, table.columns); state.rows = PAGE_ROWS; draw(); }, table.columns);
+  const search = searchBox(
+    spec.name,
+    (typed) => {
+      state.wanted = seeker(typed, table.columns);
+      lack.textContent = lacksOf(typed, table.columns);
+      state.rows = PAGE_ROWS;
+      draw();
+    },
+    table.columns,
+  );
   append(box, [
-    el("div", { class: "tools" }, spec.plain ? null : search, spec.controls, spec.plain ? null : count, lack,
-      copyButtons(spec.name, () => ({ columns: state.columns, all: state.listed, shown: state.listed.slice(0, state.rows) }))),
+    el(
+      "div",
+      { class: "tools" },
+      spec.plain ? null : search,
+      spec.controls,
+      spec.plain ? null : count,
+      lack,
+      copyButtons(spec.name, () => ({
+        columns: state.columns,
+        all: state.listed,
+        shown: state.listed.slice(0, state.rows),
+      })),
+    ),
     scroll,
     more,
     table.left_out ? el("p", { class: "left-out" }, table.left_out) : null,
-    emptyNote(empty, (show) => { state.empty = show; draw(); }),
+    emptyNote(empty, (show) => {
+      state.empty = show;
+      draw();
+    }),
   ]);
   draw();
   if (spec.keyOf && view) onKey(view, find);
-  if (view && moduleFilter(table, { module: "-" }, spec.moduleOf)) onFilter(view, (filter) => { state.only = moduleFilter(table, filter, spec.moduleOf); state.rows = PAGE_ROWS; draw(); });
+  if (view && moduleFilter(table, { module: "-" }, spec.moduleOf))
+    onFilter(view, (filter) => {
+      state.only = moduleFilter(table, filter, spec.moduleOf);
+      state.rows = PAGE_ROWS;
+      draw();
+    });
   return draw;
 }
+
+// ---------- Search ----------
+
+// What is typed into a table's search: words that must all be there, and conditions on columns.
+//
+//   conv backward            rows with both words anywhere
+//   "aten::add "             a phrase, its spaces included
+//   self>1ms calls>=10       conditions: column, one of > >= < <= = != : and a value, with any unit
+//   module:encoder           the column holds the text
+// A column is named by its heading or its key; where no column has the name, it is plain text.
+
+const CONDITION = /^([\p{L}][\p{L}\d_./-]*)(>=|<=|!=|>|<|=|:)(.+)$/u;
+const SEEK_HELP =
+  'Words that must all be there, "a phrase" in quotes, and conditions on columns: ' +
+  "self>1ms calls>=10 module:encoder";
+
+const UNIT_SCALES = {
+  s: { ns: 1e-9, us: 1e-6, µs: 1e-6, μs: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600 },
+  bytes: {
+    b: 1,
+    kib: 2 ** 10,
+    mib: 2 ** 20,
+    gib: 2 ** 30,
+    tib: 2 ** 40,
+    kb: 1e3,
+    mb: 1e6,
+    gb: 1e9,
+    tb: 1e12,
+  },
+  share: { "%": 0.01 },
+};
+const COUNT_SCALES = { k: 1e3, m: 1e6, g: 1e9, t: 1e12, p: 1e15 };
+
+// A figure as people write it, in the column's own unit; null for what is none.
+function figureOf(text, unit) {
+  const parts = /^([-+−]?[\d.]+(?:e[-+]?\d+)?)\s*([^\d\s]*)$/i.exec(text.trim());
+  if (!parts) return null;
+  const number = Number(parts[1].replace("−", "-"));
+  const scale = parts[2] === "" ? 1 : (UNIT_SCALES[unit] || COUNT_SCALES)[parts[2].toLowerCase()];
+  return Number.isFinite(number) && scale !== undefined ? number * scale : null;
+}
+
+const plainName = (name) => name.toLowerCase().replace(/[\s_/-]/g, "");
+
+function columnCalled(name, columns) {
+  const wanted = plainName(name);
+  const tries = [
+    (column) => plainName(column.label),
+    (column) => plainName(column.key),
+    (column) => plainName(column.key.replace(/_(s|bytes|flop|mac|share|per_s)$/, "")),
+  ];
+  for (const one of tries) for (const column of columns) if (one(column) === wanted) return column;
+  return null;
+}
+
+const unquoted = (text) => text.replaceAll('"', "");
+
+const COMPARE = {
+  ">": (a, b) => a > b,
+  "<": (a, b) => a < b,
+  ">=": (a, b) => a >= b,
+  "<=": (a, b) => a <= b,
+  "=": (a, b) => a === b,
+  "!=": (a, b) => a !== b,
+};
+
+// A condition as a function of a record; null where the text is none.
+function conditionOf(text, columns) {
+  const parts = CONDITION.exec(text);
+  const column = parts && columnCalled(parts[1], columns);
+  if (!column) return null;
+  const [, , sign, rest] = parts;
+  const value = unquoted(rest);
+  if (isNumeric(column) && sign !== ":") {
+    const figure = figureOf(value, column.unit);
+    return figure === null
+      ? null
+      : (record) => isNumber(record[column.key]) && COMPARE[sign](record[column.key], figure);
+  }
+  const wanted = value.toLowerCase();
+  const said = (record) =>
+    record[column.key] === null || record[column.key] === undefined
+      ? ""
+      : formatValue(record[column.key], column.unit).toLowerCase();
+  if (sign === ":") return (record) => said(record).includes(wanted);
+  return COMPARE[sign] ? (record) => COMPARE[sign](said(record), wanted) : null;
+}
+
+const piecesOf = (typed) => typed.match(/(?:[^\s"]|"[^"]*"?)+/g) || [];
+
+// A test of (record, its text in lower case) for what was typed; null where nothing was.
+export function seeker(typed, columns) {
+  const pieces = piecesOf(typed);
+  if (!pieces.length) return null;
+  const tests = pieces.map((piece) => {
+    const condition = conditionOf(piece, columns);
+    const word = unquoted(piece).toLowerCase();
+    return condition || ((_record, text) => text.includes(word));
+  });
+  return (record, text) => tests.every((test) => test(record, text));
+}
+
+// Why a piece that looks like a condition is sought as text; null where it is a condition or plain.
+function lackOf(text, columns) {
+  const parts = CONDITION.exec(text);
+  if (!parts || conditionOf(text, columns)) return null;
+  const column = columnCalled(parts[1], columns);
+  // Names hold colons and signs too: only a plain word before one is taken for a column.
+  if (!column)
+    return /^[\p{L}_]+$/u.test(parts[1]) && !/^[:=]/.test(parts[3])
+      ? "no column '" + parts[1] + "' here: sought as text"
+      : null;
+  return isNumeric(column)
+    ? "'" + unquoted(parts[3]) + "' is no figure: sought as text"
+    : "'" + parts[1] + "' holds words: = and : find them";
+}
+
+// Why what was typed may find nothing, said beside the count of rows.
+export const lacksOf = (typed, columns) =>
+  piecesOf(typed)
+    .map((piece) => lackOf(piece, columns))
+    .filter(Boolean)
+    .join("; ");
+
+export function searchBox(name, onSearch, columns) {
+  const example = (columns || []).find((column) => column.unit === "s");
+  const hint = example ? ", or " + example.label.replaceAll(" ", "_") + ">1ms" : "";
+  const input = el("input", {
+    type: "search",
+    placeholder: "search " + name + hint,
+    "aria-label": "search " + name,
+    title: columns ? SEEK_HELP : null,
+    autocomplete: "off",
+    spellcheck: "false",
+  });
+  let timer = 0;
+  input.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(
+      () => onSearch(columns ? input.value.trim() : input.value.trim().toLowerCase()),
+      80,
+    );
+  });
+  return input;
+}
+
+// ---------- Copying ----------
+
+// Tables for other programs: CSV with full values under the report's own column names, Markdown as
+// the page shows them.
+
+// A spreadsheet runs text that begins like a formula: an apostrophe before it prevents that.
+const guarded = (text) => (/^[=+\-@\t\r]/.test(text) ? "'" + text : text);
+
+function csvCell(value) {
+  if (value === null || value === undefined) return "";
+  const text =
+    typeof value === "string"
+      ? guarded(value)
+      : isNumber(value)
+        ? fullNumber(value)
+        : String(value);
+  return /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+}
+
+const asCsv = (columns, records) =>
+  [
+    columns.map((column) => csvCell(column.key)),
+    ...records.map((record) => columns.map((column) => csvCell(record[column.key]))),
+  ]
+    .map((cells) => cells.join(","))
+    .join("\n") + "\n";
+
+const markdownCell = (text) =>
+  String(text)
+    .replaceAll("\\", "\\\\")
+    .replaceAll("|", "\\|")
+    .replaceAll("<", "&lt;")
+    .replace(/\s*[\r\n]+\s*/g, " ");
+
+function asMarkdown(columns, records) {
+  const lines = [
+    columns.map((column) => markdownCell(column.label)),
+    columns.map((column) => (isNumeric(column) ? "---:" : "---")),
+    ...records.map((record) =>
+      columns.map((column) => markdownCell(formatValue(record[column.key], column.unit))),
+    ),
+  ];
+  return lines.map((cells) => "| " + cells.join(" | ") + " |").join("\n") + "\n";
+}
+
+// Buttons that copy a table; `listed()` returns {columns, all (rows that match), shown}.
+export function copyButtons(name, listed) {
+  const button = (text, title, make) =>
+    el(
+      "button",
+      {
+        type: "button",
+        class: "copy",
+        title,
+        "aria-label": text + ": " + title,
+        onclick: (event) => copyText(make(listed()), event.currentTarget),
+      },
+      text,
+    );
+  return el(
+    "span",
+    { class: "copies" },
+    button(
+      "CSV",
+      "copy all rows of " + name + " that match: whole numbers in full, others to nine digits",
+      ({ columns, all }) => asCsv(columns, all),
+    ),
+    button(
+      "Markdown",
+      "copy the rows of " + name + " that are listed, as they are shown",
+      ({ columns, shown: rows }) => asMarkdown(columns, rows),
+    ),
+  );
+}
+
+// Puts text on the clipboard and says so on the button; where the browser forbids that, shows the
+// text selected, to be copied by hand.
+async function copyText(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    showToCopy(text);
+    return;
+  }
+  showCopied(button);
+}
+
+function showToCopy(text) {
+  const area = el("textarea", { readonly: true, rows: 16, "aria-label": "text to copy" });
+  area.value = text;
+  const close = el("button", { type: "button" }, "close");
+  const box = el(
+    "dialog",
+    { class: "to-copy", "aria-label": "copy by hand" },
+    el(
+      "p",
+      {},
+      "This browser gives the page no clipboard. The text is selected: copy it with Ctrl+C or ⌘C.",
+    ),
+    area,
+    close,
+  );
+  close.addEventListener("click", () => box.close());
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
+  area.focus();
+  area.select();
+}
+
+// ---------- Tables of the page's own, and cells of several views ----------
+
+// A figure of a row that gives its own reason for having none.
+export const cellWithReason = (otherwise) => (value, record, column) => {
+  const text = shown(value, column.unit, record.reason || otherwise || whyEmpty(column));
+  return el("td", { class: column.unit === "text" ? "text" : "number" }, text);
+};
+
+// A table of the page's own from records, each of whose columns says where its numbers come from;
+// columns without any value stay out of sight with a reason.
+export function recordTable(box, records, columns, spec) {
+  const rows = records.map((record) => columns.map(({ key }) => record[key] ?? null));
+  return makeTable(box, { table: { columns, rows, left_out: null }, plain: true, ...spec });
+}
+
+// Why a table is not there that one kind of the torch layer's slices gives: it had no such slice,
+// or that slice left nothing. Without that layer there is nothing to say here.
+export function lackingTable(box, page, title, mode, did) {
+  const torch = (page.facts.layers || []).find((layer) => layer.name === "torch");
+  if (torch?.status !== "recorded") {
+    box.remove();
+    return;
+  }
+  const had = page.slices.some((slice) => slice.layer === "torch" && slice.mode === mode);
+  box.append(
+    el("h3", {}, title),
+    remark(
+      had
+        ? "The slice in which the torch layer " +
+            did +
+            " left nothing to show; the warnings say more, where more is known."
+        : "No slice of the torch layer " +
+            did +
+            " in this run: it ended before that slice had its turn, or the slice was left out.",
+    ),
+  );
+}
+
+export const sourceCells = {
+  file: (value, record) => placeCell(value, record.line),
+  source: (value, _record, one) =>
+    el(
+      "td",
+      { class: "text wide", title: value },
+      value === null ? none(whyEmpty(one)) : el("code", {}, value.trim()),
+    ),
+};
+
+// Lines of libraries are seldom among those of the source view.
+const isLibrary = (file) =>
+  /^<|[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python\d/.test(file);
+
+export const placeCell = (file, line) =>
+  el(
+    "td",
+    { class: "text", title: file + ":" + line },
+    isLibrary(file)
+      ? shortPath(file) + ":" + line
+      : linkTo("source", file + ":" + line, shortPath(file) + ":" + line),
+  );

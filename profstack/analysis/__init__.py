@@ -1,0 +1,1 @@
+"""Join what the layers saw: the only place that knows keys of more than one tool."""

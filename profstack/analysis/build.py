@@ -1,0 +1,583 @@
+"""Join what the layers saw into one report."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, cast
+
+import pandas as pd
+
+from profstack.analysis.benchmark import benchmark
+from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
+from profstack.analysis.flops import (
+    SHAPES,
+    Counted,
+    counted,
+    disagreements,
+    flop_rows,
+    flop_sources,
+    of_operators,
+    of_record,
+    of_timed_steps,
+    unlike_clean,
+)
+from profstack.analysis.functions import call_paths, calls, functions
+from profstack.analysis.layers import layer_rows, probe_effects, select
+from profstack.analysis.memory import (
+    lines,
+    memory_lines,
+    memory_owners,
+    memory_rows,
+    module_lines,
+    module_memory,
+    peak_facts,
+    peak_holders,
+    peak_sources,
+    source_texts,
+)
+from profstack.analysis.modules import attribution, modules
+from profstack.analysis.nsys import is_import_alone, nsys_fact, nsys_tables, nsys_warnings
+from profstack.analysis.operators import (
+    gaps,
+    kernels,
+    launch_means,
+    launches,
+    operators,
+    ranges,
+    regions,
+)
+from profstack.analysis.roofline import read_peaks, roofline
+from profstack.analysis.threads import processes, threads
+from profstack.analysis.watch import (
+    few_samples,
+    function_shares,
+    outlier_rows,
+    watch_facts,
+    watch_rows,
+    watched_lines,
+)
+from profstack.environment import __version__
+from profstack.layer import IMPORT_IT
+from profstack.privacy import home_relative
+from profstack.storage.reader import Recorded, Selection, nullable, records
+from profstack.storage.schema.column import Column
+from profstack.storage.schema.layer_table import LayerTable
+from profstack.storage.schema.recorded import SCHEMA_VERSION
+from profstack.storage.schema.report import (
+    REPORT,
+    Benchmark,
+    BenchResult,
+    JoinedTables,
+    LayerColumn,
+    LayerFacts,
+    LayerTableFacts,
+    OptimizerFacts,
+    Place,
+    Report,
+    ReportWarning,
+    Run,
+    Setup,
+    SetupNotes,
+    SliceFacts,
+    StepFacts,
+    Tables,
+    WatchFacts,
+)
+from profstack.storage.schema.rows import NOT_CALIBRATED, ArtifactRow, ModuleRow, StepRow
+from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
+
+# -----------------------------------------------------------------------------
+# Tables that layers declared themselves, with figures per step.
+# -----------------------------------------------------------------------------
+
+
+def layer_tables(
+    recorded: Recorded, selections: Mapping[str, Selection | None]
+) -> list[LayerTableFacts]:
+    """Return every table that a layer of this recording declared, with its rows per step."""
+    return [
+        _facts(
+            layer,
+            table,
+            _rows(recorded, table, selections.get(layer) or recorded.select_all(layer)),
+        )
+        for layer, table in recorded.layer_tables.values()
+    ]
+
+
+def _rows(recorded: Recorded, table: LayerTable, selection: Selection | None) -> pd.DataFrame:
+    """Add rows of the selected slices up by their key columns, and divide them by the steps."""
+    frame = recorded.rows(table.name, selection)
+    columns = [column.name for column in table.columns]
+    if selection is None or not selection.steps or frame.empty:
+        empty: pd.DataFrame = frame.reindex(columns=columns).head(0)
+        return empty
+    figures = list(table.figures)
+    grouped = frame.groupby(list(table.keys), dropna=False, sort=False)[figures]
+    # A sum of nothing but missing values is missing, and not 0.
+    rows: pd.DataFrame = grouped.sum(min_count=1) / selection.steps
+    for name in table.largest:
+        rows[name] = grouped.max()[name]
+    rows = rows.reset_index()
+    if table.order is not None:
+        rows = rows.sort_values(table.order, ascending=False, kind="stable", na_position="last")
+    ordered: pd.DataFrame = rows.reindex(columns=columns)
+    return ordered
+
+
+def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> LayerTableFacts:
+    columns: list[LayerColumn] = [
+        {
+            "name": column.name,
+            "type": column.type,
+            "label": column.label,
+            "unit": column.unit,
+            "meaning": column.meaning,
+            "sense": column.sense,
+        }
+        for column in table.columns
+    ]
+    return {
+        "name": table.name,
+        "layer": layer,
+        "title": table.title,
+        "text": table.text,
+        "join": table.join,
+        "columns": columns,
+        "rows": records(rows),
+    }
+
+
+# -----------------------------------------------------------------------------
+# Reasons for empty tables, columns and cells of the report, from the declared columns.
+# -----------------------------------------------------------------------------
+
+_NO_DEVICE = "no accelerator was in use"
+_NOT_SEEN = "nothing was seen of it in this run"
+
+
+def table_reason(name: str, layers: Iterable[LayerFacts], *, has_device: bool) -> str:
+    """Say why a table has no rows, and what to do where a command gives it some."""
+    if name.startswith("nsys_"):
+        return "Nsight Systems saw none of it: profstack run --nsys script.py"
+    known = {layer["name"]: layer for layer in layers}
+    given_by = REPORT[name].given_by
+    lacking = _why_lacking(given_by, known) if given_by is not None else None
+    if given_by is not None and lacking is not None:
+        command = known[given_by].get("command") if given_by in known else None
+        return f"{lacking}; next: {command}" if command else lacking
+    if name in ("kernels", "gaps") and not has_device:
+        return _NO_DEVICE
+    return _NOT_SEEN
+
+
+def columns_reason(
+    tables: Tables,
+    layers: Iterable[LayerFacts],
+    *,
+    has_device: bool,
+    few_samples: str | None = None,
+) -> dict[str, str]:
+    """Say why a column is null in every row of a table that has rows, by `table.column`.
+
+    `few_samples` says that the watch has too few samples of steps to give shares of them.
+    """
+    known = {layer["name"]: layer for layer in layers}
+    found = {
+        f"{name}.{column.name}": _reason(name, column, known, has_device)
+        for name, column, missing, count in _missing(tables)
+        if missing == count
+    }
+    for key in ("functions.watch_share", "lines.watch_share"):
+        if few_samples is not None and key in found:
+            found[key] = few_samples
+    return found
+
+
+def cells_reason(tables: Tables) -> dict[str, str]:
+    """Say why single cells are null in a column with figures elsewhere, by `table.column`."""
+    return {
+        f"{name}.{column.name}": column.cell or "not seen there"
+        for name, column, missing, count in _missing(tables)
+        if 0 < missing < count
+    }
+
+
+def _missing(tables: Tables) -> Iterable[tuple[str, Column, int, int]]:
+    """Yield each column of the tables with rows: its null cells, and all of its cells."""
+    for name, table in REPORT.items():
+        rows = cast("Mapping[str, Sequence[Mapping[str, object]]]", tables)[name]
+        for column in table.columns if rows else ():
+            yield name, column, sum(row[column.name] is None for row in rows), len(rows)
+
+
+def _reason(table: str, column: Column, layers: Mapping[str, LayerFacts], has_device: bool) -> str:
+    # An import may be of another machine than the one that the layers ran on.
+    if "device" in column.name and not has_device and not table.startswith("nsys_"):
+        return _NO_DEVICE
+    if column.name == "calibrated_s":
+        return NOT_CALIBRATED
+    lacking = None if column.needs is None else _why_lacking(column.needs, layers)
+    return lacking or column.empty or _NOT_SEEN
+
+
+def _why_lacking(layer: str, layers: Mapping[str, LayerFacts]) -> str | None:
+    """Say why a layer gave nothing; None where it has data."""
+    if layer not in layers:
+        return f"the layer {layer} was not asked for"
+    row = layers[layer]
+    if row["status"] in WITH_DATA:
+        return None
+    because = f": {row['reason']}" if row["reason"] else ""
+    return f"the layer {layer} is {row['status']}{because}"
+
+
+Selections = Mapping[str, Selection | None]
+
+
+def build_report(recorded: Recorded) -> Report:
+    """Join everything that `report.json` holds, without verdict and findings."""
+    clean = clean_steps(recorded)
+    selections = select(recorded)
+    # Calibrated times in the tables need the factors that this sets in the selections.
+    effects = probe_effects(recorded, clean, selections)
+    torch = selections["torch"]
+    counters, differing = of_timed_steps(recorded, counted(recorded), torch)
+    tables, sources = _tables(recorded, clean, selections, counters)
+    layers = layer_rows(recorded, clean, selections)
+    run = recorded.run
+    environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
+    has_device = environment.get("device") not in (None, "cpu")
+    record = of_record(counters)
+    unlike = unlike_clean(recorded, clean, record)
+    script = run.get("script")
+    roof = (record, counters.get(SHAPES), unlike, tables["modules"], read_peaks(recorded.folder))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "profstack_version": __version__,
+        "script": script,
+        "argv": run.get("argv", []),
+        "status": status(recorded),
+        "status_reason": status_reason(recorded),
+        "run": _run(recorded),
+        "environment": {"python": None, "torch": None, **environment},
+        "step": _step(recorded, clean),
+        "slices": _slices(recorded),
+        "benchmark": _benchmark(recorded, clean, environment, tables["modules"]),
+        "probe_effect": effects,
+        "layers": layers,
+        "verdict": None,
+        "step_bar": None,
+        "findings": [],
+        "roofline": roofline(recorded, torch, clean.median_s, *roof),
+        "tables": tables,
+        "columns_reason": columns_reason(
+            tables, layers, has_device=has_device, few_samples=few_samples(recorded)
+        ),
+        "cells_reason": cells_reason(tables),
+        "columns_source": sources,
+        "watch": _watch(recorded, tables),
+        "processes": processes(recorded, clean, tables["threads"], has_device=has_device),
+        "attribution": attribution(recorded, torch, clean.median_s, peak_facts(recorded)),
+        "launching": launch_means(recorded, torch),
+        "layer_tables": layer_tables(recorded, selections),
+        "nsys": nsys_fact(recorded),
+        "setup": setup(recorded),
+        "sources": source_texts(recorded),
+        "warnings": [
+            *_run_warnings(recorded, clean, selections),
+            *disagreements(counters, recorded.module_paths),
+            *_nsys_warnings(recorded, tables),
+            *_notes(recorded),
+            *differing,
+            *_unlike(unlike),
+        ],
+    }
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def _tables(
+    recorded: Recorded,
+    clean: Clean,
+    selections: Selections,
+    counters: Mapping[str, Counted],
+) -> tuple[Tables, dict[str, str]]:
+    """Return all tables, and the sources of those columns that have several."""
+    torch, cprofile = selections["torch"], selections["cprofile"]
+    median = clean.median_s
+    bytes_of, sources = module_memory(recorded, recorded.select("torch", (("detail",),)))
+    sources.update(flop_sources(counters))
+    sources.update(peak_sources(recorded))
+    traced = recorded.select("torch", (("lines",),))
+    shares = function_shares(recorded) if few_samples(recorded) is None else {}
+    operator_rows = operators(recorded, torch, median, of_operators(counters))
+    steps = recorded.frames["steps"].sort_values("step", kind="stable")
+    steps = steps.rename(columns={"step": "index"})[list(REPORT["steps"].names)]
+    tables: JoinedTables = {
+        "steps": cast("list[StepRow]", records(steps)),
+        "modules": modules(recorded, torch, median, bytes_of, of_record(counters), operator_rows),
+        "operators": operator_rows,
+        "kernels": kernels(recorded, torch),
+        "functions": functions(recorded, cprofile, median, shares),
+        "calls": calls(recorded, cprofile),
+        "lines": lines(recorded, traced, memory_lines(recorded), watched_lines(recorded)),
+        "module_lines": module_lines(recorded, traced),
+        "memory": memory_rows(recorded),
+        "memory_owners": memory_owners(recorded),
+        "peak_holders": peak_holders(recorded),
+        "call_paths": call_paths(recorded),
+        "threads": threads(recorded, clean),
+        "launches": launches(recorded, torch),
+        "gaps": gaps(recorded, torch),
+        "regions": regions(recorded, torch),
+        "ranges": ranges(recorded, selections.get("nvtx")),
+        "watch": watch_rows(recorded),
+        "outliers": outlier_rows(recorded, clean),
+        "flops": flop_rows(recorded, counters, torch),
+        "artifacts": cast("list[ArtifactRow]", records(recorded.frames["artifacts"])),
+    }
+    return {**tables, **nsys_tables(recorded, tables["modules"], torch)}, sources
+
+
+# --- Status: whether all that the recording was made for came to its end --------------------------
+
+
+def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
+    """Return `status` of the report."""
+    code, in_process = _exit_code(recorded), recorded.run.get("in_process", False)
+    has_steps = len(recorded.frames["steps"]) > 0
+    ended = "recording_ended" in recorded.facts
+    bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
+    if bench is not None:
+        figures = bench["figures"]
+        if figures is None:
+            return "failed"
+        cut_short = bench["problems"] or figures.get("part_problems")
+        is_whole = (code == 0 or in_process) and (ended or not has_steps) and not cut_short
+        return "complete" if is_whole else "partial"
+    if is_import_alone(recorded):
+        return "complete"
+    if not has_steps and not (recorded.frames["slices"]["kind"] == "whole").any():
+        # The watch may have looked between steps that were not found.
+        return "partial" if recorded.frames["layers"]["status"].isin(WITH_DATA).any() else "failed"
+    # A session ends while its process goes on.
+    is_whole = ended and (code is not None or in_process) and "uncaught" not in recorded.facts
+    return "complete" if is_whole else "partial"
+
+
+def _exit_code(recorded: Recorded) -> object:
+    return recorded.run.get("run", {}).get("exit_code")
+
+
+def status_reason(recorded: Recorded) -> str | None:
+    """Say how a run ended that is not complete; None for one that is.
+
+    For a benchmark it says only why there are no figures: all else is among its warnings.
+    """
+    bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
+    if bench is not None:
+        if bench["figures"] is not None or not bench["problems"]:
+            return None
+        problem = re.sub(r"^process \d+: ", "", bench["problems"][0])
+        is_end = problem.startswith(("ended", "interrupted"))
+        return problem if is_end else f"the target raised {problem}"
+    if status(recorded) == "complete":
+        return None
+    if recorded.facts.get("uncaught") is not None:
+        return f"it ended with {recorded.facts['uncaught']}"
+    number = recorded.run.get("run", {}).get("signal")
+    if isinstance(number, int):
+        return f"it was ended by {_signal_name(number)}"
+    code = _exit_code(recorded)
+    if code is None:
+        in_process = recorded.run.get("in_process")
+        return None if in_process else "profstack itself was ended before the script"
+    had_torch = recorded.facts.get("environment", {}).get("torch") is not None
+    if had_torch and "recording_ended" not in recorded.facts:
+        return f"it ended with exit code {code} at once, as by os._exit: what was open is lost"
+    if code:
+        return f"it ended with exit code {code}"
+    return "no step was found" if had_torch else "it never imported torch"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# --- Setup: how the script had set its work up ----------------------------------------------------
+
+_NONE = "no layer saw calls in the first steps: that takes the memory, the flops or the nvtx layer"
+
+
+class _SetupFact(SetupNotes):
+    steps: int
+    failed: str | None
+
+
+def setup(recorded: Recorded) -> Setup:
+    """Return the notes on the report's plan, with a reason where there are none.
+
+    `tf32_products` and `tf32_convolutions` say whether numbers stored as float32 are multiplied
+    as TF32, None without a CUDA device.
+    """
+    noted: _SetupFact | None = recorded.facts.get(f"setup_{recorded.plan}")
+    environment = recorded.facts.get("environment", {})
+    found: Setup = {
+        "steps": 0 if noted is None else noted["steps"],
+        "reason": _NONE if noted is None else noted["failed"],
+        "tf32_products": environment.get("tf32_products"),
+        "tf32_convolutions": environment.get("tf32_convolutions"),
+    }
+    if noted is None or noted["failed"] is not None:
+        return found
+    known = cast("Setup", {key: value for key, value in noted.items() if key != "failed"})
+    optimizers: list[OptimizerFacts] = [
+        {**each, "place": _place(each["place"])} for each in noted["optimizers"]
+    ]
+    return {
+        **known,
+        **found,
+        "calls": {**noted["calls"], "place": _place(noted["calls"]["place"])},
+        "optimizers": optimizers,
+    }
+
+
+def _place(place: Place | None) -> Place | None:
+    """Return the place with its file named as in all tables."""
+    return None if place is None else {**place, "file": home_relative(place["file"])}
+
+
+# --- Steps and slices -----------------------------------------------------------------------------
+
+
+def _run(recorded: Recorded) -> Run:
+    """Return the facts of the run; null if the parent process was killed before writing them."""
+    facts = recorded.run.get("run", {})
+    empty = dict.fromkeys(Run.__annotations__)
+    return cast("Run", {**empty, "id": recorded.folder.resolve().name, **facts})
+
+
+def _step(recorded: Recorded, clean: Clean) -> StepFacts:
+    counts: dict[str, int] | None = recorded.facts.get("counts_by_phase")
+    if counts is None:
+        # A killed run wrote no final count: the steps that it wrote are counted.
+        phases = recorded.frames["steps"].groupby("phase").size()
+        counts = {str(phase): int(count) for phase, count in phases.items()}
+    steps = recorded.steps
+    batches = steps["batch_size"].dropna()
+    is_script = clean.bench is None and not is_import_alone(recorded)
+    return {
+        "rule": recorded.rule,
+        "count": counts.get(recorded.phase, 0) if recorded.phase else 0,
+        "phase": recorded.phase,
+        "counts_by_phase": counts,
+        "batch_size": int(batches.mode().iloc[0]) if len(batches) else None,
+        "shapes": steps["shape"].dropna().value_counts().index.tolist()[:20],
+        "reason": why_no_steps(recorded) if is_script else None,
+    }
+
+
+def _slices(recorded: Recorded) -> list[SliceFacts]:
+    medians = recorded.frames["steps"].groupby("slice")["wall_s"].median()
+    rows = []
+    for row in records(recorded.frames["slices"].sort_values("slice")):
+        row["index"] = row.pop("slice")
+        row["step_median_s"] = nullable(medians.get(row["index"]))
+        if row["step_median_s"] is None and row["mode"] == "shared":
+            row["step_median_s"] = row["wall_s"]
+        rows.append(cast("SliceFacts", row))
+    return rows
+
+
+def _benchmark(
+    recorded: Recorded,
+    clean: Clean,
+    environment: Mapping[str, object],
+    modules: Sequence[ModuleRow],
+) -> Benchmark:
+    """Return the clean figures.
+
+    A run has items per second only if one call of one model takes in a step's whole batch; the
+    batch size of a benchmark is read from the inputs of the call itself, or stated.
+    """
+    figures = benchmark(recorded, clean, environment)
+    if is_import_alone(recorded):
+        figures["warnings"] = []
+    if clean.bench is not None:
+        return figures
+    calls = [
+        row["calls"]
+        for row in modules
+        if row["depth"] == 0 and row["parameters"] and row["calls"] is not None
+    ]
+    if figures["items_per_s"] is not None and any(count > 1.01 for count in calls):
+        figures["items_per_s"] = None
+        figures["warnings"].append(
+            f"no items per second: a step calls its model {max(calls):.3g} times, and the batch "
+            "size is known of one call"
+        )
+    return figures
+
+
+def _watch(recorded: Recorded, tables: Tables) -> WatchFacts | None:
+    """Return how much the watch has seen, and how it agrees with cProfile; None without a watch."""
+    has_samples = len(recorded.frames["watch_samples"]) > 0
+    return watch_facts(recorded, tables["functions"]) if has_samples else None
+
+
+# --- Warnings -------------------------------------------------------------------------------------
+
+
+def _run_warnings(recorded: Recorded, clean: Clean, selections: Selections) -> list[ReportWarning]:
+    """Warn of a launcher, of the clean steps, and of layers without a slice of training alone."""
+    launcher = launcher_warning(recorded.run.get("script"))
+    warnings: list[ReportWarning] = []
+    if launcher is not None:
+        warnings.append({"slug": "launcher", "text": launcher})
+    if not is_import_alone(recorded):
+        warnings += clean.warnings
+    for layer, selection in selections.items():
+        if selection is not None and selection.mixed:
+            text = (
+                f"every slice of {layer} holds steps in which the script evaluated its model: "
+                "its figures are of training and evaluation together"
+            )
+            warnings.append({"slug": "evaluation-in-slice", "text": text})
+    return warnings
+
+
+def _nsys_warnings(recorded: Recorded, tables: Tables) -> list[ReportWarning]:
+    fact = nsys_fact(recorded)
+    return nsys_warnings(tables["nsys_modules"], fact["notes"] if fact else ())
+
+
+def _unlike(why: str | None) -> list[ReportWarning]:
+    """Warn that the clean steps are not known to have done the work that was counted."""
+    if why is None:
+        return []
+    text = (
+        f"{why}. There is no FLOP/s of the step, and calibrated times are the shares of the steps "
+        "that the torch layer timed"
+    )
+    return [{"slug": "clean-steps-differ", "text": text}]
+
+
+def _notes(recorded: Recorded) -> list[ReportWarning]:
+    """Return the notes of all layers, each once: several slices may have written the same."""
+    frame, layers = recorded.frames["notes"], recorded.frames["layers"]
+    if "watch" in layers.loc[layers["status"] == "recorded", "name"].tolist():
+        # The watch was asked again and again, and had seen nothing yet when it said so.
+        frame = frame[(frame["layer"] != "watch") | (frame["slug"] != "empty-capture")]
+    if nsys_fact(recorded) is not None:
+        # The import that a note asks for has been done.
+        frame = frame.assign(text=frame["text"].str.removesuffix(IMPORT_IT))
+    notes = zip(frame["slug"].astype(str), frame["text"].astype(str), strict=True)
+    once = dict.fromkeys((slug, home_relative(text)) for slug, text in notes)
+    return [{"slug": slug, "text": text} for slug, text in once]

@@ -1,0 +1,261 @@
+"""The clean steps of a recording, and where its warm-up ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import pandas as pd
+
+from profstack.analysis.doubts import FEW_STEPS
+from profstack.stats.blocks import COVERED
+from profstack.stats.summary import compare_before_after
+from profstack.stats.warmup import Warmup, detect
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import BenchResult, ReportWarning
+from profstack.storage.vocabulary import BENCH_FACT
+from profstack.units import format_seconds
+
+# --- Where a run's warm-up ends, apart from a change of its work later on -------------------------
+#
+# A dataset that caches in its first epoch, or a batch that becomes smaller, makes steps faster long
+# after they were warm: by their times alone, all steps before are one long warm-up. The layers tell
+# them apart: a change after their last slice is none that they waited for.
+
+# Steps that differ by less than this from those before them are the same ones, for a reader.
+_OTHER_STEPS = 0.05
+
+
+@dataclass(frozen=True)
+class WarmSteps:
+    """The warm-up of a run; steps count as warm from `first` on, and before `until` if it is set.
+
+    Step numbers are the run's own.
+    """
+
+    warmup: Warmup
+    first: int
+    until: int | None = None
+    warnings: list[ReportWarning] = field(default_factory=list)
+
+
+def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame) -> WarmSteps:
+    """Find the warm steps among the unobserved ones; `clean` are those of the clean slices."""
+    steps = recorded.steps
+    # Another plan's steps may have gone before: this one's warm-up begins with its own first step.
+    begun = int(steps["step"].min()) if len(steps) else 0
+    found = _detect(unobserved, begun)
+    usual = WarmSteps(found, begun + found.steps, None, _unsettled(found))
+    if not found.steps or not len(clean):
+        return usual
+    left = bool((clean["step"] >= usual.first).any())
+    if left and _last_observed(recorded) >= usual.first:
+        return usual
+    until = min(usual.first, int(clean["step"].max()) + 1)
+    again = _detect(unobserved[unobserved["step"] < until], begun)
+    kept = clean[(clean["step"] >= begun + again.steps) & (clean["step"] < until)]
+    if left and (not again.settled or len(kept) < FEW_STEPS):
+        # The steps left after it are warm for sure, and those before it may be none.
+        return usual
+    later = unobserved[unobserved["step"] >= usual.first]
+    warnings = [*_changed(kept, later, usual), *_unsettled(again), *usual.warnings]
+    return WarmSteps(again, begun + again.steps, until, warnings)
+
+
+def _detect(unobserved: pd.DataFrame, begun: int) -> Warmup:
+    numbers = (unobserved["step"] - begun).tolist()
+    return detect(unobserved["wall_s"].tolist(), indices=numbers)
+
+
+def _last_observed(recorded: Recorded) -> int:
+    """Return the last step in a layer's slice; -1 without any."""
+    slices = recorded.slices
+    slices = slices[slices["layer"].notna() & (slices["steps"] > 0)]
+    return int((slices["first_step"] + slices["steps"]).max()) - 1 if len(slices) else -1
+
+
+def _unsettled(warmup: Warmup) -> list[ReportWarning]:
+    return [] if warmup.settled else [{"slug": "warmup-unsettled", "text": warmup.reason}]
+
+
+def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[ReportWarning]:
+    """Warn that later steps take another time than those that count."""
+    before_s, after_s = float(kept["wall_s"].median()), float(later["wall_s"].median())
+    if not len(later) or abs(after_s / before_s - 1.0) < _OTHER_STEPS:
+        return []
+    # Of many steps the place is known to a sixteenth of their number; no more than half of them
+    # is ever called warm-up, and where they still fell there it is not known.
+    where = f"from about step {usual.first} on" if usual.warmup.settled else "later in the run"
+    text = (
+        f"{where}, steps take {format_seconds(after_s)} instead of "
+        f"{format_seconds(before_s)}: the figures are of the steps before, in which the layers "
+        "had their slices; the script's work changed there, or the machine's other work"
+    )
+    return [{"slug": "work-changed", "text": text}]
+
+
+# --- Clean steps ----------------------------------------------------------------------------------
+
+# A change left behind by an observer is worth a warning from this size on.
+_LASTING = 0.02
+Clock = Literal["host", "device"]
+HOST: Final = "host"
+DEVICE: Final = "device"
+
+
+@dataclass
+class Clean:
+    """The steps that count as clean, and the warnings about them."""
+
+    steps: pd.DataFrame
+    warmup_steps: int | None
+    settled: bool | None
+    warnings: list[ReportWarning]
+    # The first step that is warm.
+    warm_from: int = 0
+    # The result of `profstack bench`, measured before any layer, if this is its recording.
+    bench: BenchResult | None = None
+    # The clock whose times count: a host that runs ahead of a device only times launches.
+    clock: Clock = HOST
+
+    @property
+    def median_s(self) -> float | None:
+        """Median time of a clean step, the headline; None when there is none.
+
+        A benchmark has its own, of all its samples.
+        """
+        if self.bench is not None and self.bench["figures"] is not None:
+            median_s = self.bench["figures"]["median_s"]
+            return None if median_s is None else float(median_s)
+        return self.session_median_s
+
+    @property
+    def session_median_s(self) -> float | None:
+        """Median time of the clean steps between the layers' slices."""
+        return float(times_of(self.steps, self.clock).median()) if len(self.steps) else None
+
+
+def times_of(steps: pd.DataFrame, clock: Clock) -> pd.Series[float]:
+    """Return the seconds of each step by the host's clock or the device's."""
+    return steps["device_s" if clock == DEVICE else "wall_s"].astype(float)
+
+
+def _clock_of(steps: pd.DataFrame) -> Clock:
+    """Choose the clock of these steps, as `profstack bench` does (see `Samples.series`)."""
+    device = times_of(steps, DEVICE)
+    known = len(steps) > 0 and bool(device.notna().all())
+    return DEVICE if known and device.sum() >= COVERED * steps["wall_s"].sum() else HOST
+
+
+def clean_steps(recorded: Recorded) -> Clean:
+    """Choose the clean steps: unobserved, warm, settled, without evaluation in them."""
+    steps = recorded.steps
+    warnings: list[ReportWarning] = []
+    unobserved = steps[steps["kind"].isin(["startup", "settle", "clean", "watch"])]
+    unobserved = unobserved[(unobserved["wall_s"] > 0) & ~flagged(unobserved, "eval", "partial")]
+    clean = steps[(steps["kind"] == "clean") & (steps["wall_s"] > 0)]
+    clean = clean[~flagged(clean, "eval", "partial")]
+    warm = warm_steps(recorded, unobserved, clean)
+    bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
+    is_warm = bench and bench["figures"] and bench["figures"].get("warmup_settled")
+    if bench is not None and is_warm and not bench.get("layers_apart"):
+        # The callable was warm before the first layer began, in the same process.
+        begun = int(steps["step"].min()) if len(steps) else 0
+        warm = WarmSteps(Warmup(0, 0, True, "it was warm when the layers began"), begun)
+    clean = clean[clean["step"] >= warm.first]
+    if warm.until is not None:
+        clean = clean[clean["step"] < warm.until]
+    settled = clean[~flagged(clean, "switch")]
+    if len(settled) >= 3:
+        clean = settled
+    elif len(clean):
+        warnings.append(
+            {
+                "slug": "unsettled-clean-steps",
+                "text": f"the run gave {len(clean)} clean steps, each right after an observer: "
+                "the clean time is an upper bound; let the script run more steps",
+            }
+        )
+    warnings += warm.warnings
+    clock: Clock = HOST if recorded.facts.get("synchronised") else _clock_of(clean)
+    clean, lasting = _before_the_change(recorded, clean, clock)
+    if not len(steps):
+        # Without steps there is nothing to warn of.
+        warnings, lasting = [], []
+    found = warnings + lasting
+    warmup = warm.warmup
+    return Clean(clean, warmup.steps, warmup.settled, found, warm.first, bench, clock)
+
+
+def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
+    """Return which steps have one of the flags."""
+    return steps["flags"].map(lambda flags: not set(flags.split()).isdisjoint(words)).astype(bool)
+
+
+def _before_the_change(
+    recorded: Recorded, clean: pd.DataFrame, clock: Clock
+) -> tuple[pd.DataFrame, list[ReportWarning]]:
+    """Drop the clean steps after an observer that differ from those before it, with a warning."""
+    warnings: list[ReportWarning] = []
+    for layer in recorded.slices["layer"].dropna().unique():
+        observers = recorded.slices[recorded.slices["layer"] == layer]
+        observers = observers[observers["round"] > 1]
+        before, after = slices_beside(clean, observers["slice"].tolist(), clock)
+        change = compare_before_after(before, after)
+        if not change.distinguishable or change.factor is None:
+            continue
+        if abs(change.factor - 1.0) < _LASTING:
+            continue
+        text = (
+            f"clean steps after {layer} take {change.factor:.3f} times those before it "
+            f"(95 %: {change.low:.3f} to {change.high:.3f})"
+        )
+        earlier = clean[clean["step"] < observers["first_step"].min()]
+        if len(earlier) >= FEW_STEPS:
+            clean = earlier
+            text += ": only the earlier ones count"
+        warnings.append({"slug": "clean-changed", "text": text})
+    return clean, warnings
+
+
+def slices_beside(
+    clean: pd.DataFrame, observed: Sequence[int], clock: Clock
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Return clean step times of the slices right before and right after each observed slice."""
+    by_slice = times_by_slice(clean, clock)
+    before, after = [], []
+    for index in observed:
+        earlier = [number for number in by_slice if number < index]
+        later = [number for number in by_slice if number > index]
+        if earlier and later:
+            before.append(by_slice[max(earlier)])
+            after.append(by_slice[min(later)])
+    return before, after
+
+
+def times_by_slice(steps: pd.DataFrame, clock: Clock) -> dict[int, list[float]]:
+    """Return step times by the number of their slice."""
+    times: dict[int, list[float]] = {}
+    seconds = times_of(steps, clock).tolist()
+    for index, took_s in zip(steps["slice"].tolist(), seconds, strict=True):
+        times.setdefault(int(index), []).append(took_s)
+    return times
+
+
+# --- Why a script has no steps, as far as its own process can tell --------------------------------
+
+# The fact with the number of processes that the script made by `multiprocessing`.
+PROCESSES_MADE = "processes_made"
+
+
+def why_no_steps(recorded: Recorded) -> str | None:
+    """Say why no step was recorded; None where one was."""
+    if len(recorded.frames["steps"]):
+        return None
+    made = int(recorded.facts.get(PROCESSES_MADE) or 0)
+    text = "no step was found in the script"
+    if not made:
+        return text
+    which = "a process" if made == 1 else f"{made} processes"
+    return f"{text}: it started {which} by multiprocessing, and what those do is not measured"

@@ -1,0 +1,246 @@
+"""Warnings about a benchmark's figures: what makes them uncertain, and what to do about it.
+
+Each warning names the number it comes from, why that matters, and the next command to try.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from profstack.stats.clock import StatesAround, slowed_by
+from profstack.storage.schema.report import BenchFigures, Benchmark
+from profstack.units import format_seconds
+
+FEW_STEPS = 10
+# One of a hundred samples lies beyond the 99th percentile.
+_ENOUGH = 100
+# An interval needs six, and is no wild guess from about so many.
+_SOME = 20
+_DRIFT = 0.05
+# An effective number of samples below a third of theirs.
+_AUTOCORRELATION = 0.5
+# CPU time below this share of the wall time is reported.
+_LITTLE_CPU = 0.9
+# So is a load average above this share of the cores.
+_BUSY = 0.5
+_OUTLIERS = 0.05
+_LONGEST_ADVICE_S = 600.0
+_LAYERS_APART = 0.05
+_MARKING_S = 5e-6
+# The watch samples at this interval: of shorter steps it sees only some.
+_WATCH_S = 0.01
+
+Environment = Mapping[str, object]
+
+
+def of_bench(
+    figures: BenchFigures, environment: Environment, *, watched: bool = False
+) -> list[str]:
+    """List the warnings of `profstack bench`, the gravest first; `watched`: the watch was on."""
+    look = _can_look(figures, watched)
+    if figures["stopped_by"] == "interrupt":
+        stopped = f"interrupted after {figures['n']} samples: the figures are of those alone"
+        return [stopped, *_machine(figures, environment, look), *_model(figures)]
+    return [
+        *_warmup(figures),
+        *_samples(figures),
+        *_drift(figures, "repeat with --max-seconds 60, or on an idle machine"),
+        *_series(figures, look),
+        *_machine(figures, environment, look),
+        *_model(figures),
+        *_processes(figures),
+    ]
+
+
+def of_run(figures: Benchmark, environment: Environment, *, watched: bool = False) -> list[str]:
+    """List the warnings about the clean steps of `profstack run`."""
+    more = "let the script run more steps"
+    found = []
+    if figures["n"] < FEW_STEPS:
+        found.append(f"only {figures['n']} clean steps: the median is rough; {more}")
+    found += _drift(figures, f"{more}, or repeat on an idle machine")
+    # A script runs in one process: there is no option to repeat it in several.
+    found += _machine(figures, environment, _can_look(figures, watched), or_else="")
+    return found
+
+
+def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
+    """Warn where clean steps between the layers' slices differ from the benchmark's."""
+    if session_median_s is None or not median_s:
+        return []
+    change = session_median_s / median_s - 1.0
+    # The clean steps of a session are marked one by one, and the benchmark's calls are not.
+    if abs(change) <= _LAYERS_APART or abs(session_median_s - median_s) <= _MARKING_S:
+        return []
+    text = (
+        f"the clean steps between the layers take {format_seconds(session_median_s)}, "
+        f"{change + 1:.3g} times what they took in the benchmark: the tables' shares hold, and "
+        "their calibrated times are scaled to the benchmark; for closer ones repeat with "
+        "--layers torch"
+    )
+    return [text]
+
+
+def _warmup(figures: BenchFigures) -> Iterator[str]:
+    if figures.get("warmup_settled") is False:
+        yield (
+            f"no end of the warm-up was seen ({figures['warmup_reason']}): the samples may still "
+            f"be falling; repeat with {_fixed_counts(figures)}"
+        )
+
+
+def _seconds_per_sample(figures: Benchmark) -> float:
+    return (figures.get("calls_per_sample") or 1) * (figures["mean_s"] or 0.0)
+
+
+def _fixed_counts(figures: Benchmark) -> str:
+    """Return options with enough samples; for long calls a time limit, or fewer samples."""
+    each_s = _seconds_per_sample(figures)
+    if 500 * each_s <= _LONGEST_ADVICE_S:
+        return "--warmup 200 --repeat 300"
+    if 50 * each_s <= _LONGEST_ADVICE_S:
+        return f"--max-seconds {math.ceil(5 * each_s) * 10}"
+    return "--warmup 5 --repeat 10"
+
+
+def _samples(figures: BenchFigures) -> Iterator[str]:
+    """Warn of too few samples, or of an interval wider than the target."""
+    n, half = figures["n"], relative_half_width(figures)
+    target = figures.get("target_interval")
+    if half is None:
+        yield f"no interval of the median: {n} samples are too few; {_longer(figures, _SOME)}"
+    elif target is not None and half > target:
+        # The interval narrows with the root of the samples.
+        yield (
+            f"the interval reaches {half:.2g} of the median to either side, and {target:.2g} was "
+            f"asked for: {_longer(figures, n * (half / target) ** 2)}"
+        )
+    if half is not None and n < _ENOUGH:
+        yield (
+            f"only {n} samples: no p99 can be given, which needs {_ENOUGH}; "
+            f"{_longer(figures, _ENOUGH)}"
+        )
+
+
+def _longer(figures: BenchFigures, samples: float) -> str:
+    """Return the advice that gives so many samples."""
+    if figures.get("target_interval") is None:
+        return f"repeat with --repeat {max(_ENOUGH, round(samples))}"
+    seconds = samples * _seconds_per_sample(figures) * 1.2
+    if seconds > _LONGEST_ADVICE_S:
+        half = relative_half_width(figures)
+        wider = "on a quieter machine" if half is None else f"with --target {half * 1.2:.1g}"
+        return f"that would take about {format_seconds(seconds)}: repeat {wider}"
+    return f"repeat with --max-seconds {max(20, -(-int(seconds + 1) // 10) * 10)}"
+
+
+def relative_half_width(figures: Benchmark) -> float | None:
+    """Return the larger half of the median's interval as a share of the median."""
+    low, high = figures.get("ci95_low_s"), figures.get("ci95_high_s")
+    middle = figures.get("median_s")
+    if low is None or high is None or not middle:
+        return None
+    return float(max(high - middle, middle - low) / middle)
+
+
+def _drift(figures: Benchmark, remedy: str) -> Iterator[str]:
+    drift = figures["drift"]
+    if drift is not None and abs(drift) > _DRIFT:
+        yield (
+            f"the step time drifted by {100 * drift:+.1f} % from the first third of the samples "
+            f"to the last: the machine or the work changed; {remedy}"
+        )
+
+
+def _can_look(figures: Benchmark, watched: bool) -> bool:
+    """Return whether the watch, not yet on, could show more: a step takes long enough."""
+    return not watched and (figures["median_s"] or 0.0) >= _WATCH_S
+
+
+def _series(figures: Benchmark, look: bool) -> Iterator[str]:
+    """Warn of samples that depend on each other, and of outliers."""
+    dependence, n = figures["autocorrelation"], figures["n"]
+    if dependence is not None and dependence > _AUTOCORRELATION:
+        yield (
+            f"neighbouring samples are correlated by {dependence:.2f}: {n} samples tell what "
+            f"{n * (1 - dependence) / (1 + dependence):.0f} independent ones would, which the "
+            "interval allows for; repeat with --processes 5"
+        )
+    outliers = figures["outliers"] or 0
+    if outliers > max(3, _OUTLIERS * n):
+        yield (
+            f"{outliers} of {n} samples are outliers (slowest "
+            f"{format_seconds(max(figures['samples_s'], default=None))},"
+            f" median {format_seconds(figures['median_s'])}): something interrupts the work; "
+            "repeat on an idle machine" + (", or look at them with --layers watch" if look else "")
+        )
+
+
+def _machine(
+    figures: Benchmark,
+    environment: Environment,
+    look: bool,
+    or_else: str = ", or with --processes 5",
+) -> Iterator[str]:
+    """Warn of other work on the machine, and of its settings."""
+    # Both means of the same calls: beside a median, what interrupts the work would show twice.
+    wall, cpu = figures.get("cpu_wall_s"), figures.get("cpu_mean_s")
+    loads = environment.get("load_average")
+    load = loads[0] if isinstance(loads, list) and loads else None
+    cores = environment.get("usable_cores") or environment.get("logical_cores")
+    if wall and cpu is not None and cpu < _LITTLE_CPU * wall and not figures["device_median_s"]:
+        yield (
+            f"on average a step takes {format_seconds(wall)} of wall time and "
+            f"{format_seconds(cpu)} of CPU time (ratio {cpu / wall:.2f}): it waits for files, a "
+            "lock or a core that others have; repeat on an idle machine"
+            + (", or see where with --layers watch" if look else "")
+        )
+    if load is not None and isinstance(cores, int) and load > _BUSY * cores > 0:
+        yield (
+            f"the load average was {load:g} on {cores} usable cores before the start: other work "
+            f"took part of the machine; repeat when it is idle{or_else}"
+        )
+    if environment.get("cpu_governor") == "powersave":
+        yield (
+            "the CPU governor is powersave: clocks rise late and the times depend on what ran "
+            "before; try 'sudo cpupower frequency-set -g performance' and repeat"
+        )
+    for reason in slowed_by(cast(StatesAround | None, figures.get("device_state"))):
+        yield (
+            f"{reason}: the device ran below its speed; let it cool or raise its limit, see "
+            "'nvidia-smi -q -d PERFORMANCE', and repeat"
+        )
+
+
+def _model(figures: BenchFigures) -> Iterator[str]:
+    """Warn of a model in training mode without gradients."""
+    unusual = figures.get("training_layers") or ()
+    if unusual and not figures["gradients"]:
+        yield (
+            f"the model is in training mode ({', '.join(unusual)}) and no gradients are recorded: "
+            "as inference its results are random or change its statistics; call model.eval() in "
+            "the factory, or measure training with a function that does a step"
+        )
+
+
+def _processes(figures: Benchmark) -> Iterator[str]:
+    """Warn of the spread between processes, or that it is not known."""
+    between = figures.get("between_process")
+    half = relative_half_width(figures)
+    if between and between["processes"]:
+        spread = between["spread"]
+        if spread is not None and half is not None and spread > 2 * half:
+            yield (
+                f"{between['processes']} processes differ by {100 * spread:.1f} %, and the "
+                f"interval inside one reaches {100 * half:.1f} %: smaller differences between "
+                "two programs show nothing; "
+                f"compare with --processes {max(5, 2 * between['processes'])}"
+            )
+    elif half is not None:
+        yield (
+            f"the interval ({100 * half:.2f} % to either side) is of one process and says nothing "
+            "of the spread between processes, which was 4 to 20 times as wide where it was "
+            "measured: try --processes 5 before comparing"
+        )

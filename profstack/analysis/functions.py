@@ -1,0 +1,305 @@
+"""The tables of Python functions, their calls, and call paths.
+
+Every function has an owner: the user's own files, a library by its package, or Python itself.
+
+cProfile's own cost is in its times: a part of each call in the callee's own time, the rest in the
+caller's. It was measured in the process that was profiled, and `corrected_self_s` is without it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
+
+import pandas as pd
+
+from profstack.code_owner import BUILTIN_FILE, Places
+from profstack.privacy import home_relative
+from profstack.storage.reader import (
+    ONCE,
+    Recorded,
+    Selection,
+    known_sum,
+    nullable,
+    ratio,
+    records,
+    sums,
+    whole,
+)
+from profstack.storage.schema.rows import CallPathRow, CallRow, FunctionRow, Profiled
+
+PROFILED = (("timed",), ("shared",), ("whole",))
+COST = "cprofile_cost"
+# File, line of the definition and name.
+FunctionKey = tuple[str, int, str]
+_KEYS = ["file", "line", "name"]
+_CALLER = [f"caller_{key}" for key in _KEYS]
+_CALLEE = [f"callee_{key}" for key in _KEYS]
+# A smaller factor of slowing is within the scatter of its measurement.
+_SLOWER = 1.1
+
+
+class CallCost(TypedDict):
+    """Seconds that cProfile adds to a call: to the callee's own time, and to the caller's."""
+
+    inner_s: float
+    inner_spread_s: float
+    outer_s: float
+    outer_spread_s: float
+
+
+class ProfilerCost(TypedDict):
+    """The fact of cProfile's cost on the machine that was measured."""
+
+    python: CallCost
+    builtin: CallCost
+    rounds: int
+    calls: int
+    bytecode_factor: float
+
+
+def functions(
+    recorded: Recorded,
+    selection: Selection | None,
+    clean_s: float | None,
+    watched: Mapping[FunctionKey, float],
+) -> list[FunctionRow]:
+    """Rows of `functions`: those of the steps, then those of the start-up, longest own time first.
+
+    `watched` are the shares that the watch gives functions in steps.
+    """
+    rows = []
+    if selection is not None:
+        rows = _function_rows(recorded, selection, clean_s, "step", watched)
+    return rows + _function_rows(recorded, ONCE, None, "startup", {})
+
+
+def _of_phase(recorded: Recorded, table: str, selection: Selection) -> pd.DataFrame:
+    """Return the rows of the selected slices, or those of the start-up, which have no slice."""
+    if selection is not ONCE:
+        return recorded.rows(table, selection)
+    frame = recorded.frames[table]
+    startup: pd.DataFrame = frame[frame["slice"].isna()]
+    return startup
+
+
+def _function_rows(
+    recorded: Recorded,
+    selection: Selection,
+    clean_s: float | None,
+    phase: Profiled,
+    watched: Mapping[FunctionKey, float],
+) -> list[FunctionRow]:
+    places = Places.read(recorded.facts)
+    cost: ProfilerCost | None = recorded.facts.get(COST)
+    added = _added_by_calls(_of_phase(recorded, "calls", selection), cost)
+    columns = ("calls", "primitive_calls", "self_s", "total_s")
+    frame = _of_phase(recorded, "functions", selection)
+    rows: list[FunctionRow] = []
+    for key, totals in sums(frame, _KEYS, columns, largest="self_s"):
+        file, line, name = home_relative(str(key[0])), int(key[1]), str(key[2])
+        corrected = None
+        if cost is not None:
+            each = _call_cost(key[0], cost)
+            added_s, error_s = added.get(key, (0.0, 0.0))
+            left_s = totals["self_s"] - (added_s + totals["calls"] * each["inner_s"])
+            # The error is the scatter of every call.
+            is_known = left_s > error_s + totals["calls"] * each["inner_spread_s"]
+            corrected = left_s if is_known else None
+        rows.append(
+            {
+                "phase": phase,
+                "file": file,
+                "line": line,
+                "name": name,
+                "own": places.is_own(str(key[0])) if places is not None else None,
+                "calls": selection.per_step(totals["calls"]),
+                "primitive_calls": selection.per_step(totals["primitive_calls"]),
+                "self_s": selection.per_step(totals["self_s"]),
+                "total_s": selection.per_step(totals["total_s"]),
+                "calibrated_s": selection.calibrated(totals["self_s"], clean_s),
+                "corrected_self_s": selection.per_step(corrected),
+                "watch_share": watched.get((file, line, name)),
+                "package": places.package(str(key[0])) if places is not None else None,
+            }
+        )
+    return rows
+
+
+def _call_cost(file: str, cost: ProfilerCost) -> CallCost:
+    return cost["builtin"] if file == BUILTIN_FILE else cost["python"]
+
+
+def _added_by_calls(
+    calls: pd.DataFrame, cost: ProfilerCost | None
+) -> dict[tuple[Any, ...], tuple[float, float]]:
+    """Return what the calls that a function makes add to its own time, with the error of that."""
+    if cost is None:
+        return {}
+    costs = [_call_cost(file, cost) for file in calls["callee_file"]]
+    frame = calls[_CALLER].assign(
+        added_s=calls["calls"] * [each["outer_s"] for each in costs],
+        error_s=calls["calls"] * [each["outer_spread_s"] for each in costs],
+    )
+    found = sums(frame, _CALLER, ("added_s", "error_s"))
+    return {key: (each["added_s"], each["error_s"]) for key, each in found}
+
+
+def cost_in_words(recorded: Recorded) -> str | None:
+    """Say what cProfile adds to a call on this machine; None where it was not measured."""
+    cost: ProfilerCost | None = recorded.facts.get(COST)
+    if cost is None:
+        return None
+    parts = [
+        f"{1e6 * each['inner_s']:.3f} us to the own time of {words} and "
+        f"{1e6 * each['outer_s']:.3f} us to that of its caller"
+        for each, words in (
+            (cost["python"], "a Python function"),
+            (cost["builtin"], "a built-in one"),
+        )
+    ]
+    rests = f"medians of {cost['rounds']} times {cost['calls']} calls in this process"
+    text = f"cProfile adds to each call {', '.join(parts)} ({rests}); corrected self is without it"
+    if cost["bytecode_factor"] < _SLOWER:
+        return text
+    return (
+        f"{text}; Python code between calls runs {cost['bytecode_factor']:.1f} times as long "
+        "under a profile function of this Python, which is still in it"
+    )
+
+
+def calls(recorded: Recorded, selection: Selection | None) -> list[CallRow]:
+    """Rows of `calls`, the longest total time first."""
+    rows = [] if selection is None else _call_rows(recorded, selection, "step")
+    return rows + _call_rows(recorded, ONCE, "startup")
+
+
+def _call_rows(recorded: Recorded, selection: Selection, phase: Profiled) -> list[CallRow]:
+    frame = _of_phase(recorded, "calls", selection)
+    columns = ("calls", "self_s", "total_s")
+    return [
+        {
+            "phase": phase,
+            "caller": place(*key[:3]),
+            "callee": place(*key[3:]),
+            "calls": selection.per_step(totals["calls"]),
+            "self_s": selection.per_step(totals["self_s"]),
+            "total_s": selection.per_step(totals["total_s"]),
+        }
+        for key, totals in sums(frame, [*_CALLER, *_CALLEE], columns, largest="total_s")
+    ]
+
+
+def place(file: Any, line: Any, name: Any) -> str:
+    """Return a function as one string: file:line(name)."""
+    return f"{home_relative(str(file))}:{int(nullable(line) or 0)}({name})"
+
+
+# --- Call paths: the tree of a step from Python functions to operators to kernels -----------------
+#
+# Branches of less than a thousandth of the step become one node under their caller, "(other)": own
+# time and callees still add up to a node's total.
+
+STACKS = (("stacks",),)
+OTHER = "(other)"
+SMALL_SHARE = 1e-3
+MOST_NODES = 3_000
+_PATH_KINDS = ("function", "operator", "kernel")
+
+
+def call_paths(recorded: Recorded) -> list[CallPathRow]:
+    """Rows of `call_paths`, callers before what they call and the longest first."""
+    selection = recorded.select("torch", STACKS)
+    if selection is None:
+        return []
+    # Each slice has a tree of its own: the latest is the warmest.
+    latest = selection.slices[-1]
+    slices = recorded.slices
+    steps = max(1, int(slices.loc[slices["slice"] == latest, "counted_steps"].sum()))
+    frame = recorded.frames["call_paths"]
+    found = frame[frame["slice"] == latest].drop(columns="slice")
+    nodes = cast("list[CallPathRow]", records(found))
+    places = Places.read(recorded.facts)
+    return [
+        {
+            **node,
+            "file": home_relative(node["file"]) if node["file"] is not None else None,
+            "line": whole(node["line"]),
+            "own": places.is_own(node["file"]) if places and node["file"] is not None else None,
+            "calls": ratio(node["calls"], steps),
+            "total_s": ratio(node["total_s"], steps),
+            "self_s": ratio(node["self_s"], steps),
+            "device_s": ratio(node["device_s"], steps),
+        }
+        for node in folded(nodes)
+    ]
+
+
+def folded(nodes: Sequence[CallPathRow], most: int = MOST_NODES) -> list[CallPathRow]:
+    """Fold the small branches of the tree: at most about `most` nodes are left, numbered anew.
+
+    A branch is small if it takes less than a thousandth both of the host's time and of the
+    device's, or more if too many are left; those under one node become one.
+    """
+    children: dict[int | None, list[CallPathRow]] = defaultdict(list)
+    for node in nodes:
+        children[node["parent"]].append(node)
+    host = sum(node["total_s"] or 0.0 for node in children[None])
+    device = sum(node["device_s"] or 0.0 for node in children[None])
+    share = SMALL_SHARE
+    while True:
+        kept = _kept(children, share * host, share * device)
+        if len(kept) <= most or share >= 1:
+            return kept
+        share *= 2
+
+
+def _weight(node: CallPathRow) -> tuple[float, float]:
+    return node["total_s"] or 0.0, node["device_s"] or 0.0
+
+
+def _kept(
+    children: Mapping[int | None, list[CallPathRow]], host: float, device: float
+) -> list[CallPathRow]:
+    """Return the tree with the branches below both limits folded; 0 for `device` is no limit."""
+    made: list[CallPathRow] = []
+    # Nodes to visit, the next one last, each with its parent's new number.
+    waiting: list[tuple[CallPathRow | None, int | None]] = [(None, None)]
+    while waiting:
+        node, parent = waiting.pop()
+        if node is not None:
+            made.append({**node, "node": len(made) + 1, "parent": parent})
+            parent = len(made)
+            if node["node"] is None:
+                continue
+        large: list[CallPathRow] = []
+        small: list[CallPathRow] = []
+        found = children.get(node["node"] if node is not None else None, ())
+        for child in sorted(found, key=_weight, reverse=True):
+            total_s, device_s = _weight(child)
+            is_small = total_s < host and not (device and device_s >= device)
+            (small if is_small else large).append(child)
+        if len(small) > 1 or (small and small[0]["node"] in children):
+            small = [_together(small)]
+        waiting += [(child, parent) for child in reversed([*large, *small])]
+    return made
+
+
+def _together(nodes: Sequence[CallPathRow]) -> CallPathRow:
+    """Return one node, without a number, for several branches; all their time is its own."""
+    kinds = {node["kind"] for node in nodes}
+    total_s = known_sum(node["total_s"] for node in nodes)
+    return {
+        "node": None,
+        "parent": None,
+        "kind": next(kind for kind in _PATH_KINDS if kind in kinds),
+        "name": OTHER,
+        "file": None,
+        "line": None,
+        "own": None,
+        "calls": known_sum(node["calls"] for node in nodes),
+        "total_s": total_s,
+        "self_s": total_s,
+        "device_s": known_sum(node["device_s"] for node in nodes),
+    }

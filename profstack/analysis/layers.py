@@ -1,0 +1,267 @@
+"""Layers of a recording: slices, probe effect, and why a layer has no data."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import cast
+
+import pandas as pd
+
+from profstack import layer as contract
+from profstack.analysis.clean_steps import (
+    HOST,
+    Clean,
+    Clock,
+    flagged,
+    slices_beside,
+    times_by_slice,
+    times_of,
+    why_no_steps,
+)
+from profstack.analysis.functions import PROFILED, cost_in_words
+from profstack.analysis.modules import TIMED
+from profstack.layer import Wrapper
+from profstack.privacy import home_relative
+from profstack.stats.summary import Ratio, ratio_interval
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records
+from profstack.storage.schema.report import LayerFacts, ProbeEffect, Technique
+from profstack.storage.schema.rows import ArtifactRow
+from profstack.storage.vocabulary import BENCH_FACT
+
+# The mode of a layer that began before the step rule was known, in the first steps.
+DISCOVERY = "discovery"
+Selections = Mapping[str, Selection | None]
+# The modes that the tables of these layers are made from, the first that has a slice.
+_MODES = {"torch": TIMED, "cprofile": PROFILED}
+_NO_SLICE = "it watches what no slice has, and no clean steps of the same kind stand beside that"
+
+
+# --- Probe effects: how much longer a layer made the steps that it watched ------------------------
+
+
+def probe_effect(recorded: Recorded, clean: Clean, layer: str, selection: Selection) -> ProbeEffect:
+    """Compare step time in the layer's slices with the clean slices next to them.
+
+    If two layers shared a slice the cost of each is unknown: the factor is null, and `note` says
+    why. The first steps of a run are slow without any layer: they give no factor.
+    """
+    own, beside, clock = _compared(recorded, clean, selection)
+    note = _no_factor(selection, own, beside)
+    ratio = Ratio(None, None, None)
+    if note is None:
+        ratio = ratio_interval(list(times_by_slice(own, clock).values()), beside)
+        if (own["step"] < clean.warm_from).all():
+            note = "its steps lay in the warm-up, which was slow by itself"
+    flat = [step for group in beside for step in group]
+    return {
+        "layer": layer,
+        "n_layer": len(own),
+        "n_clean": len(flat),
+        "step_median_s": nullable(times_of(own, clock).median()) if len(own) else None,
+        "clean_median_s": float(pd.Series(flat).median()) if flat else None,
+        "factor": ratio.factor,
+        "ci95_low": ratio.low,
+        "ci95_high": ratio.high,
+        "note": note,
+    }
+
+
+def _compared(
+    recorded: Recorded, clean: Clean, selection: Selection
+) -> tuple[pd.DataFrame, list[list[float]], Clock]:
+    """Return the observed steps, times of the clean slices beside them, and the clock of both."""
+    own = recorded.steps_of(selection.slices)
+    own = own[(own["wall_s"] > 0) & ~flagged(own, "eval", "partial")]
+    # Without events in the layer's slices only the host's times can be compared.
+    clock = clean.clock if own["device_s"].notna().all() else HOST
+    before, after = slices_beside(clean.steps, selection.slices, clock)
+    return own, before + after or list(times_by_slice(clean.steps, clock).values()), clock
+
+
+def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]]) -> str | None:
+    """Say why no factor can be given; None where one can."""
+    if selection.mode == "shared":
+        return "it shared its steps with another layer: the cost of each is not known"
+    if selection.mode == "whole":
+        return "the script was measured whole: there is no clean step beside it"
+    if selection.mode == DISCOVERY:
+        return "it watched the first steps alone, which are slow without any layer"
+    if not len(own):
+        return "none of its steps has a time of its own"
+    return None if beside else "there was no clean step to compare with"
+
+
+def probe_effects(recorded: Recorded, clean: Clean, selections: Selections) -> list[ProbeEffect]:
+    """Return the probe effect of every layer with slices, and of those in the background.
+
+    Sets the factor of each selection.
+    """
+    effects = []
+    for name, selection in selections.items():
+        wrapper = wrapper_of(name)
+        if selection is not None:
+            effect = probe_effect(recorded, clean, name, selection)
+            selection.factor = effect["factor"]
+            effects.append(effect)
+        elif wrapper is not None and wrapper.background:
+            nothing = probe_effect(recorded, clean, name, NO_SLICES)
+            effects.append({**nothing, "n_clean": 0, "clean_median_s": None, "note": _NO_SLICE})
+    return effects
+
+
+# --- Layers: what their figures are made from, and why one has none -------------------------------
+
+
+def wrapper_of(name: str) -> type[Wrapper] | None:
+    """Return the layer's wrapper; None where it can no longer be loaded.
+
+    A recording outlives the packages that its layers came from.
+    """
+    try:
+        return contract.load(name)
+    except Exception:
+        return None
+
+
+def modes_of(name: str) -> tuple[tuple[str, ...], ...]:
+    """Return the modes of a layer: first those that are repeated all through a run."""
+    if name in _MODES:
+        return _MODES[name]
+    wrapper = wrapper_of(name)
+    modes = sorted(wrapper.modes if wrapper else (), key=lambda mode: (-mode.last_round, mode.turn))
+    return (*((mode.name,) for mode in modes), (DISCOVERY,))
+
+
+def select(recorded: Recorded) -> dict[str, Selection | None]:
+    """Select the slices that each layer's figures are made from; None for a layer without any."""
+    names = dict.fromkeys([*_MODES, *recorded.frames["layers"]["name"].tolist()])
+    return {name: recorded.select(name, modes_of(name)) for name in names}
+
+
+def layer_rows(recorded: Recorded, clean: Clean, selections: Selections) -> list[LayerFacts]:
+    """Return one row per layer of the run, in the order in which the page shows them."""
+    artifacts = cast("list[ArtifactRow]", records(recorded.frames["artifacts"]))
+    slices = recorded.frames["slices"]
+    rows: list[LayerFacts] = []
+    for layer in records(recorded.frames["layers"]):
+        name, reason = layer["name"], layer["reason"]
+        wrapper = wrapper_of(name)
+        said = wrapper.description if wrapper is not None else None
+        own = slices[slices["layer"] == name]
+        # A layer in the background has no slice and no step.
+        in_slices = wrapper is None or not wrapper.background or len(own) > 0
+        command = None
+        if layer["status"] == "empty":
+            command = _command(recorded, name)
+            reason = reason or _why_empty(recorded, command)
+        rows.append(
+            {
+                "name": name,
+                "technique": cast(
+                    "Technique | None", said.technique if said else layer["technique"]
+                ),
+                "tool": said.tool if said else layer["tool"],
+                "version": layer["version"],
+                "status": layer["status"],
+                "reason": home_relative(reason) if reason else reason,
+                "command": command,
+                "steps": int(own["steps"].sum()) if in_slices else None,
+                "stop_s": nullable(own["stop_s"].sum(min_count=1)) if len(own) else None,
+                "memory_bytes": layer["memory_bytes"],
+                "artifacts": [item for item in artifacts if item["layer"] == name],
+                "audit": _audit(recorded, clean, name, own, selections) if in_slices else [],
+                "truncated": layer["truncated"],
+                "measures": said.measures if said else None,
+                "does_not_measure": said.does_not_measure if said else None,
+                "usual_slowdown": said.usual_slowdown if said else None,
+                "conflicts": said.conflicts if said else None,
+            }
+        )
+    return rows
+
+
+def _audit(
+    recorded: Recorded, clean: Clean, name: str, own: pd.DataFrame, selections: Selections
+) -> list[str]:
+    """Say what the figures are made from, and what was observed besides, with its cost."""
+    selection = selections.get(name)
+    if selection is None:
+        return []
+    slices = "1 slice" if len(selection.slices) == 1 else f"{len(selection.slices)} slices"
+    lines = [f"{selection.in_words()} in {slices} ({selection.mode})"]
+    cost = cost_in_words(recorded) if name == "cprofile" else None
+    if cost is not None:
+        lines.append(cost)
+    others = own[~own["slice"].isin(selection.slices)]
+    for mode, group in others.groupby("mode"):
+        line = f"{int(group['steps'].sum())} more in slices of mode {mode}"
+        other = recorded.select(name, ((str(mode),),))
+        if other is not None and not set(other.slices) & set(selection.slices):
+            watched, beside, clock = _compared(recorded, clean, other)
+            if _no_factor(other, watched, beside) is None:
+                flat = pd.Series([step for group in beside for step in group])
+                factor = float(times_of(watched, clock).median() / flat.median())
+                line += f", at {factor:.2f} times a clean step, by medians"
+        lines.append(line)
+    return lines
+
+
+def _why_empty(recorded: Recorded, command: str | None) -> str:
+    count = len(recorded.frames["steps"])
+    if recorded.rule == "whole":
+        return (
+            "the script was measured whole, and this layer needs steps: call profstack.step() "
+            "where one ends"
+        )
+    if not count:
+        return str(why_no_steps(recorded))
+    steps = "1 step" if count == 1 else f"{count} steps"
+    if command is None and not _has_turns(recorded):
+        return (
+            f"the script ended after {steps}, by which it was seen where steps end: this layer "
+            "needs one more at least, and no command gives it one while the script makes no more"
+        )
+    return f"the script ended after {steps}, before this layer's turn came"
+
+
+def _has_turns(recorded: Recorded) -> bool:
+    """Return whether steps were left for layers once it was known where they end."""
+    slices = recorded.frames["slices"]
+    return bool(slices.loc[slices["round"] >= 1, "steps"].sum() > 0)
+
+
+def _was_alone(recorded: Recorded, layer: str) -> bool:
+    """Return whether there was no other layer whose turn could come before this one's."""
+    for name in recorded.frames["layers"]["name"].tolist():
+        wrapper = wrapper_of(name)
+        if name != layer and not (wrapper is not None and wrapper.background):
+            return False
+    return True
+
+
+def _command(recorded: Recorded, layer: str) -> str | None:
+    """Return the command that fills an empty layer; None where none would.
+
+    A layer that can do without steps has data where the script is measured whole. Another one has
+    its turn earlier where it is alone: at the first step for which any layer had one here.
+    """
+    target = recorded.run.get("argv")
+    if BENCH_FACT in recorded.facts:
+        if "recording_ended" in recorded.facts:
+            # It had its turn, and there was nothing for it to see.
+            return None
+        # Of an option that is given twice the later one counts.
+        words = [word for word in target or () if word != "--force"]
+        return shlex.join(["profstack", *words, "--layers", layer]) if words else None
+    wrapper = wrapper_of(layer)
+    whole = wrapper is None or any(mode.name == "whole" for mode in wrapper.modes)
+    has_steps = _has_turns(recorded) and recorded.rule != "whole"
+    background = wrapper is not None and wrapper.background
+    if not target or background or not (whole or has_steps):
+        return None
+    if _was_alone(recorded, layer) and (not whole or recorded.rule == "whole"):
+        # It would be the same again.
+        return None
+    options = ["--step-by", "none"] if whole else []
+    return shlex.join(["profstack", "run", *options, "--layers", layer, *target])

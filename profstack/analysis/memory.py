@@ -1,0 +1,400 @@
+"""Memory and source lines: figures of lines, of modules and of the run, and owners at the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from profstack.analysis.watch import WatchedLine
+from profstack.code_owner import Places
+from profstack.privacy import home_relative
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records, sums, whole
+from profstack.storage.schema.report import SourceText
+from profstack.storage.schema.rows import (
+    LineRow,
+    MemoryOwnerRow,
+    MemoryRow,
+    ModuleLineRow,
+    PeakHolderRow,
+)
+from profstack.storage.vocabulary import UNOWNED
+
+# The most of the watch's samples in a report; the recording has them all.
+MOST_SAMPLES = 20_000
+
+
+@dataclass(frozen=True)
+class LineMemory:
+    """The memory layer's figures of one line."""
+
+    source: str | None = None
+    second_source: str | None = None
+    usage_bytes: int | None = None
+    increment_bytes: int | None = None
+    largest_bytes: int | None = None
+    allocated_bytes: int | None = None
+    occurrences: int | None = None
+
+
+def memory_lines(recorded: Recorded) -> dict[tuple[str, int], LineMemory]:
+    """Memory of lines by file and line, over all runs that the layer saw.
+
+    The first steps take the memory: all slices of the layer count, and nothing is divided by
+    steps.
+    """
+    frame = recorded.rows("memory_lines", recorded.select_all("memory"))
+    if not len(frame):
+        return {}
+    grouped = frame.groupby(["file", "line"])
+    figures = grouped[["increment_bytes", "allocated_bytes", "occurrences"]].sum(min_count=1)
+    # Both sources must be of the same runs, or the second one is not known.
+    is_known = grouped["allocated_bytes"].count() == grouped.size()
+    figures["allocated_bytes"] = figures["allocated_bytes"].where(is_known)
+    figures = figures.join(grouped[["usage_bytes", "largest_bytes"]].max())
+    texts = grouped[["source", "second_source"]].agg(_joined_texts)
+    return {
+        (str(file), int(line)): LineMemory(
+            source=nullable(text["source"]),
+            second_source=nullable(text["second_source"]),
+            **{str(name): whole(value) for name, value in values.items()},
+        )
+        for (file, line), values, text in zip(
+            figures.index.tolist(),
+            figures.to_dict("records"),
+            texts.to_dict("records"),
+            strict=True,
+        )
+    }
+
+
+def _joined_texts(column: pd.Series[Any]) -> str | None:
+    """Join the different texts of a line's slices."""
+    return "; ".join(dict.fromkeys(str(text) for text in column.dropna())) or None
+
+
+Bytes = dict[str, float | None]
+_GROWTH = {
+    "host_net_bytes": "growth of malloc's bytes in use, or of the resident set where the notes "
+    "say so, over the module's calls",
+    "device_net_bytes": "growth of live device bytes over the module's calls",
+}
+
+
+def module_memory(
+    recorded: Recorded, detail: Selection | None
+) -> tuple[dict[int, Bytes], dict[str, str]]:
+    """Bytes of each module per step, and by column what they were measured with.
+
+    torch's allocator knows every byte it gives out and takes back, and the module that asked. The
+    memory layer's growth over a call includes whatever else was taken meanwhile: it is used only
+    where the allocator saw nothing.
+    """
+    found: dict[int, Bytes] = {}
+    sources: dict[str, str] = {}
+    allocator = recorded.rows("module_times", detail)
+    peaks = recorded.rows("module_peaks", detail)
+    grown_in = recorded.holding(recorded.frames["module_memory"])
+    grown = recorded.rows("module_memory", grown_in)
+    blocks = "what torch's allocator gave out and took back"
+    every_block = "every block that torch's allocator gave out and took back"
+    highest = "the highest that torch's device allocator knows"
+    for column in (*_GROWTH, "host_peak_bytes", "device_peak_bytes"):
+        is_peak = column not in _GROWTH
+        first = (peaks, detail, every_block) if is_peak else (allocator, detail, blocks)
+        for rows, selection, words in (first, (grown, grown_in, _GROWTH.get(column, highest))):
+            if selection is None or column not in rows or not rows[column].notna().any():
+                continue
+            by_module = rows.groupby("module_id")[column]
+            # Peaks of different steps are never added.
+            values = by_module.max().dropna() if is_peak else by_module.sum(min_count=1)
+            for module, value in values.items():
+                figure = float(value) if is_peak else selection.per_step(value)
+                found.setdefault(int(str(module)), {})[column] = figure
+            sources[f"modules.{column}"] = f"{words}, {selection.in_words()}"
+            break
+    return found, sources
+
+
+def memory_rows(recorded: Recorded) -> list[MemoryRow]:
+    """Rows of `memory`: the samples at slice edges and those of the watch, in order of time."""
+    edges = recorded.frames["memory"]
+    watched = recorded.frames["watch_samples"]
+    watched = _extremes(watched[watched["rss_bytes"].notna()].sort_values("t_s"))
+    samples = pd.DataFrame(
+        {"t_s": watched["t_s"], "step": _step_at(recorded, watched["t_s"])}
+    ).assign(rss_bytes=watched["rss_bytes"])
+    frames = [frame for frame in (edges, samples) if len(frame)]
+    if not frames:
+        return []
+    joined = pd.concat(frames).sort_values("t_s", kind="stable")
+    return [
+        {
+            "t_s": row["t_s"],
+            "step": whole(row["step"]),
+            "rss_bytes": whole(row["rss_bytes"]),
+            "device_allocated_bytes": whole(row.get("device_allocated_bytes")),
+            "device_reserved_bytes": whole(row.get("device_reserved_bytes")),
+        }
+        for row in records(joined)
+    ]
+
+
+def _extremes(samples: pd.DataFrame) -> pd.DataFrame:
+    """Keep at most `MOST_SAMPLES`: the smallest and the largest of each stretch of time."""
+    if len(samples) <= MOST_SAMPLES:
+        return samples
+    stretch = np.arange(len(samples)) * (MOST_SAMPLES // 2) // len(samples)
+    groups = samples["rss_bytes"].reset_index(drop=True).groupby(stretch)
+    kept = np.unique(np.concatenate([groups.idxmin(), groups.idxmax()]))
+    thinned: pd.DataFrame = samples.iloc[kept]
+    return thinned
+
+
+def _step_at(recorded: Recorded, times: pd.Series[Any]) -> list[int | None]:
+    """Find the step in progress at each time; None before the first and after the last."""
+    steps = recorded.frames["steps"]
+    steps = steps[steps["started_s"].notna()].sort_values("started_s")
+    if not len(steps):
+        return [None] * len(times)
+    starts = steps["started_s"].to_numpy(float)
+    ends = starts + steps["wall_s"].fillna(0.0).to_numpy(float)
+    numbers = steps["step"].tolist()
+    at = np.searchsorted(starts, times.to_numpy(float), side="right") - 1
+    return [
+        int(numbers[position]) if position >= 0 and time <= ends[position] else None
+        for position, time in zip(at.tolist(), times.tolist(), strict=True)
+    ]
+
+
+# --- Memory by owner in the observed step ---------------------------------------------------------
+
+# The most holders of one device in a report, the largest first; the recording has them all.
+MOST_HOLDERS = 300
+HOST = "cpu"
+_NOT_ATTRIBUTED = "not attributed"
+# The owner of memory of these kinds is what took it.
+_TAKEN = ("activations", "temporaries")
+
+
+def memory_owners(recorded: Recorded) -> list[MemoryOwnerRow]:
+    """Rows of `memory_owners`; the kinds of a device add up to its peak."""
+    return [
+        {
+            "device": str(row["device"]),
+            "kind": str(row["kind"]),
+            "start_bytes": int(row["start_bytes"]),
+            "peak_bytes": int(row["peak_bytes"]),
+            "largest_bytes": int(row["largest_bytes"]),
+            "end_bytes": int(row["end_bytes"]),
+        }
+        for row in records(_of_observed_step(recorded, "memory_owners"))
+    ]
+
+
+def peak_holders(recorded: Recorded) -> list[PeakHolderRow]:
+    """Rows of `peak_holders`, the largest of each device first."""
+    holders = _of_observed_step(recorded, "peak_holders")
+    found: list[PeakHolderRow] = []
+    for device, rows in holders.groupby("device", sort=False):
+        total = int(rows["bytes"].sum())
+        ranked = rows.sort_values("bytes", ascending=False, kind="stable")
+        for row in records(ranked.head(MOST_HOLDERS)):
+            found.append(
+                {
+                    "device": str(device),
+                    "kind": str(row["kind"]),
+                    "module": recorded.module_path(row["module_id"]),
+                    "operator": row["operator"],
+                    "backward": None if row["backward"] is None else bool(row["backward"]),
+                    "tensors": int(row["tensors"]),
+                    "bytes": int(row["bytes"]),
+                    "share": int(row["bytes"]) / total if total else None,
+                }
+            )
+    return found
+
+
+def peak_facts(recorded: Recorded) -> tuple[float | None, float | None]:
+    """Return the bytes alive at the peak, and the share of them that has an owner.
+
+    They are of the accelerator with the highest peak, or of the host where none was used. Memory
+    has an owner if its kind is known; activations and temporaries must also have been taken by a
+    module, or by a part of the step that owns its time.
+    """
+    holders = _of_observed_step(recorded, "peak_holders")
+    if not len(holders):
+        return None, None
+    peaks = holders.groupby("device")["bytes"].sum()
+    device = _main_device(peaks)
+    rows = holders[holders["device"] == device]
+    owner = pd.to_numeric(rows["module_id"])
+    unowned = owner.isna() | owner.isin(UNOWNED)
+    unknown = (rows["kind"] == _NOT_ATTRIBUTED) | (rows["kind"].isin(_TAKEN) & unowned)
+    total = int(peaks[device])
+    return total, int(rows.loc[~unknown, "bytes"].sum()) / total if total else None
+
+
+def peak_sources(recorded: Recorded) -> Mapping[str, str]:
+    """Return what the two tables are measured with, by `table.column`."""
+    if not len(_of_observed_step(recorded, "memory_owners")):
+        return {}
+    events = "every block that torch's allocators gave out and took back in one step"
+    return {
+        "memory_owners.start_bytes": "the tensors alive before the step; of an accelerator also "
+        "what its allocator counts",
+        "memory_owners.peak_bytes": f"{events}, with the tensors alive before it",
+        "peak_holders.bytes": f"{events}, with the tensors alive before it",
+    }
+
+
+def _main_device(peaks: pd.Series[Any]) -> str:
+    """Return the accelerator with the highest peak; without one the host."""
+    others = peaks.drop(HOST, errors="ignore")
+    return str((others if len(others) else peaks).idxmax())
+
+
+def _of_observed_step(recorded: Recorded, table: str) -> pd.DataFrame:
+    """Return the rows of the slice with the highest peak: each slice is one step."""
+    selection = recorded.select("torch", (("detail",),))
+    rows = recorded.rows(table, selection)
+    if not len(rows):
+        return rows
+    owners = recorded.rows("peak_holders", selection)
+    peaks = owners.groupby(["slice", "device"])["bytes"].sum().unstack("device")
+    highest = peaks[_main_device(peaks.max())].idxmax()
+    chosen: pd.DataFrame = rows[rows["slice"] == highest]
+    return chosen
+
+
+# -----------------------------------------------------------------------------
+# The table of source lines: what each layer saw on them, joined by file and line.
+# -----------------------------------------------------------------------------
+
+LineKey = tuple[str, int]
+_SUMS = ("calls", "python_s", "operator_s", "backward_s", "device_s")
+
+
+@dataclass(frozen=True)
+class _LineTimes:
+    """The torch layer's figures of one line."""
+
+    source: str | None = None
+    reason: str | None = None
+    calls: float | None = None
+    python_s: float | None = None
+    operator_s: float | None = None
+    backward_s: float | None = None
+    device_s: float | None = None
+
+
+def lines(
+    recorded: Recorded,
+    traced: Selection | None,
+    memory: Mapping[LineKey, LineMemory],
+    watched: Mapping[LineKey, WatchedLine],
+) -> list[LineRow]:
+    """Rows of `lines`, the user's own files first.
+
+    The work of a library is in the row of the user's line that called it; the library's functions
+    are in `functions`.
+    """
+    times = _line_times(recorded, traced or NO_SLICES)
+    places = Places.read(recorded.facts)
+    rows = [
+        _line_row(
+            key,
+            None if places is None else places.is_own(key[0]),
+            times.get(key, _LineTimes()),
+            memory.get(key, LineMemory()),
+            watched.get(key, WatchedLine()),
+        )
+        for key in sorted({*times, *memory, *watched})
+    ]
+    return sorted(rows, key=lambda row: row["own"] is False)
+
+
+def _line_row(
+    key: LineKey, own: bool | None, timed: _LineTimes, memory: LineMemory, watched: WatchedLine
+) -> LineRow:
+    return {
+        "file": home_relative(key[0]),
+        "line": key[1],
+        "source": timed.source or memory.source or watched.source,
+        "own": own,
+        "calls": timed.calls,
+        "python_s": timed.python_s,
+        "operator_s": timed.operator_s,
+        "device_s": timed.device_s,
+        "usage_bytes": memory.usage_bytes,
+        "increment_bytes": memory.increment_bytes,
+        "occurrences": memory.occurrences,
+        "watch_share": watched.step_share,
+        "watch_bytes": watched.grown,
+        "largest_bytes": memory.largest_bytes,
+        "allocated_bytes": memory.allocated_bytes,
+        "memory_source": memory.second_source,
+        "startup_share": watched.startup_share,
+        "backward_s": timed.backward_s,
+        "reason": timed.reason,
+    }
+
+
+def _line_times(recorded: Recorded, traced: Selection) -> dict[LineKey, _LineTimes]:
+    frame = recorded.rows("lines", traced)
+    texts = frame.groupby(["file", "line"])[["source", "reason"]].first().to_dict("index")
+    # A line without a count in one slice has no count at all.
+    uncounted = set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
+    found = {}
+    for (file, line), totals in sums(frame, ["file", "line"], _SUMS):
+        figures = {name: traced.per_step(total) for name, total in totals.items()}
+        if (file, line) in uncounted:
+            figures["calls"] = None
+        text = {name: nullable(value) for name, value in texts[file, line].items()}
+        found[str(file), int(line)] = _LineTimes(text["source"], text["reason"], **figures)
+    return found
+
+
+def module_lines(recorded: Recorded, traced: Selection | None) -> list[ModuleLineRow]:
+    """Rows of `module_lines`: the time on each line by module, in order of lines.
+
+    The rows of a line add up to its row in `lines`; time outside modules and parts of the step
+    has no module.
+    """
+    traced = traced or NO_SLICES
+    frame = recorded.rows("module_lines", traced)
+    uncounted = set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
+    return [
+        {
+            "module": recorded.module_path(module),
+            "file": home_relative(str(file)),
+            "line": int(line),
+            "calls": None if (file, line) in uncounted else traced.per_step(totals["calls"]),
+            "python_s": traced.per_step(totals["python_s"]),
+            "operator_s": traced.per_step(totals["operator_s"]),
+            "backward_s": traced.per_step(totals["backward_s"]),
+            "device_s": traced.per_step(totals["device_s"]),
+        }
+        for (file, line, module), totals in sums(frame, ["file", "line", "module_id"], _SUMS)
+    ]
+
+
+def source_texts(recorded: Recorded) -> list[SourceText]:
+    """Texts of the user's own files, in the order in which they were seen.
+
+    If several slices have a text of one file, the first is taken: the script was read from it.
+    """
+    texts: dict[str, SourceText] = {}
+    for row in records(recorded.frames["source_files"]):
+        file = row["file"]
+        if file not in texts or texts[file]["text"] is None:
+            texts[file] = {
+                "file": home_relative(str(file)),
+                "text": row["text"],
+                "bytes": row["bytes"],
+                "reason": row["reason"],
+            }
+    return list(texts.values())

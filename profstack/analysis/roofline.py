@@ -1,0 +1,500 @@
+"""The roofline: what the step, its modules and its operators reach of what the machine can do.
+
+A point is work (floating-point operations, bytes moved) over time. Its intensity is operations
+per byte; the roof over it is the machine's peak rate, or its memory's rate times the intensity
+where that is lower; both as measured on this machine, or as stated for a GPU that was not
+measured. Which roof holds a point back:
+
+- compute: its intensity is above the ridge, and the roof explains at least half of its time;
+- memory: its intensity is below the ridge, and the roof explains at least half of its time;
+- overhead: the roof explains less than half: the rest is launching, waiting, Python, or kernels
+  that use the machine badly;
+- none, with a reason, where operations, bytes, time or a peak are not known. Without a count of
+  operations a point whose bytes alone explain half of its time is memory-bound all the same.
+
+Bytes are those of every operator by itself, all its inputs and outputs, and a module's are the
+sum over its operators. That is an upper bound on the traffic of the memory: what caches keep from
+one operator to the next never reaches it, so a point may lie above the memory's roof. Then it is
+the peak that holds it back, if that explains half of its time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, cast
+
+from profstack.analysis.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
+from profstack.storage.folder import PEAKS
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, sums, whole
+from profstack.storage.schema.report import Bounds, Peaks, Roofline, RooflinePoint, Utilization
+from profstack.storage.schema.rows import ModuleRow
+from profstack.storage.vocabulary import OTHER_WORK
+
+# --- Points: rate, roof, and what holds each back -------------------------------------------------
+
+Bound = Literal["compute", "memory", "overhead"]
+# A roof holds a point back where it explains at least this share of the point's time.
+EXPLAINS = 0.5
+
+_NO_FLOP = "its operations are not counted: no formula is known for them"
+_CACHED = "it finds its data in caches"
+_NO_TIME = "its time is not calibrated: too few steps, or too much disturbed"
+_NO_PEAK = "no peak is known for it"
+
+
+class Roofs:
+    """The rates that hold a point back: as measured, or as stated where nothing was measured."""
+
+    def __init__(self, peaks: Peaks) -> None:
+        self._flop_per_s: dict[str | None, float] = {}
+        # A measured rate replaces a stated one.
+        for source in ("datasheet", "measured"):
+            for peak in peaks["flop_per_s"]:
+                if peak["source"] == source and peak["value"]:
+                    self._flop_per_s[peak["dtype"]] = peak["value"]
+        rates = {peak["source"]: peak["value"] for peak in peaks["bytes_per_s"]}
+        self.bytes_per_s: float | None = rates.get("measured") or rates.get("datasheet")
+
+    def flop_per_s(self, dtype: str | None) -> float | None:
+        """Return the peak for a type, or for `tf32`; None where it is not known."""
+        return self._flop_per_s.get(dtype)
+
+
+def point(
+    roofs: Roofs,
+    kind: Literal["step", "module", "operator"],
+    name: str,
+    dtype: str | None,
+    flop: float | None,
+    moved: float | None,
+    seconds: float | None,
+    seconds_is: Literal["clean", "calibrated", "device"],
+    lacking: str | None,
+) -> RooflinePoint:
+    """Return a row of `points`; `lacking` says what `moved` leaves out, or why it is None."""
+    seconds = seconds if seconds is not None and seconds > 0 else None
+    intensity = flop / moved if flop and moved else None
+    share, bound, reason = _judge(roofs, dtype, flop, moved, seconds, intensity, lacking)
+    return {
+        "kind": kind,
+        "name": name,
+        "dtype": dtype,
+        "flop": flop,
+        "moved_bytes": moved,
+        "seconds": seconds,
+        "seconds_is": seconds_is if seconds is not None else None,
+        "intensity": intensity,
+        "flop_per_s": flop / seconds if flop and seconds else None,
+        "share_of_peak": share,
+        "bound": bound,
+        "reason": reason,
+    }
+
+
+def _judge(
+    roofs: Roofs,
+    dtype: str | None,
+    flop: float | None,
+    moved: float | None,
+    seconds: float | None,
+    intensity: float | None,
+    lacking: str | None,
+) -> tuple[float | None, Bound | None, str | None]:
+    """Return the share of the roof that is reached, what holds the point back, and the reason."""
+    peak, memory = roofs.flop_per_s(dtype), roofs.bytes_per_s
+    if seconds is None:
+        return None, None, _NO_TIME
+    if memory is None or (flop and peak is None):
+        return None, None, _NO_PEAK
+    if moved is None:
+        return None, None, lacking
+    if not flop or peak is None or intensity is None:
+        return _without_flop(moved / seconds / memory)
+    share = flop / seconds / min(peak, memory * intensity)
+    below = intensity < peak / memory
+    of_peak = flop / seconds / peak
+    if share < EXPLAINS:
+        roof = "memory" if below else "peak"
+        return (
+            share,
+            "overhead",
+            _joined(f"{percent(share)} of the rate that the {roof} allows", lacking),
+        )
+    if below and share > 1:
+        # A point faster than the memory is not held back by it.
+        bound: Bound = "compute" if of_peak >= EXPLAINS else "memory"
+        over = (
+            f"it is above the memory's roof: {_CACHED}, and reaches {percent(of_peak)} of the peak"
+        )
+        return share, bound, _joined(over, lacking)
+    bound = "memory" if below else "compute"
+    if share > 1:
+        why = "it is above the peak: its operations, its time or the peak is wrong"
+        return None, bound, _joined(why, lacking)
+    return share, bound, lacking
+
+
+def _without_flop(share: float) -> tuple[float | None, Bound | None, str | None]:
+    """Judge a point without operations: its bytes alone may explain the time."""
+    if not share:
+        return None, None, "it moves no bytes and nothing in it is counted: views, mostly"
+    text = (
+        f"{_NO_FLOP}; its bytes alone would take {percent(share)} of its time at the memory's rate"
+    )
+    if share > 1:
+        text += f": {_CACHED}"
+    return None, "memory" if share >= EXPLAINS else None, text
+
+
+def percent(share: float) -> str:
+    """Write a share as the page writes the same share in a figure."""
+    if 0 < share < 0.001:
+        return "less than 0.1 %"
+    words = f"{100 * share:.{1 if share < 0.1 else 0}f} %"
+    # 49.9 % is not the half that a label asks for.
+    just_below = share < EXPLAINS <= round(100 * share) / 100
+    return f"just under {words}" if just_below else words
+
+
+def _joined(*texts: str | None) -> str | None:
+    return "; ".join(text for text in texts if text) or None
+
+
+# --- The work of operators per step: bytes moved, in what type, and what is not known of it -------
+#
+# Bytes are those of every operator by itself, all its inputs and outputs.
+
+# Share of the time of a point's operators whose bytes may be unknown.
+_LARGEST_GAP = 0.05
+# Operators whose precision is that of cuDNN; all others that multiply use that of products.
+_BY_CUDNN = re.compile("conv|rnn")
+
+
+class MovedRow(NamedTuple):
+    """Bytes moved per step by one operator of one module, in one direction and type.
+
+    `seconds` is its time, on the device where there is one; `is_counted` says whether its
+    operations are known.
+    """
+
+    operator: str
+    module: int | None
+    backward: bool
+    dtype: str | None
+    moved_bytes: float | None
+    seconds: float
+    is_counted: bool
+
+
+@dataclass
+class Work:
+    """The work of operators per step: bytes, their time, and the time of those without a rule."""
+
+    moved_bytes: float = 0.0
+    total_s: float = 0.0
+    opaque_s: float = 0.0
+    opaque: dict[str, float] = field(default_factory=dict)
+    types: dict[str, float] = field(default_factory=dict)
+    multiplied: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Iterable[MovedRow]) -> Work:
+        """Add rows up."""
+        work = cls()
+        for row in rows:
+            work.add(row)
+        return work
+
+    def add(self, row: MovedRow) -> None:
+        """Add one row."""
+        self.total_s += row.seconds
+        if row.moved_bytes is None:
+            self.opaque_s += row.seconds
+            self.opaque[row.operator] = self.opaque.get(row.operator, 0.0) + row.seconds
+            return
+        self.moved_bytes += row.moved_bytes
+        if row.dtype is not None:
+            self.types[row.dtype] = self.types.get(row.dtype, 0.0) + row.seconds
+            if row.is_counted:
+                self.multiplied[row.dtype] = self.multiplied.get(row.dtype, 0.0) + row.seconds
+
+    def dtype(self) -> str | None:
+        """Return the type with most of the time of counted operators, or of all if none is counted.
+
+        Products of bfloat16 beside an optimizer of float32 are held back by the peak of bfloat16,
+        however long the optimizer takes.
+        """
+        types = self.multiplied or self.types
+        return max(types, key=lambda name: types[name]) if types else None
+
+    def bytes(self) -> tuple[float | None, str | None]:
+        """Return the bytes moved, and what they leave out; None where that may be much."""
+        if not self.total_s:
+            return None, "no operator of it was seen with its inputs"
+        gap = self.opaque_s / self.total_s
+        names = sorted(self.opaque, key=lambda name: -self.opaque[name])[:3]
+        listed = ", ".join(names)
+        if gap > _LARGEST_GAP:
+            return (
+                None,
+                f"no rule tells the bytes of {listed}: {100 * gap:.0f} % of its operators' time",
+            )
+        lacking = f"without the bytes of {listed}, for which there is no rule" if names else None
+        return self.moved_bytes, lacking
+
+
+def _moved_rows(
+    recorded: Recorded, timed: Selection, shaped: Counted | None, roofs: Roofs
+) -> list[MovedRow]:
+    """Return the rows of the slices; `dtype` is the type that an operator computes in."""
+    frame = recorded.rows("moved_bytes", timed)
+    frame = frame.assign(unknown=frame["moved_bytes"].isna())
+    time = "device_s" if frame["device_s"].notna().any() else "total_s"
+    counts = shaped.by_place if shaped is not None else {}
+    rows = []
+    keys = ["operator", "module_id", "backward", "dtype", "unknown"]
+    for (operator, number, backward, dtype, _), totals in sums(frame, keys, (time, "moved_bytes")):
+        module = whole(number)
+        is_counted = bool(counts.get((operator, module)))
+        if dtype == "float32" and is_counted and roofs.flop_per_s("tf32") is not None:
+            dtype = _multiplied_in(recorded, operator)
+        moved = timed.per_step(totals["moved_bytes"])
+        seconds = timed.per_step(totals[time]) or 0.0
+        rows.append(MovedRow(operator, module, bool(backward), dtype, moved, seconds, is_counted))
+    return rows
+
+
+def _multiplied_in(recorded: Recorded, operator: str) -> str:
+    """Return the type that float32 is multiplied in on a GPU with TF32, as the script chose."""
+    by_cudnn = _BY_CUDNN.search(operator) is not None
+    name = "tf32_convolutions" if by_cudnn else "tf32_products"
+    # torch's default is TF32 for convolutions only.
+    return "tf32" if recorded.facts.get("environment", {}).get(name, by_cudnn) else "float32"
+
+
+# --- The part `roofline` of the report ------------------------------------------------------------
+
+# Operators beyond this many, by their time, are in the table of operators alone.
+_MOST_OPERATORS = 60
+_OUTSIDE = "outside modules"
+
+
+def roofline(
+    recorded: Recorded,
+    timed: Selection | None,
+    clean_s: float | None,
+    record: Counted | None,
+    shaped: Counted | None,
+    unlike: str | None,
+    modules: Sequence[ModuleRow],
+    peaks: Peaks,
+) -> Roofline:
+    """Return `roofline` of the report.
+
+    `timed` are the torch layer's slices that the tables are made from, `record` the counter of the
+    modules' operations and `shaped` that of the operators'; `unlike` says why these are not of the
+    clean steps. `modules` are the rows of that table, and `peaks` comes from `read_peaks`.
+    """
+    timed = timed or NO_SLICES
+    roofs = Roofs(peaks)
+    rows = _moved_rows(recorded, timed, shaped, roofs)
+    if record is not None and record.counter in OTHER_TOOLS and any(row.backward for row in rows):
+        # These count no backward pass: their figures belong to a part of the time alone.
+        record = None
+    flop = None if record is None else known_sum(map(record.total, (FORWARD, BACKWARD)))
+    step = Work.of(rows)
+    points = []
+    if clean_s is not None:
+        moved, lacking = step.bytes()
+        row = point(roofs, "step", "step", step.dtype(), flop, moved, clean_s, "clean", lacking)
+        if unlike is not None:
+            row.update({"flop_per_s": None, "share_of_peak": None, "bound": None, "reason": unlike})
+        points.append(row)
+    points += _module_points(recorded, rows, modules, record, roofs)
+    operators = _operator_points(recorded, rows, timed, clean_s, shaped, roofs)
+    return {
+        "peaks": peaks,
+        "mfu": _utilization(peaks, step.dtype(), flop, clean_s, unlike),
+        "points": [*points, *operators[:_MOST_OPERATORS]],
+        "bounds": _bounds(operators, roofs),
+        "reason": None
+        if points or operators
+        else "there is neither a clean time nor a slice of the torch layer",
+    }
+
+
+def _utilization(
+    peaks: Peaks,
+    dtype: str | None,
+    flop: float | None,
+    step_s: float | None,
+    unlike: str | None,
+) -> list[Utilization]:
+    """Return the share of each peak that the step reaches; one above 1 is null, with a warning."""
+    if flop is None or not step_s:
+        return []
+    rows: list[Utilization] = []
+    for peak in peaks["flop_per_s"]:
+        if peak["dtype"] != dtype or not peak["value"]:
+            continue
+        value: float | None = flop / step_s / peak["value"]
+        warning = None
+        if OTHER_WORK in (peak["how"] or ""):
+            warning = (
+                "the peak was measured beside other work, and may be higher: then this is less; "
+                "next: measure again in an hour, when the machine is idle"
+            )
+        if unlike is not None:
+            value, warning = None, unlike
+        elif value is not None and value > 1:
+            warning = (
+                f"no share: the step would do more than the {peak['source']} peak, so the count of "
+                "operations, the time or the peak is wrong; next: see whether other work kept "
+                "the peak low when it was measured, and what the counters of operations disagree on"
+            )
+            value = None
+        rows.append(
+            {
+                "source": peak["source"],
+                "dtype": peak["dtype"],
+                "value": value,
+                "flop": flop,
+                "seconds": step_s,
+                "warning": warning,
+            }
+        )
+    return rows
+
+
+def _bounds(operators: Sequence[RooflinePoint], roofs: Roofs) -> Bounds | None:
+    """Return seconds per step of all operators by bound; None where no roof is known."""
+    if roofs.bytes_per_s is None or not any(row["seconds"] for row in operators):
+        return None
+    seconds = dict.fromkeys(("compute", "memory", "overhead", "unknown"), 0.0)
+    for row in operators:
+        seconds[row["bound"] or "unknown"] += row["seconds"] or 0.0
+    return {
+        "compute_s": seconds["compute"],
+        "memory_s": seconds["memory"],
+        "overhead_s": seconds["overhead"],
+        "unknown_s": seconds["unknown"],
+    }
+
+
+def _module_points(
+    recorded: Recorded,
+    rows: Sequence[MovedRow],
+    modules: Sequence[ModuleRow],
+    record: Counted | None,
+    roofs: Roofs,
+) -> list[RooflinePoint]:
+    """Return a point for every root and every module without modules inside."""
+    numbers = {path: number for number, path in recorded.module_paths.items()}
+    known = recorded.frames["modules"]
+    parents = dict(zip(known["module_id"], map(whole, known["parent_id"]), strict=True))
+    works: dict[int, Work] = {}
+    for moved_row in rows:
+        number = moved_row.module
+        while number is not None and number > 0:
+            works.setdefault(number, Work()).add(moved_row)
+            number = parents.get(number)
+    inner = {parents.get(number) for number in works}
+    points = []
+    for row in modules:
+        number = numbers.get(row["path"])
+        if number not in works or (row["depth"] and number in inner):
+            continue
+        work = works[number]
+        flop = None
+        if record is not None:
+            flop = known_sum(record.modules.get((number, way)) for way in (FORWARD, BACKWARD))
+        moved, lacking = work.bytes()
+        device_s = known_sum((row["forward_device_s"], row["backward_device_s"]))
+        points.append(
+            point(
+                roofs,
+                "module",
+                row["path"],
+                work.dtype(),
+                flop,
+                moved,
+                device_s or row["calibrated_s"],
+                "device" if device_s else "calibrated",
+                lacking,
+            )
+        )
+    return points
+
+
+def _operator_points(
+    recorded: Recorded,
+    rows: Sequence[MovedRow],
+    timed: Selection,
+    clean_s: float | None,
+    shaped: Counted | None,
+    roofs: Roofs,
+) -> list[RooflinePoint]:
+    """Return a point for each operator of each module, those with most time first."""
+    works: dict[tuple[str, int | None], Work] = {}
+    for row in rows:
+        works.setdefault((row.operator, row.module), Work()).add(row)
+    on_device = bool(recorded.rows("moved_bytes", timed)["device_s"].notna().any())
+    points = []
+    for place, work in sorted(works.items(), key=lambda item: -item[1].total_s):
+        if not work.moved_bytes and not work.opaque_s:
+            # Views and memory that is only taken: no work that a roof could hold back.
+            continue
+        moved, lacking = work.bytes()
+        seconds: float | None = work.total_s
+        if not on_device:
+            seconds = timed.calibrated(work.total_s * timed.steps, clean_s)
+        points.append(
+            point(
+                roofs,
+                "operator",
+                f"{place[0]} in {recorded.module_path(place[1]) or _OUTSIDE}",
+                work.dtype(),
+                shaped.by_place.get(place) if shaped is not None else None,
+                moved,
+                seconds,
+                "device" if on_device else "calibrated",
+                lacking,
+            )
+        )
+    return points
+
+
+# --- The peaks of a recording ---------------------------------------------------------------------
+
+_SOURCES = ("measured", "datasheet")
+
+
+def read_peaks(folder: Path) -> Peaks:
+    """Read the peaks of a recording; without figures, `reason` says why."""
+    empty: Peaks = {
+        "device": None,
+        "threads": None,
+        "torch": None,
+        "measured_at": None,
+        "reason": "the file of the peaks is damaged",
+        "flop_per_s": [],
+        "bytes_per_s": [],
+    }
+    try:
+        kept = json.loads((folder / PEAKS).read_text(encoding="utf-8"))
+        known = {key: value for key, value in kept.items() if key in empty}
+        found = cast("Peaks", {**empty, "reason": None, **known})
+        flop, moved = found["flop_per_s"], found["bytes_per_s"]
+        is_sound = all(isinstance(rate["dtype"], str) for rate in flop) and all(
+            math.isfinite(rate["value"]) and rate["source"] in _SOURCES for rate in (*flop, *moved)
+        )
+        return found if is_sound else empty
+    except FileNotFoundError:
+        return {**empty, "reason": "no peaks were measured for this recording"}
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return empty

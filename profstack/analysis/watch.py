@@ -1,0 +1,565 @@
+"""The tables of the watch, and outlier steps.
+
+Shares are of the watched time: a sample weighs the time since the one before it. A count of
+samples is a count of looks, whatever the weight of each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from profstack.analysis.clean_steps import Clean, times_of
+from profstack.analysis.functions import PROFILED, FunctionKey
+from profstack.code_owner import Places
+from profstack.privacy import home_relative
+from profstack.storage.reader import Recorded, known_sum, nullable
+from profstack.storage.schema.report import WatchFacts
+from profstack.storage.schema.rows import FunctionRow, OutlierRow, WatchRow
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
+
+# --- Samples with their stacks --------------------------------------------------------------------
+
+# Phases: before the first step, in a step, and between the steps of plans or after them.
+STARTUP, STEP, OTHER = "startup", "step", "other"
+PHASES = (STARTUP, STEP, OTHER)
+_LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\][Ll]ib(64)?[/\\](python\d\.\d+[/\\])")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line being run, and its function."""
+
+    file: str
+    line: int
+    name: str
+    function_line: int
+
+    @property
+    def function(self) -> FunctionKey:
+        """File, line of the definition and name, as cProfile calls a function."""
+        return self.file, self.function_line, self.name
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the code came as text: from the command line, or from `exec`."""
+        return self.file in ("<string>", "<stdin>")
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it belongs to Python or to a package, by where its file lies."""
+        return _is_installed(self.file)
+
+
+@lru_cache(maxsize=100_000)
+def _is_installed(file: str) -> bool:
+    return file.startswith("<") or _LIBRARY.search(file) is not None
+
+
+Stack = tuple[Frame, ...]
+
+
+class Sample(NamedTuple):
+    """One sample: when, of which stack, and the watched time before it in units of 10 ms.
+
+    `stack` is the number of its innermost frame, 0 where there was none; `grown` is how much the
+    resident set has grown since the reading before, None where it could not be read.
+    """
+
+    t_s: float
+    stack: int
+    phase: str
+    region: str | None
+    weight: float
+    grown: int | None
+
+
+class Sum(NamedTuple):
+    """All samples of one stack: their weight, their number, and the growth that ended in it."""
+
+    stack: Stack
+    weight: float
+    samples: int
+    grown: int | None
+
+
+class Watched:
+    """All samples of a recording in order of time, and all readings of the resident set."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        frame = recorded.frames["watch_samples"].sort_values("t_s", kind="stable")
+        times = frame["t_s"].to_numpy(dtype=float)
+        readings = frame["rss_bytes"].to_numpy(dtype=float)
+        known = ~np.isnan(readings)
+        # When the resident set was read, and what it was.
+        self.read_at: list[float] = times[known].tolist()
+        self.read_bytes: list[float] = readings[known].tolist()
+        grown = np.full(len(times), np.nan)
+        grown[known] = np.diff(readings[known], prepend=np.nan)
+        phases = _phases(recorded, times)
+        self._places = Places.read(recorded.facts)
+        # The stack of every frame number, outermost first.
+        self.stacks = _stacks(recorded)
+        self.samples = [
+            Sample(
+                t_s,
+                number,
+                phase,
+                region if isinstance(region, str) else None,
+                weight,
+                None if np.isnan(growth) else int(growth),
+            )
+            for t_s, number, phase, region, weight, growth in zip(
+                times.tolist(),
+                frame["frame"].fillna(0).astype(int).tolist(),
+                phases,
+                frame["region"].tolist(),
+                frame["weight"].tolist(),
+                grown.tolist(),
+                strict=True,
+            )
+            # One without weight is only a reading of memory, at the edge of a pause.
+            if weight > 0
+        ]
+
+    def own(self, stack: Stack) -> list[Frame]:
+        """Return the frames of a stack that are the user's own code, outermost first."""
+        places = self._places
+        if places is None:
+            return _own_frames(stack)
+        return [frame for frame in stack if places.is_own(frame.file)]
+
+    def of(self, phase: str | None) -> list[Sample]:
+        """Return the samples of one phase, or all."""
+        return [sample for sample in self.samples if phase in (None, sample.phase)]
+
+    def by_stack(self, samples: Iterable[Sample]) -> list[Sum]:
+        """Add samples up by their stack."""
+        grouped: dict[int, list[Sample]] = defaultdict(list)
+        for sample in samples:
+            grouped[sample.stack].append(sample)
+        return [
+            Sum(
+                self.stacks.get(number, ()),
+                sum(sample.weight for sample in group),
+                len(group),
+                known_sum(sample.grown for sample in group),
+            )
+            for number, group in grouped.items()
+        ]
+
+
+@lru_cache(maxsize=1)
+def watched(recorded: Recorded) -> Watched:
+    """Return the samples of a recording; the last recording's are kept."""
+    return Watched(recorded)
+
+
+def _phases(recorded: Recorded, times: npt.NDArray[np.float64]) -> list[str]:
+    slices = recorded.frames["slices"]
+    slices = slices[slices["steps"] > 0].sort_values("started_s")
+    if not len(slices):
+        return [OTHER] * len(times)
+    begins = slices["started_s"].to_numpy(dtype=float)
+    # Two layers may have had a slice in common.
+    ends = np.maximum.accumulate(begins + slices["wall_s"].fillna(0.0).to_numpy(dtype=float))
+    before = np.searchsorted(begins, times, side="right")
+    inside = times <= ends[np.maximum(before, 1) - 1]
+    return [
+        STARTUP if not count else STEP if within else OTHER
+        for count, within in zip(before.tolist(), inside.tolist(), strict=True)
+    ]
+
+
+def _stacks(recorded: Recorded) -> dict[int, Stack]:
+    stacks: dict[int, Stack] = {}
+    columns = ["frame", "parent", "file", "line", "name", "function_line"]
+    # A frame's number is above its parent's.
+    rows = recorded.frames["watch_frames"][columns].sort_values("frame")
+    numbers = ["frame", "parent", "line", "function_line"]
+    rows = rows.assign(**{column: rows[column].fillna(0).astype(int) for column in numbers})
+    for number, parent, file, line, name, function_line in rows.itertuples(index=False):
+        frame = Frame(str(file), line, str(name), function_line)
+        stacks[number] = (*stacks.get(parent, ()), frame)
+    return stacks
+
+
+def _own_frames(stack: Stack) -> list[Frame]:
+    """Guess the script's own frames where the recording does not tell the places of its files.
+
+    They are in the folder of the outermost file that belongs to no package, or came as text if
+    the script itself did.
+    """
+    first = next((frame for frame in stack if frame.is_text or not frame.is_installed), None)
+    if first is None:
+        return []
+    if first.is_text:
+        return [frame for frame in stack if frame.is_text or not frame.is_installed]
+    folder = os.path.join(os.path.dirname(first.file), "")
+    return [frame for frame in stack if not frame.is_installed and frame.file.startswith(folder)]
+
+
+# --- Outliers: steps much slower than a clean one, or taking memory as few do ---------------------
+#
+# Steps shorter than the sampling interval mostly hold no sample: of these only the time is known,
+# and memory that was still taken when the next sample came.
+
+# How far above the clean median a step is slow: in robust standard deviations, and in its time.
+DEVIATIONS = 5.0
+SLOWER = 0.5
+# The least growth of a step that took memory, and its least ratio to that of nine of ten others.
+GROWN_BYTES = 4 * 2**20
+GROWN_MORE = 2.0
+MOST_ROWS = 200
+RULE = (
+    "steps in slices of the watch that took half as long again as the clean median and more than "
+    "5 robust standard deviations (1.4826 times the median absolute deviation) above it, or in "
+    "which the resident set rose by 4 MiB and by twice what it rose by in nine of ten others; "
+    f"the {MOST_ROWS} that stand out most"
+)
+_MOST_SHOWN = 5
+
+
+def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
+    """Rows of `outliers`, the slowest first; `samples` is None if the run has no sample."""
+    steps = recorded.steps
+    steps = steps[(steps["kind"] == "watch") & (steps["wall_s"] > 0)]
+    if not len(steps):
+        return []
+    begins = steps["started_s"].to_numpy(dtype=float)
+    walls = steps["wall_s"].to_numpy(dtype=float)
+    # By the clock that the median is of: the host's own steps are shorter where it runs ahead.
+    took = times_of(steps, clean.clock).fillna(steps["wall_s"]).to_numpy(dtype=float)
+    ends = begins + walls
+    seen = watched(recorded)
+    grown = _growth(seen, begins.tolist(), ends.tolist())
+    median_s = clean.median_s
+    slow = took > _slow_from(clean)
+    took_memory = _memory_takers(grown)
+    chosen = np.flatnonzero(slow | np.isin(np.arange(len(walls)), list(took_memory)))
+    # The most unusual first: memory, since it is rarer, then the time lost.
+    ranked = sorted(chosen.tolist(), key=lambda row: (row not in took_memory, -took[row], row))[
+        :MOST_ROWS
+    ]
+    inside = _by_step(seen.samples, begins.tolist(), ends.tolist())
+    numbers = steps["step"].tolist()
+    return [
+        {
+            "index": int(numbers[row]),
+            "wall_s": float(walls[row]),
+            "factor": float(took[row] / median_s) if median_s else None,
+            "rss_bytes": grown.get(row),
+            # Where the watch did not run none could have fallen into a step.
+            "samples": len(inside.get(row, ())) if seen.samples else None,
+            "doing": _doing(seen, inside.get(row, [])),
+        }
+        for row in sorted(ranked, key=lambda row: (-walls[row], row))
+    ]
+
+
+def _slow_from(clean: Clean) -> float:
+    """Return the time above which a step is slow; without clean steps none is."""
+    if clean.median_s is None:
+        return float("inf")
+    times = times_of(clean.steps, clean.clock)
+    deviation = 1.4826 * float((times - clean.median_s).abs().median())
+    return clean.median_s + max(DEVIATIONS * deviation, SLOWER * clean.median_s)
+
+
+def _memory_takers(grown: Mapping[int, int]) -> set[int]:
+    """Return the steps that have grown by much more than most."""
+    if not grown:
+        return set()
+    usual = float(np.quantile(list(grown.values()), 0.9, method="lower"))
+    least = max(GROWN_BYTES, GROWN_MORE * usual)
+    return {row for row, growth in grown.items() if growth >= least}
+
+
+def _growth(seen: Watched, begins: list[float], ends: list[float]) -> dict[int, int]:
+    """Return the highest growth of the resident set since the start of each step.
+
+    A change between two readings belongs to the step that had most of the time between them.
+    """
+    changes: dict[int, list[float]] = defaultdict(list)
+    readings = list(zip(seen.read_at, seen.read_bytes, strict=True))
+    for (earlier, before), (later, after) in pairwise(readings):
+        row = _most_of(earlier, later, begins, ends)
+        if row is not None:
+            changes[row].append(after - before)
+    return {
+        row: int(max(0.0, np.cumsum(changes_in_order).max()))
+        for row, changes_in_order in changes.items()
+    }
+
+
+def _most_of(
+    earlier: float, later: float, begins: Sequence[float], ends: Sequence[float]
+) -> int | None:
+    """Return the step that takes most of this time; None where none does."""
+    first = max(bisect_right(begins, earlier) - 1, 0)
+    last = bisect_right(begins, later)
+    overlaps = [
+        (min(ends[row], later) - max(begins[row], earlier), row) for row in range(first, last)
+    ]
+    longest, row = max(overlaps, default=(0.0, -1))
+    return row if longest > 0 else None
+
+
+def _by_step(
+    samples: Sequence[Sample], begins: Sequence[float], ends: Sequence[float]
+) -> dict[int, list[Sample]]:
+    inside: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        row = bisect_right(begins, sample.t_s) - 1
+        if row >= 0 and sample.t_s <= ends[row]:
+            inside[row].append(sample)
+    return inside
+
+
+def _doing(seen: Watched, samples: list[Sample]) -> str | None:
+    """Say what took most of the time: the stack as far as more than half of it agrees."""
+    sums = seen.by_stack(samples)
+    half = sum(each.weight for each in sums) / 2
+    path: Stack = ()
+    while True:
+        depth = len(path)
+        nexts: dict[Frame, float] = defaultdict(float)
+        for each in sums:
+            if each.stack[:depth] == path and len(each.stack) > depth:
+                nexts[each.stack[depth]] += each.weight
+        best = max(nexts, key=lambda frame: nexts[frame], default=None)
+        if best is None or nexts[best] <= half:
+            break
+        path = (*path, best)
+    if not path:
+        return None
+    regions: dict[str | None, float] = defaultdict(float)
+    for sample in samples:
+        regions[sample.region] += sample.weight
+    region = max(regions, key=lambda name: regions[name])
+    named = f"[{region}] " if region is not None and regions[region] > half else ""
+    return named + _in_one_line(path)
+
+
+def _in_one_line(path: Stack) -> str:
+    """Write a stack in one line, outermost first: all, or the script's own end and the very end."""
+    kept = set(range(len(path)))
+    if len(path) > _MOST_SHOWN:
+        own = set(_own_frames(path))
+        places = [place for place, frame in enumerate(path) if frame in own]
+        kept = {*places[2 - _MOST_SHOWN :], len(path) - 2, len(path) - 1}
+    words: list[str] = []
+    for place, frame in enumerate(path):
+        if place in kept:
+            words.append(f"{os.path.basename(frame.file)}:{frame.line} {frame.name}")
+        elif not words or words[-1] != "…":
+            words.append("…")
+    return " > ".join(words)
+
+
+# --- Shares of functions and lines ----------------------------------------------------------------
+
+LineKey = tuple[str, int]
+# Fewer samples in steps, or functions to compare, give no order.
+FEWEST_SAMPLES = 50
+FEWEST_FUNCTIONS = 5
+# A function is compared if either layer gives it this share of the steps.
+WORTH_COMPARING = 0.01
+
+
+def watch_rows(recorded: Recorded) -> list[WatchRow]:
+    """Rows of `watch`: by phase and function, the largest own share first."""
+    return [row for phase in PHASES for row in _phase_rows(recorded, phase)]
+
+
+def _phase_rows(recorded: Recorded, phase: str) -> list[WatchRow]:
+    stacks, total_weight = _weighed(recorded, phase)
+    own: dict[FunctionKey, list[Sum]] = defaultdict(list)
+    total: dict[FunctionKey, list[Sum]] = defaultdict(list)
+    for each in stacks:
+        if each.stack:
+            own[each.stack[-1].function].append(each)
+        for function in dict.fromkeys(frame.function for frame in each.stack):
+            total[function].append(each)
+    rows: list[WatchRow] = [
+        {
+            "phase": phase,
+            "file": home_relative(function[0]),
+            "line": function[1],
+            "name": function[2],
+            "samples": sum(each.samples for each in around),
+            "self_share": _weight(own.get(function, ())) / total_weight,
+            "total_share": _weight(around) / total_weight,
+            "rss_bytes": known_sum(each.grown for each in own.get(function, ())),
+        }
+        for function, around in total.items()
+    ]
+    return sorted(rows, key=lambda row: (-(row["self_share"] or 0), -(row["total_share"] or 0)))
+
+
+def _weighed(recorded: Recorded, phase: str | None) -> tuple[list[Sum], float]:
+    """Return the samples of a phase by stack, and the weight of them all."""
+    seen = watched(recorded)
+    stacks = seen.by_stack(seen.of(phase))
+    return stacks, _weight(stacks)
+
+
+def _weight(sums: Iterable[Sum]) -> float:
+    return sum(each.weight for each in sums)
+
+
+@dataclass(frozen=True)
+class WatchedLine:
+    """The watch's figures of one line of the script's own code."""
+
+    source: str | None = None
+    step_share: float | None = None
+    startup_share: float | None = None
+    grown: int | None = None
+
+
+def watched_lines(recorded: Recorded) -> dict[LineKey, WatchedLine]:
+    """Return the watch's figures by file and line."""
+    startup = line_shares(recorded, STARTUP)
+    # A few samples in steps give no shares; those of the start-up are hundreds.
+    steps = line_shares(recorded, STEP) if few_samples(recorded) is None else {}
+    frames = recorded.frames["watch_frames"]
+    texts = frames[frames["source"].notna()][["file", "line", "source"]].drop_duplicates()
+    sources = {(file, line): source for file, line, source in texts.itertuples(index=False)}
+    nothing = (None, None)
+    return {
+        line: WatchedLine(
+            sources.get(line), steps.get(line, nothing)[0], startup.get(line, nothing)[0], grown
+        )
+        for line, (_, grown) in line_shares(recorded).items()
+    }
+
+
+def line_shares(
+    recorded: Recorded, phase: str | None = None
+) -> dict[LineKey, tuple[float, int | None]]:
+    """Return share of the samples and growth of the resident set by line of the script's own code.
+
+    A sample belongs to the innermost line of the script's own, so that the shares of all lines
+    add up to 1 at most. Files are named as recorded. Start-up and steps together, or one phase.
+    """
+    stacks, total_weight = _weighed(recorded, phase)
+    lines: dict[LineKey, list[Sum]] = defaultdict(list)
+    for each in stacks:
+        own = watched(recorded).own(each.stack)
+        if own:
+            lines[own[-1].file, own[-1].line].append(each)
+    return {
+        line: (_weight(sums) / total_weight, known_sum(each.grown for each in sums))
+        for line, sums in lines.items()
+    }
+
+
+def function_shares(recorded: Recorded, phase: str | None = STEP) -> dict[FunctionKey, float]:
+    """Return the share of the samples in which each function was innermost, by default in steps.
+
+    Keys are file, line and name as in the rows of `functions`. Built-in functions have no frame:
+    their time is their caller's.
+    """
+    stacks, total_weight = _weighed(recorded, phase)
+    shares: dict[FunctionKey, float] = defaultdict(float)
+    for each in stacks:
+        if each.stack:
+            file, line, name = each.stack[-1].function
+            shares[home_relative(file), line, name] += each.weight / total_weight
+    return dict(shares)
+
+
+def few_samples(recorded: Recorded) -> str | None:
+    """Say why the samples of steps are too few for shares; None if there are many, or none."""
+    count = len(watched(recorded).of(STEP))
+    if not 0 < count < FEWEST_SAMPLES:
+        return None
+    return f"the watch has {count} samples in steps, {FEWEST_SAMPLES} are needed"
+
+
+def watch_facts(recorded: Recorded, functions: Sequence[FunctionRow]) -> WatchFacts:
+    """Say how much the watch has seen, and whether it orders functions as cProfile does.
+
+    `rank_correlation` is Spearman's, None with a reason where there is too little to compare.
+    """
+    seen = watched(recorded)
+    layers = recorded.frames["layers"]
+    thinning = layers[layers["name"] == "watch"]["truncated"].dropna()
+    correlation, compared, reason = _rank_correlation(recorded, functions)
+    return {
+        "samples": len(seen.samples),
+        "watched_s": sum(sample.weight for sample in seen.samples) * WATCH_INTERVAL_S,
+        "samples_by_phase": {phase: len(seen.of(phase)) for phase in PHASES},
+        "interval_s": WATCH_INTERVAL_S,
+        "thinning": str(thinning.iloc[0]) if len(thinning) else None,
+        "rank_correlation": correlation,
+        "rank_functions": compared,
+        "reason": reason,
+        "outlier_rule": RULE,
+    }
+
+
+def _rank_correlation(
+    recorded: Recorded, functions: Sequence[FunctionRow]
+) -> tuple[float | None, int, str | None]:
+    """Return the rank correlation of own shares, the functions compared, and why there is none."""
+    few = few_samples(recorded)
+    if few is not None:
+        return None, 0, few
+    if not watched(recorded).of(STEP):
+        return None, 0, f"the watch has 0 samples in steps, {FEWEST_SAMPLES} are needed"
+    profiled = _profiled_shares(recorded, functions)
+    if not profiled:
+        return None, 0, "cProfile has no slice to compare with"
+    sampled = function_shares(recorded)
+    # cProfile cannot see functions that began before its slice: they are left out.
+    compared = [
+        (share, sampled.get(function, 0.0))
+        for function, share in profiled.items()
+        if max(share, sampled.get(function, 0.0)) >= WORTH_COMPARING
+    ]
+    if len(compared) < FEWEST_FUNCTIONS:
+        few = f"only {len(compared)} functions have a hundredth of the steps"
+        return None, len(compared), f"{few}, {FEWEST_FUNCTIONS} are needed"
+    ranks = pd.DataFrame(compared, columns=["profiled", "sampled"]).rank()
+    if ranks["profiled"].nunique() < 2 or ranks["sampled"].nunique() < 2:
+        return None, len(compared), "all functions have the same share in one of the two layers"
+    return float(ranks["profiled"].corr(ranks["sampled"])), len(compared), None
+
+
+def _profiled_shares(
+    recorded: Recorded, functions: Sequence[FunctionRow]
+) -> dict[FunctionKey, float]:
+    """Return cProfile's own time of Python functions, with that of built-in ones they call.
+
+    A sampler sees no frame of a built-in function, so it has that time on the caller's.
+    """
+    own: dict[FunctionKey, float] = {
+        (row["file"], int(row["line"] or 0), row["name"]): float(row["self_s"])
+        for row in functions
+        if row["phase"] == "step" and row["file"] != "~" and row["self_s"] is not None
+    }
+    selection = recorded.select("cprofile", PROFILED)
+    if selection is None or not own:
+        return {}
+    calls = recorded.rows("calls", selection)
+    calls = calls[(calls["callee_file"] == "~") & (calls["caller_file"] != "~")]
+    columns = ["caller_file", "caller_line", "caller_name", "self_s"]
+    for file, line, name, total_s in calls[columns].itertuples(index=False):
+        key = (home_relative(str(file)), int(nullable(line) or 0), str(name))
+        if key in own:
+            own[key] += selection.per_step(total_s) or 0.0
+    whole = sum(own.values())
+    return {key: self_s / whole for key, self_s in own.items()} if whole else {}

@@ -1,0 +1,1 @@
+"""`profstack bench`: measure one callable, its variants, and common mistakes of timing."""

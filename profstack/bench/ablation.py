@@ -1,0 +1,223 @@
+"""The effect of warm-up, synchronisation and the choice of the clock on a measured time.
+
+All eight combinations are measured, for the subject itself and for a variant that copies its inputs
+in each call. A cell is one way of timing one call: after warm-up or as the first call of a fresh
+copy of the model; waiting for the device or not; by the host's clock or by events in the device's
+queue. Cells take turns, so that the machine's drift affects all of them. One way has no figure:
+events that are read without waiting for them; its rows show the error that torch raises.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from statistics import fmean, median, stdev
+from typing import Any, Final, Literal
+
+from profstack.bench.measure import Policy
+from profstack.bench.mistakes import Plan, plan_for, settled, typical_s
+from profstack.bench.subject import (
+    CallUnavailableError,
+    Subject,
+    copying_step,
+    fresh_copy,
+    in_a_line,
+    input_bytes,
+    uses_device,
+)
+from profstack.stats.blocks import undisturbed
+from profstack.stats.clock import Clock
+from profstack.storage.schema.report import AblationCell
+from profstack.units import format_bytes
+
+COMPUTE, COPY_HEAVY = "compute", "copy-heavy"
+HOST: Final = "host"
+EVENTS: Final = "events"
+Timing = Literal["host", "events"]
+_TIMINGS: tuple[Timing, ...] = (HOST, EVENTS)
+
+# The share of the time for a benchmark that the whole table may take.
+_SHARE = 1.0
+_FEWEST_ROUNDS = 6
+_MOST_SAMPLES = 10
+_COLD = "the first call of a fresh copy of the model, in a process that is itself warm"
+
+
+@dataclass
+class _Cell:
+    """One combination and its times; `reason` is set where it is not measured."""
+
+    variant: str
+    warmup: bool
+    synchronise: bool
+    timing: Timing
+    notes: list[str]
+    reason: str | None = None
+    valid: bool = True
+    error: str | None = None
+    times_s: list[float] = field(default_factory=list)
+    readings: int = 0
+    refused: int = 0
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether this way of timing should have no figure."""
+        return self.timing == EVENTS and not self.synchronise
+
+    def fail(self, reason: str, error: str | None = None) -> None:
+        """Leave the cell without figures."""
+        self.reason, self.error, self.times_s = reason, error, []
+
+
+def ablation(subject: Subject, policy: Policy, clock: Clock) -> list[AblationCell]:
+    """Return one row for each cell, warm and waiting ones first; times in seconds per call.
+
+    The subject has been warmed up. A cell that cannot be measured, or cannot differ from another
+    on this device, has no figures and a note; `valid` is False for an invalid way of timing.
+    An error in a cell's calls is its `error` and ends that cell alone.
+    """
+    on_device = uses_device(subject, clock)
+    combinations = product((COMPUTE, COPY_HEAVY), (True, False), (True, False), _TIMINGS)
+    with undisturbed(collect=policy.collect):
+        with subject.conditions():
+            plan = plan_for(typical_s(subject.step, clock), policy)
+        cells = [_cell(subject, on_device, *one) for one in combinations]
+        began, turn = clock.now(), 0
+        while turn < plan.rounds and (
+            turn < _FEWEST_ROUNDS or clock.now() - began < policy.max_s * _SHARE
+        ):
+            for number in range(len(cells)):
+                _take(cells[(number + turn) % len(cells)], subject, plan, clock)
+            if not policy.collect:
+                gc.collect()
+            turn += 1
+    return [_row(cell) for cell in cells]
+
+
+def _cell(
+    subject: Subject,
+    on_device: bool,
+    variant: str,
+    warmup: bool,
+    synchronise: bool,
+    timing: Timing,
+) -> _Cell:
+    """Return a cell with its notes, and its reason if it cannot be measured."""
+    cell = _Cell(variant, warmup, synchronise, timing, [])
+    if variant == COPY_HEAVY:
+        size = format_bytes(input_bytes(subject))
+        cell.notes.append(
+            f"each call first copies its inputs ({size}, pageable) from the host to the device"
+            if on_device
+            else f"each call first copies its inputs ({size}) within the host's memory: on a CPU "
+            "nothing is transferred, and this stands for the copies that a step makes itself"
+        )
+    if not warmup:
+        cell.notes.append(_COLD)
+    if timing == EVENTS and not on_device:
+        cell.valid = False
+        cell.fail("a CPU has no queue that events could stand in", _cpu_event_error())
+    elif not synchronise and not on_device:
+        cell.fail(
+            "cannot differ on a CPU: a call returns when its work is done; the cell that "
+            "synchronises stands for both"
+        )
+    elif cell.unreadable:
+        cell.valid = False
+    elif not synchronise:
+        cell.notes.append("the clock stops when the work is launched, not when it is done")
+    return cell
+
+
+def _cpu_event_error() -> str | None:
+    """Return torch's error for an event of the CPU; None should it support them."""
+    import torch
+
+    try:
+        # Without a device it would be an event of the accelerator, and initialise it.
+        torch.Event("cpu", enable_timing=True).record()
+    except Exception as error:
+        return in_a_line(error)
+    return None
+
+
+def _take(cell: _Cell, subject: Subject, plan: Plan, clock: Clock) -> None:
+    """Add samples to a cell."""
+    if cell.reason is not None:
+        return
+    try:
+        used = subject if cell.warmup else fresh_copy(subject)
+        step = copying_step(used) if cell.variant == COPY_HEAVY else used.step
+        with used.conditions():
+            clock.synchronize()
+            if cell.warmup:
+                settled(step, plan, clock)
+            calls = min(plan.samples, _MOST_SAMPLES) if cell.warmup else 1
+            timed = _host_times if cell.timing == HOST else _event_times
+            timed(cell, step, calls, clock)
+    except CallUnavailableError as error:
+        cell.fail(str(error))
+    except Exception as error:
+        cell.fail("measuring it ended in an error", in_a_line(error))
+    finally:
+        clock.synchronize()
+
+
+def _host_times(cell: _Cell, step: Callable[[], Any], calls: int, clock: Clock) -> None:
+    for _ in range(calls):
+        began = clock.now()
+        step()
+        if cell.synchronise:
+            clock.synchronize()
+        cell.times_s.append(clock.now() - began)
+
+
+def _event_times(cell: _Cell, step: Callable[[], Any], calls: int, clock: Clock) -> None:
+    """Add the device's time of each call; note the error of reading without waiting."""
+    for _ in range(calls):
+        first = clock.record_event()
+        step()
+        second = clock.record_event()
+        if cell.synchronise:
+            clock.synchronize()
+        if first is None or second is None:
+            raise CallUnavailableError("no event could be recorded")
+        cell.readings += 1
+        try:
+            # The clock would return None: the error itself is needed.
+            cell.times_s.append(float(first[1].elapsed_time(second[1])) / 1e3)
+        except Exception as error:
+            if not cell.unreadable:
+                raise
+            cell.refused += 1
+            cell.error = in_a_line(error)
+            clock.synchronize()
+
+
+def _row(cell: _Cell) -> AblationCell:
+    # Readings that succeeded found a device that happened to be done: they are no samples.
+    times: Sequence[float] = [] if cell.refused else cell.times_s
+    notes = list(cell.notes)
+    if cell.unreadable and cell.readings:
+        notes.append(
+            f"{cell.refused} of {cell.readings} readings were refused: the events had not passed"
+            if cell.refused
+            else f"all {cell.readings} readings found the device done by chance; nothing waits"
+        )
+    if cell.reason is not None:
+        notes = [cell.reason]
+    return {
+        "variant": cell.variant,
+        "warmup": cell.warmup,
+        "synchronise": cell.synchronise,
+        "timing": cell.timing,
+        "mean_s": fmean(times) if times else None,
+        "median_s": median(times) if times else None,
+        "std_s": stdev(times) if len(times) > 1 else None,
+        "n": len(times),
+        "valid": cell.valid,
+        "error": cell.error,
+        "note": "; ".join(notes) or None,
+    }

@@ -1,0 +1,363 @@
+"""Search for the largest batch that runs, and measure the rate of the sizes on the way.
+
+There is one search for each data type, tried where the subject is: on a device in this process, on
+a CPU in processes of its own. Sizes are doubled until one is refused. Between the last that ran and
+the first that did not the largest is found by halving, or, in a linear search, by adding one at a
+time from the beginning. Both end with a size that ran and the next larger one that did not. Every
+size that ran, in powers of two, and the largest itself are timed, each in the state of memory that
+a fresh start has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from time import monotonic
+from typing import Final, cast
+
+from profstack.bench.batch_probers import ChildProber, DeviceProber, Prober, limited_device
+from profstack.bench.batch_trial import (
+    ENDED,
+    FAILED,
+    MEASURED,
+    REFUSED,
+    WORKED,
+    Probe,
+    Trial,
+    borrowed,
+    check_dtype,
+    device_kind,
+    own_dtype,
+    probe_of_error,
+)
+from profstack.bench.subject import Subject
+from profstack.errors import UsageError
+from profstack.stats.clock import Clock
+from profstack.storage.schema.report import ThroughputLimit, ThroughputRow
+from profstack.units import format_seconds
+
+BINARY: Final = "binary"
+LINEAR: Final = "linear"
+
+# The knee is the smallest measured batch with this part of the highest measured rate: larger ones
+# gain little.
+KNEE_SHARE = 0.9
+KNEE_RULE = (
+    f"the knee is the smallest measured batch with {100 * KNEE_SHARE:.0f} % of the highest rate"
+)
+# How often the largest size is made smaller when it runs, but not while it is timed.
+_TRIES = 4
+_LINE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How far and how long to search.
+
+    `max_batch` is the largest size tried. `memory_limit_bytes` is what a batch may take in
+    addition to the loaded model; None means, on a CPU, 80 % of the memory that is available then,
+    and on a device all of it. `trial` says how one size is timed. On a CPU a process may take
+    `patience_s` to load the target or to try one size before it is ended. No further size of a
+    data type is tried after `max_search_s`.
+    """
+
+    max_batch: int = 65536
+    memory_limit_bytes: int | None = None
+    trial: Trial = field(default_factory=Trial)
+    patience_s: float = 180.0
+    max_search_s: float = 900.0
+
+
+def knee(measured: Sequence[Probe]) -> Probe | None:
+    """Return the smallest batch with 90 % of the highest rate, None without a rate."""
+    rates = [one.items_per_s for one in measured if one.items_per_s is not None]
+    if not rates:
+        return None
+    enough = [
+        one
+        for one in measured
+        if one.items_per_s is not None and one.items_per_s >= KNEE_SHARE * max(rates)
+    ]
+    return min(enough, key=lambda one: one.batch_size)
+
+
+class Search:
+    """The search in one data type: the sizes tried, and the reason of its end."""
+
+    def __init__(
+        self,
+        search: str,
+        options: Options,
+        tell: Callable[[str], None],
+        keep: Callable[[Search], None],
+        dtype: str | None,
+    ) -> None:
+        self.is_over = False
+        self.dtype = dtype
+        self._linear = search == LINEAR
+        self._options, self._tell, self._keep = options, tell, keep
+        self._reported_at = 0.0
+        self._prober: Prober | None = None
+        self._until = monotonic() + options.max_search_s
+        self._probes: list[Probe] = []
+        self._stopper: Probe | None = None
+        # Largest size that ran, smallest that did not.
+        self._worked, self._not = 0, options.max_batch + 1
+        self._stopped_by: str | None = None
+        self._limit_bytes = options.memory_limit_bytes
+        self._notes: list[str] = []
+
+    def run(self, prober: Prober) -> None:
+        """Find the largest batch and time the sizes on the way."""
+        self._prober = prober
+        self._tell(f"{prober.dtype or 'as it is'}: looking for the largest batch")
+        if self._linear:
+            with closing(prober.walk(1, self._options.max_batch)) as walk:
+                for probe in walk:
+                    if not self._take(probe) or self._is_late():
+                        break
+            size = 1
+            while size < self._worked:
+                self._timed(prober, size)
+                size *= 2
+        else:
+            self._double(prober)
+            self._halve(prober)
+        self._time_largest(prober)
+        self._notes.append(prober.about)
+
+    def stop(self, probe: Probe) -> None:
+        """Note the size that did not run."""
+        self._not, self._stopper = probe.batch_size, probe
+
+    def shown(self) -> list[Probe]:
+        """Return the measured sizes and those that did not run, by batch size."""
+        shown = [one for one in self._probes if one.status in (MEASURED, REFUSED, FAILED, ENDED)]
+        if self._stopper is not None and self._stopper not in shown:
+            shown.append(self._stopper)
+        return sorted(shown, key=lambda one: one.batch_size)
+
+    def limits(self) -> ThroughputLimit:
+        """Return the search's row of `benchmark.throughput_limits`."""
+        measured = [one for one in self._probes if one.status == MEASURED]
+        bend = knee(measured)
+        best = max(measured, key=lambda one: one.items_per_s or 0.0, default=None)
+        return {
+            "dtype": self.dtype,
+            "search": LINEAR if self._linear else BINARY,
+            "largest_batch": self._worked or None,
+            "limited_by": self._limited_by(),
+            "memory_limit_bytes": self._limit_bytes,
+            "knee_batch": bend.batch_size if bend else None,
+            "knee_items_per_s": bend.items_per_s if bend else None,
+            "max_items_per_s": best.items_per_s if best else None,
+            "max_batch": best.batch_size if best else None,
+            "note": "; ".join([*self._untried(), *self._notes, KNEE_RULE]),
+        }
+
+    def _double(self, prober: Prober) -> None:
+        """Double the size, timing each, until one does not run."""
+        size = 1
+        while self._worked < self._options.max_batch and not self._is_late():
+            if not self._take(prober.attempt(size, timed=True)):
+                return
+            size = min(2 * size, self._options.max_batch)
+
+    def _halve(self, prober: Prober) -> None:
+        """Halve the range between a size that ran and one that memory refused."""
+        while self._not - self._worked > 1 and not self._is_late():
+            if self._stopper is None or self._stopper.status != REFUSED:
+                return
+            middle = (self._worked + self._not) // 2
+            self._take(prober.attempt(middle, timed=False))
+
+    def _time_largest(self, prober: Prober) -> None:
+        """Time the largest size, or a smaller one where timing it needs more memory."""
+        done = {one.batch_size for one in self._probes if one.status == MEASURED}
+        largest, most = self._worked, max(done, default=0)
+        for _ in range(_TRIES):
+            if self._worked <= most:
+                return
+            probe = self._timed(prober, self._worked)
+            if probe.worked:
+                return
+            self._notes = [f"batches up to {largest} ran a few times, but not while timed"]
+            self.stop(probe)
+            self._worked = max(most, self._worked - max(1, self._worked // 16))
+        self._worked = most
+
+    def _timed(self, prober: Prober, size: int) -> Probe:
+        probe = prober.attempt(size, timed=True)
+        # Do not show the size twice.
+        self._probes = [one for one in self._probes if one.batch_size != size]
+        self._probes.append(probe)
+        self._report(probe)
+        return probe
+
+    def _take(self, probe: Probe) -> bool:
+        """Add an attempt; return whether the size ran."""
+        # Smaller batches ran, and the library fails so when memory is short, too.
+        if probe.status == FAILED and not probe.certain and self._worked:
+            probe.status = REFUSED
+        self._probes.append(probe)
+        if probe.worked:
+            self._worked = probe.batch_size
+        else:
+            self.stop(probe)
+        self._report(probe)
+        return probe.worked
+
+    def _report(self, probe: Probe) -> None:
+        """Keep and print results so far; in a linear search a line every few seconds."""
+        if self._prober is not None:
+            self.dtype = self.dtype or self._prober.dtype
+            self._limit_bytes = self._prober.memory_limit_bytes
+        walks = self._linear and probe.status == WORKED
+        if walks and monotonic() - self._reported_at < _LINE_EVERY_S:
+            return
+        self._keep(self)
+        self._reported_at = monotonic()
+        rate = f", {probe.items_per_s:.4g} items/s" if probe.items_per_s is not None else ""
+        why = f": {probe.reason}" if probe.reason and not probe.worked else ""
+        self._tell(f"batch of {probe.batch_size}: {probe.status}{rate}{why}")
+
+    def _is_late(self) -> bool:
+        if self._stopped_by is None and monotonic() > self._until:
+            bound = format_seconds(self._options.max_search_s)
+            self._stopped_by = f"the search's time bound of {bound}"
+        return self._stopped_by is not None
+
+    def _limited_by(self) -> str | None:
+        size = self._not
+        if not self.is_over:
+            return "the search was ended before it was over"
+        if self._stopped_by is not None and self._not - self._worked > 1:
+            return self._stopped_by
+        if self._stopper is None:
+            return f"the largest size to try: no batch above {self._options.max_batch} was tried"
+        if self._stopper.status == REFUSED:
+            # A process may be killed and a library fail for other reasons.
+            what = "memory: " if self._stopper.certain else ""
+            return f"{what}a batch of {size} was refused ({self._stopper.reason})"
+        if self._stopper.status == ENDED:
+            return f"time: a batch of {size} gave {self._stopper.reason}"
+        return f"an error at a batch of {size}: {self._stopper.reason}"
+
+    def _untried(self) -> list[str]:
+        """Name the sizes between the last two tried, where there are any."""
+        first, last = self._worked + 1, self._not - 1
+        is_open = self._stopper is not None or self._stopped_by is not None
+        is_open = (is_open or not self.is_over) and first <= last
+        return [f"batches of {first} to {last} were not tried"] if is_open else []
+
+
+def search(
+    subject: Subject,
+    *,
+    dtypes: Sequence[str] = (),
+    search: str = BINARY,
+    options: Options | None = None,
+    clock: Clock | None = None,
+    tell: Callable[[str], None] | None = None,
+    keep: Callable[[list[ThroughputRow], list[ThroughputLimit]], None] | None = None,
+) -> tuple[list[ThroughputRow], list[ThroughputLimit]]:
+    """Return rows for `benchmark.throughput` and `benchmark.throughput_limits` of the report.
+
+    `dtypes` are names of floating-point types to convert model and inputs to, none for the ones
+    they have; `search` is `binary` or `linear`; `tell` is called with lines about the sizes, and
+    `keep` with rows and limits so far as these change. On a device sizes are tried in this process,
+    and the model is afterwards as it was; on a CPU in processes that load `subject.request` anew.
+    An error of the model becomes a row and is never raised.
+
+    Raises UsageError where the subject has no other batch sizes, for a type that torch has not, and
+    where the search needs another process or a memory limit and cannot have it.
+    """
+    options = options or Options()
+    check(subject, dtypes, search, options)
+    clock, tell = clock or Clock(), tell or (lambda line: None)
+    rows: list[ThroughputRow] = []
+    limits: list[ThroughputLimit] = []
+
+    def so_far(one: Search) -> None:
+        """Hand over the results so far of a search that is going on."""
+        if keep is not None:
+            own = [_row(one.dtype, probe) for probe in one.shown()]
+            keep([*rows, *own], [*limits, one.limits()])
+
+    # Each type once, in the order given.
+    for dtype in dict.fromkeys(dtypes) or (None,):
+        one = Search(search, options, tell, so_far, dtype)
+        try:
+            with _prober(subject, dtype, options, clock) as prober:
+                one.run(prober)
+        except UsageError:
+            raise
+        except Exception as error:
+            # The model cannot be converted, or there is no memory to.
+            one.stop(probe_of_error(error, 1))
+        except BaseException:
+            # Ctrl-C, for example.
+            so_far(one)
+            raise
+        one.is_over = True
+        rows += [_row(one.dtype, probe) for probe in one.shown()]
+        limits.append(one.limits())
+    return rows, limits
+
+
+@contextmanager
+def _prober(
+    subject: Subject, dtype: str | None, options: Options, clock: Clock
+) -> Iterator[Prober]:
+    """Yield the prober for the subject's device; restore device and model in the end."""
+    kind, limit = device_kind(subject), options.memory_limit_bytes
+    if kind == "cpu":
+        assert subject.request is not None
+        yield ChildProber(
+            subject.request,
+            dtype,
+            options.trial,
+            limit_bytes=limit,
+            patience_s=options.patience_s,
+        )
+        return
+    with borrowed(subject, dtype) as make, limited_device(kind, limit):
+        prober = DeviceProber(make, kind, options.trial, clock, limit)
+        prober.dtype = dtype or own_dtype(subject)
+        yield prober
+
+
+def check(subject: Subject, dtypes: Sequence[str], search: str, options: Options) -> None:
+    """Raise UsageError for arguments that `search` would refuse, without trying anything."""
+    if search not in (BINARY, LINEAR):
+        raise UsageError(f"--search {search} is not known", next_step="give binary or linear")
+    if options.max_batch < 1:
+        raise UsageError("the largest batch to try must be at least 1", next_step="give 1 or more")
+    limit = options.memory_limit_bytes
+    if limit is not None and limit <= 0:
+        raise UsageError("--memory-limit must be more than nothing", next_step="try 1GiB")
+    if subject.of_batch is None:
+        raise UsageError(
+            f"--throughput needs other batch sizes: "
+            f"{subject.why_no_batches or 'the target makes its own inputs'}",
+            where=subject.spec or subject.name,
+            next_step="name a factory of (model, inputs), with a parameter batch_size if the batch "
+            "is not the inputs' leading dimension",
+        )
+    for name in dtypes:
+        check_dtype(name)
+    if device_kind(subject) == "cpu" and subject.request is None:
+        raise UsageError(
+            "on a CPU a batch is tried in a process of its own, which cannot load this target",
+            where=subject.name,
+            next_step="put it into a file and give 'profstack bench file.py:function'",
+        )
+
+
+def _row(dtype: str | None, probe: Probe) -> ThroughputRow:
+    values = asdict(probe)
+    del values["certain"]
+    # For the report a size that took too long has failed.
+    values["status"] = FAILED if probe.status == ENDED else probe.status
+    return cast(ThroughputRow, {"dtype": dtype, **values})

@@ -1,0 +1,1 @@
+"""The engine in the measured process: step rules, slices, hooks and regions."""

@@ -1,0 +1,192 @@
+"""Choose the hooks of each slice: the least that its observers and steps need."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from _thread import get_ident
+from collections.abc import Callable
+from typing import Any
+
+from profstack.capture import script_ranges, user_regions
+from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
+from profstack.capture.observers import Observers
+from profstack.capture.setup_notes import SetupRecorder
+from profstack.capture.slices import SlicePlan
+from profstack.capture.step_events import StepEvents
+from profstack.capture.step_log import SliceEvent, StepLog
+from profstack.guard import compiling, has_compiled, unseen_by_dynamo
+from profstack.layer import LISTENED, RANGED
+
+# -- the end of a very short step, stamped at the price of one Python frame ----------------------
+#
+# A frame costs 2 to 3 us in a real step, whose caches are cold, and a 0.3 ms step under test may
+# lose 1 % at most. So where steps are short, `Optimizer.step` ends the step, and the host alone
+# keeps time, the hook itself writes the time down. What it leaves out (waiting time, batch size,
+# the CPU time of every single step) is known from the steps of the other slices, or per slice.
+
+# Steps up to here are short: the full boundary would take more than half a percent of them.
+SHORT_S = 0.002
+
+
+class Aim:
+    """The number of steps after which the slice in progress must be looked at."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+
+def optimizer_hook(
+    torch: Any,
+    followed: Callable[[], Any],
+    ends: list[float],
+    aim: Aim,
+    look: Callable[[], None],
+    other: Callable[[Any], None],
+) -> Callable[[Any, Any, Any], None]:
+    """Return a hook after `Optimizer.step` that appends the time to `ends`.
+
+    `look` is called when `aim` is reached, `other` with any other optimizer than the one followed,
+    or on any other thread than this one. `ends` holds bare numbers, since a row for each step would
+    take memory that the step's own caches lose.
+    """
+    under_dynamo, compiler = compiling(torch)
+    append, count, now, thread = ends.append, len, time.perf_counter, get_ident()
+
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if under_dynamo() or compiler._is_compiling_flag:
+            return
+        if followed() is not optimizer or get_ident() != thread:
+            other(optimizer)
+            return
+        append(now())
+        if count(ends) >= aim.steps:
+            look()
+
+    unseen_by_dynamo(torch, hook, with_callees=True)
+    return hook
+
+
+class Arming:
+    """Chooses the hooks of each slice by its kind and the time of a clean step."""
+
+    def __init__(
+        self, hooks: TorchHooks, events: StepEvents, log: StepLog, observers: Observers
+    ) -> None:
+        self.hooks = hooks
+        self.events = events
+        self.log = log
+        self.observers = observers
+        self.aim = Aim()
+        self.setup = SetupRecorder(hooks.torch, log.writer.facts)
+        self._clean_means: list[float] = []
+        self._mode_before = OFF
+        user_regions.switch_on()
+
+    def learn(self, event: SliceEvent) -> None:
+        """Note how long the steps of a slice took."""
+        mean_s = event.get("mean_s")
+        if event["kind"] == "clean" and mean_s:
+            self._clean_means.append(mean_s)
+
+    def forget(self) -> None:
+        """Forget the step times: a new plan begins."""
+        self._clean_means.clear()
+
+    def arm(self, planned: SlicePlan) -> None:
+        """Put on the hooks of the slice, or of the one that a settle slice prepares."""
+        observers = planned.observers or planned.prepares
+        wanted = self.observers.calls_wanted(observers)
+        if planned.kind == "whole":
+            self.hooks.set_mode(RANGES)
+            return
+        calls_end_steps = self.events.rule == "module"
+        if RANGED in wanted:
+            mode = RANGES
+        elif LISTENED in wanted:
+            mode = DISCOVER
+        elif calls_end_steps:
+            mode = ROOT
+        elif planned.kind == "watch" or (not observers and self._is_short(planned)):
+            mode = QUIET
+        elif planned.kind in ("clean", "settle") and not observers:
+            mode = ROOT
+        elif planned.observers:
+            # Evaluation in the slice must be seen, or it would count as a part of the step.
+            mode = LIGHT
+        else:
+            mode = OFF
+        by_backward = self.events.rule == "backward"
+        self.hooks.set_mode(mode, self._root(), backward=by_backward)
+        if calls_end_steps and mode == ROOT and self.hooks.root_class is None:
+            self.hooks.set_mode(DISCOVER)
+
+    def begin(self, planned: SlicePlan) -> None:
+        """Set what ends the steps of a slice that begins, and the listener to its calls."""
+        self.hooks.emit_ranges(True)
+        listener = self.observers.listener()
+        self.hooks.listen(self.setup.beside(listener, planned, self.log.plan))
+        # Also on what the script has loaded since the slice before.
+        script_ranges.install()
+        user_regions.forward_to(self.hooks.state)
+        quick = None if listener is not None else self._quick_hook(planned)
+        self.hooks.exchange_step_hook(quick)
+        # While ranges are emitted nothing else is done at a call.
+        self.events.waits = self.hooks.mode not in (RANGES, LIGHT) or self.events.follows_calls
+        self.events.begin_step()
+
+    def end(self) -> None:
+        """Detach the listener and the ranges: the slice is over."""
+        user_regions.forward_to(None)
+        self.hooks.listen(None)
+        self.hooks.emit_ranges(False)
+        self.setup.end()
+
+    def detach(self) -> None:
+        """Take every hook off; `rearm` puts the same ones back."""
+        self._mode_before = self.hooks.mode
+        self.hooks.remove()
+
+    def rearm(self, planned: SlicePlan | None) -> None:
+        """Put the hooks of the slice in progress back on."""
+        self.hooks.install()
+        self.hooks.set_mode(self._mode_before, self.events.first_module())
+        if planned is not None:
+            self.hooks.exchange_step_hook(self._quick_hook(planned))
+
+    def _is_short(self, planned: SlicePlan) -> bool:
+        """Return whether steps are so short that only their ends are stamped.
+
+        Round 1 records everything all the same: its steps give the batch size of the others. Each
+        slice counts with its mean: a step that finds its batch ready is not short if the next one
+        waits for two batches.
+        """
+        if planned.round <= 1 or self.log.clock.has_device or not self._clean_means:
+            return False
+        return statistics.median(self._clean_means) < SHORT_S
+
+    def _quick_hook(self, planned: SlicePlan) -> Any:
+        """Return the hook that stamps short steps; None where the usual one is needed.
+
+        Dynamo guards the hooks of an optimizer it compiles: they may not change under it.
+        """
+        followed = self.events.followed_optimizer
+        if followed is None or not self._is_short(planned) or has_compiled():
+            return None
+        return optimizer_hook(
+            self.hooks.torch,
+            followed,
+            self.log.quick_ends,
+            self.aim,
+            self.events.look,
+            self.events.optimizer_ended,
+        )
+
+    def _root(self) -> Any:
+        """Return the module whose calls are watched: it ends steps, or is the first called."""
+        if self.events.rule != "module":
+            return self.events.first_module()
+        named = self.hooks.names.by_number().get(self.events.finder.source or 0)
+        return named.alive() if named is not None else None

@@ -1,0 +1,531 @@
+"""The engine of a run: keeps time at step boundaries and moves from slice to slice.
+
+It runs in the measured process, on the thread that trains. Between slice edges it only stamps
+times; at an edge it switches observers, with the garbage collector off. An error in here
+disarms profstack with a note and never reaches the script.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from profstack.capture.arming import Arming
+from profstack.capture.hooks import DISCOVER, OFF, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.capture.observers import Observers
+from profstack.capture.slices import Observing, SlicePlan, Targets, again, settle, watch
+from profstack.capture.step_events import StepEvents
+from profstack.capture.step_log import SliceEvent, StepLog, StopRun
+from profstack.capture.step_rules import StepRule
+from profstack.guard import CollectorOff, Guard
+from profstack.layer import SliceData
+from profstack.stats.clock import Clock
+from profstack.storage.folder import PAGE_MARKER, Writer, append_event
+
+# Slices of one run that are repeated because evaluation fell into them.
+MOST_REPEATED = 4
+# A number of steps that no slice reaches.
+_NEVER = 1 << 60
+
+
+class SliceQueue:
+    """Gives out the slices of a plan one by one; each new plan begins with its first one."""
+
+    def __init__(self, make_plan: Callable[[], Iterator[SlicePlan]], targets: Targets) -> None:
+        self.targets = targets
+        # The layers that may not begin again at the step number at which they ended.
+        self.ended: tuple[frozenset[str], int | None] = (frozenset(), None)
+        # The round of the slice that ended last.
+        self.finished_round = 0
+        self._make_plan = make_plan
+        self._plan: Iterator[SlicePlan] = iter(())
+        self._repeated = 0
+
+    def begin(self) -> None:
+        """Begin a new plan."""
+        self._plan = self._make_plan()
+
+    def put_first(self, planned: SlicePlan) -> None:
+        """Put a slice before all others of the plan."""
+        self._plan = chain((planned,), self._plan)
+
+    def may_repeat(self, planned: SlicePlan) -> bool:
+        """Return whether a slice that was spoilt is worth another one."""
+        return planned.round >= 2 and self._repeated < MOST_REPEATED
+
+    def repeat(self, planned: SlicePlan) -> None:
+        """Put the slice that has just ended first, once more."""
+        self._repeated += 1
+        self._plan = chain(again(planned, self.targets), self._plan)
+
+    def next(self, total: int) -> SlicePlan:
+        """Return the slice that begins after `total` steps.
+
+        A step to settle comes first where a tool would start at the very boundary at which it has
+        ended and must not.
+        """
+        planned = next(self._plan, None)
+        assert planned is not None, "a plan never ends: its last slice is the watch"
+        layers, ended_at = self.ended
+        if ended_at == total and any(name in layers for name, _ in planned.observers):
+            self.put_first(planned)
+            return settle(self.targets, planned.round)
+        return planned
+
+
+# -- the page that is written while the script runs ----------------------------------------------
+#
+# The parent process writes the page and takes a core for it, so nothing is measured meanwhile.
+
+# Show the page after so many seconds of measuring.
+DUE_S = 60.0
+# The parent may be gone or busy: measuring goes on without the page after so long.
+PATIENCE_S = 30.0
+LOOK_S = 0.05
+
+
+class EarlyPage:
+    """Asks for the page once per run, and looks for it now and then."""
+
+    def __init__(self, folder: Path, *, wait: bool) -> None:
+        self._folder = folder
+        self._wait = wait
+        self._asked = False
+        self._began: float | None = None
+        self._since = 0.0
+        self._looked = 0.0
+
+    def measuring(self) -> None:
+        """Note that a slice begins."""
+        if self._began is None:
+            self._began = time.perf_counter()
+
+    def is_due(self, finished_round: int) -> bool:
+        """Return whether every layer has had a slice and a minute of measuring has passed."""
+        if not self._wait or self._asked or finished_round < 2 or self._began is None:
+            return False
+        return time.perf_counter() - self._began > DUE_S
+
+    def ask(self) -> None:
+        """Ask the parent for the page, unless it was asked before."""
+        if not self._asked:
+            self._asked = True
+            self._since = self._looked = time.perf_counter()
+            append_event(self._folder, {"event": "page"})
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the page has come or is no longer waited for."""
+        if now - self._looked < LOOK_S:
+            return False
+        self._looked = now
+        return now - self._since > PATIENCE_S or (self._folder / PAGE_MARKER).exists()
+
+
+# -- the end of a run by `--max-steps` or `--max-seconds`, or with its plan under `--nsys` -------
+
+
+class Limits:
+    """Knows which limit is reached, and how often the script was asked to end.
+
+    `max_steps` and `max_seconds` are None for no limit; seconds count from the making of this
+    object, when torch was imported. With `by_plan` the run is over when its plan is.
+    """
+
+    def __init__(
+        self,
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+        *,
+        by_plan: bool = False,
+    ) -> None:
+        self.max_steps = max_steps
+        self.max_seconds = max_seconds
+        self.asked = 0
+        self._by_plan = by_plan
+        self._plan_is_over = False
+        self._began = time.perf_counter()
+
+    def end_plan(self) -> None:
+        """Note that every slice of the plan has been."""
+        self._plan_is_over = True
+
+    def reached(self, steps: int) -> str | None:
+        """Return `max_steps`, `max_seconds`, `nsys`, or None while the run may go on."""
+        if self._by_plan and self._plan_is_over:
+            return "nsys"
+        if self.max_steps is not None and steps >= self.max_steps:
+            return "max_steps"
+        if self.max_seconds is not None and time.perf_counter() - self._began >= self.max_seconds:
+            return "max_seconds"
+        return None
+
+    def next_look(self, steps: int) -> list[int]:
+        """Return in how many steps from now a limit can be reached; empty without limits."""
+        looks = []
+        if self.max_steps is not None:
+            looks.append(max(1, self.max_steps - steps))
+        if self.max_seconds is not None:
+            looks.append(1)
+        return looks
+
+
+_perf_counter, _process_time = time.perf_counter, time.process_time
+
+
+class Engine:
+    """Times the steps that `StepEvents` finds, and switches the layers from slice to slice.
+
+    `planned` is the slice in progress. `tools` are those that run since the script's first line,
+    by layer.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        torch: Any,
+        writer: Writer,
+        observers: Observers,
+        make_plan: Callable[[], Iterator[SlicePlan]],
+        targets: Targets,
+        *,
+        live_optimizers: Callable[[], frozenset[int]],
+        step_by: str | None = None,
+        limits: Limits | None = None,
+        wait_for_page: bool = True,
+        origin: float | None = None,
+    ) -> None:
+        self.folder = folder
+        self.stopped_by: str | None = None
+        self.step_by = step_by
+        self.tools: dict[str, object] = {}
+        self.planned: SlicePlan | None = None
+        self.observers = observers
+        self.names = ModuleNames()
+        self.events = StepEvents(self, live_optimizers, step_by)
+        self.hooks = TorchHooks(torch, self.events, self.names)
+        self.log = StepLog(writer, Clock(), origin)
+        observers.on_give_way = self.hooks.stop_ranges
+        self.arming = Arming(self.hooks, self.events, self.log, observers)
+        self.queue = SliceQueue(make_plan, targets)
+        self._limits = limits if limits is not None else Limits()
+        self._page = EarlyPage(folder, wait=wait_for_page)
+        self._discovering: Observing = ()
+        self._most: int | None = None
+        self._slice_start = 0.0
+
+    @property
+    def rule(self) -> str | None:
+        """The step rule in use, if one is found."""
+        return self.events.rule
+
+    def user_step(self) -> None:
+        """End a step: `profstack.step()` was called."""
+        self.events.user_step()
+
+    def generation_arrived(self, module: Any) -> None:
+        """Hook the generation code that `transformers` has loaded."""
+        if not self.events.done:
+            self.hooks.install_generate(module)
+
+    # -- keeping steps -----------------------------------------------------------------------
+
+    def begin(self, whole: Observing = ()) -> None:
+        """Put the hooks on and wait for steps.
+
+        `whole` are layers that observe a script that seems to have no steps; should one come all
+        the same, what they saw is dropped and the plan begins.
+        """
+        self.hooks.install()
+        self.hooks.set_mode(DISCOVER)
+        self.observers.hand_over_background(self.tools)
+        if whole and self.step_by in (None, "none"):
+            since_origin = bool(self.tools)
+            self.observers.hand_over(self.tools)
+            self.tools.clear()
+            self.log.begin_plan("whole", "other")
+            self.begin_slice(SlicePlan("whole", whole, 0, 1), since_origin=since_origin)
+        else:
+            self._discovering = self.observers.in_discovery()
+        self.observers.watch(on=True)
+
+    def start_over(self) -> None:
+        """Look for the steps of other work: it begins now, and only `step` ends its steps."""
+        self.end_discovery(None)
+        self.end_slice(complete=False)
+        self.hooks.set_mode(DISCOVER)
+        self.observers.watch(on=True)
+        self._discovering = self.observers.in_discovery()
+        self.begin_discovery()
+        self.events.start_over("step")
+
+    def begin_discovery(self) -> None:
+        """Begin the layers that observe before the step rule is known: the first work begins."""
+        if self._discovering and self.planned is None:
+            self.planned = SlicePlan("discovery", self._discovering, 0, 1)
+            if self.observers.start(self.planned, self.log.next_slice, None):
+                self.observers.watch(on=False)
+
+    def end_discovery(self, rule: StepRule | None) -> dict[str, SliceData]:
+        """Return what the layers saw that began before the rule was known; none without a rule."""
+        if self.planned is None or self.planned.kind != "discovery":
+            return {}
+        self.planned, self._discovering = None, ()
+        with CollectorOff():
+            self.observers.stop()
+            if rule is None or not rule.past_ends:
+                self.observers.discard()
+                return {}
+            return self.observers.take([rule.first_start, *rule.past_ends], self.names.by_number())
+
+    def adopt(self, rule: StepRule, now: float) -> None:
+        """Begin a new plan with the rule that was found; `now` is the time of the event."""
+        discovered = self.end_discovery(rule)
+        self.end_slice(complete=False)
+        queue = self.queue
+        stopped_here = queue.ended[1] == self.log.total
+        self.observers.take_startup(self.tools)
+        self.tools.clear()
+        self.arming.forget()
+        self._follow(rule, discovered)
+        if stopped_here:
+            # The past steps were counted after the stop: the boundary is the same all the same.
+            queue.ended = (queue.ended[0], self.log.total)
+        queue.begin()
+        if rule.past_ends and rule.past_ends[-1] == now:
+            self.next_slice()
+        else:
+            self.begin_slice(settle(queue.targets, 0))
+        self._check_limits()
+
+    def _follow(self, rule: StepRule, discovered: Mapping[str, SliceData]) -> None:
+        """Write the steps that are over, and let the rule end the next ones."""
+        trains = self.events.backward_seen or rule.name == "optimizer"
+        phase = "train" if trains else "eval" if self.events.evaluating else "other"
+        self.events.follow(rule)
+        self.log.begin_plan(rule.name, phase)
+        self.log.startup(rule, discovered)
+        append_event(self.folder, {"event": "rule", "rule": rule.name, "phase": phase})
+
+    def last_boundary(self) -> float | None:
+        """Return the end of the latest step, if there is one."""
+        return self.log.last if self.rule is not None else None
+
+    def boundary(self) -> None:
+        """End a step; the hot path of a clean slice."""
+        events, log, hooked = self.events, self.log, self.hooks.state
+        if log.timed:
+            log.record_event()
+        rows, now = log.rows, _perf_counter()
+        rows.append((now, _process_time(), events.activity, events.flags, events.shape))
+        if hooked.listener is not None:
+            hooked.listener.step_ended(log.total)
+        if len(rows) >= self.arming.aim.steps:
+            self.look()
+        if hooked.listener is not None:
+            hooked.listener.step_begun(log.total)
+        # As `events.begin_step`, in place, since a call would cost as much again.
+        events.activity = events.shape = None
+        events.flags = 0
+        events.waiting = events.waits
+
+    def attention(self) -> None:
+        """Look at the step in progress when it ends: it holds a flag."""
+        self.arming.aim.steps = 0
+
+    def quick_ended(self, flags: int) -> None:
+        """Look at a step of which only the end was stamped; it held `flags`."""
+        if flags:
+            self.log.flag_quick(flags)
+        self.look()
+
+    def look(self) -> None:
+        """End the slice in progress if it has what it needs."""
+        planned = self.planned
+        assert planned is not None
+        elapsed = self.log.last - self._slice_start
+        count = self.log.count
+        if planned.kind == "watch":
+            self._look_in_watch(planned)
+        elif (
+            (count >= planned.steps and elapsed >= planned.min_s)
+            or (self._most is not None and count >= self._most)
+            or self._limits.reached(self.log.total)
+        ):
+            mixed = bool(self.log.with_evaluation()) and not self.observers.all_cut()
+            if mixed and self.queue.may_repeat(planned):
+                # Evaluation fell into it, and its tool cannot leave that out.
+                self.queue.repeat(planned)
+            self.end_slice(complete=True)
+            self.next_slice()
+        else:
+            missing = max(planned.min_s - elapsed, 0.0) / max(elapsed / count, 1e-9)
+            # At most twice as far: steps may become slower, and a slice may be endless.
+            self._aim(max(planned.steps, count + int(min(missing, count)) + 1))
+        self._check_limits()
+
+    def _aim(self, steps: int) -> None:
+        """Look again when the slice has `steps` steps, or earlier where a limit says so."""
+        limits = [steps] if self._most is None else [steps, self._most]
+        limits += [self.log.count + ahead for ahead in self._limits.next_look(self.log.total)]
+        self.arming.aim.steps = min(limits)
+
+    def _look_in_watch(self, planned: SlicePlan) -> None:
+        """Look for the page now and then, and keep the log short: no layer observes."""
+        for_page = planned.round == 0
+        if for_page and self._page.is_over(self.log.last):
+            self.end_slice(complete=True)
+            self.next_slice()
+        elif self.log.count >= StepLog.FLUSH:
+            self.end_slice(complete=True)
+            self.observers.flush()
+            self.begin_slice(planned)
+        else:
+            self._aim(self.log.count + 1 if for_page else StepLog.FLUSH)
+
+    # -- slices --------------------------------------------------------------------------------
+
+    def next_slice(self) -> None:
+        """Begin the next slice of the plan whose observers can be switched on."""
+        if self._page.is_due(self.queue.finished_round):
+            self._page.ask()
+            self.begin_slice(watch(0))
+            return
+        begun = False
+        while not begun:
+            planned = self.queue.next(self.log.total)
+            if planned.kind == "watch":
+                self._page.ask()
+                self._limits.end_plan()
+            begun = self.begin_slice(planned)
+
+    def begin_slice(self, planned: SlicePlan, *, since_origin: bool = False) -> bool:
+        """Begin a slice, now or at the script's first line.
+
+        Returns false when none of its observers could be switched on.
+        """
+        is_watched = not planned.observers and planned.kind != "clean"
+        with CollectorOff():
+            if not is_watched:
+                # Before the tools start: its handshake would be in their rows.
+                self.observers.watch(on=False)
+            self.arming.arm(planned)
+            if planned.observers or planned.kind == "clean":
+                # What was launched before would end, and be seen, in the slice.
+                self.log.clock.synchronize()
+            log = self.log
+            if planned.observers and not self.observers.start(
+                planned, log.next_slice, planned.steps, log.total
+            ):
+                return False
+        self.planned = planned
+        self._page.measuring()
+        self._most = planned.longest(self.observers.step_limits(), log.total)
+        self.arming.begin(planned)
+        if is_watched:
+            self.observers.watch(on=True)
+        self._slice_start = log.begin_slice(planned, since_origin=since_origin)
+        self._aim(planned.steps)
+        return True
+
+    def end_slice(self, *, complete: bool) -> None:
+        """End the slice in progress, if there is one, and write what was seen of it."""
+        planned, self.planned = self.planned, None
+        if planned is None:
+            return
+        self.queue.finished_round = planned.round
+        self.log.stop(at_boundary=complete)
+        with CollectorOff():
+            event = self._write_slice(planned, complete=complete)
+        append_event(self.folder, event)
+
+    def _write_slice(self, planned: SlicePlan, *, complete: bool) -> SliceEvent:
+        log, observers = self.log, self.observers
+        begun = _perf_counter()
+        self.arming.end()
+        observers.stop()
+        log.wait_for_device(planned, complete=complete)
+        stuck = frozenset(name for name, _ in planned.observers if not observers.restarts(name))
+        if stuck:
+            self.queue.ended = (stuck, log.total)
+        captured: dict[str, SliceData] = {}
+        if not complete and planned.observers and log.count < planned.steps:
+            observers.discard()
+        else:
+            captured = observers.take(
+                log.stamps(), self.names.by_number(), log.with_evaluation(), complete=complete
+            )
+        event = log.end_slice(planned, captured, _perf_counter() - begun)
+        log.write_modules(self.names)
+        self.arming.learn(event)
+        return event
+
+    def pause(self) -> None:
+        """Let only the layers in the background observe: what comes now is no step."""
+        self.hooks.set_mode(OFF)
+        self.arming.aim.steps = _NEVER
+        self.observers.watch(on=True)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _check_limits(self) -> None:
+        reached = self._limits.reached(self.log.total)
+        if reached is None or self._limits.asked >= 2:
+            return
+        self._limits.asked += 1
+        self.stopped_by = reached
+        if self._limits.asked == 2:
+            # The script caught the first one: it is asked once more, and then left alone.
+            self.finish()
+        raise StopRun(0)
+
+    def disarm(self, error: BaseException) -> None:
+        """Take everything off and note why: an error in profstack's own work."""
+        self.events.done = True
+        # Nothing may reach the script but its own errors, also not from a broken disk.
+        with Guard():
+            self.hooks.remove()
+            self.observers.disarm(error)
+
+    def detach(self) -> None:
+        """Take every hook off without ending the slice: steps go by unseen until `rearm`."""
+        self.events.done = True
+        self.arming.detach()
+
+    def rearm(self) -> None:
+        """Put the hooks back on after `detach`; while they are on it does nothing."""
+        if self.events.done:
+            self.events.done = False
+            self.arming.rearm(self.planned)
+
+    def abandon(self) -> None:
+        """Take everything off in a forked child, of which nothing is recorded or written."""
+        self.events.done = True
+        self.hooks.remove()
+        self.observers.abandon()
+
+    def finish(self) -> None:
+        """End the slice in progress and take everything off; what was recorded is complete."""
+        if self.events.done:
+            return
+        self.events.done = True
+        try:
+            kind = self.planned.kind if self.planned is not None else "discovery"
+            rule = self.events.conclude() if kind == "discovery" else None
+            discovered = self.end_discovery(rule)
+            if rule is not None:
+                self._follow(rule, discovered)
+            if kind == "whole":
+                self.log.stamp()
+            self.observers.take_startup(self.tools)
+            self.end_slice(complete=kind == "whole")
+            if self.events.open_ended:
+                self.log.count_open_step()
+        finally:
+            self.hooks.remove()
+            self.observers.discard()
+        self.observers.finish()
+        self.log.finish(self.names)

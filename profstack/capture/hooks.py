@@ -1,0 +1,613 @@
+"""The hooks on torch: wrappers of module calls, backward passes and optimizer steps.
+
+Every wrapper returns the original at once under `torch.compiler.is_compiling()`, so that dynamo
+traces straight through it, and removes itself from the traceback of an error that passes. No
+hook is ever put on a module object: hooks on objects switch torch's fused paths off.
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import sys
+import threading
+from _thread import get_ident
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from profstack.capture import user_regions
+from profstack.capture.module_names import ModuleInfo, ModuleNames, script_label
+from profstack.capture.step_events import StepEvents
+from profstack.capture.step_rules import EvaluationWatch
+from profstack.guard import (
+    Guard,
+    compiling,
+    dynamo_callback,
+    strip_frame,
+    traced_as,
+    unseen_by_dynamo,
+)
+from profstack.layer import Listener
+from profstack.models import in_training
+from profstack.storage.vocabulary import BACKWARD_RANGE
+
+# -- what the wrappers share: their mode, and who gets their events -----------------------------
+
+# The wrapper on the modules' calls: none, one on the root's class (LIGHT for evaluation alone, ROOT
+# for waiting times too), one on all calls (to find roots), or one that emits ranges. QUIET reports
+# evaluation too, but only where the root is switched to it, not at each call.
+OFF, QUIET, LIGHT, ROOT, DISCOVER, RANGES = "off", "quiet", "light", "root", "discover", "ranges"
+
+# The "module" that a thread is in during a backward pass. Modules called there (checkpointing
+# repeats forward work) are inner calls, and passes inside it (re-entrant ones) are parts of it.
+IN_BACKWARD = ModuleInfo(0, "(backward)", None, "", 1, None, None)
+# A module that could not be named.
+NAMELESS = ModuleInfo(0, "(module without a name)", None, "", 1, None, None)
+
+
+class ThreadState(_thread._local):
+    """The state of one thread: the module being called, and whether it is in a `generate`."""
+
+    current: ModuleInfo | None = None
+    generating: bool = False
+
+
+@dataclass
+class HookState:
+    """The state of one set of hooks; `live` is the wrapper of calls that does the work.
+
+    Any other one, left under a wrapper of the script's, passes through. `listener` gets calls and
+    passes on the thread `listening`, in mode DISCOVER.
+    """
+
+    torch: Any
+    events: StepEvents
+    names: ModuleNames
+    mode: str = OFF
+    live: Any = None
+    # The thread whose calls get ranges, while a profiler is on. torch raises where a range is left
+    # under a profiler that was not there yet when it was entered.
+    ranging: int | None = None
+    listener: Listener | None = None
+    listening: int | None = None
+    local: ThreadState = field(default_factory=ThreadState)
+
+    def ranges_here(self) -> bool:
+        """Return whether calls on this thread get ranges: the steps' own, or autograd's.
+
+        Autograd runs what a device's backward functions call (repeated forward work) on a thread
+        that Python has not made, and profiles it with the thread that asked for the pass.
+        """
+        if self.ranging is None:
+            return False
+        here = get_ident()
+        if self.ranging == here:
+            return True
+        thread = threading._active.get(here)  # type: ignore[attr-defined]  # no other way
+        if thread is not None and not isinstance(thread, threading._DummyThread):
+            return False
+        return bool(self.torch._C._current_graph_task_id() >= 0)
+
+    def active_listener(self) -> Listener | None:
+        """Return the listener, on the thread that it listens to; else None."""
+        listener = self.listener
+        return listener if listener is not None and self.listening == get_ident() else None
+
+
+# -- wrappers on the calls of modules, one for each mode -----------------------------------------
+
+
+class HookedCalls:
+    """The wrappers of one `Module.__call__`, by mode; made again when the script replaces it."""
+
+    def __init__(self, state: HookState, original: Any) -> None:
+        self.state = state
+        self.original = original
+        # What each wrapper asks first: whether the call is a part of compiled code.
+        self._compiled = (*compiling(state.torch), dynamo_callback(state.torch))
+        every = self._call(inner_too=True)
+        self.wrappers = {
+            DISCOVER: every,
+            RANGES: self._ranging_call(every),
+            ROOT: self._call(inner_too=False),
+            LIGHT: self._light_call(),
+        }
+
+    def _name(self, module: Any, around: ModuleInfo | None) -> ModuleInfo:
+        """Return the name of a module; called by a wrapper, for modules that it does not know."""
+        named = self.state.names.known(module)
+        if named is not None:
+            return named
+        if self.state.torch._C._get_tracing_state() is not None:
+            # Counting its parameters would become a part of what torch.jit traces.
+            return NAMELESS
+        # A module's attributes may do anything; the script's call must go through.
+        with Guard():
+            if self.state.mode == RANGES:
+                around = self._enclosing() or around
+            if around is not None and around.module_id:
+                return self.state.names.inner(module, around)
+            # 0 is here, 1 the wrapper, 2 the caller of the module.
+            return self.state.names.root(module, script_label(module, sys._getframe(2)))
+        return NAMELESS
+
+    def _enclosing(self) -> ModuleInfo | None:
+        """Return the module whose call is around, from the frames.
+
+        While ranges are emitted the calls of known modules leave no other trace.
+        """
+        # 0 is here, 1 `_name`, 2 the wrapper of the module in question, 3 its caller.
+        frame: FrameType | None = sys._getframe(3)
+        code = self.wrappers[RANGES].__code__
+        skipped = False
+        while frame is not None:
+            if frame.f_code is code:
+                if skipped:
+                    return self.state.names.known(frame.f_locals["self"])
+                # The first is the one through which this very call came.
+                skipped = True
+            frame = frame.f_back
+        return None
+
+    def _call(self, *, inner_too: bool) -> Any:
+        """Return a wrapper for `Module.__call__`: of outermost calls, or of inner ones too."""
+        original, state, name = self.original, self.state, self._name
+        binding = state.torch._C
+        under_dynamo, compiler, traced = self._compiled
+        local, events, known = state.local, state.events, state.names.by_identity
+        active_listener = state.active_listener
+        range_, jit_traces = binding._profiler._RecordFunctionFast, binding._get_tracing_state
+
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(self, *args, **kwargs)
+            around = local.current
+            # What is read of a tensor while torch.jit traces becomes a part of what it traces.
+            if state.live is not __call__ or (around is None and jit_traces() is not None):
+                return original(self, *args, **kwargs)
+            try:
+                if around is not None and not inner_too:
+                    return original(self, *args, **kwargs)
+                # Looked up here, since a call would cost as much again.
+                named = known.get(id(self))
+                if named is None or named.alive() is not self:
+                    named = name(self, around)
+                local.current = named
+                if around is None:
+                    if events.waiting:
+                        events.first_activity(self, args, kwargs)
+                    events.call_started(self, named)
+                # Only now: the step may have ended here, and a slice begun or ended.
+                listener = active_listener() if state.listener is not None else None
+                if listener is not None and named.path:
+                    listener.enter("module", named.path, self)
+                    try:
+                        result = original(self, *args, **kwargs)
+                    finally:
+                        listener.leave("module", named.path)
+                elif state.ranging is not None and named.range_name and state.ranges_here():
+                    with range_(named.range_name):
+                        result = original(self, *args, **kwargs)
+                else:
+                    result = original(self, *args, **kwargs)
+            except BaseException as error:
+                local.current = around
+                strip_frame(error)
+                raise
+            local.current = around
+            if around is None and events.follows_calls:
+                events.call_ended(self, named)
+            return result
+
+        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
+
+    def _light_call(self) -> Any:
+        """Return a wrapper on the root's class that reports evaluation and nothing else.
+
+        For cProfile's slices, where every call that it made would cost the profiler's price.
+        """
+        original, state = self.original, self.state
+        under_dynamo, compiler, traced = self._compiled
+        events, known = state.events, state.names.by_identity
+
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(self, *args, **kwargs)
+            if state.live is not __call__:
+                return original(self, *args, **kwargs)
+            try:
+                training = self.training
+            except AttributeError:
+                training = False  # frozen TorchScript, which has no mode left
+            if not training:
+                events.evaluated(known.get(id(self)))
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+
+        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
+
+    def _ranging_call(self, slow: Any) -> Any:
+        """Return a wrapper that gives an inner module's call its range and does nothing else.
+
+        Every instruction here is run for every module of a step, mostly out of cold caches: all
+        but known inner modules go to `slow`.
+        """
+        original, state = self.original, self.state
+        under_dynamo, compiler, traced = self._compiled
+        range_name, root_range = state.names.inner_ranges.get, state.names.root_ranges.get
+        events, known = state.events, state.names.by_identity
+        range_ = state.torch._C._profiler._RecordFunctionFast
+
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(self, *args, **kwargs)
+            name = range_name(id(self))
+            try:
+                if state.ranging != get_ident():
+                    return slow(self, *args, **kwargs)
+                if name is None:
+                    name = root_range(id(self))
+                    if name is None or events.follows_calls:
+                        return slow(self, *args, **kwargs)
+                    if not in_training(self):
+                        events.evaluated(known.get(id(self)))
+                with range_(name):
+                    return original(self, *args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+
+        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
+
+
+# -- wrappers on backward passes and on `generate`, and hooks around optimizer steps --------------
+
+
+class HookedPasses:
+    """Makes the wrappers; nothing is done under dynamo, and no frame stays in a traceback."""
+
+    def __init__(self, state: HookState) -> None:
+        self.state = state
+
+    def backward(self, original: Any) -> Any:
+        """Return a wrapper for a backward pass, in every mode."""
+        under_dynamo, compiler = compiling(self.state.torch)
+        traced = dynamo_callback(self.state.torch)
+        range_ = self.state.torch._C._profiler._RecordFunctionFast
+        state, active_listener = self.state, self.state.active_listener
+        local, events = state.local, state.events
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(*args, **kwargs)
+            around = local.current
+            if around is IN_BACKWARD:
+                return original(*args, **kwargs)
+            local.current = IN_BACKWARD
+            try:
+                if events.waiting:
+                    events.first_activity(None, (), {})
+                if events.follows_backward:
+                    events.backward_started()
+                listener = active_listener() if state.listener is not None else None
+                if listener is not None:
+                    listener.enter("backward", "backward")
+                    try:
+                        result = original(*args, **kwargs)
+                    finally:
+                        listener.leave("backward", "backward")
+                elif state.ranging == get_ident():
+                    with range_(BACKWARD_RANGE):
+                        result = original(*args, **kwargs)
+                else:
+                    result = original(*args, **kwargs)
+            except BaseException as error:
+                local.current = around
+                strip_frame(error)
+                raise
+            local.current = around
+            if events.follows_backward:
+                events.backward_ended()
+            return result
+
+        return traced_as(
+            unseen_by_dynamo(self.state.torch, _named_like(backward, original)), original
+        )
+
+    def ranging_backward(self, original: Any) -> Any:
+        """Return a wrapper that gives a backward pass its range, where its end is no step's end."""
+        under_dynamo, compiler = compiling(self.state.torch)
+        traced = dynamo_callback(self.state.torch)
+        range_, state = self.state.torch._C._profiler._RecordFunctionFast, self.state
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(*args, **kwargs)
+            if state.ranging != get_ident():
+                return original(*args, **kwargs)
+            try:
+                with range_(BACKWARD_RANGE):
+                    return original(*args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+
+        return traced_as(
+            unseen_by_dynamo(self.state.torch, _named_like(backward, original)), original
+        )
+
+    def generate(self, original: Any) -> Any:
+        """Return a wrapper for `generate` of a language model."""
+        events, local = self.state.events, self.state.local
+
+        @functools.wraps(original)
+        def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if local.generating:
+                return original(self, *args, **kwargs)
+            local.generating = True
+            try:
+                if events.waiting:
+                    events.first_activity(None, args, kwargs)
+                events.generate_started()
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                local.generating = False
+                events.generate_ended(completed=False)
+                strip_frame(error)
+                raise
+            local.generating = False
+            events.generate_ended(completed=True)
+            return result
+
+        return generate
+
+    def optimizer_started(self) -> Any:
+        """Return a hook before `Optimizer.step`."""
+        state, report = self.state, self.state.events.optimizer_started
+
+        def started(optimizer: Any) -> None:
+            report(optimizer)
+            listener = state.active_listener()
+            if listener is not None:
+                listener.enter("optimizer", type(optimizer).__name__, optimizer)
+
+        return self._hook(started)
+
+    def optimizer_ended(self) -> Any:
+        """Return a hook after `Optimizer.step`."""
+        state, report = self.state, self.state.events.optimizer_ended
+
+        def ended(optimizer: Any) -> None:
+            if state.listener is not None:
+                listener = state.active_listener()
+                if listener is not None:
+                    listener.leave("optimizer", type(optimizer).__name__)
+            report(optimizer)
+
+        return self._hook(ended)
+
+    def _hook(self, report: Callable[[Any], None]) -> Any:
+        under_dynamo, compiler = compiling(self.state.torch)
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not (under_dynamo() or compiler._is_compiling_flag):
+                report(optimizer)
+
+        return unseen_by_dynamo(self.state.torch, hook, with_callees=True)
+
+
+def _named_like(wrapper: Any, original: Any) -> Any:
+    """Give the wrapper's code the original's name, by which profiles distinguish functions."""
+    wrapper.__code__ = wrapper.__code__.replace(co_name=original.__name__)
+    return wrapper
+
+
+class TorchHooks:
+    """Puts the wrappers on and takes them off. `mode` is one of OFF, QUIET, LIGHT, ROOT, ..."""
+
+    def __init__(self, torch: Any, events: StepEvents, names: ModuleNames) -> None:
+        self.torch = torch
+        self.events = events
+        self.names = names
+        self.state = HookState(torch, events, names)
+        self.root_class: type | None = None
+        self._module = torch.nn.Module
+        self._calls: HookedCalls | None = None
+        passes = HookedPasses(self.state)
+        self._handles: list[Any] = []
+        self._step_hook, self._start_hook = passes.optimizer_ended(), passes.optimizer_started()
+        self._passes = passes
+        self._start_handle: Any = None
+        autograd = torch.autograd
+        # Of each function: the original, the wrapper for all modes, the one for ranges alone.
+        self._backwards = {
+            name: (original, passes.backward(original), passes.ranging_backward(original))
+            for name, original in ((name, getattr(autograd, name)) for name in ("backward", "grad"))
+        }
+        self._restore: list[Callable[[], None]] = []
+        # The wrapper on the calls now.
+        self._current: Any = None
+        self._evaluation = EvaluationWatch(
+            torch, lambda module: events.evaluated(names.by_identity.get(id(module)))
+        )
+        self._originals: list[tuple[Any, Any]] = []
+        self._wrap_calls()
+
+    @property
+    def mode(self) -> str:
+        """The present mode."""
+        return self.state.mode
+
+    def listen(self, listener: Listener | None) -> None:
+        """Give `listener` the calls, passes and optimizer steps of this thread, in DISCOVER."""
+        self.state.listener = listener
+        self.state.listening = get_ident()
+
+    def install(self) -> None:
+        """Put on the wrapper that stays for the whole observation: after optimizer steps."""
+        from torch.optim import optimizer
+
+        self._handles.append(optimizer.register_optimizer_step_post_hook(self._step_hook))
+
+    def install_generate(self, module: Any) -> None:
+        """Put a wrapper on `GenerationMixin.generate` of the module `transformers` loaded."""
+        mixin = module.GenerationMixin
+        self._replace(mixin, "generate", self._passes.generate(mixin.generate))
+
+    def exchange_step_hook(self, hook: Any = None) -> bool:
+        """Put `hook` after optimizer steps, or the usual one with None; return whether it is on.
+
+        It takes the other's place in the dictionary, since torch may be iterating over that now.
+        """
+        from torch.optim import optimizer
+
+        hooks = getattr(optimizer, "_global_optimizer_post_hooks", {})
+        if not self._handles or self._handles[0].id not in hooks:
+            return False
+        hooks[self._handles[0].id] = hook or self._step_hook
+        return True
+
+    def set_mode(self, mode: str, root: Any = None, *, backward: bool = False) -> None:
+        """Exchange the wrappers; ROOT needs the root module.
+
+        With OFF nothing of a step is wrapped but its end, and backward passes where `backward`
+        says that they end steps.
+        """
+        if self._is_set(mode, root):
+            # Every change of a class clears the interpreter's caches for it.
+            self.state.mode = mode
+            return
+        self._remove_call()
+        self._wrap_calls()
+        if mode in (DISCOVER, RANGES):
+            self._module.__call__ = self._current = self._hooked[mode]
+            self.state.live = self._hooked[DISCOVER]
+        elif mode == QUIET and root is not None:
+            self._evaluation.put(root)
+        elif mode in (LIGHT, ROOT) and root is not None:
+            kind = type(root)
+            if kind.__call__ is self._module.__call__ and kind is not self._module:
+                kind.__call__ = self._current = self.state.live = self._hooked[mode]
+                self.root_class = kind
+            # A class with a way of its own to be called, as that of what `torch.compile` returns:
+            # it ends in torch's, where a wrapper would have a price in each module.
+            elif mode == LIGHT:
+                self._evaluation.put(root)
+            elif kind is not self._module:
+                self._module.__call__ = self._current = self.state.live = self._hooked[mode]
+        wrapped = 1 if mode not in (OFF, QUIET, LIGHT) or backward else 0
+        if mode == RANGES and not (self.events.follows_backward or self.events.follows_calls):
+            wrapped = 2
+        self._wrap_backward(wrapped)
+        self._hook_optimizer_starts(mode == DISCOVER)
+        self.state.mode = mode
+
+    def _is_set(self, mode: str, root: Any) -> bool:
+        """Return whether the wrappers of `mode` are on already, with no others on top of them."""
+        if mode == QUIET:
+            return mode == self.mode and self._evaluation.is_on(root)
+        if self._current is None:
+            return False
+        if mode in (LIGHT, ROOT):
+            return (
+                mode == self.mode
+                and self.root_class is type(root)
+                and type(root).__call__ is self._current
+            )
+        return mode == self.mode == RANGES and self._module.__call__ is self._current
+
+    def _wrap_backward(self, wrapped: int) -> None:
+        """Put on one of the wrappers, or none (0); a wrapper of the script's stays."""
+        autograd = self.torch.autograd
+        for name, ours in self._backwards.items():
+            if getattr(autograd, name) in ours:
+                setattr(autograd, name, ours[wrapped])
+
+    def _hook_optimizer_starts(self, hooked: bool) -> None:
+        if hooked and self._start_handle is None:
+            from torch.optim import optimizer
+
+            self._start_handle = optimizer.register_optimizer_step_pre_hook(self._start_hook)
+        elif not hooked and self._start_handle is not None:
+            self._start_handle.remove()
+            self._start_handle = None
+
+    def _wrap_calls(self) -> None:
+        """Make the wrappers, again if the script has put its own on `Module.__call__`."""
+        current = self._module.__call__
+        if self._calls is None or current is not self._calls.original:
+            self._calls = HookedCalls(self.state, current)
+            self._originals += [(wrapper, current) for wrapper in self._hooked.values()]
+
+    @property
+    def _hooked(self) -> dict[str, Any]:
+        """The wrappers by mode."""
+        return self._calls.wrappers if self._calls is not None else {}
+
+    def emit_ranges(self, on: bool) -> None:
+        """Begin or end the ranges of this thread's calls in mode RANGES, with the profiler."""
+        if on and self.mode == RANGES:
+            self.state.ranging = get_ident()
+            self.names.begin_ranges()
+        else:
+            self.state.ranging = None
+            self.names.end_ranges()
+
+    def stop_ranges(self) -> None:
+        """Emit no more ranges, though the slice goes on: another profiler would see them."""
+        if self.mode == RANGES:
+            # A range left under another profiler than the one it was entered under writes into
+            # freed memory.
+            user_regions.forward_to(None)
+            self.emit_ranges(False)
+            self.state.mode = DISCOVER
+            self._wrap_backward(1)
+
+    def remove(self) -> None:
+        """Take everything off; afterwards torch is as it was found."""
+        self._remove_call()
+        self._wrap_backward(0)
+        self._hook_optimizer_starts(False)
+        self.state.mode = OFF
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for restore in reversed(self._restore):
+            restore()
+        self._restore.clear()
+
+    def _remove_call(self) -> None:
+        self.emit_ranges(False)
+        self._evaluation.take_off()
+        if self.root_class is not None:
+            if self.root_class.__dict__.get("__call__") in (
+                self._hooked[ROOT],
+                self._hooked[LIGHT],
+            ):
+                del self.root_class.__call__
+            self.root_class = None
+        self._current = self.state.live = None
+        for wrapper, original in self._originals:
+            if self._module.__call__ is wrapper:
+                self._module.__call__ = original
+
+    def _replace(self, owner: Any, name: str, wrapper: Any) -> None:
+        original = owner.__dict__[name]
+        setattr(owner, name, wrapper)
+
+        def restore() -> None:
+            # A wrapper put on after ours stays, and ours under it passes through.
+            if owner.__dict__.get(name) is wrapper:
+                setattr(owner, name, original)
+
+        self._restore.append(restore)

@@ -1,0 +1,300 @@
+"""Start and end the engine in the measured process.
+
+Called by `child` when the script has imported torch, and at the interpreter's exit. The options
+of the run are in a file that the parent wrote into the recording's folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from profstack import layer as profstack_layer
+from profstack.capture.engine import Engine, Limits
+from profstack.capture.module_names import ModuleNames
+from profstack.capture.observers import Observers
+from profstack.capture.slices import LayerPlan, Observing, SlicePlan, Targets, plan, watch
+from profstack.capture.threads import made_by_multiprocessing
+from profstack.environment import under_nsys
+from profstack.guard import Guard, complain, delay_signals
+from profstack.layer import COUNTING, Mode, Wrapper
+from profstack.models import instances_of
+from profstack.storage.folder import Writer, append_event
+
+OPTIONS = "logs/options.json"
+
+
+class CaptureOptions(TypedDict):
+    """The steps of a run for Nsight Systems alone: those before its slice, and its own."""
+
+    warmup: int
+    steps: int
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of a run; `targets` are the fields of `Targets`."""
+
+    layers: list[str]
+    left_out: dict[str, str]
+    targets: dict[str, Any]
+    step_by: str | None
+    max_steps: int | None
+    max_seconds: float | None
+    lockstep: bool
+    whole: bool
+    sync: bool
+    source: bool
+    capture: CaptureOptions
+
+
+def read_options(folder: Path) -> RunOptions:
+    """Return the options of the run, as the parent wrote them."""
+    options: RunOptions = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+    return options
+
+
+def live_optimizers() -> frozenset[int]:
+    """Return identities of all optimizers alive, found without touching any other object."""
+    from torch.optim import Optimizer
+
+    # One that only passes steps on (accelerate's, lightning's) was never made by Optimizer's own
+    # __init__, which hooks the class: the optimizer inside reports its steps.
+    found = instances_of(Optimizer)
+    return frozenset(id(each) for each in found if getattr(type(each).step, "hooked", False))
+
+
+def layer_plans(layers: list[str]) -> list[LayerPlan]:
+    """Return the slices that the layers' wrappers ask for, in the order of their turns."""
+    wanted = [(mode.turn, layer, mode) for layer, _, mode in _modes(layers) if mode.last_round]
+    wanted.sort(key=lambda each: each[0])
+    return [
+        LayerPlan(
+            layer,
+            mode.name,
+            mode.first_round,
+            mode.last_round,
+            mode.steps,
+            counts=mode.turn <= COUNTING,
+            later_turn=turn if mode.later_turn is None else mode.later_turn,
+        )
+        for turn, layer, mode in wanted
+    ]
+
+
+def _modes(layers: list[str]) -> Iterator[tuple[str, type[Wrapper], Mode]]:
+    """Yield every mode of the layers; none of a broken layer, which `Observers` reports."""
+    for layer in layers:
+        kind = None
+        with Guard():
+            kind = profstack_layer.load(layer)
+        if kind is not None:
+            for mode in kind.modes:
+                yield layer, kind, mode
+
+
+def shared_modes(layers: list[str], mode: str = "shared") -> Observing:
+    """Return the layers that can observe one slice together, in the order in which they start.
+
+    They have that mode, and do not occupy the same thing.
+    """
+    having = {layer: (kind, each) for layer, kind, each in _modes(layers) if each.name == mode}
+    chosen: list[str] = []
+    occupied: frozenset[str] = frozenset()
+    for layer in sorted(having, key=lambda layer: having[layer][1].turn):
+        kind, each = having[layer]
+        occupies = kind.occupies if each.occupies is None else each.occupies
+        if not occupies & occupied:
+            chosen.append(layer)
+            occupied |= occupies
+    return tuple((layer, mode) for layer in chosen)
+
+
+def make_plan(
+    layers: list[str], targets: Targets, capture: CaptureOptions | None = None
+) -> Iterator[SlicePlan]:
+    """Return the slices of one plan; with `capture` those of a run for Nsight Systems alone."""
+    if capture is not None:
+        return capture_plan(layers, targets, warmup=capture["warmup"], steps=capture["steps"])
+    plans = layer_plans(layers)
+    if under_nsys():
+        # A capture range ends with the first slice: that must not be a single cold step.
+        plans = [replace(each, first_round=max(2, each.first_round)) for each in plans]
+    return plan(plans, targets, shared_modes(layers))
+
+
+def capture_plan(
+    layers: list[str], targets: Targets, *, warmup: int, steps: int
+) -> Iterator[SlicePlan]:
+    """Yield the slices of a run for Nsight Systems alone: `steps` steps after `warmup` others.
+
+    Where no layer can observe them they go by unobserved, and the plan is over after them too.
+    """
+    observers = tuple((each.layer, each.mode) for each in layer_plans(layers)[:1])
+    yield SlicePlan("settle", (), 1, warmup, prepares=observers)
+    kind = observers[0][0] if observers else "clean"
+    yield SlicePlan(kind, observers, 2, steps, targets.slice_s)
+    yield watch(2)
+
+
+def start_engine(
+    folder_name: str,
+    torch: Any,
+    tools: Mapping[str, object],
+    origin: float,
+    release: Callable[[], None],
+) -> Engine | None:
+    """Arm the engine; None when this process is not to be measured.
+
+    `tools` run since the script's first line, by layer. `release` is called when the recording
+    ends: no further import is waited for.
+    """
+    folder = Path(folder_name)
+    options = read_options(folder)
+    layers = list(options["layers"])
+    targets = Targets(**options["targets"])
+    capture = options.get("capture")
+    writer = Writer(folder, keep_source=bool(options.get("source", True)))
+    observers = Observers(folder, layers, writer, options.get("left_out"))
+    engine = Engine(
+        folder,
+        torch,
+        writer,
+        observers,
+        lambda: make_plan(layers, targets, capture),
+        targets,
+        live_optimizers=live_optimizers,
+        step_by=options["step_by"],
+        limits=Limits(options["max_steps"], options["max_seconds"], by_plan=capture is not None),
+        wait_for_page=not options["lockstep"],
+        origin=origin,
+    )
+    note = profstack_layer.nsys_note()
+    if note is not None:
+        slug, text = note
+        observers.note(slug, text, "nvtx")
+    engine.log.synchronised = bool(options.get("sync"))
+    writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})
+    engine.tools.update(tools)
+    try:
+        engine.begin(whole=shared_modes(layers, "whole") if options["whole"] else ())
+    except BaseException:
+        # It would never be ended.
+        engine.abandon()
+        raise
+    _arrange_the_end(engine, release)
+    return engine
+
+
+def torch_facts(torch: Any) -> dict[str, object]:
+    """Return facts about torch, known in the measured process; no device is initialised for them.
+
+    `device` is the one the script used, so it is known at the end of the run alone.
+    """
+    return {
+        "torch": str(torch.__version__),
+        "torch_git": str(torch.version.git_version),
+        "torch_threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def device_facts(torch: Any) -> dict[str, object]:
+    """Return the device that the script has used by now, and a GPU's name and precision."""
+    # `is_available` is not called: it initialises a driver that no fork survives.
+    if torch.cuda.is_initialized():
+        return {"device": "cuda", "gpu": torch.cuda.get_device_name(), **_tf32_facts(torch)}
+    other = torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0
+    return {"device": "mps" if other else "cpu", "gpu": None}
+
+
+def _tf32_facts(torch: Any) -> dict[str, bool]:
+    """Return whether numbers stored as float32 are multiplied as TF32 by now, if known."""
+    found = {}
+    for name, backend, part in (
+        ("tf32_products", torch.backends.cuda.matmul, None),
+        ("tf32_convolutions", torch.backends.cudnn, "conv"),
+    ):
+        # Which of both ways of asking may be used depends on how the script chose it: torch
+        # raises for one that was set the other way. The newer one answers to both.
+        with contextlib.suppress(RuntimeError):
+            newer = getattr(backend, part, None) if part else backend
+            precision = getattr(newer, "fp32_precision", None)
+            found[name] = backend.allow_tf32 if precision is None else precision == "tf32"
+    return found
+
+
+def _arrange_the_end(engine: Engine, release: Callable[[], None]) -> None:
+    measured = os.getpid()
+
+    def finish() -> None:
+        if os.getpid() == measured:
+            delay_signals(lambda: finish_engine(engine, release))
+
+    atexit.register(finish)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=engine.abandon)
+
+
+def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
+    """End the recording; an error in here becomes one line and goes no further."""
+    try:
+        writer = engine.log.writer
+        _note_uncaught(writer)
+        torch = engine.hooks.torch
+        writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
+        writer.facts({"processes_made": made_by_multiprocessing()})
+        # Over already where the script went on after it was asked to end.
+        engine.finish()
+        writer.close()
+        append_event(engine.folder, {"event": "finished", "stopped_by": engine.stopped_by})
+    except Exception as error:
+        complain(f"the recording is incomplete, {type(error).__name__}: {error}")
+
+
+def _note_uncaught(writer: Writer) -> None:
+    """Note an error that ended the script; the interpreter has printed it and remembers it."""
+    kind = getattr(sys, "last_type", None)
+    if kind is not None:
+        writer.facts({"uncaught": kind.__name__})
+
+
+def record_without_torch(folder_name: str, tools: Mapping[str, object], origin: float) -> None:
+    """Record a script that never imported torch, measured whole by what ran from its start."""
+    from profstack.capture.step_log import StepLog
+    from profstack.stats.clock import Clock
+
+    folder = Path(folder_name)
+    try:
+        options = read_options(folder)
+        writer = Writer(folder)
+        left_out = options.get("left_out")
+        observers = Observers(folder, list(options["layers"]), writer, left_out)
+        _note_uncaught(writer)
+        log = StepLog(writer, Clock(), origin)
+        for name, state in observers.layers.items():
+            if state.wrapper is not None and name not in tools:
+                state.end("skipped", "nothing to observe in the script: it never imported torch")
+        # Without cProfile only the watch has seen it, if it was to be watched.
+        planned = SlicePlan("watch", (), 0, 1)
+        if "cprofile" in tools:
+            planned = SlicePlan("whole", (("cprofile", "whole"),), 0, 1)
+        log.begin_plan("whole", "other")
+        log.begin_slice(planned, since_origin=True)
+        log.stamp()
+        observers.hand_over(tools)
+        observers.start(planned, log.next_slice, 1)
+        observers.stop()
+        log.end_slice(planned, observers.take(log.stamps(), {}), 0.0)
+        observers.finish()
+        log.finish(ModuleNames())
+        writer.close()
+        append_event(folder, {"event": "finished", "stopped_by": None})
+    except Exception as error:
+        complain(f"the recording is incomplete, {type(error).__name__}: {error}")

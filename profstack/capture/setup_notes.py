@@ -1,0 +1,376 @@
+"""Note how the script set its work up: loaders, precision, optimizers.
+
+Noted are the optimizers that step, with their settings; grad mode, autocast and the nodes that
+autograd records at the outermost module calls; and which layers of normalisation and dropout are in
+training mode. No object of the script's is kept or changed, and none of its code runs for this.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from profstack import code_owner
+from profstack.capture.slices import SlicePlan
+from profstack.guard import Guard
+from profstack.layer import Listener
+
+# Modules that are named one by one; more are only counted.
+MOST_NAMED = 50
+# Frames searched for the script's own line.
+_MOST_FRAMES = 60
+# Settings of an optimizer's groups; numbers and tensors are noted as yes or no.
+_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize", "amsgrad", "nesterov")
+_MOVING = ("momentum", "weight_decay", "centered")
+
+
+Place = dict[str, str | int]
+# The settings of a group of parameters, as torch keeps them.
+Group = dict[str, object]
+
+
+@dataclass
+class _Calls:
+    """The outermost calls of one module under the same circumstances."""
+
+    module: str
+    training: bool
+    grad: bool
+    inference_mode: bool
+    autocast: str | None
+    has_parameters: bool
+    place: Place | None
+    calls: int = 0
+    nodes: int = 0
+
+
+@dataclass
+class _Optimizer:
+    """The steps of optimizers of one class with the same settings."""
+
+    settings: dict[str, str | bool | None]
+    tensors: dict[str, int | list[str]]
+    place: Place | None
+    calls: int = 1
+
+
+class SetupNotes:
+    """Notes of the steps of one plan; an error in taking them sets `failed`."""
+
+    def __init__(self, torch: Any, places: code_owner.Places) -> None:
+        self.failed: str | None = None
+        self._torch = torch
+        self._places = places
+        self._norm = torch.nn.modules.batchnorm._BatchNorm
+        self._dropout = torch.nn.modules.dropout._DropoutNd
+        count = getattr(torch._C._autograd, "_get_sequence_nr", None)
+        self._count: Callable[[], int] | None = count
+        self._depth = 0
+        # Inside a backward pass or an optimizer's step (a closure) calls are parts of those.
+        self._inside = 0
+        self._before = 0
+        self._steps = 0
+        self._backward = 0
+        # By module and circumstances: a step may make very many calls.
+        self._calls: dict[tuple[object, ...], _Calls] = {}
+        self._current: _Calls | None = None
+        self._optimizers: dict[str, _Optimizer] = {}
+        self._training: dict[str, dict[str, dict[str, str]]] = {"norms": {}, "dropouts": {}}
+
+    def entered(self, kind: str, name: str, thing: Any) -> None:
+        """Note that a module's call, a backward pass or an optimizer's step begins."""
+        if kind == "module":
+            if not self._depth and not self._inside:
+                self._call_begins(name, thing)
+            self._depth += 1
+            self._look_at(name, thing)
+        elif kind == "backward":
+            self._backward += 1
+            self._inside += 1
+        elif kind == "optimizer":
+            self._inside += 1
+            if thing is not None:
+                self._optimizer(thing)
+
+    def left(self, kind: str) -> None:
+        """Note that it has ended."""
+        if kind == "module":
+            self._depth = max(self._depth - 1, 0)
+            if not self._depth and not self._inside:
+                self._call_ends()
+        elif kind in ("backward", "optimizer"):
+            self._inside = max(self._inside - 1, 0)
+
+    def step_ended(self) -> None:
+        """Note that a step has ended, and with it what an error has left open."""
+        self._steps += 1
+        self._depth = self._inside = 0
+        self._current = None
+
+    def facts(self) -> dict[str, object]:
+        """Return the notes as plain values; `nodes` is None where torch does not count them."""
+        # A loss is a module too, and has no parameters.
+        calls = [call for call in self._calls.values() if call.has_parameters]
+        return {
+            "steps": self._steps,
+            "failed": self.failed,
+            "backward_passes": self._backward,
+            "calls": {
+                "count": sum(call.calls for call in calls),
+                "training": sum(call.calls for call in calls if call.training),
+                "with_grad": sum(call.calls for call in calls if call.grad),
+                "inference_mode": sum(call.calls for call in calls if call.inference_mode),
+                "nodes": None if self._count is None else sum(call.nodes for call in calls),
+                "module": calls[0].module if calls else None,
+                "place": next((call.place for call in calls if call.place), None),
+                "autocast": next((call.autocast for call in calls if call.autocast), None),
+            },
+            "optimizers": [
+                {**each.settings, **each.tensors, "calls": each.calls, "place": each.place}
+                for each in self._optimizers.values()
+            ],
+            **{
+                f"training_{name}": {
+                    "count": len(found),
+                    "modules": list(found.values())[:MOST_NAMED],
+                }
+                for name, found in self._training.items()
+            },
+            "device": self._device(),
+        }
+
+    # -- taking notes ----------------------------------------------------------------------------
+
+    def _call_begins(self, name: str, module: Any) -> None:
+        torch = self._torch
+        training = bool(_own(module, "training"))
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        autocast = self._autocast()
+        key = (name, training, grad, inference, autocast)
+        call = self._calls.get(key)
+        if call is None:
+            has_parameters, place = _has_parameters(module), self._place()
+            call = _Calls(name, training, grad, inference, autocast, has_parameters, place)
+            self._calls[key] = call
+        call.calls += 1
+        self._current = call
+        if self._count is not None:
+            self._before = self._count()
+
+    def _call_ends(self) -> None:
+        call, self._current = self._current, None
+        if call is not None and self._count is not None:
+            call.nodes += self._count() - self._before
+
+    def _autocast(self) -> str | None:
+        """Return the type that autocast computes in here, None where it is off."""
+        torch = self._torch
+        device = "cuda" if torch.cuda.is_initialized() else "cpu"
+        if not torch.is_autocast_enabled(device):
+            return None
+        return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    def _look_at(self, name: str, module: Any) -> None:
+        """Note a module that works differently in training and at inference."""
+        kind = type(module)
+        if issubclass(kind, self._norm):
+            # Without averages of its own it works on the batch in both modes, by design.
+            known = (_own(module, "_buffers") or {}).get("running_mean") is not None
+            # Without a momentum it computes new averages, which is the purpose of such a pass.
+            if known and _own(module, "training") and _own(module, "momentum") is not None:
+                self._training["norms"].setdefault(name, {"path": name, "type": kind.__name__})
+        elif issubclass(kind, self._dropout):
+            share = _own(module, "p")
+            if _own(module, "training") and isinstance(share, (int, float)) and share > 0:
+                self._training["dropouts"].setdefault(name, {"path": name, "type": kind.__name__})
+
+    def _optimizer(self, optimizer: Any) -> None:
+        """Note an optimizer by its class and settings, and how much it has to update."""
+        kind = type(optimizer)
+        groups = [dict(group) for group in _own(optimizer, "param_groups") or ()]
+        with self._torch._C.DisableTorchFunction():
+            found = self._tensors(groups)
+        settings: dict[str, str | bool | None] = {
+            "name": kind.__name__,
+            "base": next((each.__name__ for each in kind.__mro__ if _is_torchs(each)), None),
+            **{flag: _agreed(groups, flag) for flag in _FLAGS},
+            **{flag: _any_number(groups, flag) for flag in _MOVING},
+            "has_fused": bool(groups) and all("fused" in group for group in groups),
+            "has_foreach": bool(groups) and all("foreach" in group for group in groups),
+        }
+        key = repr((settings, found))
+        if key in self._optimizers:
+            self._optimizers[key].calls += 1
+        else:
+            self._optimizers[key] = _Optimizer(settings, found, self._place())
+
+    def _tensors(self, groups: list[Group]) -> dict[str, int | list[str]]:
+        """Describe the parameters with gradients: number, bytes, devices and types."""
+        base = self._torch._C.TensorBase
+        count, elements, nbytes, sparse = 0, 0, 0, 0
+        devices: set[str] = set()
+        types: set[str] = set()
+        for group in groups:
+            parameters: Any = group.get("params", ())
+            for parameter in parameters:
+                gradient = base.grad.__get__(parameter)
+                if gradient is None:
+                    continue
+                count += 1
+                size = base.numel(parameter)
+                elements += size
+                nbytes += size * base.element_size(parameter)
+                sparse += str(base.layout.__get__(gradient)) != "torch.strided"
+                devices.add(base.device.__get__(parameter).type)
+                types.add(str(base.dtype.__get__(parameter)).removeprefix("torch."))
+        return {
+            "tensors": count,
+            "elements": elements,
+            "parameter_bytes": nbytes,
+            "sparse_tensors": sparse,
+            "devices": sorted(devices),
+            "dtypes": sorted(types),
+        }
+
+    def _place(self) -> Place | None:
+        """Return the script's own line that is being run."""
+        frame = sys._getframe(1)
+        for _ in range(_MOST_FRAMES):
+            if self._places.is_own(frame.f_code.co_filename):
+                return {"file": frame.f_code.co_filename, "line": frame.f_lineno}
+            if frame.f_back is None:
+                return None
+            frame = frame.f_back
+        return None
+
+    def _device(self) -> dict[str, list[int]] | None:
+        """Return the capability of the GPU in use; None without one."""
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            return None
+        return {"capability": list(cuda.get_device_capability())}
+
+
+def _own(thing: Any, name: str) -> Any:
+    """Return an attribute of an object's own, past whatever its class does at a look-up."""
+    return object.__getattribute__(thing, "__dict__").get(name)
+
+
+def _has_parameters(module: Any) -> bool:
+    """Return whether a module or one inside it has parameters."""
+    waiting: list[Any] = [module]
+    while waiting:
+        each = waiting.pop()
+        if any(value is not None for value in (_own(each, "_parameters") or {}).values()):
+            return True
+        waiting += [child for child in (_own(each, "_modules") or {}).values() if child is not None]
+    return False
+
+
+def _is_torchs(kind: type) -> bool:
+    return kind.__module__.startswith("torch.optim.") and kind.__name__ != "Optimizer"
+
+
+def _agreed(groups: list[Group], flag: str) -> bool | None:
+    """Return a flag on which all groups agree, None where it is open or they differ."""
+    values = [group.get(flag) for group in groups]
+    said = {value for value in values if isinstance(value, bool) or value is None}
+    return said.pop() if len(said) == 1 else None
+
+
+def _any_number(groups: list[Group], name: str) -> bool:
+    """Return whether any group has a value other than zero; a tensor's is not read."""
+    return any(
+        not isinstance(group.get(name), (int, float, type(None))) or bool(group.get(name))
+        for group in groups
+    )
+
+
+# -- notes are taken beside the listener of a slice ----------------------------------------------
+#
+# Only in the first slices that have a listener, each of a step or a few: never in clean steps, nor
+# in slices that measure time.
+
+# The fact under which a recording holds the notes of each plan, with the plan's number.
+FACT = "setup_{plan}"
+# Later rounds measure time.
+LAST_ROUND = 1
+
+
+class SetupRecorder:
+    """Takes the notes of one run; `write` gets them as facts."""
+
+    def __init__(self, torch: Any, write: Callable[[dict[str, object]], None]) -> None:
+        self._torch = torch
+        self._write = write
+        self._places = code_owner.Places.of(code_owner.script_folder())
+        self._notes: dict[int, SetupNotes] = {}
+        self._noting: tuple[int, SetupNotes] | None = None
+
+    def beside(self, listener: Listener | None, planned: SlicePlan, plan: int) -> Listener | None:
+        """Return a listener that takes notes beside the slice's own, where notes are needed."""
+        if listener is None or planned.round > LAST_ROUND or planned.kind == "whole":
+            return listener
+        notes = self._notes.setdefault(plan, SetupNotes(self._torch, self._places))
+        if notes.failed:
+            return listener
+        self._noting = plan, notes
+        return _NotingListener(listener, notes)
+
+    def end(self) -> None:
+        """Write the notes of the plan so far: the slice is over."""
+        noted, self._noting = self._noting, None
+        if noted is not None:
+            plan, notes = noted
+            self._write({FACT.format(plan=plan): notes.facts()})
+
+
+class _NotingListener(Listener):
+    """Takes notes first and then calls the slice's own listener, whose errors pass through."""
+
+    def __init__(self, listener: Listener, notes: SetupNotes) -> None:
+        self.takes_apart = listener.takes_apart
+        self._listener = listener
+        self._notes = notes
+
+    def enter(self, kind: str, name: str, module: Any = None) -> None:
+        """Begin a call, a pass, an optimizer's step or a region."""
+        if self._notes.failed is None:
+            with self._guard():
+                self._notes.entered(kind, name, module)
+        self._listener.enter(kind, name, module)
+
+    def leave(self, kind: str, name: str) -> None:
+        """End it."""
+        if self._notes.failed is None:
+            with self._guard():
+                self._notes.left(kind)
+        self._listener.leave(kind, name)
+
+    def step_ended(self, number: int) -> None:
+        """End a step."""
+        if self._notes.failed is None:
+            with self._guard():
+                self._notes.step_ended()
+        self._listener.step_ended(number)
+
+    def step_begun(self, number: int) -> None:
+        """Begin a step."""
+        self._listener.step_begun(number)
+
+    def enter_apart(self, key: int, name: str) -> None:
+        """Begin a region that need not nest."""
+        self._listener.enter_apart(key, name)
+
+    def leave_apart(self, key: int) -> None:
+        """End it."""
+        self._listener.leave_apart(key)
+
+    def _guard(self) -> Guard:
+        # An error in the notes ends these and nothing else.
+        return Guard(failed=self._fail, always=True)
+
+    def _fail(self, error: BaseException) -> None:
+        self._notes.failed = f"{type(error).__name__}: {error}"

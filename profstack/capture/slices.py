@@ -1,0 +1,142 @@
+"""Plan slices: which layer observes the next steps, and for how many.
+
+The total number of steps is unknown, so slices come in rounds. Round 1 gives every layer a
+single step between clean ones; later rounds repeat the timed layers with slices long enough to
+measure, always between clean slices, until the targets are met; then one long clean slice, and
+after it the open-ended watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Targets:
+    """How much is measured. Times in seconds."""
+
+    slice_steps: int = 3
+    slice_s: float = 0.05
+    clean_steps: int = 5
+    rounds: int = 3
+    final_steps: int = 20
+    final_s: float = 1.0
+    max_final_steps: int = 2000
+    settle_s: float = 0.003
+    max_settle_steps: int = 10
+
+    def in_lockstep(self) -> Targets:
+        """Return targets with every length in steps, so that all ranks switch at the same ones."""
+        return replace(
+            self, slice_steps=max(self.slice_steps, 5), slice_s=0.0, final_s=0.0, settle_s=0.0
+        )
+
+
+# Layers with the mode in which each observes.
+Observing = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class SlicePlan:
+    """The plan of one slice: it ends after `steps` steps and `min_s` seconds, or `max_steps`.
+
+    `observers` are the layers that watch it; two of them only where neither blinds the other.
+    """
+
+    kind: str
+    observers: Observing
+    round: int
+    steps: int
+    min_s: float = 0.0
+    max_steps: int | None = None
+    # The observers of the next slice, for a settle slice: their hooks are put on already.
+    prepares: Observing = ()
+
+    def longest(self, limits: Iterable[int | None], so_far: int) -> int | None:
+        """Return the most steps it may have, None for any; `so_far` are the steps of the run."""
+        bounds = [limit for limit in (self.max_steps, *limits) if limit]
+        if self.round and self.steps > 1 and self.kind != "watch":
+            # A short script of very short steps must not end within its first long slice.
+            bounds.append(max(20, self.steps, so_far))
+        return min(bounds, default=None)
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer's slices: which mode, in which rounds, and how many steps at least after round 1.
+
+    Layers take their turns in the order given; later rounds go in the order of `later_turn`.
+    `counts` marks one that measures no time: it needs no more steps than these, and in round 1
+    neither warmth nor clean steps beside it.
+    """
+
+    layer: str
+    mode: str
+    first_round: int = 1
+    last_round: int = 1_000_000
+    steps: int = 0
+    counts: bool = False
+    later_turn: int = 0
+
+
+def plan(layers: list[LayerPlan], targets: Targets, shared: Observing = ()) -> Iterator[SlicePlan]:
+    """Yield all slices of one plan, in order; the last one, `watch`, never ends by itself.
+
+    Layers that only count come first, since they need no warmth. `shared` are the layers that can
+    observe together: they have one step together, so that a script of few steps leaves none of
+    them empty.
+    """
+    yield from _first_round(layers, shared)
+    later = sorted(layers, key=lambda layer: layer.later_turn)
+    for number in range(2, targets.rounds + 1):
+        for layer in later:
+            if layer.first_round <= number <= layer.last_round:
+                observers = ((layer.layer, layer.mode),)
+                yield settle(targets, number, observers)
+                steps = max(targets.slice_steps, layer.steps)
+                min_s = 0.0 if layer.counts else targets.slice_s
+                yield SlicePlan(layer.layer, observers, number, steps, min_s)
+                yield settle(targets, number)
+                yield SlicePlan("clean", (), number, targets.clean_steps, targets.slice_s)
+    last = targets.rounds + 1
+    yield settle(targets, last)
+    yield SlicePlan(
+        "clean", (), last, targets.final_steps, targets.final_s, targets.max_final_steps
+    )
+    yield watch(last)
+
+
+def watch(number: int) -> SlicePlan:
+    """Return the open-ended slice that nothing observes: its steps are only counted."""
+    return SlicePlan("watch", (), number, 1, float("inf"))
+
+
+def again(planned: SlicePlan, targets: Targets) -> tuple[SlicePlan, SlicePlan]:
+    """Return the same slice once more, after steps to settle."""
+    return settle(targets, planned.round, planned.observers), planned
+
+
+def settle(targets: Targets, number: int, prepares: Observing = ()) -> SlicePlan:
+    """Return the steps let go by after a switch: at least one and 3 ms, at most ten, by default.
+
+    The hooks of the next slice are on already: after a class was changed the interpreter needs
+    some calls to become as fast as before.
+    """
+    return SlicePlan("settle", (), number, 1, targets.settle_s, targets.max_settle_steps, prepares)
+
+
+def _first_round(layers: list[LayerPlan], shared: Observing) -> Iterator[SlicePlan]:
+    """Yield one step each and no settling: eight steps must be enough for every layer."""
+    clean = SlicePlan("clean", (), 1, 1)
+    first = [layer for layer in layers if layer.first_round == 1]
+    for layer in first:
+        if layer.counts:
+            yield SlicePlan(layer.layer, ((layer.layer, layer.mode),), 1, 1)
+    if len(shared) > 1:
+        yield SlicePlan("shared", shared, 1, 1)
+        yield clean
+    for layer in first:
+        if not layer.counts:
+            yield SlicePlan(layer.layer, ((layer.layer, layer.mode),), 1, 1)
+            yield clean

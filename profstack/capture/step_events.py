@@ -1,0 +1,349 @@
+"""Turn what the hooks report into step boundaries: on one thread, by one rule.
+
+Everything a hook calls ends here, errors included. An event either ends a step under the rule in
+use, or goes to the step finder until a rule is found. Events of other threads than the one that
+trains are ignored.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from _thread import get_ident
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from profstack.capture.module_names import ModuleInfo
+from profstack.capture.step_log import EVAL, StopRun
+from profstack.capture.step_rules import StepFinder, StepRule
+from profstack.guard import is_scripts
+from profstack.models import in_training
+
+if TYPE_CHECKING:
+    from profstack.capture.engine import Engine
+
+_perf_counter = time.perf_counter
+
+
+class StepEvents:
+    """Takes the events of the hooks; every method returns quickly and raises nothing of ours.
+
+    `waiting` is true from a boundary to the step's first activity. A boundary, a rule or an error
+    goes on to the engine.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        live_optimizers: Callable[[], frozenset[int]],
+        forced: str | None,
+    ) -> None:
+        self._engine = engine
+        self._live_optimizers = live_optimizers
+        self.finder = StepFinder(live_optimizers, forced)
+        self.rule: str | None = None
+        self.done = False
+        self.waiting = True
+        # Whether the ends of module calls matter: while searching, and where calls are steps.
+        self.follows_calls = True
+        self.follows_backward = True
+        self.thread: int | None = None
+        # False where the first call of a step is not looked for: its wait is not known then.
+        self.waits = True
+        self.activity: float | None = None
+        self.flags = 0
+        self.shape: Any = None
+        self.backward_seen = False
+        # Whether the steps of the rule in use train.
+        self._trains = False
+        self._first: float | None = None
+        self._first_training: float | None = None
+        self._first_module: weakref.ref[Any] | None = None
+        self._backward_at = 0.0
+        # Modules seen training under this rule: in eval mode they are evaluated. A teacher or a
+        # frozen part never trains and is a part of every step.
+        self._trained: set[int] = set()
+        self.evaluating = False
+        self._optimizer: int | None = None
+        self._followed: weakref.ref[Any] | None = None
+        self._candidate: weakref.ref[Any] | None = None
+        # Optimizers whose step is being taken, the outermost first.
+        self._stepping: list[int] = []
+        self._inner: set[int] = set()
+        # All steps up to when the finder was last given the steps of the optimizer it follows.
+        self._steps_reported = 0
+        self._boundary = engine.boundary
+        self._generating = False
+        # Whether a call of `profstack.step()` ends a step; None for always.
+        self.accepts_step: Callable[[], bool] | None = None
+
+    def begin_step(self) -> None:
+        """Forget what is known of the step that has ended."""
+        self.activity = None
+        self.shape = None
+        self.flags = 0
+        self.waiting = self.waits
+
+    def start_over(self, rule: str) -> None:
+        """Begin other work, with a step that begins now; from here on only `rule` ends steps."""
+        self.finder = StepFinder(self._live_optimizers, rule)
+        self.rule = None
+        self.thread = get_ident()
+        self.follows_calls = self.follows_backward = self.waits = True
+        self.backward_seen = self.evaluating = False
+        self._first_module = self._optimizer = self._followed = self._candidate = None
+        self._trained.clear()
+        self._stepping.clear()
+        self.begin_step()
+        self._first = self._first_training = _perf_counter()
+
+    def follow(self, rule: StepRule) -> None:
+        """Let the rule that was found end steps, on the thread it was found on."""
+        self.thread = get_ident()
+        if self.rule is not None:
+            self._trained.clear()
+        self._trains = rule.name == "optimizer" or self.backward_seen
+        self.rule = rule.name
+        self.follows_calls = rule.name == "module"
+        # Which of the two it is decides the phase of a next plan, too.
+        self.follows_backward = rule.name != "optimizer"
+        self._optimizer = rule.source if rule.name == "optimizer" else None
+        self._followed = self._candidate
+        self.backward_seen = False
+
+    @property
+    def followed_optimizer(self) -> Callable[[], Any] | None:
+        """A reference to the optimizer whose step ends steps; None under every other rule."""
+        return self._followed if self.rule == "optimizer" else None
+
+    def first_module(self) -> Any:
+        """Return the module that was called first, as long as it lives."""
+        return self._first_module() if self._first_module is not None else None
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether steps begin at module calls, so that nothing tells the end of the last one."""
+        return self.rule == "module" and not self.finder.inference
+
+    # -- what the hooks report -------------------------------------------------------------
+
+    def first_activity(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Take the first module call or backward pass since the last boundary."""
+        if self.thread is not None and get_ident() != self.thread:
+            return
+        self.activity = _perf_counter()
+        self.waiting = False
+        if self._first is None:
+            self._first = self.activity
+            if not self.done:
+                self._guarded(self._engine.begin_discovery)
+        if module is not None:
+            if self._first_module is None:
+                self._first_module = weakref.ref(module)
+            value = args[0] if args else next(iter(kwargs.values()), None)
+            self.shape = getattr(value, "shape", None)
+
+    def call_started(self, module: Any, named: ModuleInfo) -> None:
+        """Take the start of an outermost module call."""
+        if self.done or named.is_loss or self._foreign():
+            return
+        self.evaluating = not in_training(module)
+        if not self.evaluating:
+            self._trained.add(named.module_id)
+            if self._first_training is None:
+                self._first_training = _perf_counter()
+        disturbs = self.evaluating and named.module_id in self._trained
+        begins = self.open_ended
+        if disturbs and not begins:
+            self.flags |= EVAL
+        if self.follows_calls and not (self.rule is None and self._generating):
+            self._guarded(self._call_started, named)
+        if disturbs and begins:
+            # This call begins the step it belongs to: the one before has ended only now.
+            self.flags |= EVAL
+
+    def evaluated(self, named: ModuleInfo | None) -> None:
+        """Take the call of a root in eval mode while ranges are emitted."""
+        if named is not None and named.module_id in self._trained:
+            self.flags |= EVAL
+            self._engine.attention()
+
+    def call_ended(self, module: Any, named: ModuleInfo) -> None:
+        """Take the return of an outermost module call."""
+        if self.done or named.is_loss or self._foreign():
+            return
+        if (self.rule is None and not self._generating) or self.rule == "module":
+            self._guarded(self._call_ended, named)
+
+    def backward_started(self) -> None:
+        """Take the start of a backward pass."""
+        self._backward_at = _perf_counter()
+        self.backward_seen = True
+
+    def backward_ended(self) -> None:
+        """Take the return of a backward pass; one inside `Optimizer.step` is part of that."""
+        if self.done or self._foreign() or self._stepping:
+            return
+        if self.rule == "backward":
+            self._guarded(self._engine.boundary)
+        elif self.rule is None:
+            self._guarded(self._backward_candidate)
+
+    def optimizer_started(self, optimizer: Any) -> None:
+        """Take the start of an `Optimizer.step`."""
+        if not self._foreign():
+            self._leave(optimizer)
+            self._stepping.append(id(optimizer))
+
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """Take the return of an `Optimizer.step`; the hot path of most runs."""
+        if self.done:
+            return
+        if id(optimizer) == self._optimizer and get_ident() == self.thread:
+            if self._stepping:
+                self._leave(optimizer)
+                if self._stepping:
+                    return
+            followed = self._followed
+            if followed is not None and followed() is not optimizer:
+                # Another one lies where the old one lay.
+                self.finder.forget_optimizers()
+                self._guarded(self._optimizer_ended, optimizer)
+                return
+            try:
+                self._boundary()
+            except BaseException as error:
+                if self._is_for_script(error):
+                    raise
+        elif not self._foreign():
+            self._leave(optimizer)
+            # One inside another is part of its step. Starts are not reported in every slice.
+            if self._stepping:
+                self._inner.add(id(optimizer))
+            elif id(optimizer) not in self._inner:
+                self._guarded(self._optimizer_ended, optimizer)
+
+    def look(self) -> None:
+        """Look at the slice: a step has ended whose end was only stamped."""
+        if not self.done:
+            flags, self.flags = self.flags, 0
+            self._guarded(self._engine.quick_ended, flags)
+
+    def _leave(self, optimizer: Any) -> None:
+        """Forget that the optimizer is stepping, also one whose step an exception ended."""
+        key = id(optimizer)
+        if key in self._stepping:
+            del self._stepping[self._stepping.index(key) :]
+
+    def generate_started(self) -> None:
+        """Take the start of an outermost `generate`: the calls inside are no steps."""
+        if not self._foreign():
+            self._generating = True
+
+    def generate_ended(self, *, completed: bool) -> None:
+        """Take the end of an outermost `generate`, by return or by an error."""
+        if self._foreign():
+            return
+        self._generating = False
+        if completed and not self.done:
+            self._guarded(self._ended, "generate", self.finder.generate)
+
+    def user_step(self) -> None:
+        """Take a call of `profstack.step()`; it ends no step where a session marks them."""
+        if not (self.done or self._foreign()) and (
+            self.accepts_step is None or self.accepts_step()
+        ):
+            self.marked()
+
+    def marked(self) -> None:
+        """End a step that the program marks itself."""
+        if not (self.done or self._foreign()):
+            self._guarded(self._ended, "step", self.finder.user_step)
+
+    # -- to the engine -----------------------------------------------------------------------
+
+    def _call_started(self, named: ModuleInfo) -> None:
+        now = _perf_counter()
+        if self.rule is None:
+            self._adopt(self.finder.call_started(named.module_id, named.parameters or 0, now), now)
+        elif named.module_id == self.finder.source and not self.finder.inference:
+            self._engine.boundary()
+            # The wait before this call belongs to the step that has just ended.
+            self.waiting = False
+
+    def _call_ended(self, named: ModuleInfo) -> None:
+        now = _perf_counter()
+        if self.rule is None:
+            self._adopt(self.finder.call_ended(named.module_id, now), now)
+        elif named.module_id == self.finder.source and self.finder.inference:
+            self._engine.boundary()
+
+    def _backward_candidate(self) -> None:
+        now = _perf_counter()
+        self._adopt(self.finder.backward_ended(self._backward_at, now), now)
+
+    def conclude(self) -> StepRule | None:
+        """Return the most likely rule of a script that has ended, if none was found before."""
+        if self.rule is not None:
+            return None
+        return self.finder.conclude(self._began(_perf_counter()))
+
+    def _optimizer_ended(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        self._candidate = weakref.ref(optimizer)
+        now = _perf_counter()
+        if self.rule == "optimizer":
+            self.finder.cycles_ended(self._engine.log.total - self._steps_reported)
+        try:
+            self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
+        finally:
+            self._steps_reported = self._engine.log.total
+
+    def _ended(self, rule: str, find: Callable[[float, float], StepRule | None]) -> None:
+        if self.rule == rule:
+            self._engine.boundary()
+        else:
+            now = _perf_counter()
+            found = find(now, self._began(now))
+            if found is not None and rule == "step" and self.rule is not None:
+                # The step that ends was counted by the rule before: this one begins with the next.
+                found = replace(found, first_start=now, past_ends=())
+                self.backward_seen = self.backward_seen or self._trains
+            self._adopt(found, now)
+
+    def _began(self, now: float) -> float:
+        """Return when the step that ends now began: at the last boundary or the first training."""
+        last = self._engine.last_boundary()
+        if last is not None:
+            return last
+        if self._first_training is not None:
+            return self._first_training
+        return self._first if self._first is not None else now
+
+    def _adopt(self, found: StepRule | None, now: float) -> None:
+        if found is not None:
+            self._engine.adopt(found, now)
+
+    def _foreign(self) -> bool:
+        """Return whether the event comes from another thread than the one that is measured."""
+        return self.thread is not None and get_ident() != self.thread
+
+    def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
+        # No `Guard`: this runs at calls of modules, and `StopRun` passes all the same.
+        try:
+            action(*arguments)
+        except BaseException as error:
+            if self._is_for_script(error):
+                raise
+
+    def _is_for_script(self, error: BaseException) -> bool:
+        """Return whether the error passes to the script; all but `StopRun` end the recording.
+
+        A signal's handler may have raised in the midst of a switch: the state is unknown then.
+        """
+        if isinstance(error, StopRun):
+            return True
+        scripts = is_scripts(error)
+        self._engine.disarm(error)
+        return scripts

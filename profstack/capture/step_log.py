@@ -1,0 +1,546 @@
+"""Log steps and slices, and write their rows when a slice ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from profstack import code_owner
+from profstack.capture import user_regions
+from profstack.capture.module_names import ModuleNames
+from profstack.capture.slices import SlicePlan
+from profstack.capture.step_rules import StepRule
+from profstack.capture.threads import ThreadTimes
+from profstack.environment import rss_bytes
+from profstack.guard import Guard
+from profstack.layer import SliceData
+from profstack.stats.clock import Clock
+from profstack.storage.folder import Writer
+from profstack.storage.schema.column import Records, SqlValue
+
+Record = dict[str, SqlValue]
+
+# -- compilations and graph breaks, read from dynamo's own logs when a slice ends ----------------
+#
+# Dynamo keeps a record of every compilation, with its time and the guard that failed, and a list of
+# the graph breaks. They are only read, never cleared, and only where the script itself has imported
+# dynamo. No version of torch promises any of it: what is missing is None, and logs that cannot be
+# read end this one with a reason.
+
+# A guard and its line fit into so many characters; the rest is dynamo's own advice.
+LONGEST_TEXT = 600
+# More rows than these say nothing new.
+_MOST_ROWS = 2000
+# The innermost frames of a graph break: the user's own code is among them.
+_MOST_FRAMES = 12
+# A guard on an environment variable would show its value.
+_SECRET = re.compile(r"environ|getenv", re.IGNORECASE)
+HIDDEN = "a guard on an environment variable, whose value is not recorded"
+
+
+class CompileLog:
+    """Reads what was compiled since it was made; `origin` is the recording's zero of time."""
+
+    def __init__(self, origin: float) -> None:
+        self._origin = origin
+        self._latest: Any = None
+        self._breaks: list[Any] = []
+        self._breaks_read = self._rows = 0
+        # Why later compilations are missing, or None.
+        self.reason: str | None = None
+        # What was compiled before this recording began is not its own.
+        self.frames()
+        self._rows = 0
+
+    def frames(self) -> dict[str, Records]:
+        """Return rows of `compilations` and `graph_breaks` since the last call."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is None or self.reason is not None:
+            return {}
+        rows: dict[str, list[Record]] = {}
+        with Guard(failed=self._fail):
+            rows = {"compilations": self._compiled(utils), "graph_breaks": self._broken(utils)}
+        self._rows += sum(map(len, rows.values()))
+        if self._rows > _MOST_ROWS:
+            self.reason = (
+                f"the first {_MOST_ROWS} compilations and graph breaks alone were recorded"
+            )
+        return {table: records for table, records in rows.items() if records}
+
+    def _fail(self, error: BaseException) -> None:
+        self.reason = f"dynamo's books could not be read: {type(error).__name__}: {error}"
+
+    def _compiled(self, utils: Any) -> list[Record]:
+        read = getattr(utils, "get_compilation_metrics", None)
+        known = list(read()) if read is not None else []
+        if not known:
+            self._latest = None
+            return []
+        # Dynamo keeps only the latest few, and the script may clear them.
+        places = [place for place, each in enumerate(known) if each is self._latest]
+        fresh = known[places[-1] + 1 :] if places else known
+        self._latest = known[-1]
+        zero = time.time() - time.perf_counter() + self._origin
+        return [_compilation(utils, each, zero) for each in fresh]
+
+    def _broken(self, utils: Any) -> list[Record]:
+        known = getattr(utils, "graph_break_reasons", None)
+        if not isinstance(known, list):
+            return []
+        if known is not self._breaks or len(known) < self._breaks_read:
+            self._breaks, self._breaks_read = known, 0
+        fresh, self._breaks_read = known[self._breaks_read :], len(known)
+        return [_graph_break(each) for each in fresh]
+
+
+def _compilation(utils: Any, metrics: Any, zero: float) -> Record:
+    """Return the row of one record of dynamo's; `zero` is the recording's zero since 1970."""
+
+    def get(name: str) -> Any:
+        return getattr(metrics, name, None)
+
+    begun_us, lasted_us, forward = get("start_time_us"), get("duration_us"), get("is_forward")
+    file, line, again = get("co_filename"), get("co_firstlineno"), get("cache_size")
+    reason = get("recompile_reason")
+    if reason is None and again and not hasattr(metrics, "recompile_reason"):
+        reason = _last_failure(utils, file, line)
+    return {
+        "t_s": None if begun_us is None else begun_us / 1e6 - zero,
+        "wall_s": None if lasted_us is None else lasted_us / 1e6,
+        "compile_id": _text(get("compile_id")),
+        "name": _text(get("co_name")),
+        "file": _text(file),
+        "line": line,
+        "backward": None if forward is None else int(not forward),
+        "versions": again,
+        "operators": get("graph_op_count"),
+        "reason": _text(reason),
+        "failure": _text(get("fail_reason")),
+    }
+
+
+def _last_failure(utils: Any, file: Any, line: Any) -> str | None:
+    """Return the latest guard that failed in a function, where its record does not say."""
+    failures = getattr(utils, "guard_failures", None) or {}
+    for code, reasons in list(failures.items()):
+        place = (getattr(code, "co_filename", None), getattr(code, "co_firstlineno", None))
+        if place == (file, line) and reasons:
+            latest = reasons[-1]
+            return str(getattr(latest, "reason", latest))
+    return None
+
+
+def _graph_break(reason: Any) -> Record:
+    stack = list(getattr(reason, "user_stack", None) or ())
+    return {
+        "reason": _text(getattr(reason, "reason", None)),
+        "stack": json.dumps(
+            [[frame.filename, frame.lineno, frame.name] for frame in stack[-_MOST_FRAMES:]]
+        ),
+    }
+
+
+def _text(value: Any) -> str | None:
+    """Return a bounded text without values of environment variables."""
+    if value is None:
+        return None
+    text = str(value)
+    return HIDDEN if _SECRET.search(text) else text[:LONGEST_TEXT]
+
+
+# -- steps and slices ----------------------------------------------------------------------------
+
+# Flags of a step, which keep it out of medians.
+EVAL, PARTIAL, SWITCH = 1, 2, 4
+_FLAG_NAMES = ((EVAL, "eval"), (PARTIAL, "partial"), (SWITCH, "switch"))
+
+# End of a step, process CPU time there, its first activity, its flags, shape of its input.
+Stamp = tuple[float, float | None, float | None, int, Any]
+
+_perf_counter = time.perf_counter
+_process_time = time.process_time
+
+
+class StopRun(SystemExit):
+    """Raised at a step boundary when the asked-for number of steps or seconds is reached."""
+
+
+class SliceEvent(TypedDict, total=False):
+    """The event that tells the parent process of a slice that has ended."""
+
+    event: str
+    kind: str
+    round: int
+    layers: list[str]
+    steps: int
+    total: int
+    median_s: float | None
+    mean_s: float | None
+
+
+class StepLog:
+    """Stamps steps in memory and writes them slice by slice."""
+
+    # Steps of the watch held in memory before they are written.
+    FLUSH = 4096
+    # Steps of the watch that are written one by one; later ones are only counted.
+    MOST_WATCHED = 100_000
+
+    def __init__(self, writer: Writer, clock: Clock, origin: float | None = None) -> None:
+        self.writer = writer
+        writer.facts({code_owner.FACT: code_owner.Places.of(code_owner.script_folder()).fact()})
+        self.clock = clock
+        self.origin = _perf_counter() if origin is None else origin
+        self.start = self.origin
+        self.next_slice = 0
+        self.counts: dict[str, int] = {}
+        self.uncounted = 0
+        # Number of the plan in progress, 0 before the first.
+        self.plan = 0
+        self._phase = "other"
+        self._written = 0
+        self._watched = 0
+        self._cpu_start = 0.0
+        self.rows: list[Stamp] = []
+        # Ends of steps of which nothing else is known, written by a hook that holds the list; a
+        # slice has these or rows.
+        self.quick_ends: list[float] = []
+        self._quick_flags: dict[int, int] = {}
+        self._cpu_end: float | None = None
+        self._events: list[Any] = []
+        self._first_event: Any = None
+        self.timed = False
+        # Whether the device is waited for after every clean step, and whether it is in this slice.
+        self.synchronised = self._waits = False
+        self._settled = 0
+        self._memory: list[Record] = []
+        self._modules_written = 0
+        self._threads = ThreadTimes()
+        self._compiled = CompileLog(self.origin)
+
+    @property
+    def count(self) -> int:
+        """Steps of the slice in progress."""
+        return len(self.rows) or len(self.quick_ends)
+
+    @property
+    def last(self) -> float:
+        """End of the latest step of the slice in progress, at first the slice's start."""
+        if self.quick_ends:
+            return self.quick_ends[-1]
+        return self.rows[-1][0] if self.rows else self.start
+
+    @property
+    def total(self) -> int:
+        """Steps so far, over all plans."""
+        return self._written + self.count
+
+    def stamps(self) -> list[float]:
+        """Return the start of the slice in progress and the ends of its steps."""
+        return [self.start, *(row[0] for row in self.rows)]
+
+    def with_evaluation(self) -> frozenset[int]:
+        """Return the steps of the slice that hold evaluation; none where all of them do."""
+        held = frozenset(number for number, row in enumerate(self.rows) if row[3] & EVAL)
+        return held if len(held) < len(self.rows) and self._phase == "train" else frozenset()
+
+    # -- while a slice lasts -----------------------------------------------------------------
+
+    def begin_plan(self, rule: str, phase: str) -> None:
+        """Begin a new plan: a rule was found."""
+        self.plan += 1
+        self._phase = phase
+        self.writer.facts({f"plan_{self.plan}": {"rule": rule, "phase": phase}})
+
+    def begin_slice(self, planned: SlicePlan, *, since_origin: bool = False) -> float:
+        """Begin a slice, now or at the script's first line; return the time of its start."""
+        self.rows.clear()
+        self._forget_quick()
+        self._events = []
+        self._cpu_end = None
+        timed = planned.observers or planned.kind in ("clean", "watch")
+        self.timed = bool(timed) and self.clock.has_device
+        self._waits = self.synchronised and planned.kind == "clean"
+        if planned.kind == "clean":
+            self._threads.begin()
+        self._first_event = self.clock.record_event() if self.timed else None
+        self._cpu_start = _process_time()
+        self.start = _perf_counter()
+        if since_origin:
+            self._cpu_start = 0.0
+            self.start = self.origin
+        user_regions.begin_slice(self.start)
+        return self.start
+
+    def stamp(self) -> None:
+        """End a step now, of which nothing else is known; the engine stamps others itself."""
+        self.rows.append((_perf_counter(), _process_time(), None, 0, None))
+
+    def record_event(self) -> None:
+        """Record the device's own mark of the boundary, and wait for it where that is asked for."""
+        self._events.append(self.clock.record_event())
+        if self._waits:
+            self.clock.synchronize()
+
+    def flag_quick(self, flags: int) -> None:
+        """Flag the latest step of `quick_ends`."""
+        self._quick_flags[len(self.quick_ends) - 1] = flags
+
+    def _forget_quick(self) -> None:
+        self.quick_ends.clear()
+        self._quick_flags.clear()
+
+    def stop(self, *, at_boundary: bool) -> None:
+        """End the slice here; steps whose CPU time was not read have it as a whole only.
+
+        Where it does not end at a step's boundary, as at the end of a run, the clocks would also
+        count what the script has done since: they say nothing of the steps.
+        """
+        self._cpu_end = _process_time() if at_boundary else None
+        if at_boundary:
+            self._threads.end()
+        else:
+            self._threads.discard()
+        if self.quick_ends:
+            flags = self._quick_flags
+            self.rows.extend(
+                (end, None, None, flags.get(number, 0), None)
+                for number, end in enumerate(self.quick_ends)
+            )
+            self._forget_quick()
+
+    def wait_for_device(self, planned: SlicePlan, *, complete: bool) -> None:
+        """Move the last step's end to when the device is done, where tools observed."""
+        if self.timed:
+            self.clock.synchronize()
+        if self.timed and planned.observers and complete and self.rows:
+            took = self.clock.elapsed_s(self._first_event, self._events[-1]) or 0.0
+            self.rows[-1] = (max(self.last, self.start + took), *self.rows[-1][1:])
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def startup(self, rule: StepRule, discovered: Mapping[str, SliceData]) -> None:
+        """Write the steps that were over before the rule was known, and what layers saw of them."""
+        starts = (rule.first_start, *rule.past_ends)
+        steps = [
+            self._step_record(number, begin, end, None, "discovery")
+            for number, (begin, end) in enumerate(itertools.pairwise(starts))
+        ]
+        row = self._slice_record("startup", len(steps), starts[0], starts[-1])
+        frames: dict[str, list[Any]] = {"slices": [row], "steps": steps}
+        for layer, taken in discovered.items():
+            # Its records bear the number of the slice: the layer's row takes the place.
+            row.update(kind=layer, layer=layer, mode="discovery", counted_steps=len(steps))
+            row["counted_wall_s"] = row["wall_s"]
+            for table, records in taken.frames.items():
+                frames.setdefault(table, []).extend(records)
+        self.next_slice += 1
+        self._count(len(steps))
+        self._sample_memory()
+        self._write(frames)
+
+    def end_slice(
+        self, planned: SlicePlan, captured: Mapping[str, SliceData], stop_s: float
+    ) -> SliceEvent:
+        """Write the ended slice with what its observers saw, in one transaction.
+
+        Returns the event for the parent process.
+        """
+        self._sample_memory()
+        regions, threads = user_regions.take(self.last), self._threads.take()
+        if not self.count and not captured:
+            return {"event": "slice", "kind": planned.kind, "steps": 0}
+        if planned.kind == "settle":
+            self._settled = self.count
+        # No step to settle was spent in the first round.
+        steps = self._step_records(after_switch=planned.round == 1)
+        frames: dict[str, list[Any]] = {"slices": [], "steps": steps}
+        for position, (layer, mode) in enumerate(planned.observers):
+            taken = captured.get(layer)
+            if taken is None or not any(taken.frames.values()):
+                continue
+            left_out = frozenset() if taken.holds_all else self.with_evaluation()
+            mode = "shared" if len(planned.observers) > 1 else mode
+            frames["slices"].append(
+                {
+                    **self._observed_record(planned, layer, left_out, position),
+                    "layer": layer,
+                    "mode": mode,
+                    "stop_s": stop_s,
+                }
+            )
+            for table, records in taken.frames.items():
+                frames.setdefault(table, []).extend(records)
+        if not frames["slices"]:
+            kind = "settle" if planned.observers else planned.kind
+            frames["slices"].append(self._observed_record(planned, kind))
+        number = frames["slices"][0]["slice"]
+        frames["region_times"] = [{"slice": number, **row} for row in regions]
+        frames["thread_times"] = [{"slice": number, **row} for row in threads]
+        self.next_slice += max(1, len(planned.observers))
+        if planned.kind != "settle":
+            self._settled = 0
+        if planned.kind == "watch":
+            self._watched += self.count
+            if self._watched > self.MOST_WATCHED:
+                frames["steps"] = []
+                self.uncounted += self.count
+        event = self._slice_event(planned)
+        self._count(self.count)
+        self.start = self.last
+        self.rows.clear()
+        self._write(frames)
+        return event
+
+    def _slice_event(self, planned: SlicePlan) -> SliceEvent:
+        walls = sorted(after - before for before, after in itertools.pairwise(self.stamps()))
+        return {
+            "event": "slice",
+            "kind": planned.kind,
+            "round": planned.round,
+            "layers": [f"{layer}/{mode}" for layer, mode in planned.observers],
+            "steps": len(walls),
+            "total": self.total,
+            "median_s": walls[len(walls) // 2] if walls else None,
+            "mean_s": sum(walls) / len(walls) if walls else None,
+        }
+
+    def _slice_record(self, kind: str, steps: int, start: float, end: float) -> Record:
+        """Return the row of `slices`, but for what its observers are and have counted."""
+        return {
+            "slice": self.next_slice,
+            "kind": kind,
+            "plan": self.plan,
+            "phase": self._phase,
+            "round": 0,
+            "first_step": self._written,
+            "steps": steps,
+            "started_s": start - self.origin,
+            "wall_s": end - start,
+            "settle_steps": 0,
+        }
+
+    def _observed_record(
+        self,
+        planned: SlicePlan,
+        kind: str,
+        left_out: frozenset[int] = frozenset(),
+        position: int = 0,
+    ) -> Record:
+        """Return the row of the slice in progress; `left_out` are steps that do not count."""
+        stamps = self.stamps()
+        wall_s = self.last - self.start
+        return {
+            **self._slice_record(kind, self.count, self.start, self.last),
+            "slice": self.next_slice + position,
+            "round": planned.round,
+            "settle_steps": self._settled,
+            "counted_steps": self.count - len(left_out),
+            "counted_wall_s": wall_s - sum(stamps[n + 1] - stamps[n] for n in left_out),
+            "cpu_s": self._cpu(),
+        }
+
+    def _step_record(
+        self, number: int, begin: float, end: float | None, shape: Any, flags: str
+    ) -> Record:
+        """Return the row of the slice's step `number`, from 0, as far as its times tell."""
+        dimensions = list(shape) if shape is not None else []
+        return {
+            "step": self._written + number,
+            "plan": self.plan,
+            "phase": self._phase,
+            "slice": self.next_slice,
+            "started_s": begin - self.origin,
+            # No time between: the step's beginning left no trace (`profstack.step()` alone).
+            "wall_s": end - begin if end is not None and end > begin else None,
+            "batch_size": int(dimensions[0]) if dimensions else None,
+            "shape": "x".join(str(int(size)) for size in dimensions) or None,
+            "flags": flags,
+        }
+
+    def _step_records(self, *, after_switch: bool) -> list[Record]:
+        """Return the rows of all steps; `after_switch` where none was spent to settle before."""
+        rows = []
+        device_s = self._device_times()
+        begin = self.start
+        cpu_begin: float | None = self._cpu_start
+        for number, (end, cpu, activity, flags, shape) in enumerate(self.rows):
+            if after_switch and number == 0:
+                flags |= SWITCH
+            if self._phase != "train":
+                # Where evaluation is what is measured it disturbs nothing.
+                flags &= ~EVAL
+            words = " ".join(word for bit, word in _FLAG_NAMES if flags & bit)
+            row = self._step_record(number, begin, end, shape, words)
+            row["cpu_s"] = cpu - cpu_begin if cpu is not None and cpu_begin is not None else None
+            row["wait_s"] = activity - begin if activity is not None else None
+            row["device_s"] = device_s[number] if device_s else None
+            rows.append(row)
+            begin, cpu_begin = end, cpu
+        return rows
+
+    def count_open_step(self) -> None:
+        """Count the last step, which has begun but whose end is unknown, without a time."""
+        row = self._step_record(self.count, self.last, None, None, "partial")
+        self._write({"steps": [row]})
+        # It is written, but the number of the next step stays.
+        self.counts[self._phase] = self.counts.get(self._phase, 0) + 1
+
+    def write_modules(self, names: ModuleNames) -> None:
+        """Write module names when there are new ones."""
+        if len(names.by_path) != self._modules_written:
+            self._modules_written = len(names.by_path)
+            self.writer.replace("modules", [named.record() for named in names.by_path.values()])
+
+    def finish(self, names: ModuleNames) -> None:
+        """Write what spans the run; the file stays open for facts known at the exit."""
+        self._modules_written = -1
+        self.write_modules(names)
+        self.writer.write(self._compiled.frames())
+        self.writer.facts(
+            {
+                "compilations_reason": self._compiled.reason,
+                "counts_by_phase": self.counts,
+                "steps_only_counted": self.uncounted,
+                "thread_readings": self._threads.facts(),
+                "recording_ended": time.time(),
+            }
+        )
+
+    def _count(self, steps: int) -> None:
+        self.counts[self._phase] = self.counts.get(self._phase, 0) + steps
+        self._written += steps
+
+    def _cpu(self) -> float | None:
+        if not self.rows:
+            return None
+        end = self.rows[-1][1]
+        end = self._cpu_end if end is None else end
+        return end - self._cpu_start if end is not None else None
+
+    def _device_times(self) -> Sequence[float | None] | None:
+        if not self._events:
+            return None
+        marks = itertools.pairwise([self._first_event, *self._events])
+        return [self.clock.elapsed_s(first, second) for first, second in marks]
+
+    def _sample_memory(self) -> None:
+        allocated, reserved = self.clock.device_memory()
+        self._memory.append(
+            {
+                "t_s": _perf_counter() - self.origin,
+                "step": self.total,
+                "rss_bytes": rss_bytes(),
+                "device_allocated_bytes": allocated,
+                "device_reserved_bytes": reserved,
+            }
+        )
+
+    def _write(self, frames: Mapping[str, Records]) -> None:
+        memory, self._memory = self._memory, []
+        self.writer.write({**frames, **self._compiled.frames(), "memory": memory})

@@ -1,0 +1,345 @@
+"""Find steps: the rules that tell which event ends an iteration, and evaluation between steps.
+
+Per plan one rule, the first that fires in this order: `profstack.step()`, `Optimizer.step`, the
+outermost `generate` of a language model, the outermost call of the module with most parameters,
+`Tensor.backward`. The finder gets events with their times and answers whether one of them ended a
+step; it knows nothing of torch and is tested with made-up events.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from profstack.guard import compiling, strip_frame
+from profstack.models import in_training
+
+RULES = ("step", "optimizer", "generate", "module", "backward")
+
+# An optimizer that steps more rarely than once in this many steps of the others ends no cycle.
+RARE = 16
+# Steps of one optimizer for which others that live are waited for: a critic is trained 5 times.
+WAITED_FOR = 6
+# Calls (or backward passes) after which a script is taken to have no optimizer.
+PATIENCE = 3
+# The same where an optimizer lives that never stepped: no script accumulates over so many calls.
+LONG_PATIENCE = 256
+
+
+@dataclass
+class Candidate:
+    """Calls of one module, or backward passes, kept until a rule is found."""
+
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    backward: bool = False
+    parameters: int = 0
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """A rule that was found, the object it follows, and the steps that are already over.
+
+    The last of `past_ends` is the time of the event that found the rule, if that ended a step.
+    """
+
+    name: str
+    source: int | None
+    first_start: float
+    past_ends: tuple[float, ...]
+
+
+class OptimizerCycle:
+    """Finds the optimizer whose step ends the repeating cycle of all optimizers of a script.
+
+    `last` is that optimizer, None until the first decision. The decision is made early, so that
+    measuring can begin; what is seen later corrects it.
+    """
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        # Steps of each optimizer in the present cycle's history, and of `last` among them.
+        self._counts: dict[int, int] = {}
+        self._ends = 0
+        # Steps of each since the latest end; for those outside the cycle, the ends at their latest.
+        self._since: dict[int, int] = {}
+        self._seen_at: dict[int, int] = {}
+        self._members: set[int] = set()
+
+    def saw(self, key: int, live: Callable[[], frozenset[int]]) -> bool:
+        """Note a step of optimizer `key`; return true when the cycle's end is known anew."""
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if self.last is None:
+            return self._first_decision(key, live)
+        if key == self.last:
+            self._ends += 1
+            self._since.clear()
+            return False
+        self._since[key] = self._since.get(key, 0) + 1
+        return self._later_decision(key)
+
+    def ended(self, times: int) -> None:
+        """Note several steps of the optimizer that ends the cycle."""
+        if self.last is not None and times:
+            self._counts[self.last] = self._counts.get(self.last, 0) + times
+            self._ends += times
+            self._since.clear()
+
+    def _first_decision(self, key: int, live: Callable[[], frozenset[int]]) -> bool:
+        count = self._counts[key]
+        if count == 1:
+            # Once every living optimizer has stepped, this one is the last of them.
+            last = key if live() <= self._counts.keys() else None
+        else:
+            last = list(self._counts)[-1] if count >= WAITED_FOR else None
+        if last is None:
+            return False
+        self._members = set(self._counts)
+        self.last = last
+        self._ends = self._counts[last]
+        return True
+
+    def _later_decision(self, key: int) -> bool:
+        gap = self._ends - self._seen_at.get(key, 0)
+        self._seen_at[key] = self._ends
+        since = self._since[key]
+        if key in self._members:
+            usual = (self._counts[key] - since) / max(1, self._ends)
+            silent = since > max(RARE, 2 * usual)
+        elif gap <= RARE and since == 1:
+            # Seldom enough to be overlooked, often enough to belong to the cycle: it ends it.
+            self._members.add(key)
+            self._begin(key, 1, dict.fromkeys(self._members, max(1, gap)))
+            return True
+        else:
+            silent = since > 1
+        if silent:
+            # The one that ended the cycle no longer steps: another has taken over.
+            self._members = {key}
+            self._begin(key, since, {})
+        return silent
+
+    def _begin(self, last: int, ends: int, counts: dict[int, int]) -> None:
+        self.last = last
+        self._ends = ends
+        self._counts = {**counts, last: ends}
+        self._since.clear()
+        self._seen_at.clear()
+
+
+class StepFinder:
+    """Decides which event ends a step. A method that finds a rule returns a StepRule.
+
+    Once a rule is found, `rule` and `source` name it and the caller watches that source alone.
+    Report optimizer steps all the same: another may take over.
+    """
+
+    def __init__(
+        self, live_optimizers: Callable[[], frozenset[int]], forced: str | None = None
+    ) -> None:
+        self.rule: str | None = None
+        self.source: int | None = None
+        self.inference = False
+        self._live = live_optimizers
+        self._forced = forced
+        self._cycle = OptimizerCycle()
+        self._modules: dict[int, Candidate] = {}
+        self._backward = Candidate()
+        # Optimizer steps since the latest end of a step.
+        self._optimizers: list[tuple[int, float]] = []
+        self._next_look = PATIENCE
+
+    def allowed(self, rule: str) -> bool:
+        """Return whether `rule` may fire now: it is forced, or not below the one in use."""
+        if self._forced is not None:
+            return rule == self._forced
+        return self.rule is None or RULES.index(rule) <= RULES.index(self.rule)
+
+    def user_step(self, now: float, first: float) -> StepRule | None:
+        """Take a call of `profstack.step()`."""
+        if self.rule == "step" or not self.allowed("step"):
+            return None
+        return self._found("step", None, first, (now,))
+
+    def optimizer_step(self, key: int, now: float, first: float) -> StepRule | None:
+        """Take the return of an outermost `Optimizer.step`."""
+        if not self.allowed("optimizer"):
+            return None
+        self._optimizers.append((key, now))
+        decided = self._cycle.saw(key, self._live)
+        last = self._cycle.last
+        if not decided:
+            if key == last:
+                self._optimizers.clear()
+            return None
+        past = tuple(end for stepped, end in self._optimizers if stepped == last)
+        self._optimizers.clear()
+        return self._found("optimizer", last, first, past)
+
+    def forget_optimizers(self) -> None:
+        """Forget all optimizers: they are known by address, and one address is used again."""
+        self._cycle = OptimizerCycle()
+        self._optimizers.clear()
+
+    def conclude(self, first: float) -> StepRule | None:
+        """Return the most likely rule of a script that has ended before one was found."""
+        if self.rule is not None:
+            return None
+        steps = [key for key, _ in self._optimizers]
+        if steps and self.allowed("optimizer"):
+            last = list(dict.fromkeys(steps))[-1]
+            past = tuple(end for key, end in self._optimizers if key == last)
+            return self._found("optimizer", last, first, past)
+        if self._modules and self.allowed("module"):
+            key, main = max(self._modules.items(), key=lambda item: item[1].parameters)
+            self.inference = not main.backward
+            past = tuple(main.ends if self.inference else main.starts[1:])
+            return self._found("module", key, main.starts[0], past)
+        if self._backward.ends and self.allowed("backward"):
+            return self._found(
+                "backward", None, self._backward.starts[0], tuple(self._backward.ends)
+            )
+        return None
+
+    def cycles_ended(self, times: int) -> None:
+        """Note `times` further steps of the optimizer that ends the cycle."""
+        if times:
+            self._cycle.ended(times)
+            self._optimizers.clear()
+
+    def generate(self, now: float, first: float) -> StepRule | None:
+        """Take the return of an outermost `generate`."""
+        if self.rule == "generate" or not self.allowed("generate"):
+            return None
+        return self._found("generate", None, first, (now,))
+
+    def call_started(self, key: int, parameters: int, now: float) -> StepRule | None:
+        """Take the start of an outermost call of a module that is no loss."""
+        if self.rule is not None or not self.allowed("module"):
+            return None
+        candidate = self._modules.setdefault(key, Candidate(parameters=parameters))
+        candidate.starts.append(now)
+        calls = len(candidate.starts)
+        if not candidate.backward or calls < PATIENCE or not self._is_main(candidate):
+            return None
+        if not self._patience_is_over(calls):
+            return None
+        # A hand-written update: the steps begin where the forward calls do.
+        self.inference = False
+        return self._found("module", key, candidate.starts[0], tuple(candidate.starts[1:]))
+
+    def call_ended(self, key: int, now: float) -> StepRule | None:
+        """Take the return of an outermost call of a module that is no loss."""
+        candidate = self._modules.get(key)
+        if self.rule is not None or candidate is None or not self.allowed("module"):
+            return None
+        candidate.ends.append(now)
+        calls = len(candidate.ends)
+        if candidate.backward or calls < PATIENCE or not self._is_main(candidate):
+            return None
+        if not self._patience_is_over(calls):
+            return None
+        self.inference = True
+        return self._found("module", key, candidate.starts[0], tuple(candidate.ends))
+
+    def backward_ended(self, started: float, now: float) -> StepRule | None:
+        """Take the return of a backward pass."""
+        for candidate in self._modules.values():
+            candidate.backward = True
+        if self.rule is not None or not self.allowed("backward"):
+            return None
+        if self._modules and self._forced is None:
+            return None
+        self._backward.starts.append(started)
+        self._backward.ends.append(now)
+        calls = len(self._backward.ends)
+        if calls < PATIENCE or not self._patience_is_over(calls):
+            return None
+        first = self._backward.starts[0]
+        return self._found("backward", None, first, tuple(self._backward.ends))
+
+    def _is_main(self, candidate: Candidate) -> bool:
+        return candidate.parameters >= max(other.parameters for other in self._modules.values())
+
+    def _patience_is_over(self, calls: int) -> bool:
+        if self._forced is not None or calls >= LONG_PATIENCE:
+            return True
+        if calls < self._next_look:
+            return False
+        # A look at all living objects takes tens of milliseconds: each wait is twice the last.
+        self._next_look = 2 * calls
+        return not self._live()
+
+    def _found(
+        self, rule: str, source: int | None, first: float, past: tuple[float, ...]
+    ) -> StepRule:
+        self.rule = rule
+        self.source = source
+        self._modules.clear()
+        self._backward = Candidate()
+        return StepRule(rule, source, first, past)
+
+
+# -- evaluation between training steps, seen where the script switches to it -------------------
+#
+# A wrapper on the calls themselves would cost every step a Python frame; `eval()` and
+# `train(False)` come once for many calls.
+
+
+class EvaluationWatch:
+    """Wraps `train` of the class of one root module, which `eval` calls too.
+
+    `report` is called with a module of that class that has been switched to evaluation.
+    """
+
+    def __init__(self, torch: Any, report: Callable[[Any], None]) -> None:
+        self._torch = torch
+        self._report = report
+        self.watched: type | None = None
+        self._wrapper: Any = None
+        self._own: Any = None
+
+    def is_on(self, root: Any) -> bool:
+        """Return whether the wrapper is on the root's class, with no other one on top of it."""
+        kind = type(root)
+        return self.watched is kind and kind.__dict__.get("train") is self._wrapper
+
+    def put(self, root: Any) -> None:
+        """Watch the class of `root`; do nothing where it has no `train` to wrap."""
+        kind = type(root)
+        original = getattr(kind, "train", None)
+        if original is None or kind is self._torch.nn.Module:
+            return
+        self._own = kind.__dict__.get("train")
+        self._wrapper = self._train(original)
+        kind.train = self._wrapper
+        self.watched = kind
+
+    def take_off(self) -> None:
+        """Leave the class as it was found; a wrapper that the script put on top stays."""
+        kind, self.watched = self.watched, None
+        if kind is None or kind.__dict__.get("train") is not self._wrapper:
+            return
+        if self._own is None:
+            del kind.train  # type: ignore[attr-defined]  # put there above
+        else:
+            kind.train = self._own  # type: ignore[attr-defined]  # had it before
+
+    def _train(self, original: Any) -> Any:
+        under_dynamo, compiler = compiling(self._torch)
+        report = self._report
+
+        @functools.wraps(original)
+        def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+            if not (under_dynamo() or compiler._is_compiling_flag) and not in_training(self):
+                report(self)
+            return result
+
+        return train

@@ -1,1 +1,0 @@
-"""The engine of a measurement: it finds steps, changes slices, and lets layers observe them."""

@@ -1,0 +1,421 @@
+"""Findings on torch.compile: recompilations and graph breaks.
+
+A function may be compiled once more with a size or a number made dynamic, once more for evaluation,
+and once for the shorter batch at the end of an epoch: that is how a loop settles, and no finding.
+What recompilations cost is the compiler's own time in the later steps; that time over the steps is
+the gain, as a mean over this run: steps that compile are far slower than the median step, which
+does not show them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from profstack.code_owner import Places
+from profstack.findings import rules
+from profstack.findings.finding import clean_step_s, finding, severity_of, short
+from profstack.privacy import home_relative
+from profstack.storage.reader import Recorded, records
+from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.units import format_seconds
+
+# What torch.compile did in a run's steps. Dynamo's own records say what it compiled, when, for how
+# long and which guard had failed; each belongs to the step in which it began.
+
+# Slices in which nothing slowed the compiler.
+_UNOBSERVED = ("startup", "settle", "clean", "watch")
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
+_USERS_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+# The comment of a guard: the line's text, then the end of its path and its number.
+_COMMENTS_PLACE = re.compile(r"\.py:(\d+) in ")
+_LEADING_ID = re.compile(r"^\d+/\d+: *")
+# The value of a comparison; keys and indices, in brackets, stay.
+_VALUE = re.compile(r"""(\[[^\[\]]*\])|'[^']*'|"[^"]*"|(?<!\w)-?\d+(?:\.\d*)?(?:e[-+]?\d+)?""")
+_LONGEST_GUARD, _LONGEST_REASON = 160, 240
+# What dynamo says where it gives a code up that it compiled too often.
+_LIMIT = re.compile(r"recompile[_ ]limit|cache[_ ]size[_ ]limit", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One compilation of a code: `number` is 0 for its first; `step` is None outside the steps."""
+
+    frame: str
+    number: int
+    name: str | None
+    file: str | None
+    line: int | None
+    wall_s: float
+    step: int | None
+    undisturbed: bool
+    guard: str | None
+    guard_file: str | None
+    guard_line: int | None
+    limit: bool
+
+
+def versions(recorded: Recorded) -> list[Version]:
+    """Return all compilations in order of time, each with the time of its backward graph."""
+    rows = [row for row in records(recorded.frames["compilations"]) if row["t_s"] is not None]
+    rows.sort(key=lambda row: float(row["t_s"]))
+    backward_s: dict[str, float] = defaultdict(float)
+    for row in rows:
+        if row["backward"]:
+            backward_s[str(row["compile_id"])] += row["wall_s"] or 0.0
+    steps = _Steps(recorded)
+    found = []
+    for row in rows:
+        if row["backward"]:
+            continue
+        compile_id = str(row["compile_id"])
+        frame, _, number = compile_id.partition("/")
+        step, kind = steps.at(float(row["t_s"]))
+        guard, file, line = failed_guard(row["reason"])
+        found.append(
+            Version(
+                frame=frame,
+                # A restarted analysis has the number `0/1_1`.
+                number=int(number.partition("_")[0] or 0),
+                name=row["name"],
+                file=row["file"],
+                line=None if row["line"] is None else int(row["line"]),
+                wall_s=(row["wall_s"] or 0.0) + backward_s[compile_id],
+                step=step,
+                undisturbed=kind in _UNOBSERVED,
+                guard=guard,
+                guard_file=file,
+                guard_line=line,
+                limit=bool(_LIMIT.search(row["failure"] or "")),
+            )
+        )
+    return found
+
+
+def failed_guard(reason: str | None) -> tuple[str | None, str | None, int | None]:
+    """Return the guard that failed first, and the file and line that it is about."""
+    if not reason:
+        return None, None, None
+    first, _, rest = reason.partition("\n")
+    guard = " ".join(_LEADING_ID.sub("", first).split("  #")[0].split())
+    guard = home_relative(guard[:_LONGEST_GUARD])
+    place = _USERS_PLACE.search(rest)
+    if place is not None:
+        return guard, place[1], int(place[2])
+    # The path in the comment is cut short: the line alone is known.
+    comment = _COMMENTS_PLACE.search(first)
+    return guard, None, int(comment[1]) if comment else None
+
+
+def kind_of(guard: str | None) -> str | None:
+    """Return a guard's text without the values that it compares with."""
+    return None if guard is None else _VALUE.sub(lambda match: match[1] or "_", guard)
+
+
+class _Steps:
+    """The recorded steps by time."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        steps = recorded.steps[recorded.steps["started_s"].notna()]
+        self._steps = [
+            (float(begun), float(begun + wall), int(step), str(kind))
+            for begun, wall, step, kind in zip(
+                steps["started_s"], steps["wall_s"], steps["step"], steps["kind"], strict=True
+            )
+            if wall > 0
+        ]
+
+    def at(self, t_s: float) -> tuple[int | None, str | None]:
+        """Return the step at a time and the kind of its slice; None outside the steps."""
+        for begun, ended, step, kind in self._steps:
+            if begun <= t_s < ended:
+                return step, kind
+        return None, None
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place at which dynamo ended a graph: the user's own line, and the code it compiled."""
+
+    reason: str
+    file: str
+    line: int
+    code: str | None
+    code_file: str | None
+    times: int
+
+
+def graph_breaks(recorded: Recorded) -> list[Break]:
+    """Return the places in the user's own code at which graphs were ended, each once."""
+    places = Places.read(recorded.facts)
+    counts: Counter[tuple[str, str, int, str | None, str | None]] = Counter()
+    for row in records(recorded.frames["graph_breaks"]):
+        stack = json.loads(row["stack"] or "[]")
+        own = [each for each in stack if places is None or places.is_own(str(each[0]))]
+        if not own or own[-1][1] is None:
+            continue
+        code_file, _, code = stack[0]
+        reason = _reason(row["reason"])
+        counts[reason, str(own[-1][0]), int(own[-1][1]), function_of(code), str(code_file)] += 1
+    return [Break(*key, times=times) for key, times in counts.items()]
+
+
+def _reason(text: str | None) -> str:
+    """Return dynamo's reason in one line: what it could not do, and how it explains that."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    parts = lines[:1] or ["dynamo gave no reason"]
+    parts += [
+        line.removeprefix("Explanation: ") for line in lines[1:] if line.startswith("Explanation: ")
+    ]
+    if parts[0].startswith("generic_jump"):
+        parts = [f"a branch (if, while) asks for the value of a tensor ({parts[0]})"]
+    return home_relative(": ".join(parts[:2])[:_LONGEST_REASON]).rstrip(".")
+
+
+def function_of(code: str | None) -> str | None:
+    """Return the function of a code, also where that is the rest of it after a break."""
+    found = _RESUMED.fullmatch(code or "")
+    return found[1] if found else code
+
+
+def frames_of(found: Iterable[Version], broken: Break) -> set[str]:
+    """Return the numbers of the codes of a broken function: itself and its rests."""
+    return {
+        each.frame
+        for each in found
+        if function_of(each.name) == broken.code and each.file == broken.code_file
+    }
+
+
+# Places and guards that are listed.
+_MOST = 8
+_REGION = re.compile(r"Torch-Compiled Region: (\d+)/\d+")
+_UNKNOWN_COST = (
+    "what a graph break costs shows only when the code is compiled without it; the graphs on both "
+    "sides can not be fused, and what lies between runs as plain Python"
+)
+
+
+def _graph_breaks(
+    report: Report, found: Sequence[Version], breaks: Sequence[Break]
+) -> Finding | None:
+    """Return the finding on breaks in functions whose compiled code runs in the steps."""
+    calls = _graphs_per_step(report)
+    breaks = [
+        each
+        for each in breaks
+        if calls is None or any(calls.get(frame) for frame in frames_of(found, each))
+    ]
+    if not breaks:
+        return None
+    breaks = sorted(breaks, key=lambda each: -each.times)
+    graphs = None
+    if calls is not None:
+        frames = set().union(*(frames_of(found, each) for each in breaks))
+        graphs = sum(count for frame, count in calls.items() if frame in frames)
+    places = len({(each.file, each.line) for each in breaks})
+    first = breaks[0]
+    where = f"{short(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
+    return finding(
+        rules.GRAPH_BREAKS,
+        f"Graphs end early under torch.compile at {where}",
+        severity="medium",
+        gain_reason=_UNKNOWN_COST,
+        place={"file": home_relative(first.file), "line": first.line},
+        layers=() if calls is None else ("torch",),
+        evidence=[
+            {"graph_breaks": places, "graphs_per_step": graphs},
+            *(
+                {
+                    "reason": each.reason,
+                    "function": each.code,
+                    "file": home_relative(each.file),
+                    "line": each.line,
+                    "times_compiled": each.times,
+                    "link": f"source/{home_relative(each.file)}:{each.line}",
+                }
+                for each in breaks[:_MOST]
+            ),
+        ],
+        advice=f"At {where}: {first.reason}. Move what can not be compiled (printing, .item(), "
+        "branches on a tensor's values, calls into other libraries) out of the compiled function, "
+        "or use torch.cond and torch.where; compile with fullgraph=True to be told of each break.",
+    )
+
+
+def _graphs_per_step(report: Report) -> dict[str, float] | None:
+    """Return calls per step of every compiled code, by its number; None without the torch layer."""
+    layers = {row["name"]: row["status"] for row in report["layers"]}
+    if layers.get("torch") != "recorded":
+        return None
+    calls: dict[str, float] = defaultdict(float)
+    for row in report["tables"]["regions"]:
+        found = _REGION.search(row["path"])
+        if found is not None and row["calls"]:
+            calls[found[1]] += row["calls"]
+    return calls
+
+
+# One failure of a guard is how dynamo learns that a value changes; the second shows it did not.
+_SAME_GUARD = 2
+# A loop may settle with three: a dynamic size, evaluation, the last batch of an epoch.
+_IN_ALL = 4
+
+
+def compiling(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return a finding for each function that is compiled too often, and one for graph breaks."""
+    found = versions(recorded)
+    if not found:
+        return []
+    names = {each.frame: (each.file, function_of(each.name)) for each in found if each.name}
+    # The rests of a function after graph breaks are of one group with it. A code that was given up
+    # has its number alone.
+    groups: dict[object, list[Version]] = defaultdict(list)
+    for each in found:
+        groups[names.get(each.frame, each.frame)].append(each)
+    findings = [
+        _recompiled(recorded, report, of_function, again)
+        for of_function in groups.values()
+        if _is_too_often(again := _again(of_function))
+    ]
+    findings.append(_graph_breaks(report, found, graph_breaks(recorded)))
+    return [each for each in findings if each is not None]
+
+
+def _again(of_function: Sequence[Version]) -> list[Version]:
+    """Return the later versions that were compiled in steps, after the step of their first one."""
+    first: dict[str, int | None] = {}
+    for each in of_function:
+        first.setdefault(each.frame, each.step)
+    return [
+        each
+        for each in of_function
+        if each.step is not None and each.number > 0 and each.step != first[each.frame]
+    ]
+
+
+def _is_too_often(again: Sequence[Version]) -> bool:
+    guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
+    same = max(guards.values(), default=0)
+    return same >= _SAME_GUARD or len(again) >= _IN_ALL or any(each.limit for each in again)
+
+
+def _recompiled(
+    recorded: Recorded, report: Report, of_function: Sequence[Version], again: Sequence[Version]
+) -> Finding | None:
+    """Return the finding of one function; None where compiling took too little."""
+    named = next((each for each in of_function if each.name is not None), None)
+    step_s = clean_step_s(report)
+    steps = _steps_since(recorded, of_function)
+    if named is None or not steps:
+        return None
+    times, is_measured = _times(of_function, again)
+    compile_s = sum(times) / len(times)
+    compiling_steps = len({each.step for each in again})
+    per_step_s = compile_s * compiling_steps / steps
+    if step_s and per_step_s < rules.RECOMPILATIONS.threshold * step_s:
+        return None
+    guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
+    commonest = guards.most_common(1)[0][0] if guards else None
+    guard = next((each for each in again if kind_of(each.guard) == commonest), None)
+    made = sum(not each.limit for each in again)
+    # The line on which the changing value is used says more than that of the function.
+    line = (guard.guard_line if guard is not None else None) or named.line
+    file = (guard.guard_file if guard is not None else None) or named.file
+    # The median step holds it where most steps compile; else that step is as short without it.
+    in_median = 2 * compiling_steps > steps
+    observed = "" if is_measured else ", all of them under an observer, which slows the compiler"
+    times_words = {1: "once", 2: "twice"}.get(made, f"{made} times")
+    return finding(
+        rules.RECOMPILATIONS,
+        f"{function_of(named.name)} is compiled again {times_words} during the steps",
+        severity=severity_of(per_step_s, step_s or 0.0),
+        gain_s=min(median(times), step_s) if in_median and step_s else None,
+        gain_is="measured" if is_measured else "estimated",
+        gain_reason=f"most steps compile nothing, so that the median step does not hold it: as a "
+        f"mean over {steps} steps it is {format_seconds(per_step_s)}",
+        place={"file": home_relative(file), "line": line} if file and line else None,
+        evidence=[
+            {
+                "function": function_of(named.name),
+                "file": home_relative(named.file or ""),
+                "line": named.line,
+                "recompilations": made,
+                "steps": steps,
+                "compile_s": compile_s,
+                "compile_is": f"mean of a step that compiles it again{observed}",
+                "per_step_s": per_step_s,
+                "per_step_is": "mean over these steps"
+                + ("" if in_median else ", most of which compile nothing"),
+                "given_up": made < len(again),
+                "link": "benchmark/steps",
+            },
+            *_guard_evidence(again),
+        ],
+        advice=_advice(guard, per_step_s, steps, is_given_up=made < len(again)),
+    )
+
+
+def _steps_since(recorded: Recorded, of_function: Sequence[Version]) -> int:
+    """Return the steps of the plan after the one in which the function was compiled first."""
+    first, since = of_function[0].step, recorded.steps
+    if first is not None:
+        since = since[since["step"] > first]
+    return len(since) + int(recorded.facts.get("steps_only_counted") or 0)
+
+
+def _times(of_function: Sequence[Version], again: Sequence[Version]) -> tuple[list[float], bool]:
+    """Return the compile time of each step that compiled again, and whether it was undisturbed.
+
+    Where some of the steps were undisturbed, those alone count.
+    """
+    steps = {each.step: each.undisturbed for each in again}
+    undisturbed = any(steps.values())
+    sums = {step: 0.0 for step, free in steps.items() if free or not undisturbed}
+    for each in of_function:
+        if each.step in sums:
+            sums[each.step] += each.wall_s
+    return list(sums.values()), undisturbed
+
+
+def _guard_evidence(again: Sequence[Version]) -> list[Evidence]:
+    """Return the guards that failed, each kind once: its first text, and its latest place."""
+    times = Counter(kind_of(each.guard) for each in again)
+    rows: dict[str | None, Evidence] = {}
+    for each in again:
+        kind = kind_of(each.guard)
+        row = rows.setdefault(kind, {"failed_guard": each.guard, "times": times[kind]})
+        if each.guard_file and each.guard_line:
+            file = home_relative(each.guard_file)
+            link = f"source/{file}:{each.guard_line}"
+            row |= {"file": file, "line": each.guard_line, "link": link}
+    return [rows[kind] for kind, _ in times.most_common(_MOST)]
+
+
+def _advice(guard: Version | None, per_step_s: float, steps: int, *, is_given_up: bool) -> str:
+    parts = [
+        f"Over these {steps} steps compiling it again took {format_seconds(per_step_s)} per step."
+    ]
+    if is_given_up:
+        parts.append(
+            "It was compiled so often that dynamo gave it up: from there on it runs uncompiled."
+        )
+    text = guard.guard if guard is not None else None
+    if text is None:
+        parts.append("TORCH_LOGS=recompiles tells which guards fail.")
+    elif re.search(r"size|stride|shape|\bdim\b", text):
+        parts.append(
+            f"The guard that fails is on a shape ({text}): pad or bucket inputs to a few sizes, "
+            "drop the last short batch, or mark the size with torch._dynamo.mark_dynamic (and do "
+            "not compile with dynamic=False)."
+        )
+    else:
+        parts.append(
+            f"The guard that fails is on a Python value ({text}): a value that changes with the "
+            "steps belongs in a tensor, or outside the compiled function."
+        )
+    return " ".join(parts)

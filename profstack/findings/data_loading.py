@@ -1,0 +1,368 @@
+"""Data loading starves the step: the model waits for its batch.
+
+Of the wait counts what is known to be loading (`loading_time`); where there is no DataLoader, the
+user's own functions outside modules must take most of it. The gain is what overlapping would save.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profstack.analysis.functions import COST
+from profstack.findings import rules
+from profstack.findings.finding import (
+    CallGraph,
+    FunctionKey,
+    calibrated,
+    clean_step_s,
+    finding,
+    heaviest_line,
+    key_of,
+    line_evidence,
+    line_s,
+    lines_of,
+    own_lines,
+    severity_of,
+    short,
+    to_function,
+)
+from profstack.findings.loading_time import (
+    MOSTLY,
+    Loading,
+    before_first_work,
+    busy_share,
+    gain_of,
+    loader_ranges,
+    loaders,
+    loading_of,
+    wait_share,
+)
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.schema.rows import FunctionRow, LineRow
+from profstack.units import format_seconds
+
+# The functions that a step's loading goes to: first the one to look at, then the longest others.
+# What the loader calls has all of the loading, and says nothing by that. The one to look at is the
+# deepest of the user's own that still has most of it: all that it calls has less.
+
+# A function with less of the loading is left out.
+_LEAST_SHARE = 0.1
+_MOST_ROWS = 3
+# A line that asks for a batch.
+_ASKS = re.compile(r"^\s*(async )?for |\bnext\(")
+# Functions that such a line calls without their name.
+_OF_LOOPS = ("__iter__", "__next__", "__aiter__", "__anext__")
+_YIELDS = re.compile(r"\byield\b")
+
+
+@dataclass(frozen=True)
+class LoadingFunction:
+    """A function that loading calls, and its part of the clean step's loading."""
+
+    row: FunctionRow
+    share: float
+    clean_s: float
+    # The user's own function that calls it for longest.
+    called_from: str | None
+    heaviest_line: LineRow | None
+
+    @property
+    def place(self) -> str:
+        """The function in words."""
+        return f"{self.row['name']} ({short(self.row['file'])}:{self.row['line']})"
+
+    @property
+    def evidence(self) -> Evidence:
+        """A row of evidence; keys that do not apply are left out."""
+        row, line = self.row, self.heaviest_line
+        caller: Evidence = {"called_from": self.called_from} if self.called_from else {}
+        heaviest: Evidence = {}
+        if line is not None:
+            text = (line["source"] or "").strip()
+            heaviest = {"heaviest_line": line["line"], "text": text}
+        return {
+            "function": row["name"],
+            "file": row["file"],
+            "line": row["line"],
+            **caller,
+            "calls": row["calls"],
+            "clean_s": self.clean_s,
+            "loading_share": self.share,
+            **heaviest,
+            "link": to_function(key_of(row)),
+        }
+
+
+def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
+    """Return the functions that loading goes to, the one to look at first.
+
+    The user's own by their time with what they call; a library's by its own time where none is the
+    user's.
+    """
+    graph = CallGraph(report)
+    roots = loaders(graph)
+    whole = sum(_total_s(graph.rows[key]) for key in roots)
+    if not whole:
+        return []
+
+    def described(row: FunctionRow, part_s: float) -> LoadingFunction:
+        share = min(part_s / whole, 1.0)
+        caller = _caller(graph, key_of(row)) if row["own"] else None
+        line = _heaviest_line(report, graph, row)
+        return LoadingFunction(row, share, share * load_s, caller, line)
+
+    below = [graph.rows[key] for key in graph.below(roots) if key in graph.rows]
+    own = sorted((row for row in below if row["own"]), key=_total_s, reverse=True)
+    own = [row for row in own if _total_s(row) >= _LEAST_SHARE * whole]
+    if not own:
+        library = max(below, key=_self_s, default=None)
+        return [described(library, _self_s(library))] if library is not None else []
+    first = _deepest(graph, [row for row in own if _total_s(row) >= MOSTLY * whole]) or own[0]
+    rows = [first, *(row for row in own if row is not first)][:_MOST_ROWS]
+    return [described(row, _total_s(row)) for row in rows]
+
+
+def _total_s(row: FunctionRow) -> float:
+    return row["total_s"] or 0.0
+
+
+def _self_s(row: FunctionRow) -> float:
+    return row["self_s"] or 0.0
+
+
+def most_of_it(functions: Sequence[LoadingFunction]) -> str:
+    """Say which function the loading goes to."""
+    first, *others = functions
+    much = "Most of it is" if first.share >= MOSTLY else "The longest of it is"
+    words = f"{much} {first.place}"
+    if first.called_from is not None:
+        words += f", called from {first.called_from}"
+    called = next((each for each in others if each.called_from == first.row["name"]), None)
+    if called is not None and first.heaviest_line is None:
+        words += f"; the longest of what that calls is {called.place}"
+    return f"{words}."
+
+
+def _deepest(graph: CallGraph, rows: Sequence[FunctionRow]) -> FunctionRow | None:
+    """Return the function that calls none of the others; the longest where that is not one."""
+    known = {key_of(row): row for row in rows}
+    last = [row for key, row in known.items() if not (graph.below([key]) - {key}) & known.keys()]
+    return max(last or rows, key=_total_s, default=None)
+
+
+def _caller(graph: CallGraph, key: FunctionKey) -> str | None:
+    """Return the user's own function that calls this one for longest."""
+    edges = [
+        (row["total_s"] or 0.0, caller)
+        for caller, row in graph.callers(key)
+        if caller != key and caller in graph.rows and graph.rows[caller]["own"]
+    ]
+    return max(edges)[1].name if edges else None
+
+
+def _heaviest_line(report: Report, graph: CallGraph, row: FunctionRow) -> LineRow | None:
+    """Return the heaviest line of a function of the user's, where all its lines were followed.
+
+    Lines have no time of the user's functions that they call: where these have most of the
+    function's, a line would be blamed for theirs.
+    """
+    if not row["own"] or _in_others_s(graph, key_of(row)) > (1 - MOSTLY) * _total_s(row):
+        return None
+    line = heaviest_line(report, graph, key_of(row))
+    return line if line is not None and line_s(line) else None
+
+
+def _in_others_s(graph: CallGraph, key: FunctionKey) -> float:
+    """Return the time in others of the user's, called by a function or through a library."""
+    waiting, seen, total = [key], {key}, 0.0
+    while waiting:
+        for callee, edge in graph.callees.get(waiting.pop(), ()):
+            row = graph.rows.get(callee)
+            if row is None or callee == key:
+                continue
+            if row["own"]:
+                total += edge["total_s"] or 0.0
+            elif callee not in seen:
+                seen.add(callee)
+                waiting.append(callee)
+    return total
+
+
+def data_starved(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return a finding where the wait for data is a quarter of the clean step or more."""
+    step_s, share = clean_step_s(report), wait_share(report)
+    if step_s is None or share is None:
+        return []
+    least = rules.DATA_STARVED.threshold
+    loading = loading_of(report, step_s, share)
+    if loading is None:
+        slowed = (recorded.facts.get(COST) or {}).get("bytecode_factor", 1.0)
+        return _without_loader(report, step_s, share * step_s, slowed) if share >= least else []
+    return [_with_loader(report, loading)] if loading.load_s >= least * step_s else []
+
+
+def _with_loader(report: Report, loading: Loading) -> Finding:
+    """Return the finding on a DataLoader: without workers, or with too few or too slow ones."""
+    gain, reason = gain_of(loading, loading.wanted())
+    wait: Evidence = {
+        "loading_s": loading.load_s,
+        "step_share": loading.load_s / loading.step_s,
+        "wait_before_work_s": loading.wait_s,
+        "cores": loading.cores,
+        "link": "modules/(wait)",
+    }
+    if loading.no_core_s:
+        wait["waited_for_core_s"] = loading.no_core_s
+    cpu_s = report["processes"]["cpu_s"]
+    if cpu_s is not None:
+        wait["mean_cpu_s"] = cpu_s
+    wait["workers"] = loading.workers
+    place: FunctionRow | LineRow | None
+    if loading.workers:
+        busy = busy_share(report)
+        if busy is not None:
+            worker_cpu_s = report["processes"]["worker_cpu_s"]
+            wait |= {"mean_worker_cpu_s": worker_cpu_s, "worker_busy_share": busy}
+        # The longest line on which a loader is asked for its next batch.
+        place = max(own_lines(report, _ASKS), key=line_s, default=None)
+        rows = [line_evidence(place)] if place else []
+        advice = _advice_on_workers(loading, gain)
+    else:
+        functions = loading_functions(report, loading.load_s)
+        place = next((each.row for each in functions if each.row["own"]), None)
+        rows = [each.evidence for each in functions]
+        advice = _advice(loading, functions, gain)
+    seen = {layer["name"] for layer in report["layers"] if layer["status"] == "recorded"}
+    return finding(
+        rules.DATA_STARVED,
+        f"Data loading takes {100 * loading.load_s / loading.step_s:.0f} % of a step, and the "
+        "model waits for it",
+        severity=severity_of(loading.load_s, loading.step_s),
+        gain_s=gain,
+        gain_reason=reason,
+        place=place,
+        layers=seen & {"torch", "cprofile"},
+        evidence=[wait, *_range_evidence(report), *rows],
+        advice=advice,
+    )
+
+
+def _advice_on_workers(loading: Loading, gain: float | None) -> str:
+    who = "The one DataLoader worker makes"
+    if loading.workers > 1:
+        who = f"The {loading.workers} DataLoader workers make"
+    words = f"{who} batches more slowly than the step takes them"
+    is_crowded = loading.no_core_s > MOSTLY * loading.load_s
+    if is_crowded:
+        words = (
+            f"For up to {format_seconds(loading.no_core_s)} of the "
+            f"{format_seconds(loading.load_s)} that a step waits for its batch, its thread could "
+            "run and had no core: the workers and other programs had them all"
+        )
+    elif loading.is_waiting:
+        words += ", and its CPU time says that it mostly waits (for files, a network, or a core)"
+    if gain is not None:
+        words += f". Try num_workers={loading.wanted()} with persistent_workers=True"
+        if loading.is_waiting:
+            words += ", or hold the data in memory"
+    elif is_crowded:
+        words += ". If no other program ran, only cheaper samples help"
+    else:
+        words += f". All {loading.cores:g} cores have work: only cheaper samples help"
+    return (
+        f"{words}. No layer looks into workers: one run with num_workers=0 names the functions and "
+        "lines that make the samples."
+    )
+
+
+def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float | None) -> str:
+    parts = [most_of_it(functions)] if functions else []
+    if gain:
+        parts.append(
+            f"With num_workers={loading.wanted()}, persistent_workers=True the DataLoader makes "
+            "the next batches while the model works on this one (each worker holds "
+            "prefetch_factor=2 batches ready; pin_memory=True helps only where a GPU trains)."
+        )
+    elif loading.cores < 2:
+        parts.append("There is one core: workers would take it from the step.")
+    if functions and "collate" in f"{functions[0].row['name']} {functions[0].called_from}":
+        parts.append("Collate whole tensors at once (torch.stack, torch.cat) without Python loops.")
+    parts.append(
+        "Else make samples cheaper: decode and transform once and keep the result (in memory or "
+        "in a file of tensors), or work on whole batches instead of sample after sample."
+    )
+    return " ".join(parts)
+
+
+def _range_evidence(report: Report) -> list[Evidence]:
+    """Return the first of the ranges that torch puts round the loader's work."""
+    for row in loader_ranges(report)[:1]:
+        found: Evidence = {
+            "range": row["path"],
+            "calls": row["calls"],
+            "link": f"ranges/{row['path']}",
+        }
+        time = calibrated(report, row["wall_s"])
+        return [found if time is None else {**found, "calibrated_s": time}]
+    return []
+
+
+def _without_loader(report: Report, step_s: float, wait_s: float, slowed: float) -> list[Finding]:
+    """Return the finding on a script that makes its batches itself, where its functions show it."""
+    functions = [
+        each
+        for each in before_first_work(report, wait_s, slowed)
+        if _is_taken(report, key_of(each.row))
+    ]
+    taken = sum(each.clean_s for each in functions)
+    if taken < MOSTLY * wait_s or taken < rules.DATA_STARVED.threshold * step_s:
+        return []
+    first, share = functions[0], wait_s / step_s
+    name = first.row["name"]
+    return [
+        finding(
+            rules.DATA_STARVED,
+            f"A step waits {100 * share:.0f} % of its time before its first work, "
+            f"most of it in {name}",
+            severity=severity_of(wait_s, step_s),
+            gain_reason="nothing tells whether this can be done beside the step: it runs on the "
+            "step's own thread",
+            place=first.row,
+            layers=["cprofile"],
+            evidence=[
+                {"wait_before_work_s": wait_s, "step_share": share, "link": "modules/(wait)"},
+                *(
+                    {
+                        "function": each.row["name"],
+                        "file": each.row["file"],
+                        "line": each.row["line"],
+                        "calls": each.row["calls"],
+                        "clean_s": each.clean_s,
+                        "link": to_function(key_of(each.row)),
+                    }
+                    for each in functions[:_MOST_ROWS]
+                ),
+            ],
+            advice=f"{name} ({short(first.row['file'])}:{first.row['line']}) takes "
+            f"{format_seconds(first.clean_s)} of a step of {format_seconds(step_s)}. If it "
+            "makes the batch, put it into a torch.utils.data.Dataset and let a DataLoader with "
+            "num_workers make batches while the model works; else make it cheaper or rarer.",
+        )
+    ]
+
+
+def _is_taken(report: Report, key: FunctionKey) -> bool:
+    """Whether a line of the user's takes what a function gives.
+
+    One that gives nothing, or what is added to a sum, loads nothing. A loop calls its iterator
+    without its name.
+    """
+    texts = [line["source"] or "" for line in report["tables"]["lines"]]
+    own = lines_of(report, CallGraph(report), key)
+    if key.name in _OF_LOOPS or any(_YIELDS.search(line["source"] or "") for line in own):
+        return any(_ASKS.search(text) for text in texts)
+    taken = re.compile(rf"(?:[\w\s\]),]=(?!=)|\bin\b).*?\b{re.escape(key.name)}\(")
+    return any(taken.search(text) for text in texts)

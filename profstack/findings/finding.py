@@ -1,0 +1,398 @@
+"""A finding, and what every family of rules reads from a report."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Literal, NamedTuple, TypedDict, cast
+
+from profstack.findings.rules import FindingRule
+from profstack.storage.schema.report import (
+    Evidence,
+    EvidenceValue,
+    Finding,
+    Report,
+    RooflinePoint,
+    Severity,
+    Tables,
+)
+from profstack.storage.schema.rows import CallRow, FunctionRow, LineRow, ModuleLineRow, ModuleRow
+from profstack.units import format_share
+
+# A cost below this share of the clean step is left out: two runs differ by as much.
+WORTH_TELLING = 0.01
+# Shares of the clean step from which a finding is severe: a fifth is what a run on other hardware
+# costs, a twentieth is more than two runs of one program differ by.
+_HIGH, _MEDIUM = 0.2, 0.05
+_NO_NUMBER = "the figures that it would be made from are not all known"
+_ORDER = ("high", "medium", "low")
+
+
+class PlaceRow(TypedDict):
+    """A row with a file and a line."""
+
+    file: str
+    line: int
+
+
+def finding(
+    rule: FindingRule,
+    title: str,
+    *,
+    severity: Severity,
+    evidence: Sequence[Mapping[str, EvidenceValue]],
+    advice: str,
+    layers: Iterable[str] = (),
+    gain_s: float | None = None,
+    gain_is: Literal["estimated", "measured"] = "estimated",
+    gain_reason: str | None = None,
+    place: PlaceRow | None = None,
+    module: str | None = None,
+) -> Finding:
+    """Return a finding of a rule; `gain_s` is in seconds per clean step.
+
+    Raises ValueError where there is neither a gain nor a `gain_reason`.
+    """
+    if gain_s is None and not gain_reason:
+        raise ValueError(f"{rule.slug} has no gain and no reason why")
+    return {
+        "slug": rule.slug,
+        "title": title,
+        "severity": severity,
+        "gain_s": gain_s,
+        "gain_is": None if gain_s is None else gain_is,
+        "gain_reason": gain_reason if gain_s is None else None,
+        "file": place["file"] if place else None,
+        "line": place["line"] if place else None,
+        "module": module,
+        "layers": sorted(set(layers)),
+        "evidence": [dict(row) for row in evidence],
+        "advice": advice,
+    }
+
+
+def severity_of(cost_s: float, step_s: float) -> Severity:
+    """Return the severity of a cost in seconds per clean step."""
+    share = cost_s / step_s if step_s else 0.0
+    return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
+
+
+def bounded(found: Finding, step_s: float | None) -> Finding:
+    """Return the finding with a gain that is finite and at most the clean step."""
+    gain = found["gain_s"]
+    if gain is None:
+        return found
+    if not math.isfinite(gain):
+        return {**found, "gain_s": None, "gain_is": None, "gain_reason": _NO_NUMBER}
+    return {**found, "gain_s": max(min(gain, step_s or gain), 0.0)}
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Sort findings by severity, then by gain; those without a gain last."""
+    return sorted(
+        findings, key=lambda each: (_ORDER.index(each["severity"]), -(each["gain_s"] or 0.0))
+    )
+
+
+# Times, rows and links of a report. A link names a row of the page as `<view>/<key>`; the page
+# itself escapes the key.
+
+
+def clean_step_s(report: Report) -> float | None:
+    """Return the clean median in seconds; None where there is none."""
+    return report["benchmark"]["median_s"] or None
+
+
+def calibrated(report: Report, raw_s: float | None) -> float | None:
+    """Return a time per step of the torch layer's slices at the speed of the clean steps.
+
+    None where the layer has no slice, or was disturbed too much.
+    """
+    found = report["attribution"]
+    if found is None or raw_s is None or not found["step_s"]:
+        return None
+    if found["calibrated_owned_s"] is None or found["clean_median_s"] is None:
+        return None
+    return raw_s / found["step_s"] * found["clean_median_s"]
+
+
+def traced_step_s(report: Report) -> float | None:
+    """Return the mean step of the torch layer's slices in seconds; None where it has none."""
+    return report["attribution"]["step_s"] if report["attribution"] else None
+
+
+def on_accelerator(report: Report) -> bool:
+    """Whether the run computed on something other than the CPU."""
+    return report["environment"].get("device") not in (None, "cpu")
+
+
+def backward_passes(report: Report) -> float:
+    """Return the backward passes of a step, as far as they were noted."""
+    setup = report["setup"]
+    return (setup.get("backward_passes") or 0) / (setup["steps"] or 1)
+
+
+def roofline_points(report: Report) -> list[RooflinePoint]:
+    """Return the points of the roofline; empty where there is none."""
+    return report["roofline"]["points"] if report["roofline"] else []
+
+
+def known_peaks(report: Report) -> tuple[dict[str, float], float | None]:
+    """Return operations per second by data type, and bytes per second, measured before stated."""
+    peaks = report["roofline"]["peaks"] if report["roofline"] else None
+    if peaks is None:
+        return {}, None
+    flop: dict[str, float] = {}
+    for rate in peaks["flop_per_s"] or ():
+        if rate["dtype"] is not None and rate["value"] is not None:
+            flop.setdefault(rate["dtype"], rate["value"])
+    memory = peaks["bytes_per_s"]
+    return flop, memory[0]["value"] if memory else None
+
+
+def module_rows(report: Report) -> dict[str, ModuleRow]:
+    """Return the rows of `modules`, parts of a step included, by path."""
+    return {row["path"]: row for row in report["tables"]["modules"]}
+
+
+class FunctionKey(NamedTuple):
+    """File, line and name of a function."""
+
+    file: str
+    line: int
+    name: str
+
+
+def key_of(row: FunctionRow) -> FunctionKey:
+    """Return the key of a row of `functions`."""
+    return FunctionKey(row["file"], row["line"], row["name"])
+
+
+def to_source(place: PlaceRow) -> str:
+    """Return the link to a line."""
+    return f"source/{place['file']}:{place['line']}"
+
+
+def to_function(key: FunctionKey) -> str:
+    """Return the link to a function."""
+    return f"python/{key.file}:{key.line}:{key.name}"
+
+
+def short(file: str) -> str:
+    """Return a file's name without its folders."""
+    return re.split(r"[/\\]", file)[-1]
+
+
+def in_brackets(place: PlaceRow | None) -> str:
+    """Return ` (train.py:12)` for the end of a title; empty without a place."""
+    return f" ({short(place['file'])}:{place['line']})" if place else ""
+
+
+def line_s(row: LineRow | ModuleLineRow) -> float:
+    """Return seconds per step on a line, inside operators and outside."""
+    return (row["python_s"] or 0.0) + (row["operator_s"] or 0.0)
+
+
+def own_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
+    """Return the lines of the user's own files whose text has the pattern."""
+    return [
+        row
+        for row in report["tables"]["lines"]
+        if row["own"] and pattern.search(row["source"] or "")
+    ]
+
+
+def line_evidence(row: LineRow, **figures: EvidenceValue) -> Evidence:
+    """Return a row of evidence: a line with its text, figures and link."""
+    return {
+        "file": row["file"],
+        "line": row["line"],
+        "text": (row["source"] or "").strip(),
+        **figures,
+        "link": to_source(row),
+    }
+
+
+# Functions: who calls whom, and the lines that are theirs.
+
+_PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)\((?P<name>.*)\)$", re.DOTALL)
+
+
+def parse_function(place: str) -> FunctionKey | None:
+    """Return the function that the table `calls` writes as `file:line(name)`."""
+    match = _PLACE.match(place)
+    return FunctionKey(match["file"], int(match["line"]), match["name"]) if match else None
+
+
+class CallGraph:
+    """Calls between the functions of a step, by cProfile.
+
+    A function that was running when the profiler began has no row.
+    """
+
+    def __init__(self, report: Report) -> None:
+        functions = report["tables"]["functions"]
+        self.rows = {key_of(row): row for row in functions if row["phase"] == "step"}
+        self.callees: dict[FunctionKey, list[tuple[FunctionKey, CallRow]]] = {}
+        for row in report["tables"]["calls"]:
+            caller, callee = parse_function(row["caller"]), parse_function(row["callee"])
+            if row["phase"] == "step" and caller and callee:
+                self.callees.setdefault(caller, []).append((callee, row))
+
+    def below(self, roots: Iterable[FunctionKey]) -> set[FunctionKey]:
+        """Return the functions that these call, directly or not."""
+        waiting, seen = list(roots), set[FunctionKey]()
+        while waiting:
+            for callee, _ in self.callees.get(waiting.pop(), ()):
+                if callee not in seen:
+                    seen.add(callee)
+                    waiting.append(callee)
+        return seen
+
+    def callers(self, key: FunctionKey) -> list[tuple[FunctionKey, CallRow]]:
+        """Return each caller of a function with its row of `calls`."""
+        return [
+            (caller, row)
+            for caller, edges in self.callees.items()
+            for callee, row in edges
+            if callee == key
+        ]
+
+
+class Span(NamedTuple):
+    """First and last line of a function; the first is that of its first decorator."""
+
+    name: str
+    first: int
+    last: int
+
+
+class Extents:
+    """Where the functions of the recorded source files begin and end.
+
+    Tools name a function by its first line alone, and the next function with a row need not be the
+    next one of the file: the function with the loop over the steps was running all along and has
+    no row, and its lines would be taken for those of the function above it.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._files = {
+            row["file"]: _spans_by_line(row["text"]) for row in report["sources"] if row["text"]
+        }
+
+    def knows(self, file: str) -> bool:
+        """Whether the text of a file was recorded, and is Python."""
+        return self._files.get(file) is not None
+
+    def around(self, file: str, line: int) -> Span | None:
+        """Return the innermost function that a line is in."""
+        return (self._files.get(file) or {}).get(line)
+
+    def holds(self, key: FunctionKey, line: int) -> bool:
+        """Whether a line is a function's own, and not of a function defined within it."""
+        found = self.around(key.file, line)
+        return found is not None and (found.name, found.first) == (key.name, key.line)
+
+
+def parse_source(text: str) -> ast.Module | None:
+    """Return the syntax tree of a text; None where it is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+        return None
+
+
+@cache
+def _spans_by_line(text: str) -> dict[int, Span] | None:
+    """Return the innermost function of each line that has one; None of what is no Python."""
+    tree = parse_source(text)
+    if tree is None:
+        return None
+    spans = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            spans.append(Span(node.name, first, node.end_lineno or node.lineno))
+    found: dict[int, Span] = {}
+    for span in sorted(spans, key=lambda span: span.first):
+        # What is defined within a function begins after it.
+        found.update(dict.fromkeys(range(span.first, span.last + 1), span))
+    return found
+
+
+def lines_of(report: Report, graph: CallGraph, key: FunctionKey) -> list[LineRow]:
+    """Return the rows of `lines` that are a function's own.
+
+    Where the text of its file is not known, all up to the next function that has a row.
+    """
+    extents = Extents(report)
+    rows = [row for row in report["tables"]["lines"] if row["file"] == key.file]
+    if extents.knows(key.file):
+        return [row for row in rows if extents.holds(key, row["line"])]
+    later = [line for file, line, _ in graph.rows if file == key.file and line > key.line]
+    return [row for row in rows if key.line <= row["line"] < min(later, default=math.inf)]
+
+
+def heaviest_line(report: Report, graph: CallGraph, key: FunctionKey) -> LineRow | None:
+    """Return the line of a function with most time; None where not all its runs were followed."""
+    inside = lines_of(report, graph, key)
+    if not inside or any(row["reason"] for row in inside):
+        return None
+    return max(inside, key=line_s)
+
+
+def function_around(report: Report, graph: CallGraph, place: PlaceRow) -> FunctionKey | None:
+    """Return the profiled function that a line is in.
+
+    None where the text of the file is not known, and for a function that was running before the
+    profiler was, as the one with the loop over the steps is: it has no row.
+    """
+    span = Extents(report).around(place["file"], place["line"])
+    key = None if span is None else FunctionKey(place["file"], span.first, span.name)
+    return key if key in graph.rows else None
+
+
+# An idle device waits for the host: a step is shorter for work saved on the device only where the
+# device is busy for most of it.
+BUSY_SHARE = 0.8
+HOST_BOUND = (
+    f"the device is idle for more than {format_share(1 - BUSY_SHARE)} of the step: the host sets "
+    "the pace, and what it saves is not measured"
+)
+
+
+def is_device_bound(report: Report) -> bool:
+    """Whether kernels run for most of the step, by the torch layer's slices."""
+    rows = [row for row in report["tables"]["launches"] if row["device_busy_s"] is not None]
+    busy = sum(row["device_busy_s"] or 0.0 for row in rows)
+    idle = sum(row["device_idle_s"] or 0.0 for row in rows)
+    return busy > 0 and busy >= BUSY_SHARE * (busy + idle)
+
+
+# Columns without which no rule can name or link a row.
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "modules": ("path", "depth"),
+    "operators": ("name",),
+    "kernels": ("name",),
+    "functions": ("file", "line", "name"),
+    "calls": ("caller", "callee", "calls"),
+    "lines": ("file", "line"),
+    "module_lines": ("file", "line"),
+    "regions": ("path",),
+}
+
+
+def drop_unkeyed(report: Report) -> Report:
+    """Drop rows whose key columns are null; all else are the report's own objects.
+
+    Recordings that were cut short, or made by another version, may hold such rows.
+    """
+    tables = cast(dict[str, list[dict[str, object]]], report["tables"])
+    kept = {
+        name: [row for row in tables.get(name, ()) if None not in map(row.get, keys)]
+        for name, keys in _KEYS.items()
+    }
+    return {**report, "tables": cast(Tables, tables | kept)}

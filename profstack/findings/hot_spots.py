@@ -1,0 +1,384 @@
+"""Functions and modules that take a good part of the step by themselves.
+
+A function's own time is cProfile's, less what profiling adds to its calls and to those that it
+makes, less the operators that it calls by signs (`a @ b` is no call to cProfile), and with the
+built-in functions that it calls where each takes next to nothing: their price is that of a call. C
+code that cProfile does not see (NumPy's ufuncs, methods of Cython) would be in it too, so that it
+is no more than the lines that the function ran can take.
+
+Profiling slows plain Python by up to a factor that was measured in that process. So the truth lies
+between that time over the factor and that time, and below all of the step that the torch layer,
+which slows no Python, saw outside operators. Where these limits are near to each other the gain is
+their geometric mean; else it is the lower one, and the finding says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from profstack.analysis.functions import COST
+from profstack.code_owner import BUILTIN_FILE
+from profstack.findings import rules
+from profstack.findings.finding import (
+    CallGraph,
+    FunctionKey,
+    calibrated,
+    clean_step_s,
+    finding,
+    heaviest_line,
+    lines_of,
+    on_accelerator,
+    roofline_points,
+    severity_of,
+    short,
+    to_function,
+    to_source,
+    traced_step_s,
+)
+from profstack.findings.loading_time import loaders, loading_of, wait_share
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.schema.rows import FunctionRow, ModuleRow
+from profstack.units import format_count, format_seconds, format_share
+
+# A built-in call this short is the price of the call, whatever it does.
+_SHORT_S = 1e-6
+# What a line of Python takes at most, without the calls on it: the longest formulas and formatted
+# strings that were timed on Python 3.10 to 3.13 took 0.4 to 0.9 µs, common lines a tenth of that.
+_LINE_S = 1e-6
+# Limits so near that their mean is within 30 % of both.
+_NEAR = 1.3**2
+# Calls a step from which a function is called more than once: some steps may have one more.
+_OFTEN = 1.5
+_MOST, _MOST_CALLERS = 3, 3
+
+
+@dataclass(frozen=True)
+class _OwnTime:
+    """A function's own Python time per step: no less than `low_s`, no more than `high_s`."""
+
+    key: FunctionKey
+    row: FunctionRow
+    low_s: float
+    high_s: float
+
+    @property
+    def agreed(self) -> bool:
+        """Whether both limits are about the same."""
+        return self.high_s <= _NEAR * self.low_s
+
+    @property
+    def gain_s(self) -> float:
+        """The time that would be saved."""
+        return math.sqrt(self.low_s * self.high_s) if self.agreed else self.low_s
+
+
+def hot_spots(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return a finding for each of the functions, the one with most time first."""
+    step_s = clean_step_s(report)
+    if step_s is None:
+        return []
+    graph = CallGraph(report)
+    least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
+    found = [
+        _own_time(recorded, report, graph, key, row)
+        for key, row in graph.rows.items()
+        # The others cannot reach the limit, whatever the rest of it is.
+        if row["own"] and (row["self_s"] or 0.0) + _builtins_s(graph, key) >= least_s
+    ]
+    hot = [each for each in found if each is not None and each.gain_s >= least_s]
+    hot.sort(key=lambda each: -each.gain_s)
+    return [_finding(report, graph, each, step_s) for each in hot[:_MOST]]
+
+
+def _builtins_s(graph: CallGraph, key: FunctionKey) -> float:
+    """Return the time of the built-in functions that a function calls."""
+    return sum(
+        row["self_s"] or 0.0
+        for callee, row in graph.callees.get(key, ())
+        if callee.file == BUILTIN_FILE
+    )
+
+
+def _own_time(
+    recorded: Recorded, report: Report, graph: CallGraph, key: FunctionKey, row: FunctionRow
+) -> _OwnTime | None:
+    """Return the limits of a function's own Python time; None where cProfile does not give it."""
+    cost = recorded.facts.get(COST)
+    corrected = row["corrected_self_s"]
+    if corrected is None or cost is None:
+        return None
+    inner_s = cost["builtin"]["inner_s"]
+    cheap = sum(
+        max(0.0, (each["self_s"] or 0.0) - each["calls"] * inner_s)
+        for callee, each in graph.callees.get(key, ())
+        if callee.file == BUILTIN_FILE
+        and each["calls"]
+        and (each["self_s"] or 0.0) / each["calls"] - inner_s < _SHORT_S
+    )
+    lines = lines_of(report, graph, key)
+    # Of the operators on its lines those that no built-in call made were made by signs.
+    by_sign = sum(each["operator_s"] or 0.0 for each in lines) - _builtins_s(graph, key)
+    counts = [each["calls"] for each in lines if each["python_s"] is not None]
+    lines_run = math.inf
+    # Where lines ran fewer times than the function was called, not all calls were followed.
+    if counts and None not in counts:
+        followed = sum(count or 0.0 for count in counts)
+        lines_run = math.inf if followed < (row["calls"] or 0.0) else followed
+    own_s = min(corrected - max(0.0, by_sign), _LINE_S * lines_run)
+    if own_s <= 0:
+        return None
+    slowed = max(1.0, float(cost["bytecode_factor"]))
+    most = [_outside_operators(report), _loading_s(report, graph, key)]
+    high_s = min([own_s + cheap, *(each for each in most if each is not None)])
+    return _OwnTime(key, row, min(own_s / slowed + cheap, high_s), high_s)
+
+
+def _outside_operators(report: Report) -> float | None:
+    """Return the calibrated time of a step outside operators; None where torch does not give it."""
+    step_s = traced_step_s(report)
+    inside = sum(row["self_s"] or 0.0 for row in report["tables"]["operators"])
+    if not step_s or not inside or inside >= step_s:
+        return None
+    return calibrated(report, step_s - inside)
+
+
+def _loading_s(report: Report, graph: CallGraph, key: FunctionKey) -> float | None:
+    """Return what clean steps wait for batches, of a function that a DataLoader calls."""
+    share, step_s = wait_share(report), clean_step_s(report)
+    if share is None or step_s is None or key not in graph.below(loaders(graph)):
+        return None
+    loading = loading_of(report, step_s, share)
+    return share * step_s if loading is None else loading.wait_s
+
+
+def _finding(report: Report, graph: CallGraph, own: _OwnTime, step_s: float) -> Finding:
+    key, row = own.key, own.row
+    share = own.gain_s / step_s
+    least = "" if own.agreed else "at least "
+    line = heaviest_line(report, graph, key)
+    evidence: list[Evidence] = [
+        {
+            "function": key.name,
+            "file": key.file,
+            "line": key.line,
+            "calls": row["calls"],
+            "own_low_s": own.low_s,
+            "own_high_s": own.high_s,
+            "corrected_self_s": row["corrected_self_s"],
+            "step_share": share,
+            "limits_agree": own.agreed,
+            "link": to_function(key),
+        }
+    ]
+    if line is not None:
+        evidence.append(
+            {
+                "heaviest_line": line["line"],
+                "text": line["source"],
+                "python_s": line["python_s"],
+                "link": to_source(line),
+            }
+        )
+    # Those with most calls first; what ran all along is no row of cProfile's.
+    callers = sorted(graph.callers(key), key=lambda edge: -(edge[1]["calls"] or 0.0))
+    evidence += [
+        {
+            "called_by": caller.name,
+            "file": caller.file,
+            "line": caller.line,
+            "calls": call["calls"],
+            "link": to_function(caller),
+        }
+        for caller, call in callers[:_MOST_CALLERS]
+    ]
+    return finding(
+        rules.PYTHON_HOT_SPOT,
+        f"{key.name} spends {least}{format_seconds(own.gain_s)} of each step in Python "
+        f"({format_share(share)})",
+        severity=severity_of(own.gain_s, step_s),
+        gain_s=own.gain_s,
+        place=row,
+        layers=("cprofile", "torch"),
+        evidence=evidence,
+        advice=_advice(own),
+    )
+
+
+def _advice(own: _OwnTime) -> str:
+    key, calls = own.key, own.row["calls"] or 0.0
+    low, high = format_seconds(own.low_s), format_seconds(own.high_s)
+    limits = low if low == high else f"{low} to {high}"
+    often = "once" if 0.5 < calls < _OFTEN else f"{format_count(calls)} times"
+    loop = "its loop" if calls < _OFTEN else "the loop in it, or the one that calls it,"
+    end = (
+        "all of it goes away at best."
+        if own.agreed
+        else "cProfile slows plain Python on this interpreter, and the smaller figure counts."
+    )
+    # The sentence goes on after a colon where the limits differ.
+    return (
+        f"{key.name} ({short(key.file)}:{key.line}) is called {often} a step. Replace {loop} by "
+        "operations on whole tensors, or compute once, before the loop over the steps, what does "
+        f"not change with them. Its own time is {limits}{'; ' if own.agreed else ': '}{end}"
+    )
+
+
+# One module that takes most of the step, out of proportion to the others. Own time counts, without
+# children: a container whose child has it all is no finding, the child is. A module is held against
+# those of its own class: what they take for as much work (floating-point operations, or where those
+# are not counted bytes moved) is what it should take. A model that is one big layer is no finding:
+# its work is as big as its time. A module that is the only one of its class has no gain.
+
+# Modules that are alike differ by the sizes of what they work on, by caches and by noise: by less
+# than this. A fair share is what its equals take.
+_TIMES_FAIR = 3.0
+_FEWEST_EQUALS = 2
+# Operations of different kinds run at rates that differ by up to this on one machine.
+_OUT_OF_PROPORTION = 5.0
+_MOST_MODULES = 5
+
+
+@dataclass(frozen=True)
+class _ModuleTime:
+    """A module with its own time per step as the torch layer saw it, and its work."""
+
+    path: str
+    kind: str
+    own_s: float
+    flop: float | None
+    moved_bytes: float | None
+
+
+def dominating(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return the finding where one module has most of the step."""
+    step_s = traced_step_s(report)
+    modules = _module_times(report)
+    if not step_s or len(modules) < 2:
+        return []
+    first = max(modules, key=lambda each: each.own_s)
+    share = first.own_s / step_s
+    if share < rules.MODULE_DOMINATES.threshold:
+        return []
+    equals = [each for each in modules if each.kind == first.kind and each is not first]
+    if len(equals) < _FEWEST_EQUALS:
+        return _alone(report, first, share)
+    fair = _fair(first, equals)
+    if fair is None or first.own_s < _TIMES_FAIR * fair:
+        return []
+    return [_among_equals(report, first, equals, fair, share)]
+
+
+def _module_times(report: Report) -> list[_ModuleTime]:
+    """Return the modules that ran, with their own time: on the device where there is one."""
+    moved = {
+        point["name"]: point["moved_bytes"]
+        for point in roofline_points(report)
+        if point["kind"] == "module"
+    }
+    rows = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
+    inside: dict[str, float] = {}
+    for row in rows:
+        parent = row["path"].rpartition(".")[0]
+        inside[parent] = inside.get(parent, 0.0) + _device_s(row)
+    found = []
+    for row in rows:
+        own = row["self_s"]
+        if on_accelerator(report):
+            own = max(0.0, _device_s(row) - inside.get(row["path"], 0.0))
+        if own:
+            counts = [row["forward_flop"], row["backward_flop"]]
+            known = [float(count) for count in counts if count is not None]
+            flop = sum(known) if known else None
+            found.append(_ModuleTime(row["path"], row["type"], own, flop, moved.get(row["path"])))
+    return found
+
+
+def _device_s(row: ModuleRow) -> float:
+    return (row["forward_device_s"] or 0.0) + (row["backward_device_s"] or 0.0)
+
+
+def _fair(first: _ModuleTime, equals: Sequence[_ModuleTime]) -> float | None:
+    """Return what it would take at the pace of its equals; None where their work is not known."""
+    for own, works in (
+        (first.flop, [each.flop for each in equals]),
+        (first.moved_bytes, [each.moved_bytes for each in equals]),
+    ):
+        paces = [each.own_s / work for each, work in zip(equals, works, strict=True) if work]
+        if own and len(paces) >= _FEWEST_EQUALS:
+            return median(paces) * own
+    return None
+
+
+def _among_equals(
+    report: Report, first: _ModuleTime, equals: Sequence[_ModuleTime], fair: float, share: float
+) -> Finding:
+    alike = sorted(equals, key=lambda each: -each.own_s)[:_MOST_MODULES]
+    return finding(
+        rules.MODULE_DOMINATES,
+        f"{first.path} takes {format_share(share)} of the step: "
+        f"{first.own_s / fair:.1f} times its due",
+        severity=severity_of((1.0 - fair / first.own_s) * share, 1.0),
+        gain_s=calibrated(report, first.own_s - fair),
+        gain_reason="the torch layer's slices were too few or too much disturbed to say what it "
+        "takes in a clean step",
+        module=first.path,
+        layers=("torch",),
+        evidence=[
+            _row(first) | {"step_share": share, "fair_s": fair, "equals": len(equals)},
+            *(_row(each) for each in alike),
+        ],
+        advice=f"The other {len(equals)} modules of class {first.kind} take "
+        f"{format_seconds(fair)} for as much work as {first.path} does in "
+        f"{format_seconds(first.own_s)}. Look at its operators and lines for what it does and they "
+        "do not: a check or a log left on, another dtype or memory layout, values so small that "
+        "they are computed slowly (denormal numbers).",
+    )
+
+
+def _row(each: _ModuleTime) -> Evidence:
+    return {
+        "module": each.path,
+        "type": each.kind,
+        "own_s": each.own_s,
+        "flop": each.flop,
+        "link": f"modules/{each.path}",
+    }
+
+
+def _alone(report: Report, first: _ModuleTime, share: float) -> list[Finding]:
+    """Return the finding on a module without equals, where its work is small for its time."""
+    step = next((point for point in roofline_points(report) if point["kind"] == "step"), None)
+    if step is None or not step["flop"] or not step["moved_bytes"] or not first.moved_bytes:
+        return []
+    uncounted = [each for row in report["tables"]["flops"][:1] for each in row["uncounted"] or ()]
+    if first.flop is None and any(each["time_share"] for each in uncounted):
+        # It may well be its work that was not counted.
+        return []
+    flop_share = (first.flop or 0.0) / step["flop"]
+    bytes_share = first.moved_bytes / step["moved_bytes"]
+    if max(flop_share, bytes_share) * _OUT_OF_PROPORTION > share:
+        return []
+    return [
+        finding(
+            rules.MODULE_DOMINATES,
+            f"{first.path} takes {format_share(share)} of the step for "
+            f"{format_share(max(flop_share, bytes_share))} of "
+            "its work",
+            severity="medium",
+            gain_reason=f"no other module of class {first.kind} says what it should take",
+            module=first.path,
+            layers=("torch",),
+            evidence=[
+                _row(first)
+                | {"step_share": share, "flop_share": flop_share, "bytes_share": bytes_share}
+            ],
+            advice=f"{first.path} has {format_share(share)} of the step's time, "
+            f"{format_share(flop_share)} of its operations and {format_share(bytes_share)} of the "
+            "bytes it moves: look at its operators for "
+            "many small ones, copies between layouts, or work that could be done once.",
+        )
+    ]

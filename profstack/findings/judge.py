@@ -1,0 +1,171 @@
+"""Run every family of findings over a report, and add the verdict.
+
+A family reads the recording and the finished report, and returns findings. One that fails becomes
+a warning, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from profstack.findings import rules
+from profstack.findings.compilation import compiling
+from profstack.findings.data_loading import data_starved
+from profstack.findings.finding import (
+    CallGraph,
+    Extents,
+    FunctionKey,
+    bounded,
+    clean_step_s,
+    drop_unkeyed,
+    in_order,
+)
+from profstack.findings.hot_spots import dominating, hot_spots
+from profstack.findings.loading_time import loaders
+from profstack.findings.measurement import trust, uncounted
+from profstack.findings.memory_growth import memory_growth
+from profstack.findings.model_setup import float32_without_tf32, inference
+from profstack.findings.optimizers import unfused_optimizer, zero_grad_to_zeros
+from profstack.findings.small_operators import small_operators
+from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
+from profstack.findings.verdict import add_verdict
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Finding, Report
+
+Family = Callable[[Recorded, Report], list[Finding]]
+FAMILIES: tuple[Family, ...] = (
+    memory_growth,
+    data_starved,
+    forced_synchronisation,
+    host_to_device_copies,
+    small_operators,
+    compiling,
+    hot_spots,
+    dominating,
+    trust,
+    uncounted,
+    unfused_optimizer,
+    zero_grad_to_zeros,
+    inference,
+    float32_without_tf32,
+)
+
+
+def add_findings(report: Report, recorded: Recorded) -> None:
+    """Add the findings of the recording, most severe first, and the verdict."""
+    read = drop_unkeyed(report)
+    for family in FAMILIES:
+        try:
+            report["findings"] += family(recorded, read)
+        except Exception as error:
+            # The figures are right without it.
+            _warn(report, "findings are missing", error)
+    step_s = clean_step_s(report)
+    report["findings"] = in_order(bounded(each, step_s) for each in report["findings"])
+    try:
+        link_overlaps(report["findings"], read)
+    except Exception as error:
+        _warn(report, "findings do not say which of them overlap", error)
+    add_verdict(report, recorded)
+
+
+def _warn(report: Report, lacks: str, error: Exception) -> None:
+    text = f"{lacks}: {type(error).__name__}: {error}"
+    report["warnings"].append({"slug": "findings-failed", "text": text})
+
+
+# Findings about the same time, whose gains do not add up: a loop of Python that makes samples is a
+# hot spot, and what the step waits for; a loop over heads is many small operators, and the module
+# that takes most of the step. Both stay, since each gives another way to mend it, and each names
+# the other.
+
+
+@dataclass
+class _Extent:
+    """Functions, lines and modules that a finding's time is in."""
+
+    functions: set[FunctionKey] = field(default_factory=set)
+    lines: set[tuple[str, int]] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+
+
+def link_overlaps(findings: list[Finding], report: Report) -> None:
+    """Name the other one in the advice and the evidence of each pair about the same time."""
+    overlaps = _Overlaps(report)
+    chosen = [(each, extent) for each in findings if (extent := overlaps.extent(each)) is not None]
+    for (one, here), (other, there) in combinations(chosen, 2):
+        if overlaps.meet(here, there):
+            for each, another in ((one, other), (other, one)):
+                link = f"overview/{another['slug']}"
+                each["evidence"].append({"same_time_as": another["slug"], "link": link})
+                each["advice"] += (
+                    f" '{another['title']}' is about some of the same time: gains do not add up."
+                )
+
+
+class _Overlaps:
+    """Where the time of findings is spent, and which of them share some."""
+
+    def __init__(self, report: Report) -> None:
+        self._graph = CallGraph(report)
+        self._extents = Extents(report)
+        self._modules = {
+            (row["file"], row["line"]): row["module"]
+            for row in report["tables"]["module_lines"]
+            if row["module"] is not None
+        }
+
+    def extent(self, found: Finding) -> _Extent | None:
+        """Return where a finding's time is spent; None for kinds that never overlap."""
+        modules = {found["module"]} if found["module"] else set()
+        lines = {(found["file"], found["line"])} if found["file"] and found["line"] else set()
+        slug = found["slug"]
+        if slug == rules.PYTHON_HOT_SPOT.slug:
+            # Its own time alone: what it calls is no part of the finding.
+            key = _functions(found)[0]
+            own = {
+                (file, line)
+                for file, line in self._modules
+                if file == key.file and self._extents.holds(key, line)
+            }
+            return _Extent({key}, own)
+        if slug == rules.DATA_STARVED.slug:
+            roots = {*_functions(found), *loaders(self._graph)}
+            return _Extent(roots | self._graph.below(roots))
+        if slug == rules.FORCED_SYNCHRONISATION.slug:
+            return _Extent(lines=lines)
+        if slug == rules.SMALL_OPERATORS.slug:
+            return _Extent(lines=lines, modules=modules)
+        return _Extent(modules=modules) if slug == rules.MODULE_DOMINATES.slug else None
+
+    def meet(self, one: _Extent, other: _Extent) -> bool:
+        """Whether two have a function, a line or a module in common."""
+        return (
+            bool(one.functions & other.functions or one.lines & other.lines)
+            or self._within(one, other)
+            or self._within(other, one)
+        )
+
+    def _within(self, inner: _Extent, outer: _Extent) -> bool:
+        """Whether a line or a module of one is in a function or a module of the other."""
+        for file, line in inner.lines:
+            span = self._extents.around(file, line)
+            if span is not None and (file, span.first, span.name) in outer.functions:
+                return True
+        modules = inner.modules | {self._modules.get(place, "") for place in inner.lines}
+        return any(
+            module == whole or module.startswith(f"{whole}.")
+            for module in modules - {""}
+            for whole in outer.modules
+        )
+
+
+def _functions(found: Finding) -> list[FunctionKey]:
+    """Return the functions that a finding's evidence names."""
+    return [
+        FunctionKey(str(row["file"]), int(row["line"] or 0), str(row["function"]))
+        for row in found["evidence"]
+        if "function" in row and row.get("file")
+    ]

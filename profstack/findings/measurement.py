@@ -1,0 +1,182 @@
+"""Findings on the measurement: short or noisy runs, steps that never settle, uncounted operators.
+
+The limit of a noisy interval is 20 %. Five per cent is what a comparison of two runs wants, and the
+finding says how far the interval reaches beside that; but a shared machine scatters by more than
+that without anything wrong in the program, and what the other findings promise is good to 30 %.
+"""
+
+from __future__ import annotations
+
+import re
+
+from profstack.analysis.doubts import FEW_STEPS, relative_half_width
+from profstack.findings import rules
+from profstack.findings.finding import clean_step_s, finding
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.vocabulary import BENCH_FACT
+from profstack.units import format_seconds, format_share
+
+# To how much of it the median should be known where two runs are compared.
+_WANTED = 0.05
+# Fewer unobserved steps than this show no trend that means something.
+_FEWEST_FOR_TREND = 30
+_NO_TIME = "it says how far the other figures can be trusted; it costs no time"
+
+
+def trust(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return what speaks against the clean figures."""
+    found = [_noisy(report), _unsettled(recorded, report)]
+    return [each for each in found if each is not None]
+
+
+def _noisy(report: Report) -> Finding | None:
+    figures = report["benchmark"]
+    count = figures["n"]
+    if not count:
+        # Without any clean step there is no figure that could be doubted; a warning says why.
+        return None
+    half = relative_half_width(figures)
+    if count >= FEW_STEPS and (half is None or half <= rules.TOO_SHORT_OR_NOISY.threshold):
+        return None
+    if count < FEW_STEPS:
+        title = f"Only {count} clean {'step' if count == 1 else 'steps'}: the step time is rough"
+    else:
+        title = f"The step time is rough: its interval reaches {format_share(half)} to a side"
+    reach = (
+        "there are too few of them for an interval"
+        if half is None
+        else f"the 95 % interval reaches {format_share(half)} of the median to a side, and "
+        f"{format_share(_WANTED)} is wanted where two runs are compared"
+    )
+    return finding(
+        rules.TOO_SHORT_OR_NOISY,
+        title,
+        severity="low",
+        gain_reason=_NO_TIME,
+        evidence=[
+            {
+                "clean_steps": count,
+                "clean_steps_wanted": FEW_STEPS,
+                "median_s": figures["median_s"],
+                "ci95_low_s": figures["ci95_low_s"],
+                "ci95_high_s": figures["ci95_high_s"],
+                "interval_share": half,
+                "interval_wanted_share": _WANTED,
+                "link": "benchmark/samples",
+            }
+        ],
+        advice=f"There are {count} clean steps (at least {FEW_STEPS} are wanted), and {reach}. "
+        "Gains and shares on this page are no better than that. Let the script run more steps, on "
+        "a machine with nothing else to do; 'profstack bench' repeats until the interval is "
+        "narrow.",
+    )
+
+
+def _unsettled(recorded: Recorded, report: Report) -> Finding | None:
+    """Return the finding where the unobserved steps change to the very end, and by much."""
+    seen = [row["text"] for row in report["warnings"] if row["slug"] == "warmup-unsettled"]
+    if not seen or clean_step_s(report) is None or recorded.facts.get(BENCH_FACT) is not None:
+        return None
+    steps = recorded.steps
+    free = steps[steps["kind"].isin(["settle", "clean", "watch"]) & (steps["wall_s"] > 0)]
+    free = free[free["flags"] == ""]
+    if len(free) < _FEWEST_FOR_TREND:
+        return None
+    third = len(free) // 3
+    early = float(free["wall_s"].iloc[third : 2 * third].median())
+    late = float(free["wall_s"].iloc[-third:].median())
+    change = late / early - 1.0
+    if abs(change) <= rules.WARMUP_NEVER_SETTLES.threshold:
+        return None
+    return finding(
+        rules.WARMUP_NEVER_SETTLES,
+        f"The step never settles: it is still getting {'slower' if change > 0 else 'faster'} "
+        "when the run ends",
+        severity="low",
+        gain_reason=_NO_TIME,
+        evidence=[
+            {
+                "steps": len(free),
+                "middle_third_s": early,
+                "last_third_s": late,
+                "change_share": change,
+                "seen": seen[0],
+                "link": "benchmark/warmup",
+            }
+        ],
+        advice=f"Steps take {format_seconds(late)} in the last third of the run and "
+        f"{format_seconds(early)} in the one before ({seen[0]}), so the median is one of a moving "
+        "thing. "
+        + (
+            "Look for what grows with the steps: a list or a cache that each step goes through, a "
+            "graph that is kept, longer inputs; or a machine that gets hot or is shared."
+            if change > 0
+            else "Caches, an allocator or a compiler are still settling: let the run go on longer."
+        ),
+    )
+
+
+# Operators that the FLOP counter has no formula for. What they compute is missing in every FLOP
+# figure, so that FLOP/s and the share of the peak (MFU) are too low by an unknown amount. Work that
+# counts leave out by convention (elementwise operators, normalisation, pooling) is not meant.
+
+_MOST = 8
+# torch.compile names its graphs by a hash of 52 letters.
+_GRAPH = re.compile(r"## Call (?P<graph>CompiledFxGraph \w{6})\w* ##")
+
+
+def uncounted(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return the finding where the counter of record leaves out a good part of the step."""
+    counters = report["tables"]["flops"]
+    record = next((row for row in counters if row["forward_flop"] is not None), None)
+    record = record or next(iter(counters), None)
+    if record is None:
+        return []
+    rows = [(row["time_share"], row) for row in record["uncounted"] or () if row["time_share"]]
+    rows.sort(key=lambda each: -each[0])
+    share = min(1.0, sum(part for part, _ in rows))
+    if share < rules.OPERATORS_WITHOUT_FLOP_FORMULA.threshold:
+        return []
+    first = ", ".join(_GRAPH.sub(r"\g<graph>...", row["operator"]) for _, row in rows[:3])
+    first += ", ..." if len(rows) > 3 else ""
+    operators = report["tables"]["operators"]
+    known = {row["name"] for row in operators}
+    # As the table of operators names them.
+    names = {
+        row["operator"]: row["operator"] if row["operator"] in known else f"aten::{row['operator']}"
+        for _, row in rows
+    }
+    listed: list[Evidence] = [
+        {
+            "operator": row["operator"],
+            "calls": row["calls"],
+            "time_share": part,
+            "link": f"operators/{names[row['operator']]}",
+        }
+        for part, row in rows[:_MOST]
+    ]
+    modules = {row["module"] for row in operators if row["name"] in names.values()} - {None}
+    return [
+        finding(
+            rules.OPERATORS_WITHOUT_FLOP_FORMULA,
+            f"{format_share(share)} of the step is in operators without a FLOP formula ({first})",
+            severity="low",
+            gain_reason="it makes nothing slower: it makes FLOP/s and MFU too low by what these "
+            "operators compute",
+            module=modules.pop() if len(modules) == 1 else None,
+            layers=("flops", "torch") if record["counter"] != "recorded_shapes" else ("torch",),
+            evidence=[
+                {
+                    "counter": record["counter"],
+                    "uncounted_share": share,
+                    "link": "method/flops",
+                },
+                *listed,
+            ],
+            advice="Do not judge this model by MFU or FLOP/s: "
+            f"{format_share(share)} of its time is in "
+            "operators whose operations are in no figure. Where you know their count, add it to "
+            "the forward and backward FLOP by hand and divide by the clean step time.",
+        )
+    ]

@@ -1,0 +1,524 @@
+"""Memory that grows with every step, and the lines that hold it.
+
+The resident set, and the bytes in live tensors where there is a device, are followed over the
+steps that nothing observed. A finding is made where it grows in part after part of them, and by
+more than what profstack itself writes down meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from profstack.analysis.watch import watched
+from profstack.findings import rules
+from profstack.findings.finding import clean_step_s, finding, short
+from profstack.privacy import home_relative
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.units import format_bytes, format_count, format_seconds
+
+# -----------------------------------------------------------------------------
+# Growth of a quantity per step, with its interval, and whether it persists.
+#
+# Readings come in groups, between which something else may have moved the level: only readings of
+# one group are compared. The slope is the median over all pairs within groups (Theil and Sen), its
+# interval Kendall's, as for seasonal data. A slope alone would take one large jump for growth: what
+# grows must do so in part after part, and still in the last ones.
+# -----------------------------------------------------------------------------
+
+Floats = NDArray[np.float64]
+Group = tuple[Floats, Floats]
+
+# The normal quantile of a 95 % interval.
+_Z95 = 1.96
+# What a long group is divided into, and how many parts there must be over all groups.
+PARTS = 6
+FEWEST_PARTS = 4
+# A part grows if its rate is this share of the slope. Such parts hold this share of the steps.
+_GROWS = 0.25
+_GROWING_SHARE = 0.8
+# The later half grows at this share of the earlier one's rate or faster: a cache or an allocator
+# fills up more and more slowly.
+_GOES_ON = 0.5
+# A part that holds more than this of all growth, and grows twice as fast as the slope, is a jump.
+_TREND_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Growth per step with its 95 % interval; `total` growth over `steps` steps."""
+
+    slope: float
+    low: float
+    high: float
+    steps: float
+    total: float
+    persistent: bool
+
+
+def trend(groups: Sequence[Group]) -> Trend | None:
+    """Return the common slope of groups of (steps, values), each sorted by steps.
+
+    None where there are too few readings.
+    """
+    groups = [group for group in groups if len(group[0]) > 1 and group[0][-1] > group[0][0]]
+    slopes = np.sort(np.concatenate([_pair_slopes(group) for group in groups] or [np.zeros(0)]))
+    parts = [part for group in groups for part in _parts(group)]
+    if not len(slopes) or len(parts) < FEWEST_PARTS:
+        return None
+    spread = _Z95 * math.sqrt(sum(_variance(len(group[0])) for group in groups))
+    count = len(slopes)
+    first = math.floor((count - spread) / 2)
+    last = math.ceil((count + spread) / 2)
+    slope = float(np.median(slopes))
+    return Trend(
+        slope,
+        # An interval that reaches beyond all pairs has no end.
+        float(slopes[first]) if first >= 0 else -math.inf,
+        float(slopes[last]) if last < count else math.inf,
+        sum(steps for steps, _ in parts),
+        sum(grown for _, grown in parts),
+        _is_persistent(parts, slope),
+    )
+
+
+def _pair_slopes(group: Group) -> Floats:
+    steps, values = group
+    first, second = np.triu_indices(len(steps), 1)
+    apart = steps[second] - steps[first]
+    slopes: Floats = (values[second] - values[first])[apart > 0] / apart[apart > 0]
+    return slopes
+
+
+def _variance(count: int) -> float:
+    """Return the variance of Kendall's statistic over `count` readings without a trend."""
+    return count * (count - 1) * (2 * count + 5) / 18
+
+
+def _parts(group: Group) -> list[tuple[float, float]]:
+    """Return steps and growth of consecutive parts, from the middle of a stretch to the next.
+
+    A single reading may lie anywhere in the noise; the median of a stretch does not.
+    """
+    steps, values = group
+    count = min(PARTS, max(1, len(steps) // 2))
+    stretches = np.array_split(np.arange(len(steps)), count + 1)
+    middles = [
+        (float(np.median(steps[inside])), float(np.median(values[inside]))) for inside in stretches
+    ]
+    return [
+        (end - begin, after - before)
+        for (begin, before), (end, after) in pairwise(middles)
+        if end > begin
+    ]
+
+
+def _is_persistent(parts: Sequence[tuple[float, float]], slope: float) -> bool:
+    """Return whether nearly all parts grow, later ones not much slower, without a jump."""
+    if slope <= 0:
+        return False
+    every = sum(steps for steps, _ in parts)
+    total = sum(grown for _, grown in parts)
+    growing = sum(steps for steps, grown in parts if grown >= _GROWS * slope * steps)
+    rates = [grown / steps for steps, grown in parts]
+    half = len(rates) // 2
+    early, late = float(np.median(rates[:half])), float(np.median(rates[half:]))
+    jumps = any(
+        grown > _TREND_SHARE * total and grown > 2 * slope * steps for steps, grown in parts
+    )
+    goes_on = late >= _GOES_ON * max(early, slope) and all(
+        sum(grown for _, grown in last) >= _GOES_ON * slope * sum(steps for steps, _ in last)
+        for last in (parts[-1:], parts[-max(1, len(parts) // 3) :])
+        if sum(steps for steps, _ in last) >= every / (2 * PARTS)
+    )
+    return growing >= _GROWING_SHARE * every and goes_on and not jumps
+
+
+# Lines that have to do with memory that grows: where it was taken, and what may keep it.
+
+# The least and the most of the growth that such a line takes; of two the one nearer to the whole.
+# What one takes beyond that is given back elsewhere.
+_SMALLEST_SHARE, _LARGEST_SHARE = 0.25, 4.0
+_MOST = 3
+# So near to each other are what one line took and another gave back of the same things.
+_ALIKE = 0.1
+# How often a line runs that runs with every step.
+_EVERY_STEP = 0.5
+_KEEPS = re.compile(
+    r"\.(?:append|appendleft|extend|add|insert|setdefault|update|put|register_\w*hook)\("
+    r"|\+=|^[\w.]+\[.*\]\s*=[^=]"
+)
+# What is kept so is a plain number or a text, which holds no tensor.
+_NUMBERS = re.compile(
+    r"\.item\(\)|\.tolist\(\)|[=(]\s*(?:float|int|len|str)\(|\+=[^#]*(?:\.size\(|\.shape\[|\.numel\()"
+    r"|\+=\s*[\d.]+\s*(?:#|$)|\.\w+\(\s*[\d.]*\s*\)\s*(?:#|$)"
+)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A line, the bytes per step that it took and did not give back, and the steps seen."""
+
+    file: str
+    line: int
+    source: str | None
+    bytes_per_step: float | None
+    steps: float | None
+
+    @property
+    def place(self) -> str:
+        """The line in words."""
+        return f"{short(self.file)}:{self.line}" + (f" ({self.source})" if self.source else "")
+
+    @property
+    def bytes(self) -> float:
+        """Bytes per step; 0 where they are not known."""
+        return self.bytes_per_step or 0.0
+
+    def evidence(self, key: str) -> Evidence:
+        """A row of evidence, with the bytes under this key."""
+        place: Evidence = {
+            "file": self.file,
+            "line": self.line,
+            "text": self.source,
+            "link": f"source/{self.file}:{self.line}",
+        }
+        if self.bytes_per_step is None:
+            return {key: True, **place}
+        return {key: self.bytes_per_step, "steps": self.steps, **place}
+
+
+def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Holder]:
+    """Return the lines that took about as much as memory grows by and did not give it back.
+
+    From the slices of the memory layer after the first steps; the likeliest line first. Only lines
+    that took any bytes of the device have a figure for it. Where all lines together gave back what
+    they took, none of them did it: what grew is unseen by the allocator, as Python's own small
+    objects are.
+    """
+    selection = recorded.select("memory", (("lines",),))
+    rows = recorded.rows("memory_lines", selection)
+    if selection is None or not selection.steps or not len(rows):
+        return []
+    of_device = rows["second_source"].fillna("").str.startswith("torch.cuda")
+    rows = rows[of_device == on_device]
+    net = rows["allocated_bytes"]
+    if not on_device:
+        net = net.fillna(rows["increment_bytes"])
+    summed = net.groupby([rows["file"], rows["line"]]).sum(min_count=1).dropna()
+    if summed.sum() / selection.steps < _SMALLEST_SHARE * slope:
+        return []
+    return _likeliest(_kept(_holders(recorded, dict(summed.items()), selection.steps)), slope)
+
+
+def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
+    """Return the lines on which the watch saw the resident set grow, in its own slices."""
+    slices = recorded.slices
+    open_ended = slices[(slices["kind"] == "watch") & (slices["steps"] > 0)]
+    steps = float(open_ended["steps"].sum())
+    if not steps:
+        return []
+    begun = float(open_ended["started_s"].min())
+    seen = watched(recorded)
+    grown: dict[tuple[str, int], float] = {}
+    for each in seen.by_stack(one for one in seen.samples if one.t_s >= begun):
+        own = seen.own(each.stack)
+        if own and each.grown is not None:
+            place = (own[-1].file, own[-1].line)
+            grown[place] = grown.get(place, 0.0) + each.grown
+    return _likeliest(_holders(recorded, grown, steps), slope)
+
+
+def keepers(report: Report) -> list[Holder]:
+    """Return lines of the user's own that run with every step and, by their text, keep a thing."""
+    return [
+        Holder(row["file"], row["line"], (row["source"] or "").strip(), None, None)
+        for row in report["tables"]["lines"]
+        if row["own"] and keeps(row["source"]) and (row["calls"] or 0.0) >= _EVERY_STEP
+    ][:_MOST]
+
+
+def keeps(text: str | None) -> bool:
+    """Whether a line, by its text, keeps a thing that may hold a tensor."""
+    text = (text or "").strip()
+    return bool(_KEEPS.search(text)) and not (text.startswith("#") or _NUMBERS.search(text))
+
+
+def _holders(
+    recorded: Recorded, totals: Mapping[tuple[str, int], float], steps: float
+) -> list[Holder]:
+    """Return the lines with these bytes in all, with the text that any layer recorded of them."""
+    texts: dict[tuple[str, int], str] = {}
+    for table in ("watch_frames", "lines", "memory_lines"):
+        frame = recorded.frames[table]
+        known = frame[frame["source"].notna()]
+        places = zip(known["file"].tolist(), known["line"].tolist(), strict=True)
+        texts |= dict(zip(places, known["source"].tolist(), strict=True))
+    found = []
+    for (file, line), total in totals.items():
+        text = texts.get((file, line))
+        source = text.strip() if text is not None else None
+        found.append(Holder(home_relative(file), int(line), source, float(total / steps), steps))
+    return found
+
+
+def _kept(found: list[Holder]) -> list[Holder]:
+    """Drop the lines whose memory another line gives back: a line that keeps nothing first."""
+    kept = list(found)
+    for giver in found:
+        given = -giver.bytes
+        alike = [
+            (keeps(holder.source), abs(holder.bytes - given), number)
+            for number, holder in enumerate(kept)
+            if abs(holder.bytes - given) <= _ALIKE * given
+        ]
+        if alike:
+            kept.pop(min(alike)[-1])
+    return kept
+
+
+def _likeliest(found: list[Holder], slope: float) -> list[Holder]:
+    """Return those that took a good part of the growth.
+
+    First comes one that by its text keeps what it took, then the one nearest to the whole of it.
+    """
+    likely = [
+        holder for holder in found if _SMALLEST_SHARE <= holder.bytes / slope <= _LARGEST_SHARE
+    ]
+    likely.sort(key=lambda each: (not keeps(each.source), abs(math.log(each.bytes / slope))))
+    return likely[:_MOST]
+
+
+# Memory readings of the script alone, as steps and bytes. Layers leave memory behind, and the first
+# steps take what a script needs: what counts are the slices from the second round on in which
+# nothing observed. The resident set is read at their edges and, where the watch runs, all through
+# them; it goes up and down within a step, so of many readings the lowest of each stretch is taken:
+# what is kept over it.
+
+_UNOBSERVED = ("clean", "watch")
+# Stretches that a long group is divided into, and the readings that each has at least.
+_MOST_STRETCHES = 40
+_FEWEST_READINGS = 8
+
+
+def resident(recorded: Recorded) -> list[Group]:
+    """Return groups of the resident set, one for each run of slices that nothing observed."""
+    edges = _known(recorded.frames["memory"], "rss_bytes")
+    watched = _known(recorded.frames["watch_samples"], "rss_bytes")
+    groups = [_group(recorded, run, edges, watched) for run in _runs(recorded)]
+    return [group for group in groups if len(group[0]) > 1]
+
+
+def on_device(recorded: Recorded) -> list[Group]:
+    """Return a group of the bytes in live tensors on the device, read at the edges of all slices.
+
+    The layers take no memory there.
+    """
+    edges = _known(recorded.frames["memory"], "device_allocated_bytes")
+    slices = recorded.slices[recorded.slices["round"] > 1]
+    if not len(slices):
+        return []
+    begun = slices["first_step"].min()
+    ended = (slices["first_step"] + slices["steps"]).max()
+    edges = edges[(edges["step"] >= begun) & (edges["step"] <= ended)]
+    edges = edges.drop_duplicates("step", keep="last").sort_values("step")
+    return [(_floats(edges["step"]), _floats(edges["device_allocated_bytes"]))]
+
+
+def _known(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    found: pd.DataFrame = frame[frame[column].notna()].sort_values("t_s", kind="stable")
+    return found
+
+
+def _floats(column: pd.Series) -> Floats:
+    return np.asarray(column, dtype=np.float64)
+
+
+def _runs(recorded: Recorded) -> list[pd.DataFrame]:
+    """Return slices that nothing observed, those together that follow without a gap."""
+    slices = recorded.slices
+    chosen = slices[
+        slices["kind"].isin(_UNOBSERVED) & (slices["round"] > 1) & (slices["steps"] > 0)
+    ]
+    after = chosen["first_step"] + chosen["steps"]
+    breaks = (chosen["first_step"] != after.shift()).cumsum()
+    return [run for _, run in chosen.groupby(breaks)]
+
+
+def _group(
+    recorded: Recorded, run: pd.DataFrame, edges: pd.DataFrame, watched: pd.DataFrame
+) -> Group:
+    """Return the readings of a run of slices: the watch's where it has enough, else the edges."""
+    begun = float(run["started_s"].iloc[0])
+    ended = float(run["started_s"].iloc[-1] + run["wall_s"].iloc[-1])
+    first = int(run["first_step"].iloc[0])
+    last = int(run["first_step"].iloc[-1] + run["steps"].iloc[-1])
+    inside = watched[(watched["t_s"] >= begun) & (watched["t_s"] <= ended)]
+    if len(inside) >= 4 * _FEWEST_READINGS:
+        steps = _steps_at(recorded, run, _floats(inside["t_s"]))
+        return _lowest(steps, _floats(inside["rss_bytes"]), last - first)
+    # An edge is read when the slice before it has ended, and has the number of steps by then.
+    at = edges[(edges["step"] >= first) & (edges["step"] <= last)]
+    at = at[(at["step"] > first) | (at["t_s"] <= begun)].drop_duplicates("step", keep="last")
+    return _floats(at["step"]), _floats(at["rss_bytes"])
+
+
+def _steps_at(recorded: Recorded, run: pd.DataFrame, times: Floats) -> Floats:
+    """Return the step, with its fraction, in progress at each time."""
+    steps = recorded.steps_of(run["slice"].tolist())
+    steps = steps[steps["started_s"].notna()]
+    ends = run["started_s"] + run["wall_s"]
+    # Of a very long run the steps are only counted: its slices' edges are known all the same.
+    known = np.concatenate([_floats(steps["started_s"]), _floats(run["started_s"]), _floats(ends)])
+    numbers = np.concatenate(
+        [
+            _floats(steps["step"]),
+            _floats(run["first_step"]),
+            _floats(run["first_step"] + run["steps"]),
+        ]
+    )
+    order = np.lexsort((numbers, known))
+    found: Floats = np.interp(times, known[order], numbers[order])
+    return found
+
+
+def _lowest(steps: Floats, values: Floats, count: int) -> Group:
+    """Return the lowest reading of each stretch of steps."""
+    stretches = max(1, min(_MOST_STRETCHES, len(steps) // _FEWEST_READINGS, count))
+    edges = np.linspace(steps[0], steps[-1], stretches + 1)
+    at = np.clip(np.searchsorted(edges, steps, side="right") - 1, 0, stretches - 1)
+    chosen = [
+        inside[values[inside].argmin()]
+        for inside in (np.flatnonzero(at == number) for number in range(stretches))
+        if len(inside)
+    ]
+    return steps[chosen], values[chosen]
+
+
+def covered(groups: Sequence[Group]) -> float:
+    """Return the steps from the first to the last reading of each group, added up."""
+    return float(sum(steps[-1] - steps[0] for steps, _ in groups))
+
+
+_MIB = 1 << 20
+# Growth in all that is worth a word, beyond what profstack itself may have taken.
+_FEWEST_RESIDENT = 2 * _MIB
+_FEWEST_ON_DEVICE = _MIB // 4
+# The log of steps holds so many of them before it writes them, and each takes as much.
+_STEPS_HELD, _BYTES_PER_STEP = 4096, 400
+# Memory that would be gone within a day is urgent.
+_URGENT_S = 86_400.0
+_GIB = 1 << 30
+
+
+def memory_growth(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return a finding for the host's memory and one for the device's, if they grow."""
+    # What the watch and the log of steps may have come to hold meanwhile.
+    layers, groups = recorded.frames["layers"], resident(recorded)
+    held = float(layers.loc[layers["name"] == "watch", "memory_bytes"].sum())
+    own_bytes = held + min(covered(groups), _STEPS_HELD) * _BYTES_PER_STEP
+    on_host = _growing(groups, _FEWEST_RESIDENT + own_bytes)
+    on_gpu = _growing(on_device(recorded), _FEWEST_ON_DEVICE)
+    found = []
+    if on_host is not None:
+        allocating = allocators(recorded, on_host.slope, on_device=False)
+        watched = seen_growing(recorded, on_host.slope)
+        is_urgent = _is_urgent(report, on_host)
+        found.append(
+            _finding(report, "resident set", on_host, allocating, watched, is_urgent=is_urgent)
+        )
+    if on_gpu is not None:
+        allocating = allocators(recorded, on_gpu.slope, on_device=True)
+        found.append(
+            _finding(report, "live tensors on the device", on_gpu, allocating, [], is_urgent=False)
+        )
+    return found
+
+
+def _growing(groups: Sequence[Group], least: float) -> Trend | None:
+    """Return the trend of what grows step by step, by more than `least` in all."""
+    found = trend(groups)
+    if found is None or not found.persistent or found.low <= 0:
+        return None
+    return found if found.low * found.steps > least and found.total > least else None
+
+
+def _is_urgent(report: Report, grown: Trend) -> bool:
+    """Whether the machine's memory would be taken up within a day."""
+    step_s, environment = clean_step_s(report), report["environment"]
+    sizes = [environment.get(name) for name in ("memory_bytes", "memory_limit_bytes")]
+    known = [float(size) for size in sizes if isinstance(size, (int, float)) and size]
+    if step_s is None or not known:
+        return False
+    return min(known) / grown.slope * step_s < _URGENT_S
+
+
+def _finding(
+    report: Report,
+    source: str,
+    grown: Trend,
+    allocating: Sequence[Holder],
+    watched: Sequence[Holder],
+    *,
+    is_urgent: bool,
+) -> Finding:
+    """Return the finding on growth with the lines that took it, and those that may keep it."""
+    kept = keepers(report)
+    # Where its memory was asked for is measured; what keeps it is read from the text of the lines.
+    first = next(iter([*allocating, *watched, *kept]), None)
+    return finding(
+        rules.MEMORY_GROWTH,
+        f"Memory grows by {format_bytes(grown.slope)} with every step ({source})",
+        severity="high" if is_urgent else "medium",
+        gain_reason="it costs memory, not time",
+        place={"file": first.file, "line": first.line} if first else None,
+        layers=[*("memory" for _ in allocating), *("watch" for _ in watched)],
+        evidence=[
+            {
+                "growth_per_step_bytes": grown.slope,
+                "ci95_low_bytes": grown.low,
+                "ci95_high_bytes": grown.high if math.isfinite(grown.high) else None,
+                "steps": grown.steps,
+                "source": source,
+                "link": "memory/memory",
+            },
+            *(each.evidence("taken_less_given_back_per_step_bytes") for each in allocating),
+            *(each.evidence("grown_under_the_watch_per_step_bytes") for each in watched),
+            *(each.evidence("keeps_what_it_is_given") for each in kept),
+        ],
+        advice=_advice(grown, clean_step_s(report), allocating, watched, kept),
+    )
+
+
+def _advice(
+    grown: Trend,
+    step_s: float | None,
+    allocating: Sequence[Holder],
+    watched: Sequence[Holder],
+    kept: Sequence[Holder],
+) -> str:
+    """Say what it comes to, where to look, and what such growth commonly is."""
+    steps = _GIB / grown.slope
+    until = f" ({format_seconds(steps * step_s)})" if step_s else ""
+    parts = [f"At this rate there is 1 GiB more after {format_count(steps)} steps{until}."]
+    if allocating:
+        parts.append(f"About as much is taken, and not given back there, at {allocating[0].place}.")
+    elif watched:
+        parts.append(f"The watch saw about as much growth at {watched[0].place}.")
+    if kept:
+        places = " and ".join(holder.place for holder in kept)
+        parts.append(f"What is run with every step and, by its text, keeps what it gets: {places}.")
+    parts.append(
+        "Commonly it is a list or a running sum of losses or outputs, each of which keeps its "
+        "whole graph and the tensors saved for backward: keep loss.item() or x.detach() instead. "
+        "Else bound the cache or the list, or empty it where an epoch ends."
+    )
+    return " ".join(parts)

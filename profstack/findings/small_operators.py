@@ -1,0 +1,345 @@
+"""Many small operators: a step is spent on beginning work, and little on the work.
+
+On an accelerator it shows in the gaps: the device has nothing to do because the host launches the
+next kernel late. On the CPU every operator is called, dispatched and recorded for the backward
+pass at a fixed cost, whatever it computes; a finding needs a group that is repeated (operators, or
+a child module, many times in one call of a module), since only a repetition can be one operator.
+
+What that would save: all runs of the group but one, less what computing as much at once takes at
+rates that any core reaches. It assumes that the runs do not need each other's results, which no
+tool can see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from profstack.findings import rules
+from profstack.findings.finding import (
+    WORTH_TELLING,
+    backward_passes,
+    calibrated,
+    clean_step_s,
+    finding,
+    line_evidence,
+    line_s,
+    on_accelerator,
+    severity_of,
+    short,
+    traced_step_s,
+)
+from profstack.findings.synchronization import has_carried_name, loop_lines
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.schema.rows import LineRow, ModuleRow, OperatorRow
+from profstack.units import format_count, format_seconds
+
+# Work that one call of a module repeats: operators of its own, or a child, many times over. Only a
+# repetition can be one operator: a loop over samples, heads or time steps.
+
+# Runs in one call from which a group is such a loop.
+_REPEATED = 8
+# An operator that takes less is mostly what calling one costs (1 to 5 us on CPUs of the 2020s, as
+# much again for its backward); beyond, computing begins to count.
+_SMALL_S = 20e-6
+# Of a module's own operators so much of the time must be in those that are repeated.
+_MOSTLY = 0.5
+# Of the repeated operators, those with less of the time do not tell how often the group runs.
+_GOOD_PART = 0.1
+# torch's own loop over time steps on the CPU is inside one operator: it cannot be unrolled better.
+_RECURRENT = ("RNN", "LSTM", "GRU")
+# Rates at which one batched operator of moderate size computes on one core: a tenth of what large
+# ones reach there, so that the gain is rather too small.
+_FLOP_PER_S, _BYTES_PER_S = 5e9, 5e9
+# What cuts a tensor into pieces and joins them, and its backward: in one operator there is none.
+_PIECES = re.compile(
+    r"select|slice|narrow|split|unbind|index|stack|cat\b|zero|fill|copy|clone"
+    r"|add_?\b|detach|Accumulate"
+)
+_MOST_ROWS = 4
+_CARRIED = "each run takes what the one before has made: they cannot be one"
+_BATCH = (
+    "Where one run does not need the result of another, do all of them in one operator (a batch "
+    "dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for lists of tensors): the "
+    "fixed cost of an operator is then paid once. Where they depend on each other, torch.compile, "
+    "or a fused module such as nn.LSTM, takes most of that cost away."
+)
+_DEPENDENT = (
+    "Each run takes what the one before has made, so that they cannot become one operator. Take "
+    "out of the loop what needs none of it (embeddings, projections of the inputs, the layer on "
+    "the outputs) and do that for all runs at once; let a fused module such as nn.LSTM or nn.GRU, "
+    "or torch.compile, do the rest."
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Work of one module that its call repeats: seconds of the torch layer's steps, and counts."""
+
+    module: ModuleRow
+    seconds: float
+    runs: float
+    operators: float
+    rows: list[OperatorRow]
+    child: ModuleRow | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its operators take less than what makes an operator large."""
+        return bool(self.operators) and self.seconds / self.operators < _SMALL_S
+
+
+def repeated_groups(report: Report) -> Iterator[Group]:
+    """Yield modules whose own operators, or whose children, are mostly repeated in each call."""
+    modules = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
+    by_module: dict[str, list[OperatorRow]] = {}
+    for row in report["tables"]["operators"]:
+        if row["module"] is not None and row["calls"]:
+            by_module.setdefault(row["module"], []).append(row)
+    for module in modules:
+        calls = module["calls"]
+        if not calls or module["type"] in _RECURRENT:
+            continue
+        own = by_module.get(module["path"], [])
+        again = [row for row in modules if _is_child(row, module) and _is_often(row, calls)]
+        child = max(again, key=_whole_s, default=None)
+        repeated = [row for row in own if _is_often(row, calls)]
+        if child is None and _own_s(repeated) <= _MOSTLY * _own_s(own):
+            continue
+        chosen = [*repeated, *(row for one in again for row in _below(by_module, one["path"]))]
+        seconds = (module["self_s"] or 0.0) + sum(map(_whole_s, again))
+        if not chosen or not seconds:
+            continue
+        runs = _fewest(repeated, calls) if child is None else (child["calls"] or 0.0) / calls
+        operators = sum(row["calls"] or 0.0 for row in chosen)
+        yield Group(module, seconds, runs, operators, chosen, child)
+    # Where each call of a model has a backward pass of its own, gradients are gathered over small
+    # batches, for want of memory.
+    if backward_passes(report) < _REPEATED / 2:
+        yield from _repeated_models(modules, by_module)
+
+
+def _repeated_models(
+    modules: Sequence[ModuleRow], by_module: dict[str, list[OperatorRow]]
+) -> Iterator[Group]:
+    """Yield models that the script itself calls for one sample after the other."""
+    for module in modules:
+        calls = module["calls"] or 0.0
+        if module["depth"] == 0 and calls >= _REPEATED and module["parameters"]:
+            # The backward work of what picks the samples, and of what joins the results.
+            joined = [
+                row
+                for part in ("(loss)", "(gradient accumulation)")
+                for row in by_module.get(part, [])
+                if (row["calls"] or 0.0) >= _REPEATED
+            ]
+            chosen = [*_below(by_module, module["path"]), *joined]
+            operators = sum(row["calls"] or 0.0 for row in chosen)
+            yield Group(module, _whole_s(module) + _own_s(joined), calls, operators, chosen, module)
+
+
+def _is_often(row: ModuleRow | OperatorRow, calls: float) -> bool:
+    return (row["calls"] or 0.0) >= _REPEATED * calls
+
+
+def _is_child(row: ModuleRow, module: ModuleRow) -> bool:
+    is_below = row["path"].startswith(f"{module['path']}.")
+    return is_below and row["depth"] == (module["depth"] or 0) + 1
+
+
+def _below(by_module: dict[str, list[OperatorRow]], path: str) -> list[OperatorRow]:
+    return [
+        row
+        for name, rows in by_module.items()
+        if name == path or name.startswith(f"{path}.")
+        for row in rows
+    ]
+
+
+def _whole_s(module: ModuleRow) -> float:
+    return (module["forward_s"] or 0.0) + (module["backward_s"] or 0.0)
+
+
+def _own_s(rows: Iterable[OperatorRow]) -> float:
+    return sum(row["self_s"] or 0.0 for row in rows)
+
+
+def _fewest(rows: Iterable[OperatorRow], calls: float) -> float:
+    """Return the fewest runs in one of so many calls that come with a good part of the time.
+
+    One run may call an operator several times.
+    """
+    seconds: dict[float, float] = {}
+    for row in rows:
+        runs = round((row["calls"] or 0.0) / calls, 2)
+        seconds[runs] = seconds.get(runs, 0.0) + (row["self_s"] or 0.0)
+    least = _GOOD_PART * sum(seconds.values())
+    return min((runs for runs, taken in seconds.items() if taken >= least), default=1.0)
+
+
+def small_operators(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return at most one finding: a device that waits for launches, or a repeated group."""
+    step_s = clean_step_s(report)
+    if step_s is None:
+        return []
+    found = _on_device(report, step_s) if on_accelerator(report) else _on_cpu(report, step_s)
+    return [found] if found is not None else []
+
+
+def _on_device(report: Report, step_s: float) -> Finding | None:
+    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "host late"]
+    idle = calibrated(report, sum(row["total_s"] or 0.0 for row in gaps))
+    if idle is None or idle < rules.SMALL_OPERATORS.threshold * step_s:
+        return None
+    means = report["launching"]
+    kernels = [row for row in report["tables"]["kernels"] if not row["name"].startswith("Mem")]
+    count = sum(row["calls"] or 0.0 for row in kernels)
+    row: Evidence = {
+        "kernels": means["kernels"],
+        "launches": means["launches"],
+        "launch_s": means["launch_s"],
+        "operators": means["operators"],
+        "kernel_s": sum(row["device_s"] or 0.0 for row in kernels) / count if count else None,
+    }
+    # The gap says what was launched after it: "operator in module".
+    _, _, module = (max(gaps, key=lambda gap: gap["total_s"] or 0.0)["before"] or "").partition(
+        " in "
+    )
+    return finding(
+        rules.SMALL_OPERATORS,
+        "The device is idle while the host launches small operators",
+        severity=severity_of(idle, step_s),
+        gain_s=min(idle, step_s),
+        module=module or None,
+        layers=["torch"],
+        evidence=[
+            {key: value for key, value in row.items() if value is not None}
+            | {"idle_s": idle, "idle_share": idle / step_s, "link": "ranges/launches"},
+            *(
+                {
+                    "device": gap["device"],
+                    "gaps": gap["count"],
+                    "longest_s": gap["longest_s"],
+                    "before": gap["before"],
+                    "link": "ranges/gaps",
+                }
+                for gap in gaps[:_MOST_ROWS]
+            ),
+        ],
+        advice="Give the device more with each launch: torch.compile (mode='reduce-overhead' uses "
+        "CUDA graphs), larger batches, batched operators in place of Python loops, foreach or "
+        "fused optimizers.",
+    )
+
+
+def _on_cpu(report: Report, step_s: float) -> Finding | None:
+    groups = [group for group in repeated_groups(report) if group.is_small]
+    group = max(groups, key=lambda each: each.seconds, default=None)
+    # Where the torch layer slowed its steps too much for times, it still gives shares.
+    traced_s = traced_step_s(report)
+    if group is None or not traced_s:
+        return None
+    if group.seconds / traced_s < rules.SMALL_OPERATORS.threshold:
+        return None
+    cost = calibrated(report, group.seconds)
+    line = _line_of(report, group)
+    gain, reason = _gain(report, group, cost, line, step_s)
+    what = group.child["path"] if group.child is not None else _names(group.rows)
+    who = "A step" if group.child is group.module else group.module["path"]
+    each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
+    times: Evidence = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
+    lines: list[Evidence] = []
+    if line is not None:
+        place = f"{short(line['file'])}:{line['line']}"
+        lines = [line_evidence(line, calls=line["calls"], place=place)]
+    return finding(
+        rules.SMALL_OPERATORS,
+        f"{who} calls {what} {format_count(group.runs)} times{each}",
+        # What cannot be one operator may still be faster, by less.
+        severity="medium" if reason == _CARRIED else severity_of(group.seconds, traced_s),
+        gain_s=gain,
+        gain_reason=reason,
+        place=line,
+        module=group.module["path"],
+        layers=["torch"],
+        evidence=[
+            {
+                "repeated": group.runs,
+                "operators": group.operators,
+                "step_share": group.seconds / traced_s,
+                **times,
+                "computing_s": _computing_s(group.rows),
+                "link": f"modules/{(group.child or group.module)['path']}",
+            },
+            *(
+                {
+                    "operator": row["name"],
+                    "calls": row["calls"],
+                    "self_s": row["self_s"],
+                    "module": row["module"],
+                    "link": f"operators/{row['name']}",
+                }
+                for row in _longest(group.rows)[:_MOST_ROWS]
+            ),
+            *lines,
+        ],
+        advice=_DEPENDENT if reason == _CARRIED else _BATCH,
+    )
+
+
+def _gain(
+    report: Report, group: Group, cost: float | None, line: LineRow | None, step_s: float
+) -> tuple[float | None, str | None]:
+    """Return what one run in place of many would save, or why that is not known."""
+    if line is not None and has_carried_name(loop_lines(report, line)):
+        return None, _CARRIED
+    if cost is None:
+        return None, "the torch layer slowed its steps too much for its times to be used"
+    if line is None and group.child is group.module:
+        return None, "no line of the script's own shows whether a call needs the one before"
+    gain = cost * (1 - 1 / group.runs) - _computing_s(group.rows)
+    if gain < WORTH_TELLING * step_s:
+        return None, "computing as much at once would take as long"
+    return min(gain, step_s), None
+
+
+def _computing_s(rows: Iterable[OperatorRow]) -> float:
+    """Return what computing all of it in one operator takes at rates that any core reaches."""
+    chosen = [row for row in rows if not _PIECES.search(row["name"])]
+    flop = sum(row["flop"] or 0.0 for row in chosen)
+    moved = sum(row["moved_bytes"] or 0.0 for row in chosen)
+    return max(flop / _FLOP_PER_S, moved / _BYTES_PER_S)
+
+
+def _longest(rows: Iterable[OperatorRow]) -> list[OperatorRow]:
+    return sorted(rows, key=lambda row: -(row["self_s"] or 0.0))
+
+
+def _names(rows: Iterable[OperatorRow]) -> str:
+    known = [row["name"] for row in _longest(rows) if not row["name"].startswith("autograd::")]
+    return ", ".join(dict.fromkeys(known[:2]))
+
+
+def _line_of(report: Report, group: Group) -> LineRow | None:
+    """Return the line of the user's that runs about as often, the longest such.
+
+    Of a module that is called again and again the lines within it are not those of the loop.
+    """
+    calls = group.runs * ((group.module["calls"] or 0.0) if group.child is not group.module else 1)
+    inside = set()
+    if group.child is not None:
+        path = group.child["path"]
+        inside = {
+            (row["file"], row["line"])
+            for row in report["tables"]["module_lines"]
+            if row["calls"] and (row["module"] == path or str(row["module"]).startswith(f"{path}."))
+        }
+    lines = [
+        row
+        for row in report["tables"]["lines"]
+        if row["own"] and row["calls"] and row["operator_s"] and 0.5 <= row["calls"] / calls <= 2
+    ]
+    outside = [row for row in lines if (row["file"], row["line"]) not in inside]
+    return max(outside, key=line_s, default=None)

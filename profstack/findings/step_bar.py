@@ -1,0 +1,374 @@
+"""The clean step as one bar whose parts add up to its median.
+
+Of a run on a CPU the bar is the time of the thread that makes the steps, on an accelerator that
+of the device; `time_line` says which. A part that is not known is left out, and the rest is a part
+of its own, "not attributed". What goes by before a step's first work is a wait for data where
+torch's DataLoader was asked for some; else it is called what it is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from profstack.code_owner import BUILTIN_FILE
+from profstack.findings.finding import key_of, short, to_function
+from profstack.findings.rules import IDLE_SHARE
+from profstack.findings.step_cut import Cut, callers_of, is_io, loading_share, name_of, own_caller
+from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart, Tables
+from profstack.storage.schema.rows import FunctionRow, LaunchRow, ModuleRow
+from profstack.storage.vocabulary import OUTSIDE as OUTSIDE_NUMBER
+from profstack.storage.vocabulary import STEP_PARTS
+from profstack.units import format_seconds, format_share
+
+# A clean step cut into shares of what its device did: kernels by part of the step, and idle time.
+# On an accelerator the host runs ahead, and its own times say little of where a step goes: a step
+# is as long as its device takes. Shares are of the time in which the torch layer's slice saw the
+# device: busy and idle together are the step, by the tables `launches` and `gaps`.
+
+DEVICE_DATA_WAIT, HOST_LATE, START = "data wait", "host late", "start of step"
+# The step parts that are an optimizer's.
+_OPTIMIZER = ("(optimizer)", "(zero_grad)", "(before the optimizer)")
+_COMMUNICATION = re.compile("nccl|rccl", re.IGNORECASE)
+
+
+@dataclass
+class DeviceCut:
+    """Shares of a step by the device that is busy longest; `parts` are those of its kernels.
+
+    `communication` is the part of the busy time in which nothing but collectives can have run.
+    """
+
+    device: str
+    busy: float
+    idle: float
+    gaps: Mapping[str, float]
+    parts: Mapping[StepPart, float]
+    communication: float
+    communication_name: str | None
+
+    @property
+    def data_wait(self) -> float:
+        """Share of the step in which it is idle since the host waits for data."""
+        return min(self.gaps.get(DEVICE_DATA_WAIT, 0.0), self.idle)
+
+    @property
+    def host_late(self) -> float:
+        """Share of the step in which it is idle since the next kernel was not launched yet."""
+        return self.gaps.get(HOST_LATE, 0.0) + self.gaps.get(START, 0.0)
+
+
+def device_cut(report: Report) -> DeviceCut | None:
+    """Return the cut; None where no kernel was recorded, or too few steps."""
+    tables = report["tables"]
+    by_device: dict[str, list[LaunchRow]] = defaultdict(list)
+    for row in tables["launches"]:
+        if row["device_busy_s"] is not None and row["device"] is not None:
+            by_device[row["device"]].append(row)
+    if not by_device:
+        return None
+    busy_s = {
+        name: sum(row["device_busy_s"] or 0.0 for row in rows) / len(rows)
+        for name, rows in by_device.items()
+    }
+    device = max(busy_s, key=lambda name: busy_s[name])
+    rows = by_device[device]
+    step_s = busy_s[device] + sum(row["device_idle_s"] or 0.0 for row in rows) / len(rows)
+    if step_s <= 0:
+        return None
+    busy = busy_s[device] / step_s
+    gaps = {
+        gap["cause"]: (gap["total_s"] or 0.0) / step_s
+        for gap in tables["gaps"]
+        if gap["device"] == device
+    }
+    kernels = [(row["device_s"], row["name"]) for row in tables["kernels"] if row["device_s"]]
+    collectives = [each for each in kernels if _COMMUNICATION.search(each[1])]
+    communicated = sum(time for time, _ in collectives) / step_s
+    others = sum(time for time, _ in kernels) / step_s - communicated
+    return DeviceCut(
+        device,
+        busy,
+        1 - busy,
+        gaps,
+        _kernel_parts(tables["modules"], busy, step_s),
+        min(max(busy - others, 0.0), communicated),
+        max(collectives, key=lambda each: each[0])[1] if collectives else None,
+    )
+
+
+def _kernel_parts(
+    modules: Sequence[ModuleRow], busy: float, step_s: float
+) -> dict[StepPart, float]:
+    """Return kernels by part of the step; where streams overlap, scaled to the busy time."""
+    parts: dict[StepPart, float] = defaultdict(float)
+    for row in modules:
+        if row["depth"] == 0:
+            parts["backward"] += (row["backward_device_s"] or 0.0) / step_s
+            parts[_part_of(row)] += (row["forward_device_s"] or 0.0) / step_s
+    known = sum(parts.values())
+    if known > busy > 0:
+        return {name: share * busy / known for name, share in parts.items()}
+    parts["other"] += busy - known
+    return dict(parts)
+
+
+def _part_of(row: ModuleRow) -> StepPart:
+    """Return the part of a step that the forward work of a row belongs to."""
+    path, kind = row["path"], (row["type"] or "").lower()
+    if path in _OPTIMIZER:
+        return "optimizer"
+    if path == "(loss)" or (kind.endswith(("loss", "criterion")) and not row["parameters"]):
+        return "loss"
+    if path == "(gradient accumulation)":
+        return "backward"
+    return "other" if path.startswith("(") else "forward"
+
+
+# Smaller parts are left to the rest: they would only be the rounding of others.
+_LEAST = 1e-6
+# A rest from this share of the step on is explained.
+_LARGE_REST = 0.01
+# "other" is explained from this share on, by so many lines.
+_LARGE_OTHER = 0.05
+_MOST_LINES = 2
+REST: StepPart = "not attributed"
+DATA_WAIT: StepPart = "data wait"
+BEFORE: StepPart = "before first work"
+OUTSIDE = STEP_PARTS[OUTSIDE_NUMBER]
+NO_CLEAN = "there is no clean step whose time could be divided"
+# In the order in which a step does them; what is no work of the step comes last.
+NAMES: tuple[StepPart, ...] = (
+    DATA_WAIT, BEFORE, "forward", "loss", "backward", "optimizer", "Python", "I/O", "idle", "other",
+)  # fmt: skip
+
+
+def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepBar:
+    """Return the bar; without parts, and with a reason, where there is no clean step."""
+    if cut is None:
+        return {"median_s": None, "time_line": None, "parts": [], "reason": NO_CLEAN, "note": None}
+    median_s = cut.median_s
+    shares, wait_is = _host_shares(cut), cut.wait_is
+    time_line: Literal["host", "device"] = "host"
+    if device is not None and cut.torch:
+        shares, wait_is, time_line = _device_shares(device), "calibrated", "device"
+    links = _links(report, cut, device)
+    parts: list[StepBarPart] = []
+
+    def add(name: StepPart, seconds: float) -> None:
+        parts.append(
+            {
+                "name": name,
+                "seconds": seconds,
+                "share": seconds / median_s,
+                "link": links.get(name),
+                "is": wait_is if name in (DATA_WAIT, BEFORE) else "calibrated",
+            }
+        )
+
+    for name in NAMES:
+        share = shares.get(name)
+        if share is not None and share > _LEAST:
+            add(name, share * median_s)
+    rest = median_s - sum(part["seconds"] for part in parts)
+    if abs(rest) > _LEAST * median_s:
+        add(REST, rest)
+    _add_up(parts, median_s)
+    reason = None
+    if not cut.torch:
+        reason = f"only the wait before its first work is known: {cut.torch_reason}"
+        if cut.wait is None:
+            parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
+    elif rest > _LARGE_REST * median_s:
+        reason = f"the torch layer's rows leave {100 * rest / median_s:.0f} % without an owner"
+    notes = [_wait_note(report, parts, time_line)]
+    if cut.torch and time_line == "host" and cut.other >= _LARGE_OTHER:
+        notes.append(_other_note(report))
+    return {
+        "median_s": median_s,
+        "time_line": time_line,
+        "parts": parts,
+        "reason": reason,
+        "note": "; ".join(each for each in notes if each is not None) or None,
+    }
+
+
+def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> str | None:
+    """Return why the wait's own row has another time than the bar; None where it has the same."""
+    part = next((part for part in parts if part["name"] in (DATA_WAIT, BEFORE)), None)
+    row = next((row for row in report["tables"]["modules"] if row["path"] == "(wait)"), None)
+    row_s = row["calibrated_s"] if row is not None else None
+    if part is None or row_s is None or format_seconds(row_s) == format_seconds(part["seconds"]):
+        return None
+    whose = "the device's, which had no kernel to run"
+    if time_line == "host":
+        slices = "clean steps" if part["is"] == "clean" else "the torch layer's slices"
+        whose = f"that of {slices}, less what other parts have of it"
+    return (
+        f"'{part['name']}' is {whose}; the row (wait) of the modules has the whole wait as the "
+        f"torch layer saw it, calibrated: {format_seconds(row_s)}"
+    )
+
+
+def _other_note(report: Report) -> str | None:
+    """Return what is in "other": operators outside modules, by the lines that call most of them."""
+    times: dict[str, float] = defaultdict(float)
+    for row in report["tables"]["module_lines"]:
+        if row["module"] in (None, OUTSIDE) and row["operator_s"]:
+            times[f"{short(row['file'])}:{row['line']}"] += row["operator_s"]
+    if not times or report["benchmark"]["target"] is not None:
+        return None
+    first = sorted(times, key=lambda place: -times[place])[:_MOST_LINES]
+    if sum(times[place] for place in first) < sum(times.values()) / 2:
+        return None
+    return (
+        f"other is operators that the script calls outside modules, most at {' and '.join(first)}"
+    )
+
+
+def _add_up(parts: Sequence[StepBarPart], median_s: float) -> None:
+    """Make the sum the median itself, to the last digit: what rounding leaves is the last part's.
+
+    On a grid as fine as the median's own last digit no addition rounds, in whatever order.
+    """
+    if not parts:
+        return
+    digit = math.ulp(median_s)
+    for part in parts:
+        part["seconds"] = round(part["seconds"] / digit) * digit
+    parts[-1]["seconds"] += median_s - sum(part["seconds"] for part in parts)
+
+
+def _host_shares(cut: Cut) -> dict[StepPart, float | None]:
+    wait = DATA_WAIT if cut.has_loader else BEFORE
+    if not cut.torch:
+        return {wait: cut.wait}
+    return {
+        wait: cut.wait,
+        "forward": cut.forward,
+        "loss": cut.loss,
+        "backward": cut.backward,
+        "optimizer": cut.optimizer,
+        "Python": cut.python,
+        "I/O": cut.io,
+        "idle": cut.idle,
+        "other": cut.other,
+    }
+
+
+def _device_shares(device: DeviceCut) -> dict[StepPart, float | None]:
+    """Return kernels by part of the step, and why none ran then."""
+    return {
+        **device.parts,
+        DATA_WAIT: device.data_wait,
+        "idle": max(device.idle - device.data_wait, 0.0),
+    }
+
+
+def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart, str | None]:
+    """Return the link to each part's rows; None where it has none."""
+    paths = {row["path"]: row for row in report["tables"]["modules"]}
+    roots = [path for path, row in paths.items() if row["depth"] == 0 and path[0] != "("]
+    models = [path for path in roots if paths[path]["parameters"]] or roots
+    model = max(models, key=lambda path: paths[path]["forward_s"] or 0.0, default=None)
+    losses = [path for path in roots if paths[path]["type"].endswith("Loss")]
+    of_model = f"modules/{model}" if model is not None else None
+    python, writer = hottest(report["tables"]), cut.io_time.function or cut.io_time.heaviest
+    idle = f"ranges/{cut.communication_name}" if cut.communication else "method/threads"
+
+    def part(path: str) -> str | None:
+        return f"modules/{path}" if path in paths else None
+
+    return {
+        DATA_WAIT: part("(wait)"),
+        BEFORE: part("(wait)"),
+        "forward": of_model,
+        "loss": part(losses[0] if losses else "(loss)"),
+        "backward": of_model or part("(gradient accumulation)"),
+        "optimizer": part("(optimizer)"),
+        "Python": to_function(key_of(python)) if python is not None else None,
+        "I/O": to_function(key_of(writer)) if writer is not None else None,
+        "idle": "ranges/gaps" if device is not None else idle,
+        "other": part("(outside modules)"),
+        REST: part("(not attributed)"),
+    }
+
+
+def hottest(tables: Tables) -> FunctionRow | None:
+    """Return the function written in Python with the most time of its own, the user's own first.
+
+    What data is loaded by belongs to the wait, and what reads and writes to I/O. A library's
+    function comes first only where it has five times as much as the user's first one.
+    """
+    loading = loading_share(tables)
+    timed = [
+        (row["self_s"], row)
+        for row in tables["functions"]
+        if row["phase"] == "step" and row["file"] != "~" and row["self_s"]
+    ]
+    timed.sort(key=lambda each: -each[0])
+    timed = [each for each in timed if not is_io(each[1]) and loading(each[1]) < 0.5]
+    users = next((each for each in timed if each[1]["own"]), None)
+    if users is None or timed[0][0] > 5 * users[0]:
+        return timed[0][1] if timed else None
+    return users[1]
+
+
+# The idle time of the steps' thread, where neither data nor files nor other ranks explain it. How
+# long it is comes from the thread's own clock (`step_cut`); here it is given a place: the built-in
+# function with most time, and the user's own function that asks for it.
+
+# As much of the time must be in one function to name it.
+_MOSTLY = 0.5
+_METHOD = re.compile(r"<method '(?P<name>.+)' of '(?P<type>.+)' objects>")
+_FUNCTION = re.compile(r"<built-in method (?P<name>.+)>")
+
+
+def most_unknown(known: Iterable[float], idle: float) -> float:
+    """Return the most that an unknown share can be, beside the known ones and the idle one."""
+    return max(1 - idle - sum(known), 0.0)
+
+
+def idle_sentence(
+    tables: Tables, cut: Cut, step: str, idle: float, shares: Collection[float | None]
+) -> str | None:
+    """Return why the verdict is unclear where the thread is idle for longer than for any cause.
+
+    `idle` is its share of the clean step, `step` names that step, `shares` are the tests'
+    measures. None where it is less than `IDLE_SHARE`, than one of them, or than an unknown one can
+    be.
+    """
+    known = [share for share in shares if share is not None]
+    unknown = most_unknown(known, idle) if len(known) < len(shares) else 0.0
+    if idle < IDLE_SHARE or idle <= max([*known, unknown]):
+        return None
+    return (
+        f"for {format_share(idle)} of {step} its thread stands still{_where(tables, cut, idle)}, "
+        "which no wait for data, for files or for other ranks explains"
+    )
+
+
+def _where(tables: Tables, cut: Cut, share: float) -> str:
+    """Return the function in which the thread is idle, and who calls that, in words."""
+    rows = [row for row in tables["functions"] if row["phase"] == "step"]
+    built_in = [
+        (row["self_s"], row) for row in rows if row["file"] == BUILTIN_FILE and row["self_s"]
+    ]
+    time_s, first = max(built_in, key=lambda each: each[0], default=(0.0, None))
+    if first is None or time_s < _MOSTLY * share * cut.median_s:
+        return ""
+    name = first["name"]
+    # Without what Python puts round the name of a built-in function.
+    if match := _METHOD.fullmatch(name):
+        name = f"{match['type']}.{match['name']}"
+    elif match := _FUNCTION.fullmatch(name):
+        name = match["name"]
+    by_name = {name_of(row): row for row in rows}
+    caller = own_caller({name_of(first): 1.0}, callers_of(tables["calls"]), by_name)
+    if caller is None:
+        return f" in {name}"
+    return f" in {name} ({caller['name']}, {short(caller['file'])}:{caller['line']})"

@@ -1,0 +1,638 @@
+"""Shares of a clean step by what its own thread did.
+
+The times come from the torch layer's slice, in which every nanosecond of a step belongs to one
+module or part of the step. Four things are known better than from there, and take precedence:
+
+- how long a step waits before its first work is measured in the clean steps themselves. The other
+  shares are scaled to what that leaves, since a profiler slows operators and not a sleep;
+- what reads and writes files (by cProfile) is no wait for data and no Python;
+- what the loop does after the optimizer's step, and is no step's input, is Python and no wait;
+- for how long the thread did not run is read from its clock in the clean slices. What the wait
+  does not explain of it is taken from the times that no operator covers: only there can a thread
+  of the CPU be idle unseen. It is a lower bound: idle parts of the wait are not counted.
+
+Python is time outside operators: of modules in their forward, of the optimizer, and between the
+parts of a step. What autograd's engine does between operators of a backward pass is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+import pandas as pd
+
+from profstack.analysis.modules import TIMED
+from profstack.findings.finding import (
+    CallGraph,
+    FunctionKey,
+    clean_step_s,
+    line_s,
+    lines_of,
+    parse_source,
+)
+from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
+from profstack.storage.schema.report import Report, Tables
+from profstack.storage.schema.rows import CallRow, FunctionRow, ModuleLineRow
+from profstack.storage.vocabulary import (
+    BEFORE_OPTIMIZER,
+    LOSS,
+    OPTIMIZER,
+    OUTSIDE,
+    STEP_PARTS,
+    UNATTRIBUTED,
+    WAIT,
+    ZERO_GRAD,
+)
+
+# Why the torch layer has no slice however many steps a script makes, and what helps then.
+
+# What helps where the layer's slices were too few, too short or too slow.
+MORE_STEPS = "let the script make more steps, or longer ones"
+LONGER_STEPS = "longer steps are slowed less"
+_UNDER_NSYS = "run the script once without nsys, and import the report into that recording"
+_NOT_ASKED_FOR = "leave it in --layers, and out of --skip"
+_FOR_GOOD = ("skipped", "unavailable", "failed")
+
+
+def without_torch(report: Report) -> tuple[str, str | None] | None:
+    """Return why it was not armed, and what to do, where anything helps; None where it was."""
+    row = next((row for row in report["layers"] if row["name"] == "torch"), None)
+    if row is None:
+        return "the torch layer was not asked for", _NOT_ASKED_FOR
+    if row["status"] not in _FOR_GOOD:
+        return None
+    because = f" ({row['reason']})" if row["reason"] else ""
+    under_nsys = any(each["slug"] == "under-nsys" for each in report["warnings"])
+    step = _UNDER_NSYS if row["status"] == "skipped" and under_nsys else None
+    return f"the torch layer is {row['status']}{because}", step
+
+
+def had_all_slices(report: Report) -> bool:
+    """Whether the run's steps were enough for every slice, so that more would change nothing."""
+    return any(row["kind"] == "watch" for row in report["slices"])
+
+
+_NO_SLICE = "the torch layer has no slice of these steps"
+
+
+def unusable(timed: Selection | None, report: Report) -> tuple[str | None, str | None]:
+    """Return why the torch layer's slices say nothing of a clean step, and what helps."""
+    if timed is None:
+        return without_torch(report) or (_NO_SLICE, MORE_STEPS)
+    if not timed.wall_s:
+        return _NO_SLICE, MORE_STEPS
+    effect = {row["layer"]: row for row in report["probe_effect"]}.get("torch")
+    factor, note = (effect["factor"], effect["note"]) if effect else (None, None)
+    done = had_all_slices(report)
+    more = None if done else MORE_STEPS
+    if timed.steps < FEWEST_STEPS:
+        return f"the torch layer saw {timed.in_words()} and {FEWEST_STEPS} are needed", more
+    if effect is None or factor is None:
+        return f"how much the torch layer slowed its steps is not known: {note}", more
+    if factor <= LARGEST_FACTOR:
+        return None, None
+    if note is not None:
+        # What the steps took more than clean ones is not the layer's doing alone.
+        return f"the torch layer's slices tell nothing of a clean step: {note}", more
+    low, high = effect["ci95_low"], effect["ci95_high"]
+    if low is not None and low <= 1:
+        # Steps that differ so much among themselves, or other work, explain it all.
+        took = (
+            f"{factor:.1f} times as long as the clean ones beside them "
+            f"(95 %: {low:.1f} to {high:.1f} times)"
+        )
+        return f"how much the torch layer slowed its steps is not known: they took {took}", more
+    slowed = f"the torch layer slowed its steps {factor:.1f} times, which is too much"
+    return slowed, LONGER_STEPS if done else more
+
+
+def clean_wait_share(report: Report, fewest: int = FEWEST_STEPS) -> float | None:
+    """Return the share of the clean steps' time that went by before their first work."""
+    counted = set(report["benchmark"]["counted_steps"])
+    known = [
+        (row["wait_s"], row["wall_s"])
+        for row in report["tables"]["steps"]
+        if row["index"] in counted and row["wait_s"] is not None and row["wall_s"]
+    ]
+    if len(known) < fewest:
+        return None
+    return sum(wait_s for wait_s, _ in known) / sum(wall_s for _, wall_s in known)
+
+
+# Work of a loop after the optimizer's step that no step takes as its input: metrics, logs. It goes
+# by before the next step's first work, as the making of a batch does, and is recognised by the text
+# of the loop over the steps: a statement after the one with the optimizer's step makes no input
+# where nothing that it binds, or could change, is read by the statements before.
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True)
+class AfterStep:
+    """The share of the lines' time outside a step's work that is no input's, how much of that is
+    outside operators, the line with most of it, and the user's own functions that it calls.
+    """
+
+    share: float
+    outside_operators: float
+    line: ModuleLineRow
+    functions: frozenset[FunctionKey]
+
+
+def after_step(report: Report) -> AfterStep | None:
+    """Return what such statements take; None where there are none, or no lines were followed."""
+    found = _statements(report)
+    if found is None:
+        return None
+    file, statements = found
+    graph = CallGraph(report)
+    functions = _called(graph, statements)
+    places = {(file, at) for each in statements for at in _lines(each)}
+    for key in functions:
+        places |= {(row["file"], row["line"]) for row in lines_of(report, graph, key)}
+    outside = (None, STEP_PARTS[WAIT])
+    idle = [row for row in report["tables"]["module_lines"] if row["module"] in outside]
+    after = [row for row in idle if (row["file"], row["line"]) in places]
+    whole, taken = sum(map(line_s, idle)), sum(map(line_s, after))
+    if not whole or not taken:
+        return None
+    python = sum(row["python_s"] or 0.0 for row in after) / taken
+    return AfterStep(taken / whole, python, max(after, key=line_s), frozenset(functions))
+
+
+def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
+    """Return the file of the loop, and its statements after the step that make no input."""
+    optimizer = STEP_PARTS[OPTIMIZER]
+    steps = [row for row in report["tables"]["module_lines"] if row["module"] == optimizer]
+    if not steps:
+        return None
+    step = max(steps, key=line_s)
+    text = {row["file"]: row["text"] for row in report["sources"]}.get(step["file"])
+    found = _without_input(text, step["line"]) if text else ()
+    return (step["file"], found) if found else None
+
+
+@cache
+def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
+    tree = parse_source(text)
+    if tree is None:
+        return ()
+    loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and step in _lines(node)]
+    if not loops:
+        return ()
+    loop = max(loops, key=lambda node: node.lineno)
+    # Several statements on one line have one time.
+    at = max(
+        (at for at, each in enumerate(loop.body) if step in _lines(each)), default=len(loop.body)
+    )
+    header = [loop.test] if isinstance(loop, ast.While) else [loop.iter, loop.target]
+    before = [*header, *loop.body[: at + 1]]
+    read, bound = _names(before, ast.Load), _names(before, ast.Store)
+    # Objects that live on from step to step could be changed by a statement that reads them;
+    # modules, classes and functions are taken not to be.
+    lasting = read - bound - _defined(tree)
+    return tuple(
+        each
+        for each in loop.body[at + 1 :]
+        if not _names([each], ast.Store) & read and not _names([each], ast.Load) & lasting
+    )
+
+
+def _names(nodes: Iterable[ast.AST], kind: type[ast.expr_context]) -> set[str]:
+    inside = (each for node in nodes for each in ast.walk(node))
+    return {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, kind)}
+
+
+def _defined(tree: ast.AST) -> set[str]:
+    """Return the names of modules, classes and functions that a file defines or imports."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(each.asname or each.name).split(".")[0] for each in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+    return names
+
+
+def _lines(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _called(graph: CallGraph, statements: Sequence[ast.stmt]) -> set[FunctionKey]:
+    """Return the user's own functions that statements call by name, and those that these call."""
+    names = set()
+    for node in (each for statement in statements for each in ast.walk(statement)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            names.add(node.func.attr)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names.add(node.func.id)
+    own = {key for key, row in graph.rows.items() if row["own"]}
+    named = {key for key in own if key.name in names}
+    return named | (graph.below(named) & own)
+
+
+# Reading and writing of files and sockets, outside the loading of data: the own time of the
+# functions that do so, by cProfile: built-in functions of files, sockets and databases, and torch's
+# own way of saving. Time that a `DataLoader` calls for is loading, and belongs to the wait; where a
+# function is called from several places its time is divided as the callers' edges are.
+
+# Methods of files and sockets, and functions of the system, as cProfile names them.
+_BUILT_IN = re.compile(
+    r"<method '(?:read\w*|write\w*|flush|close|truncate|recv\w*|send\w*|connect|accept|tofile"
+    r"|execute\w*|commit|fetch\w*)' of '(?:_?io\.|_?socket\.|_?ssl\.|sqlite3\.|numpy\.|mmap\.)"
+    r"|<built-in method (?:_?io\.open\w*|(?:posix|nt)\.(?:p?read\w*|p?write\w*|open|close|f\w*sync"
+    r"|sendfile|stat|lstat|listdir|scandir|replace|rename|unlink|mkdir)|numpy\.\w*fromfile"
+    r"|builtins\.print|torch\._C\.(?:write_\w+|get_(?:record|storage)\w*))>"
+    r"|' of 'torch\._C\.PyTorchFile(?:Reader|Writer)'"
+    r"|<method '(?:dump|load)' of '_pickle\."
+)
+# Written in Python, but their own time is the opening and closing of archives in C++.
+_FILES = re.compile(r"torch[/\\]serialization\.py$")
+_LOADERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]")
+# Recursion is followed no further than this.
+_DEEPEST = 60
+
+
+@dataclass(frozen=True)
+class IoTime:
+    """Seconds of a clean step, None with a reason; the user's own function that asks for it, and
+    the one that reads or writes most.
+    """
+
+    seconds: float | None
+    function: FunctionRow | None = None
+    heaviest: FunctionRow | None = None
+    reason: str | None = None
+
+
+def io_time(tables: Tables) -> IoTime:
+    """Return the reading and writing of a step, by the tables `functions` and `calls`."""
+    rows = [row for row in tables["functions"] if row["phase"] == "step"]
+    if not rows:
+        return IoTime(None, reason="no slice of cProfile tells which functions a step calls")
+    loading = loading_share(tables)
+    outside: dict[str, float] = {}
+    for row in rows:
+        if is_io(row):
+            if row["calibrated_s"] is None:
+                why = (
+                    "the slices of cProfile are too short, or slowed too much, to tell clean times"
+                )
+                return IoTime(None, reason=why)
+            outside[name_of(row)] = row["calibrated_s"] * (1 - loading(row))
+    seconds = sum(outside.values())
+    if not seconds:
+        return IoTime(0.0)
+    by_name = {name_of(row): row for row in rows}
+    heaviest = by_name[max(outside, key=lambda name: outside[name])]
+    return IoTime(seconds, own_caller(outside, callers_of(tables["calls"]), by_name), heaviest)
+
+
+def loading_share(tables: Tables) -> Callable[[FunctionRow], float]:
+    """Return the share of a function's time that the loading of data calls for, by its row."""
+    callers, memo = callers_of(tables["calls"]), dict[str, float]()
+    return lambda row: _loading(name_of(row), callers, memo)
+
+
+def is_io(row: FunctionRow) -> bool:
+    """Whether a function's own time is that of reading or writing."""
+    if row["file"] == "~":
+        return _BUILT_IN.search(row["name"]) is not None
+    return _FILES.search(row["file"]) is not None
+
+
+def name_of(row: FunctionRow) -> str:
+    """Return a function as the table of calls names it."""
+    return f"{row['file']}:{row['line']}({row['name']})"
+
+
+def callers_of(calls: Iterable[CallRow]) -> dict[str, dict[str, float]]:
+    """Return for every function the time it took from each of its callers."""
+    edges: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in calls:
+        if row.get("phase", "step") == "step" and row["caller"] != row["callee"]:
+            edges[row["callee"]][row["caller"]] = row["total_s"] or 0.0
+    return edges
+
+
+def _loading(
+    name: str, callers: Mapping[str, Mapping[str, float]], memo: dict[str, float], depth: int = 0
+) -> float:
+    if _LOADERS.search(name):
+        return 1.0
+    if name in memo:
+        return memo[name]
+    above = callers.get(name) or {}
+    whole = sum(above.values())
+    memo[name] = 0.0
+    if whole and depth < _DEEPEST:
+        memo[name] = (
+            sum(time * _loading(caller, callers, memo, depth + 1) for caller, time in above.items())
+            / whole
+        )
+    return memo[name]
+
+
+def own_caller(
+    times: Mapping[str, float],
+    callers: Mapping[str, Mapping[str, float]],
+    by_name: Mapping[str, FunctionRow],
+) -> FunctionRow | None:
+    """Return the user's own function that most of the time was called from, the nearest one.
+
+    `times` are seconds by function, `callers` are `callers_of` the calls, `by_name` the rows.
+    """
+    sums: dict[str, float] = defaultdict(float)
+    for name, seconds in times.items():
+        at, seen = name, {name}
+        while at not in by_name or not by_name[at].get("own"):
+            above = {
+                caller: time for caller, time in callers.get(at, {}).items() if caller not in seen
+            }
+            if not above:
+                break
+            at = max(above, key=lambda caller: above[caller])
+            seen.add(at)
+        else:
+            sums[at] += seconds
+    return by_name[max(sums, key=lambda name: sums[name])] if sums else None
+
+
+_DATALOADER = "enumerate(DataLoader)"
+_COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
+_OPTIMIZERS = (OPTIMIZER, ZERO_GRAD, BEFORE_OPTIMIZER)
+# Operators in which a host waits for its device: no work of its own.
+_WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
+# An operator whose call takes less of its own than this is mostly the cost of being called.
+SMALL_S = 10e-6
+# Work outside modules before their first call is in the clean wait too: from this share on
+# the wait is the torch layer's.
+_FUNCTIONAL = 0.05
+
+
+@dataclass
+class Cut:
+    """Shares of a clean step. `wait` is None where it is not known, `torch` whether the torch
+    layer's slice could be used: without it only the wait is known.
+
+    `small` and `communication` are inside the other shares.
+    """
+
+    median_s: float
+    torch: bool = False
+    torch_reason: str | None = None
+    # What to do about that, where anything helps.
+    torch_step: str | None = MORE_STEPS
+    wait: float | None = None
+    wait_is: Literal["clean", "calibrated"] = "calibrated"
+    has_loader: bool = False
+    io: float | None = None
+    io_time: IoTime = field(default_factory=lambda: IoTime(None))
+    python: float = 0.0
+    forward: float = 0.0
+    loss: float = 0.0
+    backward: float = 0.0
+    optimizer: float = 0.0
+    idle: float | None = None
+    other: float = 0.0
+    small: float = 0.0
+    small_calls: float = 0.0
+    # Time of the operators in which a host waits for its device.
+    in_waits: float = 0.0
+    communication: float = 0.0
+    communication_name: str | None = None
+    # A share of the clean step over the same share of the torch layer's slice.
+    scale: float = 1.0
+    # The loop's work after the optimizer's step, and its part of Python's share.
+    after: AfterStep | None = None
+    after_python: float = 0.0
+
+
+def host_cut(recorded: Recorded, report: Report) -> Cut | None:
+    """Return the cut of the report's clean step; None where there is no clean step."""
+    median_s = clean_step_s(report)
+    if median_s is None:
+        return None
+    cut = Cut(median_s, io_time=io_time(report["tables"]))
+    clean_wait = clean_wait_share(report)
+    timed = recorded.select("torch", TIMED)
+    cut.torch_reason, cut.torch_step = unusable(timed, report)
+    if cut.torch_reason is not None or timed is None:
+        cut.wait, cut.wait_is = clean_wait, "clean"
+        return cut
+    cut.torch = True
+    own = _OwnTimes(recorded, timed)
+    _add_wait(cut, own, clean_wait, report)
+    _add_parts(cut, own)
+    _add_communication(cut, own, report)
+    if report["benchmark"]["target"] is not None:
+        # The calls of a benchmark wait for no data.
+        cut.other, cut.wait = cut.other + (cut.wait or 0.0), 0.0
+    _take_io(cut)
+    if not cut.has_loader:
+        _take_after_step(cut, report)
+    _take_idle(cut, own, report)
+    return cut
+
+
+class _OwnTimes:
+    """Own times of the torch layer's slices by module or part, as shares of their steps."""
+
+    def __init__(self, recorded: Recorded, timed: Selection) -> None:
+        self.timed = timed
+        times = recorded.rows("module_times", timed).groupby("module_id")
+        self.forward = _shares(times["forward_self_s"].sum(), timed.wall_s)
+        self.backward = _shares(times["backward_self_s"].sum(), timed.wall_s)
+        self.operators = recorded.rows("operators", timed)
+        owned = self.operators[self.operators["module_id"].notna()]
+        back = owned["backward"].fillna(0).astype(bool)
+        self.forward_ops = _by_owner(owned[~back], timed.wall_s)
+        self.backward_ops = _by_owner(owned[back], timed.wall_s)
+        loose = self.operators[self.operators["module_id"].isna()]
+        self.loose_ops = float(loose["self_s"].sum()) / timed.wall_s
+        self.losses = _losses(recorded)
+
+    def gap(self, number: int) -> float:
+        """Return the share of a forward part that no operator covers."""
+        return max(self.forward.get(number, 0.0) - self.forward_ops.get(number, 0.0), 0.0)
+
+
+def _shares(totals: pd.Series, wall_s: float) -> dict[int, float]:
+    return {
+        int(number): float(total) / wall_s
+        for number, total in zip(totals.index.tolist(), totals.tolist(), strict=True)
+    }
+
+
+def _by_owner(frame: pd.DataFrame, wall_s: float) -> dict[int, float]:
+    return _shares(frame.groupby("module_id")["self_s"].sum(), wall_s) if len(frame) else {}
+
+
+def _losses(recorded: Recorded) -> set[int]:
+    """Return the numbers of the modules that are losses: named so, and without parameters."""
+    frame = recorded.frames["modules"]
+    named = frame["type"].astype(str).str.lower().str.endswith(("loss", "criterion"))
+    chosen = frame[named & (frame["parameters"].fillna(0) == 0)]
+    return {int(number) for number in chosen["module_id"].tolist()}
+
+
+def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report) -> None:
+    """Add how long the step waits for data, and what else comes before its first work."""
+    traced = min(max(own.forward.get(WAIT, 0.0), 0.0), 1.0)
+    outside = own.forward.get(OUTSIDE, 0.0)
+    before = wait_alone(clean_wait, traced, own.forward.get(ZERO_GRAD, 0.0), outside)
+    cut.wait_is = "calibrated" if before is None else "clean"
+    before = traced if before is None else before
+    cut.scale = (1 - before) / (1 - traced) if traced < 1 else 0.0
+    cut.wait = before
+    loaded = [
+        row
+        for row in report["tables"]["regions"]
+        if row["path"].startswith(_DATALOADER) and row["wall_s"] is not None
+    ]
+    cut.has_loader = bool(loaded)
+    if not loaded or not traced:
+        return
+    step_s = own.timed.wall_s / own.timed.steps
+    in_loader = min(sum(row["wall_s"] or 0.0 for row in loaded) / step_s, traced)
+    operators = sum(row["operator_s"] or 0.0 for row in loaded) / step_s
+    rest = before * (1 - in_loader / traced)
+    # Operators outside modules are the loader's, the other work's outside modules, or in the wait
+    # beside the loader.
+    loose = max(own.loose_ops - operators - outside, 0.0)
+    loose = min(loose * before / traced, rest)
+    cut.wait = before - rest
+    cut.other += loose
+    cut.python += rest - loose
+
+
+def wait_alone(
+    clean_wait: float | None, traced: float, zeroed: float, outside: float
+) -> float | None:
+    """Return the wait of the clean steps less what the torch layer gives to others.
+
+    In clean steps all that comes before the first module's call or backward pass is the wait. The
+    torch layer tells gradients set to zero from it (`zeroed`), and the work of functions; of its
+    wait (`traced`) a second one within a step is a part, and clean steps have none. None where the
+    two differ too much.
+    """
+    if clean_wait is None or outside > _FUNCTIONAL:
+        return None
+    with_zero = abs(clean_wait - traced - zeroed) < abs(clean_wait - traced)
+    found = clean_wait - zeroed if with_zero else clean_wait
+    return min(max(found, 0.0), 1.0) if found >= 0.5 * traced else None
+
+
+def _add_parts(cut: Cut, own: _OwnTimes) -> None:
+    """Add forward, loss, backward and optimizer without their Python, which is one share."""
+    parts: dict[str, float] = defaultdict(float)
+    for number, share in own.forward.items():
+        gap = min(own.gap(number), share)
+        if number == WAIT:
+            continue
+        if number == UNATTRIBUTED:
+            parts["python"] += share
+        elif number == OUTSIDE:
+            parts["other"] += share
+        else:
+            name = "forward"
+            if number in _OPTIMIZERS:
+                name = "optimizer"
+            elif number == LOSS or number in own.losses:
+                name = "loss"
+            parts[name] += share - gap
+            parts["python"] += gap
+    parts["backward"] = sum(own.backward.values())
+    for name, share in parts.items():
+        setattr(cut, name, getattr(cut, name) + share * cut.scale)
+    waits = own.operators["name"].isin(_WAITS)
+    cut.in_waits = float(own.operators.loc[waits, "self_s"].sum()) / own.timed.wall_s * cut.scale
+    frame = own.operators[own.operators["module_id"].notna()]
+    sums = frame.groupby(["name", "shapes", "module_id", "backward"], dropna=False)[
+        ["calls", "self_s"]
+    ].sum()
+    clean = sums["self_s"] / own.timed.wall_s * cut.scale
+    small = clean * cut.median_s * own.timed.steps / sums["calls"] < SMALL_S
+    cut.small = float(clean[small].sum())
+    cut.small_calls = float(sums["calls"][small].sum()) / own.timed.steps
+
+
+def _backward_gap(own: _OwnTimes) -> float:
+    """Return the share of the backward pass outside operators: autograd's engine, or waiting."""
+    return sum(
+        max(share - own.backward_ops.get(number, 0.0), 0.0)
+        for number, share in own.backward.items()
+    )
+
+
+def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
+    """Add collectives between ranks, as far as the steps' thread has nothing else to do then."""
+    regions = [
+        (row["wall_s"], row["path"])
+        for row in report["tables"]["regions"]
+        if _COMMUNICATION.match(row["path"]) and row["wall_s"]
+    ]
+    named = own.operators["name"].astype(str).str.match(_COMMUNICATION)
+    operators = float(own.operators.loc[named, "self_s"].sum()) / own.timed.wall_s
+    if not regions and not operators:
+        return
+    step_s = own.timed.wall_s / own.timed.steps
+    whole = max(sum(wall_s for wall_s, _ in regions) / step_s, operators)
+    room = (_backward_gap(own) + operators) * cut.scale + cut.python
+    cut.communication = min(whole * cut.scale, room)
+    cut.communication_name = (
+        max(regions, key=lambda region: region[0])[1]
+        if regions
+        else str(own.operators.loc[named, "name"].iloc[0])
+    )
+
+
+def _take_io(cut: Cut) -> None:
+    """Take reading and writing from the wait that no loader explains, then from Python."""
+    seconds = cut.io_time.seconds
+    if seconds is None:
+        return
+    whole = seconds / cut.median_s
+    cut.io = 0.0
+    if not cut.has_loader and cut.wait is not None:
+        cut.io = min(whole, cut.wait)
+        cut.wait -= cut.io
+    from_python = min(whole - cut.io, cut.python)
+    cut.python -= from_python
+    cut.io += from_python
+
+
+def _take_after_step(cut: Cut, report: Report) -> None:
+    """Take what follows the optimizer's step and makes no input; its files are taken already."""
+    cut.after = after_step(report) if cut.wait else None
+    if cut.after is None or cut.wait is None:
+        return
+    taken = max(cut.after.share * (cut.wait + (cut.io or 0.0)) - (cut.io or 0.0), 0.0)
+    cut.after_python = taken * cut.after.outside_operators
+    cut.wait -= taken
+    cut.python += cut.after_python
+    cut.other += taken - cut.after_python
+
+
+def _take_idle(cut: Cut, own: _OwnTimes, report: Report) -> None:
+    """Take the time in which the thread was idle from what no operator covers."""
+    processes = report["processes"]
+    off_s, step_s = processes["off_cpu_s"], processes["step_s"]
+    if off_s is None or not step_s:
+        return
+    unexplained = (off_s - (processes["no_core_s"] or 0.0)) / step_s
+    unexplained -= (cut.wait or 0.0) + (cut.io or 0.0)
+    engine = min(_backward_gap(own) * cut.scale, cut.backward)
+    room = cut.python + engine
+    idle = min(max(unexplained, 0.0), room)
+    if idle <= 0:
+        return
+    cut.idle = idle
+    cut.python -= idle * cut.python / room
+    cut.backward -= idle * engine / room

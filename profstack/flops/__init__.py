@@ -1,1 +1,0 @@
-"""Counting floating-point operations: formulas, the counting mode, and the other counters."""

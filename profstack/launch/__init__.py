@@ -1,0 +1,1 @@
+"""Start a script, watch over its process, and follow its progress."""

@@ -1,0 +1,219 @@
+"""Arm profstack in the measured process when the script imports torch.
+
+Until the script itself imports torch nothing is imported here that a bare interpreter has not
+loaded, so the script's first line finds `sys.modules` as under plain python. The hook is a
+finder on `sys.meta_path`; it wraps the loader of the modules it waits for, calls back when they
+have been executed, and takes itself away.
+"""
+
+import os
+import sys
+import time
+
+from profstack.guard import Guard, complain, delay_signals
+
+# As in typing, which must not be imported here; type checkers know the name.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from profstack.capture.engine import Engine
+
+
+_pid: "int | None" = None
+_folder = ""
+_finder: "_Finder | None" = None
+_engine: "Engine | None" = None
+# What runs since the script's first line, by layer.
+_tools: "dict[str, Any]" = {}
+_armed_at = 0.0
+
+
+class _Loader:
+    """Calls back when a module's own loader has completed the module."""
+
+    def __init__(self, loader: "Any", callback: "Callable[[Any], None]") -> None:
+        self._loader = loader
+        self._callback = callback
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: "Any") -> None:
+        # The script may look at its modules' loaders: it must find the real ones.
+        module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        try:
+            self._loader.exec_module(module)
+        except BaseException as error:
+            # The script's traceback names the script's frames; python strips its own here too.
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next
+            raise
+        with Guard(failed=_complain_unarmed):
+            self._callback(module)
+
+
+def _complain_unarmed(error: BaseException) -> None:
+    complain(f"not armed, {type(error).__name__}: {error}")
+
+
+class _Finder:
+    """Finds only the modules it waits for, through the finders behind it."""
+
+    def __init__(self, callbacks: "Mapping[str, Callable[[Any], None]]") -> None:
+        self.callbacks = callbacks
+
+    def find_spec(
+        self,
+        name: str,
+        path: "Sequence[str] | None" = None,
+        target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
+        callback = self.callbacks.get(name)
+        if callback is None:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: ModuleSpec | None = find(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    # It has all of a loader's names, through the real one.
+                    spec.loader = _Loader(spec.loader, callback)  # type: ignore[assignment]
+                return spec
+        return None
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def arm(folder: str, options: "Sequence[str]") -> None:
+    """Wait for torch; from here on profile functions (option `profile`) or watch (`watch`)."""
+    global _pid, _folder, _finder, _armed_at
+    _armed_at = time.perf_counter()
+    _pid = os.getpid()
+    _folder = folder
+    _finder = _Finder(
+        {"torch": _torch_arrived, "transformers.generation.utils": _generation_arrived}
+    )
+    sys.meta_path.insert(0, _finder)
+    if not options:
+        return
+    known = set(sys.path_importer_cache)
+    from profstack.guard import import_unseen
+    from profstack.readers.watch import Sampler
+
+    for entry in set(sys.path_importer_cache) - known:
+        del sys.path_importer_cache[entry]
+    import_unseen("atexit").register(_finish_without_torch)
+    if "watch" in options:
+        _tools["watch"] = Sampler(_armed_at)
+        _tools["watch"].resume()
+    if "profile" in options:
+        profiler = import_unseen("_lsprof").Profiler()
+        _tools["cprofile"] = profiler
+        profiler.enable()
+
+
+def engine() -> "Engine | None":
+    """Return the engine of this process; None before torch comes and outside a measured run."""
+    return _engine if _pid == os.getpid() else None
+
+
+def is_armed() -> bool:
+    """Return whether this process is measured: the run's child, or one with an open session."""
+    return _pid is not None and _pid == os.getpid()
+
+
+def attach(engine: "Engine") -> None:
+    """Let a session's engine measure this process: it gets `profstack.step()` and `generate`."""
+    global _engine, _pid, _finder
+    _engine, _pid = engine, os.getpid()
+    name = "transformers.generation.utils"
+    if name in sys.modules:
+        engine.generation_arrived(sys.modules[name])
+    else:
+        _finder = _Finder({name: _generation_arrived})
+        sys.meta_path.insert(0, _finder)
+
+
+def detach() -> None:
+    """End the measurement of this process: the session is over."""
+    global _engine, _pid
+    release()
+    _engine = _pid = None
+
+
+def user_step() -> None:
+    """End a step, for `profstack.step()`."""
+    if _engine is not None and _pid == os.getpid():
+        _engine.user_step()
+
+
+def _torch_arrived(torch: "Any") -> None:
+    global _engine
+    if _pid != os.getpid():
+        return
+    # The imports below are no work of the script's.
+    profiler, sampler = _tools.get("cprofile"), _tools.get("watch")
+    if profiler is not None:
+        profiler.disable()
+    if sampler is not None:
+        sampler.pause()
+    from profstack.capture.run import start_engine
+
+    try:
+        _engine = start_engine(_folder, torch, _tools, _armed_at, release)
+    finally:
+        if _engine is None and sampler is not None:
+            # What it has seen will not be used.
+            _tools.pop("watch").close()
+    if profiler is not None and _engine is not None and "cprofile" in _engine.tools:
+        profiler.enable()
+    if _engine is None:
+        release()
+
+
+def _generation_arrived(module: "Any") -> None:
+    release()
+    if _engine is not None and _pid == os.getpid():
+        _engine.generation_arrived(module)
+
+
+def release() -> None:
+    """Wait for no further import: the recording is over."""
+    if _finder is not None:
+        _finder.remove()
+
+
+def _finish_without_torch() -> None:
+    if _engine is None and _tools and _pid == os.getpid():
+        if "cprofile" in _tools:
+            _tools["cprofile"].disable()
+        if "watch" in _tools:
+            _tools["watch"].pause()
+        if "cprofile" not in _tools and not _tools["watch"].has_seen():
+            # The script ended before anything was seen.
+            return
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            # Python ends by SIGINT then, but forgets to where anything is executed after it.
+            return
+        import warnings
+
+        # The imports for it add warning filters, and the script's exit is not over yet.
+        with warnings.catch_warnings():
+            from profstack.capture.run import record_without_torch
+
+            release()
+            delay_signals(lambda: record_without_torch(_folder, _tools, _armed_at))

@@ -1,0 +1,155 @@
+"""Try the layers, torch and packages out, in a process of its own.
+
+`profstack doctor` starts it, so that a broken torch or driver can crash only this process. The one
+argument is `layers`, `torch` or `packages:a,b`; the answer is the last line printed, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from profstack.layer import Wrapper
+
+
+class LayerAnswer(TypedDict, total=False):
+    """A layer's tool and version, and the reason why it cannot work."""
+
+    tool: str
+    version: str | None
+    reason: str | None
+    third_party: bool
+
+
+class LayersAnswer(TypedDict):
+    """The layers by name, and problems with layers of third parties."""
+
+    layers: dict[str, LayerAnswer]
+    problems: list[str]
+
+
+class TorchAnswer(TypedDict, total=False):
+    """Torch, its device, and the numbers of events in a small profile."""
+
+    reason: str
+    version: str
+    cuda_build: str | None
+    kineto: bool
+    cuda: bool
+    gpu: str
+    capability: str
+    cpu_events: int
+    device_events: int
+    profiler_reason: str
+
+
+class PackageAnswer(TypedDict):
+    """A package's version, and the reason why it cannot be imported: empty if not installed."""
+
+    version: str | None
+    reason: str | None
+
+
+def try_layers() -> LayersAnswer:
+    """Load every layer and ask whether it can work."""
+    from profstack import layer
+
+    answers: dict[str, LayerAnswer] = {}
+    # In the measured process torch is imported before a wrapper is.
+    with contextlib.suppress(Exception):
+        import torch  # noqa: F401
+    for name in (*layer.layer_names(), *layer.ON_REQUEST):
+        try:
+            answers[name] = _try_layer(layer.load(name))
+        except Exception as error:
+            answers[name] = {"reason": _in_a_line(error)}
+    added, problems = layer.third_party()
+    for name, wrapper in added.items():
+        try:
+            answers[name] = {**_try_layer(wrapper), "third_party": True}
+        except Exception as error:
+            answers[name] = {"reason": _in_a_line(error), "third_party": True}
+    return {"layers": answers, "problems": problems}
+
+
+def _try_layer(wrapper: type[Wrapper]) -> LayerAnswer:
+    # A wrapper may import its tool here, and know its version only then.
+    reason = wrapper.unavailable_reason()
+    return {"tool": wrapper.description.tool, "version": wrapper.version(), "reason": reason}
+
+
+def try_torch() -> TorchAnswer:
+    """Import torch, look at its device, and count the events that its profiler delivers."""
+    try:
+        import torch
+    except Exception as error:
+        return {"reason": _in_a_line(error)}
+    answer: TorchAnswer = {
+        "version": str(torch.__version__),
+        "cuda_build": torch.version.cuda,
+        "kineto": bool(torch.profiler.kineto_available()),
+        "cuda": bool(torch.cuda.is_available()),
+    }
+    if answer["cuda"]:
+        answer["gpu"] = torch.cuda.get_device_name(0)
+        answer["capability"] = ".".join(map(str, torch.cuda.get_device_capability(0)))
+    try:
+        answer["cpu_events"], answer["device_events"] = _recorded_events(answer["cuda"])
+    except Exception as error:
+        answer["profiler_reason"] = _in_a_line(error)
+    return answer
+
+
+def _recorded_events(cuda: bool) -> tuple[int, int]:
+    """Count the operator and kernel events in a profile of one multiplication."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    matrix = torch.ones(16, 16, device="cuda" if cuda else "cpu")
+    with profile(activities=activities) as profiler:
+        (matrix @ matrix).sum().item()
+    kinds = [event.device_type().name for event in profiler.profiler.kineto_results.events()]
+    return kinds.count("CPU"), len(kinds) - kinds.count("CPU")
+
+
+def try_packages(names: list[str]) -> dict[str, PackageAnswer]:
+    """Import every package."""
+    from importlib import import_module
+
+    from profstack.privacy import package_version
+
+    answers: dict[str, PackageAnswer] = {}
+    for name in names:
+        version = package_version(name)
+        try:
+            import_module(name.replace("-", "_"))
+        except ModuleNotFoundError as error:
+            missing = version is None and error.name == name.replace("-", "_")
+            answers[name] = {"version": version, "reason": "" if missing else _in_a_line(error)}
+        except Exception as error:
+            answers[name] = {"version": version, "reason": _in_a_line(error)}
+        else:
+            answers[name] = {"version": version, "reason": None}
+    return answers
+
+
+def _in_a_line(error: Exception) -> str:
+    """Return an error as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def main(argv: list[str]) -> None:
+    """Print the answer to the one argument."""
+    what, _, names = argv[0].partition(":")
+    answer: object
+    if what == "layers":
+        answer = try_layers()
+    elif what == "torch":
+        answer = try_torch()
+    else:
+        answer = try_packages(names.split(","))
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")

@@ -1,0 +1,225 @@
+"""Start the measured script as a plain `python` of its own, and wait for it.
+
+The child differs from `python script.py` in its environment alone: a folder with our
+`sitecustomize` is first on PYTHONPATH, and is removed from it before the script begins. Signals
+sent to the parent alone are passed on; those of the terminal and of the whole process group reach
+the child by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from profstack.errors import UsageError
+
+# -- the signal observer: has the script received a signal by itself? --------
+# The kernel says who sent a signal, but not who else received it. So an extra process beside the
+# script notes its signals: a signal to the process group, to the session, to all processes of a job
+# or to those with the script's name among their arguments reaches it like the script. A signal to
+# the parent alone does not.
+
+# The interpreter itself writes the number of every signal to standard output, and a zero follows
+# each request. The process ends with its parent, which holds the other end of standard input.
+_CODE = """
+import os, _signal as signal
+os.set_blocking(1, False)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: None)
+signal.set_wakeup_fd(1, warn_on_full_buffer=False)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+while os.read(0, 1):
+    os.write(1, bytes(1))
+"""
+_REQUEST = b"?"
+# The kernel signals the processes of a group one after the other.
+_ONE_AFTER_THE_OTHER_S = 0.02
+# A signal noted longer ago never came to the parent.
+_SAME_S = 1.0
+# It answers at once, unless it was stopped.
+_ANSWER_S = 2.0
+
+
+class SignalObserver:
+    """A process that notes its signals; they are blocked until it is ready."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        # Without environment and site packages it is ready in 20 ms.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _CODE, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+        self._noted: dict[int, float] = {}
+
+    def received(self, number: int) -> bool:
+        """Return whether a signal that the parent has just received has come here, too."""
+        time.sleep(_ONE_AFTER_THE_OTHER_S)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(_REQUEST)
+        except OSError:
+            # It was killed. Pass the signal on, rather than lose one sent to the parent alone.
+            return False
+        end = time.monotonic() + _ANSWER_S
+        while 0 not in self.read(max(end - time.monotonic(), 0.0)) and time.monotonic() < end:
+            pass
+        return time.monotonic() - self._noted.pop(number, -_SAME_S) < _SAME_S
+
+    def read(self, wait_s: float = 0.0) -> bytes:
+        """Read and time its notes; called regularly, so that the times are about right."""
+        assert self._process.stdout is not None
+        said = b""
+        if select.select([self._process.stdout], [], [], wait_s)[0]:
+            said = os.read(self._process.stdout.fileno(), 4096)
+        now = time.monotonic()
+        self._noted.update((number, now) for number in said)
+        return said
+
+    def end(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+POLL_S = 0.1
+_INJECTED = Path(__file__).resolve().parent / "injected"
+# si_code of a signal sent by the kernel, the terminal's Ctrl-C among them.
+_SI_KERNEL = 128
+_FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def interpreter_flags(original: Sequence[str] | None = None) -> list[str]:
+    """Return the flags of this interpreter's command line."""
+    words = list(sys.orig_argv if original is None else original)[1:]
+    flags: list[str] = []
+    while words and words[0].startswith("-") and words[0] not in ("-m", "-c", "-", "--"):
+        word = words.pop(0)
+        flags.append(word)
+        if word in ("-X", "-W", "--check-hash-based-pycs") and words:
+            flags.append(words.pop(0))
+    return flags
+
+
+def _isolating(flags: Sequence[str]) -> str | None:
+    """Return a flag that switches off `sitecustomize` or PYTHONPATH, if there is one."""
+    # A word without a dash is the value of -X or -W.
+    short = [each for each in flags if each[:1] == "-" and each[:2] not in ("--", "-X", "-W")]
+    return next((f"-{letter}" for each in short for letter in "SIE" if letter in each), None)
+
+
+def child_environment(folder: Path, options: Sequence[str]) -> dict[str, str]:
+    """Return the child's environment: our folder on PYTHONPATH, and the recording's folder."""
+    environment = dict(os.environ)
+    saved = environment.get("PYTHONPATH")
+    parts = [str(_INJECTED)]
+    if saved is not None:
+        environment["PROFSTACK_PYTHONPATH"] = saved
+        if saved:
+            parts.append(saved)
+    environment["PYTHONPATH"] = os.pathsep.join(parts)
+    environment["PROFSTACK_CHILD"] = str(folder.resolve())
+    if options:
+        environment["PROFSTACK_CHILD_OPTIONS"] = " ".join(options)
+    return environment
+
+
+def run(
+    arguments: Sequence[str], folder: Path, options: Sequence[str], poll: Callable[[], None]
+) -> int:
+    """Run `python arguments` to its end, calling `poll` ten times a second.
+
+    Returns the exit code, negative for the signal that killed it. Raises UsageError where a flag of
+    the interpreter makes it impossible to arm the child.
+    """
+    flags = interpreter_flags()
+    blocked = _isolating(flags)
+    if blocked is not None:
+        raise UsageError(
+            f"python {blocked} keeps profstack out of the script's process",
+            next_step=f"start profstack without {blocked}",
+        )
+    command = [sys.executable, *flags, *arguments]
+    environment = child_environment(folder, options)
+    if hasattr(signal, "sigtimedwait"):
+        return _run_with_signals(command, environment, poll)
+    child = subprocess.Popen(command, env=environment)
+    while True:
+        try:
+            return child.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            poll()
+        except KeyboardInterrupt:
+            # The console signals the child, too; its exit code counts.
+            continue
+
+
+def run_unrecorded(arguments: Sequence[str]) -> int:
+    """Become `python arguments`, without recording. Does not return on POSIX."""
+    command = [sys.executable, *interpreter_flags(), *arguments]
+    if os.name == "posix":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, command)
+    return subprocess.call(command)
+
+
+def _run_with_signals(
+    command: Sequence[str], environment: dict[str, str], poll: Callable[[], None]
+) -> int:
+    waited_for = {*_FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    observer = None
+    try:
+        # The script inherits the mask and must find it, and the signals that Python ignores, as
+        # under plain python.
+        child = os.posix_spawn(
+            command[0],
+            list(command),
+            environment,
+            setsigmask=before,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+        )
+        with suppress(OSError):
+            # Without an observer every signal is passed on.
+            observer = SignalObserver(command[1:])
+        next_poll = time.monotonic() + POLL_S
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                if -code in _FORWARDED:
+                    # The parent may have received it, too, and still has to write the page.
+                    signal.sigtimedwait({-code}, 0)
+                return code
+            got = signal.sigtimedwait(waited_for, POLL_S)
+            if got is not None and got.si_signo in _FORWARDED:
+                _forward(got, child, observer)
+            if time.monotonic() >= next_poll:
+                poll()
+                if observer is not None:
+                    observer.read()
+                next_poll = time.monotonic() + POLL_S
+    finally:
+        if observer is not None:
+            observer.end()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _forward(got: signal.struct_siginfo, child: int, observer: SignalObserver | None) -> None:
+    """Pass a signal on to the child, unless the child has received it by itself."""
+    number = got.si_signo
+    if observer is not None and observer.received(number):
+        # `timeout` signals its child and then the group: take the two for one.
+        signal.sigtimedwait({number}, 0)
+    elif got.si_code != _SI_KERNEL:
+        os.kill(child, number)

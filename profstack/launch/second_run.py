@@ -1,0 +1,275 @@
+"""Second runs of a script: under Nsight Systems, or to fill layers that stayed empty.
+
+The engine ends the script after the wanted steps; where there are none, or the script does not end,
+nsys ends it at its time limit. The output of the script is discarded: it was printed in the run
+before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from profstack.readers.nsys import tool
+from profstack.readers.nsys.tool import Nsys, NsysError
+from profstack.storage.folder import DATABASE, declared_tables
+from profstack.storage.schema.column import SqlValue
+from profstack.storage.schema.recorded import RECORDED
+
+# Safe in containers, which lack the rights for sampling and context switches.
+_SAFE = ("--sample=none", "--cpuctxsw=none")
+_ON_THE_HOST = ("--trace=nvtx,osrt",)
+# nsys records the calls that allocate device memory; PyTorch makes few of them.
+_ON_A_DEVICE = ("--trace=cuda,nvtx,osrt,cudnn,cublas", "--cuda-memory-usage=true")
+_OF_NSYS = re.compile(r"^Importer error|QDSTRM")
+# Time for nsys to write its files once the script has ended.
+_WRITING_S = 600
+# Time for nsys to end after a signal.
+_GRACE_S = 30
+
+
+@dataclass(frozen=True)
+class NsysRun:
+    """A run under nsys: its report, and whether the time limit ended the script.
+
+    `exit_code` is the script's, 128 + n for signal n; `said` the last line on its standard error.
+    """
+
+    report: Path
+    exit_code: int
+    timed_out: bool
+    said: str
+
+
+def capture(
+    nsys: Nsys,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    on_device: bool,
+    limit_s: int,
+) -> NsysRun:
+    """Run `command` under nsys for at most `limit_s` seconds; its report is written to `folder`.
+
+    CUDA calls are traced only `on_device`. Raises NsysError where nsys writes no report, and
+    KeyboardInterrupt, once nsys has ended, on SIGINT or SIGTERM.
+    """
+    output = folder / "capture"
+    traced = _ON_A_DEVICE if on_device else _ON_THE_HOST
+    words = [nsys.path, "profile", *traced, *_SAFE]
+    words += [f"--duration={limit_s}", "--kill=sigterm", "--wait=primary"]
+    words += [f"--output={output}", "--force-overwrite=true", *command]
+    begun = time.monotonic()
+    with tempfile.TemporaryFile() as errors:
+        code = _run(words, environment, errors, limit_s + _WRITING_S)
+        lasted_s = time.monotonic() - begun
+        errors.seek(0)
+        # Leave out lines of nsys on an importer that it lacks.
+        lines = re.split(r"[\r\n]+", errors.read().decode(errors="replace"))
+        said = tool.last_line("\n".join(line for line in lines if not _OF_NSYS.search(line)))
+    suffixes = (".nsys-rep", ".qdrep", ".qdstrm")
+    written = (output.with_name(output.name + suffix) for suffix in suffixes)
+    report = next((file for file in written if file.is_file()), None)
+    if report is None:
+        raise NsysError(f"nsys {nsys.version} left no report (code {code}): {said}")
+    if report.suffix == ".qdstrm" and nsys.importer is not None:
+        report = tool.report_of(report, folder, nsys)
+    timed_out = lasted_s >= limit_s and code == 128 + signal.SIGTERM
+    return NsysRun(report, code, timed_out, said)
+
+
+def keep(report: Path, folder: Path, *, force: bool) -> Path:
+    """Move a report beside the recording in `folder`, under its name; return the new path.
+
+    It is not put inside: it holds environment variables and the script's output. An existing file
+    is kept, unless `force` is given.
+    """
+    number = 1
+    place = folder.resolve()
+    kept = place.with_name(f"{place.name}{report.suffix}")
+    while kept.exists() and not force:
+        number += 1
+        kept = place.with_name(f"{place.name}-{number}{report.suffix}")
+    shutil.move(report, kept)
+    return kept
+
+
+def _run(
+    words: Sequence[str], environment: Mapping[str, str], errors: IO[bytes], limit_s: int
+) -> int:
+    """Start nsys in a session of its own and wait; return its exit code, -n for signal n."""
+    with _ended_by_signals():
+        process = subprocess.Popen(
+            words,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return _end(process)
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Signal nsys to end the script and itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_GRACE_S)
+    return process.wait()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, as SIGINT does: else nsys would outlive its parent."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+# -----------------------------------------------------------------------------
+# Fill empty layers from a second run, which only `--rerun` allows.
+#
+# A layer is empty when the script had too few steps for it. The second run is measured as a whole;
+# the rows of these layers are copied into the first recording, under the same module paths.
+# -----------------------------------------------------------------------------
+
+FOLDER = "rerun"
+# Tables whose rows belong to a slice, besides those that the slices themselves make.
+_BY_SLICE = tuple(
+    name
+    for name, table in RECORDED.items()
+    if "slice" in table.names and name not in ("slices", "steps")
+)
+
+
+def empty_layers(folder: Path) -> list[str]:
+    """Return the names of the layers that had too few steps in a recording."""
+    path = folder / DATABASE
+    if not path.is_file():
+        return []
+    database = sqlite3.connect(path, timeout=60)
+    try:
+        rows = database.execute("SELECT name FROM layers WHERE status = 'empty'").fetchall()
+    finally:
+        database.close()
+    return [name for (name,) in rows]
+
+
+def copy_layers(folder: Path, again: Path, layers: Sequence[str]) -> list[str]:
+    """Copy `layers` of the recording `again` into the one in `folder`; return those copied."""
+    if not (again / DATABASE).is_file():
+        return []
+    database = sqlite3.connect(folder / DATABASE, timeout=60, isolation_level=None)
+    database.row_factory = sqlite3.Row
+    try:
+        database.execute("ATTACH ? AS again", (str(again / DATABASE),))
+        marks = ", ".join("?" * len(layers))
+        filled = database.execute(
+            "SELECT * FROM again.layers WHERE status IN ('recorded', 'emitted') "
+            f"AND name IN ({marks})",
+            tuple(layers),
+        ).fetchall()
+        database.execute("BEGIN")
+        for layer in filled:
+            _copy_layer(database, dict(layer))
+        database.execute("COMMIT")
+    finally:
+        database.close()
+    for layer in filled:
+        source = again / layer["name"]
+        if source.is_dir():
+            shutil.copytree(source, folder / layer["name"], dirs_exist_ok=True)
+    return [layer["name"] for layer in filled]
+
+
+def _copy_layer(database: sqlite3.Connection, layer: Mapping[str, SqlValue]) -> None:
+    name = str(layer["name"])
+    numbers = _module_numbers(database)
+    after = database.execute("SELECT coalesce(max(slice), -1) + 1 FROM slices").fetchone()[0]
+    plan = database.execute("SELECT coalesce(min(plan), 1) FROM slices").fetchone()[0]
+    copied: dict[int, int] = {}
+    for row in database.execute("SELECT * FROM again.slices WHERE layer = ?", (name,)).fetchall():
+        copied[row["slice"]] = after + len(copied)
+        _insert(database, "slices", {**dict(row), "slice": copied[row["slice"]], "plan": plan})
+    there = {
+        row["key"]: json.loads(row["value"])
+        for row in database.execute("SELECT key, value FROM again.facts").fetchall()
+    }
+    own = [each for layer, each in declared_tables(there).values() if layer == name]
+    for each in own:
+        columns = ", ".join(f'"{column.name}" {column.type}' for column in each.table.columns)
+        database.execute(f'CREATE TABLE IF NOT EXISTS main."{each.name}" ({columns})')
+    for table in (*_BY_SLICE, *(each.name for each in own)):
+        for row in database.execute(f'SELECT * FROM again."{table}"').fetchall():
+            if row["slice"] not in copied:
+                continue
+            values = {**dict(row), "slice": copied[row["slice"]]}
+            for column, value in values.items():
+                if column.endswith("module_id") and value is not None:
+                    values[column] = numbers.get(value, value)
+            _insert(database, table, values)
+    database.execute("DELETE FROM layers WHERE name = ?", (name,))
+    _insert(database, "layers", layer)
+    for row in database.execute(
+        "SELECT * FROM again.artifacts WHERE layer = ?", (name,)
+    ).fetchall():
+        _insert(database, "artifacts", dict(row))
+    # Names of a layer's facts begin with its own: they belong to its rows.
+    for row in database.execute("SELECT * FROM again.facts").fetchall():
+        if row["key"].startswith(f"{name}_"):
+            database.execute("DELETE FROM main.facts WHERE key = ?", (row["key"],))
+            _insert(database, "facts", dict(row))
+    text = f"the layer {name} was filled by a second run, measured as a whole (--rerun)"
+    _insert(database, "notes", {"slug": "rerun", "layer": name, "text": text})
+
+
+def _module_numbers(database: sqlite3.Connection) -> dict[int, int]:
+    """Map the other recording's module numbers to ours, by path; add modules that are new."""
+    here = dict(database.execute("SELECT path, module_id FROM modules").fetchall())
+    rows = database.execute("SELECT * FROM again.modules ORDER BY module_id").fetchall()
+    numbers: dict[int, int] = {}
+    for row in rows:
+        if row["path"] not in here:
+            here[row["path"]] = max(here.values(), default=0) + 1
+            parent = numbers.get(row["parent_id"]) if row["parent_id"] is not None else None
+            values = {**dict(row), "module_id": here[row["path"]], "parent_id": parent}
+            _insert(database, "modules", values)
+        numbers[row["module_id"]] = here[row["path"]]
+    return numbers
+
+
+def _insert(database: sqlite3.Connection, table: str, values: Mapping[str, SqlValue]) -> None:
+    names = ", ".join(f'"{name}"' for name in values)
+    marks = ", ".join("?" * len(values))
+    database.execute(f'INSERT INTO "{table}" ({names}) VALUES ({marks})', list(values.values()))

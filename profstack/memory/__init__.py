@@ -1,1 +1,0 @@
-"""Host and device memory: reading it, tracing it by line, and turning readings into rows."""

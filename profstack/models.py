@@ -1,0 +1,127 @@
+"""Facts about live torch models: class names, wrappers, losses, and live objects by class."""
+
+from __future__ import annotations
+
+import gc
+from itertools import chain, compress, starmap
+from typing import Any
+
+from profstack.guard import Guard
+
+# torch's modules that run another one, by the name under which they hold it.
+WRAPPERS = {
+    "OptimizedModule": "_orig_mod",
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+}
+# Of these nothing is left when they run: the compiled code takes the place of the module.
+TRANSPARENT = frozenset({"OptimizedModule"})
+# Classes that torch puts before a module's own class, to make a new class of both.
+MIXED_IN = frozenset({"FSDPModule", "ReplicateModule", "DDP"})
+
+
+def wrapped_module(module: Any) -> tuple[str, Any] | None:
+    """Return the kind of torch's wrapper that a module is, and the module in it; else None."""
+    for kind in type(module).__mro__:
+        held = WRAPPERS.get(kind.__name__)
+        if held is not None and kind.__module__.partition(".")[0] == "torch":
+            core = module._modules.get(held)
+            return None if core is None or core is module else (kind.__name__, core)
+    return None
+
+
+def innermost(module: Any) -> Any:
+    """Return the module inside all of torch's wrappers around it; itself where there is none."""
+    seen = [module]
+    while (wrapped := wrapped_module(seen[-1])) is not None:
+        if any(each is wrapped[1] for each in seen):
+            break
+        seen.append(wrapped[1])
+    return seen[-1]
+
+
+def class_name(module: Any) -> str:
+    """Return the name of a module's class as the script wrote it: torch may have replaced it."""
+    kind = type(module)
+    first, *others = kind.__bases__
+    mixed = first.__name__ in MIXED_IN and first.__module__.startswith("torch.distributed")
+    return str(others[0].__name__ if mixed and others else kind.__name__)
+
+
+def parameter_count(module: Any) -> int | None:
+    """Count the parameters of a module and its children; None while a lazy one has no shape."""
+    from torch._C import DisableTorchFunction
+    from torch.nn.parameter import is_lazy
+
+    # A function mode of the script's must not see this.
+    with Guard(), DisableTorchFunction():
+        parameters = list(module.parameters())
+        if not any(map(is_lazy, parameters)):
+            count = sum(parameter.numel() for parameter in parameters)
+            return int(count) + sum(map(_frozen_count, module.modules()))
+    # Uninitialised (lazy) parameters have no number of elements.
+    return None
+
+
+def _frozen_count(module: Any) -> int:
+    """Count the constants that frozen TorchScript has for parameters; 0 for other modules."""
+    from torch.jit import ScriptModule
+
+    if not isinstance(module, ScriptModule) or any(True for _ in module.parameters()):
+        return 0
+    graph: Any = module.graph
+    constants = graph.findAllNodes("prim::Constant")
+    tensors = (each for each in constants if each.hasAttribute("value"))
+    return sum(each.t("value").numel() for each in tensors if each.kindOf("value") == "t")
+
+
+def is_loss(module: Any) -> bool:
+    """Return whether a module is a loss: one of torch.nn's, or one named so without parameters."""
+    kind = type(module)
+    if kind.__module__ == "torch.nn.modules.loss":
+        return True
+    named_so = kind.__name__.lower().endswith(("loss", "criterion"))
+    return named_so and not parameter_count(module)
+
+
+# -- live objects by class, found unseen by any other thread -------------------------------------
+#
+# The garbage collector also lists tuples that another thread is still filling. CPython fills a
+# tuple from a generator in place, and raises SystemError in that thread as soon as the tuple has
+# another holder. So nothing here may hold the list while another thread can run: the interpreter
+# lets go of its lock between bytecodes only, and the list lives within one call of C code.
+
+
+def instances_of(*bases: type) -> list[Any]:
+    """Return live objects of these classes and their subclasses, as the collector lists them.
+
+    No attribute of an object is read: `isinstance` would read `__class__`, which warns for some.
+    """
+    # By identity: a class of the script's may define equality itself.
+    wanted = set(map(id, _with_subclasses(bases)))
+    every: list[Any] = []
+    # All three happen while `list` draws from them: live objects are noted, gone through by two
+    # iterators at once, and forgotten.
+    note = map(every.extend, map(gc.get_objects, (None,)))
+    found = compress(iter(every), map(wanted.__contains__, map(id, map(type, iter(every)))))
+    forget = starmap(every.clear, ((),))
+    return list(chain(filter(None, note), found, filter(None, forget)))
+
+
+def _with_subclasses(bases: tuple[type, ...]) -> list[type]:
+    found: dict[int, type] = {}
+    left = list(bases)
+    while left:
+        each = left.pop()
+        if id(each) not in found:
+            found[id(each)] = each
+            left += type.__subclasses__(each)
+    return list(found.values())
+
+
+def in_training(module: Any) -> bool:
+    """Return the module's mode; frozen TorchScript has none left, and acts as in evaluation."""
+    return bool(getattr(module, "training", False))

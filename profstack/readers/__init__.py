@@ -1,0 +1,1 @@
+"""Read what each tool recorded as rows of the recording's tables."""

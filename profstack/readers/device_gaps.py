@@ -1,0 +1,200 @@
+"""Gaps of a device: the times in which no kernel ran on it, each with its cause.
+
+The rules are the same for the framework's profiler and for Nsight Systems: both give the times of
+kernels and copies, when the host began to launch each kernel, when the host's waits for the device
+ended, and where steps begin. All times are integer nanoseconds on one clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profstack.readers.torchtrace.columns import Ints
+
+HOST_LATE = "host late"
+SYNCHRONISATION = "synchronisation"
+COPY = "copy"
+DATA_WAIT = "data wait"
+START = "start of step"
+QUEUED = "queued"
+
+# The launch time of a kernel where it is not known: later than any moment.
+UNKNOWN = int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Disjoint intervals, in order."""
+
+    start: Ints
+    end: Ints
+
+    @classmethod
+    def united(cls, start: Ints, end: Ints) -> Intervals:
+        """Return the union of intervals that may overlap, in any order."""
+        order = np.argsort(start, kind="stable")
+        order = order[end[order] > start[order]]
+        start, end = start[order], end[order]
+        reach = np.maximum.accumulate(end) if len(end) else end
+        first = np.ones(len(start), np.bool_)
+        first[1:] = start[1:] > reach[:-1]
+        last = np.flatnonzero(np.append(first[1:], True)) if len(start) else np.flatnonzero(first)
+        return cls(start[first], reach[last])
+
+    @cached_property
+    def _lengths(self) -> Ints:
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.end - self.start)])
+
+    def before(self, moments: Ints) -> Ints:
+        """Return the time in the intervals before each moment."""
+        begun = np.searchsorted(self.start, moments, side="right")
+        if not len(self.start):
+            return np.zeros(len(moments), np.int64)
+        to_come = np.maximum(self.end[begun - 1] - moments, 0)
+        return self._lengths[begun] - np.where(begun > 0, to_come, 0)
+
+    def inside(self, begin: Ints, end: Ints) -> Ints:
+        """Return the time in the intervals between two moments, for each pair."""
+        return self.before(end) - self.before(begin)
+
+    def cut(self, begin: int, end: int) -> Intervals:
+        """Return the intervals cut to two moments."""
+        first = np.searchsorted(self.end, begin, side="right")
+        last = np.searchsorted(self.start, end, side="left")
+        return Intervals(
+            np.maximum(self.start[first:last], begin), np.minimum(self.end[first:last], end)
+        )
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one device in the order of their begin, and when the host launched them."""
+
+    start: Ints
+    end: Ints
+    # When the host began to launch it; UNKNOWN where that was not seen.
+    launched: Ints
+
+    @cached_property
+    def by_end(self) -> Ints:
+        """Positions in the order of their end."""
+        return np.argsort(self.end, kind="stable")
+
+
+@dataclass(frozen=True)
+class Host:
+    """Work of the host that explains a device's idle time."""
+
+    # Ends of waits for a device, in order.
+    synchronised: Ints
+    # From the begin of a step to its first work.
+    waits: Intervals
+    # Begins of steps, in order, and perhaps the end of the last one.
+    edges: Ints
+
+
+class Gaps(NamedTuple):
+    """Times in which a device was idle, in order; kernels by position, -1 for none."""
+
+    begin: Ints
+    end: Ints
+    cause: NDArray[np.str_]
+    # The last kernel that had ended when the device fell idle.
+    after: Ints
+    # The kernel that ended the gap.
+    before: Ints
+
+
+@dataclass(frozen=True)
+class Cause:
+    """All gaps of one cause: number, nanoseconds, and the kernels around the longest one."""
+
+    cause: str
+    count: int
+    total: int
+    longest: int
+    after: int
+    before: int
+
+
+def gaps_between(
+    kernels: Kernels,
+    busy: Intervals,
+    copies: Intervals,
+    host: Host,
+    runs: Sequence[tuple[int, int]],
+) -> Gaps:
+    """Return the times in `runs`, disjoint and in order, in which the device was not `busy`."""
+    parts = [_gaps(kernels, busy, copies, host, run) for run in runs or [(0, 0)]]
+    return Gaps(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def by_cause(gaps: Gaps, length: Ints | None = None) -> Iterator[Cause]:
+    """Yield the gaps summed by cause; `length` is the part of each that counts, else all of it."""
+    length = gaps.end - gaps.begin if length is None else length
+    kept = np.flatnonzero(length > 0)
+    causes, first = np.unique(gaps.cause[kept], return_index=True)
+    for cause in causes[np.argsort(first)]:
+        some = kept[gaps.cause[kept] == cause]
+        longest = some[np.argmax(length[some])]
+        yield Cause(
+            str(cause),
+            len(some),
+            int(length[some].sum()),
+            int(length[longest]),
+            int(gaps.after[longest]),
+            int(gaps.before[longest]),
+        )
+
+
+def _gaps(
+    kernels: Kernels, busy: Intervals, copies: Intervals, host: Host, run: tuple[int, int]
+) -> Gaps:
+    ran = busy.cut(*run)
+    begin = np.concatenate([np.array(run[:1], np.int64), ran.end])
+    end = np.concatenate([ran.start, np.array(run[1:], np.int64)])
+    idle = end > begin
+    begin, end = begin[idle], end[idle]
+    next_ = np.searchsorted(kernels.start, end, side="left")
+    before = np.where(_at(kernels.start, next_, -1) == end, next_, -1)
+    ended = np.searchsorted(kernels.end[kernels.by_end], begin, side="right") - 1
+    after = np.where(ended >= 0, _at(kernels.by_end, ended, -1), -1)
+    launched = np.where(before >= 0, _at(kernels.launched, before, UNKNOWN), UNKNOWN)
+    cause = _causes(begin, end, np.minimum(launched, end), copies, host, run[1])
+    return Gaps(begin, end, cause, after, before)
+
+
+def _causes(
+    begin: Ints, end: Ints, launched: Ints, copies: Intervals, host: Host, until: int
+) -> NDArray[np.str_]:
+    """Return the causes of gaps from `begin` to `end`; the kernel after each was `launched` then.
+
+    A kernel that was launched before the device fell idle did not wait for the host.
+    """
+    copied = copies.inside(begin, end)
+    waited = host.waits.inside(begin, end)
+    synchronised = _at(host.synchronised, np.searchsorted(host.synchronised, begin), UNKNOWN)
+    edge = _at(host.edges, np.searchsorted(host.edges, begin), UNKNOWN)
+    rules = [
+        ((launched < begin) & (copied > 0), COPY),
+        (launched < begin, QUEUED),
+        (2 * copied >= end - begin, COPY),
+        (2 * waited >= end - begin, DATA_WAIT),
+        (synchronised <= launched, SYNCHRONISATION),
+        ((edge <= end) & (edge < until), START),
+    ]
+    return np.select([rule for rule, _ in rules], [cause for _, cause in rules], HOST_LATE)
+
+
+def _at(values: Ints, positions: Ints, default: int) -> Ints:
+    """Return the values at positions; `default` for positions outside."""
+    if not len(values):
+        return np.full(len(positions), default, np.int64)
+    known = (positions >= 0) & (positions < len(values))
+    return np.where(known, values[np.clip(positions, 0, len(values) - 1)], default)

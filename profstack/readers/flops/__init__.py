@@ -1,0 +1,1 @@
+"""Count floating-point operations: formulas, the counting mode, and other counters."""

@@ -1,0 +1,268 @@
+"""thop and fvcore: two more counters, each run on a copy of a model.
+
+Both need a model with its inputs, put hooks and buffers on it, and call it once more: thop in
+evaluation, fvcore in a trace. So neither runs on a script's own model. Where a model and its inputs
+may be called at will (`Session.run`, `bench`), the tool has a copy of the model, but for its
+parameters, which a call does not change. Its errors, prints and logs stay in here, and random
+numbers are restored. (Without data, on the device `meta`, torch cannot trace.)
+
+Both count a multiply-add as one; these counts are doubled, to be FLOP as everywhere else, and their
+figures for element-wise work are kept as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import importlib
+import importlib.util
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from profstack.guard import Guard, has_compiled
+from profstack.readers.flops.formulas import is_missed
+from profstack.storage.schema.column import Record
+from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model and its inputs that may be called at will."""
+
+    model: Any
+    inputs: tuple[Any, ...]
+    named: Mapping[str, object]
+
+
+_given: Given | None = None
+
+# (name of the module inside the model, what was counted there) -> calls and count, None without.
+_Counts = dict[tuple[str, str], tuple[int, float | None]]
+
+
+@contextlib.contextmanager
+def given(call: Any) -> Iterator[None]:
+    """Within this, count copies of the model of `call` if it is a `functools.partial` of one."""
+    global _given
+    before = _given
+    if isinstance(call, functools.partial) and hasattr(call.func, "named_modules"):
+        _given = Given(call.func, call.args, dict(call.keywords))
+    else:
+        _given = None
+    try:
+        yield
+    finally:
+        _given = before
+
+
+def installed() -> list[str]:
+    """Return the names of the installed tools."""
+    return [name for name in MODEL_COUNTERS if importlib.util.find_spec(name) is not None]
+
+
+def count(
+    index: int, modules: Mapping[int, Any], steps: int
+) -> tuple[list[Record], list[tuple[str, str]]]:
+    """Return rows of `flop_counts` for `steps` steps of one call each, and notes on tools without.
+
+    `modules` are the modules' entries by number.
+    """
+    rows: list[Record] = []
+    notes = []
+    for tool in installed():
+        reason: str | None = None
+        if _given is None:
+            reason = (
+                "it calls the model once more, which is for models that were given to be called "
+                "at will: profstack bench and Session.run"
+            )
+        elif has_compiled():
+            reason = "it is left out once dynamo has compiled"
+        else:
+            problems: list[BaseException] = []
+            with Guard(failed=problems.append):
+                counts = _counted(tool, _given)
+                rows += _rows(tool, index, counts, _numbers(_given.model, modules), steps)
+            for error in problems:
+                text = str(error).strip().partition("\n")[0]
+                reason = f"it raises {type(error).__name__}: {text}".rstrip(": ")
+        if reason is not None:
+            notes.append(("flops-uncounted", f"{tool} has no figures: {reason}"))
+    return rows, notes
+
+
+def _numbers(model: Any, modules: Mapping[int, Any]) -> dict[str, int]:
+    """Return numbers of a model's modules by their names inside it."""
+    known = {id(named.alive()): number for number, named in modules.items()}
+    return {
+        name: known[id(module)] for name, module in model.named_modules() if id(module) in known
+    }
+
+
+def _rows(
+    tool: str, index: int, counts: _Counts, numbers: Mapping[str, int], steps: int
+) -> list[Record]:
+    def flop(name: str, amount: float | None) -> int | None:
+        if amount is None:
+            return None
+        return round(amount * (2 if name in MULTIPLYING[tool] else 1)) * steps
+
+    return [
+        {
+            "slice": index,
+            "counter": tool,
+            "module_id": numbers.get(place),
+            "operator": name,
+            "backward": 0,
+            "calls": calls * steps,
+            "flop": flop(name, amount),
+            "masked_flop": None,
+        }
+        for (place, name), (calls, amount) in counts.items()
+    ]
+
+
+def _counted(tool: str, what: Given) -> _Counts:
+    """Count a copy with a tool, and restore the state of the process."""
+    import torch
+
+    run = {"thop": _thop, "fvcore": _fvcore}[tool]
+    with _quiet(), torch.random.fork_rng(_devices(what.model)), torch.no_grad():
+        model, inputs, named = _copied(what)
+        if named:
+            # Neither tool takes inputs by name.
+            inputs, model = (*inputs, *named.values()), _named_last(model, list(named))
+        return run(model, inputs)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress prints, warnings and logs."""
+    disabled = logging.root.manager.disable
+    out = io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """Hide the copy's calls from our hooks, which pass them on as if being compiled."""
+    import torch
+
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+# --- Copies ---------------------------------------------------------------------------------------
+
+
+def _copied(what: Given) -> tuple[Any, tuple[Any, ...], dict[str, object]]:
+    """Copy the model and its inputs, all but the parameters."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    # Parameters are entered as copied already.
+    shared = {id(parameter): parameter for parameter in what.model.parameters()}
+    model = copy.deepcopy(what.model, dict(shared))
+    inputs, named = tree_map_only(
+        torch.Tensor, lambda tensor: tensor.detach().clone(), (what.inputs, dict(what.named))
+    )
+    return model, inputs, named
+
+
+def _devices(model: Any) -> list[Any]:
+    """Return a model's accelerators, whose random numbers are restored."""
+    found = {parameter.device for parameter in model.parameters()}
+    return [device for device in found if device.type == "cuda"]
+
+
+def _named_last(model: Any, names: list[str]) -> Any:
+    """Wrap a model so that it takes its inputs in order, those of `names` last."""
+    import torch
+
+    class ByName(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs: Any) -> Any:
+            first = len(inputs) - len(names)
+            return self.model(*inputs[:first], **dict(zip(names, inputs[first:], strict=True)))
+
+    return ByName()
+
+
+# --- Tools ----------------------------------------------------------------------------------------
+
+
+def _thop(model: Any, inputs: tuple[Any, ...]) -> _Counts:
+    """Count by module, from the sums of the tool's hooks on each."""
+    tool: Any = importlib.import_module("thop.profile")
+    counts: _Counts = {}
+    kept: dict[Any, Any] = {}
+
+    # The tool removes its sums before it returns: its own rules note them on the way.
+    def noted(rule: Callable[..., None]) -> Callable[..., None]:
+        def hook(module: Any, given: Any, result: Any) -> None:
+            rule(module, given, result)
+            calls, _ = kept.get(module, (0, 0.0))
+            kept[module] = (calls + 1, float(module.total_ops.item()))
+
+        return hook
+
+    rules = {kind: noted(rule) for kind, rule in tool.register_hooks.items()}
+    with _unseen():
+        tool.profile(model, inputs, custom_ops=rules, verbose=False)
+    for name, module in model.named_modules():
+        if module in kept and kept[module][1]:
+            counts[_inside(name, model), type(module).__name__] = kept[module]
+    return counts
+
+
+def _fvcore(model: Any, inputs: tuple[Any, ...]) -> _Counts:
+    """Count by module and operator, with the operators that the tool misses."""
+    tool: Any = importlib.import_module("fvcore.nn")
+    analysis = tool.FlopCountAnalysis(model, inputs)
+    analysis.unsupported_ops_warnings(False)
+    analysis.uncalled_modules_warnings(False)
+    analysis.tracer_warnings("none")
+    own = {place: dict(by_name) for place, by_name in analysis.by_module_and_operator().items()}
+    counts: _Counts = {}
+    for place, by_name in own.items():
+        for name, amount in by_name.items():
+            inner = sum(
+                amounts.get(name, 0)
+                for other, amounts in own.items()
+                if other and other != place and other.rpartition(".")[0] == place
+            )
+            if amount - inner:
+                counts[_inside(place, model), str(name)] = (1, float(amount - inner))
+    for name, calls in analysis.unsupported_ops().items():
+        if is_missed(str(name)):
+            counts["", str(name)] = (int(calls), None)
+    return counts
+
+
+def _inside(name: str, model: Any) -> str:
+    """Return a module's name inside the given model, whose copy may be wrapped in ours."""
+    if type(model).__name__ != "ByName":
+        return name
+    return name.removeprefix("model").removeprefix(".")

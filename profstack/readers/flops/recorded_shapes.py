@@ -1,0 +1,185 @@
+"""Floating-point operations from the input shapes that a profile recorded.
+
+The formulas of `flops.formulas` applied to the events of a slice: forward and backward per module,
+without a mode of torch's own, so that it works on compiled code too, where matrix products and
+convolutions are still called as operators. Work inside a compiler's kernel leaves no event, and is
+listed as uncounted. Inputs are read only of operators that have a formula, and every different
+input is worked out once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from profstack.readers.flops.formulas import flop_of, has_formula, is_composite, is_missed, left_out
+from profstack.readers.torchtrace.attribution import Attribution, in_steps
+from profstack.readers.torchtrace.columns import Bools, Ints, group
+from profstack.readers.torchtrace.events import HostEvents, around, holding
+from profstack.storage.schema.column import Record
+
+COUNTER = "recorded_shapes"
+
+_OPERATOR = re.compile(r"\w+::\w+$")
+# Code that torch.compile made: it calls operators that are counted, and kernels that have no event
+# (C++) or one without shapes (Triton).
+_COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
+
+
+@dataclass(frozen=True)
+class CountedEvents:
+    """Counts of a slice: `figures` of the events at `positions`, none of which is inside another.
+
+    A figure is the operations and those of them that a causal mask leaves out, -1 where that is
+    not known. Events at `uncounted` did arithmetic that has no figure.
+    """
+
+    positions: Ints
+    figures: Ints
+    uncounted: Ints
+
+
+def count_events(
+    owned: Attribution,
+    boundaries_ns: Sequence[int],
+    device_ns: Ints,
+    left_out: Collection[int] = (),
+) -> CountedEvents:
+    """Count the operations of every event in all steps but those `left_out`.
+
+    `device_ns` is the device time that each event launched.
+    """
+    events = owned.events
+    inside = in_steps(events, boundaries_ns, left_out) & ~owned.is_range & ~events.memory
+    positions = np.flatnonzero(inside & events.names.where(_is_counted))
+    figures, kind = _operations(events, positions)
+    done = ~_broken_off(owned, positions, kind, device_ns)
+    positions, figures = positions[done], figures[done]
+    # Of operators inside one another only the outermost counts: what it calls is a part of it.
+    known = positions[figures[:, 0] >= 0]
+    figures = figures[figures[:, 0] >= 0]
+    outermost = around(events, known)[known] == 0
+    uncounted = _uncounted(events, inside, positions, known)
+    return CountedEvents(known[outermost], figures[outermost], uncounted)
+
+
+def flop_records(owned: Attribution, index: int, counted: CountedEvents) -> list[Record]:
+    """Return rows of `flop_counts`, one per operator, module and direction.
+
+    Operations are those of a module's own calls, without those of modules inside. Operators that
+    do arithmetic and could not be counted have rows with flop None.
+    """
+    return [
+        *_rows(owned, index, counted.positions, counted.figures),
+        *_rows(owned, index, counted.uncounted, None),
+    ]
+
+
+def _is_counted(name: str) -> bool:
+    # Of a composite operator the operators that it calls are counted.
+    return has_formula(name) and not is_composite(name)
+
+
+def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
+    """Return operations of each event at `positions`, those its mask leaves out, and its kind.
+
+    -1 means no figure. Events of one kind have the same name and inputs; each kind
+    is worked out once.
+    """
+    if not len(positions):
+        return np.zeros((0, 2), np.int64), positions
+    given = events.inputs.at(positions)
+    names, ids = events.names.values, events.names.ids[positions]
+    takes = np.array([_takes_values(name) for name in names], np.bool_)[ids]
+    values, value_ids = events.values(positions, takes)
+    first, inverse = group([ids, given.shape_ids, value_ids])
+    figures = []
+    for position in first.tolist():
+        shapes, concrete = given.shapes[given.shape_ids[position]], values[value_ids[position]]
+        name = names[ids[position]]
+        flop = flop_of(name, shapes, concrete)
+        masked = None if flop is None else _masked(name, shapes, concrete, flop)
+        figures.append([-1 if figure is None else figure for figure in (flop, masked)])
+    return np.array(figures, np.int64)[inverse], inverse
+
+
+def _masked(name: str, shapes: Sequence[Any], concrete: Sequence[Any], flop: int) -> int | None:
+    """Return the operations that a causal mask leaves out, as far as an event's inputs show."""
+    values = [*concrete, *[None] * (len(shapes) - len(concrete))]
+    inputs = [shape or value for shape, value in zip(shapes, values, strict=False)]
+    return left_out(name, inputs, {}, flop)
+
+
+def _broken_off(owned: Attribution, positions: Ints, kind: Ints, device_ns: Ints) -> Bools:
+    """Select the events that began and did no work.
+
+    Checkpointing repeats forward work up to the last tensor that it needs: the operator that saves
+    it has begun, and is broken off where it saves its inputs. Others of its kind called operators
+    or launched kernels.
+    """
+    events = owned.events
+    saves = events.names.where(lambda name: name == "aten::detach")
+    called = (events.parent >= 0) & ~events.memory
+    saved, worked = np.zeros((2, len(events)), np.bool_)
+    saved[events.parent[called & saves]] = True
+    worked[events.parent[called & ~saves]] = True
+    worked = (worked | (device_ns > 0))[positions]
+    works = np.bincount(kind, weights=worked)[kind] > 0
+    return works & ~worked & saved[positions] & owned.in_backward[positions]
+
+
+def _takes_values(name: str) -> bool:
+    """Return whether a formula needs inputs that are no tensors: they are slow to read."""
+    return not name.endswith(("mm", "mm_", "mv", "mv_", "dot"))
+
+
+def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) -> Ints:
+    """Select events that do arithmetic and have no figure, the outermost of nested ones.
+
+    One with a counted operator inside hides nothing, and one inside a counted operator is a part
+    of it; but compiled code hides its kernels even where it calls counted operators.
+    """
+    without = np.zeros(len(events), np.bool_)
+    without[positions] = True
+    without[known] = False
+    missed = inside & (without | events.names.where(_is_missed))
+    missed &= (around(events, known) == 0) & ~holding(events, known)
+    missed &= around(events, np.flatnonzero(missed)) == 0
+    compiled = inside & events.names.where(lambda name: _COMPILED.match(name) is not None)
+    return np.flatnonzero(missed | compiled)
+
+
+def _is_missed(name: str) -> bool:
+    is_operator = _OPERATOR.match(name) is not None and not has_formula(name)
+    return is_operator and is_missed(name) and not is_composite(name)
+
+
+def _rows(owned: Attribution, index: int, positions: Ints, figures: Ints | None) -> list[Record]:
+    """Return rows of the events at `positions`; `figures` None means that they have none."""
+    names = owned.events.names
+    owner = owned.owner[positions]
+    backward = owned.in_backward[positions].astype(np.int64)
+    first, inverse = group([names.ids[positions], owner, backward])
+    calls = np.bincount(inverse, minlength=len(first)).tolist()
+    # Whole numbers throughout: sums of a float64 are exact to 9e15 only.
+    added, unknown = np.zeros((len(first), 2), np.int64), np.zeros(len(first), np.bool_)
+    if figures is not None:
+        np.add.at(added, inverse, figures)
+        unknown[inverse[figures[:, 1] < 0]] = True
+    return [
+        {
+            "slice": index,
+            "counter": COUNTER,
+            "module_id": int(owner[position]) or None,
+            "operator": names.values[names.ids[positions[position]]],
+            "backward": int(backward[position]),
+            "calls": calls[number],
+            "flop": None if figures is None else int(added[number, 0]),
+            "masked_flop": None if figures is None or unknown[number] else int(added[number, 1]),
+        }
+        for number, position in enumerate(first.tolist())
+    ]

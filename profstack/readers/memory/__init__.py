@@ -1,0 +1,1 @@
+"""Read host and device memory, trace it by line, and turn readings into rows."""

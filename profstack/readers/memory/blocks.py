@@ -1,0 +1,427 @@
+"""Blocks of memory: allocated, freed, alive at a moment, and at the peak.
+
+torch records every block that its allocators allocate and free, with its address, in a tree of
+events; the flat list, which everything else is read from, holds no addresses. Events of one address
+on one device follow each other: a block lives until it is freed, or until the address is allocated
+again, where another thread freed it unseen. Blocks that the CPU's allocator gave out before the
+profile are not recorded.
+
+Times are nanoseconds of the profiler's clock.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profstack.guard import Guard
+from profstack.readers.torchtrace.attribution import Attribution
+from profstack.readers.torchtrace.columns import Bools, Ints, integers
+from profstack.readers.torchtrace.events import HostEvents
+from profstack.readers.torchtrace.scopes import EVALUATED, FORWARD
+from profstack.storage.schema.column import Record
+
+# The end of blocks still alive, and the begin of blocks alive before.
+FOR_EVER = np.iinfo(np.int64).max
+SINCE_EVER = np.iinfo(np.int64).min
+
+
+@dataclass
+class AllocatorEvents:
+    """Events in order of time; `nbytes` are below 0 where a block was freed.
+
+    `position` is the event's among the slice's host events, -1 where another thread made it;
+    `device` is an index of `devices`. `used` are addresses of the input blocks of the wanted
+    operators, each with the time of its first use.
+    """
+
+    time: Ints
+    address: Ints
+    nbytes: Ints
+    device: Ints
+    position: Ints
+    devices: list[str]
+    used: dict[int, int]
+
+
+@dataclass
+class Blocks:
+    """Blocks with the times of their allocation and release; one entry each.
+
+    `position` and `freed` are the host events of both, -1 where there is none.
+    """
+
+    begin: Ints
+    end: Ints
+    address: Ints
+    nbytes: Ints
+    device: Ints
+    position: Ints
+    freed: Ints
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def with_(self, other: Blocks) -> Blocks:
+        """Return these and the others after them."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Blocks(*map(np.concatenate, pairs))
+
+
+def read_allocator(results: Any, events: HostEvents, asked: Ints) -> AllocatorEvents:
+    """Read every event of the allocators in a profile that was taken with memory.
+
+    `asked` are the positions of operators with wanted inputs; the profile must have been taken with
+    shapes.
+    """
+    wanted = frozenset(integers(events.raw(asked), "start_ns").tolist()) if len(asked) else ()
+    found, used = _walk(results.experimental_event_tree(), wanted)
+    found.reverse()
+    columns = list(zip(*found, strict=True)) or [()] * 5
+    time, thread, address, nbytes = (np.array(column, np.int64) for column in columns[:4])
+    numbers = {device: number for number, device in enumerate(dict.fromkeys(columns[4]))}
+    device = np.fromiter(map(numbers.__getitem__, columns[4]), np.int64, len(found))
+    order = np.argsort(time, kind="stable")
+    order = order[nbytes[order] != 0]
+    position = _positions(events, time, thread, nbytes)
+    return AllocatorEvents(
+        time[order],
+        address[order],
+        nbytes[order],
+        device[order],
+        position[order],
+        [str(device) for device in numbers],
+        used,
+    )
+
+
+def _walk(
+    roots: list[Any], wanted: Collection[int]
+) -> tuple[list[tuple[Any, ...]], dict[int, int]]:
+    """Collect allocations from the tree, last ones first, and inputs of the wanted operators."""
+    from torch._C._profiler import _EventType
+
+    is_allocation, is_operator = _EventType.Allocation, _EventType.TorchOp
+    found: list[tuple[Any, ...]] = []
+    used: dict[int, int] = {}
+    stack = list(roots)
+    while stack:
+        event = stack.pop()
+        tag = event.tag
+        if tag == is_allocation:
+            fields = event.extra_fields
+            found.append(
+                (
+                    event.start_time_ns,
+                    event.start_tid,
+                    _signed(fields.ptr),
+                    fields.alloc_size,
+                    fields.device,
+                )
+            )
+            continue
+        if tag == is_operator and event.start_time_ns in wanted:
+            for address in _inputs(event.extra_fields.inputs):
+                first = used.get(address, FOR_EVER)
+                used[address] = min(first, event.start_time_ns)
+        stack.extend(event.children)
+    return found, used
+
+
+def _inputs(inputs: list[Any]) -> Iterator[int]:
+    """Yield addresses of the blocks of an operator's tensors."""
+    for value in inputs:
+        if isinstance(value, list):
+            yield from _inputs(value)
+        else:
+            address = getattr(value, "storage_data_ptr", None)
+            if address:
+                yield _signed(address)
+
+
+def _signed(address: int) -> int:
+    """Return an address as a signed number of the same bits, as columns hold it."""
+    return address - (1 << 64) if address >> 63 else address
+
+
+def _positions(events: HostEvents, time: Ints, thread: Ints, nbytes: Ints) -> Ints:
+    """Return the host event of every allocation; -1 on threads that are not observed."""
+    memory = np.flatnonzero(events.memory)
+    raw = events.raw(memory)
+    keys = zip(
+        integers(raw, "start_ns").tolist(),
+        integers(raw, "start_thread_id").tolist(),
+        integers(raw, "nbytes").tolist(),
+        strict=True,
+    )
+    known = dict(zip(keys, memory.tolist(), strict=True))
+    # The tree holds the bits of a thread's number as they are.
+    asked = zip(time.tolist(), thread.tolist(), nbytes.tolist(), strict=True)
+    return np.fromiter((known.get(key, -1) for key in asked), np.int64, len(time))
+
+
+def blocks_of(allocator: AllocatorEvents) -> tuple[Blocks, Blocks]:
+    """Return the blocks allocated in the profile, and those only freed in it."""
+    order = np.lexsort((allocator.address, allocator.device))
+    address, device = allocator.address[order], allocator.device[order]
+    taken = allocator.nbytes[order] > 0
+    same = np.zeros(len(order), np.bool_)
+    same[:-1] = (address[:-1] == address[1:]) & (device[:-1] == device[1:])
+    after = np.minimum(np.arange(1, len(order) + 1), max(len(order) - 1, 0))
+    after = order[after] if len(order) else after
+    # Allocated again without having been freed: another thread freed it, unseen.
+    end = np.where(same, allocator.time[after], FOR_EVER) if len(order) else order
+    freed = np.where(same & (allocator.nbytes[after] < 0), allocator.position[after], -1)
+    first = np.ones(len(order), np.bool_)
+    first[1:] = ~same[:-1]
+    born = _chosen(allocator, order, taken, allocator.time[order], end, freed)
+    only = ~taken & first
+    given_back = allocator.position[order]
+    since = np.full(len(order), SINCE_EVER)
+    older = _chosen(allocator, order, only, since, allocator.time[order], given_back)
+    older.position[:] = -1
+    return born, older
+
+
+def _chosen(
+    allocator: AllocatorEvents, order: Ints, chosen: Bools, begin: Ints, end: Ints, freed: Ints
+) -> Blocks:
+    kept = order[chosen]
+    return Blocks(
+        begin[chosen].astype(np.int64),
+        end[chosen].astype(np.int64),
+        allocator.address[kept],
+        np.abs(allocator.nbytes[kept]),
+        allocator.device[kept],
+        allocator.position[kept],
+        freed[chosen].astype(np.int64),
+    )
+
+
+# --- Bytes alive over a slice: levels at every moment, and their peak -----------------------------
+
+HOST = "cpu"
+_OPERATOR = re.compile(r"[\w.]+(::[\w.]+)+$")
+
+
+class Curves:
+    """Bytes alive after each moment at which a block was allocated or freed.
+
+    Moments are in order of time; a moment's number is its rank. Moments outside the steps that
+    count change levels, but none of them is the peak.
+    """
+
+    def __init__(
+        self, blocks: Blocks, boundaries_ns: Sequence[int], left_out: Collection[int]
+    ) -> None:
+        self.blocks = blocks
+        ends = np.flatnonzero(blocks.end < FOR_EVER)
+        times = np.concatenate((blocks.begin, blocks.end[ends]))
+        block = np.concatenate((np.arange(len(blocks)), ends))
+        is_begin = np.arange(len(times)) < len(blocks)
+        # Of two events at the same moment the release comes first.
+        order = np.lexsort((is_begin, times))
+        self._block, self._is_begin = block[order], is_begin[order]
+        self._times = times[order]
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        self._begins = rank[: len(blocks)]
+        self._ends = np.full(len(blocks), len(order))
+        self._ends[ends] = rank[len(blocks) :]
+        self.first = self.rank_at(np.array([boundaries_ns[0]]))[0]
+        self.last = self.rank_at(np.array([boundaries_ns[-1]]))[0]
+        self._counted = self._candidates(boundaries_ns, left_out)
+
+    def rank_at(self, times: Ints) -> Ints:
+        """Return the last moment up to each time; -1 before the first."""
+        ranks: Ints = np.searchsorted(self._times, times, side="right") - 1
+        return ranks
+
+    def _candidates(self, boundaries_ns: Sequence[int], left_out: Collection[int]) -> Ints:
+        """Return the moments of the steps that count, with the ones before each step."""
+        edges = np.array(boundaries_ns, np.int64)
+        ranks = []
+        for step in range(len(edges) - 1):
+            if step not in left_out:
+                first, last = self.rank_at(edges[step : step + 2]).tolist()
+                ranks.append(np.arange(first, last + 1))
+        chosen = np.concatenate(ranks) if ranks else np.zeros(0, np.int64)
+        # If all steps of a slice hold evaluation, all of it counts, as for its times.
+        return chosen if len(chosen) else np.arange(self.first, self.last + 1)
+
+    def levels(self, chosen: Bools) -> Ints:
+        """Return bytes of the chosen blocks after each moment, with one entry before the first."""
+        sizes = np.where(chosen, self.blocks.nbytes, 0)[self._block]
+        steps = np.where(self._is_begin, sizes, -sizes)
+        levels: Ints = np.concatenate(([0], np.cumsum(steps)))
+        return levels
+
+    def peak(self, levels: Ints) -> int:
+        """Return the first moment of the highest level in the steps that count."""
+        return int(self._counted[levels[self._counted + 1].argmax()])
+
+    def highest(self, levels: Ints) -> int:
+        """Return the highest level in the steps that count."""
+        return int(levels[self.peak(levels) + 1])
+
+    def alive_at(self, rank: int) -> Bools:
+        """Select the blocks alive after a moment."""
+        alive: Bools = (self._begins <= rank) & (self._ends > rank)
+        return alive
+
+    def risen(self, levels: Ints, starts: Ints, ends: Ints) -> Ints:
+        """Return the highest rise of the level from each start until each end."""
+        first = self.rank_at(starts) + 1
+        last = np.maximum(self.rank_at(ends) + 1, first)
+        # From one position to before another: one more entry for those that end last.
+        padded = np.append(levels, levels[-1])
+        pairs = np.stack((first, last + 1), axis=1).ravel()
+        highest = np.maximum.reduceat(padded, pairs)[::2] if len(starts) else first
+        result: Ints = highest - levels[first]
+        return result
+
+
+def module_peaks(
+    curves: Curves, owned: Attribution, devices: Sequence[str], index: int
+) -> list[Record]:
+    """Return rows of `module_peaks`: the highest rise of memory in a call since its begin."""
+    scopes, events = owned.scopes, owned.events
+    calls = scopes.marks(FORWARD)
+    if not len(calls):
+        return []
+    starts, ends = events.start[calls], events.end[calls]
+    modules, of_call = np.unique(scopes.module[calls], return_inverse=True)
+    found: dict[bool, Ints] = {}
+    for number, device in enumerate(devices):
+        on_host = device == HOST
+        risen = curves.risen(curves.levels(curves.blocks.device == number), starts, ends)
+        highest = np.zeros(len(modules), np.int64)
+        np.maximum.at(highest, of_call, risen)
+        found[on_host] = np.maximum(found[on_host], highest) if on_host in found else highest
+    host, device_ = found.get(True), found.get(False)
+    return [
+        {
+            "slice": index,
+            "module_id": module,
+            "host_peak_bytes": int(host[at]) if host is not None else 0,
+            "device_peak_bytes": int(device_[at]) if device_ is not None else None,
+        }
+        for at, module in enumerate(modules.tolist())
+    ]
+
+
+def operators_around(owned: Attribution) -> Ints:
+    """Return for every event the position plus 1 of the operator around it, or 0.
+
+    It is the outermost operator inside the innermost mark; in a backward pass the function itself.
+    """
+    events, scopes = owned.events, owned.scopes
+    parent = np.maximum(events.parent, 0)
+    evaluated = (events.parent >= 0) & (scopes.kind[parent] == EVALUATED)
+    named_so = events.names.where(lambda name: _OPERATOR.match(name) is not None)
+    operator = (named_so | evaluated) & (scopes.kind == 0) & ~events.memory & ~owned.is_range
+    outermost = operator & ~((events.parent >= 0) & operator[parent])
+    # A mark inside an operator starts over.
+    own = np.where(outermost, np.arange(1, len(events) + 1), 0)
+    own = np.where(scopes.kind > 0, -1, own)
+    return np.maximum(events.inherit(own), 0)
+
+
+# -----------------------------------------------------------------------------
+# torch's history of allocations on a CUDA device, over one slice.
+#
+# A process has one such history. If the script switches it during the slice, it is the script's
+# own: from then on it is neither read nor ended here.
+# -----------------------------------------------------------------------------
+
+# Allocations that the history holds.
+_MOST_ALLOCATIONS = 100_000
+# All functions that begin and end a history call one of these.
+_SWITCHES = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
+
+
+class DeviceHistory:
+    """Begins and ends a history; `problems` are notes, as slug and text."""
+
+    def __init__(self) -> None:
+        self.problems: list[tuple[str, str]] = []
+        self._recording = False
+        self._is_scripts = False
+        # Our wrappers of torch's switches, each with the original.
+        self._replaced: dict[str, tuple[Any, Any]] = {}
+
+    def begin(self) -> None:
+        """Start the history where the script uses a CUDA device and records none itself."""
+        torch = sys.modules["torch"]
+        is_recording = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+        if not torch.cuda.is_initialized() or is_recording is None or is_recording():
+            return
+        with self._noting_problems():
+            torch.cuda.memory._record_memory_history(stacks="python", max_entries=_MOST_ALLOCATIONS)
+            self._recording = True
+            self._wrap_switches(torch._C)
+
+    def end(self, path: Path) -> bool:
+        """End the history and write it to `path`; return whether there is a file."""
+        self._unwrap_switches()
+        if not self._recording:
+            return False
+        self._recording = False
+        if self._is_scripts:
+            text = "the script called torch.cuda.memory._record_memory_history meanwhile"
+            self.problems.append(("no-snapshot", f"no history of the device's memory: {text}"))
+            return False
+        memory = sys.modules["torch"].cuda.memory
+        written = False
+        with self._noting_problems():
+            try:
+                memory._dump_snapshot(str(path))
+                written = True
+            finally:
+                memory._record_memory_history(enabled=None)
+        return written
+
+    def abandon(self) -> None:
+        """Leave the history alone in a forked child, which has no device."""
+        self._unwrap_switches()
+        self._recording = False
+
+    def _wrap_switches(self, torch_c: Any) -> None:
+        for name in _SWITCHES:
+            original = getattr(torch_c, name, None)
+            if original is not None:
+                wrapper = self._noted(original)
+                self._replaced[name] = (wrapper, original)
+                setattr(torch_c, name, wrapper)
+
+    def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def switch(*arguments: Any, **keywords: Any) -> Any:
+            self._is_scripts = True
+            return original(*arguments, **keywords)
+
+        return switch
+
+    def _unwrap_switches(self) -> None:
+        torch_c = sys.modules["torch"]._C
+        for name, (wrapper, original) in self._replaced.items():
+            # Another wrapper on top of ours stays, and ours passes calls on.
+            if getattr(torch_c, name, None) is wrapper:
+                setattr(torch_c, name, original)
+        self._replaced.clear()
+
+    def _noting_problems(self) -> Guard:
+        """Guard torch's private functions: without them the lines still have their figures."""
+
+        def fail(error: BaseException) -> None:
+            text = f"no history of the device's memory: {type(error).__name__}: {error}"
+            self.problems.append(("no-snapshot", text))
+
+        return Guard(failed=fail)

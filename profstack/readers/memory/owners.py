@@ -1,0 +1,411 @@
+"""Owners of a step's memory, and holders of its peak.
+
+Memory alive before the step is found by visiting all tensors; memory that the step took is in the
+events of torch's allocators. Together they give the bytes alive at every moment, by kind.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profstack.guard import Guard
+from profstack.readers.memory.blocks import (
+    FOR_EVER,
+    HOST,
+    SINCE_EVER,
+    AllocatorEvents,
+    Blocks,
+    Curves,
+    blocks_of,
+    module_peaks,
+    operators_around,
+    read_allocator,
+)
+from profstack.readers.memory.kinds import (
+    BUFFERS,
+    GRADIENTS,
+    HELD,
+    INPUTS,
+    KINDS,
+    NUMBERS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    UNOWNED,
+    Alive,
+    Block,
+    Owned,
+    Timeline,
+    classify,
+    find_alive,
+    timeline,
+)
+from profstack.readers.torchtrace.attribution import Attribution
+from profstack.readers.torchtrace.columns import Ints
+from profstack.readers.torchtrace.scopes import FORWARD
+from profstack.storage.schema.column import Record, Records
+from profstack.storage.vocabulary import OPTIMIZER
+
+# --- Blocks that were alive before a slice began --------------------------------------------------
+
+# Tensors found at its beginning have their kind; those found only at its end are in memory that no
+# allocator records (shared with a DataLoader's worker, an array of NumPy's). Blocks that were freed
+# in the slice but never found, and the rest of a device allocator's total, have no owner.
+
+_Key = tuple[int, int]
+# Kinds for which the end of a slice decides, not the place of the allocation.
+_DECIDED_AT_END = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS)
+# The address of blocks of a device without a known tensor.
+_NOWHERE = -1
+
+
+class TensorBlocks:
+    """Blocks by the tensors found before and after a slice.
+
+    `modules` are the modules' entries by number; the profiler's clock is `clock_offset_ns` ahead of
+    the clock of the blocks' releases.
+    """
+
+    def __init__(
+        self,
+        allocator: AllocatorEvents,
+        start_ns: int,
+        modules: Mapping[int, Any],
+        clock_offset_ns: int,
+    ) -> None:
+        self._allocator, self._start, self._offset = allocator, start_ns, clock_offset_ns
+        self._devices = {device: number for number, device in enumerate(allocator.devices)}
+        alive = ((named.alive(), number) for number, named in modules.items())
+        self._number = {id(module): number for module, number in alive if module is not None}
+
+    def older(
+        self, before: Alive, after: Alive, born: Blocks, given_back: Blocks
+    ) -> tuple[Blocks, Owned]:
+        """Return the blocks that the slice did not allocate, with their kinds and owners."""
+        first_taken = _by_place(born, born.begin)
+        ends = _by_place(given_back, given_back.end)
+        begins: dict[_Key, int] = {}
+        rows = {self._key(place): self._row(place, block) for place, block in before.blocks.items()}
+        for place, block in after.blocks.items():
+            key = self._key(place)
+            if key not in rows and key not in first_taken:
+                rows[key] = self._row(place, block)
+                if place[0] == HOST:
+                    begins[key] = self._allocator.used.get(place[1], self._start)
+        for key, nbytes in _by_place(given_back, given_back.nbytes).items():
+            # A device's allocator may have allocated more than the block's tensors need.
+            _, kind, owner = rows.get(key, (0, UNOWNED, 0))
+            rows[key] = (nbytes, kind, owner)
+        for device, total in before.totals.items():
+            number = self._device(device)
+            found = sum(row[0] for key, row in rows.items() if key[0] == number)
+            if total > found:
+                rows[number, _NOWHERE] = (total - found, UNOWNED, 0)
+        for key, time in first_taken.items():
+            # Allocated again: by then it had been freed.
+            ends[key] = min(time, ends.get(key, FOR_EVER))
+        for place, block in before.blocks.items():
+            if block.died_ns:
+                key = self._key(place)
+                ends[key] = min(block.died_ns[0] + self._offset, ends.get(key, FOR_EVER))
+        return _joined(rows, begins, ends)
+
+    def correct(self, found: Owned, born: Blocks, after: Alive) -> None:
+        """Correct the kinds of blocks that are alive at the end."""
+        kinds = {self._key(place): block for place, block in after.blocks.items()}
+        places = zip(born.device.tolist(), born.address.tolist(), strict=True)
+        open_ = (born.end == FOR_EVER).tolist()
+        for at, (key, alive) in enumerate(zip(places, open_, strict=True)):
+            block = kinds.get(key) if alive else None
+            if block is not None and block.kind in _DECIDED_AT_END:
+                found.kind[at] = NUMBERS[block.kind]
+                found.owner[at] = self._owner(block) or found.owner[at]
+
+    def _row(self, place: tuple[str, int], block: Block) -> tuple[int, str, int]:
+        used = block.kind == HELD and place[1] in self._allocator.used
+        return block.nbytes, INPUTS if used else block.kind, self._owner(block)
+
+    def _owner(self, block: Block) -> int:
+        """Return the first module of a block; else a part of the step."""
+        holders = (self._number.get(id(holder())) for holder in block.holders)
+        numbers = [number for number in holders if number is not None]
+        part = OPTIMIZER if block.kind == OPTIMIZER_STATE else 0
+        return min(numbers, default=part)
+
+    def _key(self, place: tuple[str, int]) -> _Key:
+        address = place[1]
+        return self._device(place[0]), address - (1 << 64) if address >> 63 else address
+
+    def _device(self, name: str) -> int:
+        number = self._devices.get(name)
+        if number is None:
+            number = self._devices[name] = len(self._allocator.devices)
+            self._allocator.devices.append(name)
+        return number
+
+
+def _by_place(blocks: Blocks, values: Ints) -> dict[_Key, int]:
+    """Return a value of the earliest block at each place; blocks are in order of time."""
+    keys = zip(blocks.device.tolist(), blocks.address.tolist(), strict=True)
+    found: dict[_Key, int] = {}
+    for key, value in zip(keys, values.tolist(), strict=True):
+        found.setdefault(key, value)
+    return found
+
+
+def _joined(
+    rows: Mapping[_Key, tuple[int, str, int]], begins: Mapping[_Key, int], ends: Mapping[_Key, int]
+) -> tuple[Blocks, Owned]:
+    keys: Sequence[_Key] = list(rows)
+    count = len(keys)
+    begin = np.array([begins.get(key, SINCE_EVER) for key in keys], np.int64)
+    end = np.array([ends.get(key, FOR_EVER) for key in keys], np.int64)
+    nowhere = np.full(count, -1, np.int64)
+    blocks = Blocks(
+        begin,
+        np.maximum(begin, end),
+        np.array([key[1] for key in keys], np.int64),
+        np.array([row[0] for row in rows.values()], np.int64),
+        np.array([key[0] for key in keys], np.int64),
+        nowhere,
+        nowhere,
+    )
+    owned = Owned(
+        np.array([NUMBERS[kind] for _, kind, _ in rows.values()], np.int64),
+        np.array([owner for _, _, owner in rows.values()], np.int64),
+        np.zeros(count, np.bool_),
+    )
+    return blocks, owned
+
+
+# --- Keep a line of torch's from the script's standard error --------------------------------------
+
+# While memory is profiled, the CPU's allocator warns of the first block freed in a profile that was
+# allocated before it, and of every thousandth after it. torch has no switch for that warning alone.
+# So the first one is a block of ours, freed while torch writes no warnings: for microseconds, so
+# that none of the script's is lost.
+
+# The level of torch's own log with errors and without warnings.
+_ERRORS = 2
+_FLAG = "FLAGS_caffe2_log_level"
+
+
+class FirstFreed:
+    """A block of the CPU's that is allocated before a profile and freed right after its start."""
+
+    def __init__(self) -> None:
+        # A storage: unlike a tensor, no mode of the script's sees it.
+        self._block: Any = sys.modules["torch"].UntypedStorage(8)
+
+    def free(self) -> None:
+        """Free it without the warning; where torch's log level is not found it is written."""
+        # A line on standard error is no reason to fail.
+        with Guard():
+            level = _level()
+            before = level.value if level is not None else _ERRORS
+            if level is None or not 0 <= before < _ERRORS:
+                self._block = None
+                return
+            try:
+                level.value = _ERRORS
+                self._block = None
+            finally:
+                level.value = before
+
+
+def _level() -> Any:
+    """Find the log level in torch's loaded library; None where there is none."""
+    path = Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libc10.so"
+    if not hasattr(os, "RTLD_NOLOAD"):
+        return None
+    try:
+        ctypes: Any = importlib.import_module("ctypes")
+        return ctypes.c_int.in_dll(ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD), _FLAG)
+    except (ImportError, OSError, ValueError):
+        return None
+
+
+Frames = dict[str, Records]
+Notes = list[tuple[str, str]]
+
+_NO_EVENTS = (
+    "torch's allocators recorded no block in the step; they do so in a profile of one thread, "
+    "not in one of all threads, which a script that trains on a thread of its own needs"
+)
+
+
+@dataclass(frozen=True)
+class ObservedStep:
+    """A slice beside its events.
+
+    `boundaries_ns` are its start and the end of each step, on the profiler's clock, which is
+    ahead of `time.perf_counter_ns` by `clock_offset_ns`; the steps numbered in `left_out` do not
+    count. `modules` are the modules' entries by number.
+    """
+
+    index: int
+    boundaries_ns: Sequence[int]
+    left_out: Collection[int]
+    modules: Mapping[int, Any]
+    clock_offset_ns: int
+
+    def is_loss(self, number: int) -> bool:
+        """Return whether a module is a loss."""
+        module = self.modules.get(number)
+        return module is not None and bool(module.is_loss)
+
+
+class MemoryOwners:
+    """Observes one slice: made before its profile begins, read after its end."""
+
+    def __init__(self) -> None:
+        self._before: Alive | None = None
+        self._problem = "the slice was asked before"
+        self._first: FirstFreed | None = None
+        # The times of the slice are complete without the owners.
+        with Guard(failed=self._fail):
+            self._before = find_alive(watched=True)
+            self._first = FirstFreed()
+
+    def begun(self) -> None:
+        """Note that the profile has begun, and the slice's first step has not."""
+        first, self._first = self._first, None
+        if first is not None:
+            first.free()
+
+    def tables(self, results: Any, owned: Attribution, step: ObservedStep) -> tuple[Frames, Notes]:
+        """Return rows of `memory_owners`, `peak_holders` and `module_peaks`, and notes."""
+        before, self._before = self._before, None
+        if before is not None:
+            with Guard(failed=self._fail):
+                return _tables(before, find_alive(), results, owned, step)
+        return {}, [("no-memory-owners", f"no owners of memory: {self._problem}")]
+
+    def _fail(self, error: BaseException) -> None:
+        self._problem = f"{type(error).__name__}: {error}"
+
+
+def _tables(
+    before: Alive, after: Alive, results: Any, owned: Attribution, step: ObservedStep
+) -> tuple[Frames, Notes]:
+    when = timeline(owned, step.boundaries_ns, step.is_loss)
+    allocator = read_allocator(results, owned.events, _readers_of_inputs(owned, when))
+    if not len(allocator.time):
+        return {}, [("no-memory-owners", f"no owners of memory: {_NO_EVENTS}")]
+    born, given_back = blocks_of(allocator)
+    known = TensorBlocks(allocator, step.boundaries_ns[0], step.modules, step.clock_offset_ns)
+    older, of_older = known.older(before, after, born, given_back)
+    of_born = classify(owned, born, when)
+    known.correct(of_born, born, after)
+    curves = Curves(older.with_(born), step.boundaries_ns, step.left_out)
+    found = of_older.with_(of_born)
+    frames: Frames = {
+        "memory_owners": _owner_rows(curves, found, allocator.devices, step.index),
+        "peak_holders": _holder_rows(curves, found, owned, allocator.devices, step.index),
+        "module_peaks": module_peaks(curves, owned, allocator.devices, step.index),
+    }
+    return frames, _notes(before)
+
+
+def _readers_of_inputs(owned: Attribution, when: Timeline) -> Ints:
+    """Select operators whose inputs may be the step's: the outermost ones of forward work.
+
+    They are directly inside a module's call, or outside all of them and next to a backward pass or
+    a loss (a functional model, or a loss with targets). Operators before a module's call make its
+    inputs rather than read them.
+    """
+    events, scopes = owned.events, owned.scopes
+    parent = np.maximum(events.parent, 0)
+    called = (events.parent >= 0) & (scopes.kind[parent] == FORWARD)
+    ahead = (scopes.nearest == 0) & when.loses_next(events.start)
+    return np.flatnonzero((called | ahead) & (scopes.kind == 0) & ~events.memory)
+
+
+def _owner_rows(curves: Curves, found: Owned, devices: Sequence[str], index: int) -> list[Record]:
+    """Return rows of `memory_owners`: of each device the kinds that it held in the slice."""
+    rows: list[Record] = []
+    for number, device in enumerate(devices):
+        here = curves.blocks.device == number
+        peak = curves.peak(curves.levels(here))
+        for kind, name in enumerate(KINDS):
+            levels = curves.levels(here & (found.kind == kind))
+            largest = curves.highest(levels)
+            if largest:
+                rows.append(
+                    {
+                        "slice": index,
+                        "device": device,
+                        "kind": name,
+                        "start_bytes": int(levels[curves.first + 1]),
+                        "peak_bytes": int(levels[peak + 1]),
+                        "largest_bytes": largest,
+                        "end_bytes": int(levels[curves.last + 1]),
+                    }
+                )
+    return rows
+
+
+def _holder_rows(
+    curves: Curves, found: Owned, owned: Attribution, devices: Sequence[str], index: int
+) -> list[Record]:
+    """Return rows of `peak_holders`, the largest first: blocks alive at each device's peak."""
+    blocks, names = curves.blocks, owned.events.names
+    around = operators_around(owned)
+    rows: list[Record] = []
+    for number, device in enumerate(devices):
+        here = blocks.device == number
+        alive = np.flatnonzero(curves.alive_at(curves.peak(curves.levels(here))) & here)
+        sums: dict[tuple[int, int, str | None, int | None], list[int]] = {}
+        for block in alive.tolist():
+            position = int(blocks.position[block])
+            taken_in_slice = position >= 0
+            operator = int(around[position]) if taken_in_slice else 0
+            key = (
+                int(found.kind[block]),
+                int(found.owner[block]),
+                names.values[names.ids[operator - 1]] if operator else None,
+                int(found.backward[block]) if taken_in_slice else None,
+            )
+            entry = sums.setdefault(key, [0, 0])
+            entry[0] += 1
+            entry[1] += int(blocks.nbytes[block])
+        for (kind, owner, name, backward), (tensors, nbytes) in sorted(
+            sums.items(), key=lambda item: -item[1][1]
+        ):
+            rows.append(
+                {
+                    "slice": index,
+                    "device": device,
+                    "kind": KINDS[kind],
+                    "module_id": owner or None,
+                    "operator": name,
+                    "backward": backward,
+                    "tensors": tensors,
+                    "bytes": nbytes,
+                }
+            )
+    return rows
+
+
+def _notes(before: Alive) -> Notes:
+    notes = []
+    if before.left_out:
+        text = (
+            f"{before.left_out} tensors that the script held before the step are in no row of the "
+            "memory's owners: they were too many to be gone through"
+        )
+        notes.append(("tensors-left-out", text))
+    if before.unread:
+        text = (
+            f"{before.unread} tensors are in no row of the memory's owners: where they lie "
+            "is not known (tensors under a transform, or laid out in a way of their own)"
+        )
+        notes.append(("tensors-unread", text))
+    return notes

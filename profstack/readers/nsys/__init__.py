@@ -1,0 +1,1 @@
+"""Read what NVIDIA Nsight Systems recorded, and join it to steps."""

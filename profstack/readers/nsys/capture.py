@@ -1,0 +1,654 @@
+"""Join an export with its steps and ranges; ranges as a tree by place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from profstack.readers.device_gaps import Intervals
+from profstack.readers.nsys.export import Export
+from profstack.readers.nvtx import CUT, DOMAIN, KINDS, STEP
+from profstack.readers.torchtrace.columns import Bools, Ints
+
+# --- Steps: the ranges that profstack emits round each, all on one thread -------------------------
+
+# Where a capture has them, only events inside them count: start-up, warm-up and the time after the
+# last one are no part of a figure per step. A capture of another program has none: all counts.
+
+PUSH_POP = "push_pop"
+_NUMBER = re.compile(r"step (\d+)$")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Begin and end of each step, in order; nanoseconds on the capture's clock."""
+
+    # The thread that makes the steps; None where there are none.
+    thread: int | None
+    numbers: list[int | None]
+    times: Intervals
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def at(self, moments: Ints) -> Ints:
+        """Return the position of the step around each moment, -1 for none."""
+        found = np.searchsorted(self.times.start, moments, side="right") - 1
+        if not len(self):
+            return found
+        return np.where((found >= 0) & (moments < self.times.end[found]), found, -1)
+
+    def count(self, moments: Ints) -> Bools:
+        """Return whether each moment counts: it lies in a step, or the capture has none."""
+        return self.at(moments) >= 0 if len(self) else np.ones(len(moments), np.bool_)
+
+    def counted(self, start: Ints, end: Ints) -> Ints:
+        """Return how much of the time between two moments counts."""
+        return self.times.inside(start, end) if len(self) else end - start
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Return first and last position of each run of steps with consecutive numbers."""
+        runs: list[tuple[int, int]] = []
+        for position, number in enumerate(self.numbers):
+            before = self.numbers[position - 1] if position else None
+            if runs and number is not None and before is not None and number == before + 1:
+                runs[-1] = (runs[-1][0], position)
+            else:
+                runs.append((position, position))
+        return runs
+
+
+def steps_of(export: Export) -> Steps:
+    """Find the steps that were captured from begin to end."""
+    ranges = export.ranges
+    ours = (ranges["domain"] == DOMAIN) & (ranges["category"] == STEP)
+    some = ranges[ours & (ranges["style"] == PUSH_POP)]
+    none = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    if not len(some):
+        return Steps(None, [], none)
+    thread = int(some["thread"].value_counts().index[0])
+    some = some[some["thread"] == thread].sort_values("start", kind="stable")
+    start, end = (some[name].to_numpy(np.int64) for name in ("start", "end"))
+    # A step that begins before the last has ended would count time twice.
+    apart = np.ones(len(start), np.bool_)
+    apart[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
+    # Leave out steps that were cut off by the end of the slice or of the script.
+    cut = ranges[(ranges["domain"] == DOMAIN) & (ranges["category"] == CUT)]
+    moments = cut.loc[cut["thread"] == thread, "start"].to_numpy(np.int64)
+    cut_off = np.searchsorted(start, moments, side="right") - 1
+    apart[cut_off[(cut_off >= 0) & (moments < end[cut_off])]] = False
+    some = some[apart]
+    numbers = [_number(*given) for given in zip(some["payload"], some["text"], strict=True)]
+    return Steps(thread, numbers, Intervals(start[apart], end[apart]))
+
+
+def _number(payload: object, text: object) -> int | None:
+    """Return the number of a step: the range's payload, else the number in its text."""
+    if isinstance(payload, (int, np.integer)):
+        return int(payload)
+    found = _NUMBER.match(str(text))
+    return int(found[1]) if found else None
+
+
+# --- NVTX ranges as a tree by place, and the innermost range at a moment --------------------------
+
+# Ranges that are pushed and popped nest, on each thread and in each domain separately; ranges with
+# their own start and end do not nest. A node of the tree is a place: all ranges of one name under
+# the same names. Ranges outside the steps are left out where a capture has steps.
+
+RANGE = "range"
+# Libraries that mark their own calls on any thread: their ranges do not show the owner of the work.
+_LIBRARIES = (
+    *("nccl", "cub", "cccl", "thrust", "nvshmem", "ucx", "mpi"),
+    *("cudnn", "cublas", "cufft", "cusparse"),
+)
+# Threads of autograd's engine: they work for the steps' thread, whatever ranges are there
+# (emit_nvtx, nsys with --pytorch).
+_AUTOGRAD = "pt_autograd"
+# Holding the interpreter's lock, or waiting for it, is no work.
+_GIL = "gil trace"
+# Characters between a name and its number.
+_BETWEEN = " \t:;,#=_-/([{"
+
+
+class Label(NamedTuple):
+    """The common fields of the ranges of a node."""
+
+    domain: str
+    kind: str
+    name: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """A place in the tree; `parent` is the position of the node around it, or -1."""
+
+    parent: int
+    label: Label
+    on_steps_thread: bool
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The innermost range from each moment on until the next."""
+
+    moments: Ints
+    innermost: Ints
+    nests: bool
+    ours: bool
+
+    def at(self, moments: Ints) -> Ints:
+        """Return the innermost range at each moment, -1 where none was open."""
+        found = np.searchsorted(self.moments, moments, side="right") - 1
+        return np.where(found >= 0, self.innermost[found], -1)
+
+
+@dataclass(frozen=True)
+class RangeTree:
+    """The ranges that count, by position, and the nodes they belong to."""
+
+    start: Ints
+    end: Ints
+    thread: Ints
+    node: Ints
+    nodes: list[Node]
+    is_step: Bools
+    # Whether it does not show the owner of the work, on other threads than the steps' own.
+    is_mark: Bools
+    nests: Bools
+    timelines: dict[int, list[Timeline]]
+
+    def innermost(self, thread: Ints, moments: Ints) -> Ints:
+        """Return the innermost range open on a thread at each moment, -1 where none was.
+
+        profstack's own ranges win over other domains', so that module paths are the same here
+        and in the torch layer, whatever a library marks inside a module. Only the step's range
+        does not: it is around everything. Otherwise the one that began last is the innermost.
+        """
+        found = np.full(len(moments), -1, np.int64)
+        for one, where in _by_value(thread):
+            if one in self.timelines:
+                found[where] = self._innermost(self.timelines[one], moments[where])
+        return found
+
+    def _innermost(self, timelines: list[Timeline], moments: Ints) -> Ints:
+        chosen = np.full(len(moments), -1, np.int64)
+        begun = np.full(len(moments), np.iinfo(np.int64).min, np.int64)
+        own = chosen.copy()
+        for timeline in timelines:
+            found = timeline.at(moments)
+            is_open = found >= 0
+            start = np.where(is_open, self.start[found], begun)
+            later = is_open & (start >= begun)
+            chosen, begun = np.where(later, found, chosen), np.where(later, start, begun)
+            if timeline.ours and timeline.nests:
+                own = np.where(is_open & ~self.is_step[found], found, -1)
+        return np.where(own >= 0, own, chosen)
+
+
+def range_tree(export: Export, steps: Steps) -> RangeTree:
+    """Build the tree of the ranges that overlap the steps, or of all without steps."""
+    frame = export.ranges
+    start, end = frame["start"].to_numpy(np.int64), frame["end"].to_numpy(np.int64)
+    kept = steps.count(start) | (steps.counted(start, end) > 0)
+    frame, start, end = frame[kept], start[kept], end[kept]
+    frame = frame.assign(text=_without_numbers(frame))
+    thread = frame["thread"].to_numpy(np.int64)
+    codes, labels = _labels(frame)
+    on_steps = thread == steps.thread if steps.thread is not None else np.zeros(len(frame), bool)
+    nests = (frame["style"] == PUSH_POP).to_numpy(bool)
+    domains = pd.factorize(frame["domain"])[0].astype(np.int64)
+    # Our own before all others: rows are numbered in this order.
+    domains[(frame["domain"] == DOMAIN).to_numpy(bool)] = -1
+    domain_of = frame["domain"].fillna("").str.casefold().to_numpy(str)
+    builder = _TreeBuilder(start, end, codes.tolist(), labels, on_steps.tolist())
+    timelines: dict[int, list[Timeline]] = {}
+    for number, some in _by_value(thread):
+        for _, inner in _by_value(domains[some]):
+            where = some[inner]
+            ours = str(frame["domain"].iloc[where[0]]) == DOMAIN
+            of_thread = timelines.setdefault(number, [])
+            if domain_of[where[0]] == _GIL:
+                of_thread = []
+            if nests[where].any():
+                of_thread.append(builder.nested(where[nests[where]], ours=ours))
+            if not nests[where].all():
+                of_thread.append(builder.apart(where[~nests[where]], ours=ours))
+    is_step = np.array([each.domain == DOMAIN and each.kind == STEP for each in labels], bool)
+    node = np.array(builder.node, np.int64)
+    theirs = (frame["domain"] != DOMAIN).to_numpy(bool)
+    autograd = export.threads["name"].str.startswith(_AUTOGRAD, na=False)
+    on_autograd = np.isin(thread, export.threads["thread"][autograd])
+    is_mark = np.isin(domain_of, _LIBRARIES) | (on_autograd & theirs)
+    return RangeTree(
+        start, end, thread, node, builder.nodes, is_step[codes], is_mark, nests, timelines
+    )
+
+
+def _without_numbers(frame: pd.DataFrame) -> list[str | None]:
+    """Return texts of ranges, without the payload where a text ends in it (`step 12`).
+
+    Else a program that numbers its steps so would have a place for each of them.
+    """
+    foreign = frame["domain"] != DOMAIN
+    return [
+        _without(text, str(payload)) if is_foreign and payload is not None else text
+        for is_foreign, payload, text in zip(foreign, frame["payload"], frame["text"], strict=True)
+    ]
+
+
+def _without(text: str | None, number: str) -> str | None:
+    """Remove a number at the end of a text, unless it is a part of a longer number."""
+    if not text or not text.endswith(number):
+        return text
+    rest = text[: -len(number)]
+    if not rest or rest[-1].isdigit() or rest[-1] == ".":
+        return text
+    return rest.rstrip(_BETWEEN) or text
+
+
+def _labels(frame: pd.DataFrame) -> tuple[Ints, list[Label]]:
+    """Number the labels of ranges; return the number of each range, and the labels."""
+    columns = ["domain", "category", "text", "style"]
+    numbered = {name: pd.factorize(frame[name]) for name in columns}
+    codes = pd.DataFrame({name: found[0] for name, found in numbered.items()})
+    number = codes.groupby(columns, sort=False).ngroup().to_numpy(np.int64)
+    first = codes[~codes.duplicated()]
+    texts = (
+        [None if code < 0 else numbered[name][1][code] for code in first[name]] for name in columns
+    )
+    return number, [_label(*each) for each in zip(*texts, strict=True)]
+
+
+def _label(domain: str | None, category: str | None, text: str | None, style: str) -> Label:
+    kind = category or RANGE
+    if domain == DOMAIN and kind == STEP:
+        # All steps are one place.
+        return Label(DOMAIN, STEP, STEP, style)
+    if domain == DOMAIN and kind not in KINDS:
+        kind = RANGE
+    return Label(domain or "", kind, text or "", style)
+
+
+class _TreeBuilder:
+    """Builds the nodes from the ranges of one thread and domain after another."""
+
+    def __init__(
+        self, start: Ints, end: Ints, codes: list[int], labels: list[Label], on_steps: list[bool]
+    ) -> None:
+        self._start, self._end = start, end
+        # Equal labels are one: each number of a label becomes the first of them.
+        first = {label: number for number, label in reversed(list(enumerate(labels)))}
+        self._codes = [first[labels[code]] for code in codes]
+        self._labels, self._on_steps = labels, on_steps
+        self._known: dict[tuple[int, int, bool], int] = {}
+        self.nodes: list[Node] = []
+        self.node = [-1] * len(codes)
+
+    def _place(self, position: int, parent: int) -> int:
+        code, on_steps = self._codes[position], self._on_steps[position]
+        found = self._known.setdefault((parent, code, on_steps), len(self.nodes))
+        if found == len(self.nodes):
+            self.nodes.append(Node(parent, self._labels[code], on_steps))
+        self.node[position] = found
+        return found
+
+    def nested(self, where: Ints, *, ours: bool) -> Timeline:
+        """Add ranges that were pushed and popped on one thread in one domain."""
+        start, end = self._start, self._end
+        order = where[np.lexsort((-end[where], start[where]))]
+        moments: list[int] = []
+        innermost: list[int] = []
+        opened: list[tuple[int, int]] = []
+        for position, begin, until in _rows(order, start[order], end[order]):
+            _close(opened, begin, moments, innermost)
+            self._place(position, self.node[opened[-1][1]] if opened else -1)
+            opened.append((until, position))
+            moments.append(begin)
+            innermost.append(position)
+        _close(opened, None, moments, innermost)
+        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), True, ours)
+
+    def apart(self, where: Ints, *, ours: bool) -> Timeline:
+        """Add ranges with their own start and end: the innermost one began last."""
+        start, end = self._start, self._end
+        begun = where[np.argsort(start[where], kind="stable")]
+        for position in begun.tolist():
+            self._place(position, -1)
+        # Of two events at one moment the end comes first: a range does not contain its own end.
+        events = np.concatenate([begun, begun])
+        times = np.concatenate([start[begun], end[begun]])
+        begins = np.arange(len(events)) < len(begun)
+        order = np.lexsort((begins, times))
+        moments: list[int] = []
+        innermost: list[int] = []
+        opened: list[int] = []
+        closed: set[int] = set()
+        for position, moment, begins_ in _rows(events[order], times[order], begins[order]):
+            if end[position] == start[position]:
+                continue
+            if begins_:
+                opened.append(position)
+            else:
+                closed.add(position)
+                while opened and opened[-1] in closed:
+                    closed.remove(opened.pop())
+            moments.append(moment)
+            innermost.append(opened[-1] if opened else -1)
+        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), False, ours)
+
+
+def _close(
+    opened: list[tuple[int, int]], moment: int | None, moments: list[int], innermost: list[int]
+) -> None:
+    """Remove ranges from the stack that have ended by `moment`; all of them without one."""
+    while opened and (moment is None or opened[-1][0] <= moment):
+        until, _ = opened.pop()
+        # Where ranges do not nest as they should, moments still do not go back.
+        moments.append(max(until, moments[-1]))
+        innermost.append(opened[-1][1] if opened else -1)
+
+
+def _rows(*columns: Ints | Bools) -> Iterator[tuple[int, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each different value in order, and its positions."""
+    order = np.argsort(values, kind="stable")
+    found, first = np.unique(values[order], return_index=True)
+    parts = np.split(order, first[1:])
+    yield from zip(found.tolist(), parts if len(found) else [], strict=True)
+
+
+# --- Owners: ranges of calls, and calls of device work --------------------------------------------
+
+# A kernel belongs to the call with the same correlation number, and with that call to the ranges
+# that were open when the call began, whichever stream it ran on and however long after. A call on a
+# thread without a range of its own at that moment (autograd's thread, replicas) belongs to the
+# ranges of the steps' thread; so does one that is only in a mark, a range that does not show the
+# owner of the work. Work without a call in the file belongs to no range.
+
+KERNEL, COPY, SET, GRAPH = "kernel", "copy", "set", "graph"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls that count, in the order of their begin."""
+
+    # Positions in its frame.
+    row: Ints
+    start: Ints
+    length: Ints
+    # The thread of the ranges it belongs to, and whether that is another one than its own.
+    thread: Ints
+    elsewhere: Bools
+    # Position of the innermost range, or -1.
+    innermost: Ints
+    # The thread that made it, and whether a mark is open there.
+    made_on: Ints
+    marked: Bools
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of devices that counts, in the order of its begin."""
+
+    row: Ints
+    start: Ints
+    length: Ints
+    # Position of the call that launched it among `Calls`, or -1.
+    call: Ints
+    # Copies and fills; the rest is kernels and whole graphs.
+    moves: Bools
+    # Position of the innermost range around the call, or -1.
+    innermost: Ints
+
+
+def calls_in(frame: pd.DataFrame, tree: RangeTree, steps: Steps, *, lent: bool = True) -> Calls:
+    """Return the calls that begin in a step, or all without steps, with their ranges.
+
+    With `lent`, calls of a thread without a range belong to the steps' thread. Not so the system's
+    calls: a worker does not sleep for a module.
+    """
+    start = frame["start"].to_numpy(np.int64)
+    row = np.flatnonzero(steps.count(start))
+    row = row[np.argsort(start[row], kind="stable")]
+    start = start[row]
+    # A wait may end minutes after the steps: only its time in them counts.
+    length = steps.counted(start, frame["end"].to_numpy(np.int64)[row])
+    made_on = frame["thread"].to_numpy(np.int64)[row]
+    innermost = tree.innermost(made_on, start)
+    thread, elsewhere, marked = made_on, np.zeros(len(row), np.bool_), np.zeros(len(row), np.bool_)
+    if lent and steps.thread is not None:
+        marked = (innermost >= 0) & (made_on != steps.thread)
+        marked[marked] = tree.is_mark[innermost[marked]]
+        elsewhere = ((innermost < 0) | marked) & (made_on != steps.thread)
+        thread = np.where(elsewhere, steps.thread, made_on)
+        lent_to = tree.innermost(thread[elsewhere], start[elsewhere])
+        # Where the steps' thread is in no range, the mark is better than none.
+        innermost[elsewhere] = np.where(lent_to >= 0, lent_to, innermost[elsewhere])
+    return Calls(row, start, length, thread, elsewhere, innermost, made_on, marked)
+
+
+def outermost(calls: Calls, thread: Ints) -> Calls:
+    """Leave out calls made by another call on the same `thread`: its time contains theirs."""
+    order = np.lexsort((-calls.length, calls.start, thread))
+    end = (calls.start + calls.length)[order]
+    inner = np.zeros(len(order), np.bool_)
+    for _, some in _by_value(thread[order]):
+        inner[some[1:]] = end[some[1:]] <= np.maximum.accumulate(end[some])[:-1]
+    kept = np.sort(order[~inner])
+    return replace(
+        calls, **{name: getattr(calls, name)[kept] for name in Calls.__dataclass_fields__}
+    )
+
+
+def work_in(frame: pd.DataFrame, all_calls: pd.DataFrame, calls: Calls, steps: Steps) -> Work:
+    """Return the work that a counted call began, and the work in the steps without any call."""
+    start = frame["start"].to_numpy(np.int64)
+    launcher = _launchers(frame, all_calls)
+    among = np.full(len(all_calls), -1, np.int64)
+    among[calls.row] = np.arange(len(calls.row))
+    call = np.where(launcher >= 0, _at(among, launcher), -1)
+    row = np.flatnonzero((call >= 0) | ((launcher < 0) & steps.count(start)))
+    row = row[np.argsort(start[row], kind="stable")]
+    call = call[row]
+    return Work(
+        row,
+        start[row],
+        frame["end"].to_numpy(np.int64)[row] - start[row],
+        call,
+        frame["kind"].isin((COPY, SET)).to_numpy(np.bool_)[row],
+        np.where(call >= 0, _at(calls.innermost, call), -1),
+    )
+
+
+def launched(frame: pd.DataFrame, all_calls: pd.DataFrame, unknown: int) -> Ints:
+    """Return when the host began to launch each row of work; `unknown` without a call."""
+    launcher = _launchers(frame, all_calls)
+    return np.where(launcher >= 0, _at(all_calls["start"].to_numpy(np.int64), launcher), unknown)
+
+
+def _launchers(frame: pd.DataFrame, calls: pd.DataFrame) -> Ints:
+    """Return the row of the call with the same correlation number, -1 where there is none.
+
+    Of several it is the one that began first: a call of the runtime that makes one of the driver.
+    """
+    numbers = calls["correlation"].to_numpy(np.int64)
+    order = np.lexsort((calls["start"].to_numpy(np.int64), numbers))
+    order = order[numbers[order] > 0]
+    if not len(order):
+        return np.full(len(frame), -1, np.int64)
+    wanted = frame["correlation"].to_numpy(np.int64)
+    found = np.minimum(np.searchsorted(numbers[order], wanted), len(order) - 1)
+    return np.where(numbers[order[found]] == wanted, order[found], -1)
+
+
+def _at(values: Ints, positions: Ints) -> Ints:
+    """Return values at positions; the value of a position below 0 is arbitrary."""
+    return values[positions] if len(values) else np.full(len(positions), -1, np.int64)
+
+
+def sums_of_calls(
+    tree: RangeTree, calls: Calls, call: Ints, values: Mapping[str, Ints]
+) -> dict[str, Ints]:
+    """Sum by node the `values` of things that calls, by position, began: each where it belongs.
+
+    Those of a call in a mark count in the mark's row as well, on the thread that made the call.
+    """
+    sums = _sums_by_node(tree, calls.thread[call], calls.start[call], values)
+    marked = calls.marked[call]
+    if marked.any():
+        some = call[marked]
+        own = {name: value[marked] for name, value in values.items()}
+        more = _sums_by_node(tree, calls.made_on[some], calls.start[some], own)
+        sums = {name: total + more[name] for name, total in sums.items()}
+    return sums
+
+
+def _sums_by_node(
+    tree: RangeTree, thread: Ints, moments: Ints, values: Mapping[str, Ints]
+) -> dict[str, Ints]:
+    """Sum the `values` of things that began at `moments` on threads, each once per node.
+
+    A node counts what began while one of its ranges was open, ranges within included.
+    """
+    begin = _first_uncovered(tree)
+    order = np.lexsort((moments, thread))
+    total = {name: np.zeros(len(tree.nodes), np.int64) for name in values}
+    running = {
+        name: np.concatenate([np.zeros(1, np.int64), np.cumsum(value[order])])
+        for name, value in values.items()
+    }
+    for number, where in _by_value(thread[order]):
+        low, high = int(where[0]), int(where[-1]) + 1
+        some = np.flatnonzero((tree.thread == number) & (begin < tree.end))
+        times = moments[order[low:high]]
+        first = low + np.searchsorted(times, begin[some], side="left")
+        last = low + np.searchsorted(times, tree.end[some], side="left")
+        for name, sums in running.items():
+            np.add.at(total[name], tree.node[some], sums[last] - sums[first])
+    return total
+
+
+def _first_uncovered(tree: RangeTree) -> Ints:
+    """Return when each range begins to add to its node: after earlier open ranges of the node."""
+    begin: Ints = tree.start.copy()
+    reach: dict[tuple[int, int], int] = {}
+    for position in np.flatnonzero(~tree.nests)[np.argsort(tree.start[~tree.nests])].tolist():
+        key = int(tree.node[position]), int(tree.thread[position])
+        before = reach.get(key, int(begin[position]))
+        begin[position] = max(begin[position], before)
+        reach[key] = max(before, int(tree.end[position]))
+    return begin
+
+
+# --- Groups of rows by columns of few different values --------------------------------------------
+
+# A capture may have a million kernels of a hundred names. Values are numbered once; the rest is
+# done on the numbers.
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column by numbers of its different values; a number below 0 means None."""
+
+    codes: Ints
+    values: Sequence[Any]
+
+    @classmethod
+    def of(cls, column: Any) -> Coded:
+        """Make one of a frame's column; missing values become None."""
+        codes, values = pd.factorize(np.asarray(column))
+        return cls(codes.astype(np.int64), values.tolist())
+
+    def at(self, positions: Ints) -> Coded:
+        """Return the column of the rows at `positions`; None where a position is below 0."""
+        if not len(self.codes):
+            return Coded(np.full(len(positions), -1, np.int64), self.values)
+        return Coded(np.where(positions >= 0, self.codes[positions], -1), self.values)
+
+    def value(self, row: int) -> Any:
+        """Return the value of one row."""
+        code = int(self.codes[row])
+        return self.values[code] if code >= 0 else None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows with the same values in some columns."""
+
+    number: Ints
+    count: int
+    # A row of each group.
+    first: Ints
+
+    @classmethod
+    def by(cls, *columns: Coded) -> Groups:
+        """Group by all of these columns."""
+        frame = pd.DataFrame({place: column.codes for place, column in enumerate(columns)})
+        number = frame.groupby(list(frame), sort=False).ngroup().to_numpy(np.int64)
+        first = np.flatnonzero(~frame.duplicated().to_numpy(np.bool_))
+        return cls(number, len(first), first)
+
+    @property
+    def calls(self) -> Ints:
+        """Rows in each group."""
+        return np.bincount(self.number, minlength=self.count)
+
+    def sums(self, values: Ints | Bools) -> Ints:
+        """Return the sum of each group."""
+        total = np.zeros(self.count, np.int64)
+        np.add.at(total, self.number, values.astype(np.int64))
+        return total
+
+    def longest(self, values: Ints) -> Ints:
+        """Return the largest value of each group; at least 0."""
+        found = np.zeros(self.count, np.int64)
+        np.maximum.at(found, self.number, values)
+        return found
+
+
+@dataclass(frozen=True)
+class Capture:
+    """An export, its steps and ranges, and the calls and the work that count."""
+
+    export: Export
+    steps: Steps
+    tree: RangeTree
+    calls: Calls
+    work: Work
+
+    @classmethod
+    def of(cls, export: Export) -> Capture:
+        """Find steps, ranges, and the calls and work that belong to them."""
+        steps = steps_of(export)
+        tree = range_tree(export, steps)
+        calls = calls_in(export.calls, tree, steps)
+        return cls(export, steps, tree, calls, work_in(export.work, export.calls, calls, steps))
+
+    def devices(self) -> list[int]:
+        """Return the devices that worked in the steps, or for them."""
+        frame = self.export.work
+        start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
+        worked = self.steps.counted(start, end) > 0
+        worked[self.work.row] = True
+        found: list[int] = np.unique(device[worked]).tolist()
+        return found
+
+    def places(self, innermost: Ints) -> tuple[Coded, Coded]:
+        """Return kind and name of ranges by position, None where it is below 0."""
+        labels = [node.label for node in self.tree.nodes]
+        node = np.where(innermost >= 0, self.tree.node[innermost], -1) if labels else innermost
+        kinds, names = (
+            Coded.of(np.array(texts, dtype=object))
+            for texts in ([each.kind for each in labels], [each.name for each in labels])
+        )
+        return kinds.at(node), names.at(node)

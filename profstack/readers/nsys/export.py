@@ -1,0 +1,766 @@
+"""Read an export of Nsight Systems: the events of one process of a capture.
+
+Files of nsys 2022 to 2026 differ in tables, columns and in the value for "none"; the `Export` does
+not. Only rows of the target process are read: neither the environment of the run, which the file
+holds in full, nor anything of another process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from profstack.readers.nsys.export_file import (
+    PROCESS_BITS,
+    UNNAMED,
+    Column,
+    Columns,
+    ExportError,
+    ExportFile,
+    Ints,
+    Objects,
+    frame_of,
+    mapped,
+)
+from profstack.readers.torchtrace.columns import Bools
+
+# --- NVTX: ranges, and the names of their domains and categories ----------------------------------
+
+_DETAILS = "ANALYSIS_DETAILS"
+TABLE = "NVTX_EVENTS"
+_STYLES = ("push_pop", "start_end")
+# A text is in the event itself, or among the strings if it was registered.
+_TEXT = {"text": Column("text", kind="text"), "text_id": Column("textId", from_one=True)}
+# Types of payloads; fractions are not read.
+_PAYLOADS = ("int64Value", "int32Value", "uint32Value", "uint64Value")
+
+
+@dataclass(frozen=True)
+class EventTypes:
+    """The numbers by which an export tells its NVTX events apart."""
+
+    push_pop: tuple[int, ...]
+    start_end: tuple[int, ...]
+    category: tuple[int, ...]
+    domain: tuple[int, ...]
+
+    @classmethod
+    def of(cls, file: ExportFile) -> EventTypes:
+        """Read the numbers from the file's own enumeration, else those of all versions so far."""
+        known: dict[str, int] = {}
+        if "name" in file.schema.get("ENUM_NSYS_EVENT_TYPE", ()):
+            known = dict(file.rows("SELECT name, CAST(id AS INTEGER) FROM ENUM_NSYS_EVENT_TYPE"))
+
+        def number(name: str, usual: int) -> int:
+            return known.get(name, usual)
+
+        # Those with a t come from a text file of ranges that was imported by nsys.
+        return cls(
+            push_pop=(number("NvtxPushPopRange", 59), number("NvtxtPushPopRange", 70)),
+            start_end=(number("NvtxStartEndRange", 60), number("NvtxtStartEndRange", 71)),
+            category=(number("NvtxCategory", 33), number("NvtxtCategory", 64)),
+            domain=(number("NvtxDomainCreate", 75),),
+        )
+
+    @property
+    def ranges(self) -> tuple[int, ...]:
+        """Ranges of either style."""
+        return self.push_pop + self.start_end
+
+
+def is_type(types: tuple[int, ...]) -> str:
+    """Return SQL for events of these types."""
+    return f"eventType IN ({', '.join(map(str, types))})"
+
+
+def domains_of(file: ExportFile, types: EventTypes) -> dict[tuple[int, int], str | None]:
+    """Read the names of all domains, by process and number."""
+    wanted = {"thread": Column("globalTid", needed=True), "domain": Column("domainId"), **_TEXT}
+    read = file.columns(TABLE, wanted, is_type(types.domain))
+    processes = ((read["thread"] >> 24) & PROCESS_BITS).tolist()
+    keys = zip(processes, read["domain"].tolist(), strict=True)
+    return dict(zip(keys, _texts(file, read).tolist(), strict=True))
+
+
+def read_ranges(
+    file: ExportFile, process: int, types: EventTypes
+) -> tuple[pd.DataFrame, list[str]]:
+    """Read the ranges of a process, and the texts of those still open at the capture's end."""
+    wanted = {
+        "start": Column("start", needed=True),
+        "end": Column("end", needed=True),
+        "thread": Column("globalTid", needed=True),
+        "type": Column("eventType", needed=True),
+        "domain": Column("domainId"),
+        "category": Column("category", from_one=True),
+        **_TEXT,
+    }
+    payloads = [name for name in _PAYLOADS if name in file.schema.get(TABLE, ())]
+    wanted |= {name: Column(name, kind="payload") for name in payloads}
+    where = f"{is_type(types.ranges)} AND {file.is_of(TABLE, process)}"
+    read = file.columns(TABLE, wanted, where, order="start")
+    texts = _texts(file, read)
+    # An older nsys gives a range that is still open the end of the capture itself.
+    still_open = (read["end"] < read["start"]) | np.isin(read["end"], _ends(file))
+    domains = {
+        number: name for (pid, number), name in domains_of(file, types).items() if pid == process
+    }
+    frame = frame_of(
+        "ranges",
+        {
+            "start": read["start"],
+            "end": read["end"],
+            "thread": read["thread"],
+            "style": np.array(_STYLES, dtype=object)[
+                np.isin(read["type"], types.start_end).astype(int)
+            ],
+            "domain": mapped(read["domain"], lambda number: domains.get(number) or ""),
+            "category": _categories(file, process, types, read),
+            "text": np.where(pd.isna(texts), "", texts),
+            "payload": _first_known([read[name] for name in payloads], len(texts)),
+        },
+    )
+    closed = frame[~still_open].reset_index(drop=True)
+    return closed, frame["text"][still_open].tolist()
+
+
+def _ends(file: ExportFile) -> list[int]:
+    """Return when the capture ended, on the clock of its events."""
+    # The two are the same moment where the clock begins with the capture.
+    known = [name for name in ("duration", "stopTime") if name in file.schema.get(_DETAILS, ())]
+    found = (file.rows(f"SELECT {name} FROM {_DETAILS}") for name in known)
+    return [end for rows in found for (end,) in rows if end]
+
+
+def _categories(file: ExportFile, process: int, types: EventTypes, read: Columns) -> Objects:
+    """Return the category of each range; a category belongs to a domain."""
+    wanted = {"domain": Column("domainId"), "category": Column("category"), **_TEXT}
+    where = f"{is_type(types.category)} AND {file.is_of(TABLE, process)}"
+    declared = file.columns(TABLE, wanted, where)
+    keys = _joined(declared["domain"], declared["category"]).tolist()
+    names = dict(zip(keys, _texts(file, declared).tolist(), strict=True))
+    return mapped(
+        _joined(read["domain"], read["category"]), lambda number: names.get(number) or None
+    )
+
+
+def _joined(domain: Ints, category: Ints) -> Ints:
+    """Return one number for both; no domain and the default one are the same."""
+    joined: Ints = (np.maximum(domain, 0) << 32) | (category & 0xFFFFFFFF)
+    return joined
+
+
+def _texts(file: ExportFile, read: Columns) -> Objects:
+    inline = read["text"]
+    texts: Objects = np.where(pd.isna(inline), file.strings(read["text_id"]), inline)
+    return texts
+
+
+def _first_known(columns: list[NDArray[Any]], count: int) -> Objects:
+    """Return row by row the first value that is not None; None where all are."""
+    first = np.full(count, None, dtype=object)
+    for column in reversed(columns):
+        known = ~pd.isna(column)
+        first[known] = column[known]
+    return first
+
+
+# --- The process to read --------------------------------------------------------------------------
+
+OUR_DOMAIN = "profstack"
+DEVICE_WORK = (
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+)
+_OTHER_EVENTS = (
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "CUDNN_EVENTS",
+    "CUBLAS_EVENTS",
+    "OSRT_API",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS",
+    "COMPOSITE_EVENTS",
+)
+
+
+@dataclass
+class _EventCounts:
+    """Events by process."""
+
+    ours: Counter[int] = field(default_factory=Counter)
+    work: Counter[int] = field(default_factory=Counter)
+    ranges: Counter[int] = field(default_factory=Counter)
+    all: Counter[int] = field(default_factory=Counter)
+
+
+def target_process(
+    file: ExportFile, types: EventTypes, wanted: int | None = None
+) -> tuple[int, int]:
+    """Choose the process to read; return it and the number of others with events.
+
+    It is the one with most ranges of profstack, else with most work on devices, else with most
+    ranges, else with most events; or the one `wanted`. Raises `ExportError` if there is none.
+    """
+    counted = _EventCounts()
+    if file.has(TABLE):
+        _count_ranges(file, counted, types)
+    for table in (*DEVICE_WORK, *_OTHER_EVENTS):
+        if file.has(table):
+            found = _count_rows(file, table)
+            counted.all.update(found)
+            if table in DEVICE_WORK:
+                counted.work.update(found)
+    if not counted.all:
+        raise ExportError(
+            "holds no event of any process",
+            where=str(file.path),
+            next_step="profile again, with nsys profile --trace cuda,nvtx,osrt",
+        )
+    if wanted is not None and wanted not in counted.all:
+        known = ", ".join(f"{pid} ({count:,})" for pid, count in counted.all.most_common(8))
+        raise ExportError(
+            f"holds no event of process {wanted}",
+            where=str(file.path),
+            next_step=f"--process is one of these (with their events): {known}",
+        )
+    by = (counted.ours, counted.work, counted.ranges, counted.all)
+    target = wanted or max(counted.all, key=lambda pid: (*(each[pid] for each in by), -pid))
+    return target, len(counted.all) - 1
+
+
+def _count_rows(file: ExportFile, table: str) -> dict[int, int]:
+    rows = file.rows(f'SELECT {file.process_of(table)}, COUNT(*) FROM "{table}" GROUP BY 1')
+    return {pid: count for pid, count in rows if pid}
+
+
+def _count_ranges(file: ExportFile, counted: _EventCounts, types: EventTypes) -> None:
+    domains = domains_of(file, types)
+    number = file.expression(TABLE, Column("domainId"))
+    file.expression(TABLE, Column("eventType", needed=True))
+    rows = file.rows(
+        f"SELECT {file.process_of(TABLE)}, {number}, COUNT(*) FROM {TABLE} "
+        f"WHERE {is_type(types.ranges)} GROUP BY 1, 2"
+    )
+    for pid, domain, count in rows:
+        if pid:
+            counted.all[pid] += count
+            counted.ranges[pid] += count
+            if domains.get((pid, domain)) == OUR_DOMAIN:
+                counted.ours[pid] += count
+
+
+# --- Calls of the host: CUDA runtime and driver, cuDNN, cuBLAS and the system ---------------------
+
+CUDA_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+OS_CALLS = "OSRT_API"
+LIBRARIES = {"cudnn": "CUDNN_EVENTS", "cublas": "CUBLAS_EVENTS"}
+# Marks among the calls of a library: its tracing began or ended.
+_MARKS = (31, 32, 33, 34, 35, 36)
+# Classes of calls in the table of CUDA, by nsys's own names; it has marks too.
+_CALLS = {
+    "TRACE_PROCESS_EVENT_CUDA_RUNTIME": 0,
+    "TRACE_PROCESS_EVENT_CUDA_DRIVER": 1,
+    "TRACE_PROCESS_EVENT_CUDA_EGL_DRIVER": 13,
+}
+# A second row of a call whose stack was taken: the same call once more, with the callchain.
+_STACK = {"TRACE_PROCESS_EVENT_CUDABACKTRACE": 67}
+_NO_MARK = f"eventClass NOT IN {_MARKS}"
+_CLASSES = "ENUM_NSYS_EVENT_CLASS"
+# 600 is "not ready", the answer to a query of an event or a stream: no error.
+_NO_FAILURE = (0, 600)
+_CALL = {
+    "start": Column("start", needed=True),
+    "end": Column("end", needed=True),
+    "thread": Column("globalTid", needed=True),
+    "name": Column("nameId", needed=True),
+}
+
+
+def read_calls(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read calls of the CUDA runtime and of the driver, by begin.
+
+    A correlation number is in one call only: where a call of the driver was traced inside one of
+    the runtime, the outer one has it.
+    """
+    more = {
+        "correlation": Column("correlationId", needed=True, from_one=True),
+        "returned": Column("returnValue"),
+        "callchain": Column("callchainId", from_one=True),
+        "class": Column("eventClass"),
+    }
+    calls, stacks = _classes(file, _CALLS), _classes(file, _STACK)
+    kept = f"eventClass IN ({', '.join(map(str, calls + stacks))})"
+    read = _read(file, CUDA_CALLS, process, kept, **more)
+    failed = ~np.isin(read["returned"], (*_NO_FAILURE, -1))
+    # Names without the version of the interface, as in cudaLaunchKernel_v7000.
+    names = mapped(read["name"], lambda name: re.sub(r"_v\d+$", "", name))
+    frame = frame_of("calls", {**read, "failed": failed, "name": names})
+    frame = _with_stacks(frame, np.isin(read["class"], stacks))
+    frame["correlation"] = frame["correlation"].mask(frame["correlation"].duplicated(), -1)
+    return frame
+
+
+def read_libraries(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read calls of cuDNN and cuBLAS, by begin."""
+    frames = []
+    for library, table in LIBRARIES.items():
+        read = _read(file, table, process, _NO_MARK)
+        read["library"] = np.full(len(read["start"]), library, dtype=object)
+        frames.append(frame_of("libraries", read))
+    both: pd.DataFrame = pd.concat(frames).sort_values("start", kind="stable", ignore_index=True)
+    return both
+
+
+def read_os_calls(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read calls of the system's run-time library, by begin."""
+    chain = Column("callchainId", from_one=True)
+    read = _read(file, OS_CALLS, process, _NO_MARK, callchain=chain)
+    return frame_of("os_calls", read)
+
+
+def _read(file: ExportFile, table: str, process: int, of_class: str, **more: Column) -> Columns:
+    """Read columns of a table of calls, with names in place of their numbers."""
+    where = file.is_of(table, process)
+    if "eventClass" in file.schema.get(table, ()):
+        where += f" AND {of_class}"
+    read = file.columns(table, {**_CALL, **more}, where, order="start")
+    read["name"] = file.strings(read["name"], otherwise=UNNAMED)
+    return read
+
+
+def _classes(file: ExportFile, known: Mapping[str, int]) -> list[int]:
+    """Return the numbers of these classes: the file's own, or the published ones."""
+    own: dict[str, int] = {}
+    if "name" in file.schema.get(_CLASSES, ()):
+        own = {name: int(number) for number, name in file.rows(f"SELECT id, name FROM {_CLASSES}")}
+    return [own.get(name, number) for name, number in known.items()]
+
+
+def _with_stacks(frame: pd.DataFrame, is_stack: Bools) -> pd.DataFrame:
+    """Give calls the callchains of their second rows; a row without a call stays."""
+    if not is_stack.any():
+        return frame
+    calls, stacks = frame[~is_stack].copy(), frame[is_stack]
+    known = calls[calls["correlation"] > 0]
+    # A call of the runtime and one of the driver that it makes may have the same number: rows are
+    # matched by name first, then to the outer call.
+    for keys in (["thread", "correlation", "name"], ["thread", "correlation"]):
+        first = known[keys].drop_duplicates()
+        owner = stacks[keys].merge(first.assign(row=first.index), "left", keys)["row"].to_numpy()
+        found = ~np.isnan(owner)
+        chains = pd.Series(stacks["callchain"].to_numpy()[found], owner[found].astype(np.int64))
+        chains = chains[~chains.index.duplicated()]
+        lacking = chains.index[calls.loc[chains.index, "callchain"] < 0]
+        calls.loc[lacking, "callchain"] = chains[lacking]
+        stacks = stacks[~found]
+    both = pd.concat([calls, stacks]) if len(stacks) else calls
+    ordered: pd.DataFrame = both.sort_values("start", kind="stable", ignore_index=True)
+    return ordered
+
+
+# --- Work of devices: kernels, copies, fills, graphs, waits, and memory taken ---------------------
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+FILLS = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+
+# Meanings of numbers where the file has no table of them.
+_DIRECTIONS = {
+    1: "host to device",
+    2: "device to host",
+    3: "host to array",
+    4: "array to host",
+    5: "array to array",
+    6: "array to device",
+    7: "device to array",
+    8: "device to device",
+    9: "host to host",
+    10: "peer to peer",
+    11: "unified host to device",
+    12: "unified device to host",
+    13: "unified device to device",
+}
+_MEMORIES = {
+    0: "pageable",
+    1: "pinned",
+    2: "device",
+    3: "array",
+    4: "managed",
+    5: "device static",
+    6: "managed static",
+}
+_WAITS = {1: "event sync", 2: "stream wait sync", 3: "stream sync", 4: "context sync"}
+_OPERATIONS = {0: "allocation", 1: "deallocation"}
+_EVENTS = {"allocation": "allocated", "deallocation": "freed"}
+_ON_DEVICE = {
+    "start": Column("start", needed=True),
+    "end": Column("end", needed=True),
+    "device": Column("deviceId", needed=True),
+    "stream": Column("streamId", needed=True),
+    "correlation": Column("correlationId", from_one=True, needed=True),
+}
+_NODE = {"node": Column("graphNodeId", from_one=True)}
+# All streams at once, in a wait for a whole context.
+_NO_STREAM = 0xFFFFFFFF
+
+
+def read_work(file: ExportFile, process: int) -> tuple[pd.DataFrame, int]:
+    """Read the work of devices, by begin, and count what was left out because it has no time."""
+    frames = [read(file, process) for read in (_kernels, _copies, _fills, _graphs)]
+    work: pd.DataFrame = pd.concat([each for each in frames if len(each)] or frames[:1])
+    # CUPTI gives both times as 0 where it could not take them.
+    timed = (work["end"] > 0) & (work["end"] >= work["start"])
+    work = work[timed].sort_values("start", kind="stable", ignore_index=True)
+    return work, int((~timed).sum())
+
+
+def _kernels(file: ExportFile, process: int) -> pd.DataFrame:
+    more = {"name": Column("demangledName", needed=True), **_NODE}
+    read = _read_work(file, KERNELS, process, **more)
+    return _frame("kernel", read, name=file.strings(read["name"], otherwise=UNNAMED))
+
+
+def _copies(file: ExportFile, process: int) -> pd.DataFrame:
+    more = {
+        "bytes": Column("bytes", needed=True),
+        "kind": Column("copyKind", needed=True),
+        "from": Column("srcKind"),
+        "to": Column("dstKind"),
+        "copies": Column("copyCount", from_one=True),
+        **_NODE,
+    }
+    read = _read_work(file, COPIES, process, **more)
+    directions = file.words("ENUM_CUDA_MEMCPY_OPER", read["kind"], _DIRECTIONS)
+    return _frame(
+        "copy",
+        read,
+        name=mapped(directions, lambda words: f"copy {words}" if words else "copy"),
+        direction=directions,
+        from_memory=_memories(file, read["from"]),
+        to_memory=_memories(file, read["to"]),
+        bytes=read["bytes"],
+        copies=np.maximum(read["copies"], 1),
+    )
+
+
+def _fills(file: ExportFile, process: int) -> pd.DataFrame:
+    more = {"bytes": Column("bytes", needed=True), "to": Column("memKind"), **_NODE}
+    read = _read_work(file, FILLS, process, **more)
+    names = np.full(len(read["start"]), "fill", dtype=object)
+    return _frame(
+        "set", read, name=names, to_memory=_memories(file, read["to"]), bytes=read["bytes"]
+    )
+
+
+def _graphs(file: ExportFile, process: int) -> pd.DataFrame:
+    read = _read_work(file, GRAPHS, process, graph=Column("graphId"))
+    return _frame("graph", read, name=mapped(read["graph"], lambda number: f"graph {number}"))
+
+
+def _read_work(file: ExportFile, table: str, process: int, **more: Column) -> Columns:
+    return file.columns(table, {**_ON_DEVICE, **more}, file.is_of(table, process))
+
+
+def _frame(kind: str, read: Columns, **columns: NDArray[Any]) -> pd.DataFrame:
+    """Return rows of the frame `work`; columns not given are None, bytes NaN, copies 1."""
+    count = len(read["start"])
+    nothing = np.full(count, None, dtype=object)
+    filled = {
+        "kind": np.full(count, kind, dtype=object),
+        "bytes": np.full(count, np.nan),
+        "copies": np.ones(count, dtype=np.int64),
+        "direction": nothing,
+        "from_memory": nothing,
+        "to_memory": nothing,
+        "in_graph": read["node"] != -1 if "node" in read else np.ones(count, dtype=bool),
+        **{name: read[name] for name in _ON_DEVICE},
+        **columns,
+    }
+    return frame_of("work", filled)
+
+
+def _memories(file: ExportFile, numbers: Ints) -> Objects:
+    return file.words("ENUM_CUDA_MEM_KIND", numbers, _MEMORIES)
+
+
+def read_synchronisations(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read waits of the host or of a stream, by begin; stream -1 is all of them."""
+    wanted = {**_ON_DEVICE, "kind": Column("syncType", needed=True)}
+    read = file.columns(WAITS, wanted, file.is_of(WAITS, process), order="start")
+    read["stream"] = np.where(read["stream"] == _NO_STREAM, -1, read["stream"])
+    read["kind"] = file.words("ENUM_CUPTI_SYNC_TYPE", read["kind"], _WAITS)
+    return frame_of("synchronisations", read)
+
+
+def read_memory(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read allocations and frees of memory, by time; other events are left out."""
+    wanted = {
+        "t": Column("start", needed=True),
+        "device": Column("deviceId"),
+        "kind": Column("memKind"),
+        "bytes": Column("bytes", needed=True),
+        "operation": Column("memoryOperationType", needed=True),
+        "address": Column("address"),
+    }
+    read = file.columns(MEMORY, wanted, file.is_of(MEMORY, process), order="t")
+    operations = file.words("ENUM_CUDA_DEV_MEM_EVENT_OPER", read["operation"], _OPERATIONS)
+    frame = frame_of(
+        "memory",
+        {
+            **read,
+            "bytes": np.abs(read["bytes"]),
+            "kind": _memories(file, read["kind"]),
+            "operation": mapped(operations, _EVENTS.get),
+        },
+    )
+    known: pd.DataFrame = frame[frame["operation"].notna()].reset_index(drop=True)
+    return known
+
+
+# --- Callchains, and CPU samples ------------------------------------------------------------------
+
+SAMPLES = "COMPOSITE_EVENTS"
+# By source: the table of the chains, the table of their events, and its column with the number.
+_CHAINS = {
+    "cuda": ("CUDA_CALLCHAINS", CUDA_CALLS, "callchainId"),
+    "os": ("OSRT_CALLCHAINS", OS_CALLS, "callchainId"),
+    "cpu": ("SAMPLING_CALLCHAINS", SAMPLES, "id"),
+}
+
+
+def read_samples(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read CPU samples, by time; a sample and its callchain have one number."""
+    wanted = {
+        "t": Column("start", needed=True),
+        "thread": Column("globalTid", needed=True),
+        "callchain": Column("id", needed=True),
+    }
+    read = file.columns(SAMPLES, wanted, file.is_of(SAMPLES, process), order="t")
+    return frame_of("samples", read)
+
+
+def read_callchains(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read the callchains of the process's own calls and samples."""
+    frames = []
+    for source, (table, owners, column) in _CHAINS.items():
+        if column not in file.schema.get(owners, ()):
+            continue
+        where = f'id IN (SELECT "{column}" FROM "{owners}" WHERE {file.is_of(owners, process)})'
+        wanted = {
+            "id": Column("id", needed=True),
+            "depth": Column("stackDepth", needed=True),
+            "symbol": Column("symbol", needed=True),
+            "module": Column("module", needed=True),
+        }
+        read = file.columns(table, wanted, where)
+        columns = {
+            **read,
+            "source": np.full(len(read["id"]), source, dtype=object),
+            "symbol": file.strings(read["symbol"], otherwise=UNNAMED),
+            # Libraries without their folders, which are private to the machine.
+            "module": mapped(file.strings(read["module"]), _file_name),
+        }
+        frames.append(frame_of("callchains", columns))
+    known = [frame for frame in frames if len(frame)]
+    if not known:
+        return frame_of("callchains")
+    order = ["source", "id", "depth"]
+    chains: pd.DataFrame = pd.concat(known).sort_values(order, kind="stable", ignore_index=True)
+    return chains
+
+
+def _file_name(path: str | None) -> str | None:
+    return None if path is None else path.replace("\\", "/").split("/")[-1]
+
+
+# --- The export -----------------------------------------------------------------------------------
+
+OPEN_RANGES = "nsys-open-ranges"
+UNTIMED_WORK = "nsys-untimed-work"
+LOST_EVENTS = "nsys-lost-events"
+
+# By frame: what it holds, and the option of nsys profile that it takes.
+_TAKES = {
+    "ranges": ("NVTX ranges", "nvtx in --trace"),
+    "calls": ("CUDA calls", "cuda in --trace"),
+    "libraries": ("calls of cuDNN or cuBLAS", "cudnn,cublas in --trace"),
+    "os_calls": ("calls of the system", "osrt in --trace"),
+    "work": ("device work", "cuda in --trace"),
+    "synchronisations": ("waits for a device", "cuda in --trace"),
+    "memory": ("device memory", "--cuda-memory-usage=true"),
+    "samples": ("CPU samples", "--sample=process-tree"),
+    "callchains": ("callchains", "--cudabacktrace, osrt in --trace, or --sample=process-tree"),
+}
+# Words in the messages of nsys that report lost events.
+_LOSSES = ("drop", "lost", "not all", "incomplete", "overflow", "ran out")
+_NAMES_SHOWN = 3
+# Threads of nsys itself in the process: their events are left out.
+_OBSERVER = "[NSys"
+
+
+@dataclass(frozen=True)
+class Export:
+    """One process of a capture; all times in nanoseconds on the export's clock.
+
+    Rows of every frame are by begin; a thread is known by its global identifier in the file.
+    """
+
+    source: str
+    version: str | None = None
+    schema: str | None = None
+    process: int = 0
+    # Processes that have events in the file, and are left out.
+    others: int = 0
+    begin_ns: int = 0
+    end_ns: int = 0
+    # Ranges that had no end when the capture ended; they are in no frame.
+    open_ranges: int = 0
+    ranges: pd.DataFrame = field(default_factory=partial(frame_of, "ranges"))
+    # A correlation number is in one call at most; -1 is none.
+    calls: pd.DataFrame = field(default_factory=partial(frame_of, "calls"))
+    libraries: pd.DataFrame = field(default_factory=partial(frame_of, "libraries"))
+    os_calls: pd.DataFrame = field(default_factory=partial(frame_of, "os_calls"))
+    work: pd.DataFrame = field(default_factory=partial(frame_of, "work"))
+    synchronisations: pd.DataFrame = field(default_factory=partial(frame_of, "synchronisations"))
+    memory: pd.DataFrame = field(default_factory=partial(frame_of, "memory"))
+    samples: pd.DataFrame = field(default_factory=partial(frame_of, "samples"))
+    callchains: pd.DataFrame = field(default_factory=partial(frame_of, "callchains"))
+    threads: pd.DataFrame = field(default_factory=partial(frame_of, "threads"))
+    # Frames without rows, by name, and why.
+    missing: dict[str, str] = field(default_factory=dict)
+    # Notes: slug and text.
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_export(path: Path, wanted: int | None = None) -> Export:
+    """Read one process of a capture: the one numbered `wanted`, else the capture's own.
+
+    Raises `ExportError` if the file cannot be read, or has nothing of that process.
+    """
+    with ExportFile(path) as file:
+        types = EventTypes.of(file)
+        process, others = target_process(file, types, wanted)
+        ranges, still_open = read_ranges(file, process, types)
+        work, untimed = read_work(file, process)
+        threads = _threads(file, process)
+        observers = threads["thread"][threads["name"].str.startswith(_OBSERVER, na=False)]
+        frames = {
+            "ranges": ranges,
+            "calls": read_calls(file, process),
+            "libraries": read_libraries(file, process),
+            "os_calls": _without(observers, read_os_calls(file, process)),
+            "work": work,
+            "synchronisations": read_synchronisations(file, process),
+            "memory": read_memory(file, process),
+            "samples": _without(observers, read_samples(file, process)),
+            "callchains": read_callchains(file, process),
+        }
+        begin, end = _span(frames)
+        versions = _versions(file)
+        return Export(
+            source=path.name,
+            version=versions.get("EXPORT_PRODUCT_VERSION"),
+            schema=versions.get("EXPORT_SCHEMA_VERSION"),
+            process=process,
+            others=others,
+            begin_ns=begin,
+            end_ns=end,
+            open_ranges=len(still_open),
+            **frames,
+            threads=threads,
+            missing=_missing(frames),
+            notes=list(_notes(still_open, untimed, _lost_events(file, process))),
+        )
+
+
+def _versions(file: ExportFile) -> dict[str, str]:
+    """Read the versions of nsys and of the schema; the table changed its name after 2022."""
+    found: dict[str, str] = {}
+    for table in ("EXPORT_META_DATA", "META_DATA_EXPORT"):
+        if file.has(table):
+            found |= file.rows(
+                f"SELECT name, CAST(value AS TEXT) FROM {table} WHERE name LIKE '%VERSION'"
+            )
+    return found
+
+
+def _threads(file: ExportFile, process: int) -> pd.DataFrame:
+    """Read the last name of each thread."""
+    wanted = {
+        "thread": Column("globalTid", needed=True),
+        "name": Column("nameId", needed=True),
+    }
+    read = file.columns("ThreadNames", wanted, file.is_of("ThreadNames", process))
+    frame = frame_of("threads", {**read, "name": file.strings(read["name"])})
+    ordered = frame.sort_values("thread", kind="stable")
+    named: pd.DataFrame = ordered.drop_duplicates("thread", keep="last", ignore_index=True)
+    return named
+
+
+def _without(threads: pd.Series, frame: pd.DataFrame) -> pd.DataFrame:
+    kept: pd.DataFrame = frame[~frame["thread"].isin(threads)].reset_index(drop=True)
+    return kept
+
+
+def _span(frames: dict[str, pd.DataFrame]) -> tuple[int, int]:
+    """Return the first begin of an event and the last end."""
+    begins, ends = [], []
+    for frame in frames.values():
+        begin, end = ("t", "t") if "t" in frame else ("start", "end")
+        if begin in frame and len(frame):
+            begins.append(int(frame[begin].min()))
+            ends.append(int(frame[end].max()))
+    return min(begins, default=0), max(ends, default=0)
+
+
+def _missing(frames: dict[str, pd.DataFrame]) -> dict[str, str]:
+    """Return possible reasons for each frame without rows; the file does not say which it is."""
+    return {
+        name: f"no {what} of the process: nothing of it happened, or nsys ran without {option}"
+        for name, (what, option) in _TAKES.items()
+        if not len(frames[name])
+    }
+
+
+def _notes(still_open: list[str], untimed: int, lost: int) -> Iterator[tuple[str, str]]:
+    if still_open:
+        names = sorted(set(still_open))
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        verb = "range was" if len(still_open) == 1 else "ranges were"
+        text = f"{len(still_open)} {verb} still open when the capture ended, and left out: {shown}"
+        yield OPEN_RANGES, text
+    if untimed:
+        text = f"{untimed} kernels, copies or graphs have no time in the file, and are left out"
+        yield UNTIMED_WORK, text
+    if lost:
+        text = "that events of this capture are not in it; counts are low"
+        yield LOST_EVENTS, f"nsys warns ({lost} times) {text}"
+
+
+def _lost_events(file: ExportFile, process: int) -> int:
+    """Count warnings of nsys about lost events; their texts may name paths and hosts."""
+    columns = file.schema.get("DIAGNOSTIC_EVENT", {})
+    if "text" not in columns:
+        return 0
+    losses = " OR ".join(f"text LIKE '%{word}%'" for word in _LOSSES)
+    severe = "severity >= 2" if "severity" in columns else "1"
+    mine = "1"
+    if "globalPid" in columns:
+        # Messages about the whole session have no process: null, 0, or bits above a process's.
+        mine = f"IFNULL({file.process_of('DIAGNOSTIC_EVENT')}, 0) IN (0, {process})"
+    query = f"SELECT COUNT(*) FROM DIAGNOSTIC_EVENT WHERE {severe} AND {mine} AND ({losses})"
+    ((count,),) = file.rows(query)
+    return int(count)

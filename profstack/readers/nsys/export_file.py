@@ -1,0 +1,313 @@
+"""The SQLite file that Nsight Systems exports: schema, columns as arrays, frames.
+
+Nothing is written into the file or beside it. Any problem with it raises an `ExportError` that says
+what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from profstack.errors import ProfstackError
+
+Ints = npt.NDArray[np.int64]
+Objects = npt.NDArray[np.object_]
+# Columns of a table by name: `Ints`, or `Objects`.
+Columns = dict[str, npt.NDArray[Any]]
+
+_MAGIC = b"SQLite format 3\0"
+_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+_AGAIN = "export it again: nsys export --type sqlite --force-overwrite true <report>.nsys-rep"
+# The name of things that have none in the file.
+UNNAMED = "unnamed"
+_ROWS_AT_ONCE = 50_000
+_IDS_AT_ONCE = 5_000
+# Of a thread's global identifier, without the thread.
+PROCESS_BITS = 0xFFFFFF
+# Time to wait for a lock on the file; nsys itself takes longer to write it.
+_PATIENCE_S = 1.0
+
+
+class ExportError(ProfstackError):
+    """A file is no readable export of Nsight Systems: missing, damaged or of another kind."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column to read: whole numbers, -1 for none; or texts or payloads, None for none."""
+
+    name: str
+    needed: bool = False
+    # Numbers that begin at 1: older files have 0 for none.
+    from_one: bool = False
+    kind: Literal["number", "text", "payload"] = "number"
+
+
+class ExportFile:
+    """An open export; use it in a `with`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; raises `ExportError` if it is no export of nsys or cut short."""
+        self.path = path
+        ahead = _checked_header(path)
+        with self._readable():
+            address = _address(path, ahead=ahead)
+            self._database = sqlite3.connect(address, timeout=_PATIENCE_S, uri=True)
+        try:
+            # A kernel's name may be in any encoding.
+            self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            self.schema = self._read_schema()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> ExportFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def has(self, *tables: str) -> bool:
+        """Return whether the export has one of these tables."""
+        return any(table in self.schema for table in tables)
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query that has few of them."""
+        with self._readable():
+            return self._database.execute(query, values).fetchall()
+
+    def columns(
+        self, table: str, wanted: Mapping[str, Column], where: str = "1", order: str = ""
+    ) -> Columns:
+        """Read columns of a table as arrays by the keys of `wanted`; empty ones without the table.
+
+        `where` is SQL over the table's own columns, `order` the key to sort by. Raises
+        `ExportError` if a needed column is not there or the file is damaged.
+        """
+        parts: list[Columns] = []
+        if table in self.schema:
+            selected = ", ".join(self.expression(table, column) for column in wanted.values())
+            with self._readable():
+                cursor = self._database.execute(f'SELECT {selected} FROM "{table}" WHERE {where}')
+                while chunk := cursor.fetchmany(_ROWS_AT_ONCE):
+                    parts.append(_arrays(chunk, wanted))
+        if not parts:
+            parts.append({key: np.array([], dtype=_dtype(each)) for key, each in wanted.items()})
+        joined = {key: np.concatenate([part[key] for part in parts]) for key in wanted}
+        return _sorted(joined, order) if order else joined
+
+    def expression(self, table: str, column: Column) -> str:
+        """Return SQL for a column that a table has, may lack, or has with 0 in place of null."""
+        blank = "-1" if column.kind == "number" else "NULL"
+        if column.name not in self.schema[table]:
+            if column.needed:
+                raise self._unknown(table, column.name)
+            return blank
+        # `end` is a word of SQL.
+        read = f'"{column.name}"'
+        if column.kind == "text":
+            return f"NULLIF(CAST({read} AS TEXT), '')"
+        if column.kind == "payload":
+            # Where no column may be null, 0 means none.
+            whole = f"CASE WHEN typeof({read}) = 'integer' THEN {read} END"
+            return f"NULLIF({whole}, 0)" if self.schema[table][column.name] else whole
+        return f"IFNULL(NULLIF({read}, 0), -1)" if column.from_one else f"IFNULL({read}, -1)"
+
+    def is_of(self, table: str, process: int) -> str:
+        """Return SQL for the rows of a table that are of this process."""
+        return f"{self.process_of(table)} = {process}" if table in self.schema else "0"
+
+    def process_of(self, table: str) -> str:
+        """Return SQL for the process of a row of a table."""
+        for column in ("globalTid", "globalPid"):
+            if column in self.schema[table]:
+                return f"({column} >> 24) & {PROCESS_BITS}"
+        raise self._unknown(table, "globalTid or globalPid")
+
+    def strings(self, ids: Ints, *, otherwise: str | None = None) -> Objects:
+        """Return the texts of these numbers; `otherwise` for -1 and for unknown numbers."""
+        numbers = np.unique(ids).tolist()
+        found: dict[int, str] = {}
+        for at in range(0, len(numbers), _IDS_AT_ONCE):
+            some = ",".join(map(str, numbers[at : at + _IDS_AT_ONCE]))
+            found |= self.rows(
+                f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({some})"
+            )
+        return mapped(ids, lambda number: found.get(number, otherwise))
+
+    def words(self, enum: str, numbers: Ints, known: Mapping[int, str]) -> Objects:
+        """Return meanings of numbers of an enumeration, in small letters; None if unknown.
+
+        The file's own table gives the meaning, unless its words for a known number differ from
+        ours; older files have no table, or one without every entry.
+        """
+        meanings = dict(known)
+        if "label" in self.schema.get(enum, ()):
+            rows = self.rows(
+                f'SELECT id, CAST(label AS TEXT) FROM "{enum}" WHERE label IS NOT NULL'
+            )
+            for number, label in rows:
+                meaning = label.lower().replace("-", " ")
+                if meaning in known.values() or number not in known:
+                    meanings[number] = meaning
+        return mapped(numbers, meanings.get)
+
+    def _read_schema(self) -> dict[str, dict[str, bool]]:
+        """Read each table's columns, and whether they are declared never to be null."""
+        tables = [row[0] for row in self.rows("SELECT name FROM sqlite_master WHERE type='table'")]
+        if "StringIds" not in tables:
+            raise ExportError(
+                "is a SQLite file, but not an export of Nsight Systems (it has no table StringIds)",
+                where=str(self.path),
+                next_step="make one: nsys export --type sqlite <report>.nsys-rep",
+            )
+        return {
+            table: {
+                row[1]: bool(row[3])
+                for row in self.rows("SELECT * FROM pragma_table_info(?)", (table,))
+            }
+            for table in tables
+        }
+
+    def _unknown(self, table: str, column: str) -> ExportError:
+        what = f"its table {table} has no column {column}, so it is of an nsys that is not known"
+        return ExportError(what, where=str(self.path), next_step="use nsys 2022 to 2026")
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Raise an error of SQLite, or of a value of the wrong type, as an ExportError."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+            step = "wait until nsys has written it" if "locked" in str(error) else _AGAIN
+            raise ExportError(
+                f"cannot be read, it is damaged or not complete ({error})",
+                where=str(self.path),
+                next_step=step,
+            ) from None
+
+
+def mapped(values: npt.NDArray[Any], function: Callable[[Any], str | None]) -> Objects:
+    """Apply a function to values of which few differ; it is called once for each."""
+    codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    results = np.empty(len(distinct), dtype=object)
+    results[:] = [function(None if pd.isna(each) else each) for each in distinct]
+    found: Objects = results[codes]
+    return found
+
+
+def _checked_header(path: Path) -> bool:
+    """Return whether the file is in write-ahead mode.
+
+    Raises `ExportError` unless it begins as SQLite files do and is as long as its header says.
+    """
+    where = str(path)
+    if path.suffix in _REPORTS:
+        step = f"export it first: nsys export --type sqlite {path.name}"
+        raise ExportError("is a report of nsys, not its SQLite export", where=where, next_step=step)
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        step = "give the file that nsys export --type sqlite has written"
+        raise ExportError(what, where=where, next_step=step) from None
+    if not size:
+        raise ExportError("is empty", where=where, next_step=_AGAIN)
+    if not header.startswith(_MAGIC):
+        step = "give the file that nsys export --type sqlite has written"
+        raise ExportError("is not a SQLite file", where=where, next_step=step)
+    # A page size of 1 means 65536. The number of pages is 0 if it is not kept.
+    page = int.from_bytes(header[16:18], "big")
+    whole = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
+    if size < max(whole, 100):
+        what = f"is cut short: {size:,} of {max(whole, 100):,} bytes are there"
+        raise ExportError(what, where=where, next_step=_AGAIN)
+    return header[18:20] == b"\x02\x02"
+
+
+def _address(path: Path, *, ahead: bool) -> str:
+    """Return an address with which SQLite leaves neither a lock nor a file beside the file."""
+    path = path.resolve()
+    beside = path.with_name(f"{path.name}-wal").exists()
+    # In write-ahead mode two more files are made beside the file, even when it is only read.
+    immutable = not beside and (ahead or not os.access(path.parent, os.W_OK))
+    return f"{path.as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
+
+
+def _arrays(rows: list[tuple[Any, ...]], wanted: Mapping[str, Column]) -> Columns:
+    arrays: Columns = {}
+    for (key, column), values in zip(wanted.items(), zip(*rows, strict=True), strict=True):
+        array = np.empty(len(values), dtype=_dtype(column))
+        array[:] = values
+        arrays[key] = array
+    return arrays
+
+
+def _dtype(column: Column) -> Any:
+    return np.int64 if column.kind == "number" else np.object_
+
+
+def _sorted(columns: Columns, key: str) -> Columns:
+    """Sort by `key`; of two that begin together the longer one comes first."""
+    first = columns[key]
+    # Since 2025 the order of rows is not guaranteed; most are sorted already.
+    if len(first) and np.all(first[:-1] < first[1:]):
+        return columns
+    ties = (-columns["end"], first) if "end" in columns else (first,)
+    order = np.lexsort(ties)
+    return {name: values[order] for name, values in columns.items()}
+
+
+# --- Frames -------------------------------------------------------------------------------------
+
+# Every frame has all its columns, whatever generation of nsys wrote the file and whatever was
+# traced; an empty frame has them too. Times are whole nanoseconds on the export's own clock.
+# A row of `work` may hold several equal copies, one after the other: `copies` is their number.
+_COLUMNS = {
+    "ranges": "start end thread style domain category text payload",
+    "calls": "start end thread name correlation failed callchain",
+    "libraries": "start end thread library name",
+    "os_calls": "start end thread name callchain",
+    "work": "start end kind name device stream correlation bytes copies direction from_memory "
+    "to_memory in_graph",
+    "synchronisations": "start end device stream correlation kind",
+    "memory": "t device kind bytes operation address",
+    "samples": "t thread callchain",
+    "callchains": "source id depth symbol module",
+    "threads": "thread name",
+}
+# Types of columns that are no int64. "object" is str or None, but for payload: int or None.
+_OBJECTS = (
+    "style domain category text payload name library kind direction from_memory to_memory "
+    "operation source symbol module"
+)
+_TYPES = {**dict.fromkeys(_OBJECTS.split(), "object"), "failed": "bool", "in_graph": "bool"}
+# The type of each column by frame.
+FRAMES = {
+    name: {column: _TYPES.get(column, "int64") for column in columns.split()}
+    for name, columns in _COLUMNS.items()
+}
+FRAMES["work"]["bytes"] = "float64"
+
+
+def frame_of(name: str, columns: Mapping[str, Iterable[Any]] | None = None) -> pd.DataFrame:
+    """Return the frame of that name with these columns in its order and types, or an empty one."""
+    frame: pd.DataFrame = pd.DataFrame(
+        {
+            column: pd.Series(() if columns is None else columns[column], dtype=kind)
+            for column, kind in FRAMES[name].items()
+        }
+    )
+    return frame

@@ -1,0 +1,688 @@
+"""Rows of the tables `nsys_*`: ranges, kernels, copies, calls, stacks, memory, gaps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from profstack.readers.device_gaps import UNKNOWN, Host, Intervals, Kernels, by_cause, gaps_between
+from profstack.readers.nsys.capture import (
+    COPY,
+    GRAPH,
+    SET,
+    Calls,
+    Capture,
+    Coded,
+    Groups,
+    RangeTree,
+    Steps,
+    calls_in,
+    launched,
+    outermost,
+    sums_of_calls,
+)
+from profstack.readers.nsys.export import Export
+from profstack.readers.nvtx import BACKWARD, DOMAIN, FORWARD, MODULE
+from profstack.readers.torchtrace.columns import Bools, Ints
+from profstack.storage.schema.column import Record, SqlValue
+
+# --- What ran in a capture: kernels, copies and calls by the range they belong to -----------------
+
+S = 1e-9
+# Rows of one table; a program that puts a number into every range's name makes any number of them.
+MOST_ROWS = 20_000
+
+# Rows, the largest first, and how many had to be left out.
+Cut = tuple[list[Record], int]
+
+
+def kernel_rows(capture: Capture) -> Cut:
+    """Return rows of `nsys_kernels`: kernels, and graphs that were traced whole."""
+    work, frame = capture.work, capture.export.work
+    some = np.flatnonzero(~work.moves)
+    ran = frame.iloc[work.row[some]]
+    calls = Coded.of(capture.export.calls["name"].iloc[capture.calls.row])
+    kinds, names = capture.places(work.innermost[some])
+    columns = {
+        "name": Coded.of(ran["name"].where(ran["name"].notna(), ran["kind"])),
+        "device": device_names(ran["device"]),
+        "stream": Coded.of(ran["stream"]),
+        "range_kind": kinds,
+        "range_name": names,
+        "launched_by": calls.at(work.call[some]),
+        "in_graph": Coded.of(np.where((ran["kind"] == GRAPH) | ran["in_graph"], 1, 0)),
+    }
+    groups = Groups.by(*columns.values())
+    call = work.call[some]
+    # Kernels without a call are groups of their own, which have no delay.
+    begun = capture.calls.start[call] if len(capture.calls.start) else work.start[some]
+    delay = groups.sums(work.start[some] - begun)
+    length = work.length[some]
+    return _rows(
+        groups,
+        columns,
+        {
+            "calls": groups.calls,
+            "device_s": groups.sums(length),
+            "longest_s": groups.longest(length),
+            "delay_s": [
+                int(each) if columns["launched_by"].codes[first] >= 0 else None
+                for each, first in zip(delay, groups.first, strict=True)
+            ],
+        },
+        by="device_s",
+    )
+
+
+def copy_rows(capture: Capture) -> Cut:
+    """Return rows of `nsys_copies`: copies, and memory filled."""
+    work, frame = capture.work, capture.export.work
+    some = np.flatnonzero(work.moves)
+    ran = frame.iloc[work.row[some]]
+    kinds, names = capture.places(work.innermost[some])
+    columns = {
+        "direction": Coded.of(ran["direction"].where(ran["kind"] == COPY, "fill")),
+        "from_memory": Coded.of(ran["from_memory"]),
+        "to_memory": Coded.of(ran["to_memory"]),
+        "device": device_names(ran["device"]),
+        "range_kind": kinds,
+        "range_name": names,
+    }
+    groups = Groups.by(*columns.values())
+    length = work.length[some]
+    values = {
+        "calls": groups.sums(ran["copies"].to_numpy(np.int64)),
+        "bytes": groups.sums(_bytes(ran)),
+        "device_s": groups.sums(length),
+        "longest_s": groups.longest(length),
+    }
+    return _rows(groups, columns, values, by="device_s")
+
+
+def api_rows(capture: Capture) -> Cut:
+    """Return rows of `nsys_api`: calls of CUDA, of its libraries and of the system."""
+    export, tree, steps = capture.export, capture.tree, capture.steps
+    parts = (
+        ("cuda", export.calls, capture.calls),
+        (None, export.libraries, calls_in(export.libraries, tree, steps)),
+        ("os", export.os_calls, calls_in(export.os_calls, tree, steps, lent=False)),
+    )
+    cuts = [_api_rows(capture, *part) for part in parts]
+    rows = sorted(
+        (row for some, _ in cuts for row in some),
+        key=lambda row: float(row["host_s"] or 0),
+        reverse=True,
+    )
+    left_out = sum(left for _, left in cuts)
+    return rows[:MOST_ROWS], left_out + max(len(rows) - MOST_ROWS, 0)
+
+
+def step_rows(capture: Capture) -> list[Record]:
+    """Return rows of `nsys_steps`: per step and device, or per step where no device worked."""
+    steps, work = capture.steps, capture.work
+    wall = (steps.times.end - steps.times.start).tolist()
+    begun = (steps.times.start - capture.export.begin_ns).tolist()
+    alone: list[Record] = [
+        {"step": number, "device": None, "started_s": begun_ns * S, "wall_s": wall_ns * S}
+        for number, begun_ns, wall_ns in zip(steps.numbers, begun, wall, strict=True)
+    ]
+    kernels = np.flatnonzero(~work.moves & (work.call >= 0))
+    devices = {each.name: each for each in _devices(capture)} if len(steps) else {}
+    if not devices:
+        return alone
+    # Without a call of any kernel it is not known which step launched them.
+    step = steps.at(capture.calls.start)[work.call[kernels]] if len(kernels) else kernels
+    known = bool(len(capture.export.calls))
+    device = capture.export.work["device"].to_numpy(np.int64)[work.row[kernels]]
+    rows: list[Record] = []
+    for number in capture.devices():
+        own = device == number
+        count = np.bincount(step[own], minlength=len(steps)).tolist()
+        spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps)).tolist()
+        name = device_name(number)
+        busy = devices[name].busy.inside(steps.times.start, steps.times.end).tolist()
+        rows += [
+            {
+                **row,
+                "device": name,
+                "kernels": count[position] if known else None,
+                "device_s": spent[position] * S if known else None,
+                "busy_s": busy[position] * S,
+                "idle_s": wall[position] * S - busy[position] * S,
+            }
+            for position, row in enumerate(alone)
+        ]
+    return rows
+
+
+def device_name(number: int) -> str:
+    """Return a device's name in the torch layer."""
+    return f"cuda:{number}"
+
+
+def device_names(column: pd.Series[int]) -> Coded:
+    """Return a column of devices by name."""
+    found = Coded.of(column)
+    return Coded(found.codes, [device_name(number) for number in found.values])
+
+
+def _api_rows(capture: Capture, library: str | None, frame: pd.DataFrame, calls: Calls) -> Cut:
+    some = frame.iloc[calls.row]
+    kinds, names = capture.places(calls.innermost)
+    columns = {"name": Coded.of(some["name"]), "range_kind": kinds, "range_name": names}
+    if library is None:
+        columns["library"] = Coded.of(some["library"])
+    groups = Groups.by(*columns.values())
+    failed = groups.sums(some["failed"].to_numpy(np.bool_)) if "failed" in some else None
+    values: dict[str, Sequence[int | None] | Ints] = {
+        "calls": groups.calls,
+        "failed": failed if failed is not None else [None] * groups.count,
+        "host_s": groups.sums(calls.length),
+        "longest_s": groups.longest(calls.length),
+    }
+    rows, left_out = _rows(groups, columns, values, by="host_s")
+    return [{"library": library, **row} for row in rows], left_out
+
+
+def _rows(
+    groups: Groups,
+    columns: dict[str, Coded],
+    values: Mapping[str, Sequence[int | None] | Ints],
+    *,
+    by: str,
+) -> Cut:
+    """Return a row per group, the largest first; times from nanoseconds to seconds."""
+    order = np.argsort(-np.asarray(values[by]), kind="stable")[:MOST_ROWS].tolist()
+    rows: list[Record] = [
+        {
+            **{name: column.value(groups.first[group]) for name, column in columns.items()},
+            **{name: _cell(name, value[group]) for name, value in values.items()},
+        }
+        for group in order
+    ]
+    return rows, groups.count - len(rows)
+
+
+def _cell(name: str, value: int | None) -> SqlValue:
+    """Return a value as its column holds it: a time in seconds."""
+    if value is None:
+        return None
+    return int(value) * S if name.endswith("_s") else int(value)
+
+
+def _bytes(work: pd.DataFrame) -> Ints:
+    size: Ints = np.nan_to_num(work["bytes"].to_numpy(np.float64)).astype(np.int64)
+    return size
+
+
+# --- Ranges by place, with the work that was begun in them ----------------------------------------
+
+
+def range_rows(capture: Capture) -> Cut:
+    """Return rows of `nsys_ranges`, each after the one around it, and how many were left out."""
+    tree, steps = capture.tree, capture.steps
+    count = len(tree.nodes)
+    wall = np.zeros(count, np.int64)
+    np.add.at(wall, tree.node, steps.counted(tree.start, tree.end))
+    values: dict[str, Ints | None] = {
+        "calls": np.bincount(tree.node, minlength=count),
+        "wall_s": wall,
+        "self_s": _own(tree, wall),
+        **_calls(capture),
+        **_work(capture),
+    }
+    kept = _largest(tree, wall)
+    number = {node: place for place, node in enumerate(kept, start=1)}
+    rows: list[Record] = []
+    for node, place in number.items():
+        parent, label = tree.nodes[node].parent, tree.nodes[node].label
+        rows.append(
+            {
+                "node": place,
+                "parent": number[parent] if parent >= 0 else None,
+                **label._asdict(),
+                "on_steps_thread": None
+                if steps.thread is None
+                else int(tree.nodes[node].on_steps_thread),
+                **{
+                    name: None if value is None else _cell(name, value[node])
+                    for name, value in values.items()
+                },
+            }
+        )
+    return rows, count - len(kept)
+
+
+def _own(tree: RangeTree, wall: Ints) -> Ints:
+    """Return the time of each node without the nodes in it."""
+    own: Ints = wall.copy()
+    parent = np.array([node.parent for node in tree.nodes], np.int64)
+    inner = np.flatnonzero(parent >= 0)
+    np.subtract.at(own, parent[inner], wall[inner])
+    own[own < 0] = 0
+    return own
+
+
+def _calls(capture: Capture) -> Mapping[str, Ints | None]:
+    """Sum the CUDA calls of each node."""
+    names = ("api_calls", "api_s")
+    if "calls" in capture.export.missing:
+        return dict.fromkeys(names)
+    calls = capture.calls
+    # The time of a call contains that of the calls it makes on its thread.
+    calls = outermost(calls, calls.made_on)
+    values = dict(zip(names, (np.ones_like(calls.start), calls.length), strict=True))
+    every = np.arange(len(calls.start))
+    return sums_of_calls(capture.tree, calls, every, values)
+
+
+def _work(capture: Capture) -> Mapping[str, Ints | None]:
+    """Sum the device work of each node, by the call that began it."""
+    names = ("kernels", "device_s", "elsewhere_s", "copies", "copied_bytes", "copies_s")
+    if {"work", "calls"} & set(capture.export.missing):
+        return dict.fromkeys(names)
+    work, calls, frame = capture.work, capture.calls, capture.export.work
+    some = np.flatnonzero(work.call >= 0)
+    call, row, length = (column[some] for column in (work.call, work.row, work.length))
+    moves = work.moves[some]
+    is_copy = (frame["kind"] == COPY).to_numpy(np.bool_)[row]
+    # Without kernels there may be no call.
+    elsewhere = calls.elsewhere[call] if len(call) else np.zeros(0, np.bool_)
+    values = {
+        "kernels": (~moves).astype(np.int64),
+        "device_s": np.where(moves, 0, length),
+        "elsewhere_s": np.where(moves | ~elsewhere, 0, length),
+        "copies": np.where(moves, frame["copies"].to_numpy(np.int64)[row], 0),
+        "copied_bytes": np.where(is_copy, _bytes(frame)[row], 0),
+        "copies_s": np.where(moves, length, 0),
+    }
+    return sums_of_calls(capture.tree, calls, call, values)
+
+
+def _largest(tree: RangeTree, wall: Ints) -> list[int]:
+    """Return the nodes in order; of too many those with most time, with all around them."""
+    if len(wall) <= MOST_ROWS:
+        return list(range(len(wall)))
+    kept: set[int] = set()
+    for node in np.argsort(-wall, kind="stable").tolist():
+        line = []
+        while node >= 0 and node not in kept:
+            line.append(node)
+            node = tree.nodes[node].parent
+        if len(kept) + len(line) > MOST_ROWS:
+            break
+        kept.update(line)
+    return sorted(kept)
+
+
+# --- Call stacks: of calls of the runtime and of the system, and of CPU samples -------------------
+
+# Stacks of one source, and functions of CPU samples.
+MOST_STACKS = 200
+MOST_FUNCTIONS = 2_000
+# Functions of one stack: one of a recursion without end says no more after these.
+MOST_DEEP = 100
+CUDA, SYSTEM, CPU = "cuda", "os", "cpu"
+NO_STACK = "no stack recorded"
+
+Function = tuple[str | None, str | None]
+
+
+class _Stacks:
+    """The stacks of one source, by number, and their functions."""
+
+    def __init__(self, callchains: pd.DataFrame, source: str) -> None:
+        some = callchains[callchains["source"] == source]
+        some = some.sort_values(["id", "depth"], kind="stable")
+        symbols, modules = Coded.of(some["symbol"]), Coded.of(some["module"])
+        frames = Groups.by(symbols, modules)
+        self.frame = frames.number
+        self.functions: list[Function] = [
+            (symbols.value(row), modules.value(row)) for row in frames.first
+        ]
+        self.ids, self.first = np.unique(some["id"].to_numpy(np.int64), return_index=True)
+        self.end = np.append(self.first[1:], len(some))
+
+    def positions(self, ids: Ints) -> Ints:
+        """Return positions of the stacks of these numbers, -1 for those not in the file."""
+        if not len(self.ids):
+            return np.full(len(ids), -1, np.int64)
+        found = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[found] == ids, found, -1)
+
+    def alike(self) -> Ints:
+        """Number the stacks: the same number for stacks of the same functions."""
+        depth = np.arange(len(self.frame)) - np.repeat(self.first, self.end - self.first)
+        # 64 mixed bits of function and place, added up: of a million stacks that differ, two
+        # have the same sum in one capture of ten million.
+        mixed = _mixed(self.frame.astype(np.uint64) + (depth.astype(np.uint64) << np.uint64(32)))
+        running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+        sums = running[self.end] - running[self.first]
+        return Coded.of(sums).codes
+
+    def text(self, position: int) -> str:
+        """Return a stack as JSON: function and library, innermost first."""
+        first = int(self.first[position])
+        last = min(int(self.end[position]), first + MOST_DEEP)
+        return json.dumps([self.functions[frame] for frame in self.frame[first:last]])
+
+
+def backtrace_rows(capture: Capture) -> list[Record]:
+    """Return rows of `nsys_backtraces`: of each source the stacks with most time or samples."""
+    export, steps = capture.export, capture.steps
+    rows: list[Record] = []
+    for source, frame in ((CUDA, export.calls), (SYSTEM, export.os_calls)):
+        start = frame["start"].to_numpy(np.int64)
+        counts = steps.count(start)
+        some = frame[counts]
+        length = steps.counted(start[counts], some["end"].to_numpy(np.int64))
+        rows += _of_source(export.callchains, source, some, length)
+    samples = export.samples[steps.count(export.samples["t"].to_numpy(np.int64))]
+    return rows + _of_source(export.callchains, CPU, samples, None)
+
+
+def sample_rows(capture: Capture) -> list[Record]:
+    """Return rows of `nsys_samples`: functions by the CPU samples with them on the stack."""
+    export = capture.export
+    samples = export.samples[capture.steps.count(export.samples["t"].to_numpy(np.int64))]
+    stacks = _Stacks(export.callchains, CPU)
+    position = stacks.positions(samples["callchain"].to_numpy(np.int64))
+    weight = np.bincount(position[position >= 0], minlength=len(stacks.ids))
+    own = np.zeros(len(stacks.functions), np.int64)
+    np.add.at(own, stacks.frame[stacks.first], weight)
+    # A function that is on a stack twice counts once.
+    on = np.repeat(np.arange(len(stacks.ids)), stacks.end - stacks.first)
+    once = ~pd.DataFrame({"stack": on, "frame": stacks.frame}).duplicated().to_numpy(np.bool_)
+    total = np.zeros(len(stacks.functions), np.int64)
+    np.add.at(total, stacks.frame[once], weight[on[once]])
+    order = np.lexsort((-total, -own))
+    rows = [
+        _row(stacks.functions[each], int(own[each]), int(total[each]))
+        for each in order[:MOST_FUNCTIONS].tolist()
+        if total[each]
+    ]
+    without = int((position < 0).sum())
+    return rows + ([_row((NO_STACK, None), without, without)] if without else [])
+
+
+def _row(function: Function, own: int, total: int) -> Record:
+    symbol, library = function
+    return {"symbol": symbol, "library": library, "self_samples": own, "total_samples": total}
+
+
+def _of_source(
+    callchains: pd.DataFrame, source: str, events: pd.DataFrame, length: Ints | None
+) -> list[Record]:
+    """Return the stacks with most time, or most calls where `length` is None."""
+    stacks = _Stacks(callchains, source)
+    position = stacks.positions(events["callchain"].to_numpy(np.int64))
+    some = np.flatnonzero(position >= 0)
+    if not len(some):
+        return []
+    alike = Coded(stacks.alike()[position[some]], [])
+    names = None if length is None else Coded.of(events["name"].iloc[some])
+    groups = Groups.by(alike, *([names] if names is not None else []))
+    spent = groups.sums(length[some]) if length is not None else None
+    order = np.argsort(-(groups.calls if spent is None else spent), kind="stable")
+    return [
+        {
+            "source": source,
+            "name": names.value(groups.first[group]) if names is not None else None,
+            "stack": stacks.text(int(position[some[groups.first[group]]])),
+            "calls": int(groups.calls[group]),
+            "host_s": int(spent[group]) * S if spent is not None else None,
+        }
+        for group in order[:MOST_STACKS].tolist()
+    ]
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread bits over the whole number, so that sums of different values differ."""
+    for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+        values = (values + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(multiplier)
+        values ^= values >> np.uint64(29)
+    return values
+
+
+# --- Memory taken in the capture, over time -------------------------------------------------------
+
+# Memory taken before the capture is not known, and freeing it lowers nothing. So a curve begins at
+# zero, and is a lower bound of the process's memory.
+
+# Points of one curve.
+MOST_POINTS = 2_000
+_TAKEN = "allocated"
+
+
+def memory_rows(export: Export) -> list[Record]:
+    """Return rows of `nsys_memory`: a curve of each device and kind, over the whole capture."""
+    frame = export.memory.sort_values("t", kind="stable")
+    devices, kinds = device_names(frame["device"]), Coded.of(frame["kind"])
+    groups = Groups.by(devices, kinds)
+    moment = frame["t"].to_numpy(np.int64) - export.begin_ns
+    rows: list[Record] = []
+    for number, first in enumerate(groups.first):
+        some = np.flatnonzero(groups.number == number)
+        held = _held(frame.iloc[some])
+        device, kind = devices.value(first), kinds.value(first)
+        rows += [
+            {
+                "t_s": int(moment[some[point]]) * S,
+                "device": device,
+                "kind": kind,
+                "bytes": int(held[point]),
+            }
+            for point in _highest(held)
+        ]
+    return rows
+
+
+def _held(events: pd.DataFrame) -> Ints:
+    """Return the bytes held after each event of one curve, in order of time.
+
+    An address is freed with the size with which it was allocated. One that is allocated again
+    without having been freed was freed unseen.
+    """
+    address = events["address"].to_numpy(np.int64)
+    taken = (events["operation"] == _TAKEN).to_numpy(np.bool_)
+    size = np.where(taken, events["bytes"].to_numpy(np.int64), 0)
+    by_address = np.argsort(address, kind="stable")
+    same = address[by_address][1:] == address[by_address][:-1]
+    before = np.zeros(len(address), np.int64)
+    before[by_address[1:]] = np.where(same, size[by_address[:-1]], 0)
+    return np.cumsum(size - before)
+
+
+def _highest(held: Ints) -> Ints:
+    """Choose points of a curve: of each part of it the highest, and the last one."""
+    if len(held) <= MOST_POINTS:
+        return np.arange(len(held))
+    edges = np.linspace(0, len(held) - 1, MOST_POINTS).astype(np.int64)
+    part = np.repeat(np.arange(MOST_POINTS - 1), np.diff(edges))
+    # In order of part and height, the last of each part is its highest; the earliest of these.
+    order = np.lexsort((-np.arange(len(part)), held[:-1], part))
+    last = np.flatnonzero(np.append(np.diff(part), 1))
+    return np.append(order[last], len(held) - 1)
+
+
+# --- When devices were busy, and the causes of gaps ----------------------------------------------
+
+# The rules are those of the torch layer. Only time in steps counts. Without steps a device's time
+# is from its first kernel to the end of its last one: the time before is no gap of the program's.
+
+# Calls that return when the device has done what they wait for; a copy within or to a device
+# and one that says it is asynchronous do not.
+_WAITS = re.compile(r"cu(da)?\w*Synchronize|cu(da)?Memcpy(?!\w*(Async|DtoD|Peer))")
+
+
+@dataclass(frozen=True)
+class _Device:
+    """Work of one device; positions in the export's frame of work."""
+
+    name: str
+    kernels: Ints
+    busy: Intervals
+    copies: Intervals
+
+
+def gap_rows(capture: Capture) -> list[Record]:
+    """Return rows of `nsys_gaps`; none where the file has no calls: causes would be guesses."""
+    if not len(capture.export.calls):
+        return []
+    frame, steps = capture.export.work, capture.steps
+    start, end = (frame[name].to_numpy(np.int64) for name in ("start", "end"))
+    begun = launched(frame, capture.export.calls, UNKNOWN)
+    host = _host(capture)
+    rows: list[Record] = []
+    for device in _devices(capture):
+        some = device.kernels
+        if not len(some):
+            continue
+        kernels = Kernels(start[some], end[some], begun[some])
+        runs = _runs(steps) or [(int(start[some[0]]), int(end[some].max()))]
+        gaps = gaps_between(kernels, device.busy, device.copies, host, runs)
+        # Time between two steps belongs to neither.
+        rows += [
+            {
+                "device": device.name,
+                "cause": cause.cause,
+                "count": cause.count,
+                "total_s": cause.total * S,
+                "longest_s": cause.longest * S,
+                "after": _kernel_label(capture, some, cause.after),
+                "before": _kernel_label(capture, some, cause.before),
+            }
+            for cause in by_cause(gaps, steps.counted(gaps.begin, gaps.end))
+        ]
+    return sorted(rows, key=lambda row: float(row["total_s"] or 0), reverse=True)
+
+
+def _devices(capture: Capture) -> Iterator[_Device]:
+    """Yield the work of each device, also that launched before the first step."""
+    frame = capture.export.work
+    start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
+    copies, sets = ((frame["kind"] == kind).to_numpy(np.bool_) for kind in (COPY, SET))
+    in_order = np.argsort(start, kind="stable")
+    for number in capture.devices():
+        own = device == number
+        works, copied = own & ~copies, own & copies
+        kernels = in_order[(works & ~sets)[in_order]]
+        yield _Device(
+            device_name(number),
+            kernels,
+            Intervals.united(start[works], end[works]),
+            Intervals.united(start[copied], end[copied]),
+        )
+
+
+def _host(capture: Capture) -> Host:
+    calls, steps = capture.export.calls, capture.steps
+    names = calls["name"]
+    waits = {name for name in names.unique() if _WAITS.match(str(name))}
+    ended = calls["end"].to_numpy(np.int64)[names.isin(waits).to_numpy(np.bool_)]
+    edges = np.unique([*steps.times.start.tolist(), *(until for _, until in _runs(steps))])
+    return Host(np.sort(ended), _waits(capture), edges.astype(np.int64))
+
+
+def _waits(capture: Capture) -> Intervals:
+    """Return the time from each step's begin to its first module, forward or backward range."""
+    tree, steps = capture.tree, capture.steps
+    begins = np.sort(tree.start[_working(capture)])
+    first = np.searchsorted(begins, steps.times.start)
+    known = first < len(begins)
+    start, first = steps.times.start[known], begins[first[known]]
+    inside = first < steps.times.end[known]
+    return Intervals.united(start[inside], first[inside])
+
+
+def _working(capture: Capture) -> Bools:
+    """Select the ranges in which the model works, on the steps' thread."""
+    tree = capture.tree
+    labels = [node.label for node in tree.nodes]
+    kinds = (MODULE, FORWARD, BACKWARD)
+    works = np.array([each.domain == DOMAIN and each.kind in kinds for each in labels], np.bool_)
+    on_thread: Bools = tree.thread == capture.steps.thread
+    return works[tree.node] & tree.nests & on_thread
+
+
+def _runs(steps: Steps) -> list[tuple[int, int]]:
+    """Return begin and end of each run of consecutive steps."""
+    start, end = steps.times.start.tolist(), steps.times.end.tolist()
+    return [(start[first], end[last]) for first, last in steps.runs()]
+
+
+def _kernel_label(capture: Capture, kernels: Ints, position: int) -> str | None:
+    """Return a kernel's name and the range that it was launched in."""
+    if position < 0:
+        return None
+    row = int(kernels[position])
+    name = str(capture.export.work["name"].iloc[row])
+    found = np.flatnonzero(capture.work.row == row)
+    innermost = int(capture.work.innermost[found[0]]) if len(found) else -1
+    if innermost < 0:
+        return name
+    return f"{name} in {capture.tree.nodes[int(capture.tree.node[innermost])].label.name}"
+
+
+# --- All tables -----------------------------------------------------------------------------------
+
+
+class CaptureFacts(TypedDict):
+    """Totals over the steps of a capture, or over the whole of it."""
+
+    steps: int
+    first_step: int | None
+    last_step: int | None
+    per: Literal["step", "capture"]
+    captured_s: float
+    steps_wall_s: float | None
+    unlaunched: int
+    graphs_whole: int
+    open_ranges: int
+    left_out: dict[str, int]
+
+
+def rows_of(export: Export) -> tuple[dict[str, list[Record]], CaptureFacts]:
+    """Return rows by table, and the facts of the capture."""
+    capture = Capture.of(export)
+    cut = {
+        "nsys_ranges": range_rows(capture),
+        "nsys_kernels": kernel_rows(capture),
+        "nsys_copies": copy_rows(capture),
+        "nsys_api": api_rows(capture),
+    }
+    rows = {
+        "nsys_steps": step_rows(capture),
+        **{name: some for name, (some, _) in cut.items()},
+        "nsys_backtraces": backtrace_rows(capture),
+        "nsys_memory": memory_rows(export),
+        "nsys_samples": sample_rows(capture),
+        "nsys_gaps": gap_rows(capture),
+    }
+    return rows, _facts(capture, {name: count for name, (_, count) in cut.items() if count})
+
+
+def _facts(capture: Capture, left_out: dict[str, int]) -> CaptureFacts:
+    export, steps, work = capture.export, capture.steps, capture.work
+    numbers = [number for number in steps.numbers if number is not None]
+    wall = int((steps.times.end - steps.times.start).sum())
+    graphs = (export.work["kind"] == GRAPH).to_numpy(np.bool_)[work.row]
+    return {
+        "steps": len(steps),
+        "first_step": min(numbers, default=None),
+        "last_step": max(numbers, default=None),
+        "per": "step" if len(steps) else "capture",
+        "captured_s": (export.end_ns - export.begin_ns) * S,
+        "steps_wall_s": wall * S if len(steps) else None,
+        "unlaunched": int((work.call < 0).sum()),
+        "graphs_whole": int(graphs.sum()),
+        "open_ranges": export.open_ranges,
+        "left_out": left_out,
+    }

@@ -1,0 +1,1 @@
+"""Read what torch.profiler recorded, and give it to modules, lines and step parts."""

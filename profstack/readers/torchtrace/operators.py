@@ -1,0 +1,277 @@
+"""Rows of operators and kernels: inputs, times, moved bytes, launches.
+
+The recorded inputs of a slice's operators are read once (`read_inputs`): their shapes and types
+and, where a rule needs them, their values; each different call only once. Of operators inside one
+another only the outermost one with a rule has its bytes counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from profstack.readers.flops.formulas import is_composite
+from profstack.readers.torchtrace.attribution import Attribution
+from profstack.readers.torchtrace.columns import Bools, Ints, StringColumn, group, integers, sums
+from profstack.readers.torchtrace.events import (
+    HostEvents,
+    around,
+    device_name,
+    holding,
+    is_operator,
+    launchers,
+)
+from profstack.readers.torchtrace.moved_bytes import moved_bytes, takes_values
+from profstack.readers.torchtrace.operator_inputs import floating_name, has_own_kernel
+from profstack.storage.schema.column import Records, SqlValue
+
+_S = 1e-9
+# Code that torch.compile made: no input or output of it is recorded.
+_COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of the operators of a slice; one entry per event of `positions`.
+
+    `moved` are the bytes that one call moves, -1 where no rule fits; `dtypes` the type of its
+    first floating-point tensor, "" without one.
+    """
+
+    positions: Ints
+    shapes: StringColumn
+    dtypes: StringColumn
+    moved: Ints
+
+
+def _operators(result: Attribution) -> Ints:
+    """Find all events that are neither ranges nor memory, in the steps that count."""
+    return np.flatnonzero(result.inside & ~result.is_range & ~result.events.memory)
+
+
+def read_inputs(result: Attribution) -> Inputs:
+    """Read shapes and types of every operator's inputs, and the bytes that follow from them.
+
+    The profile must have been taken with shapes.
+    """
+    events = result.events
+    positions = _operators(result)
+    inputs = events.inputs.at(positions)
+    ids, names = events.names.ids[positions], events.names.values
+    kinds, kind_of = group([ids, inputs.shape_ids, inputs.type_ids])
+    valued = [
+        takes_values(names[ids[first]], inputs.types[inputs.type_ids[first]])
+        for first in kinds.tolist()
+    ]
+    wanted = np.array(valued, np.bool_)[kind_of] if len(kinds) else np.zeros(0, np.bool_)
+    values, value_ids = events.values(positions, wanted)
+    distinct, inverse = group([kind_of, value_ids])
+    moved = np.full(len(distinct), -1, np.int64)
+    for number, first in enumerate(distinct.tolist()):
+        shapes, types = inputs.shapes[inputs.shape_ids[first]], inputs.types[inputs.type_ids[first]]
+        figure = moved_bytes(names[ids[first]], shapes, types, values[value_ids[first]])
+        moved[number] = -1 if figure is None else figure
+    # Shapes are written as in the profiler's tables; "" for an operator without inputs.
+    texts = [str(list(shapes)) if shapes else "" for shapes in inputs.shapes]
+    dtypes = [floating_name(types) or "" for types in inputs.types]
+    return Inputs(
+        positions,
+        StringColumn.renumbered(inputs.shape_ids, texts),
+        StringColumn.renumbered(inputs.type_ids, dtypes),
+        moved[inverse],
+    )
+
+
+def operator_records(
+    result: Attribution, index: int, device_ns: Ints, inputs: Inputs | None = None
+) -> Records:
+    """Return rows of `operators`: one per name, input shapes and type, owner and direction.
+
+    Without `inputs` the rows have neither shapes nor bytes.
+    """
+    events = result.events
+    chosen = inputs.positions if inputs else _operators(result)
+    if not len(chosen):
+        return []
+    owner = result.owner[chosen]
+    backward = result.in_backward[chosen].astype(np.int64)
+    keys = [inputs.shapes.ids, inputs.dtypes.ids] if inputs else []
+    first, inverse = group([events.names.ids[chosen], owner, backward, *keys])
+    count = len(first)
+    own = sums(inverse, events.self_time()[chosen], count)
+    total = sums(inverse, events.duration[chosen], count)
+    device = sums(inverse, device_ns[chosen], count)
+    calls = np.bincount(inverse, minlength=count)
+    moved = _whole_sums(inverse, inputs.moved, count) if inputs else [None] * count
+    has_device = bool(device_ns.any())
+    return [
+        {
+            "slice": index,
+            "name": events.names.values[events.names.ids[chosen[position]]],
+            "shapes": _at(inputs.shapes, position) if inputs else None,
+            "dtype": _at(inputs.dtypes, position) if inputs else None,
+            "module_id": int(owner[position]) or None,
+            "backward": int(backward[position]),
+            "calls": int(calls[number]),
+            "self_s": own[number] * _S,
+            "total_s": total[number] * _S,
+            "device_s": device[number] * _S if has_device else None,
+            "moved_bytes": moved[number],
+        }
+        for number, position in enumerate(first.tolist())
+    ]
+
+
+def _at(texts: StringColumn, position: int) -> str | None:
+    return texts.values[texts.ids[position]] or None
+
+
+def _whole_sums(groups: Ints, values: Ints, count: int) -> list[int | None]:
+    """Return sums per group; None where one of its values is not known."""
+    lacking = np.bincount(groups, weights=values < 0, minlength=count) > 0
+    added = np.zeros(count, np.int64)
+    np.add.at(added, groups, np.maximum(values, 0))
+    return [
+        None if lacks else total
+        for total, lacks in zip(added.tolist(), lacking.tolist(), strict=True)
+    ]
+
+
+def moved_records(result: Attribution, index: int, inputs: Inputs, device_ns: Ints) -> Records:
+    """Return rows of `moved_bytes`: one per operator, type, owner and direction.
+
+    Times include the operators inside. Operators that no rule covers have rows with their own time
+    and no bytes, but for those that only call others.
+    """
+    events = result.events
+    known = inputs.positions[inputs.moved >= 0]
+    counted = known[around(events, known)[known] == 0]
+    nearest = np.zeros(len(events), np.int64)
+    nearest[counted] = counted + 1
+    nearest = events.inherit(nearest)
+    opaque = _opaque(events, inputs.positions, nearest == 0, inputs.positions[inputs.moved > 0])
+    on_device = bool(device_ns.any())
+    device = np.zeros(len(events) if on_device else 0, np.int64)
+    if on_device:
+        np.add.at(device, nearest[nearest > 0] - 1, device_ns[nearest > 0])
+    # Columns of all events are freed before others are made.
+    del nearest
+    rows: list[dict[str, SqlValue]] = []
+    for chosen, host, launched, is_counted in (
+        (counted, events.duration[counted], device, True),
+        (opaque, events.self_time()[opaque], device_ns, False),
+    ):
+        owner = result.owner[chosen]
+        backward = result.in_backward[chosen].astype(np.int64)
+        among = np.searchsorted(inputs.positions, chosen)
+        dtypes = inputs.dtypes.ids[among]
+        figures = inputs.moved[among] if is_counted else np.full(len(chosen), -1, np.int64)
+        first, inverse = group([events.names.ids[chosen], owner, backward, dtypes])
+        count = len(first)
+        total = sums(inverse, host, count)
+        device_total = sums(inverse, launched[chosen], count) if on_device else np.zeros(count)
+        calls = np.bincount(inverse, minlength=count)
+        added = _whole_sums(inverse, figures, count)
+        rows += [
+            {
+                "slice": index,
+                "module_id": int(owner[position]) or None,
+                "operator": events.names.values[events.names.ids[chosen[position]]],
+                "backward": int(backward[position]),
+                "dtype": inputs.dtypes.values[dtypes[position]] or None,
+                "calls": int(calls[number]),
+                "total_s": total[number] * _S,
+                "device_s": device_total[number] * _S if on_device else None,
+                "moved_bytes": added[number],
+            }
+            for number, position in enumerate(first.tolist())
+        ]
+    return rows
+
+
+def _opaque(events: HostEvents, positions: Ints, open_: Bools, moving: Ints) -> Ints:
+    """Find operators outside every counted one whose work no rule covers.
+
+    Those that only call others are left out: by their kind, or since they have no kernel of
+    their own and something inside them moved bytes.
+    """
+    names = events.names
+    works = names.where(lambda name: is_operator(name) and not is_composite(name))
+    calls_others = names.where(lambda name: is_operator(name) and not has_own_kernel(name))
+    compiled = names.where(lambda name: _COMPILED.match(name) is not None)
+    hidden = (works & ~(calls_others & holding(events, moving))) | compiled
+    chosen = np.zeros(len(events), np.bool_)
+    chosen[positions] = True
+    return np.flatnonzero(hidden & chosen & open_)
+
+
+# Kernels ----------------------------------------------------------------------------------------
+
+
+def kernel_records(result: Attribution, kernels: Sequence[Any], index: int) -> tuple[Records, Ints]:
+    """Return rows of `kernels`, and the device time each host event launched.
+
+    A kernel belongs to the operator with its correlation number, and through it to a module.
+    """
+    events = result.events
+    device_ns = np.zeros(len(events), np.int64)
+    if not kernels:
+        return [], device_ns
+    launched_by, lengths = launchers(events, kernels), integers(kernels, "duration_ns")
+    known = launched_by >= 0
+    np.add.at(device_ns, launched_by[known], lengths[known])
+    _add_device(result, launched_by[known], lengths[known])
+    calls, times = Counter[tuple[SqlValue, ...]](), Counter[tuple[SqlValue, ...]]()
+    for kernel, position, length in zip(
+        kernels, launched_by.tolist(), lengths.tolist(), strict=True
+    ):
+        key = (
+            kernel.name(),
+            device_name(kernel),
+            kernel.device_resource_id(),
+            (int(result.owner[position]) or None) if position >= 0 else None,
+            events.names.values[events.names.ids[position]] if position >= 0 else None,
+        )
+        calls[key] += 1
+        times[key] += length
+    names = ("name", "device", "stream", "module_id", "operator")
+    records = [
+        {
+            "slice": index,
+            **dict(zip(names, key, strict=True)),
+            "calls": count,
+            "device_s": times[key] * _S,
+        }
+        for key, count in calls.items()
+    ]
+    return records, device_ns
+
+
+def _add_device(result: Attribution, launched_by: Ints, lengths: Ints) -> None:
+    """Add the device time of kernels to the modules and step parts that launched them."""
+    scopes = result.scopes
+    nearest = scopes.nearest[launched_by]
+    scope = np.where(nearest > 0, scopes.scope[np.maximum(nearest - 1, 0)], 0)
+    backward = result.in_backward[launched_by]
+    forward_ns, backward_ns = (
+        _device_sums(result, scope[chosen], lengths[chosen]) for chosen in (~backward, backward)
+    )
+    for row in result.rows.values():
+        row.forward_device = row.backward_device = 0.0
+    for number, time in forward_ns.items():
+        result.rows[number].forward_device = time
+    for number, time in backward_ns.items():
+        result.rows[number].backward_device = time
+
+
+def _device_sums(result: Attribution, scope: Ints, lengths: Ints) -> dict[int, float]:
+    """Return device time by module, inner calls included, and by step part."""
+    parts = np.unique(scope[scope < 0]).tolist()
+    return result.tree.sums(scope, lengths) | {
+        part: float(lengths[scope == part].sum()) for part in parts
+    }

@@ -1,0 +1,89 @@
+"""All tables that follow from the profiler's events of one slice.
+
+The rows are made by the module of each table. A slice fills those that its profile has the data
+for; where one fails, the others are still made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from profstack.guard import Guard
+from profstack.readers.flops.recorded_shapes import CountedEvents, count_events, flop_records
+from profstack.readers.torchtrace.attribution import Attribution, module_records
+from profstack.readers.torchtrace.launches import launch_records
+from profstack.readers.torchtrace.operators import (
+    kernel_records,
+    moved_records,
+    operator_records,
+    read_inputs,
+)
+from profstack.readers.torchtrace.regions import named_ranges, region_records
+from profstack.storage.schema.column import Records
+
+Frames = dict[str, Records]
+Notes = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class ObservedSlice:
+    """Facts about a slice beside its events.
+
+    `kernels` are the raw events of devices, `runtime` the host's calls of their runtime; `shapes`
+    and `memory` are options of the profile.
+    """
+
+    index: int
+    kernels: Sequence[Any]
+    shapes: bool
+    memory: bool
+    runtime: Sequence[Any] = ()
+
+
+def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, Notes]:
+    """Return rows by table, and notes on tables that could not be made."""
+    index = observed.index
+    kernel_rows, device_ns = kernel_records(owned, observed.kernels, index)
+    named = named_ranges(owned.events, shapes=observed.shapes)
+    # Named ranges are no operators in any table from here on.
+    owned = replace(owned, is_range=owned.is_range | named.is_range)
+    inputs = read_inputs(owned) if observed.shapes else None
+    frames: Frames = {
+        "module_times": module_records(owned, index, memory=observed.memory),
+        "operators": operator_records(owned, index, device_ns, inputs),
+        "kernels": kernel_rows,
+    }
+    counted: CountedEvents | None = None
+
+    def count_flop() -> None:
+        nonlocal counted
+        counted = count_events(owned, owned.boundaries_ns, device_ns, owned.left_out)
+        frames["flop_counts"] = flop_records(owned, index, counted)
+
+    def add_regions() -> None:
+        frames["region_work"] = region_records(
+            owned, index, device_ns, counted, named=named, memory=observed.memory
+        )
+
+    def add_launches() -> None:
+        frames["launches"], frames["gaps"] = launch_records(
+            owned, index, observed.kernels, observed.runtime
+        )
+
+    parts = [
+        ("regions-unread", "no work by region", add_regions),
+        ("launches-unread", "no launches and gaps", add_launches),
+    ]
+    if inputs is not None:
+        frames["moved_bytes"] = moved_records(owned, index, inputs, device_ns)
+        parts.insert(0, ("flops-uncounted", "no operations from recorded shapes", count_flop))
+    notes: Notes = []
+    for slug, lacking, add in parts:
+        problems: list[BaseException] = []
+        with Guard(failed=problems.append):
+            add()
+        for error in problems:
+            notes.append((slug, f"{lacking}: {type(error).__name__}: {error}"))
+    return frames, notes

@@ -1,0 +1,462 @@
+"""The watch: sample the workload's thread and its resident set every 10 ms.
+
+It starts before the script's first line, so nothing may be imported here that a bare interpreter
+has not loaded. Its thread is a raw one: `threading` does not list it, the process does not wait for
+it, and it ends whenever the process forks.
+
+A sample's weight is the watched time since the one before it, in units of 10 ms: long calls that
+hold the interpreter's lock count in full. While the watch pauses its thread waits for a lock.
+"""
+
+import _thread
+import os
+import sys
+import time
+
+from profstack.environment import rss_bytes, rss_in, rss_text
+from profstack.guard import (
+    PACKAGE,
+    ForkSafeThread,
+    Guard,
+    block_signals,
+    import_unseen,
+    unwatch_forks,
+    wait_until_gone,
+    watch_forks,
+)
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
+
+# Like that of typing, which must not be imported here; type checkers know the name.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+    from typing import Any
+
+    from profstack.storage.schema.column import Record
+
+
+# --- Stacks and samples in memory -----------------------------------------------------------------
+
+# Both are bounded, whatever the script does and for however long.
+
+# Samples held before every second one is removed and its weight added to the next.
+MOST_HELD = 50_000
+# Different frames of the tree; beyond that a frame counts for its caller.
+MOST_FRAMES = 50_000
+# Frames of one stack, from the innermost.
+DEEPEST = 500
+_MOST_FILES = 10_000
+
+# Kinds of source files: which of their frames are kept in a stack.
+_KEPT, _MACHINERY, _PASSING, _OWN = range(4)
+# profstack's modules through which the script's calls pass: frames inside are the script's work.
+_PASSED_THROUGH = frozenset(
+    os.path.join(PACKAGE, *name.split("/")) + ".py"
+    for name in (
+        *("launch/child", "launch/in_process", "session", "capture/hooks", "capture/marks"),
+        *("capture/region_outlet", "capture/step_rules", "capture/user_regions"),
+    )
+)
+
+
+class Stacks:
+    """Frames numbered from 1 as a tree: each number is a line and the stack that led to it."""
+
+    def __init__(self) -> None:
+        # Folders of profstack itself.
+        self.own: tuple[str, ...] = (PACKAGE,)
+        # Whether a stack was cut short.
+        self.cut = False
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._new: list[Record] = []
+        self._kinds: dict[str, int] = {}
+
+    def place(self, frame: "FrameType | None") -> "int | None":
+        """Return the number of the stack that ends in `frame`, 0 where there is no room for it.
+
+        None where profstack itself is running.
+        """
+        chain: list[tuple[CodeType, int | None]] = []
+        kinds, passed = self._kinds, False
+        # Nothing else is done in the loop: while a frame is held here, so are the objects of a
+        # function that has returned meanwhile.
+        for _ in range(DEEPEST):
+            if frame is None:
+                break
+            code = frame.f_code
+            kind = kinds.get(code.co_filename)
+            if kind is None:
+                kind = self._kind(code.co_filename)
+            if kind == _OWN and not passed:
+                return None
+            passed = passed or kind == _PASSING
+            if kind == _KEPT or (kind == _MACHINERY and not chain):
+                chain.append((code, frame.f_lineno))
+            frame = frame.f_back
+        self.cut = self.cut or frame is not None
+        frame = None
+        return self._number(chain)
+
+    def _number(self, chain: "list[tuple[CodeType, int | None]]") -> int:
+        numbers, parent = self._numbers, 0
+        for code, line in reversed(chain):
+            key = (parent, line, code.co_filename, code.co_name, code.co_firstlineno)
+            number = numbers.get(key)
+            if number is None:
+                if len(numbers) >= MOST_FRAMES:
+                    self.cut = True
+                    break
+                number = numbers[key] = len(numbers) + 1
+                self._new.append(
+                    {
+                        "frame": number,
+                        "parent": parent or None,
+                        "file": code.co_filename,
+                        "line": line,
+                        "name": code.co_name,
+                        "function_line": code.co_firstlineno,
+                    }
+                )
+            parent = number
+        return parent
+
+    def _kind(self, file: str) -> int:
+        kind = _KEPT
+        if file.startswith("<frozen importlib"):
+            # As in tracebacks: left out, unless the import machinery is the innermost frame.
+            kind = _MACHINERY
+        elif file.startswith(self.own):
+            kind = _PASSING if file in _PASSED_THROUGH else _OWN
+        if len(self._kinds) >= _MOST_FILES:
+            self._kinds.clear()
+        self._kinds[file] = kind
+        return kind
+
+    def take(self) -> "list[Record]":
+        """Return rows of the frames that are new since the last time."""
+        new, self._new = self._new, []
+        return new
+
+    def memory_bytes(self) -> int:
+        """Return the memory of the tree, without the names, which belong to the script's code."""
+        each = sys.getsizeof((0,) * 5) + 2 * sys.getsizeof(1 << 20)
+        rows = sum(sys.getsizeof(row) for row in self._new[:1]) * len(self._new)
+        return sys.getsizeof(self._numbers) + each * len(self._numbers) + rows
+
+
+class Samples:
+    """Samples as parallel lists: a tuple for each would be work for the garbage collector."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._frames: list[int] = []
+        self._regions: list[str | None] = []
+        self._rss: list[int | None] = []
+        self._weights: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(
+        self,
+        t_s: float,
+        rss: "int | None",
+        frame: int = 0,
+        region: "str | None" = None,
+        weight: float = 0.0,
+    ) -> None:
+        """Add a sample; with weight 0 a reading of the resident set without time."""
+        self._times.append(t_s)
+        self._frames.append(frame)
+        self._regions.append(region)
+        self._rss.append(rss)
+        self._weights.append(weight)
+        if len(self._times) >= MOST_HELD:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Remove every second sample and add its weight to the next; keep those without weight."""
+        weights, kept, owed = self._weights, 0, 0.0
+        columns: list[list[Any]]
+        columns = [self._times, self._frames, self._regions, self._rss, weights]
+        for number, weight in enumerate(weights):
+            follows = weights[number + 1] if number + 1 < len(weights) else 0.0
+            if weight and follows and not owed:
+                owed = weight
+                continue
+            for column in columns:
+                column[kept] = column[number]
+            weights[kept] = weight + owed
+            kept, owed = kept + 1, 0.0
+        for column in columns:
+            del column[kept:]
+
+    def records(self) -> "list[Record]":
+        """Return rows of all samples, in order of time."""
+        rows = zip(self._times, self._frames, self._regions, self._rss, self._weights, strict=True)
+        return [
+            {
+                "t_s": t_s,
+                "frame": frame or None,
+                "region": region,
+                "rss_bytes": rss,
+                "weight": weight,
+            }
+            for t_s, frame, region, rss, weight in rows
+        ]
+
+    def memory_bytes(self) -> int:
+        """Return their memory: two floats, an integer, and a place in each of five lists."""
+        each = 2 * sys.getsizeof(0.0) + sys.getsizeof(1 << 40) + 5 * 8
+        return each * len(self._times)
+
+
+# Samples after which the interval doubles, and how often: 160 ms from the 50th minute on.
+PER_LEVEL = 20_000
+MOST_LEVELS = 4
+# The thread answers in microseconds. If it does not, the script goes on after this time.
+PATIENCE_S = 1.0
+
+_perf_counter, _get_ident = time.perf_counter, _thread.get_ident
+
+
+class Sampler(ForkSafeThread):
+    """Samples while resumed; `origin` is when the recording began, by `perf_counter`.
+
+    It follows the thread that resumed it last, else the one that made it.
+    """
+
+    def __init__(self, origin: float) -> None:
+        self.stacks = Stacks()
+        self.interval_s = WATCH_INTERVAL_S
+        self.taken = 0
+        # Since when it samples less often, and the interval from then on.
+        self.thinned: list[tuple[float, float]] = []
+        # Why it stopped, if it failed; and whether it gave way to a profiler.
+        self.failure: str | None = None
+        self.gave_way = False
+        self._samples = Samples()
+        self._gc, self._signals = import_unseen("gc"), import_unseen("_signal")
+        self._origin = origin
+        self._pid = os.getpid()
+        self._made_on = self._followed = _get_ident()
+        self._wanted = self._closed = False
+        # Begin of the watched time of the next sample; during a pause, how much of it has passed.
+        self._since = 0.0
+        self._before = 0.0
+        self._most_bytes = 0
+        self._unread = False
+        self._alive = self._ending = False
+        self._native: int | None = None
+        # The first is released to wake the thread; the others by the thread when it pauses, and
+        # when it has ended.
+        self._wake, self._still, self._ended = (_locked() for _ in range(3))
+        watch_forks(self)
+
+    def resume(self) -> None:
+        """Watch the calling thread from here on."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._followed = _get_ident()
+        if _is_profiled():
+            self.gave_way = True
+            self.pause()
+            return
+        if self._wanted and (self._alive or self.forking):
+            return
+        now = _perf_counter()
+        self._since = now - self._before
+        self._read(now)
+        self._wanted = True
+        if self._alive:
+            self._poke()
+        else:
+            self._start()
+
+    def pause(self) -> None:
+        """Pause until it is resumed: the thread waits when this returns."""
+        if not self._wanted or os.getpid() != self._pid:
+            return
+        self._wanted = False
+        self._ask(self._still)
+        now = _perf_counter()
+        # An overdue sample has missed its time: what it would have seen is not known.
+        self._before = min(now - self._since, self.interval_s)
+        self._read(now)
+
+    def flush(self) -> "tuple[list[Record], list[Record]]":
+        """Return rows of the frames and of the samples since the last time."""
+        watched = self._wanted
+        self.pause()
+        self.memory_bytes()
+        samples, self._samples = self._samples, Samples()
+        frames = self.stacks.take()
+        if watched:
+            self.resume()
+        return frames, samples.records()
+
+    def has_seen(self) -> bool:
+        """Return whether there is a sample of any frame; call it when sampling has ended."""
+        return any(row["frame"] is not None for row in self._samples.records())
+
+    def memory_bytes(self) -> int:
+        """Return the most memory it has held, as far as it was measured."""
+        held = self.stacks.memory_bytes() + self._samples.memory_bytes()
+        self._most_bytes = max(self._most_bytes, held)
+        return self._most_bytes
+
+    def close(self) -> None:
+        """End the thread for good and keep what was not flushed. Safe to call twice."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._wanted = False
+        self.end_thread()
+        unwatch_forks(self)
+
+    # --- The thread
+
+    def _start(self) -> None:
+        if self.forking:
+            # It is started when the process has forked.
+            return
+        self._ending = False
+        self._alive = True
+        # As many threads as this process may have, or an interpreter about to end.
+        with Guard(RuntimeError, self._not_started, always=True):
+            _thread.start_new_thread(self._run, ())
+
+    def _not_started(self, error: BaseException) -> None:
+        self._alive = False
+        self.failure = str(error)
+
+    def _poke(self) -> None:
+        if self._wake.locked():
+            self._wake.release()
+
+    def _ask(self, answer: "Any") -> None:
+        """Wake the thread, and wait for its answer."""
+        answer.acquire(False)
+        if self._alive:
+            self._poke()
+            answer.acquire(True, PATIENCE_S)
+
+    def end_thread(self) -> None:
+        """End the thread, and wait until it is gone for the system too."""
+        if not self._alive:
+            return
+        self._ending = True
+        self._ask(self._ended)
+        wait_until_gone(self._native, PATIENCE_S)
+
+    def _run(self) -> None:
+        try:
+            block_signals(self._signals)
+            self._native = _thread.get_native_id()
+            self._watch()
+        except BaseException as error:
+            self._wanted = False
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._alive = False
+            for answer in (self._still, self._ended):
+                if answer.locked():
+                    answer.release()
+
+    def _watch(self) -> None:
+        # Bound once: a method bound at each wait is an allocation too, see `_sample`.
+        wait, still = self._wake.acquire, self._still
+        while not self._ending:
+            if not self._wanted:
+                if still.locked():
+                    still.release()
+                wait()
+                continue
+            left = self._since + self.interval_s - _perf_counter()
+            if left > 0:
+                wait(*self._for_seconds(left))
+            elif _is_profiled():
+                self.gave_way = True
+                return
+            else:
+                self._sample()
+
+    def _for_seconds(self, seconds: float) -> "tuple[bool, float]":
+        """Return the arguments of a wait, made as in `_sample`: a call would make a tuple."""
+        collecting = self._gc.isenabled()
+        self._gc.disable()
+        arguments = (True, seconds)
+        if collecting:
+            self._gc.enable()
+        return arguments
+
+    def _sample(self) -> None:
+        if self._unread:
+            # The script may have closed the file: open it again.
+            rss_bytes()
+        text = rss_text()
+        collecting = self._gc.isenabled()
+        # An allocation may start a collection, and finalizers of the script's objects must not run
+        # on this thread. Nothing in between releases the interpreter's lock.
+        self._gc.disable()
+        try:
+            rss = rss_in(text)
+            self._unread = rss is None
+            region = self._region()
+            number = self.stacks.place(_frame_of(self._followed) or _frame_of(self._made_on))
+            now = _perf_counter()
+            weight = (now - self._since) / WATCH_INTERVAL_S if number is not None else 0.0
+            self._samples.add(now - self._origin, rss, number or 0, region, weight)
+            self._since = now
+            self.taken += 1
+            if self.taken % PER_LEVEL == 0 and len(self.thinned) < MOST_LEVELS:
+                self.interval_s *= 2
+                self.thinned.append((now - self._origin, self.interval_s))
+        finally:
+            if collecting:
+                self._gc.enable()
+
+    def _read(self, now: float) -> None:
+        """Read the resident set at the edge of a pause: growth in between belongs to no sample."""
+        self._samples.add(now - self._origin, rss_bytes())
+
+    def _region(self) -> "str | None":
+        """Return the user's region of the followed thread, if the script has any."""
+        module = sys.modules.get("profstack.capture.user_regions")
+        current: Callable[[int], str | None] | None = getattr(module, "current", None)
+        return current(self._followed) if current is not None else None
+
+    # --- Forks
+
+    def begin_thread(self) -> None:
+        """Start the thread if it is wanted and no fork is in progress."""
+        if self._wanted and not self._alive and os.getpid() == self._pid:
+            self._start()
+
+    def forget(self) -> None:
+        """Drop everything in the child of a fork: this is the parent's sampler."""
+        self._closed = True
+        self._wanted = self._alive = False
+        self._samples = Samples()
+        self.stacks = Stacks()
+
+
+def _locked() -> "Any":
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
+
+
+def _frame_of(thread: int) -> "Any":
+    return sys._current_frames().get(thread)
+
+
+# Read once: a missing attribute makes an error, which is an allocation as in `_sample`.
+_MONITORING: "Any" = getattr(sys, "monitoring", None)
+
+
+def _is_profiled() -> bool:
+    """Return whether a profiler counts this thread's calls too, as cProfile does from 3.12 on."""
+    return _MONITORING is not None and _MONITORING.get_tool(_MONITORING.PROFILER_ID) is not None

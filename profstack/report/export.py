@@ -1,0 +1,154 @@
+"""Tables, findings and the verdict as JSON, CSV and Markdown for other programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from profstack.report.page import finite
+from profstack.report.page_tables import compact, number
+from profstack.report.screen import evidence_words, finding_cost, printable
+from profstack.storage.schema.column import Table, table
+from profstack.storage.schema.report import Finding, Report
+
+Format = Literal["json", "csv", "md"]
+# Rows of any table of the report.
+Rows = Sequence[Mapping[str, object]]
+
+_FINDING_COLUMNS = (
+    "slug", "severity", "title", "gain_s", "gain_is", "gain_reason", "file", "line", "module",
+    "layers", "evidence", "advice",
+)  # fmt: skip
+_TESTS = table(
+    "verdict",
+    "test TEXT slug of the test",
+    "share REAL what it measures, as a share of the clean step",
+    "threshold_share REAL the share from which it can be the verdict",
+    "time_s REAL that share of the clean median",
+    "file TEXT where to look",
+    "line INTEGER line",
+    "reason TEXT why the share is not known",
+    "link TEXT where its rows stand in the page",
+)
+_PARTS = table(
+    "step_bar",
+    "name TEXT part of the clean step",
+    "seconds REAL time",
+    "share REAL share of the clean median",
+    "link TEXT where its rows stand in the page",
+)
+
+
+def in_order(rows: Rows, column: str, *, falling: bool) -> list[Mapping[str, object]]:
+    """Return rows ordered by a column; those without a value there are last either way."""
+    known = [row for row in rows if row.get(column) is not None]
+    if any(isinstance(row[column], (str, list)) for row in known):
+        known.sort(key=lambda row: str(row[column]), reverse=falling)
+    else:
+        known.sort(key=lambda row: number(row[column]), reverse=falling)
+    return known + [row for row in rows if row.get(column) is None]
+
+
+def table_as(form: Format, table: Table, rows: Rows) -> str:
+    """Return rows of a table: a JSON list, CSV with a header, or a Markdown table."""
+    if form == "json":
+        lines = (json.dumps(finite({name: row.get(name) for name in table.names})) for row in rows)
+        return "[\n" + ",\n".join(lines) + "\n]\n"
+    cells = [[_table_cell(row.get(name)) for name in table.names] for row in rows]
+    if form == "csv":
+        return _csv(table.names, cells)
+    return "\n".join(map(_markdown_row, (table.names, ["---"] * len(table.names), *cells))) + "\n"
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _table_cell(value: object) -> str:
+    """Return a value as text; nothing for null."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return _encodable(repr(value) if isinstance(value, float) else str(compact(value)))
+
+
+def _encodable(text: str) -> str:
+    """Return text without characters that no encoding can write."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    escaped = (
+        cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+        for cell in cells
+    )
+    return "| " + " | ".join(escaped) + " |"
+
+
+def verdict_as(form: Format, report: Report) -> str:
+    """Return the verdict: JSON as in report.json, CSV of the tests, or a Markdown section."""
+    verdict, bar = report.get("verdict"), report.get("step_bar")
+    if form == "json":
+        return json.dumps(finite({"verdict": verdict, "step_bar": bar}), indent=1) + "\n"
+    evidence = verdict["evidence"] if verdict else []
+    if form == "csv":
+        return table_as("csv", _TESTS, evidence)
+    sentence = (verdict["sentence"] if verdict else "") or "no verdict"
+    sections = [f"**{printable(sentence).replace('<', '&lt;')}**\n"]
+    if bar and bar["parts"]:
+        sections.append(table_as("md", _PARTS, bar["parts"]))
+    if evidence:
+        sections.append(table_as("md", _TESTS, evidence))
+    return "\n".join(sections)
+
+
+def findings_as(form: Format, findings: Sequence[Finding]) -> str:
+    """Return findings: JSON as in report.json, CSV with a header, or a Markdown section each."""
+    if form == "json":
+        lines = (json.dumps(finite(finding)) for finding in findings)
+        return "[\n" + ",\n".join(lines) + "\n]\n" if findings else "[]\n"
+    if form == "csv":
+        rows: Rows = findings
+        cells = ([_finding_cell(row.get(name)) for name in _FINDING_COLUMNS] for row in rows)
+        return _csv(_FINDING_COLUMNS, cells)
+    if not findings:
+        return "No findings in this recording.\n"
+    return "\n".join(_section(number, finding) for number, finding in enumerate(findings, 1))
+
+
+def _finding_cell(value: object) -> str:
+    """Return a value as text: lists as JSON, nothing for null."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value)
+    return _encodable(json.dumps(finite(value)) if isinstance(value, (list, dict)) else str(value))
+
+
+def _section(number: int, finding: Finding) -> str:
+    """Return a finding as a section of Markdown, to be pasted where people discuss it."""
+    facts = f"`{finding['slug']}`, {finding['severity']}"
+    if cost := finding_cost(finding):
+        facts += f"; {_escaped(cost)}"
+    if finding.get("gain_reason"):
+        facts += f"; no gain is told: {_escaped(str(finding['gain_reason']))}"
+    lines = [f"### {number}. {_escaped(finding['title'])}", "", facts, ""]
+    if finding["evidence"]:
+        lines += [f"- {_escaped(evidence_words(row))}" for row in finding["evidence"]]
+        lines.append("")
+    return "\n".join([*lines, f"Next: {_escaped(str(finding['advice']))}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Return text without the signs that Markdown reads as its own."""
+    words = printable(text)
+    for sign in "\\`*_[]|":
+        words = words.replace(sign, "\\" + sign)
+    return words.replace("<", "&lt;")

@@ -1,0 +1,363 @@
+"""The report in a terminal: a summary, the end of a run, and single tables."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from profstack.report.bench_page import is_measured
+from profstack.report.page_tables import MOST_ROWS, compact
+from profstack.report.screen import (
+    CUT,
+    WIDE,
+    Piece,
+    Screen,
+    blocks,
+    finding_line,
+    printable,
+    style_of,
+)
+from profstack.report.terminal_bench import mean_words, print_headline, print_parts
+from profstack.report.terminal_findings import (
+    drawn_parts,
+    print_bar,
+    print_bar_note,
+    print_evidence,
+    print_findings,
+    print_first_findings,
+    print_verdict,
+)
+from profstack.report.terminal_tables import (
+    IMPORT_ALONE,
+    highlights,
+    is_import_alone,
+    nsys_line,
+    peak_bytes,
+    print_top_tables,
+)
+from profstack.storage.schema.column import Table
+from profstack.storage.schema.report import (
+    Finding,
+    LayerFacts,
+    ProbeEffect,
+    Report,
+    RooflinePoint,
+    Utilization,
+)
+from profstack.units import format_bytes, format_count, format_seconds
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "s": format_seconds,
+    "bytes": format_bytes,
+    "count": format_count,
+    "flop": format_count,
+    "mac": format_count,
+    "rate": format_count,
+    "share": lambda value: f"{100 * value:.1f} %",
+    "flag": lambda value: "yes" if value else "no",
+}
+# Statuses of layers that have data.
+_WITH_DATA = ("recorded", "emitted")
+
+
+# The summary --------------------------------------------------------------------------------
+
+_TOP = 5
+
+
+def summary(report: Report, *, width: int, colour: bool) -> str:
+    """Return what `profstack show` prints: verdict, clean step, layers, heaviest rows, warnings."""
+    screen = Screen(width, colour)
+    measured = is_measured(report["benchmark"])
+    if measured:
+        print_headline(screen, report)
+    else:
+        _headline(screen, report)
+        if report["benchmark"]["median_s"] is not None and not is_import_alone(report):
+            screen.line()
+    print_verdict(screen, report)
+    print_bar(screen, report)
+    print_bar_note(screen, report)
+    if report.get("verdict") or drawn_parts(report):
+        screen.line()
+    print_parts(screen, report)
+    reasons = {layer["reason"] for layer in report["layers"]}
+    if len(reasons) == 1 and all(layer["status"] == "skipped" for layer in report["layers"]):
+        screen.line(f"layers: none, {next(iter(reasons))}")
+    elif report["layers"] or not (measured or is_import_alone(report)):
+        _layer_table(screen, report)
+    print_top_tables(screen, report, _TOP)
+    found = [finding_line(finding) for finding in report.get("findings") or []]
+    more = [f"{len(found) - _TOP} more findings are on the page"] if len(found) > _TOP else []
+    # A reason that is in the layer's own row is not repeated.
+    warnings = _warning_texts(report, reasons)
+    paragraphs: tuple[Sequence[Piece], ...] = (
+        highlights(report),
+        [*((f"finding: {words}", "bold") for words in found[:_TOP]), *more],
+        [(f"warning: {text}", "yellow") for text in warnings],
+    )
+    for lines in paragraphs:
+        screen.gap()
+        for line in lines:
+            screen.line(line)
+    return screen.text()
+
+
+def _headline(screen: Screen, report: Report) -> None:
+    """Print what ran and how long a clean step takes."""
+    if is_import_alone(report) and report["nsys"] is not None:
+        screen.line(f"{report['nsys']['file']}: {IMPORT_ALONE}")
+        screen.line("clean step: not measured")
+        return
+    mark, status, count = report["benchmark"], report["status"], report["step"]["count"]
+    screen.line(
+        f"{report['script']}: {'1 step' if count == 1 else f'{count:,} steps'}, ",
+        (status, style_of(status)),
+        f": {report['status_reason']}" if report.get("status_reason") else "",
+    )
+    if mark["median_s"] is None:
+        screen.line("clean step: not measured")
+        return
+    span = "no interval"
+    if mark["ci95_low_s"] is not None and mark["ci95_high_s"] is not None:
+        low, high = format_seconds(mark["ci95_low_s"]), format_seconds(mark["ci95_high_s"])
+        span = f"95 % interval {low} to {high}"
+    median = (format_seconds(mark["median_s"]), "bold")
+    screen.line("clean step: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
+    details = [f"{format_count(mark['steps_per_s'])} steps/s"]
+    if mark["items_per_s"] is not None:
+        details.append(f"{format_count(mark['items_per_s'])} items/s")
+    details.append(f"IQR {format_seconds(mark['iqr_s'])}")
+    watcher = mark.get("first_step_layer")
+    watched = f" (watched by {watcher})" if watcher else ""
+    details.append(f"first step {format_seconds(mark['first_step_s'])}{watched}")
+    screen.paragraph(", ".join(details), *[" " * 12] * 2)
+
+
+def _layer_table(screen: Screen, report: Report) -> None:
+    """Print a row per layer; for one without data the reason and the command that fills it."""
+    effects = {effect["layer"]: effect for effect in report["probe_effect"]}
+    wide = screen.width >= WIDE
+
+    def cells(layer: LayerFacts) -> Iterable[Piece]:
+        status = layer["status"]
+        yield layer["name"]
+        yield status, style_of(status)
+        yield str(layer["steps"]) if layer["steps"] is not None else "–"
+        if wide:
+            yield layer["technique"] or "–"
+            yield format_bytes(layer["memory_bytes"])
+        words = probe_effect_words(effects.get(layer["name"]))
+        if layer["reason"]:
+            words = f"{words}; {layer['reason']}" if status in _WITH_DATA else layer["reason"]
+            if status == "empty" and layer["command"]:
+                words += f": {layer['command']}"
+        yield words
+
+    extra = (("technique", "l"), ("memory", "r")) if wide else ()
+    screen.table(
+        (("layer", "l"), ("status", "l"), ("steps", "r"), *extra, ("probe effect", "l")),
+        (list(cells(layer)) for layer in report["layers"]),
+    )
+
+
+def probe_effect_words(effect: ProbeEffect | None) -> str:
+    """Return the probe effect with its interval, and whether that tells it from 1.
+
+    With a note it is an upper bound, or there is none.
+    """
+    if effect is None or effect["factor"] is None:
+        return f"– ({effect['note']})" if effect is not None and effect["note"] else "–"
+    words = f"{effect['factor']:.2f}"
+    if effect["note"]:
+        return f"≤ {words} ({effect['note']})"
+    low, high = effect["ci95_low"], effect["ci95_high"]
+    if low is None or high is None:
+        return f"{words} (no interval: too few steps)"
+    words += f" ({low:.2f} to {high:.2f})"
+    return f"{words}, not distinguishable from 1.00" if low <= 1 <= high else words
+
+
+def _warning_texts(report: Report, known: set[str | None]) -> list[str]:
+    """Return the warnings of the run, but for reasons printed already, and of the benchmark."""
+    texts = [warning["text"] for warning in report.get("warnings") or []]
+    own = report["benchmark"]["warnings"]
+    return [
+        *(text for text in texts if text not in known),
+        *own,
+    ]
+
+
+# The end of a run: one screen that says why a step takes its time, and what to do first ------
+
+_FINDINGS = 3
+_ROWS = 2
+_WARNINGS = 2
+# A warning's first sentence is cut at this many lines of the terminal.
+_WARNING_LINES = 2
+# A layer that made steps this many times as long is named.
+_SLOW = 2.0
+
+
+def ending(report: Report, *, width: int, colour: bool) -> str:
+    """Return the screen that a run ends with; `profstack show` prints the rest."""
+    screen = Screen(width, colour)
+    print_verdict(screen, report)
+    _headline(screen, report)
+    _rates(screen, report)
+    print_bar(screen, report)
+    screen.gap()
+    print_first_findings(screen, report.get("findings") or [], _FINDINGS)
+    print_top_tables(screen, report, _ROWS, parts=not drawn_parts(report))
+    screen.gap()
+    _print_layers(screen, report)
+    screen.paragraph(nsys_line(report) or "", "", "  ")
+    _print_warnings(screen, report)
+    return screen.text()
+
+
+def _rates(screen: Screen, report: Report) -> None:
+    """Print peak memory, operations and their share of the machine's peak in a paragraph."""
+    words = []
+    peak, roofline = peak_bytes(report), report.get("roofline")
+    if peak is not None:
+        words.append(f"tensors at the peak of a step: {format_bytes(peak)}")
+    points = (roofline.get("points") or []) if roofline else []
+    step = next((point for point in points if point["kind"] == "step"), None)
+    if roofline and step is not None and step["flop"]:
+        words += _work(step, roofline["mfu"], report)
+    screen.paragraph("; ".join(words), "", "  ")
+
+
+def _work(step: RooflinePoint, shares: Sequence[Utilization], report: Report) -> list[str]:
+    """Return a step's operations, their rate, and its share of the measured peak."""
+    words = [f"{format_count(step['flop'])} FLOP a step"]
+    if not step["flop_per_s"]:
+        return [*words, f"no FLOP/s: {step['reason']}"] if step["seconds"] else words
+    # The steps per second in the headline are by the mean.
+    of = " in the median step" if mean_words(report["benchmark"]) else ""
+    rate = f"{format_count(step['flop_per_s'])} FLOP/s{of}"
+    measured = next((row for row in shares if row["source"] == "measured"), None)
+    if measured is None:
+        return [*words, rate]
+    share = measured["value"]
+    if share is None:
+        return [*words, f"{rate}, more than the measured peak: one of the two is wrong"]
+    said = f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
+    return [*words, f"{rate}, {said} of the measured peak"]
+
+
+def _lacking(report: Report) -> list[LayerFacts]:
+    """Return the layers without data."""
+    return [layer for layer in report["layers"] if layer["status"] not in _WITH_DATA]
+
+
+def _print_layers(screen: Screen, report: Report) -> None:
+    """Print a line on all layers with data, and one on each without, with its command."""
+    names = [layer["name"] for layer in report["layers"] if layer["status"] in _WITH_DATA]
+    effects = {effect["layer"]: effect for effect in report["probe_effect"]}
+    slow = [
+        f"{name} {probe_effect_words(effects[name]).partition(' (')[0]}"
+        for name in names
+        if name in effects and (effects[name]["factor"] or 0.0) >= _SLOW
+    ]
+    if names:
+        words = f"layers: {', '.join(names)}"
+        if slow:
+            words += f"; while they watched, a step took longer by a factor: {', '.join(slow)}"
+        screen.paragraph(words, "", "  ")
+    lacking = _lacking(report)
+    reasons = {layer["reason"] for layer in lacking}
+    if len(lacking) > 1 and len(reasons) == 1:
+        missing = ", ".join(layer["name"] for layer in lacking)
+        screen.paragraph(f"layers without data: {missing}: {reasons.pop()}", "", "  ")
+        return
+    for layer in lacking:
+        words = f": {layer['reason']}"
+        if layer["command"]:
+            words += f"; next: {layer['command']}"
+        status = layer["status"]
+        screen.line(f"{layer['name']} ", (status, style_of(status)), words)
+
+
+def _print_warnings(screen: Screen, report: Report) -> None:
+    """Print the first sentences of the first warnings."""
+    known = {layer["reason"] for layer in _lacking(report)}
+    texts = [text for text in _warning_texts(report, known) if text not in known]
+    cut = False
+    for text in texts[:_WARNINGS]:
+        first = re.split(r"(?<=[.!?;]) ", printable(text))[0].rstrip(";")
+        lines = screen.wrapped(f"warning: {first}", "", "  ", most=_WARNING_LINES)
+        cut = cut or lines[-1].endswith(CUT)
+        for number, line in enumerate(lines):
+            head = "warning:" if number == 0 else ""
+            screen.line((head, "yellow"), line.removeprefix(head))
+    left = len(texts) - _WARNINGS
+    if left > 0:
+        screen.line(f"{left} more warning{'s' if left > 1 else ''}: profstack show")
+    elif cut:
+        screen.line("the warnings in full: profstack show")
+
+
+# Verdict, findings and single tables --------------------------------------------------------
+
+
+def verdict(report: Report, *, width: int, colour: bool) -> str:
+    """Return the verdict with the step bar and the evidence of every test."""
+    screen = Screen(width, colour)
+    print_evidence(screen, report)
+    return screen.text()
+
+
+def findings(found: Sequence[Finding], *, width: int, colour: bool) -> str:
+    """Return all of every finding."""
+    screen = Screen(width, colour)
+    print_findings(screen, found)
+    return screen.text()
+
+
+def table_text(
+    table: Table, rows: Sequence[Mapping[str, object]], *, width: int, colour: bool
+) -> str:
+    """Return rows of one table with units; columns without any value are left out.
+
+    A table wider than `width` characters is cut into blocks, each with the names of the rows.
+    """
+    columns = [
+        column for column in table.columns if any(row.get(column.name) is not None for row in rows)
+    ]
+    names = [column.name for column in columns]
+    # Heading, cells, and whether they are words.
+    printed = [
+        ([column.label, *(cell(row.get(column.name), column.unit) for row in rows[:MOST_ROWS])])
+        for column in columns
+    ]
+    is_text = [column.unit == "text" for column in columns]
+    cut = blocks(printed, is_text, width, names.index("name") if "name" in names else None)
+    if len(cut) > 1 and "name" not in names and {"file", "line"} <= {*names}:
+        # The name of a source line is its place: one column in front of every block.
+        file, line = names.index("file"), names.index("line")
+        pairs = zip(printed[file][1:], printed[line][1:], strict=True)
+        printed[file] = ["file:line", *(f"{name}:{number}" for name, number in pairs)]
+        del printed[line], is_text[line]
+        cut = blocks(printed, is_text, width, file - (line < file))
+    screen = Screen(width, colour)
+    for number, places in enumerate(cut):
+        if number:
+            screen.line()
+        screen.table(
+            [(printed[place][0], "l" if is_text[place] else "r") for place in places],
+            zip(*(printed[place][1:] for place in places), strict=True),
+            fold=True,
+        )
+    return screen.text()
+
+
+def cell(value: object, unit: str) -> str:
+    """Return one value with its unit; a dash for what was not measured."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, (int, float)) and unit in _FORMATS:
+        return _FORMATS[unit](value)
+    return printable(str(compact(value)))

@@ -1,0 +1,379 @@
+"""The heaviest rows of a report as small tables, and its highlights in a line each."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from profstack.report.page_tables import forward_only, operators_by_name, weight
+from profstack.report.screen import WIDE, Screen, file_name, line_place, short_name
+from profstack.storage.schema.nsys_rows import NsysModuleRow, NsysStepRow
+from profstack.storage.schema.report import NsysFacts, Processes, Report
+from profstack.storage.schema.rows import FunctionRow, LineRow, MemoryOwnerRow, ModuleRow
+from profstack.units import format_bytes, format_count, format_seconds
+
+# Parts of a capture by the names under which they may be missing, those that matter most first.
+_CAPTURE_PARTS = {
+    "ranges": "NVTX ranges",
+    "calls": "CUDA calls",
+    "work": "work of a device",
+    "libraries": "cuDNN and cuBLAS calls",
+    "os_calls": "system calls",
+    "memory": "memory usage",
+    "samples": "CPU samples",
+    "callchains": "call stacks",
+}
+# At most this many of them are named.
+_MOST_MISSING = 3
+IMPORT_ALONE = "the recording holds an import of Nsight Systems alone"
+# As Python names a method of a type that is not written in Python.
+_METHOD = re.compile(r"^<method '([^']+)' of '([^']+)' objects>$")
+# Below these widths columns are left out: a number that is cut is another number.
+_NARROW, _NARROWEST = 72, 48
+
+
+def is_import_alone(report: Report) -> bool:
+    """Return whether the recording holds an import of Nsight Systems and no run of its own."""
+    return bool(report.get("nsys")) and not (report["tables"]["steps"] or report["layers"])
+
+
+# The heaviest rows --------------------------------------------------------------------------
+
+
+def print_top_tables(screen: Screen, report: Report, most: int, *, parts: bool = True) -> None:
+    """Print the heaviest rows of each kind, every table after an empty line.
+
+    Without `parts` the parts of the step outside modules are left out.
+    """
+    if is_import_alone(report):
+        _nsys_ranges(screen, report, most)
+        _nsys_kernels(screen, report, most)
+        return
+    print_modules(screen, report, most, parts=parts)
+    calls = (("calls", "r"),) if screen.width >= _NARROWEST else ()
+    room = screen.width - 36
+    operators = operators_by_name(report["tables"]["operators"])
+    _print_top(
+        screen,
+        (("operator", "l"), *calls, ("self", "r"), ("calibrated", "r")),
+        (
+            (
+                short_name(row["name"], room),
+                *(format_count(row["calls"]) for _ in calls),
+                format_seconds(row["self_s"]),
+                format_seconds(row["calibrated_s"]),
+            )
+            for row in sorted(operators, key=weight("self_s"), reverse=True)[:most]
+        ),
+    )
+    functions = [row for row in report["tables"]["functions"] if row["phase"] == "step"]
+    _print_top(
+        screen,
+        (("function", "l"), *calls, ("self", "r"), ("total", "r")),
+        (
+            (
+                short_name(_function_name(row), room),
+                *(format_count(row["calls"]) for _ in calls),
+                format_seconds(row["self_s"]),
+                format_seconds(row["total_s"]),
+            )
+            for row in sorted(functions, key=weight("self_s"), reverse=True)[:most]
+        ),
+    )
+
+
+def _print_top(
+    screen: Screen, headings: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
+) -> None:
+    """Print a table after an empty line; nothing where it has no row."""
+    if found := list(rows):
+        screen.gap()
+        screen.table(headings, found)
+
+
+def _function_name(row: FunctionRow) -> str:
+    name = _METHOD.sub(r"\2.\1", row["name"])
+    return name if row["file"] == "~" else f"{name}  {file_name(row['file'])}:{row['line']}"
+
+
+def print_modules(screen: Screen, report: Report, most: int, *, parts: bool = True) -> None:
+    """Print the heaviest modules by their own time, and the parts of the step outside modules."""
+    rows = report["tables"]["modules"]
+    median = report["benchmark"]["median_s"]
+    inside = [row for row in rows if not row["path"].startswith("(")]
+    roots = [row for row in inside if row["depth"] == 0]
+    deeper = [row for row in inside if row["depth"]]
+    heavy = sorted(deeper, key=weight("self_s"), reverse=True)
+    # A part that this workload has not, as a loss in inference, is no row with nothing in it.
+    outside = [row for row in rows if parts and row["path"].startswith("(") and _has_time(row)]
+    wide = screen.width >= _NARROW
+    share = screen.width >= _NARROWEST
+    rate = screen.width >= WIDE and any(row["flop_per_s"] is not None for row in inside)
+    backward = wide and any(row["backward_s"] for row in rows)
+    headings = [
+        *((name, "r") for name, shown in (("forward", wide), ("backward", backward)) if shown),
+        *(("self", "r"), ("calibrated", "r")),
+        *((name, "r") for name, shown in (("share", share), ("FLOP/s", rate)) if shown),
+    ]
+    room = screen.width - (57 if wide else 32) - 10 * rate
+
+    def cells(row: ModuleRow) -> Iterable[str]:
+        yield short_name(row["path"], room)
+        if wide:
+            yield format_seconds(row["forward_s"])
+        if backward:
+            yield format_seconds(row["backward_s"])
+        calibrated = row["calibrated_s"]
+        yield format_seconds(row["self_s"])
+        yield format_seconds(calibrated)
+        if share:
+            known = calibrated is not None and median
+            yield f"{100 * (calibrated or 0.0) / median:.1f} %" if known and median else "–"
+        if rate:
+            yield format_count(row["flop_per_s"])
+
+    shown = forward_only([*roots, *heavy[:most], *outside])
+    if inside or outside:
+        _print_top(screen, (("module", "l"), *headings), (list(cells(row)) for row in shown))
+
+
+def _has_time(row: ModuleRow) -> bool:
+    return bool(row["forward_s"] or row["backward_s"] or row["self_s"])
+
+
+def _nsys_ranges(screen: Screen, report: Report, most: int) -> None:
+    """Print the heaviest module ranges; of a capture without steps, the heaviest ranges."""
+    modules = report["tables"].get("nsys_modules") or []
+    ranges = report["tables"].get("nsys_ranges") or []
+    found = [(row["path"], row["calls"], row["host_s"], row["device_s"]) for row in modules]
+    if not modules:
+        found = [(row["name"], row["calls"], row["wall_s"], row["device_s"]) for row in ranges]
+    found.sort(key=lambda row: max(row[2] or 0.0, 0.0), reverse=True)
+    _print_top(
+        screen,
+        (("range", "l"), ("calls", "r"), ("host", "r"), ("device", "r")),
+        (
+            (
+                short_name(name, screen.width - 36),
+                format_count(calls),
+                format_seconds(host_s),
+                format_seconds(device_s),
+            )
+            for name, calls, host_s, device_s in found[:most]
+        ),
+    )
+
+
+def _nsys_kernels(screen: Screen, report: Report, most: int) -> None:
+    """Print the heaviest kernels."""
+    kernels = report["tables"].get("nsys_kernels") or []
+    _print_top(
+        screen,
+        (("kernel", "l"), ("calls", "r"), ("device", "r")),
+        (
+            (
+                short_name(row["name"], screen.width - 36),
+                format_count(row["calls"]),
+                format_seconds(row["device_s"]),
+            )
+            for row in sorted(kernels, key=weight("device_s"), reverse=True)[:most]
+        ),
+    )
+
+
+# Highlights ---------------------------------------------------------------------------------
+
+
+def highlights(report: Report) -> list[str]:
+    """Return the lines of a summary, none for a layer that found nothing; names as recorded."""
+    lines = (
+        _owners(report), _threads(report), _peak(report), _flops(report), _growth(report),
+        _startup(report), _outliers(report), nsys_line(report),
+    )  # fmt: skip
+    return [line for line in lines if line is not None]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _owners(report: Report) -> str | None:
+    """Return how much of the step has an owner, and what has none."""
+    sums = report.get("attribution")
+    if not sums or sums["owned_share"] is None:
+        return None
+    words = f"owners: {_percent(sums['owned_share'])} of a step's time has one"
+    rest = [(row["path"], row["share"] or 0.0) for row in sums["unowned"]]
+    named = ", ".join(f"{path} {_percent(share)}" for path, share in rest if share >= 0.0005)
+    return words + (f"; not {named}" if named else "")
+
+
+def _threads(report: Report) -> str | None:
+    """Return what the steps' thread did and what no layer saw, or why neither is known."""
+    if is_import_alone(report):
+        return None
+    # A report of an older version may lack it.
+    facts = cast("Processes | None", report.get("processes"))
+    if facts is None:
+        return None
+    if facts["reason"]:
+        return f"threads: not told: {facts['reason']}"
+    return f"threads: {'; '.join(facts['sentences'][:2])}" if facts["sentences"] else None
+
+
+def _held_by_device(report: Report) -> dict[str | None, list[MemoryOwnerRow]]:
+    devices: dict[str | None, list[MemoryOwnerRow]] = {}
+    for row in report["tables"].get("memory_owners") or []:
+        devices.setdefault(row["device"], []).append(row)
+    return devices
+
+
+def _peak_of(rows: Iterable[MemoryOwnerRow]) -> int:
+    return sum(row["peak_bytes"] or 0 for row in rows)
+
+
+def peak_bytes(report: Report) -> int | None:
+    """Return the bytes at the peak of a step, on the device that holds most; None if unknown."""
+    return max(map(_peak_of, _held_by_device(report).values()), default=0) or None
+
+
+def _peak(report: Report) -> str | None:
+    """Return the kinds of the bytes at the peak of a step, on the device that holds most."""
+    whole = peak_bytes(report)
+    if whole is None:
+        return None
+    devices = _held_by_device(report)
+    device = max(devices, key=lambda name: _peak_of(devices[name]))
+    kinds = [
+        f"{row['kind']} {format_bytes(row['peak_bytes'])}"
+        for row in sorted(devices[device], key=weight("peak_bytes"), reverse=True)
+        if (row["peak_bytes"] or 0) >= 0.01 * whole
+    ]
+    where = f" on {device}" if len(devices) > 1 else ""
+    words = f"bytes at the peak of a step{where}: {format_bytes(whole)}, {', '.join(kinds[:5])}"
+    holders = report["tables"].get("peak_holders") or []
+    held = [row for row in holders if row["device"] == device and row["bytes"]]
+    if not held:
+        return words
+    first = max(held, key=weight("bytes"))
+    module = f" of {first['module']}" if first["module"] else ""
+    return f"{words}; the largest holder: {first['kind']}{module}, {format_bytes(first['bytes'])}"
+
+
+def _flops(report: Report) -> str | None:
+    """Return the operations of a step by the counter of record, and those without a formula."""
+    source = report["columns_source"].get("modules.forward_flop", "")
+    rows = report["tables"].get("flops") or []
+    record = next((row for row in rows if source and source.startswith(row["counter"])), None)
+    if record is None:
+        return None
+    words = f"operations: {format_count(record['forward_flop'])} FLOP forward"
+    if record["backward_flop"] is not None:
+        words += f", {format_count(record['backward_flop'])} backward"
+    words += f" per step ({record['counter']})"
+    left = [str(row.get("operator")) for row in record["uncounted"] or []]
+    return words + (f"; without a formula: {', '.join(left)}" if left else "")
+
+
+def _at(row: LineRow) -> str:
+    return line_place(row["file"], row["line"])
+
+
+def _growth(report: Report) -> str | None:
+    """Return the line over which memory grew most at once."""
+    lines = [row for row in report["tables"]["lines"] if row["largest_bytes"]]
+    if not lines:
+        return None
+    line = max(lines, key=weight("largest_bytes"))
+    source = (line["source"] or "").strip()
+    return f"memory: largest growth {format_bytes(line['largest_bytes'])} at {_at(line)}  {source}"
+
+
+def _startup(report: Report) -> str | None:
+    """Return the lines of the script that took most of its start-up."""
+    rows = ((row["startup_share"] or 0.0, row) for row in report["tables"]["lines"])
+    lines = sorted(rows, key=lambda pair: pair[0], reverse=True)[:3]
+    shares = [f"{100 * share:.0f} % {_at(row)}" for share, row in lines if share >= 0.01]
+    return f"start-up: {', '.join(shares)}" if shares else None
+
+
+def _outliers(report: Report) -> str | None:
+    """Return how many steps are outliers, and the slowest of them."""
+    rows = report["tables"].get("outliers") or []
+    if not rows:
+        return None
+    slowest = max(rows, key=weight("wall_s"))
+    count = "1 step" if len(rows) == 1 else f"{len(rows)} steps"
+    doing = f": {slowest['doing']}" if slowest["doing"] else ""
+    took = format_seconds(slowest["wall_s"])
+    return f"out of line: {count}; step {slowest['index']} took {took}{doing}"
+
+
+# An import of Nsight Systems ----------------------------------------------------------------
+
+
+def nsys_line(report: Report) -> str | None:
+    """Return the content of an import and where the torch layer differs; None without one."""
+    facts = report.get("nsys")
+    if facts is None:
+        return None
+    version = f" (nsys {facts['version']})" if facts["version"] else ""
+    words = [f"nsys: {_extent(facts)} of {facts['file']}{version}"]
+    words += _device_words(report["tables"].get("nsys_steps") or [])
+    words += _module_words(report["tables"].get("nsys_modules") or [])
+    if facts["missing"]:
+        words.append(f"not in the file: {_missing_words(facts['missing'])}")
+    if facts["other_processes"]:
+        words.append(f"{_counted(facts['other_processes'], 'other process', 'es')} left out")
+    return "; ".join(words)
+
+
+def _extent(facts: NsysFacts) -> str:
+    if facts["steps"]:
+        return _counted(facts["steps"], "step")
+    return f"the whole capture ({format_seconds(facts['captured_s'])}, no step range)"
+
+
+def _missing_words(missing: Mapping[str, str]) -> str:
+    """Return the missing parts, those that matter most first."""
+    words = [text for name, text in _CAPTURE_PARTS.items() if name in missing]
+    words += sorted(name for name in missing if name not in _CAPTURE_PARTS)
+    rest = len(words) - _MOST_MISSING
+    return ", ".join(words[:_MOST_MISSING]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _device_words(steps: Sequence[NsysStepRow]) -> list[str]:
+    """Return the median step's kernels, and how long the device was idle in it."""
+    idle, wall = [], []
+    # A step has a row for each device: its kernels are those of all of them.
+    counts: dict[int | None, float] = {}
+    devices = set()
+    for row in steps:
+        if row["kernels"] is not None and row["idle_s"] is not None:
+            counts[row["step"]] = counts.get(row["step"], 0) + row["kernels"]
+            idle.append(row["idle_s"])
+            wall.append(row["wall_s"] or 0.0)
+            devices.add(row["device"])
+    if not idle:
+        return []
+    where = f", on each of {len(devices)} devices" if len(devices) > 1 else ""
+    idle_words, wall_words = (format_seconds(statistics.median(times)) for times in (idle, wall))
+    kernels = format_count(statistics.median(counts.values()))
+    return [f"{kernels} kernels a step", f"no kernel for {idle_words} of {wall_words}{where}"]
+
+
+def _module_words(rows: Sequence[NsysModuleRow]) -> list[str]:
+    """Return in how many modules nsys and the torch layer agree."""
+    if not any(row["torch_calls"] for row in rows):
+        return []
+    apart = sum(row["disagreement"] is not None for row in rows)
+    modules = _counted(len(rows), "module")
+    if not apart:
+        return [f"agrees with the torch layer in {modules}"]
+    return [f"differs from the torch layer in {apart:,} of {modules}"]
+
+
+def _counted(number: int, word: str, ending: str = "s") -> str:
+    return f"{number:,} {word}{'' if number == 1 else ending}"

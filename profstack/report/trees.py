@@ -1,0 +1,433 @@
+"""Trees and pictures of the page: the call graph, and modules by area.
+
+In a picture of a hierarchy a module's area is its own share and the areas of the modules inside
+it, and no area is below 0. Not every figure is like that. Parameters that two modules share are in
+both of their rows and once in the row around them; memory that a module took is given back by the
+one around it. There the picture draws what each module itself adds, and `below` is the surplus:
+the drawn areas less `below` are the sum of the roots' rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from profstack.code_owner import with_package
+from profstack.report.page_tables import (
+    DIGITS,
+    FORWARD_PARTS,
+    MOST_ROWS,
+    AnyRow,
+    compact,
+    left_out_text,
+    weight,
+)
+from profstack.storage.schema.rows import CallRow, FunctionRow, ModuleRow, PeakHolderRow
+
+MOST_PICTURED = 2_000
+# A difference of sums below this share of them is rounding.
+_ROUNDING = 1e-9
+# Names of parts of the step outside modules begin so.
+_PART = "("
+_SCRIPTS_OWN = "(held by the script)"
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The columns of a metric, to be added up, and whether they include the modules inside."""
+
+    columns: tuple[str, ...]
+    holds_children: bool = True
+
+
+_RULES = {
+    "calibrated_s": _Rule(("calibrated_s",)),
+    "self_s": _Rule(("self_s",), holds_children=False),
+    "forward_s": _Rule(("forward_s",)),
+    "backward_s": _Rule(("backward_s",)),
+    "python_s": _Rule(("python_s",), holds_children=False),
+    "device_s": _Rule(("forward_device_s", "backward_device_s")),
+    "flop": _Rule(("forward_flop", "backward_flop")),
+    "host_net_bytes": _Rule(("host_net_bytes",)),
+    "device_net_bytes": _Rule(("device_net_bytes",)),
+    "parameters": _Rule(("parameters",)),
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure that areas show: `columns` of `tables.modules`, or the bytes at a device's peak.
+
+    `own` is the figure that each node adds by itself, null where it is not known. `below` is the
+    sum of the figures below 0, which are not drawn, in `below_count` modules.
+    """
+
+    key: str
+    columns: tuple[str, ...]
+    own: list[object]
+    below: float
+    below_count: int
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class ModulePicture:
+    """The hierarchy: for each node its name, its parent's number (-1 at the top), its kind
+    ("module", "part" of the step, or "rest") and the number of modules in a rest."""
+
+    names: list[str]
+    parents: list[int]
+    kinds: list[str]
+    counts: list[int]
+    metrics: list[Metric]
+    total: int
+
+
+@dataclass
+class _Node:
+    path: str
+    parent: _Node | None
+    record: AnyRow | None
+    children: list[_Node] = field(default_factory=list)
+    own: dict[str, float | None] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A node of the picture: a module, a part of the step, or the sum of `count` nodes."""
+
+    node: _Node
+    kind: str
+    count: int = 1
+
+
+def module_picture(
+    modules: Sequence[ModuleRow], holders: Sequence[PeakHolderRow], most: int = MOST_PICTURED
+) -> ModulePicture | None:
+    """Return the picture of the modules and the peak's holders; None where there is no module."""
+    nodes = _tree(modules)
+    if not nodes:
+        return None
+    metrics = [*_column_metrics(nodes), *_peak_metrics(nodes, holders)]
+    listed = list(nodes.values())
+    _add_up(listed, [metric.key for metric in metrics])
+    # Areas of 0 show nothing: an inference has no backward pass to draw.
+    seen = [metric for metric in metrics if any(node.sums[metric.key] for node in listed)]
+    return _cut(listed, seen, most)
+
+
+def _tree(modules: Sequence[ModuleRow]) -> dict[str, _Node]:
+    """Return the rows by path, each after the row around it."""
+    nodes: dict[str, _Node] = {}
+    for record in sorted(modules, key=lambda record: record["path"].count(".")):
+        path = record["path"]
+        parent = None if _is_part(path) else _nearest(path, nodes)
+        nodes[path] = _Node(path, parent, record)
+    # In the report's own order from here on: it is that of the first calls.
+    in_order = {record["path"]: nodes[record["path"]] for record in modules}
+    for node in in_order.values():
+        if node.parent is not None:
+            node.parent.children.append(node)
+    return {node.path: node for node in _downwards(list(in_order.values()))}
+
+
+def _is_part(path: str) -> bool:
+    return path.startswith(_PART)
+
+
+def _nearest(path: str, nodes: Mapping[str, _Node]) -> _Node | None:
+    """Return the row with the longest path that begins this one."""
+    while "." in path:
+        path = path.rpartition(".")[0]
+        if path in nodes:
+            return nodes[path]
+    return None
+
+
+def _downwards(nodes: Sequence[_Node]) -> Iterator[_Node]:
+    """Yield every node after its parent, siblings in their order; without recursion."""
+    work = [node for node in reversed(nodes) if node.parent is None]
+    while work:
+        node = work.pop()
+        yield node
+        work.extend(reversed(node.children))
+
+
+def _column_metrics(nodes: Mapping[str, _Node]) -> Iterator[Metric]:
+    """Yield the metrics that rest on columns of the modules, if anything was measured."""
+    for key, rule in _RULES.items():
+        figures = {path: _figure(node, rule.columns) for path, node in nodes.items()}
+        if all(figure is None for figure in figures.values()):
+            continue
+        below = [_own(node, key, rule, figures) for node in reversed(list(nodes.values()))]
+        under = [gap for gap in below if gap]
+        yield Metric(key, rule.columns, [], sum(under), len(under))
+
+
+def _figure(node: _Node, columns: Sequence[str]) -> float | None:
+    """Return a row's figure for a metric; a part outside modules has no forward of its own."""
+    if node.record is None:
+        return None
+    if columns == ("forward_s",) and _is_part(node.path) and node.path not in FORWARD_PARTS:
+        return None
+    known = [node.record.get(column) for column in columns]
+    found = [value for value in known if isinstance(value, (int, float)) and math.isfinite(value)]
+    return float(sum(found)) if found else None
+
+
+def _own(node: _Node, key: str, rule: _Rule, figures: dict[str, float | None]) -> float:
+    """Set the figure that a node adds by itself; return by how much it would be below 0.
+
+    Called for children before their parents. A container that never ran has no figure of its
+    own: it gets the sum of what is inside it.
+    """
+    figure = figures[node.path]
+    if not rule.holds_children:
+        node.own[key] = None if figure is None else max(figure, 0.0)
+        return max(-(figure or 0.0), 0.0)
+    inside = [figures[child.path] for child in node.children]
+    known = [value for value in inside if value is not None]
+    if figure is None:
+        node.own[key] = 0.0 if known else None
+        figures[node.path] = sum(known) if known else None
+        return 0.0
+    own = figure - sum(known)
+    if abs(own) <= _ROUNDING * max(abs(figure), *map(abs, known), 0.0):
+        own = 0.0
+    node.own[key] = max(own, 0.0)
+    return max(-own, 0.0)
+
+
+def _peak_metrics(nodes: dict[str, _Node], holders: Sequence[PeakHolderRow]) -> Iterator[Metric]:
+    """Yield a metric for each device: the bytes at the step's peak by the module that made them."""
+    devices = dict.fromkeys(str(record["device"]) for record in holders)
+    for device in devices:
+        key = f"peak_bytes {device}"
+        for record in holders:
+            size = record["bytes"]
+            if str(record["device"]) == device and size is not None:
+                owner = _owner(record, nodes)
+                owner.own[key] = (owner.own.get(key) or 0.0) + float(size)
+        yield Metric(key, (), [], 0.0, 0, device)
+
+
+def _owner(record: PeakHolderRow, nodes: dict[str, _Node]) -> _Node:
+    """Return the node that holds these bytes; bytes of no module are a part beside the roots."""
+    path = record["module"] or _SCRIPTS_OWN
+    if path not in nodes:
+        parent = None if _is_part(path) else _nearest(path, nodes)
+        node = nodes[path] = _Node(path, parent, None)
+        if parent is not None:
+            parent.children.append(node)
+    return nodes[path]
+
+
+def _add_up(nodes: Sequence[_Node], keys: Sequence[str]) -> None:
+    """Compute the area of every node: its own and those inside it."""
+    for node in reversed(list(_downwards(nodes))):
+        for key in keys:
+            inside = sum(child.sums[key] for child in node.children)
+            node.sums[key] = (node.own.get(key) or 0.0) + inside
+
+
+def _cut(nodes: Sequence[_Node], metrics: Sequence[Metric], most: int) -> ModulePicture:
+    """Return the nodes that are largest in any metric; the rest is summed up at its parent."""
+    order = list(_downwards(nodes))
+    keys = [metric.key for metric in metrics]
+    kept = _largest(order, keys, most)
+    rows = [_Row(node, _kind(node)) for node in kept] + _rests(order, kept, keys)
+    numbers = {id(node): at for at, node in enumerate(kept)}
+    return ModulePicture(
+        names=[_name(row.node) for row in rows],
+        parents=[-1 if row.node.parent is None else numbers[id(row.node.parent)] for row in rows],
+        kinds=[row.kind for row in rows],
+        counts=[row.count for row in rows],
+        metrics=[
+            replace(metric, own=[compact(row.node.own.get(metric.key)) for row in rows])
+            for metric in metrics
+        ],
+        total=len(order),
+    )
+
+
+def _largest(order: Sequence[_Node], keys: Sequence[str], most: int) -> list[_Node]:
+    """Return at most `most` nodes in their order, each with the node around it."""
+    whole = {
+        key: sum(node.sums[key] for node in order if node.parent is None) or 1.0 for key in keys
+    }
+    # A parent is never smaller than the nodes in it, and comes first where they are equal.
+    sizes = [
+        max((node.sums[key] / all_of_it for key, all_of_it in whole.items()), default=0.0)
+        for node in order
+    ]
+    heaviest = sorted(range(len(order)), key=lambda at: (-sizes[at], at))[:most]
+    return [order[at] for at in sorted(heaviest)]
+
+
+def _rests(order: Sequence[_Node], kept: Sequence[_Node], keys: Sequence[str]) -> list[_Row]:
+    """Return the nodes left out under each kept parent, and at the top, as one node."""
+    known = {id(node) for node in kept}
+    left: dict[int, list[_Node]] = {}
+    for node in order:
+        if id(node) not in known:
+            top = node
+            while top.parent is not None and id(top.parent) not in known:
+                top = top.parent
+            left.setdefault(id(top.parent), []).append(node)
+    rests = []
+    for members in left.values():
+        if len(members) == 1:  # One node takes no more room than a sum.
+            rests.append(_Row(members[0], _kind(members[0])))
+            continue
+        # The first one left out lies in the parent itself; the nodes inside it come later.
+        rest = _Node("", members[0].parent, None)
+        rest.own = {key: sum(node.own.get(key) or 0.0 for node in members) for key in keys}
+        rests.append(_Row(rest, "rest", len(members)))
+    return rests
+
+
+def _kind(node: _Node) -> str:
+    return "part" if _is_part(node.path) else "module"
+
+
+def _name(node: _Node) -> str:
+    """Return the path from the parent on, as in the tree of the modules."""
+    if node.parent is None or not node.path:
+        return node.path
+    return node.path[len(node.parent.path) + 1 :]
+
+
+# -----------------------------------------------------------------------------
+# The call graph of the page: functions by number, edges, cycles, and entry points.
+#
+# A profile knows which function called which, not through which path. Two things can still be drawn
+# without a guess. A function's time is divided among its callers by its edges. Functions that call
+# each other in a cycle, as every nested `torch.nn.Module` does through `_call_impl`, are drawn as
+# one frame: each function's own time and its calls out of the cycle are exact, the order inside the
+# cycle is not known.
+# -----------------------------------------------------------------------------
+
+MOST_EDGES = 8_000
+# Below this share of a function's time, a difference between sums is rounding and no entry.
+_TIME_ROUNDING = 1e-3
+
+
+class Edge(NamedTuple):
+    """Calls of one function by another, both by number."""
+
+    caller: int
+    callee: int
+    calls: object
+    total_s: float
+
+
+@dataclass(frozen=True)
+class CallTree:
+    """Functions `[file, line, name, calls, self_s, total_s, package]`, edges between their numbers,
+    cycles as lists of numbers, and roots `[function, seconds]`: the time that was entered from no
+    function of the profile.
+
+    `callers_left` and `callees_left` sum up the edges that were left out: `[function, how many,
+    calls, total_s]`, so that the sums of a function's callers and callees stay exact.
+    """
+
+    functions: list[list[object]]
+    edges: list[Edge]
+    cycles: list[list[int]]
+    roots: list[list[object]]
+    callers_left: list[list[object]]
+    callees_left: list[list[object]]
+    left_out: str | None
+
+
+def call_label(row: FunctionRow) -> str:
+    """Return the name of a function of `tables.functions` in `tables.calls`."""
+    return f"{row['file']}:{row['line']}({row['name']})"
+
+
+def call_tree(functions: Sequence[FunctionRow], calls: Sequence[CallRow]) -> CallTree:
+    """Return the call graph of one phase, cut to a size that a browser draws quickly."""
+    kept = sorted(functions, key=weight("total_s"), reverse=True)[:MOST_ROWS]
+    numbers = {call_label(row): place for place, row in enumerate(kept)}
+    edges: list[Edge] = []
+    callers_left: dict[int, list[float]] = {}
+    callees_left: dict[int, list[float]] = {}
+    for call in sorted(calls, key=weight("total_s"), reverse=True):
+        caller, callee = numbers.get(call["caller"]), numbers.get(call["callee"])
+        if caller is not None and callee is not None and len(edges) < MOST_EDGES:
+            seconds = float(f"{call['total_s'] or 0.0:.{DIGITS}g}")
+            edges.append(Edge(caller, callee, compact(call["calls"]), seconds))
+            continue
+        _add_left(callers_left, callee, call)
+        _add_left(callees_left, caller, call)
+    fields = ("file", "line", "name", "calls", "self_s", "total_s", "package")
+    groups = _groups(len(kept), edges)
+    return CallTree(
+        functions=[[compact(row.get(field)) for field in fields] for row in with_package(kept)],
+        edges=edges,
+        cycles=[members for members in groups if len(members) > 1],
+        roots=[[function, compact(seconds)] for function, seconds in entries(kept, edges, groups)],
+        callers_left=_as_lists(callers_left),
+        callees_left=_as_lists(callees_left),
+        left_out=left_out_text(len(kept), len(functions), "those with the most time"),
+    )
+
+
+def _add_left(left: dict[int, list[float]], function: int | None, call: CallRow) -> None:
+    """Add a call that is not among the edges to the sums of a function."""
+    if function is None:
+        return
+    known = left.setdefault(function, [0, 0.0, 0.0])
+    known[0] += 1
+    known[1] += call["calls"] or 0.0
+    known[2] += call["total_s"] or 0.0
+
+
+def _as_lists(left: Mapping[int, Sequence[float]]) -> list[list[object]]:
+    return [[function, *map(compact, sums)] for function, sums in left.items()]
+
+
+def entries(
+    functions: Sequence[FunctionRow],
+    edges: Sequence[Edge],
+    groups: Sequence[Sequence[int]],
+) -> list[tuple[int, float]]:
+    """Return the time of each group that no caller outside it accounts for, the largest first.
+
+    The time of a cycle is the own time of its functions and of their calls out of it: their total
+    times contain each other and cannot be added.
+    """
+    group_of = {function: at for at, members in enumerate(groups) for function in members}
+    totals = [
+        sum(functions[function]["self_s"] or 0.0 for function in members)
+        if len(members) > 1
+        else functions[members[0]]["total_s"] or 0.0
+        for members in groups
+    ]
+    accounted = [0.0] * len(groups)
+    for caller, callee, _, seconds in edges:
+        if group_of[caller] != group_of[callee]:
+            accounted[group_of[callee]] += seconds
+            if len(groups[group_of[caller]]) > 1:
+                totals[group_of[caller]] += seconds
+    found = []
+    for members, total, known in zip(groups, totals, accounted, strict=True):
+        if total - known > _TIME_ROUNDING * total:
+            first = max(members, key=lambda function: functions[function]["total_s"] or 0.0)
+            found.append((first, total - known))
+    return sorted(found, key=lambda entry: -entry[1])
+
+
+def _groups(count: int, edges: Sequence[Edge]) -> list[list[int]]:
+    """Return the functions in groups: each cycle together, every other function alone."""
+    # It comes with torch and takes a while to import: only a page of Python functions needs it.
+    import networkx  # type: ignore[import-untyped]  # it ships no types
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from((edge.caller, edge.callee) for edge in edges)
+    found = networkx.strongly_connected_components(graph)
+    return sorted(sorted(members) for members in found)

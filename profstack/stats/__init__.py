@@ -1,0 +1,1 @@
+"""Medians, intervals, resampling, warm-up and the clock."""

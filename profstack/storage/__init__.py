@@ -1,0 +1,1 @@
+"""The recording on disk: its schema, the writer and the reader."""

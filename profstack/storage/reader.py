@@ -1,0 +1,258 @@
+"""Read a recording's tables as frames, and choose the slices that report tables rest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from profstack.storage.folder import declared_tables, facts_of, read_run, read_tables
+from profstack.storage.vocabulary import STEP_PARTS
+
+# Fewer steps than this, or a larger probe effect, and a time is not calibrated.
+FEWEST_STEPS = 3
+LARGEST_FACTOR = 3.0
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass
+class Selection:
+    """The slices that a table is made from, with their steps: turns totals into means per step."""
+
+    slices: list[int]
+    mode: str | None
+    steps: int
+    wall_s: float
+    factor: float | None = None
+    # Every slice has steps in which the script evaluated its model: the figures are of both.
+    mixed: bool = False
+
+    def in_words(self) -> str:
+        """Return the number of steps in words."""
+        return "1 step" if self.steps == 1 else f"{self.steps} steps"
+
+    def per_step(self, total: float | None) -> float | None:
+        """Divide a total over the slices by their steps; None for a missing total."""
+        if total is None or math.isnan(total) or not self.steps:
+            return None
+        return float(total) / self.steps
+
+    def calibrated(self, total: float | None, clean_median_s: float | None) -> float | None:
+        """Return a total's share of the slice's time, at the speed of the clean steps.
+
+        None where the slice is too short or was slowed too much.
+        """
+        if total is None or math.isnan(total) or clean_median_s is None or not self.wall_s:
+            return None
+        if self.steps < FEWEST_STEPS or self.factor is None or self.factor > LARGEST_FACTOR:
+            return None
+        return float(total) / self.wall_s * clean_median_s
+
+
+# No slice at all: nothing of it has a figure per step.
+NO_SLICES = Selection([], None, 0, 0.0)
+# Work that happened once, as a start-up: its totals are the figures.
+ONCE = Selection([], None, 1, 0.0)
+
+
+class Recorded:
+    """The content of one recording, read once; `plan`, with most steps, is the report's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = read_run(folder)
+        tables = read_tables(folder)
+        self.facts = facts_of(tables)
+        # Tables that layers declared, by name, each with its layer.
+        self.layer_tables = declared_tables(self.facts)
+        self.frames: dict[str, pd.DataFrame] = {
+            name: pd.DataFrame(rows, columns=columns) for name, (columns, rows) in tables.items()
+        }
+        self.frames["artifacts"] = _present_artifacts(folder, self.frames["artifacts"])
+        steps = self.frames["steps"]
+        steps["flags"] = steps["flags"].fillna("")
+        counts = steps["plan"].value_counts().sort_index()
+        self.plan: int | None = int(counts.index.tolist()[counts.argmax()]) if len(counts) else None
+        fact = self.facts.get(f"plan_{self.plan}") or {}
+        self.rule: str | None = fact.get("rule")
+        self.phase: str | None = fact.get("phase")
+
+    @cached_property
+    def slices(self) -> pd.DataFrame:
+        """Slices of the report's plan, in order."""
+        frame = self.frames["slices"]
+        return _where(frame.sort_values("slice"), frame["plan"] == self.plan)
+
+    @cached_property
+    def module_paths(self) -> dict[int, str]:
+        """Path of every module number, the step parts included."""
+        frame = self.frames["modules"]
+        paths = zip(frame["module_id"].tolist(), frame["path"].tolist(), strict=True)
+        return {**{int(number): str(path) for number, path in paths}, **STEP_PARTS}
+
+    def module_path(self, number: float | None) -> str | None:
+        """Return the path of a module or step part; None for a missing number."""
+        return None if is_missing(number) else self.module_paths.get(int(number or 0))
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """Steps of the report's plan, in order, with the kind and round of their slice."""
+        frame = self.frames["steps"].sort_values("step", kind="stable")
+        kinds = self.frames["slices"].set_index("slice")[["kind", "round"]]
+        joined: pd.DataFrame = _where(frame, frame["plan"] == self.plan).join(kinds, on="slice")
+        return joined
+
+    def select(self, layer: str, modes: Sequence[Sequence[str]]) -> Selection | None:
+        """Select the best slices of `layer` in the first group of modes that has any.
+
+        Slices in which the script evaluated its model are left out if there are others, and so
+        are those of the first round, which had no step to settle.
+        """
+        slices = self._observed_by(layer)
+        for group in modes:
+            chosen = slices[slices["mode"].isin(group)]
+            if len(chosen):
+                return self._best(chosen, late=True)
+        return None
+
+    def select_all(self, layer: str) -> Selection | None:
+        """Select all slices of `layer`, the first ones too: counts need no warm-up."""
+        chosen = self._observed_by(layer)
+        return self._best(chosen) if len(chosen) else None
+
+    def holding(self, rows: pd.DataFrame) -> Selection | None:
+        """Select the slices of the plan that rows belong to, of any layer."""
+        slices = self.slices
+        chosen = slices[slices["slice"].isin(rows["slice"].unique()) & (slices["steps"] > 0)]
+        return self._best(chosen) if len(chosen) else None
+
+    def _observed_by(self, layer: str) -> pd.DataFrame:
+        return _where(self.slices, (self.slices["layer"] == layer) & (self.slices["steps"] > 0))
+
+    def _best(self, chosen: pd.DataFrame, *, late: bool = False) -> Selection:
+        """Select from these slices; those with evaluation only if there are no others."""
+        mixed = chosen.apply(self._is_mixed, axis=1)
+        chosen = chosen if mixed.all() else chosen[~mixed]
+        settled = chosen["round"] > 1
+        chosen = chosen[settled] if late and settled.any() else chosen
+        return Selection(
+            chosen["slice"].tolist(),
+            str(chosen["mode"].iloc[0]),
+            int(chosen["counted_steps"].sum()),
+            float(chosen["counted_wall_s"].sum()),
+            mixed=bool(mixed.all()),
+        )
+
+    def steps_of(self, slices: Sequence[int]) -> pd.DataFrame:
+        """Return the steps of the plan in these slices; shared slices have the same steps."""
+        chosen = self.slices[self.slices["slice"].isin(list(slices))]
+        steps = self.steps
+        inside = pd.Series(False, index=steps.index)
+        for row in chosen.to_dict("records"):
+            inside |= (steps["step"] >= row["first_step"]) & (
+                steps["step"] < row["first_step"] + row["steps"]
+            )
+        return _where(steps, inside)
+
+    def _is_mixed(self, row: pd.Series[Any]) -> bool:
+        """Return whether the rows of a slice add up training and evaluation."""
+        if self.phase != "train" or row["counted_steps"] < row["steps"]:
+            return False
+        flags = self.steps_of([int(row["slice"])])["flags"]
+        return any("eval" in words.split() for words in flags)
+
+    def rows(self, table: str, selection: Selection | None) -> pd.DataFrame:
+        """Return the rows of a table that belong to the selected slices."""
+        frame = self.frames[table]
+        return _where(frame, frame["slice"].isin(selection.slices if selection else []))
+
+
+def _present_artifacts(folder: Path, artifacts: pd.DataFrame) -> pd.DataFrame:
+    """Return the artifacts with their present names and sizes: traces are packed after the run."""
+    rows = records(artifacts)
+    for row in rows:
+        packed = folder / f"{row['path']}.gz"
+        if packed.is_file() and not (folder / str(row["path"])).is_file():
+            row.update(path=f"{row['path']}.gz", bytes=packed.stat().st_size)
+    present: pd.DataFrame = pd.DataFrame(rows, columns=artifacts.columns)
+    return present
+
+
+def _where(frame: pd.DataFrame, chosen: pd.Series[bool]) -> pd.DataFrame:
+    """Return the chosen rows."""
+    rows: pd.DataFrame = frame.loc[chosen]
+    return rows
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a frame is missing."""
+    return value is None or (not isinstance(value, (list, dict)) and bool(pd.isna(value)))
+
+
+def nullable(value: Any) -> Any:
+    """Return a plain Python value; None for what pandas calls missing."""
+    if is_missing(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def whole(value: Any) -> int | None:
+    """Return a whole number; None for what pandas calls missing."""
+    return None if is_missing(value) else round(value)
+
+
+def ratio(total: float | None, count: float | None) -> float | None:
+    """Divide; None where either is missing or the divisor is 0."""
+    return total / count if total is not None and count else None
+
+
+def known_sum(values: Iterable[Number | None]) -> Number | None:
+    """Add up what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def known_total(values: Iterable[float | None]) -> float | None:
+    """Add values up; None if one of them is unknown."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as dictionaries of plain values, None for missing ones."""
+    names = [str(name) for name in frame.columns]
+    columns = []
+    for name in frame.columns:
+        values: list[Any] = frame[name].tolist()
+        missing = frame[name].isna()
+        if missing.any():
+            gaps = missing.tolist()
+            values = [None if gap else value for gap, value in zip(gaps, values, strict=True)]
+        columns.append(values)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def sums(
+    frame: pd.DataFrame, keys: list[str], columns: Sequence[str], *, largest: str | None = None
+) -> Iterator[tuple[tuple[Any, ...], dict[str, float]]]:
+    """Add columns up by their keys: yields each key, None for its missing parts, and its sums.
+
+    A sum of missing values only is NaN. With `largest`, the keys with the most of that column
+    come first.
+    """
+    summed = frame.groupby(keys, dropna=False)[list(columns)].sum(min_count=1)
+    if largest is not None:
+        summed = summed.sort_values(largest, ascending=False)
+    for key, totals in zip(summed.index.tolist(), summed.to_dict("records"), strict=True):
+        parts = key if isinstance(key, tuple) else (key,)
+        yield tuple(map(nullable, parts)), {str(name): total for name, total in totals.items()}

@@ -1,1 +1,0 @@
-"""What torch.profiler recorded, read as columns and given to modules, lines and step parts."""
