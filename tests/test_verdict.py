@@ -895,7 +895,7 @@ PROGRAMS = {
             def __len__(self):
                 return 70
             def __getitem__(self, index):
-                time.sleep(0.002)
+                time.sleep(0.001)
                 return torch.ones(256, 256)
 
         class Mixed(torch.nn.Module):
