@@ -1,8 +1,9 @@
 """Columns and tables: what each figure means, its unit, and why it may be missing.
 
 A column is declared once. Recorded tables list their columns as lines of text; tables of the
-report are typed rows (`TypedDict`) whose fields carry a `Column`. Headings, reasons for empty
-cells, the JSON schema and the reference page are made from these objects.
+report are typed rows (`TypedDict`) whose fields say what they mean, as in
+`wait_s: Annotated[Raw, "host time to the first call", empty("no step has a call")]`. Headings,
+reasons for empty cells, the JSON schema and the reference page are made from these declarations.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 from profstack.errors import RecordingError
@@ -93,18 +95,40 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Doc:
-    """The meaning of a field of the report that is no column; `keys` are in its mapping always."""
+class Note:
+    """What the type of a field says beside its meaning: of a column, a field of `Column`."""
 
-    meaning: str
-    keys: tuple[str, ...] = ()
+    about: str
+    text: str
 
 
-@dataclass(frozen=True)
-class Given:
-    """The layer that gives a whole table."""
+sense = partial(Note, "sense")
+layer = partial(Note, "layer")
+needs = partial(Note, "needs")
+heading = partial(Note, "heading")
+empty = partial(Note, "empty")
+cell = partial(Note, "cell")
+# The layer without which a whole table is empty. Columns without a layer of their own have it, too,
+# or the one that the table names by `layer`.
+given_by = partial(Note, "given_by")
+# A key that a mapping always has.
+key = partial(Note, "key")
 
-    layer: str
+# Types of fields: null is what was not measured, or is not there.
+Figure = float | None
+Whole = int | None
+Text = str | None
+Flag = bool | None
+# Types of columns with numbers, by their sense.
+Clean = Annotated[Figure, sense("clean")]
+Calibrated = Annotated[Figure, sense("calibrated")]
+Raw = Annotated[Figure, sense("raw")]
+RawWhole = Annotated[Whole, sense("raw")]
+Counted = Annotated[Figure, sense("counted")]
+CountedWhole = Annotated[Whole, sense("counted")]
+Fact = Annotated[Whole, sense("fact")]
+Moment = Annotated[Figure, sense("fact")]
+Line = Annotated[int, sense("fact")]
 
 
 @dataclass(frozen=True)
@@ -151,23 +175,34 @@ def by_name(*tables: Table) -> dict[str, Table]:
     return {each.name: each for each in tables}
 
 
-def row_table(name: str, row: type, given_by: str | None = None) -> Table:
-    """Return the table whose rows are of the typed dictionary `row`."""
+def declaration(hint: object) -> tuple[object, str, list[Note]]:
+    """Return the bare type of a field `Annotated[type, meaning, note, ...]`, meaning and notes."""
+    bare, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    meaning = next((each for each in said if isinstance(each, str)), "")
+    return bare, meaning, [each for each in said if isinstance(each, Note)]
+
+
+def row_table(name: str, field: object) -> Table:
+    """Return the table that a field of the type `list[row]` holds."""
+    rows, _, notes = declaration(field)
+    said = {note.about: note.text for note in notes}
+    giver = said.get("given_by")
     columns = []
-    for key, hint in get_type_hints(row, include_extras=True).items():
-        kind, column = _declared(hint)
-        layer = column.layer or (given_by if column.sense is not None else None)
+    for each, hint in get_type_hints(get_args(rows)[0], include_extras=True).items():
+        bare, meaning, notes = declaration(hint)
+        column = Column(meaning, **{note.about: note.text for note in notes})
+        given = column.layer or (said.get("layer", giver) if column.sense is not None else None)
         # Facts about rows and the clock's figures are profstack's own: no layer lacks there.
-        needs = column.needs or (layer if layer in _LAYERS else given_by)
-        columns.append(dataclasses.replace(column, name=key, type=kind, layer=layer, needs=needs))
-    return Table(name, tuple(columns), given_by)
+        needed = column.needs or (given if given in _LAYERS else giver)
+        kind = _sql_type(bare)
+        columns.append(dataclasses.replace(column, name=each, type=kind, layer=given, needs=needed))
+    return Table(name, tuple(columns), giver)
 
 
-def _declared(hint: object) -> tuple[str, Column]:
-    """Return the SQL type and the `Column` of a field `Annotated[type, Column(...)]`."""
-    inner, column = get_args(hint) if get_origin(hint) is Annotated else (hint, Column(""))
-    options = [each for each in get_args(inner) if each is not type(None)] or [inner]
-    return _SQL_TYPES.get(options[0], "TEXT" if isinstance(options[0], str) else "JSON"), column
+def _sql_type(kind: object) -> str:
+    """Return the SQL type of a field's values; a list or mapping is kept as JSON."""
+    options = [each for each in get_args(kind) if each is not type(None)] or [kind]
+    return _SQL_TYPES.get(options[0], "TEXT" if isinstance(options[0], str) else "JSON")
 
 
 # A function, in every table that names one.
