@@ -161,18 +161,15 @@ class Table:
         return rows
 
 
-def table(name: str, *columns: str) -> Table:
-    """Return a recorded table from lines `name TYPE meaning`."""
-    parsed = []
-    for line in columns:
-        column, kind, meaning = line.split(" ", 2)
-        parsed.append(Column(meaning, name=column, type=kind))
-    return Table(name, tuple(parsed))
+def columns(*lines: str) -> tuple[Column, ...]:
+    """Return columns of a recorded table from lines `name TYPE meaning`."""
+    parts = [line.split(" ", 2) for line in lines]
+    return tuple(Column(meaning, name=name, type=kind) for name, kind, meaning in parts)
 
 
-def by_name(*tables: Table) -> dict[str, Table]:
-    """Return tables by their names."""
-    return {each.name: each for each in tables}
+def table(name: str, *lines: str) -> Table:
+    """Return a table from the lines of its columns."""
+    return Table(name, columns(*lines))
 
 
 def declaration(hint: object) -> tuple[object, str, list[Note]]:
@@ -205,6 +202,8 @@ def _sql_type(kind: object) -> str:
     return _SQL_TYPES.get(options[0], "TEXT" if isinstance(options[0], str) else "JSON")
 
 
+# The slice that a row belongs to.
+(SLICE,) = columns("slice INTEGER slice")
 # A function, in every table that names one.
 FUNCTION_COLUMNS = (
     "file TEXT source file, or ~ for built-in functions",
