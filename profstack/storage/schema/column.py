@@ -2,8 +2,9 @@
 
 A column is declared once. Recorded tables list their columns as lines of text; tables of the
 report are typed rows (`TypedDict`) whose fields say what they mean, as in
-`wait_s: Annotated[Raw, "host time to the first call", empty("no step has a call")]`. Headings,
-reasons for empty cells, the JSON schema and the reference page are made from these declarations.
+`bytes: Annotated[Raw, "held | bytes at the peak", empty("there is no peak")]`; before the bar is a
+heading. Headings, reasons for empty cells, the JSON schema and the reference page are made from
+these declarations.
 """
 
 from __future__ import annotations
@@ -105,7 +106,6 @@ class Note:
 sense = partial(Note, "sense")
 layer = partial(Note, "layer")
 needs = partial(Note, "needs")
-heading = partial(Note, "heading")
 empty = partial(Note, "empty")
 cell = partial(Note, "cell")
 # The layer without which a whole table is empty. Columns without a layer of their own have it, too,
@@ -127,6 +127,7 @@ RawWhole = Annotated[Whole, sense("raw")]
 Counted = Annotated[Figure, sense("counted")]
 CountedWhole = Annotated[Whole, sense("counted")]
 Fact = Annotated[Whole, sense("fact")]
+OwnFact = Annotated[Fact, layer("profstack")]
 Moment = Annotated[Figure, sense("fact")]
 Line = Annotated[int, sense("fact")]
 
@@ -173,10 +174,15 @@ def table(name: str, *lines: str) -> Table:
 
 
 def declaration(hint: object) -> tuple[object, str, list[Note]]:
-    """Return the bare type of a field `Annotated[type, meaning, note, ...]`, meaning and notes."""
+    """Return the bare type of a field `Annotated[type, meaning, note, ...]`, meaning and notes.
+
+    A column's meaning can follow a heading: "heading | meaning".
+    """
     bare, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    meaning = next((each for each in said if isinstance(each, str)), "")
-    return bare, meaning, [each for each in said if isinstance(each, Note)]
+    notes = [each for each in said if isinstance(each, Note)]
+    text = next((each for each in said if isinstance(each, str)), "")
+    heading, bar, meaning = text.rpartition(" | ")
+    return bare, meaning, [*notes, Note("heading", heading)] if bar else notes
 
 
 def row_table(name: str, field: object) -> Table:

@@ -14,7 +14,6 @@ from profstack.storage.schema.column import (
     Text,
     cell,
     empty,
-    heading,
     layer,
     needs,
 )
@@ -22,26 +21,21 @@ from profstack.storage.schema.rows import NOT_SEEN_BY_TORCH, GapCause
 
 _NO_WORK = empty("the capture holds no work of a device")
 _NO_RANGE = cell("Nsight Systems saw no range of it")
-_IN_NO_RANGE = empty("nothing of it lies inside a range")
+_NO_CALL = empty("the capture holds no CUDA call")
+_NO_CALLS = empty("the launching calls are not in the file")
+_ITS_CALL = cell("the launching call is not in the file")
 _NO_KINDS = empty("the file does not tell kinds of memory")
 
 # Columns that several tables have, or several columns of one table are like.
+_InRange = Annotated[Text, empty("nothing of it lies inside a range"), cell("outside all ranges")]
 _RangeKind = Annotated[
-    Text,
-    "kind of the innermost range it was called in, null outside all ranges",
-    heading("kind of range"),
-    _IN_NO_RANGE,
-    cell("outside all ranges"),
+    _InRange,
+    "kind of range | kind of the innermost range it was called in, null outside all ranges",
 ]
-_RangeName = Annotated[
-    Text,
-    "name of that range; of a module its path",
-    heading("in range"),
-    _IN_NO_RANGE,
-    cell("outside all ranges"),
-]
-_DeviceTime = Annotated[Raw, "device time", heading("device time")]
-_StepWork = Annotated[Raw, _NO_WORK, cell("no device did any work in the step")]
+_RangeName = Annotated[_InRange, "in range | name of that range; of a module its path"]
+_DeviceTime = Annotated[Raw, "device time | device time"]
+_NOT_IN_STEP = cell("no device did any work in the step")
+_StepWork = Annotated[Raw, _NO_WORK, _NOT_IN_STEP]
 _TorchTime = Annotated[Raw, layer("torch"), cell(NOT_SEEN_BY_TORCH)]
 _Compared = Annotated[Raw, "nsys over torch", layer("profstack"), needs("torch")]
 
@@ -49,22 +43,19 @@ _Compared = Annotated[Raw, "nsys over torch", layer("profstack"), needs("torch")
 class NsysModuleRow(TypedDict):
     """A module as Nsight Systems and the torch layer measured it."""
 
-    path: Annotated[str, "module path", heading("module")]
-    calls: Annotated[Counted, "calls per step that nsys saw", heading("calls (nsys)"), _NO_RANGE]
+    path: Annotated[str, "module | module path"]
+    calls: Annotated[Counted, "calls (nsys) | calls per step that nsys saw", _NO_RANGE]
     torch_calls: Annotated[
         Counted,
-        "calls per step that the torch layer saw",
+        "calls (torch) | calls per step that the torch layer saw",
         layer("torch"),
-        heading("calls (torch)"),
         cell(NOT_SEEN_BY_TORCH),
     ]
     host_s: Annotated[
-        Raw, "host time in forward by nsys, children included", heading("host (nsys)"), _NO_RANGE
+        Raw, "host (nsys) | host time in forward by nsys, children included", _NO_RANGE
     ]
     torch_host_s: Annotated[
-        _TorchTime,
-        "host time in forward by the torch layer, children included",
-        heading("host (torch)"),
+        _TorchTime, "host (torch) | host time in forward by the torch layer, children included"
     ]
     host_ratio: Annotated[
         _Compared,
@@ -73,15 +64,13 @@ class NsysModuleRow(TypedDict):
     ]
     device_s: Annotated[
         Raw,
-        "device time of kernels launched in forward, by nsys",
-        heading("device (nsys)"),
+        "device (nsys) | device time of kernels launched in forward, by nsys",
         _NO_WORK,
         _NO_RANGE,
     ]
     torch_device_s: Annotated[
         _TorchTime,
-        "the same by the torch layer",
-        heading("device (torch)"),
+        "device (torch) | the same by the torch layer",
         empty("the torch layer recorded no kernel"),
     ]
     device_ratio: Annotated[
@@ -102,23 +91,14 @@ class NsysStepRow(TypedDict):
     """A step of the capture."""
 
     step: Annotated[Fact, "number of the step under nsys"]
-    device: Annotated[Text, "device", _NO_WORK, cell("no device did any work in the step")]
-    started_s: Annotated[Moment, "since the capture began", heading("began")]
-    wall_s: Annotated[Raw, "host time", heading("host time")]
-    kernels: Annotated[
-        Counted,
-        "kernels launched in the step",
-        _NO_WORK,
-        cell("no device did any work in the step"),
-    ]
-    device_s: Annotated[
-        _StepWork, "device time of these kernels, whenever they ran", heading("device time")
-    ]
-    busy_s: Annotated[_StepWork, "time of the step in which a kernel ran", heading("device busy")]
+    device: Annotated[Text, "device", _NO_WORK, _NOT_IN_STEP]
+    started_s: Annotated[Moment, "began | since the capture began"]
+    wall_s: Annotated[Raw, "host time | host time"]
+    kernels: Annotated[Counted, "kernels launched in the step", _NO_WORK, _NOT_IN_STEP]
+    device_s: Annotated[_StepWork, "device time | device time of these kernels, whenever they ran"]
+    busy_s: Annotated[_StepWork, "device busy | time of the step in which a kernel ran"]
     idle_s: Annotated[
-        _StepWork,
-        "time of the step in which none ran; copies alone do not count",
-        heading("device idle"),
+        _StepWork, "device idle | time of the step in which none ran; copies alone do not count"
     ]
 
 
@@ -136,39 +116,33 @@ class NsysRangeRow(TypedDict):
     kind: Annotated[
         str, "step, module, forward, backward, optimizer, region, or another's category"
     ]
-    name: Annotated[str, "text of the range; of a module its path", heading("range")]
+    name: Annotated[str, "range | text of the range; of a module its path"]
     style: Annotated[str, "push_pop, or start_end of one that need not nest"]
     on_steps_thread: Annotated[
-        Flag, "whether its thread is the one that makes the steps", heading("steps' thread")
+        Flag, "steps' thread | whether its thread is the one that makes the steps"
     ]
     calls: Annotated[Counted, "ranges per step"]
-    wall_s: Annotated[Raw, "host time inside, ranges within it included", heading("host time")]
+    wall_s: Annotated[Raw, "host time | host time inside, ranges within it included"]
     self_s: Annotated[Raw, "host time inside without the rows below it"]
-    api_calls: Annotated[
-        Counted,
-        "CUDA calls that began inside",
-        heading("CUDA calls"),
-        empty("the capture holds no CUDA call"),
-    ]
+    api_calls: Annotated[Counted, "CUDA calls | CUDA calls that began inside", _NO_CALL]
     api_s: Annotated[
         Raw,
-        "host time in them, also on threads without a range of their own",
-        heading("in CUDA calls"),
-        empty("the capture holds no CUDA call"),
+        "in CUDA calls | host time in them, also on threads without a range of their own",
+        _NO_CALL,
     ]
     kernels: Annotated[Counted, "kernels launched inside, whenever they ran", _NO_WORK]
     device_s: Annotated[
-        Raw, "device time of these kernels, added up over streams", heading("device time"), _NO_WORK
+        Raw, "device time | device time of these kernels, added up over streams", _NO_WORK
     ]
     elsewhere_s: Annotated[
         Raw,
+        "of it by other threads | "
         "the part of it that threads without a range of their own launched",
-        heading("of it by other threads"),
         _NO_WORK,
     ]
     copies: Annotated[Counted, "copies and fills begun inside", _NO_WORK]
     copied_bytes: Annotated[Counted, "bytes copied", _NO_WORK]
-    copies_s: Annotated[Raw, "device time of the copies and fills", heading("copying"), _NO_WORK]
+    copies_s: Annotated[Raw, "copying | device time of the copies and fills", _NO_WORK]
 
 
 class NsysKernelRow(TypedDict):
@@ -179,22 +153,16 @@ class NsysKernelRow(TypedDict):
     stream: Annotated[Fact, "stream"]
     range_kind: _RangeKind
     range_name: _RangeName
-    launched_by: Annotated[
-        Text,
-        "the CUDA call that launched it",
-        empty("the launching calls are not in the file"),
-        cell("the launching call is not in the file"),
-    ]
-    in_graph: Annotated[Flag, "whether it ran in a CUDA graph", heading("in a graph")]
+    launched_by: Annotated[Text, "the CUDA call that launched it", _NO_CALLS, _ITS_CALL]
+    in_graph: Annotated[Flag, "in a graph | whether it ran in a CUDA graph"]
     calls: Annotated[Counted, "kernels per step"]
     device_s: _DeviceTime
     longest_s: Annotated[Raw, "the longest one"]
     delay_s: Annotated[
         Raw,
-        "mean time from the begin of the launching call to the kernel's begin",
-        heading("delay after launch"),
-        empty("the launching calls are not in the file"),
-        cell("the launching call is not in the file"),
+        "delay after launch | mean time from the begin of the launching call to the kernel's begin",
+        _NO_CALLS,
+        _ITS_CALL,
     ]
 
 
@@ -206,13 +174,12 @@ class NsysCopyRow(TypedDict):
     ]
     from_memory: Annotated[
         Text,
-        "kind of memory read: pageable, pinned, device, managed, ...",
-        heading("from"),
+        "from | kind of memory read: pageable, pinned, device, managed, ...",
         _NO_KINDS,
         cell("a fill reads no memory, or the file does not tell"),
     ]
     to_memory: Annotated[
-        Text, "kind of memory written", heading("to"), _NO_KINDS, cell("the file does not tell")
+        Text, "to | kind of memory written", _NO_KINDS, cell("the file does not tell")
     ]
     device: Annotated[Text, "device"]
     range_kind: _RangeKind
@@ -223,8 +190,7 @@ class NsysCopyRow(TypedDict):
     longest_s: Annotated[Raw, "the longest one; of copies that the file has as one, all of them"]
     bytes_per_s: Annotated[
         Raw,
-        "bytes per second of device time",
-        heading("bytes per second"),
+        "bytes per second | bytes per second of device time",
         empty("no copy took any time"),
         cell("it took no time"),
     ]
@@ -238,8 +204,8 @@ class NsysApiRow(TypedDict):
     range_kind: _RangeKind
     range_name: _RangeName
     calls: Annotated[Counted, "calls per step"]
-    host_s: Annotated[Raw, "host time inside", heading("host time")]
-    longest_s: Annotated[Raw, "the longest call", heading("longest call")]
+    host_s: Annotated[Raw, "host time | host time inside"]
+    longest_s: Annotated[Raw, "longest call | the longest call"]
     failed: Annotated[
         Counted,
         "calls per step that returned an error",
@@ -256,19 +222,15 @@ class NsysBacktraceRow(TypedDict):
     ]
     name: Annotated[
         Text,
-        "the function called; null of CPU samples",
-        heading("function called"),
+        "function called | the function called; null of CPU samples",
         empty("all of them are CPU samples"),
         cell("a CPU sample belongs to no call"),
     ]
-    stack: Annotated[
-        list[str], "where from, innermost first: function and library", heading("called from")
-    ]
+    stack: Annotated[list[str], "called from | where from, innermost first: function and library"]
     calls: Annotated[Counted, "calls or samples per step"]
     host_s: Annotated[
         Raw,
-        "host time of the calls",
-        heading("host time"),
+        "host time | host time of the calls",
         empty("all of them are CPU samples"),
         cell("a CPU sample has no duration"),
     ]
@@ -277,24 +239,22 @@ class NsysBacktraceRow(TypedDict):
 class NsysMemoryRow(TypedDict):
     """Memory held at one moment of the capture."""
 
-    t_s: Annotated[Moment, "since the capture began", heading("time")]
+    t_s: Annotated[Moment, "time | since the capture began"]
     device: Annotated[Text, "device"]
     kind: Annotated[str, "kind of memory"]
-    bytes: Annotated[
-        CountedWhole, "bytes held, of those taken since the capture began", heading("held")
-    ]
+    bytes: Annotated[CountedWhole, "held | bytes held, of those taken since the capture began"]
 
 
 class NsysSampleRow(TypedDict):
     """CPU samples of one function."""
 
-    symbol: Annotated[str, "function", heading("function")]
+    symbol: Annotated[str, "function | function"]
     library: Annotated[str, "library or program that it is in"]
-    self_samples: Annotated[Raw, "samples per step in which it was innermost", heading("samples")]
+    self_samples: Annotated[Raw, "samples | samples per step in which it was innermost"]
     total_samples: Annotated[
-        Raw, "samples per step in which it was on the stack", heading("samples with callees")
+        Raw, "samples with callees | samples per step in which it was on the stack"
     ]
-    self_share: Annotated[Raw, "share of all samples in which it was innermost", heading("share")]
+    self_share: Annotated[Raw, "share | share of all samples in which it was innermost"]
 
 
 class NsysGapRow(TypedDict):

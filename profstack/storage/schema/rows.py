@@ -19,12 +19,12 @@ from profstack.storage.schema.column import (
     Flag,
     Line,
     Moment,
+    OwnFact,
     Raw,
     RawWhole,
     Text,
     cell,
     empty,
-    heading,
     layer,
     needs,
     sense,
@@ -56,7 +56,7 @@ GapCause = Annotated[
     "host late, synchronisation, copy, data wait, start of step or queued (the next "
     "kernel was launched before the device fell idle)",
 ]
-_OwnFile = Annotated[Flag, "whether the file is the user's own, no library's", heading("own file")]
+_OwnFile = Annotated[Flag, "own file | whether the file is the user's own, no library's"]
 _Comparable = Annotated[Calibrated, cell(NOT_CALIBRATED)]
 _Seen = Annotated[Raw, cell(NOT_SEEN_BY_TORCH)]
 _ModuleMemory = Annotated[Raw, cell("it was not called in the step whose memory was watched")]
@@ -67,6 +67,8 @@ _ForwardWork = Annotated[
     empty("no counted operator was called by a module"),
     cell("no operator that it calls has a formula for its operations"),
 ]
+_Watched = Annotated[Raw, layer("watch")]
+_Grown = Annotated[RawWhole, layer("watch")]
 _Traced = Annotated[Raw, layer("torch"), empty(NO_LINE_SLICE), cell(NOT_TRACED)]
 _LineMemory = Annotated[RawWhole, layer("memory"), cell(NOT_IN_MEMORY_SLICE)]
 _Holder = Annotated[Text, "device that holds the bytes"]
@@ -97,9 +99,9 @@ class UncountedOperator(TypedDict, total=False):
 class StepRow(TypedDict):
     """A step."""
 
-    index: Annotated[Fact, "number of the step", layer("profstack"), heading("step")]
+    index: Annotated[OwnFact, "step | number of the step"]
     phase: Annotated[str, "train, eval or other"]
-    slice: Annotated[Fact, "slice", layer("profstack")]
+    slice: Annotated[OwnFact, "slice"]
     wall_s: Annotated[Raw, "host time", cell("nothing tells when the step ended")]
     cpu_s: Annotated[
         Raw,
@@ -116,9 +118,8 @@ class StepRow(TypedDict):
         cell("it is not known when the step's first work began"),
     ]
     batch_size: Annotated[
-        Fact,
+        OwnFact,
         "leading dimension of the step's first input tensor",
-        layer("profstack"),
         empty("the inputs of the steps are no tensors"),
         cell("the step's first input is no tensor, or the step was too short to ask"),
     ]
@@ -134,7 +135,7 @@ class ModuleRow(TypedDict):
     """A module, or a part of a step outside any module."""
 
     path: Annotated[
-        str, "module path; names in brackets are step parts outside any module", heading("module")
+        str, "module | module path; names in brackets are step parts outside any module"
     ]
     label: Annotated[
         Text,
@@ -144,13 +145,12 @@ class ModuleRow(TypedDict):
     ]
     type: Annotated[str, "class name"]
     instance: Annotated[
-        Fact,
+        OwnFact,
         "number among live instances of the root's class",
-        layer("profstack"),
         empty("only parts of the step outside modules were seen"),
         cell("it is no module"),
     ]
-    depth: Annotated[Fact, "0 for a root", layer("profstack")]
+    depth: Annotated[OwnFact, "0 for a root"]
     aliases: Annotated[list[str], "further paths of the same module"]
     calls: Annotated[
         Counted,
@@ -159,9 +159,8 @@ class ModuleRow(TypedDict):
         cell("it is no module, or " + NOT_SEEN_BY_TORCH),
     ]
     parameters: Annotated[
-        Fact,
+        OwnFact,
         "parameters, children included",
-        layer("profstack"),
         empty("no module has parameters"),
         cell("its parameters were not known when it was called"),
     ]
@@ -188,37 +187,31 @@ class ModuleRow(TypedDict):
     calibrated_s: Annotated[
         _Comparable, "forward and backward time at the speed of the clean steps"
     ]
-    forward_flop: Annotated[
-        _ForwardWork, "floating-point operations in forward", heading("forward FLOP")
-    ]
+    forward_flop: Annotated[_ForwardWork, "forward FLOP | floating-point operations in forward"]
     backward_flop: Annotated[
         CountedWhole,
-        "floating-point operations in backward",
+        "backward FLOP | floating-point operations in backward",
         layer("flops"),
-        heading("backward FLOP"),
         empty("no backward pass was counted"),
         cell("none of its backward work has a formula for its operations"),
     ]
-    forward_mac: Annotated[_ForwardWork, "multiply-adds in forward", heading("forward MAC")]
+    forward_mac: Annotated[_ForwardWork, "forward MAC | multiply-adds in forward"]
     flop_per_s: Annotated[
         Figure,
         sense("rate"),
-        "operations per clean second",
+        "FLOP/s | operations per clean second",
         needs("flops"),
-        heading("FLOP/s"),
         empty("the time of no counted module is calibrated: " + NOT_CALIBRATED),
         cell("its operations were not counted, or its time is not calibrated"),
     ]
     host_net_bytes: Annotated[
-        _HostMemory, "host bytes allocated less freed inside forward", heading("host memory kept")
+        _HostMemory, "host memory kept | host bytes allocated less freed inside forward"
     ]
     host_peak_bytes: Annotated[
         _HostMemory, "most host bytes alive at once inside forward, above those before"
     ]
     device_net_bytes: Annotated[
-        _ModuleMemory,
-        "device bytes allocated less freed inside forward",
-        heading("device memory kept"),
+        _ModuleMemory, "device memory kept | device bytes allocated less freed inside forward"
     ]
     device_peak_bytes: Annotated[_ModuleMemory, "the same of the device"]
 
@@ -240,9 +233,8 @@ class OperatorRow(TypedDict):
     calibrated_s: Annotated[_Comparable, "self time at the speed of the clean steps"]
     flop: Annotated[
         Counted,
-        "floating-point operations",
+        "FLOP | floating-point operations",
         layer("flops"),
-        heading("FLOP"),
         empty("no counter knows the operations of single operators here"),
         cell(
             "it has no formula, or it ran with several shapes in this module, which its "
@@ -289,9 +281,7 @@ class FunctionRow(TypedDict):
     name: Annotated[str, "function name"]
     own: Annotated[_OwnFile, empty(NO_SCRIPT_FOLDER)]
     calls: Annotated[Counted, "calls per step"]
-    primitive_calls: Annotated[
-        Counted, "calls per step that were not recursive", heading("not recursive")
-    ]
+    primitive_calls: Annotated[Counted, "not recursive | calls per step that were not recursive"]
     self_s: Annotated[Raw, "host time without callees"]
     total_s: Annotated[Raw, "host time with callees"]
     calibrated_s: Annotated[
@@ -308,9 +298,8 @@ class FunctionRow(TypedDict):
         ),
     ]
     watch_share: Annotated[
-        Raw,
+        _Watched,
         "share of the watch's samples of steps in which it was innermost",
-        layer("watch"),
         empty("the watch took no sample in these functions"),
         cell("the watch took no sample in it"),
     ]
@@ -356,69 +345,54 @@ class LineRow(TypedDict):
     device_s: Annotated[
         Raw, "device time of kernels launched from the line", layer("torch"), cell(NOT_TRACED)
     ]
-    usage_bytes: Annotated[_LineMemory, "resident set after the line", heading("RSS after")]
-    increment_bytes: Annotated[
-        _LineMemory, "growth of the resident set over the line", heading("RSS growth")
-    ]
+    usage_bytes: Annotated[_LineMemory, "RSS after | resident set after the line"]
+    increment_bytes: Annotated[_LineMemory, "RSS growth | growth of the resident set over the line"]
     occurrences: Annotated[
         Counted,
-        "times the memory layer saw the line",
+        "runs seen | times the memory layer saw the line",
         layer("memory"),
-        heading("runs seen"),
         cell(NOT_IN_MEMORY_SLICE),
     ]
     watch_share: Annotated[
-        Raw,
+        _Watched,
         "share of the watch's samples in steps",
-        layer("watch"),
         empty("the watch took no sample of a step in the script's own code"),
         cell("the watch took no sample of a step on it"),
     ]
     watch_bytes: Annotated[
-        RawWhole,
-        "growth of the resident set seen by the watch",
-        layer("watch"),
-        heading("RSS growth (watch)"),
+        _Grown,
+        "RSS growth (watch) | growth of the resident set seen by the watch",
         empty("the watch took no sample in the script's own code"),
         cell("the watch took no sample on it"),
     ]
     largest_bytes: Annotated[
-        _LineMemory,
-        "largest growth within one run of the line, by either source",
-        heading("largest growth"),
+        _LineMemory, "largest growth | largest growth within one run of the line, by either source"
     ]
     allocated_bytes: Annotated[
         RawWhole,
-        "the growth by the memory layer's second source",
+        "second source | the growth by the memory layer's second source",
         layer("memory"),
-        heading("second source"),
         empty("the second source could not tell; see the column beside"),
         cell("the second source has no figure for this line"),
     ]
     memory_source: Annotated[
         Text,
-        "what the second figure comes from, or why there is none",
+        "what the second source is | what the second figure comes from, or why there is none",
         needs("memory"),
-        heading("what the second source is"),
         cell(NOT_IN_MEMORY_SLICE),
     ]
     startup_share: Annotated[
-        Raw,
-        "share of the watch's samples in the start-up",
-        layer("watch"),
-        heading("start-up share (watch)"),
+        _Watched,
+        "start-up share (watch) | share of the watch's samples in the start-up",
         empty("the watch took no sample of the start-up in the script's own code"),
         cell("the watch took no sample of the start-up on it"),
     ]
     backward_s: Annotated[
-        _Traced,
-        "the part of the time inside operators that is backward work",
-        heading("of it backward"),
+        _Traced, "of it backward | the part of the time inside operators that is backward work"
     ]
     reason: Annotated[
         Text,
-        "why its count and times are not whole, or null",
-        heading("why not whole"),
+        "why not whole | why its count and times are not whole, or null",
         empty("no line was given up"),
         cell("its figures are whole"),
     ]
@@ -450,14 +424,13 @@ class ModuleLineRow(TypedDict):
 class MemoryRow(TypedDict):
     """Memory in use at one moment."""
 
-    t_s: Annotated[Moment, "host time since the recording began", heading("time")]
+    t_s: Annotated[Moment, "time | host time since the recording began"]
     step: Annotated[
         Fact, "step", empty("every sample lies outside the steps"), cell("outside every step")
     ]
     rss_bytes: Annotated[
         RawWhole,
-        "resident set of the process, at edges of slices and by the watch",
-        heading("resident set"),
+        "resident set | resident set of the process, at edges of slices and by the watch",
         empty("this system does not tell the resident set of a process"),
         cell("it could not be read at that moment"),
     ]
@@ -500,7 +473,7 @@ class PeakHolderRow(TypedDict):
         cell("it was alive before the step"),
     ]
     tensors: Annotated[CountedWhole, "tensors alive at the peak"]
-    bytes: Annotated[RawWhole, "bytes of theirs alive at the peak", heading("at the peak")]
+    bytes: Annotated[RawWhole, "at the peak | bytes of theirs alive at the peak"]
     share: Annotated[Raw, "share of the bytes alive at the peak"]
 
 
@@ -541,18 +514,14 @@ class ThreadRow(TypedDict):
     ]
     name: Annotated[str, "name of the thread, or of the process"]
     process: Annotated[
-        Fact,
-        "number of its process, the script's own is 0",
-        layer("profstack"),
-        cell("it has ended"),
+        OwnFact, "number of its process, the script's own is 0", cell("it has ended")
     ]
     threads: Annotated[
         CountedWhole, "threads of this kind and name", layer("profstack"), cell("they have ended")
     ]
     cpu_s: Annotated[
         Clean,
-        "CPU time",
-        heading("CPU"),
+        "CPU | CPU time",
         cell("the process was never waited for, so its CPU time is not known"),
     ]
     share: Annotated[
@@ -562,14 +531,12 @@ class ThreadRow(TypedDict):
     ]
     off_cpu_s: Annotated[
         _StepsThread,
-        "time of a step in which the steps' thread did not run",
-        heading("did not run"),
+        "did not run | time of a step in which the steps' thread did not run",
         empty("the CPU time of the steps' thread is not known, or not well enough"),
     ]
     no_core_s: Annotated[
         _StepsThread,
-        "part of that in which it could have run but had no core",
-        heading("had no core"),
+        "had no core | part of that in which it could have run but had no core",
         empty(
             "this system does not tell how long a thread waits for a core, or the CPU time "
             "of the steps' thread is not known well enough"
@@ -584,23 +551,20 @@ class LaunchRow(TypedDict):
 
     step: Annotated[Fact, "number of the step"]
     device: Annotated[Text, "device that the kernels ran on"]
-    operators: Annotated[Counted, "operators called", heading("operators called")]
+    operators: Annotated[Counted, "operators called | operators called"]
     outermost_operators: Annotated[
-        Counted, "those of them that no other operator called", heading("of them outermost")
+        Counted, "of them outermost | those of them that no other operator called"
     ]
     operator_s: Annotated[
         Raw,
-        "host time per operator; without a device the computing is in it",
-        heading("host time per operator"),
+        "host time per operator | host time per operator; without a device the computing is in it",
     ]
-    kernels: Annotated[Counted, "kernels launched", heading("kernels launched"), empty(NO_KERNEL)]
+    kernels: Annotated[Counted, "kernels launched | kernels launched", empty(NO_KERNEL)]
     launches: Annotated[
         _LaunchCount, "launches that began them: one of a graph begins many kernels"
     ]
-    launch_s: Annotated[_LaunchTime, "host time per launch", heading("host time per launch")]
-    launches_total_s: Annotated[
-        _LaunchTime, "host time of all launches", heading("host time of launches")
-    ]
+    launch_s: Annotated[_LaunchTime, "host time per launch | host time per launch"]
+    launches_total_s: Annotated[_LaunchTime, "host time of launches | host time of all launches"]
     launched_by: Annotated[
         Text,
         "what that time is of: runtime calls, or operators with kernels",
@@ -640,14 +604,11 @@ class RegionRow(TypedDict):
     source: Annotated[str, "what named it: profstack.region, record_function, torch.cuda.nvtx, ..."]
     calls: Annotated[_Entered, "calls per step"]
     wall_s: Annotated[_Entered, "host time"]
-    operator_s: Annotated[
-        _InRegion, "host time inside operators called in it", heading("in operators")
-    ]
+    operator_s: Annotated[_InRegion, "in operators | host time inside operators called in it"]
     device_s: Annotated[_InRegion, "device time of kernels launched in it"]
     flop: Annotated[
         Counted,
-        "floating-point operations",
-        heading("FLOP"),
+        "FLOP | floating-point operations",
         empty(
             "no operator with a formula was called in a region that the torch layer's "
             "slices entered"
@@ -659,8 +620,7 @@ class RegionRow(TypedDict):
     ]
     host_net_bytes: Annotated[
         Raw,
-        "host bytes allocated less freed inside it",
-        heading("host memory kept"),
+        "host memory kept | host bytes allocated less freed inside it",
         empty("the slices that watched memory entered no region"),
         cell("no slice that watched memory entered it on the steps' own thread"),
     ]
@@ -685,8 +645,7 @@ class RangeRow(TypedDict):
     ]
     emit_s: Annotated[
         Raw,
-        "host time spent on emitting them, per step",
-        heading("emitting"),
+        "emitting | host time spent on emitting them, per step",
         empty("emitting took no more than reading the clock does"),
         cell("no more than reading the clock takes"),
     ]
@@ -700,18 +659,13 @@ class WatchRow(TypedDict):
     line: Annotated[Fact, "line of the function's definition"]
     name: Annotated[str, "function"]
     samples: Annotated[Raw, "samples in which it was on the stack"]
-    self_share: Annotated[
-        Raw, "share of the phase's samples in which it was innermost", heading("share")
-    ]
+    self_share: Annotated[Raw, "share | share of the phase's samples in which it was innermost"]
     total_share: Annotated[
-        Raw,
-        "share of the phase's samples in which it was on the stack",
-        heading("share with callees"),
+        Raw, "share with callees | share of the phase's samples in which it was on the stack"
     ]
     rss_bytes: Annotated[
         RawWhole,
-        "growth of the resident set between samples that ended in it",
-        heading("RSS growth"),
+        "RSS growth | growth of the resident set between samples that ended in it",
         empty("this system does not tell the resident set of a process"),
         cell("it was not the innermost function where the resident set was read"),
     ]
@@ -720,33 +674,24 @@ class WatchRow(TypedDict):
 class OutlierRow(TypedDict):
     """A step that stands out."""
 
-    index: Annotated[Fact, "number of the step", heading("step")]
+    index: Annotated[Fact, "step | number of the step"]
     wall_s: Annotated[Raw, "host time"]
     factor: Annotated[
-        Raw,
-        "that over the clean median",
-        heading("of a clean step"),
-        empty("there is no clean median"),
+        Raw, "of a clean step | that over the clean median", empty("there is no clean median")
     ]
     rss_bytes: Annotated[
-        RawWhole,
-        "growth of the resident set over the step",
-        layer("watch"),
-        heading("RSS growth"),
+        _Grown,
+        "RSS growth | growth of the resident set over the step",
         empty(NO_SAMPLE),
         cell("the watch took no sample in it"),
     ]
     samples: Annotated[
-        Raw,
-        "samples of the watch in it",
-        layer("watch"),
-        empty("the watch took no sample in this run"),
+        _Watched, "samples of the watch in it", empty("the watch took no sample in this run")
     ]
     doing: Annotated[
         Text,
-        "what most of them were doing: function and line, outermost first",
+        "what it was doing | what most of them were doing: function and line, outermost first",
         needs("watch"),
-        heading("what it was doing"),
         empty(NO_SAMPLE),
         cell("the watch took no sample in it"),
     ]
@@ -783,8 +728,7 @@ class CounterRow(TypedDict):
     ]
     forward_mac: Annotated[
         CountedWhole,
-        "multiply-adds in forward",
-        heading("forward MAC"),
+        "forward MAC | multiply-adds in forward",
         empty("the counter has formulas for more than multiply-adds"),
         cell("it counted nothing in forward, or more than multiply-adds"),
     ]
