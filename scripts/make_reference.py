@@ -369,11 +369,12 @@ def report_json() -> str:
 
 def _meaning(hint: object) -> str:
     """The meaning that a field declares, or that of the one object it holds."""
-    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    declared = next((note.meaning for note in notes if hasattr(note, "meaning")), None)
+    from profstack.storage.schema.column import declaration
+
     inner: list[type] = []
     _type(hint, inner)
-    return declared or next((_sentence(kind) for kind in inner[:1]), "")
+    _, meaning, _ = declaration(hint)
+    return meaning or next((_sentence(kind) for kind in inner[:1]), "")
 
 
 def _sentence(kind: type) -> str:

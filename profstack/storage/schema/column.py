@@ -1,8 +1,10 @@
 """Columns and tables: what each figure means, its unit, and why it may be missing.
 
 A column is declared once. Recorded tables list their columns as lines of text; tables of the
-report are typed rows (`TypedDict`) whose fields carry a `Column`. Headings, reasons for empty
-cells, the JSON schema and the reference page are made from these objects.
+report are typed rows (`TypedDict`) whose fields say what they mean, as in
+`bytes: Annotated[Raw, "held | bytes at the peak", empty("there is no peak")]`; before the bar is a
+heading. Headings, reasons for empty cells, the JSON schema and the reference page are made from
+these declarations.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 from profstack.errors import RecordingError
@@ -93,18 +96,40 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Doc:
-    """The meaning of a field of the report that is no column; `keys` are in its mapping always."""
+class Note:
+    """What the type of a field says beside its meaning: of a column, a field of `Column`."""
 
-    meaning: str
-    keys: tuple[str, ...] = ()
+    about: str
+    text: str
 
 
-@dataclass(frozen=True)
-class Given:
-    """The layer that gives a whole table."""
+sense = partial(Note, "sense")
+layer = partial(Note, "layer")
+needs = partial(Note, "needs")
+empty = partial(Note, "empty")
+cell = partial(Note, "cell")
+# The layer without which a whole table is empty. Columns without a layer of their own have it, too,
+# or the one that the table names by `layer`.
+given_by = partial(Note, "given_by")
+# A key that a mapping always has.
+key = partial(Note, "key")
 
-    layer: str
+# Types of fields: null is what was not measured, or is not there.
+Figure = float | None
+Whole = int | None
+Text = str | None
+Flag = bool | None
+# Types of columns with numbers, by their sense.
+Clean = Annotated[Figure, sense("clean")]
+Calibrated = Annotated[Figure, sense("calibrated")]
+Raw = Annotated[Figure, sense("raw")]
+RawWhole = Annotated[Whole, sense("raw")]
+Counted = Annotated[Figure, sense("counted")]
+CountedWhole = Annotated[Whole, sense("counted")]
+Fact = Annotated[Whole, sense("fact")]
+OwnFact = Annotated[Fact, layer("profstack")]
+Moment = Annotated[Figure, sense("fact")]
+Line = Annotated[int, sense("fact")]
 
 
 @dataclass(frozen=True)
@@ -137,39 +162,54 @@ class Table:
         return rows
 
 
-def table(name: str, *columns: str) -> Table:
-    """Return a recorded table from lines `name TYPE meaning`."""
-    parsed = []
-    for line in columns:
-        column, kind, meaning = line.split(" ", 2)
-        parsed.append(Column(meaning, name=column, type=kind))
-    return Table(name, tuple(parsed))
+def columns(*lines: str) -> tuple[Column, ...]:
+    """Return columns of a recorded table from lines `name TYPE meaning`."""
+    parts = [line.split(" ", 2) for line in lines]
+    return tuple(Column(meaning, name=name, type=kind) for name, kind, meaning in parts)
 
 
-def by_name(*tables: Table) -> dict[str, Table]:
-    """Return tables by their names."""
-    return {each.name: each for each in tables}
+def table(name: str, *lines: str) -> Table:
+    """Return a table from the lines of its columns."""
+    return Table(name, columns(*lines))
 
 
-def row_table(name: str, row: type, given_by: str | None = None) -> Table:
-    """Return the table whose rows are of the typed dictionary `row`."""
+def declaration(hint: object) -> tuple[object, str, list[Note]]:
+    """Return the bare type of a field `Annotated[type, meaning, note, ...]`, meaning and notes.
+
+    A column's meaning can follow a heading: "heading | meaning".
+    """
+    bare, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    notes = [each for each in said if isinstance(each, Note)]
+    text = next((each for each in said if isinstance(each, str)), "")
+    heading, bar, meaning = text.rpartition(" | ")
+    return bare, meaning, [*notes, Note("heading", heading)] if bar else notes
+
+
+def row_table(name: str, field: object) -> Table:
+    """Return the table that a field of the type `list[row]` holds."""
+    rows, _, notes = declaration(field)
+    said = {note.about: note.text for note in notes}
+    giver = said.get("given_by")
     columns = []
-    for key, hint in get_type_hints(row, include_extras=True).items():
-        kind, column = _declared(hint)
-        layer = column.layer or (given_by if column.sense is not None else None)
+    for each, hint in get_type_hints(get_args(rows)[0], include_extras=True).items():
+        bare, meaning, notes = declaration(hint)
+        column = Column(meaning, **{note.about: note.text for note in notes})
+        given = column.layer or (said.get("layer", giver) if column.sense is not None else None)
         # Facts about rows and the clock's figures are profstack's own: no layer lacks there.
-        needs = column.needs or (layer if layer in _LAYERS else given_by)
-        columns.append(dataclasses.replace(column, name=key, type=kind, layer=layer, needs=needs))
-    return Table(name, tuple(columns), given_by)
+        needed = column.needs or (given if given in _LAYERS else giver)
+        kind = _sql_type(bare)
+        columns.append(dataclasses.replace(column, name=each, type=kind, layer=given, needs=needed))
+    return Table(name, tuple(columns), giver)
 
 
-def _declared(hint: object) -> tuple[str, Column]:
-    """Return the SQL type and the `Column` of a field `Annotated[type, Column(...)]`."""
-    inner, column = get_args(hint) if get_origin(hint) is Annotated else (hint, Column(""))
-    options = [each for each in get_args(inner) if each is not type(None)] or [inner]
-    return _SQL_TYPES.get(options[0], "TEXT" if isinstance(options[0], str) else "JSON"), column
+def _sql_type(kind: object) -> str:
+    """Return the SQL type of a field's values; a list or mapping is kept as JSON."""
+    options = [each for each in get_args(kind) if each is not type(None)] or [kind]
+    return _SQL_TYPES.get(options[0], "TEXT" if isinstance(options[0], str) else "JSON")
 
 
+# The slice that a row belongs to.
+(SLICE,) = columns("slice INTEGER slice")
 # A function, in every table that names one.
 FUNCTION_COLUMNS = (
     "file TEXT source file, or ~ for built-in functions",

@@ -14,7 +14,7 @@ from typing import (
     is_typeddict,
 )
 
-from profstack.storage.schema.column import Column, Doc
+from profstack.storage.schema.column import declaration
 from profstack.storage.schema.report import Report
 
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
@@ -68,13 +68,13 @@ def _schema(hint: object) -> dict[str, object]:
     """Return the schema of a type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        schema = _schema(arguments[0])
-        for note in arguments[1:]:
-            if isinstance(note, Doc) and note.keys:
-                schema["required"] = list(note.keys)
-            if isinstance(note, Column | Doc) and note.meaning:
-                schema["description"] = note.meaning
-        return schema
+        bare, meaning, notes = declaration(hint)
+        keys = [note.text for note in notes if note.about == "key"]
+        return {
+            **_schema(bare),
+            **({"required": keys} if keys else {}),
+            **({"description": meaning} if meaning else {}),
+        }
     if origin is Literal:
         return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
     if origin in (Union, types.UnionType):

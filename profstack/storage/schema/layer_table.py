@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from profstack.errors import UsageError
-from profstack.storage.schema.column import SENSES, Column, Table, table
+from profstack.storage.schema.column import SENSES, SLICE, Column, Table
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _SQL_TYPES = ("TEXT", "INTEGER", "REAL", "BOOLEAN")
@@ -65,7 +65,7 @@ class LayerTable:
     @property
     def table(self) -> Table:
         """The table as it is recorded: the number of the slice before the columns."""
-        return Table(self.name, (*table("", "slice INTEGER slice").columns, *self.columns))
+        return Table(self.name, (SLICE, *self.columns))
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -4,343 +4,165 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from profstack.storage.schema.column import Column
-from profstack.storage.schema.rows import NOT_SEEN_BY_TORCH
+from profstack.storage.schema.column import (
+    Counted,
+    CountedWhole,
+    Fact,
+    Flag,
+    Moment,
+    Raw,
+    Text,
+    cell,
+    empty,
+    layer,
+    needs,
+)
+from profstack.storage.schema.rows import NOT_SEEN_BY_TORCH, GapCause
+
+_NO_WORK = empty("the capture holds no work of a device")
+_NO_RANGE = cell("Nsight Systems saw no range of it")
+_NO_CALL = empty("the capture holds no CUDA call")
+_NO_CALLS = empty("the launching calls are not in the file")
+_ITS_CALL = cell("the launching call is not in the file")
+_NO_KINDS = empty("the file does not tell kinds of memory")
+
+# Columns that several tables have, or several columns of one table are like.
+_InRange = Annotated[Text, empty("nothing of it lies inside a range"), cell("outside all ranges")]
+_RangeKind = Annotated[
+    _InRange,
+    "kind of range | kind of the innermost range it was called in, null outside all ranges",
+]
+_RangeName = Annotated[_InRange, "in range | name of that range; of a module its path"]
+_DeviceTime = Annotated[Raw, "device time | device time"]
+_NOT_IN_STEP = cell("no device did any work in the step")
+_StepWork = Annotated[Raw, _NO_WORK, _NOT_IN_STEP]
+_TorchTime = Annotated[Raw, layer("torch"), cell(NOT_SEEN_BY_TORCH)]
+_Compared = Annotated[Raw, "nsys over torch", layer("profstack"), needs("torch")]
 
 
 class NsysModuleRow(TypedDict):
     """A module as Nsight Systems and the torch layer measured it."""
 
-    path: Annotated[str, Column("module path", heading="module")]
-    calls: Annotated[
-        float | None,
-        Column(
-            "calls per step that nsys saw",
-            sense="counted",
-            layer="nsys",
-            heading="calls (nsys)",
-            cell="Nsight Systems saw no range of it",
-        ),
-    ]
+    path: Annotated[str, "module | module path"]
+    calls: Annotated[Counted, "calls (nsys) | calls per step that nsys saw", _NO_RANGE]
     torch_calls: Annotated[
-        float | None,
-        Column(
-            "calls per step that the torch layer saw",
-            sense="counted",
-            layer="torch",
-            heading="calls (torch)",
-            cell=NOT_SEEN_BY_TORCH,
-        ),
+        Counted,
+        "calls (torch) | calls per step that the torch layer saw",
+        layer("torch"),
+        cell(NOT_SEEN_BY_TORCH),
     ]
     host_s: Annotated[
-        float | None,
-        Column(
-            "host time in forward by nsys, children included",
-            sense="raw",
-            layer="nsys",
-            heading="host (nsys)",
-            cell="Nsight Systems saw no range of it",
-        ),
+        Raw, "host (nsys) | host time in forward by nsys, children included", _NO_RANGE
     ]
     torch_host_s: Annotated[
-        float | None,
-        Column(
-            "host time in forward by the torch layer, children included",
-            sense="raw",
-            layer="torch",
-            heading="host (torch)",
-            cell=NOT_SEEN_BY_TORCH,
-        ),
+        _TorchTime, "host (torch) | host time in forward by the torch layer, children included"
     ]
     host_ratio: Annotated[
-        float | None,
-        Column(
-            "nsys over torch",
-            sense="raw",
-            layer="profstack",
-            needs="torch",
-            heading="host ratio",
-            empty="the torch layer has no time to compare with",
-            cell="one of the two did not see it run",
-        ),
+        _Compared,
+        empty("the torch layer has no time to compare with"),
+        cell("one of the two did not see it run"),
     ]
     device_s: Annotated[
-        float | None,
-        Column(
-            "device time of kernels launched in forward, by nsys",
-            sense="raw",
-            layer="nsys",
-            heading="device (nsys)",
-            empty="the capture holds no work of a device",
-            cell="Nsight Systems saw no range of it",
-        ),
+        Raw,
+        "device (nsys) | device time of kernels launched in forward, by nsys",
+        _NO_WORK,
+        _NO_RANGE,
     ]
     torch_device_s: Annotated[
-        float | None,
-        Column(
-            "the same by the torch layer",
-            sense="raw",
-            layer="torch",
-            heading="device (torch)",
-            empty="the torch layer recorded no kernel",
-            cell=NOT_SEEN_BY_TORCH,
-        ),
+        _TorchTime,
+        "device (torch) | the same by the torch layer",
+        empty("the torch layer recorded no kernel"),
     ]
     device_ratio: Annotated[
-        float | None,
-        Column(
-            "nsys over torch",
-            sense="raw",
-            layer="profstack",
-            needs="torch",
-            heading="device ratio",
-            empty="one of the two saw no work of a device",
-            cell="one of the two saw no kernel of it",
-        ),
+        _Compared,
+        empty("one of the two saw no work of a device"),
+        cell("one of the two saw no kernel of it"),
     ]
     disagreement: Annotated[
-        str | None,
-        Column(
-            "what the two differ in, and by how much; null where they agree",
-            needs="torch",
-            empty="the two agree in every module",
-            cell="the two agree",
-        ),
+        Text,
+        "what the two differ in, and by how much; null where they agree",
+        needs("torch"),
+        empty("the two agree in every module"),
+        cell("the two agree"),
     ]
 
 
 class NsysStepRow(TypedDict):
     """A step of the capture."""
 
-    step: Annotated[int | None, Column("number of the step under nsys", sense="fact", layer="nsys")]
-    device: Annotated[
-        str | None,
-        Column(
-            "device",
-            empty="the capture holds no work of a device",
-            cell="no device did any work in the step",
-        ),
-    ]
-    started_s: Annotated[
-        float | None, Column("since the capture began", sense="fact", layer="nsys", heading="began")
-    ]
-    wall_s: Annotated[
-        float | None, Column("host time", sense="raw", layer="nsys", heading="host time")
-    ]
-    kernels: Annotated[
-        float | None,
-        Column(
-            "kernels launched in the step",
-            sense="counted",
-            layer="nsys",
-            empty="the capture holds no work of a device",
-            cell="no device did any work in the step",
-        ),
-    ]
-    device_s: Annotated[
-        float | None,
-        Column(
-            "device time of these kernels, whenever they ran",
-            sense="raw",
-            layer="nsys",
-            heading="device time",
-            empty="the capture holds no work of a device",
-            cell="no device did any work in the step",
-        ),
-    ]
-    busy_s: Annotated[
-        float | None,
-        Column(
-            "time of the step in which a kernel ran",
-            sense="raw",
-            layer="nsys",
-            heading="device busy",
-            empty="the capture holds no work of a device",
-            cell="no device did any work in the step",
-        ),
-    ]
+    step: Annotated[Fact, "number of the step under nsys"]
+    device: Annotated[Text, "device", _NO_WORK, _NOT_IN_STEP]
+    started_s: Annotated[Moment, "began | since the capture began"]
+    wall_s: Annotated[Raw, "host time | host time"]
+    kernels: Annotated[Counted, "kernels launched in the step", _NO_WORK, _NOT_IN_STEP]
+    device_s: Annotated[_StepWork, "device time | device time of these kernels, whenever they ran"]
+    busy_s: Annotated[_StepWork, "device busy | time of the step in which a kernel ran"]
     idle_s: Annotated[
-        float | None,
-        Column(
-            "time of the step in which none ran; copies alone do not count",
-            sense="raw",
-            layer="nsys",
-            heading="device idle",
-            empty="the capture holds no work of a device",
-            cell="no device did any work in the step",
-        ),
+        _StepWork, "device idle | time of the step in which none ran; copies alone do not count"
     ]
 
 
 class NsysRangeRow(TypedDict):
     """An NVTX range, by its place among other ranges."""
 
-    node: Annotated[int | None, Column("number of the row, from 1", sense="fact", layer="nsys")]
+    node: Annotated[Fact, "number of the row, from 1"]
     parent: Annotated[
-        int | None,
-        Column(
-            "the row of the range around it, null for the outermost",
-            sense="fact",
-            layer="nsys",
-            empty="no range lies inside another",
-            cell="it lies in no other range",
-        ),
+        Fact,
+        "the row of the range around it, null for the outermost",
+        empty("no range lies inside another"),
+        cell("it lies in no other range"),
     ]
-    domain: Annotated[str, Column("NVTX domain")]
+    domain: Annotated[str, "NVTX domain"]
     kind: Annotated[
-        str, Column("step, module, forward, backward, optimizer, region, or another's category")
+        str, "step, module, forward, backward, optimizer, region, or another's category"
     ]
-    name: Annotated[str, Column("text of the range; of a module its path", heading="range")]
-    style: Annotated[str, Column("push_pop, or start_end of one that need not nest")]
+    name: Annotated[str, "range | text of the range; of a module its path"]
+    style: Annotated[str, "push_pop, or start_end of one that need not nest"]
     on_steps_thread: Annotated[
-        bool | None,
-        Column("whether its thread is the one that makes the steps", heading="steps' thread"),
+        Flag, "steps' thread | whether its thread is the one that makes the steps"
     ]
-    calls: Annotated[float | None, Column("ranges per step", sense="counted", layer="nsys")]
-    wall_s: Annotated[
-        float | None,
-        Column(
-            "host time inside, ranges within it included",
-            sense="raw",
-            layer="nsys",
-            heading="host time",
-        ),
-    ]
-    self_s: Annotated[
-        float | None,
-        Column(
-            "host time inside without the rows below it", sense="raw", layer="nsys", heading="self"
-        ),
-    ]
-    api_calls: Annotated[
-        float | None,
-        Column(
-            "CUDA calls that began inside",
-            sense="counted",
-            layer="nsys",
-            heading="CUDA calls",
-            empty="the capture holds no CUDA call",
-        ),
-    ]
+    calls: Annotated[Counted, "ranges per step"]
+    wall_s: Annotated[Raw, "host time | host time inside, ranges within it included"]
+    self_s: Annotated[Raw, "host time inside without the rows below it"]
+    api_calls: Annotated[Counted, "CUDA calls | CUDA calls that began inside", _NO_CALL]
     api_s: Annotated[
-        float | None,
-        Column(
-            "host time in them, also on threads without a range of their own",
-            sense="raw",
-            layer="nsys",
-            heading="in CUDA calls",
-            empty="the capture holds no CUDA call",
-        ),
+        Raw,
+        "in CUDA calls | host time in them, also on threads without a range of their own",
+        _NO_CALL,
     ]
-    kernels: Annotated[
-        float | None,
-        Column(
-            "kernels launched inside, whenever they ran",
-            sense="counted",
-            layer="nsys",
-            empty="the capture holds no work of a device",
-        ),
-    ]
+    kernels: Annotated[Counted, "kernels launched inside, whenever they ran", _NO_WORK]
     device_s: Annotated[
-        float | None,
-        Column(
-            "device time of these kernels, added up over streams",
-            sense="raw",
-            layer="nsys",
-            heading="device time",
-            empty="the capture holds no work of a device",
-        ),
+        Raw, "device time | device time of these kernels, added up over streams", _NO_WORK
     ]
     elsewhere_s: Annotated[
-        float | None,
-        Column(
-            "the part of it that threads without a range of their own launched",
-            sense="raw",
-            layer="nsys",
-            heading="of it by other threads",
-            empty="the capture holds no work of a device",
-        ),
+        Raw,
+        "of it by other threads | "
+        "the part of it that threads without a range of their own launched",
+        _NO_WORK,
     ]
-    copies: Annotated[
-        float | None,
-        Column(
-            "copies and fills begun inside",
-            sense="counted",
-            layer="nsys",
-            empty="the capture holds no work of a device",
-        ),
-    ]
-    copied_bytes: Annotated[
-        float | None,
-        Column(
-            "bytes copied",
-            sense="counted",
-            layer="nsys",
-            heading="copied",
-            empty="the capture holds no work of a device",
-        ),
-    ]
-    copies_s: Annotated[
-        float | None,
-        Column(
-            "device time of the copies and fills",
-            sense="raw",
-            layer="nsys",
-            heading="copying",
-            empty="the capture holds no work of a device",
-        ),
-    ]
+    copies: Annotated[Counted, "copies and fills begun inside", _NO_WORK]
+    copied_bytes: Annotated[Counted, "bytes copied", _NO_WORK]
+    copies_s: Annotated[Raw, "copying | device time of the copies and fills", _NO_WORK]
 
 
 class NsysKernelRow(TypedDict):
     """A kernel, by device, stream and innermost range."""
 
-    name: Annotated[str, Column("kernel, or a graph that was traced as a whole")]
-    device: Annotated[str | None, Column("device")]
-    stream: Annotated[int | None, Column("stream", sense="fact", layer="nsys")]
-    range_kind: Annotated[
-        str | None,
-        Column(
-            "kind of the innermost range it was called in, null outside all ranges",
-            heading="kind of range",
-            empty="nothing of it lies inside a range",
-            cell="outside all ranges",
-        ),
-    ]
-    range_name: Annotated[
-        str | None,
-        Column(
-            "name of that range; of a module its path",
-            heading="in range",
-            empty="nothing of it lies inside a range",
-            cell="outside all ranges",
-        ),
-    ]
-    launched_by: Annotated[
-        str | None,
-        Column(
-            "the CUDA call that launched it",
-            heading="launched by",
-            empty="the launching calls are not in the file",
-            cell="the launching call is not in the file",
-        ),
-    ]
-    in_graph: Annotated[bool | None, Column("whether it ran in a CUDA graph", heading="in a graph")]
-    calls: Annotated[float | None, Column("kernels per step", sense="counted", layer="nsys")]
-    device_s: Annotated[
-        float | None, Column("device time", sense="raw", layer="nsys", heading="device time")
-    ]
-    longest_s: Annotated[float | None, Column("the longest one", sense="raw", layer="nsys")]
+    name: Annotated[str, "kernel, or a graph that was traced as a whole"]
+    device: Annotated[Text, "device"]
+    stream: Annotated[Fact, "stream"]
+    range_kind: _RangeKind
+    range_name: _RangeName
+    launched_by: Annotated[Text, "the CUDA call that launched it", _NO_CALLS, _ITS_CALL]
+    in_graph: Annotated[Flag, "in a graph | whether it ran in a CUDA graph"]
+    calls: Annotated[Counted, "kernels per step"]
+    device_s: _DeviceTime
+    longest_s: Annotated[Raw, "the longest one"]
     delay_s: Annotated[
-        float | None,
-        Column(
-            "mean time from the begin of the launching call to the kernel's begin",
-            sense="raw",
-            layer="nsys",
-            heading="delay after launch",
-            empty="the launching calls are not in the file",
-            cell="the launching call is not in the file",
-        ),
+        Raw,
+        "delay after launch | mean time from the begin of the launching call to the kernel's begin",
+        _NO_CALLS,
+        _ITS_CALL,
     ]
 
 
@@ -348,112 +170,47 @@ class NsysCopyRow(TypedDict):
     """Copies and fills of one kind."""
 
     direction: Annotated[
-        str, Column("host to device, device to host, device to device, peer to peer, fill, ...")
+        str, "host to device, device to host, device to device, peer to peer, fill, ..."
     ]
     from_memory: Annotated[
-        str | None,
-        Column(
-            "kind of memory read: pageable, pinned, device, managed, ...",
-            heading="from",
-            empty="the file does not tell kinds of memory",
-            cell="a fill reads no memory, or the file does not tell",
-        ),
+        Text,
+        "from | kind of memory read: pageable, pinned, device, managed, ...",
+        _NO_KINDS,
+        cell("a fill reads no memory, or the file does not tell"),
     ]
     to_memory: Annotated[
-        str | None,
-        Column(
-            "kind of memory written",
-            heading="to",
-            empty="the file does not tell kinds of memory",
-            cell="the file does not tell",
-        ),
+        Text, "to | kind of memory written", _NO_KINDS, cell("the file does not tell")
     ]
-    device: Annotated[str | None, Column("device")]
-    range_kind: Annotated[
-        str | None,
-        Column(
-            "kind of the innermost range it was called in, null outside all ranges",
-            heading="kind of range",
-            empty="nothing of it lies inside a range",
-            cell="outside all ranges",
-        ),
-    ]
-    range_name: Annotated[
-        str | None,
-        Column(
-            "name of that range; of a module its path",
-            heading="in range",
-            empty="nothing of it lies inside a range",
-            cell="outside all ranges",
-        ),
-    ]
-    calls: Annotated[
-        float | None, Column("copies or fills per step", sense="counted", layer="nsys")
-    ]
-    bytes: Annotated[float | None, Column("bytes per step", sense="counted", layer="nsys")]
-    device_s: Annotated[
-        float | None, Column("device time", sense="raw", layer="nsys", heading="device time")
-    ]
-    longest_s: Annotated[
-        float | None,
-        Column(
-            "the longest one; of copies that the file has as one, all of them",
-            sense="raw",
-            layer="nsys",
-        ),
-    ]
+    device: Annotated[Text, "device"]
+    range_kind: _RangeKind
+    range_name: _RangeName
+    calls: Annotated[Counted, "copies or fills per step"]
+    bytes: Annotated[Counted, "bytes per step"]
+    device_s: _DeviceTime
+    longest_s: Annotated[Raw, "the longest one; of copies that the file has as one, all of them"]
     bytes_per_s: Annotated[
-        float | None,
-        Column(
-            "bytes per second of device time",
-            sense="raw",
-            layer="nsys",
-            heading="bytes per second",
-            empty="no copy took any time",
-            cell="it took no time",
-        ),
+        Raw,
+        "bytes per second | bytes per second of device time",
+        empty("no copy took any time"),
+        cell("it took no time"),
     ]
 
 
 class NsysApiRow(TypedDict):
     """Calls of one function of CUDA, cuDNN, cuBLAS or the system."""
 
-    library: Annotated[str, Column("cuda, cudnn, cublas or os")]
-    name: Annotated[str, Column("function")]
-    range_kind: Annotated[
-        str | None,
-        Column(
-            "kind of the innermost range it was called in, null outside all ranges",
-            heading="kind of range",
-            empty="nothing of it lies inside a range",
-            cell="outside all ranges",
-        ),
-    ]
-    range_name: Annotated[
-        str | None,
-        Column(
-            "name of that range; of a module its path",
-            heading="in range",
-            empty="nothing of it lies inside a range",
-            cell="outside all ranges",
-        ),
-    ]
-    calls: Annotated[float | None, Column("calls per step", sense="counted", layer="nsys")]
-    host_s: Annotated[
-        float | None, Column("host time inside", sense="raw", layer="nsys", heading="host time")
-    ]
-    longest_s: Annotated[
-        float | None, Column("the longest call", sense="raw", layer="nsys", heading="longest call")
-    ]
+    library: Annotated[str, "cuda, cudnn, cublas or os"]
+    name: Annotated[str, "function"]
+    range_kind: _RangeKind
+    range_name: _RangeName
+    calls: Annotated[Counted, "calls per step"]
+    host_s: Annotated[Raw, "host time | host time inside"]
+    longest_s: Annotated[Raw, "longest call | the longest call"]
     failed: Annotated[
-        float | None,
-        Column(
-            "calls per step that returned an error",
-            sense="counted",
-            layer="nsys",
-            empty="the file does not tell which calls failed",
-            cell="it is not traced whether these calls fail",
-        ),
+        Counted,
+        "calls per step that returned an error",
+        empty("the file does not tell which calls failed"),
+        cell("it is not traced whether these calls fail"),
     ]
 
 
@@ -461,119 +218,62 @@ class NsysBacktraceRow(TypedDict):
     """Calls with the stack they came from."""
 
     source: Annotated[
-        str, Column("cuda, os or cpu: calls of the device's runtime, of the system, or CPU samples")
+        str, "cuda, os or cpu: calls of the device's runtime, of the system, or CPU samples"
     ]
     name: Annotated[
-        str | None,
-        Column(
-            "the function called; null of CPU samples",
-            heading="function called",
-            empty="all of them are CPU samples",
-            cell="a CPU sample belongs to no call",
-        ),
+        Text,
+        "function called | the function called; null of CPU samples",
+        empty("all of them are CPU samples"),
+        cell("a CPU sample belongs to no call"),
     ]
-    stack: Annotated[
-        list[str],
-        Column("where from, innermost first: function and library", heading="called from"),
-    ]
-    calls: Annotated[
-        float | None, Column("calls or samples per step", sense="counted", layer="nsys")
-    ]
+    stack: Annotated[list[str], "called from | where from, innermost first: function and library"]
+    calls: Annotated[Counted, "calls or samples per step"]
     host_s: Annotated[
-        float | None,
-        Column(
-            "host time of the calls",
-            sense="raw",
-            layer="nsys",
-            heading="host time",
-            empty="all of them are CPU samples",
-            cell="a CPU sample has no duration",
-        ),
+        Raw,
+        "host time | host time of the calls",
+        empty("all of them are CPU samples"),
+        cell("a CPU sample has no duration"),
     ]
 
 
 class NsysMemoryRow(TypedDict):
     """Memory held at one moment of the capture."""
 
-    t_s: Annotated[
-        float | None, Column("since the capture began", sense="fact", layer="nsys", heading="time")
-    ]
-    device: Annotated[str | None, Column("device")]
-    kind: Annotated[str, Column("kind of memory")]
-    bytes: Annotated[
-        int | None,
-        Column(
-            "bytes held, of those taken since the capture began",
-            sense="counted",
-            layer="nsys",
-            heading="held",
-        ),
-    ]
+    t_s: Annotated[Moment, "time | since the capture began"]
+    device: Annotated[Text, "device"]
+    kind: Annotated[str, "kind of memory"]
+    bytes: Annotated[CountedWhole, "held | bytes held, of those taken since the capture began"]
 
 
 class NsysSampleRow(TypedDict):
     """CPU samples of one function."""
 
-    symbol: Annotated[str, Column("function", heading="function")]
-    library: Annotated[str, Column("library or program that it is in")]
-    self_samples: Annotated[
-        float | None,
-        Column(
-            "samples per step in which it was innermost",
-            sense="raw",
-            layer="nsys",
-            heading="samples",
-        ),
-    ]
+    symbol: Annotated[str, "function | function"]
+    library: Annotated[str, "library or program that it is in"]
+    self_samples: Annotated[Raw, "samples | samples per step in which it was innermost"]
     total_samples: Annotated[
-        float | None,
-        Column(
-            "samples per step in which it was on the stack",
-            sense="raw",
-            layer="nsys",
-            heading="samples with callees",
-        ),
+        Raw, "samples with callees | samples per step in which it was on the stack"
     ]
-    self_share: Annotated[
-        float | None,
-        Column(
-            "share of all samples in which it was innermost",
-            sense="raw",
-            layer="nsys",
-            heading="share",
-        ),
-    ]
+    self_share: Annotated[Raw, "share | share of all samples in which it was innermost"]
 
 
 class NsysGapRow(TypedDict):
     """Idle time of a device in the capture, by cause."""
 
-    device: Annotated[str | None, Column("device that was idle")]
-    cause: Annotated[
-        str,
-        Column(
-            "host late, synchronisation, copy, data wait, start of step or queued (the next "
-            "kernel was launched before the device fell idle)"
-        ),
-    ]
-    count: Annotated[float | None, Column("gaps per step", sense="counted", layer="nsys")]
-    total_s: Annotated[
-        float | None, Column("time the device was idle in them", sense="raw", layer="nsys")
-    ]
-    longest_s: Annotated[float | None, Column("the longest one", sense="raw", layer="nsys")]
+    device: Annotated[Text, "device that was idle"]
+    cause: GapCause
+    count: Annotated[Counted, "gaps per step"]
+    total_s: Annotated[Raw, "time the device was idle in them"]
+    longest_s: Annotated[Raw, "the longest one"]
     after: Annotated[
-        str | None,
-        Column(
-            "kernel before the longest one, and its range",
-            empty="no kernel ran before",
-            cell="no kernel ran before it in the capture",
-        ),
+        Text,
+        "kernel before the longest one, and its range",
+        empty("no kernel ran before"),
+        cell("no kernel ran before it in the capture"),
     ]
     before: Annotated[
-        str | None,
-        Column(
-            "kernel after it, and its range",
-            empty="no kernel ran after",
-            cell="no kernel ran after it in the capture",
-        ),
+        Text,
+        "kernel after it, and its range",
+        empty("no kernel ran after"),
+        cell("no kernel ran after it in the capture"),
     ]

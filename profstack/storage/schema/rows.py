@@ -9,7 +9,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from profstack.storage.schema.column import Column
+from profstack.storage.schema.column import (
+    Calibrated,
+    Clean,
+    Counted,
+    CountedWhole,
+    Fact,
+    Figure,
+    Flag,
+    Line,
+    Moment,
+    OwnFact,
+    Raw,
+    RawWhole,
+    Text,
+    cell,
+    empty,
+    layer,
+    needs,
+    sense,
+)
 
 # What a profile of Python functions is of.
 Profiled = Literal["step", "startup"]
@@ -26,12 +45,46 @@ NOT_TRACED = "it did not run while lines were traced"
 NOT_IN_MEMORY_SLICE = "it did not run in a slice of the memory layer"
 NO_LINE_SLICE = "no slice ran with the lines traced"
 NOT_SEEN_BY_TORCH = "the torch layer's slices did not see it run"
-NOT_IN_MEMORY_STEP = "it was not called in the step whose memory was watched"
 NO_LAUNCH = "the profiler linked none of its kernels to a launch"
 NO_SAMPLE = "the watch took no sample in these steps"
 NO_FUNCTION = "it is no Python function"
 NO_SCRIPT_FOLDER = "the recording does not tell where the script's files lie"
-STEPS_THREAD_ONLY = "only the steps' thread has it"
+
+# Columns that several tables have, or several columns of one table are like.
+GapCause = Annotated[
+    str,
+    "host late, synchronisation, copy, data wait, start of step or queued (the next "
+    "kernel was launched before the device fell idle)",
+]
+_OwnFile = Annotated[Flag, "own file | whether the file is the user's own, no library's"]
+_Comparable = Annotated[Calibrated, cell(NOT_CALIBRATED)]
+_Seen = Annotated[Raw, cell(NOT_SEEN_BY_TORCH)]
+_ModuleMemory = Annotated[Raw, cell("it was not called in the step whose memory was watched")]
+_HostMemory = Annotated[_ModuleMemory, empty("no slice watched what torch's allocator gives out")]
+_ForwardWork = Annotated[
+    CountedWhole,
+    layer("flops"),
+    empty("no counted operator was called by a module"),
+    cell("no operator that it calls has a formula for its operations"),
+]
+_Watched = Annotated[Raw, layer("watch")]
+_Grown = Annotated[RawWhole, layer("watch")]
+_Traced = Annotated[Raw, layer("torch"), empty(NO_LINE_SLICE), cell(NOT_TRACED)]
+_LineMemory = Annotated[RawWhole, layer("memory"), cell(NOT_IN_MEMORY_SLICE)]
+_Holder = Annotated[Text, "device that holds the bytes"]
+_HeldKind = Annotated[str, "what they are: parameters, gradients, activations, ..."]
+_HostOnly = Annotated[Raw, cell("a kernel runs beside the host")]
+_StepsThread = Annotated[Clean, cell("only the steps' thread has it")]
+_LaunchCount = Annotated[Counted, empty(NO_KERNEL), cell(NO_LAUNCH)]
+_LaunchTime = Annotated[Raw, empty(NO_KERNEL), cell(NO_LAUNCH)]
+_Entered = Annotated[
+    Figure, sense("mixed"), layer("profstack"), cell("no slice of steps entered it")
+]
+_InRegion = Annotated[
+    Raw,
+    empty("the torch layer's slices entered no region on the steps' own thread"),
+    cell("no slice of the torch layer entered it on the steps' own thread"),
+]
 
 
 class UncountedOperator(TypedDict, total=False):
@@ -46,59 +99,35 @@ class UncountedOperator(TypedDict, total=False):
 class StepRow(TypedDict):
     """A step."""
 
-    index: Annotated[
-        int | None, Column("number of the step", sense="fact", layer="profstack", heading="step")
-    ]
-    phase: Annotated[str, Column("train, eval or other")]
-    slice: Annotated[int | None, Column("slice", sense="fact", layer="profstack")]
-    wall_s: Annotated[
-        float | None,
-        Column(
-            "host time", sense="raw", layer="step clock", cell="nothing tells when the step ended"
-        ),
-    ]
+    index: Annotated[OwnFact, "step | number of the step"]
+    phase: Annotated[str, "train, eval or other"]
+    slice: Annotated[OwnFact, "slice"]
+    wall_s: Annotated[Raw, "host time", cell("nothing tells when the step ended")]
     cpu_s: Annotated[
-        float | None,
-        Column(
-            "process CPU time; what ran on other cores is added at scheduler ticks, some "
-            "milliseconds apart: take means over many steps",
-            sense="raw",
-            layer="step clock",
-            empty="steps so short that reading the CPU clock would slow them",
-            cell="the step is so short that reading the CPU clock would slow it",
-        ),
+        Raw,
+        "process CPU time; what ran on other cores is added at scheduler ticks, some "
+        "milliseconds apart: take means over many steps",
+        empty("steps so short that reading the CPU clock would slow them"),
+        cell("the step is so short that reading the CPU clock would slow it"),
     ]
-    device_s: Annotated[
-        float | None, Column("device time by events", sense="raw", layer="step clock")
-    ]
+    device_s: Annotated[Raw, "device time by events"]
     wait_s: Annotated[
-        float | None,
-        Column(
-            "host time to the first module call or backward",
-            sense="raw",
-            layer="step clock",
-            heading="wait",
-            empty="it is not known when the first work of any step began",
-            cell="it is not known when the step's first work began",
-        ),
+        Raw,
+        "host time to the first module call or backward",
+        empty("it is not known when the first work of any step began"),
+        cell("it is not known when the step's first work began"),
     ]
     batch_size: Annotated[
-        int | None,
-        Column(
-            "leading dimension of the step's first input tensor",
-            sense="fact",
-            layer="profstack",
-            empty="the inputs of the steps are no tensors",
-            cell="the step's first input is no tensor, or the step was too short to ask",
-        ),
+        OwnFact,
+        "leading dimension of the step's first input tensor",
+        empty("the inputs of the steps are no tensors"),
+        cell("the step's first input is no tensor, or the step was too short to ask"),
     ]
     flags: Annotated[
-        str | None,
-        Column(
-            "why the step is kept out of medians",
-            empty="no step is kept out of medians",
-            cell="it is not kept out of medians",
-        ),
+        Text,
+        "why the step is kept out of medians",
+        empty("no step is kept out of medians"),
+        cell("it is not kept out of medians"),
     ]
 
 
@@ -106,500 +135,266 @@ class ModuleRow(TypedDict):
     """A module, or a part of a step outside any module."""
 
     path: Annotated[
-        str,
-        Column(
-            "module path; names in brackets are step parts outside any module", heading="module"
-        ),
+        str, "module | module path; names in brackets are step parts outside any module"
     ]
     label: Annotated[
-        str | None,
-        Column(
-            "the script's variable",
-            empty="no variable of the script holds a model",
-            cell="no variable of the script holds it",
-        ),
+        Text,
+        "the script's variable",
+        empty("no variable of the script holds a model"),
+        cell("no variable of the script holds it"),
     ]
-    type: Annotated[str, Column("class name")]
+    type: Annotated[str, "class name"]
     instance: Annotated[
-        int | None,
-        Column(
-            "number among live instances of the root's class",
-            sense="fact",
-            layer="profstack",
-            empty="only parts of the step outside modules were seen",
-            cell="it is no module",
-        ),
+        OwnFact,
+        "number among live instances of the root's class",
+        empty("only parts of the step outside modules were seen"),
+        cell("it is no module"),
     ]
-    depth: Annotated[int | None, Column("0 for a root", sense="fact", layer="profstack")]
-    aliases: Annotated[list[str], Column("further paths of the same module")]
+    depth: Annotated[OwnFact, "0 for a root"]
+    aliases: Annotated[list[str], "further paths of the same module"]
     calls: Annotated[
-        float | None,
-        Column(
-            "calls per step",
-            sense="counted",
-            empty="only parts of the step outside modules were seen",
-            cell="it is no module, or " + NOT_SEEN_BY_TORCH,
-        ),
+        Counted,
+        "calls per step",
+        empty("only parts of the step outside modules were seen"),
+        cell("it is no module, or " + NOT_SEEN_BY_TORCH),
     ]
     parameters: Annotated[
-        int | None,
-        Column(
-            "parameters, children included",
-            sense="fact",
-            layer="profstack",
-            empty="no module has parameters",
-            cell="its parameters were not known when it was called",
-        ),
+        OwnFact,
+        "parameters, children included",
+        empty("no module has parameters"),
+        cell("its parameters were not known when it was called"),
     ]
-    forward_s: Annotated[
-        float | None,
-        Column("host time in forward, children included", sense="raw", cell=NOT_SEEN_BY_TORCH),
-    ]
-    backward_s: Annotated[
-        float | None,
-        Column(
-            "host time of the backward work of its forward, children included",
-            sense="raw",
-            cell=NOT_SEEN_BY_TORCH,
-        ),
-    ]
+    forward_s: Annotated[_Seen, "host time in forward, children included"]
+    backward_s: Annotated[_Seen, "host time of the backward work of its forward, children included"]
     recomputed_s: Annotated[
-        float | None,
-        Column(
-            "forward work done again in its backward (checkpointing), inside backward_s",
-            sense="raw",
-            heading="recomputed",
-            empty="nothing was computed again in a backward pass",
-            cell="nothing of it was computed again in a backward pass",
-        ),
+        Raw,
+        "forward work done again in its backward (checkpointing), inside backward_s",
+        empty("nothing was computed again in a backward pass"),
+        cell("nothing of it was computed again in a backward pass"),
     ]
-    self_s: Annotated[
-        float | None,
-        Column(
-            "forward and backward host time without children", sense="raw", cell=NOT_SEEN_BY_TORCH
-        ),
-    ]
+    self_s: Annotated[_Seen, "forward and backward host time without children"]
     python_s: Annotated[
-        float | None,
-        Column(
-            "self time outside operators: its own Python code, and the framework's",
-            sense="raw",
-            heading="python",
-            empty="no module was seen to run",
-            cell="it is no module, it was not seen to run, or its operators ran in other threads "
-            "beside it",
+        Raw,
+        "self time outside operators: its own Python code, and the framework's",
+        empty("no module was seen to run"),
+        cell(
+            "it is no module, it was not seen to run, or its operators ran in other threads "
+            "beside it"
         ),
     ]
-    forward_device_s: Annotated[
-        float | None, Column("device time of kernels launched in forward", sense="raw")
-    ]
-    backward_device_s: Annotated[
-        float | None, Column("device time of kernels launched in its backward", sense="raw")
-    ]
+    forward_device_s: Annotated[Raw, "device time of kernels launched in forward"]
+    backward_device_s: Annotated[Raw, "device time of kernels launched in its backward"]
     calibrated_s: Annotated[
-        float | None,
-        Column(
-            "forward and backward time at the speed of the clean steps",
-            sense="calibrated",
-            cell=NOT_CALIBRATED,
-        ),
+        _Comparable, "forward and backward time at the speed of the clean steps"
     ]
-    forward_flop: Annotated[
-        int | None,
-        Column(
-            "floating-point operations in forward",
-            sense="counted",
-            layer="flops",
-            heading="forward FLOP",
-            empty="no counted operator was called by a module",
-            cell="no operator that it calls has a formula for its operations",
-        ),
-    ]
+    forward_flop: Annotated[_ForwardWork, "forward FLOP | floating-point operations in forward"]
     backward_flop: Annotated[
-        int | None,
-        Column(
-            "floating-point operations in backward",
-            sense="counted",
-            layer="flops",
-            heading="backward FLOP",
-            empty="no backward pass was counted",
-            cell="none of its backward work has a formula for its operations",
-        ),
+        CountedWhole,
+        "backward FLOP | floating-point operations in backward",
+        layer("flops"),
+        empty("no backward pass was counted"),
+        cell("none of its backward work has a formula for its operations"),
     ]
-    forward_mac: Annotated[
-        int | None,
-        Column(
-            "multiply-adds in forward",
-            sense="counted",
-            layer="flops",
-            heading="forward MAC",
-            empty="no counted operator was called by a module",
-            cell="no operator that it calls has a formula for its operations",
-        ),
-    ]
+    forward_mac: Annotated[_ForwardWork, "forward MAC | multiply-adds in forward"]
     flop_per_s: Annotated[
-        float | None,
-        Column(
-            "operations per clean second",
-            sense="rate",
-            needs="flops",
-            heading="FLOP/s",
-            empty="the time of no counted module is calibrated: " + NOT_CALIBRATED,
-            cell="its operations were not counted, or its time is not calibrated",
-        ),
+        Figure,
+        sense("rate"),
+        "FLOP/s | operations per clean second",
+        needs("flops"),
+        empty("the time of no counted module is calibrated: " + NOT_CALIBRATED),
+        cell("its operations were not counted, or its time is not calibrated"),
     ]
     host_net_bytes: Annotated[
-        float | None,
-        Column(
-            "host bytes allocated less freed inside forward",
-            sense="raw",
-            heading="host memory kept",
-            empty="no slice watched what torch's allocator gives out",
-            cell=NOT_IN_MEMORY_STEP,
-        ),
+        _HostMemory, "host memory kept | host bytes allocated less freed inside forward"
     ]
     host_peak_bytes: Annotated[
-        float | None,
-        Column(
-            "most host bytes alive at once inside forward, above those before",
-            sense="raw",
-            heading="host peak",
-            empty="no slice watched what torch's allocator gives out",
-            cell=NOT_IN_MEMORY_STEP,
-        ),
+        _HostMemory, "most host bytes alive at once inside forward, above those before"
     ]
     device_net_bytes: Annotated[
-        float | None,
-        Column(
-            "device bytes allocated less freed inside forward",
-            sense="raw",
-            heading="device memory kept",
-            cell=NOT_IN_MEMORY_STEP,
-        ),
+        _ModuleMemory, "device memory kept | device bytes allocated less freed inside forward"
     ]
-    device_peak_bytes: Annotated[
-        float | None, Column("the same of the device", sense="raw", cell=NOT_IN_MEMORY_STEP)
-    ]
+    device_peak_bytes: Annotated[_ModuleMemory, "the same of the device"]
 
 
 class OperatorRow(TypedDict):
     """An operator, by name, input shapes and module."""
 
-    name: Annotated[str, Column("operator")]
+    name: Annotated[str, "operator"]
     shapes: Annotated[
-        str | None,
-        Column(
-            "input shapes", empty="the slices recorded no input shapes", cell="it takes no tensor"
-        ),
+        Text,
+        "input shapes",
+        empty("the slices recorded no input shapes"),
+        cell("it takes no tensor"),
     ]
-    calls: Annotated[float | None, Column("calls per step", sense="counted")]
-    self_s: Annotated[float | None, Column("host time without children", sense="raw")]
-    total_s: Annotated[float | None, Column("host time with children", sense="raw")]
-    device_s: Annotated[float | None, Column("device time", sense="raw")]
-    calibrated_s: Annotated[
-        float | None,
-        Column(
-            "self time at the speed of the clean steps", sense="calibrated", cell=NOT_CALIBRATED
-        ),
-    ]
+    calls: Annotated[Counted, "calls per step"]
+    self_s: Annotated[Raw, "host time without children"]
+    total_s: Annotated[Raw, "host time with children"]
+    device_s: Annotated[Raw, "device time"]
+    calibrated_s: Annotated[_Comparable, "self time at the speed of the clean steps"]
     flop: Annotated[
-        float | None,
-        Column(
-            "floating-point operations",
-            sense="counted",
-            layer="flops",
-            heading="FLOP",
-            empty="no counter knows the operations of single operators here",
-            cell="it has no formula, or it ran with several shapes in this module, which its "
-            "counter does not tell apart",
+        Counted,
+        "FLOP | floating-point operations",
+        layer("flops"),
+        empty("no counter knows the operations of single operators here"),
+        cell(
+            "it has no formula, or it ran with several shapes in this module, which its "
+            "counter does not tell apart"
         ),
     ]
     moved_bytes: Annotated[
-        float | None,
-        Column(
-            "bytes read and written, from shapes and dtypes",
-            sense="counted",
-            heading="moved",
-            empty="the slices recorded no inputs, or no rule tells what they moved",
-            cell="it only calls others, which move the bytes; or no rule tells what its outputs "
-            "are, or the profiler recorded no types (of lists of tensors)",
+        Counted,
+        "bytes read and written, from shapes and dtypes",
+        empty("the slices recorded no inputs, or no rule tells what they moved"),
+        cell(
+            "it only calls others, which move the bytes; or no rule tells what its outputs "
+            "are, or the profiler recorded no types (of lists of tensors)"
         ),
     ]
     module: Annotated[
-        str | None,
-        Column(
-            "module path",
-            empty="no operator was called inside a module",
-            cell="it was called outside every module",
-        ),
+        Text,
+        "module path",
+        empty("no operator was called inside a module"),
+        cell("it was called outside every module"),
     ]
 
 
 class KernelRow(TypedDict):
     """A device kernel, by launching operator and module."""
 
-    name: Annotated[str, Column("kernel")]
-    calls: Annotated[float | None, Column("launches per step", sense="counted")]
-    device_s: Annotated[float | None, Column("device time", sense="raw")]
-    device: Annotated[str | None, Column("device")]
-    stream: Annotated[int | None, Column("stream", sense="fact")]
-    module: Annotated[
-        str | None, Column("module path", cell="it was launched outside every module")
-    ]
+    name: Annotated[str, "kernel"]
+    calls: Annotated[Counted, "launches per step"]
+    device_s: Annotated[Raw, "device time"]
+    device: Annotated[Text, "device"]
+    stream: Annotated[Fact, "stream"]
+    module: Annotated[Text, "module path", cell("it was launched outside every module")]
     operator: Annotated[
-        str | None,
-        Column("operator that launched it", cell="the profiler linked it to no operator"),
+        Text, "operator that launched it", cell("the profiler linked it to no operator")
     ]
 
 
 class FunctionRow(TypedDict):
     """A Python or built-in function."""
 
-    phase: Annotated[Profiled, Column("step or startup")]
-    file: Annotated[str, Column("source file, or ~ for built-in functions")]
-    line: Annotated[int, Column("line of the function's definition", sense="fact")]
-    name: Annotated[str, Column("function name")]
-    own: Annotated[
-        bool | None,
-        Column(
-            "whether the file is the user's own, no library's",
-            heading="own file",
-            empty=NO_SCRIPT_FOLDER,
-        ),
-    ]
-    calls: Annotated[float | None, Column("calls per step", sense="counted")]
-    primitive_calls: Annotated[
-        float | None,
-        Column("calls per step that were not recursive", sense="counted", heading="not recursive"),
-    ]
-    self_s: Annotated[float | None, Column("host time without callees", sense="raw")]
-    total_s: Annotated[float | None, Column("host time with callees", sense="raw")]
+    phase: Annotated[Profiled, "step or startup"]
+    file: Annotated[str, "source file, or ~ for built-in functions"]
+    line: Annotated[Line, "line of the function's definition"]
+    name: Annotated[str, "function name"]
+    own: Annotated[_OwnFile, empty(NO_SCRIPT_FOLDER)]
+    calls: Annotated[Counted, "calls per step"]
+    primitive_calls: Annotated[Counted, "not recursive | calls per step that were not recursive"]
+    self_s: Annotated[Raw, "host time without callees"]
+    total_s: Annotated[Raw, "host time with callees"]
     calibrated_s: Annotated[
-        float | None,
-        Column(
-            "self time at the speed of the clean steps",
-            sense="calibrated",
-            cell="a start-up has no clean time; of steps, " + NOT_CALIBRATED,
-        ),
+        Calibrated,
+        "self time at the speed of the clean steps",
+        cell("a start-up has no clean time; of steps, " + NOT_CALIBRATED),
     ]
     corrected_self_s: Annotated[
-        float | None,
-        Column(
-            "self time less the profiler's own cost per call",
-            sense="raw",
-            heading="corrected self",
-            empty="what cProfile adds to each call was not measured",
-            cell="what cProfile adds to its calls is as much as its own time, within the error of"
-            " that",
+        Raw,
+        "self time less the profiler's own cost per call",
+        empty("what cProfile adds to each call was not measured"),
+        cell(
+            "what cProfile adds to its calls is as much as its own time, within the error of that"
         ),
     ]
     watch_share: Annotated[
-        float | None,
-        Column(
-            "share of the watch's samples of steps in which it was innermost",
-            sense="raw",
-            layer="watch",
-            heading="watch share",
-            empty="the watch took no sample in these functions",
-            cell="the watch took no sample in it",
-        ),
+        _Watched,
+        "share of the watch's samples of steps in which it was innermost",
+        empty("the watch took no sample in these functions"),
+        cell("the watch took no sample in it"),
     ]
     package: Annotated[
-        str | None,
-        Column(
-            "what it belongs to: the user's own files, a package, Python, or built-in",
-            empty=NO_SCRIPT_FOLDER,
-        ),
+        Text,
+        "what it belongs to: the user's own files, a package, Python, or built-in",
+        empty(NO_SCRIPT_FOLDER),
     ]
 
 
 class CallRow(TypedDict):
     """Calls of one function by another."""
 
-    phase: Annotated[Profiled, Column("what the calls are of: step or startup")]
-    caller: Annotated[str, Column("file:line(name) of the caller")]
-    callee: Annotated[str, Column("file:line(name) of the callee")]
-    calls: Annotated[float | None, Column("calls per step", sense="counted")]
-    self_s: Annotated[
-        float | None, Column("time in the callee from this caller, without callees", sense="raw")
-    ]
-    total_s: Annotated[
-        float | None, Column("time in the callee from this caller, with callees", sense="raw")
-    ]
+    phase: Annotated[Profiled, "what the calls are of: step or startup"]
+    caller: Annotated[str, "file:line(name) of the caller"]
+    callee: Annotated[str, "file:line(name) of the callee"]
+    calls: Annotated[Counted, "calls per step"]
+    self_s: Annotated[Raw, "time in the callee from this caller, without callees"]
+    total_s: Annotated[Raw, "time in the callee from this caller, with callees"]
 
 
 class LineRow(TypedDict):
     """A source line."""
 
-    file: Annotated[str, Column("source file")]
-    line: Annotated[int, Column("line", sense="fact", layer="profstack")]
+    file: Annotated[str, "source file"]
+    line: Annotated[Line, "line"]
     source: Annotated[
-        str | None,
-        Column(
-            "text of the line",
-            empty="the text of no line was recorded",
-            cell="its text was not recorded with it",
-        ),
+        Text,
+        "text of the line",
+        empty("the text of no line was recorded"),
+        cell("its text was not recorded with it"),
     ]
-    own: Annotated[
-        bool | None,
-        Column(
-            "whether the file is the user's own, no library's",
-            heading="own file",
-            empty=NO_SCRIPT_FOLDER,
-        ),
-    ]
+    own: Annotated[_OwnFile, empty(NO_SCRIPT_FOLDER)]
     calls: Annotated[
-        float | None,
-        Column(
-            "times run per step",
-            sense="counted",
-            layer="torch",
-            empty=NO_LINE_SLICE,
-            cell="it did not run while lines were traced, or too often to be counted",
-        ),
+        Counted,
+        "times run per step",
+        layer("torch"),
+        empty(NO_LINE_SLICE),
+        cell("it did not run while lines were traced, or too often to be counted"),
     ]
-    python_s: Annotated[
-        float | None,
-        Column(
-            "time outside operators",
-            sense="raw",
-            layer="torch",
-            empty=NO_LINE_SLICE,
-            cell=NOT_TRACED,
-        ),
-    ]
-    operator_s: Annotated[
-        float | None,
-        Column(
-            "time inside operators",
-            sense="raw",
-            layer="torch",
-            empty=NO_LINE_SLICE,
-            cell=NOT_TRACED,
-        ),
-    ]
+    python_s: Annotated[_Traced, "time outside operators"]
+    operator_s: Annotated[_Traced, "time inside operators"]
     device_s: Annotated[
-        float | None,
-        Column(
-            "device time of kernels launched from the line",
-            sense="raw",
-            layer="torch",
-            cell=NOT_TRACED,
-        ),
+        Raw, "device time of kernels launched from the line", layer("torch"), cell(NOT_TRACED)
     ]
-    usage_bytes: Annotated[
-        int | None,
-        Column(
-            "resident set after the line",
-            sense="raw",
-            layer="memory",
-            heading="RSS after",
-            cell=NOT_IN_MEMORY_SLICE,
-        ),
-    ]
-    increment_bytes: Annotated[
-        int | None,
-        Column(
-            "growth of the resident set over the line",
-            sense="raw",
-            layer="memory",
-            heading="RSS growth",
-            cell=NOT_IN_MEMORY_SLICE,
-        ),
-    ]
+    usage_bytes: Annotated[_LineMemory, "RSS after | resident set after the line"]
+    increment_bytes: Annotated[_LineMemory, "RSS growth | growth of the resident set over the line"]
     occurrences: Annotated[
-        float | None,
-        Column(
-            "times the memory layer saw the line",
-            sense="counted",
-            layer="memory",
-            heading="runs seen",
-            cell=NOT_IN_MEMORY_SLICE,
-        ),
+        Counted,
+        "runs seen | times the memory layer saw the line",
+        layer("memory"),
+        cell(NOT_IN_MEMORY_SLICE),
     ]
     watch_share: Annotated[
-        float | None,
-        Column(
-            "share of the watch's samples in steps",
-            sense="raw",
-            layer="watch",
-            heading="watch share",
-            empty="the watch took no sample of a step in the script's own code",
-            cell="the watch took no sample of a step on it",
-        ),
+        _Watched,
+        "share of the watch's samples in steps",
+        empty("the watch took no sample of a step in the script's own code"),
+        cell("the watch took no sample of a step on it"),
     ]
     watch_bytes: Annotated[
-        int | None,
-        Column(
-            "growth of the resident set seen by the watch",
-            sense="raw",
-            layer="watch",
-            heading="RSS growth (watch)",
-            empty="the watch took no sample in the script's own code",
-            cell="the watch took no sample on it",
-        ),
+        _Grown,
+        "RSS growth (watch) | growth of the resident set seen by the watch",
+        empty("the watch took no sample in the script's own code"),
+        cell("the watch took no sample on it"),
     ]
     largest_bytes: Annotated[
-        int | None,
-        Column(
-            "largest growth within one run of the line, by either source",
-            sense="raw",
-            layer="memory",
-            heading="largest growth",
-            cell=NOT_IN_MEMORY_SLICE,
-        ),
+        _LineMemory, "largest growth | largest growth within one run of the line, by either source"
     ]
     allocated_bytes: Annotated[
-        int | None,
-        Column(
-            "the growth by the memory layer's second source",
-            sense="raw",
-            layer="memory",
-            heading="second source",
-            empty="the second source could not tell; see the column beside",
-            cell="the second source has no figure for this line",
-        ),
+        RawWhole,
+        "second source | the growth by the memory layer's second source",
+        layer("memory"),
+        empty("the second source could not tell; see the column beside"),
+        cell("the second source has no figure for this line"),
     ]
     memory_source: Annotated[
-        str | None,
-        Column(
-            "what the second figure comes from, or why there is none",
-            needs="memory",
-            heading="what the second source is",
-            cell=NOT_IN_MEMORY_SLICE,
-        ),
+        Text,
+        "what the second source is | what the second figure comes from, or why there is none",
+        needs("memory"),
+        cell(NOT_IN_MEMORY_SLICE),
     ]
     startup_share: Annotated[
-        float | None,
-        Column(
-            "share of the watch's samples in the start-up",
-            sense="raw",
-            layer="watch",
-            heading="start-up share (watch)",
-            empty="the watch took no sample of the start-up in the script's own code",
-            cell="the watch took no sample of the start-up on it",
-        ),
+        _Watched,
+        "start-up share (watch) | share of the watch's samples in the start-up",
+        empty("the watch took no sample of the start-up in the script's own code"),
+        cell("the watch took no sample of the start-up on it"),
     ]
     backward_s: Annotated[
-        float | None,
-        Column(
-            "the part of the time inside operators that is backward work",
-            sense="raw",
-            layer="torch",
-            heading="of it backward",
-            empty=NO_LINE_SLICE,
-            cell=NOT_TRACED,
-        ),
+        _Traced, "of it backward | the part of the time inside operators that is backward work"
     ]
     reason: Annotated[
-        str | None,
-        Column(
-            "why its count and times are not whole, or null",
-            heading="why not whole",
-            empty="no line was given up",
-            cell="its figures are whole",
-        ),
+        Text,
+        "why not whole | why its count and times are not whole, or null",
+        empty("no line was given up"),
+        cell("its figures are whole"),
     ]
 
 
@@ -607,183 +402,106 @@ class ModuleLineRow(TypedDict):
     """The part of a source line that ran inside one module."""
 
     module: Annotated[
-        str | None,
-        Column(
-            "module path, or part of the step, that the time on the line was spent in",
-            empty="every line ran outside every module",
-            cell="outside every module, backward pass and optimizer",
-        ),
+        Text,
+        "module path, or part of the step, that the time on the line was spent in",
+        empty("every line ran outside every module"),
+        cell("outside every module, backward pass and optimizer"),
     ]
-    file: Annotated[str, Column("source file")]
-    line: Annotated[int, Column("line", sense="fact", layer="profstack")]
+    file: Annotated[str, "source file"]
+    line: Annotated[Line, "line", layer("profstack")]
     calls: Annotated[
-        float | None,
-        Column(
-            "times run per step with the module as the innermost one",
-            sense="counted",
-            empty="every line ran too often to be counted",
-            cell="the line ran too often to be counted",
-        ),
+        Counted,
+        "times run per step with the module as the innermost one",
+        empty("every line ran too often to be counted"),
+        cell("the line ran too often to be counted"),
     ]
-    python_s: Annotated[float | None, Column("time outside operators", sense="raw")]
-    operator_s: Annotated[float | None, Column("time inside operators", sense="raw")]
-    backward_s: Annotated[
-        float | None,
-        Column("the part of the time inside operators that is backward work", sense="raw"),
-    ]
-    device_s: Annotated[
-        float | None, Column("device time of kernels launched from the line", sense="raw")
-    ]
+    python_s: Annotated[Raw, "time outside operators"]
+    operator_s: Annotated[Raw, "time inside operators"]
+    backward_s: Annotated[Raw, "the part of the time inside operators that is backward work"]
+    device_s: Annotated[Raw, "device time of kernels launched from the line"]
 
 
 class MemoryRow(TypedDict):
     """Memory in use at one moment."""
 
-    t_s: Annotated[
-        float | None,
-        Column(
-            "host time since the recording began", sense="fact", layer="profstack", heading="time"
-        ),
-    ]
+    t_s: Annotated[Moment, "time | host time since the recording began"]
     step: Annotated[
-        int | None,
-        Column(
-            "step",
-            sense="fact",
-            layer="profstack",
-            empty="every sample lies outside the steps",
-            cell="outside every step",
-        ),
+        Fact, "step", empty("every sample lies outside the steps"), cell("outside every step")
     ]
     rss_bytes: Annotated[
-        int | None,
-        Column(
-            "resident set of the process, at edges of slices and by the watch",
-            sense="raw",
-            layer="profstack",
-            heading="resident set",
-            empty="this system does not tell the resident set of a process",
-            cell="it could not be read at that moment",
-        ),
+        RawWhole,
+        "resident set | resident set of the process, at edges of slices and by the watch",
+        empty("this system does not tell the resident set of a process"),
+        cell("it could not be read at that moment"),
     ]
-    device_allocated_bytes: Annotated[
-        int | None, Column("bytes in live tensors on the device", sense="raw", layer="profstack")
-    ]
-    device_reserved_bytes: Annotated[
-        int | None, Column("bytes held by the device allocator", sense="raw", layer="profstack")
-    ]
+    device_allocated_bytes: Annotated[RawWhole, "bytes in live tensors on the device"]
+    device_reserved_bytes: Annotated[RawWhole, "bytes held by the device allocator"]
 
 
 class MemoryOwnerRow(TypedDict):
     """Memory of one kind over the observed step."""
 
-    device: Annotated[str | None, Column("device that holds the bytes")]
-    kind: Annotated[str, Column("what they are: parameters, gradients, activations, ...")]
-    start_bytes: Annotated[
-        int | None,
-        Column("bytes of this kind at the start of the step", sense="raw", layer="torch"),
-    ]
-    peak_bytes: Annotated[
-        int | None,
-        Column("bytes of this kind at the moment of the step's peak", sense="raw", layer="torch"),
-    ]
-    largest_bytes: Annotated[
-        int | None,
-        Column("most bytes of this kind at any one moment of the step", sense="raw", layer="torch"),
-    ]
-    end_bytes: Annotated[
-        int | None, Column("bytes of this kind at the end of the step", sense="raw", layer="torch")
-    ]
+    device: _Holder
+    kind: _HeldKind
+    start_bytes: Annotated[RawWhole, "bytes of this kind at the start of the step"]
+    peak_bytes: Annotated[RawWhole, "bytes of this kind at the moment of the step's peak"]
+    largest_bytes: Annotated[RawWhole, "most bytes of this kind at any one moment of the step"]
+    end_bytes: Annotated[RawWhole, "bytes of this kind at the end of the step"]
 
 
 class PeakHolderRow(TypedDict):
     """Tensors alive at the peak of the observed step, by kind and maker."""
 
-    device: Annotated[str | None, Column("device that holds the bytes")]
-    kind: Annotated[str, Column("what they are: parameters, gradients, activations, ...")]
+    device: _Holder
+    kind: _HeldKind
     module: Annotated[
-        str | None,
-        Column(
-            "module path or part of the step that made them",
-            empty="nothing that is alive at the peak belongs to a module",
-            cell="it belongs to no module, or another thread took it",
-        ),
+        Text,
+        "module path or part of the step that made them",
+        empty("nothing that is alive at the peak belongs to a module"),
+        cell("it belongs to no module, or another thread took it"),
     ]
     operator: Annotated[
-        str | None,
-        Column(
-            "operator that allocated them",
-            empty="all that is alive at the peak was alive before the step",
-            cell="it was alive before the step, or no operator took it",
-        ),
+        Text,
+        "operator that allocated them",
+        empty("all that is alive at the peak was alive before the step"),
+        cell("it was alive before the step, or no operator took it"),
     ]
     backward: Annotated[
-        bool | None,
-        Column(
-            "whether they were made in the backward pass",
-            empty="all that is alive at the peak was alive before the step",
-            cell="it was alive before the step",
-        ),
+        Flag,
+        "whether they were made in the backward pass",
+        empty("all that is alive at the peak was alive before the step"),
+        cell("it was alive before the step"),
     ]
-    tensors: Annotated[
-        int | None, Column("tensors alive at the peak", sense="counted", layer="torch")
-    ]
-    bytes: Annotated[
-        int | None,
-        Column(
-            "bytes of theirs alive at the peak", sense="raw", layer="torch", heading="at the peak"
-        ),
-    ]
-    share: Annotated[
-        float | None, Column("share of the bytes alive at the peak", sense="raw", layer="torch")
-    ]
+    tensors: Annotated[CountedWhole, "tensors alive at the peak"]
+    bytes: Annotated[RawWhole, "at the peak | bytes of theirs alive at the peak"]
+    share: Annotated[Raw, "share of the bytes alive at the peak"]
 
 
 class CallPathRow(TypedDict):
     """A node of the tree from Python functions to operators to kernels."""
 
-    node: Annotated[int | None, Column("number of the node, from 1", sense="fact")]
+    node: Annotated[Fact, "number of the node, from 1"]
     parent: Annotated[
-        int | None,
-        Column(
-            "the node that called it, null for the outermost",
-            sense="fact",
-            cell="the profile saw no caller of it",
-        ),
+        Fact,
+        "the node that called it, null for the outermost",
+        cell("the profile saw no caller of it"),
     ]
-    kind: Annotated[str, Column("function, operator or kernel")]
-    name: Annotated[str, Column("function, operator or kernel")]
+    kind: Annotated[str, "function, operator or kernel"]
+    name: Annotated[str, "function, operator or kernel"]
     file: Annotated[
-        str | None,
-        Column("source file of a function", empty="no Python function was seen", cell=NO_FUNCTION),
+        Text, "source file of a function", empty("no Python function was seen"), cell(NO_FUNCTION)
     ]
     line: Annotated[
-        int | None,
-        Column(
-            "line of a function's definition",
-            sense="fact",
-            empty="no Python function was seen",
-            cell=NO_FUNCTION,
-        ),
+        Fact,
+        "line of a function's definition",
+        empty("no Python function was seen"),
+        cell(NO_FUNCTION),
     ]
-    own: Annotated[
-        bool | None,
-        Column(
-            "whether the file is the user's own, no library's", heading="own file", cell=NO_FUNCTION
-        ),
-    ]
-    calls: Annotated[float | None, Column("calls per step on this path", sense="counted")]
-    total_s: Annotated[
-        float | None,
-        Column("host time with callees", sense="raw", cell="a kernel runs beside the host"),
-    ]
-    self_s: Annotated[
-        float | None,
-        Column("host time without callees", sense="raw", cell="a kernel runs beside the host"),
-    ]
-    device_s: Annotated[
-        float | None, Column("device time of kernels launched under it", sense="raw")
-    ]
+    own: Annotated[_OwnFile, cell(NO_FUNCTION)]
+    calls: Annotated[Counted, "calls per step on this path"]
+    total_s: Annotated[_HostOnly, "host time with callees"]
+    self_s: Annotated[_HostOnly, "host time without callees"]
+    device_s: Annotated[Raw, "device time of kernels launched under it"]
 
 
 class ThreadRow(TypedDict):
@@ -791,439 +509,249 @@ class ThreadRow(TypedDict):
 
     kind: Annotated[
         str,
-        Column(
-            "main, backward, DataLoader worker, DataLoader pin memory, profstack, native "
-            "(begun by no Python code) or other"
-        ),
+        "main, backward, DataLoader worker, DataLoader pin memory, profstack, native "
+        "(begun by no Python code) or other",
     ]
-    name: Annotated[str, Column("name of the thread, or of the process")]
+    name: Annotated[str, "name of the thread, or of the process"]
     process: Annotated[
-        int | None,
-        Column(
-            "number of its process, the script's own is 0",
-            sense="fact",
-            layer="profstack",
-            cell="it has ended",
-        ),
+        OwnFact, "number of its process, the script's own is 0", cell("it has ended")
     ]
     threads: Annotated[
-        int | None,
-        Column(
-            "threads of this kind and name",
-            sense="counted",
-            layer="profstack",
-            cell="they have ended",
-        ),
+        CountedWhole, "threads of this kind and name", layer("profstack"), cell("they have ended")
     ]
     cpu_s: Annotated[
-        float | None,
-        Column(
-            "CPU time",
-            sense="clean",
-            layer="step clock",
-            heading="CPU",
-            cell="the process was never waited for, so its CPU time is not known",
-        ),
+        Clean,
+        "CPU | CPU time",
+        cell("the process was never waited for, so its CPU time is not known"),
     ]
     share: Annotated[
-        float | None,
-        Column(
-            "share of the process tree's CPU time",
-            sense="clean",
-            layer="step clock",
-            empty="the CPU time of one of the processes is not known",
-        ),
+        Clean,
+        "share of the process tree's CPU time",
+        empty("the CPU time of one of the processes is not known"),
     ]
     off_cpu_s: Annotated[
-        float | None,
-        Column(
-            "time of a step in which the steps' thread did not run",
-            sense="clean",
-            layer="step clock",
-            heading="did not run",
-            empty="the CPU time of the steps' thread is not known, or not well enough",
-            cell=STEPS_THREAD_ONLY,
-        ),
+        _StepsThread,
+        "did not run | time of a step in which the steps' thread did not run",
+        empty("the CPU time of the steps' thread is not known, or not well enough"),
     ]
     no_core_s: Annotated[
-        float | None,
-        Column(
-            "part of that in which it could have run but had no core",
-            sense="clean",
-            layer="step clock",
-            heading="had no core",
-            empty="this system does not tell how long a thread waits for a core, or the CPU time "
-            "of the steps' thread is not known well enough",
-            cell=STEPS_THREAD_ONLY,
+        _StepsThread,
+        "had no core | part of that in which it could have run but had no core",
+        empty(
+            "this system does not tell how long a thread waits for a core, or the CPU time "
+            "of the steps' thread is not known well enough"
         ),
     ]
-    layers: Annotated[list[str], Column("layers that see its work")]
-    note: Annotated[str, Column("what is not covered, and what to do")]
+    layers: Annotated[list[str], "layers that see its work"]
+    note: Annotated[str, "what is not covered, and what to do"]
 
 
 class LaunchRow(TypedDict):
     """Operators and launches of one step of the torch layer."""
 
-    step: Annotated[int | None, Column("number of the step", sense="fact")]
-    device: Annotated[str | None, Column("device that the kernels ran on")]
-    operators: Annotated[
-        float | None, Column("operators called", sense="counted", heading="operators called")
-    ]
+    step: Annotated[Fact, "number of the step"]
+    device: Annotated[Text, "device that the kernels ran on"]
+    operators: Annotated[Counted, "operators called | operators called"]
     outermost_operators: Annotated[
-        float | None,
-        Column(
-            "those of them that no other operator called",
-            sense="counted",
-            heading="of them outermost",
-        ),
+        Counted, "of them outermost | those of them that no other operator called"
     ]
     operator_s: Annotated[
-        float | None,
-        Column(
-            "host time per operator; without a device the computing is in it",
-            sense="raw",
-            heading="host time per operator",
-        ),
+        Raw,
+        "host time per operator | host time per operator; without a device the computing is in it",
     ]
-    kernels: Annotated[
-        float | None,
-        Column("kernels launched", sense="counted", heading="kernels launched", empty=NO_KERNEL),
-    ]
+    kernels: Annotated[Counted, "kernels launched | kernels launched", empty(NO_KERNEL)]
     launches: Annotated[
-        float | None,
-        Column(
-            "launches that began them: one of a graph begins many kernels",
-            sense="counted",
-            empty=NO_KERNEL,
-            cell=NO_LAUNCH,
-        ),
+        _LaunchCount, "launches that began them: one of a graph begins many kernels"
     ]
-    launch_s: Annotated[
-        float | None,
-        Column(
-            "host time per launch",
-            sense="raw",
-            heading="host time per launch",
-            empty=NO_KERNEL,
-            cell=NO_LAUNCH,
-        ),
-    ]
-    launches_total_s: Annotated[
-        float | None,
-        Column(
-            "host time of all launches",
-            sense="raw",
-            heading="host time of launches",
-            empty=NO_KERNEL,
-            cell=NO_LAUNCH,
-        ),
-    ]
+    launch_s: Annotated[_LaunchTime, "host time per launch | host time per launch"]
+    launches_total_s: Annotated[_LaunchTime, "host time of launches | host time of all launches"]
     launched_by: Annotated[
-        str | None,
-        Column(
-            "what that time is of: runtime calls, or operators with kernels",
-            empty=NO_KERNEL,
-            cell=NO_LAUNCH,
-        ),
+        Text,
+        "what that time is of: runtime calls, or operators with kernels",
+        empty(NO_KERNEL),
+        cell(NO_LAUNCH),
     ]
-    device_busy_s: Annotated[
-        float | None, Column("time of the step in which a kernel ran", sense="raw")
-    ]
-    device_idle_s: Annotated[
-        float | None,
-        Column("time of the step in which none ran; copies alone do not count", sense="raw"),
-    ]
+    device_busy_s: Annotated[Raw, "time of the step in which a kernel ran"]
+    device_idle_s: Annotated[Raw, "time of the step in which none ran; copies alone do not count"]
 
 
 class GapRow(TypedDict):
     """Idle time of a device, by cause."""
 
-    device: Annotated[str | None, Column("device that was idle")]
-    cause: Annotated[
-        str,
-        Column(
-            "host late, synchronisation, copy, data wait, start of step or queued (the next "
-            "kernel was launched before the device fell idle)"
-        ),
-    ]
-    count: Annotated[float | None, Column("gaps", sense="counted")]
-    total_s: Annotated[float | None, Column("time the device was idle in them", sense="raw")]
-    longest_s: Annotated[float | None, Column("the longest one", sense="raw")]
+    device: Annotated[Text, "device that was idle"]
+    cause: GapCause
+    count: Annotated[Counted, "gaps"]
+    total_s: Annotated[Raw, "time the device was idle in them"]
+    longest_s: Annotated[Raw, "the longest one"]
     after: Annotated[
-        str | None,
-        Column(
-            "what ran before the longest one",
-            empty="no kernel ran before",
-            cell="no kernel ran before it in the slice",
-        ),
+        Text,
+        "what ran before the longest one",
+        empty("no kernel ran before"),
+        cell("no kernel ran before it in the slice"),
     ]
     before: Annotated[
-        str | None,
-        Column(
-            "what ran after it",
-            empty="no kernel ran after",
-            cell="no kernel ran after it in the slice",
-        ),
+        Text,
+        "what ran after it",
+        empty("no kernel ran after"),
+        cell("no kernel ran after it in the slice"),
     ]
 
 
 class RegionRow(TypedDict):
     """A named range of the script's own."""
 
-    path: Annotated[str, Column("region path")]
-    source: Annotated[
-        str, Column("what named it: profstack.region, record_function, torch.cuda.nvtx, ...")
-    ]
-    calls: Annotated[
-        float | None,
-        Column(
-            "calls per step", sense="mixed", layer="profstack", cell="no slice of steps entered it"
-        ),
-    ]
-    wall_s: Annotated[
-        float | None,
-        Column("host time", sense="mixed", layer="profstack", cell="no slice of steps entered it"),
-    ]
-    operator_s: Annotated[
-        float | None,
-        Column(
-            "host time inside operators called in it",
-            sense="raw",
-            layer="torch",
-            heading="in operators",
-            empty="the torch layer's slices entered no region on the steps' own thread",
-            cell="no slice of the torch layer entered it on the steps' own thread",
-        ),
-    ]
-    device_s: Annotated[
-        float | None,
-        Column(
-            "device time of kernels launched in it",
-            sense="raw",
-            layer="torch",
-            empty="the torch layer's slices entered no region on the steps' own thread",
-            cell="no slice of the torch layer entered it on the steps' own thread",
-        ),
-    ]
+    path: Annotated[str, "region path"]
+    source: Annotated[str, "what named it: profstack.region, record_function, torch.cuda.nvtx, ..."]
+    calls: Annotated[_Entered, "calls per step"]
+    wall_s: Annotated[_Entered, "host time"]
+    operator_s: Annotated[_InRegion, "in operators | host time inside operators called in it"]
+    device_s: Annotated[_InRegion, "device time of kernels launched in it"]
     flop: Annotated[
-        float | None,
-        Column(
-            "floating-point operations",
-            sense="counted",
-            layer="torch",
-            heading="FLOP",
-            empty="no operator with a formula was called in a region that the torch layer's "
-            "slices entered",
-            cell="no operator that it calls has a formula for its operations, or no slice of the "
-            "torch layer entered it on the steps' own thread",
+        Counted,
+        "FLOP | floating-point operations",
+        empty(
+            "no operator with a formula was called in a region that the torch layer's "
+            "slices entered"
+        ),
+        cell(
+            "no operator that it calls has a formula for its operations, or no slice of the "
+            "torch layer entered it on the steps' own thread"
         ),
     ]
     host_net_bytes: Annotated[
-        float | None,
-        Column(
-            "host bytes allocated less freed inside it",
-            sense="raw",
-            layer="torch",
-            heading="host memory kept",
-            empty="the slices that watched memory entered no region",
-            cell="no slice that watched memory entered it on the steps' own thread",
-        ),
+        Raw,
+        "host memory kept | host bytes allocated less freed inside it",
+        empty("the slices that watched memory entered no region"),
+        cell("no slice that watched memory entered it on the steps' own thread"),
     ]
     threads: Annotated[
-        str | None,
-        Column(
-            "threads that entered it",
-            empty="the threads in a region are not known",
-            cell="its threads were not told apart",
-        ),
+        Text,
+        "threads that entered it",
+        empty("the threads in a region are not known"),
+        cell("its threads were not told apart"),
     ]
-    measured_in: Annotated[
-        str, Column("the slices that the figures are from", heading="measured in")
-    ]
+    measured_in: Annotated[str, "the slices that the figures are from"]
 
 
 class RangeRow(TypedDict):
     """NVTX ranges of one kind and name that profstack emitted."""
 
-    kind: Annotated[str, Column("step, module, forward, backward, optimizer or region")]
-    name: Annotated[str, Column("name of the NVTX range")]
+    kind: Annotated[str, "step, module, forward, backward, optimizer or region"]
+    name: Annotated[str, "name of the NVTX range"]
     calls: Annotated[
-        float | None,
-        Column(
-            "ranges per step; one that is open at a step's end is closed there and opened "
-            "again, and counts in both steps",
-            sense="counted",
-        ),
+        Counted,
+        "ranges per step; one that is open at a step's end is closed there and opened "
+        "again, and counts in both steps",
     ]
     emit_s: Annotated[
-        float | None,
-        Column(
-            "host time spent on emitting them, per step",
-            sense="raw",
-            heading="emitting",
-            empty="emitting took no more than reading the clock does",
-            cell="no more than reading the clock takes",
-        ),
+        Raw,
+        "emitting | host time spent on emitting them, per step",
+        empty("emitting took no more than reading the clock does"),
+        cell("no more than reading the clock takes"),
     ]
 
 
 class WatchRow(TypedDict):
     """A function in the watch's samples."""
 
-    phase: Annotated[
-        str, Column("startup, step or other (between steps of a plan, and after them)")
-    ]
-    file: Annotated[str, Column("source file")]
-    line: Annotated[int | None, Column("line of the function's definition", sense="fact")]
-    name: Annotated[str, Column("function")]
-    samples: Annotated[float | None, Column("samples in which it was on the stack", sense="raw")]
-    self_share: Annotated[
-        float | None,
-        Column(
-            "share of the phase's samples in which it was innermost", sense="raw", heading="share"
-        ),
-    ]
+    phase: Annotated[str, "startup, step or other (between steps of a plan, and after them)"]
+    file: Annotated[str, "source file"]
+    line: Annotated[Fact, "line of the function's definition"]
+    name: Annotated[str, "function"]
+    samples: Annotated[Raw, "samples in which it was on the stack"]
+    self_share: Annotated[Raw, "share | share of the phase's samples in which it was innermost"]
     total_share: Annotated[
-        float | None,
-        Column(
-            "share of the phase's samples in which it was on the stack",
-            sense="raw",
-            heading="share with callees",
-        ),
+        Raw, "share with callees | share of the phase's samples in which it was on the stack"
     ]
     rss_bytes: Annotated[
-        int | None,
-        Column(
-            "growth of the resident set between samples that ended in it",
-            sense="raw",
-            heading="RSS growth",
-            empty="this system does not tell the resident set of a process",
-            cell="it was not the innermost function where the resident set was read",
-        ),
+        RawWhole,
+        "RSS growth | growth of the resident set between samples that ended in it",
+        empty("this system does not tell the resident set of a process"),
+        cell("it was not the innermost function where the resident set was read"),
     ]
 
 
 class OutlierRow(TypedDict):
     """A step that stands out."""
 
-    index: Annotated[
-        int | None, Column("number of the step", sense="fact", layer="step clock", heading="step")
-    ]
-    wall_s: Annotated[float | None, Column("host time", sense="raw", layer="step clock")]
+    index: Annotated[Fact, "step | number of the step"]
+    wall_s: Annotated[Raw, "host time"]
     factor: Annotated[
-        float | None,
-        Column(
-            "that over the clean median",
-            sense="raw",
-            layer="step clock",
-            heading="of a clean step",
-            empty="there is no clean median",
-        ),
+        Raw, "of a clean step | that over the clean median", empty("there is no clean median")
     ]
     rss_bytes: Annotated[
-        int | None,
-        Column(
-            "growth of the resident set over the step",
-            sense="raw",
-            layer="watch",
-            heading="RSS growth",
-            empty=NO_SAMPLE,
-            cell="the watch took no sample in it",
-        ),
+        _Grown,
+        "RSS growth | growth of the resident set over the step",
+        empty(NO_SAMPLE),
+        cell("the watch took no sample in it"),
     ]
     samples: Annotated[
-        float | None,
-        Column(
-            "samples of the watch in it",
-            sense="raw",
-            layer="watch",
-            empty="the watch took no sample in this run",
-        ),
+        _Watched, "samples of the watch in it", empty("the watch took no sample in this run")
     ]
     doing: Annotated[
-        str | None,
-        Column(
-            "what most of them were doing: function and line, outermost first",
-            needs="watch",
-            heading="what it was doing",
-            empty=NO_SAMPLE,
-            cell="the watch took no sample in it",
-        ),
+        Text,
+        "what it was doing | what most of them were doing: function and line, outermost first",
+        needs("watch"),
+        empty(NO_SAMPLE),
+        cell("the watch took no sample in it"),
     ]
 
 
 class CounterRow(TypedDict):
     """A counter of floating-point operations."""
 
-    counter: Annotated[str, Column("counter")]
+    counter: Annotated[str, "counter"]
     forward_flop: Annotated[
-        int | None,
-        Column("operations in forward", sense="counted", cell="it counted nothing in forward"),
+        CountedWhole, "operations in forward", cell("it counted nothing in forward")
     ]
     backward_flop: Annotated[
-        int | None,
-        Column(
-            "operations in backward",
-            sense="counted",
-            empty="no backward pass was counted",
-            cell="it counted nothing in backward",
-        ),
+        CountedWhole,
+        "operations in backward",
+        empty("no backward pass was counted"),
+        cell("it counted nothing in backward"),
     ]
     causal_forward_flop: Annotated[
-        int | None,
-        Column(
-            "the same of forward, with attention called as causal counted as its mask leaves "
-            "it; null without such attention",
-            sense="counted",
-            empty="no attention was called as causal; of masks given as tensors, and of attention"
-            " as products one by one, nothing tells what they leave out",
-            cell="it does not tell which attention is causal",
+        CountedWhole,
+        "the same of forward, with attention called as causal counted as its mask leaves "
+        "it; null without such attention",
+        empty(
+            "no attention was called as causal; of masks given as tensors, and of attention"
+            " as products one by one, nothing tells what they leave out"
         ),
+        cell("it does not tell which attention is causal"),
     ]
     causal_backward_flop: Annotated[
-        int | None,
-        Column(
-            "the same of backward",
-            sense="counted",
-            empty="no attention was called as causal, or no backward pass counted",
-            cell="it does not tell which attention is causal",
-        ),
+        CountedWhole,
+        "the same of backward",
+        empty("no attention was called as causal, or no backward pass counted"),
+        cell("it does not tell which attention is causal"),
     ]
     forward_mac: Annotated[
-        int | None,
-        Column(
-            "multiply-adds in forward",
-            sense="counted",
-            heading="forward MAC",
-            empty="the counter has formulas for more than multiply-adds",
-            cell="it counted nothing in forward, or more than multiply-adds",
-        ),
+        CountedWhole,
+        "forward MAC | multiply-adds in forward",
+        empty("the counter has formulas for more than multiply-adds"),
+        cell("it counted nothing in forward, or more than multiply-adds"),
     ]
     difference: Annotated[
-        str | None,
-        Column(
-            "by how much its forward and backward differ from the record's, in which "
-            "operators and why",
-            empty="there is one counter with figures alone",
-            cell="it is the record, or has no figures",
-        ),
+        Text,
+        "by how much its forward and backward differ from the record's, in which operators and why",
+        empty("there is one counter with figures alone"),
+        cell("it is the record, or has no figures"),
     ]
     uncounted: Annotated[
         list[UncountedOperator] | None,
-        Column(
-            "operators without a formula: operator, calls, time_share", cell="it counted nothing"
-        ),
+        "operators without a formula: operator, calls, time_share",
+        cell("it counted nothing"),
     ]
     note: Annotated[
-        str | None,
-        Column("why it has no figures", empty="every counter has figures", cell="it has figures"),
+        Text, "why it has no figures", empty("every counter has figures"), cell("it has figures")
     ]
 
 
 class ArtifactRow(TypedDict):
     """A file in the recording that another tool opens."""
 
-    layer: Annotated[str, Column("layer")]
-    path: Annotated[str, Column("path inside the recording")]
-    opens_in: Annotated[str, Column("tools that open it", heading="opens in")]
-    bytes: Annotated[int | None, Column("size", sense="fact", layer="profstack")]
+    layer: Annotated[str, "layer"]
+    path: Annotated[str, "path inside the recording"]
+    opens_in: Annotated[str, "tools that open it"]
+    bytes: Annotated[Fact, "size"]
