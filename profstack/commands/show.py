@@ -45,26 +45,15 @@ The tables asked for most; every time and count in them is per step:
                  nsys_samples hold the rest of what was imported
 """
 
-# The column that a table is ordered by unless another one is asked for: its heaviest rows first.
+# Tables ordered otherwise than on the page, or on the page alone by the order of their rows.
 _HEAVIEST = {
-    "operators": "self_s",
-    "kernels": "device_s",
-    "functions": "self_s",
     "calls": "total_s",
     "lines": "operator_s",
-    "regions": "wall_s",
     "memory_owners": "peak_bytes",
-    "peak_holders": "bytes",
     "call_paths": "total_s",
     "threads": "share",
-    "gaps": "total_s",
     "nsys_modules": "host_s",
-    "nsys_kernels": "device_s",
-    "nsys_copies": "device_s",
-    "nsys_api": "host_s",
     "nsys_backtraces": "calls",
-    "nsys_samples": "self_samples",
-    "nsys_gaps": "total_s",
 }
 # Columns of text and these are sorted upwards, all others with the largest first.
 _TEXT_TYPES = frozenset({"TEXT", "JSON"})
@@ -192,9 +181,9 @@ def _table(
 ) -> str:
     """Return the chosen rows of the chosen table in the chosen format."""
     from profstack.report import export, terminal
-    from profstack.report.page_tables import forward_only
+    from profstack.report.page_tables import HEAVIEST, forward_only
 
-    column = arguments.sort or _HEAVIEST.get(table.name)
+    column = arguments.sort or (HEAVIEST | _HEAVIEST).get(table.name)
     if column is not None:
         rows = export.in_order(rows, column, falling=_falls(table, column))
     if arguments.sort is None:

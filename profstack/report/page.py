@@ -16,6 +16,7 @@ from profstack.code_owner import with_package
 from profstack.report.bench_page import CUT_AWAY, BenchPage, Roofline, bench_page, roofline_page
 from profstack.report.overview import Overview, overview_page
 from profstack.report.page_tables import (
+    HEAVIEST,
     MOST_ROWS,
     AnyRow,
     ColumnNotes,
@@ -234,54 +235,45 @@ def finite(value: object) -> Any:
     return value
 
 
-# Tables that are shown as they are, by the order of their rows: None keeps that of the report.
-_WEIGHTS: dict[str, Callable[[AnyRow], float] | None] = {
-    "steps": weight("wall_s"),
-    "operators": weight("self_s"),
-    "kernels": weight("device_s"),
-    "ranges": None,
-    "watch": weight("total_share"),
-    "outliers": weight("wall_s"),
-    "memory_owners": None,
-    "peak_holders": weight("bytes"),
-    "threads": None,
-    "launches": None,
-    "gaps": weight("total_s"),
-    "module_lines": weight("operator_s", "python_s"),
-    "artifacts": None,
-    "nsys_modules": None,
-    "nsys_steps": None,
-    "nsys_kernels": weight("device_s"),
-    "nsys_copies": weight("device_s"),
-    "nsys_api": weight("host_s"),
-    "nsys_samples": weight("self_samples"),
-    "nsys_gaps": weight("total_s"),
+# Columns that order the rows of tables on the page alone; tables shown in the report's own order.
+_WEIGHTS = {
+    "steps": ("wall_s",),
+    "watch": ("total_share",),
+    "outliers": ("wall_s",),
+    "module_lines": ("operator_s", "python_s"),
+    "nsys_backtraces": ("host_s",),
 }
+_AS_REPORTED = (
+    *("ranges", "memory_owners", "threads", "launches", "artifacts", "nsys_modules", "nsys_steps"),
+    *("memory", "nsys_memory"),
+)
 
 
 def _tables(tables: Tables, notes: ColumnNotes) -> dict[str, PageTable]:
     """Return the page's tables, the heaviest rows first; those without a row are left out."""
-    rows = cast(Mapping[str, Sequence[AnyRow]], tables)
-
-    def table(
-        name: str, records: Sequence[AnyRow], by: Callable[[AnyRow], SortKey] | None = None
-    ) -> PageTable:
-        return page_table(name, records, notes, by=by, extra=_EXTRA.get(name, ()))
-
-    made = {name: table(name, rows.get(name) or [], by) for name, by in _WEIGHTS.items()}
-    timed = [{**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []]
-    made["regions"] = table("regions", timed, weight("wall_s"))
-    made["memory"] = table("memory", memory_series(tables["memory"]))
+    rows = dict(cast(Mapping[str, Sequence[AnyRow]], tables))
+    rows["regions"] = [
+        {**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []
+    ]
     # A frame on each line: names of C++ functions hold commas.
-    stacks = [
+    rows["nsys_backtraces"] = [
         {**row, "stack": "\n".join(row["stack"] or [])}
         for row in tables.get("nsys_backtraces") or []
     ]
-    made["nsys_backtraces"] = table("nsys_backtraces", stacks, weight("host_s"))
-    made["nsys_memory"] = table("nsys_memory", held_series(tables.get("nsys_memory") or []))
-    own = {"functions": own_first("self_s"), "lines": own_first("python_s", "operator_s")}
-    for name, first in own.items():
-        made[name] = table(name, with_package(rows[name]), first)
+    rows["memory"] = memory_series(tables["memory"])
+    rows["nsys_memory"] = held_series(tables.get("nsys_memory") or [])
+    rows |= {name: with_package(rows[name]) for name in ("functions", "lines")}
+    by: dict[str, Callable[[AnyRow], SortKey] | None] = {
+        **dict.fromkeys(_AS_REPORTED),
+        **{name: weight(*columns) for name, columns in _WEIGHTS.items()},
+        **{name: weight(column) for name, column in HEAVIEST.items()},
+        "functions": own_first("self_s"),
+        "lines": own_first("python_s", "operator_s"),
+    }
+    made = {
+        name: page_table(name, rows.get(name) or [], notes, by=key, extra=_EXTRA.get(name, ()))
+        for name, key in by.items()
+    }
     for name in ("memory_lines", "watch_lines"):
         made[name] = line_table(name, tables["lines"], notes)
     ranges = path_records(tables.get("nsys_ranges") or [], MOST_ROWS, ("wall_s", "device_s"))

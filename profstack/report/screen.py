@@ -10,8 +10,8 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TextIO, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -25,6 +25,7 @@ from profstack.units import format_bytes, format_count, format_seconds
 Piece = str | tuple[str, str]
 # A heading, and the side on which its cells are aligned: l for words, r for figures.
 Heading = tuple[str, str]
+Row = TypeVar("Row")
 
 # Narrower terminals get lines of this width, which the terminal folds itself.
 NARROWEST = 40
@@ -112,6 +113,11 @@ class Screen:
         for row in rows:
             table.add_row(*(Text(*_styled(cell)) for cell in row))
         self._add(table)
+
+    def rows(self, rows: Iterable[Row], *columns: tuple[str, str, Callable[[Row], Piece]]) -> None:
+        """Add a table of rows: each column is its heading, its side, and what a cell shows."""
+        cells = [[cell_of(row) for _, _, cell_of in columns] for row in rows]
+        self.table([(heading, side) for heading, side, _ in columns], cells)
 
     def text(self) -> str:
         """Return all that was added, without spaces at the ends of lines."""
@@ -270,23 +276,22 @@ def is_lower_limit(finding: Finding) -> bool:
     return isinstance(first, Mapping) and first.get("limits_agree") is False
 
 
+def _gain(finding: Finding, limit: str) -> str:
+    """Return the time that a remedy gains; `limit` precedes it, unless it is a lower limit."""
+    bound = "at least " if is_lower_limit(finding) else limit
+    return f"{bound}{format_seconds(finding['gain_s'])} a step, {finding['gain_is'] or 'estimated'}"
+
+
 def finding_cost(finding: Finding) -> str:
     """Return where a finding is, and the time that a remedy gains."""
-    words = [place] if (place := finding_place(finding)) is not None else []
-    if finding["gain_s"] is not None:
-        bound = "at least" if is_lower_limit(finding) else "up to"
-        gain = f"{bound} {format_seconds(finding['gain_s'])} a step"
-        words += [gain, finding["gain_is"] or "estimated"]
-    return ", ".join(words)
+    gain = _gain(finding, "up to ") if finding["gain_s"] is not None else None
+    return ", ".join(words for words in (finding_place(finding), gain) if words is not None)
 
 
 def finding_line(finding: Finding) -> str:
     """Return a finding in one paragraph: title, place, gain, and what to do."""
-    words = [place] if (place := finding_place(finding)) is not None else []
-    if finding["gain_s"] is not None:
-        bound = "at least " if is_lower_limit(finding) else ""
-        gain = f"{bound}{format_seconds(finding['gain_s'])} a step"
-        words.append(f"{gain}, {finding['gain_is'] or 'estimated'}")
+    gain = _gain(finding, "") if finding["gain_s"] is not None else None
+    words = [words for words in (finding_place(finding), gain) if words is not None]
     cost = f" ({'; '.join(words)})" if words else ""
     advice = f". {first_sentences(finding['advice'])}" if finding["advice"] else ""
     return f"{finding['title']}{cost}{advice}"

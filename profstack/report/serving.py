@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import secrets
 import shutil
 import sys
-from contextlib import ExitStack
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
 import jinja2
@@ -35,6 +35,17 @@ _TYPES = {
     ".log": "text/plain; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
     ".dat": "text/plain; charset=utf-8",
+}
+
+
+_PAGE_TYPE = "text/html; charset=utf-8"
+# Headers that keep the content's type, and the address with its token, here.
+_GUARD = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
 
 
@@ -120,28 +131,35 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 30
 
-    def do_GET(self) -> None:
-        """Answer with a file of the recording."""
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer with the head that GET would have."""
-        self._answer(with_body=False)
-
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Print nothing: paths contain the token."""
 
-    def _answer(self, *, with_body: bool) -> None:
+    def do_GET(self) -> None:
+        """Answer with a file of the recording."""
+        with self._send_head() as body:
+            shutil.copyfileobj(body, self.wfile)
+
+    def do_HEAD(self) -> None:
+        """Answer with the head that GET would have."""
+        self._send_head().close()
+
+    def _send_head(self) -> BinaryIO:
+        """Send the head of the answer, and return its body.
+
+        Everything that is not served has one answer, so that it discloses nothing.
+        """
         name = self._wanted()
-        if name is None:
-            self._refuse(with_body=with_body)
-        elif name == HANDOVER and self.server.handover_address is not None:
-            body, policy = self.server.handover
-            self._begin("text/html; charset=utf-8", len(body), policy=policy)
-            if with_body:
-                self.wfile.write(body)
-        else:
-            self._give(name or PAGE, with_body=with_body)
+        if name == HANDOVER and self.server.handover_address is not None:
+            page, policy = self.server.handover
+            return self._begin(HTTPStatus.OK, _PAGE_TYPE, io.BytesIO(page), policy)
+        path = self.server.file(name or PAGE) if name is not None else None
+        try:
+            source = open(path or os.devnull, "rb")  # noqa: SIM115 - the caller closes it
+        except OSError:
+            path = None
+        if path is None:
+            return self._begin(HTTPStatus.NOT_FOUND, _TYPES[".txt"], io.BytesIO(b"not found\n"))
+        return self._begin(HTTPStatus.OK, self._type(path), source)
 
     def _wanted(self) -> str | None:
         """Return the name below the token; None where the host or the token is wrong."""
@@ -152,55 +170,26 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return unquote(name)
 
-    def _give(self, name: str, *, with_body: bool) -> None:
-        path = self.server.file(name)
-        with ExitStack() as files:
-            try:
-                source = files.enter_context(open(path or os.devnull, "rb"))
-            except OSError:
-                path = None
-            if path is None:
-                self._refuse(with_body=with_body)
-                return
-            size = source.seek(0, 2)
-            source.seek(0)
-            self._begin(self._type(path), size)
-            if with_body:
-                shutil.copyfileobj(source, self.wfile)
-
     def _type(self, path: Path) -> str:
         """Return the content's type; a file's name alone never makes it a page."""
         if path == self.server.folder / PAGE:
-            return "text/html; charset=utf-8"
+            return _PAGE_TYPE
         return _TYPES.get(path.suffix, "application/octet-stream")
 
-    def _begin(self, kind: str, size: int, *, policy: str | None = None) -> None:
-        self.send_response(HTTPStatus.OK)
+    def _begin(
+        self, status: HTTPStatus, kind: str, body: BinaryIO, policy: str | None = None
+    ) -> BinaryIO:
+        """Send the status and the headers of a body, and return the body."""
+        self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Length", str(body.seek(0, 2)))
+        body.seek(0)
         if policy is not None:
             self.send_header("Content-Security-Policy", policy)
-        self._guard()
+        for name, value in _GUARD.items():
+            self.send_header(name, value)
         self.end_headers()
-
-    def _refuse(self, *, with_body: bool) -> None:
-        """Send one answer for everything that is not served, so that it discloses nothing."""
-        body = b"not found\n"
-        self.send_response(HTTPStatus.NOT_FOUND)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self._guard()
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    def _guard(self) -> None:
-        """Send headers that keep the content's type, and the address with its token, here."""
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("X-Frame-Options", "DENY")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Cache-Control", "no-store")
+        return body
 
 
 def _template(name: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from profstack.report.bench_page import is_measured
+from profstack.report.overview import step_point
 from profstack.report.page_tables import MOST_ROWS, compact
 from profstack.report.screen import (
     CUT,
@@ -138,27 +139,27 @@ def _headline(screen: Screen, report: Report) -> None:
 def _layer_table(screen: Screen, report: Report) -> None:
     """Print a row per layer; for one without data the reason and the command that fills it."""
     effects = {effect["layer"]: effect for effect in report["probe_effect"]}
-    wide = screen.width >= WIDE
 
-    def cells(layer: LayerFacts) -> Iterable[Piece]:
-        status = layer["status"]
-        yield layer["name"]
-        yield status, style_of(status)
-        yield str(layer["steps"]) if layer["steps"] is not None else "–"
-        if wide:
-            yield layer["technique"] or "–"
-            yield format_bytes(layer["memory_bytes"])
+    def effect_words(layer: LayerFacts) -> str:
         words = probe_effect_words(effects.get(layer["name"]))
-        if layer["reason"]:
-            words = f"{words}; {layer['reason']}" if status in _WITH_DATA else layer["reason"]
-            if status == "empty" and layer["command"]:
-                words += f": {layer['command']}"
-        yield words
+        if not layer["reason"]:
+            return words
+        if layer["status"] in _WITH_DATA:
+            return f"{words}; {layer['reason']}"
+        hint = layer["command"] if layer["status"] == "empty" else None
+        return f"{layer['reason']}: {hint}" if hint else layer["reason"]
 
-    extra = (("technique", "l"), ("memory", "r")) if wide else ()
-    screen.table(
-        (("layer", "l"), ("status", "l"), ("steps", "r"), *extra, ("probe effect", "l")),
-        (list(cells(layer)) for layer in report["layers"]),
+    more: tuple[tuple[str, str, Callable[[LayerFacts], Piece]], ...] = (
+        ("technique", "l", lambda layer: layer["technique"] or "–"),
+        ("memory", "r", lambda layer: format_bytes(layer["memory_bytes"])),
+    )
+    screen.rows(
+        report["layers"],
+        ("layer", "l", lambda layer: layer["name"]),
+        ("status", "l", lambda layer: (layer["status"], style_of(layer["status"]))),
+        ("steps", "r", lambda layer: str(layer["steps"]) if layer["steps"] is not None else "–"),
+        *(more if screen.width >= WIDE else ()),
+        ("probe effect", "l", effect_words),
     )
 
 
@@ -182,11 +183,7 @@ def probe_effect_words(effect: ProbeEffect | None) -> str:
 def _warning_texts(report: Report, known: set[str | None]) -> list[str]:
     """Return the warnings of the run, but for reasons printed already, and of the benchmark."""
     texts = [warning["text"] for warning in report.get("warnings") or []]
-    own = report["benchmark"]["warnings"]
-    return [
-        *(text for text in texts if text not in known),
-        *own,
-    ]
+    return [text for text in texts if text not in known] + report["benchmark"]["warnings"]
 
 
 # The end of a run: one screen that says why a step takes its time, and what to do first ------
@@ -220,11 +217,9 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
 def _rates(screen: Screen, report: Report) -> None:
     """Print peak memory, operations and their share of the machine's peak in a paragraph."""
     words = []
-    peak, roofline = peak_bytes(report), report.get("roofline")
+    peak, roofline, step = peak_bytes(report), report.get("roofline"), step_point(report)
     if peak is not None:
         words.append(f"tensors at the peak of a step: {format_bytes(peak)}")
-    points = (roofline.get("points") or []) if roofline else []
-    step = next((point for point in points if point["kind"] == "step"), None)
     if roofline and step is not None and step["flop"]:
         words += _work(step, roofline["mfu"], report)
     screen.paragraph("; ".join(words), "", "  ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from profstack.report.screen import (
     Screen,
@@ -13,7 +13,7 @@ from profstack.report.screen import (
     first_sentences,
     label,
 )
-from profstack.storage.schema.report import Finding, Report, StepBarPart
+from profstack.storage.schema.report import Finding, Report, StepBarPart, VerdictEvidence
 from profstack.units import format_seconds
 
 # The letter and the colour of each part of the step: letters, so that no colour is needed.
@@ -131,25 +131,17 @@ def print_evidence(screen: Screen, report: Report) -> None:
     if not verdict["evidence"]:
         return
     screen.line()
-    wide = screen.width >= _NARROW
-    more = (("from", "r"), ("time", "r")) if wide else ()
-    screen.table(
-        (("test", "l"), ("share", "r"), *more, ("what", "l")),
-        (
-            (
-                row["test"],
-                _percent(row.get("share")),
-                *((f"{100 * row['threshold_share']:.0f} %",) if wide else ()),
-                *((format_seconds(row.get("time_s")),) if wide else ()),
-                _figures(row),
-            )
-            for row in verdict["evidence"]
-        ),
+    more: tuple[tuple[str, str, Callable[[VerdictEvidence], str]], ...] = (
+        ("from", "r", lambda row: f"{100 * row['threshold_share']:.0f} %"),
+        ("time", "r", lambda row: format_seconds(row.get("time_s"))),
     )
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+    screen.rows(
+        verdict["evidence"],
+        ("test", "l", lambda row: row["test"]),
+        ("share", "r", lambda row: figure("share", row.get("share"))),
+        *(more if screen.width >= _NARROW else ()),
+        ("what", "l", _figures),
+    )
 
 
 def _figures(row: Mapping[str, object]) -> str:

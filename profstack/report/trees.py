@@ -34,26 +34,21 @@ _PART = "("
 _SCRIPTS_OWN = "(held by the script)"
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """The columns of a metric, to be added up, and whether they include the modules inside."""
-
-    columns: tuple[str, ...]
-    holds_children: bool = True
-
-
-_RULES = {
-    "calibrated_s": _Rule(("calibrated_s",)),
-    "self_s": _Rule(("self_s",), holds_children=False),
-    "forward_s": _Rule(("forward_s",)),
-    "backward_s": _Rule(("backward_s",)),
-    "python_s": _Rule(("python_s",), holds_children=False),
-    "device_s": _Rule(("forward_device_s", "backward_device_s")),
-    "flop": _Rule(("forward_flop", "backward_flop")),
-    "host_net_bytes": _Rule(("host_net_bytes",)),
-    "device_net_bytes": _Rule(("device_net_bytes",)),
-    "parameters": _Rule(("parameters",)),
+# The columns of each metric, to be added up.
+_COLUMNS = {
+    "calibrated_s": ("calibrated_s",),
+    "self_s": ("self_s",),
+    "forward_s": ("forward_s",),
+    "backward_s": ("backward_s",),
+    "python_s": ("python_s",),
+    "device_s": ("forward_device_s", "backward_device_s"),
+    "flop": ("forward_flop", "backward_flop"),
+    "host_net_bytes": ("host_net_bytes",),
+    "device_net_bytes": ("device_net_bytes",),
+    "parameters": ("parameters",),
 }
+# Metrics that do not include the modules inside.
+_WITHOUT_CHILDREN = ("self_s", "python_s")
 
 
 @dataclass(frozen=True)
@@ -87,21 +82,29 @@ class ModulePicture:
 
 @dataclass
 class _Node:
+    """A node of the picture: a module, a part of the step, or the sum of `count` nodes."""
+
     path: str
     parent: _Node | None
     record: AnyRow | None
+    count: int = 1
     children: list[_Node] = field(default_factory=list)
     own: dict[str, float | None] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> str:
+        """Return the kind of the node, as in `ModulePicture`."""
+        if self.count > 1:
+            return "rest"
+        return "part" if _is_part(self.path) else "module"
 
-@dataclass(frozen=True)
-class _Row:
-    """A node of the picture: a module, a part of the step, or the sum of `count` nodes."""
-
-    node: _Node
-    kind: str
-    count: int = 1
+    @property
+    def name(self) -> str:
+        """Return the path from the parent on, as in the tree of the modules."""
+        if self.parent is None or not self.path:
+            return self.path
+        return self.path[len(self.parent.path) + 1 :]
 
 
 def module_picture(
@@ -124,8 +127,7 @@ def _tree(modules: Sequence[ModuleRow]) -> dict[str, _Node]:
     nodes: dict[str, _Node] = {}
     for record in sorted(modules, key=lambda record: record["path"].count(".")):
         path = record["path"]
-        parent = None if _is_part(path) else _nearest(path, nodes)
-        nodes[path] = _Node(path, parent, record)
+        nodes[path] = _Node(path, _nearest(path, nodes), record)
     # In the report's own order from here on: it is that of the first calls.
     in_order = {record["path"]: nodes[record["path"]] for record in modules}
     for node in in_order.values():
@@ -139,8 +141,8 @@ def _is_part(path: str) -> bool:
 
 
 def _nearest(path: str, nodes: Mapping[str, _Node]) -> _Node | None:
-    """Return the row with the longest path that begins this one."""
-    while "." in path:
+    """Return the row with the longest path that begins this one; None of a part of the step."""
+    while "." in path and not _is_part(path):
         path = path.rpartition(".")[0]
         if path in nodes:
             return nodes[path]
@@ -158,13 +160,13 @@ def _downwards(nodes: Sequence[_Node]) -> Iterator[_Node]:
 
 def _column_metrics(nodes: Mapping[str, _Node]) -> Iterator[Metric]:
     """Yield the metrics that rest on columns of the modules, if anything was measured."""
-    for key, rule in _RULES.items():
-        figures = {path: _figure(node, rule.columns) for path, node in nodes.items()}
+    for key, columns in _COLUMNS.items():
+        figures = {path: _figure(node, columns) for path, node in nodes.items()}
         if all(figure is None for figure in figures.values()):
             continue
-        below = [_own(node, key, rule, figures) for node in reversed(list(nodes.values()))]
+        below = [_own(node, key, figures) for node in reversed(list(nodes.values()))]
         under = [gap for gap in below if gap]
-        yield Metric(key, rule.columns, [], sum(under), len(under))
+        yield Metric(key, columns, [], sum(under), len(under))
 
 
 def _figure(node: _Node, columns: Sequence[str]) -> float | None:
@@ -178,14 +180,14 @@ def _figure(node: _Node, columns: Sequence[str]) -> float | None:
     return float(sum(found)) if found else None
 
 
-def _own(node: _Node, key: str, rule: _Rule, figures: dict[str, float | None]) -> float:
+def _own(node: _Node, key: str, figures: dict[str, float | None]) -> float:
     """Set the figure that a node adds by itself; return by how much it would be below 0.
 
     Called for children before their parents. A container that never ran has no figure of its
     own: it gets the sum of what is inside it.
     """
     figure = figures[node.path]
-    if not rule.holds_children:
+    if key in _WITHOUT_CHILDREN:
         node.own[key] = None if figure is None else max(figure, 0.0)
         return max(-(figure or 0.0), 0.0)
     inside = [figures[child.path] for child in node.children]
@@ -204,24 +206,22 @@ def _own(node: _Node, key: str, rule: _Rule, figures: dict[str, float | None]) -
 def _peak_metrics(nodes: dict[str, _Node], holders: Sequence[PeakHolderRow]) -> Iterator[Metric]:
     """Yield a metric for each device: the bytes at the step's peak by the module that made them."""
     devices = dict.fromkeys(str(record["device"]) for record in holders)
+    for record in holders:
+        key, size = f"peak_bytes {record['device']}", record["bytes"]
+        if size is not None:
+            owner = _owner(record, nodes)
+            owner.own[key] = (owner.own.get(key) or 0.0) + float(size)
     for device in devices:
-        key = f"peak_bytes {device}"
-        for record in holders:
-            size = record["bytes"]
-            if str(record["device"]) == device and size is not None:
-                owner = _owner(record, nodes)
-                owner.own[key] = (owner.own.get(key) or 0.0) + float(size)
-        yield Metric(key, (), [], 0.0, 0, device)
+        yield Metric(f"peak_bytes {device}", (), [], 0.0, 0, device)
 
 
 def _owner(record: PeakHolderRow, nodes: dict[str, _Node]) -> _Node:
     """Return the node that holds these bytes; bytes of no module are a part beside the roots."""
     path = record["module"] or _SCRIPTS_OWN
     if path not in nodes:
-        parent = None if _is_part(path) else _nearest(path, nodes)
-        node = nodes[path] = _Node(path, parent, None)
-        if parent is not None:
-            parent.children.append(node)
+        node = nodes[path] = _Node(path, _nearest(path, nodes), None)
+        if node.parent is not None:
+            node.parent.children.append(node)
     return nodes[path]
 
 
@@ -238,15 +238,15 @@ def _cut(nodes: Sequence[_Node], metrics: Sequence[Metric], most: int) -> Module
     order = list(_downwards(nodes))
     keys = [metric.key for metric in metrics]
     kept = _largest(order, keys, most)
-    rows = [_Row(node, _kind(node)) for node in kept] + _rests(order, kept, keys)
+    rows = kept + _rests(order, kept, keys)
     numbers = {id(node): at for at, node in enumerate(kept)}
     return ModulePicture(
-        names=[_name(row.node) for row in rows],
-        parents=[-1 if row.node.parent is None else numbers[id(row.node.parent)] for row in rows],
-        kinds=[row.kind for row in rows],
-        counts=[row.count for row in rows],
+        names=[node.name for node in rows],
+        parents=[-1 if node.parent is None else numbers[id(node.parent)] for node in rows],
+        kinds=[node.kind for node in rows],
+        counts=[node.count for node in rows],
         metrics=[
-            replace(metric, own=[compact(row.node.own.get(metric.key)) for row in rows])
+            replace(metric, own=[compact(node.own.get(metric.key)) for node in rows])
             for metric in metrics
         ],
         total=len(order),
@@ -267,7 +267,7 @@ def _largest(order: Sequence[_Node], keys: Sequence[str], most: int) -> list[_No
     return [order[at] for at in sorted(heaviest)]
 
 
-def _rests(order: Sequence[_Node], kept: Sequence[_Node], keys: Sequence[str]) -> list[_Row]:
+def _rests(order: Sequence[_Node], kept: Sequence[_Node], keys: Sequence[str]) -> list[_Node]:
     """Return the nodes left out under each kept parent, and at the top, as one node."""
     known = {id(node) for node in kept}
     left: dict[int, list[_Node]] = {}
@@ -280,24 +280,13 @@ def _rests(order: Sequence[_Node], kept: Sequence[_Node], keys: Sequence[str]) -
     rests = []
     for members in left.values():
         if len(members) == 1:  # One node takes no more room than a sum.
-            rests.append(_Row(members[0], _kind(members[0])))
+            rests += members
             continue
         # The first one left out lies in the parent itself; the nodes inside it come later.
-        rest = _Node("", members[0].parent, None)
+        rest = _Node("", members[0].parent, None, len(members))
         rest.own = {key: sum(node.own.get(key) or 0.0 for node in members) for key in keys}
-        rests.append(_Row(rest, "rest", len(members)))
+        rests.append(rest)
     return rests
-
-
-def _kind(node: _Node) -> str:
-    return "part" if _is_part(node.path) else "module"
-
-
-def _name(node: _Node) -> str:
-    """Return the path from the parent on, as in the tree of the modules."""
-    if node.parent is None or not node.path:
-        return node.path
-    return node.path[len(node.parent.path) + 1 :]
 
 
 # -----------------------------------------------------------------------------
