@@ -15,15 +15,11 @@ from data_recording import Run
 
 from profstack.findings.finding import (
     CallGraph,
-    Extents,
     FunctionKey,
     PlaceRow,
     bounded,
     drop_unkeyed,
     finding,
-    function_around,
-    heaviest_line,
-    lines_of,
 )
 from profstack.findings.judge import FAMILIES, link_overlaps
 from profstack.findings.rules import RULES
@@ -81,11 +77,11 @@ def at(number: int) -> PlaceRow:
 def test_a_line_of_the_loop_is_not_of_the_function_above_it() -> None:
     report = report_of(line(6), line(8), line(14, python_s=0.7))
     graph = CallGraph(report)
-    assert function_around(report, graph, at(6)) == MAKE
-    assert function_around(report, graph, at(14)) is None
-    assert function_around(report, graph, at(2)) is None
-    assert [row["line"] for row in lines_of(report, graph, MAKE)] == [6]
-    heaviest = heaviest_line(report, graph, MAKE)
+    assert graph.function_around(at(6)) == MAKE
+    assert graph.function_around(at(14)) is None
+    assert graph.function_around(at(2)) is None
+    assert [row["line"] for row in graph.lines_of(MAKE)] == [6]
+    heaviest = graph.heaviest_line(MAKE)
     assert heaviest is not None
     assert heaviest["line"] == 6
 
@@ -94,9 +90,9 @@ def test_a_file_whose_text_is_not_known_has_no_extents() -> None:
     report = report_of(line(6), line(14))
     for sources in ([], [{"file": FILE, "text": None}], [{"file": FILE, "text": "def ("}]):
         report["sources"] = sources
-        assert not Extents(report).knows(FILE)
-        assert function_around(report, CallGraph(report), at(6)) is None
-        assert len(lines_of(report, CallGraph(report), MAKE)) == 2
+        assert CallGraph(report).span_around((FILE, 6)) is None
+        assert CallGraph(report).function_around(at(6)) is None
+        assert len(CallGraph(report).lines_of(MAKE)) == 2
 
 
 # -- loops ---------------------------------------------------------------------------------------

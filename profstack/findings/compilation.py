@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+
+import pandas as pd
 
 from profstack.code_owner import Places
 from profstack.findings import rules
@@ -67,14 +69,14 @@ def versions(recorded: Recorded) -> list[Version]:
     for row in rows:
         if row["backward"]:
             backward_s[str(row["compile_id"])] += row["wall_s"] or 0.0
-    steps = _Steps(recorded)
+    steps = recorded.steps
     found = []
     for row in rows:
         if row["backward"]:
             continue
         compile_id = str(row["compile_id"])
         frame, _, number = compile_id.partition("/")
-        step, kind = steps.at(float(row["t_s"]))
+        step, kind = _step_at(steps, float(row["t_s"]))
         guard, file, line = failed_guard(row["reason"])
         found.append(
             Version(
@@ -116,25 +118,12 @@ def kind_of(guard: str | None) -> str | None:
     return None if guard is None else _VALUE.sub(lambda match: match[1] or "_", guard)
 
 
-class _Steps:
-    """The recorded steps by time."""
-
-    def __init__(self, recorded: Recorded) -> None:
-        steps = recorded.steps[recorded.steps["started_s"].notna()]
-        self._steps = [
-            (float(begun), float(begun + wall), int(step), str(kind))
-            for begun, wall, step, kind in zip(
-                steps["started_s"], steps["wall_s"], steps["step"], steps["kind"], strict=True
-            )
-            if wall > 0
-        ]
-
-    def at(self, t_s: float) -> tuple[int | None, str | None]:
-        """Return the step at a time and the kind of its slice; None outside the steps."""
-        for begun, ended, step, kind in self._steps:
-            if begun <= t_s < ended:
-                return step, kind
-        return None, None
+def _step_at(steps: pd.DataFrame, t_s: float) -> tuple[int | None, str | None]:
+    """Return the step at a time and the kind of its slice; None outside the steps."""
+    begun = steps["started_s"]
+    for _, row in steps[(begun <= t_s) & (t_s < begun + steps["wall_s"])].iterrows():
+        return int(row["step"]), str(row["kind"])
+    return None, None
 
 
 @dataclass(frozen=True)
@@ -202,25 +191,21 @@ _UNKNOWN_COST = (
 
 def _graph_breaks(
     report: Report, found: Sequence[Version], breaks: Sequence[Break]
-) -> Finding | None:
-    """Return the finding on breaks in functions whose compiled code runs in the steps."""
+) -> Iterator[Finding]:
+    """Yield the finding on breaks in functions whose compiled code runs in the steps."""
     calls = _graphs_per_step(report)
-    breaks = [
-        each
-        for each in breaks
-        if calls is None or any(calls.get(frame) for frame in frames_of(found, each))
-    ]
-    if not breaks:
-        return None
-    breaks = sorted(breaks, key=lambda each: -each.times)
     graphs = None
     if calls is not None:
+        breaks = [each for each in breaks if frames_of(found, each) & calls.keys()]
         frames = set().union(*(frames_of(found, each) for each in breaks))
         graphs = sum(count for frame, count in calls.items() if frame in frames)
+    if not breaks:
+        return
+    breaks = sorted(breaks, key=lambda each: -each.times)
     places = len({(each.file, each.line) for each in breaks})
     first = breaks[0]
     where = f"{short(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
-    return finding(
+    yield finding(
         rules.GRAPH_BREAKS,
         f"Graphs end early under torch.compile at {where}",
         severity="medium",
@@ -277,13 +262,11 @@ def compiling(recorded: Recorded, report: Report) -> list[Finding]:
     groups: dict[object, list[Version]] = defaultdict(list)
     for each in found:
         groups[names.get(each.frame, each.frame)].append(each)
-    findings = [
-        _recompiled(recorded, report, of_function, again)
-        for of_function in groups.values()
-        if _is_too_often(again := _again(of_function))
-    ]
-    findings.append(_graph_breaks(report, found, graph_breaks(recorded)))
-    return [each for each in findings if each is not None]
+    findings: list[Finding] = []
+    for of_function in groups.values():
+        if _is_too_often(again := _again(of_function)):
+            findings += _recompiled(recorded, report, of_function, again)
+    return [*findings, *_graph_breaks(report, found, graph_breaks(recorded))]
 
 
 def _again(of_function: Sequence[Version]) -> list[Version]:
@@ -306,31 +289,31 @@ def _is_too_often(again: Sequence[Version]) -> bool:
 
 def _recompiled(
     recorded: Recorded, report: Report, of_function: Sequence[Version], again: Sequence[Version]
-) -> Finding | None:
-    """Return the finding of one function; None where compiling took too little."""
+) -> Iterator[Finding]:
+    """Yield the finding of one function, unless compiling took too little."""
     named = next((each for each in of_function if each.name is not None), None)
     step_s = clean_step_s(report)
     steps = _steps_since(recorded, of_function)
     if named is None or not steps:
-        return None
+        return
     times, is_measured = _times(of_function, again)
     compile_s = sum(times) / len(times)
     compiling_steps = len({each.step for each in again})
     per_step_s = compile_s * compiling_steps / steps
     if step_s and per_step_s < rules.RECOMPILATIONS.threshold * step_s:
-        return None
+        return
     guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
     commonest = guards.most_common(1)[0][0] if guards else None
-    guard = next((each for each in again if kind_of(each.guard) == commonest), None)
+    # One that was given up after no guard's failure has none.
+    guard = next(each for each in again if kind_of(each.guard) == commonest)
     made = sum(not each.limit for each in again)
     # The line on which the changing value is used says more than that of the function.
-    line = (guard.guard_line if guard is not None else None) or named.line
-    file = (guard.guard_file if guard is not None else None) or named.file
+    line, file = guard.guard_line or named.line, guard.guard_file or named.file
     # The median step holds it where most steps compile; else that step is as short without it.
     in_median = 2 * compiling_steps > steps
     observed = "" if is_measured else ", all of them under an observer, which slows the compiler"
     times_words = {1: "once", 2: "twice"}.get(made, f"{made} times")
-    return finding(
+    yield finding(
         rules.RECOMPILATIONS,
         f"{function_of(named.name)} is compiled again {times_words} during the steps",
         severity=severity_of(per_step_s, step_s or 0.0),
@@ -356,7 +339,7 @@ def _recompiled(
             },
             *_guard_evidence(again),
         ],
-        advice=_advice(guard, per_step_s, steps, is_given_up=made < len(again)),
+        advice=_advice(guard.guard, per_step_s, steps, is_given_up=made < len(again)),
     )
 
 
@@ -396,7 +379,7 @@ def _guard_evidence(again: Sequence[Version]) -> list[Evidence]:
     return [rows[kind] for kind, _ in times.most_common(_MOST)]
 
 
-def _advice(guard: Version | None, per_step_s: float, steps: int, *, is_given_up: bool) -> str:
+def _advice(text: str | None, per_step_s: float, steps: int, *, is_given_up: bool) -> str:
     parts = [
         f"Over these {steps} steps compiling it again took {format_seconds(per_step_s)} per step."
     ]
@@ -404,7 +387,6 @@ def _advice(guard: Version | None, per_step_s: float, steps: int, *, is_given_up
         parts.append(
             "It was compiled so often that dynamo gave it up: from there on it runs uncompiled."
         )
-    text = guard.guard if guard is not None else None
     if text is None:
         parts.append("TORCH_LOGS=recompiles tells which guards fail.")
     elif re.search(r"size|stride|shape|\bdim\b", text):

@@ -15,7 +15,8 @@ their geometric mean; else it is the lower one, and the finding says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -27,19 +28,19 @@ from profstack.findings.finding import (
     FunctionKey,
     calibrated,
     clean_step_s,
+    family,
     finding,
-    heaviest_line,
-    lines_of,
+    in_brackets,
     on_accelerator,
+    pick,
     roofline_points,
     severity_of,
-    short,
     to_function,
     to_source,
     traced_step_s,
 )
 from profstack.findings.loading_time import loaders, loading_of, wait_share
-from profstack.storage.reader import Recorded
+from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import FunctionRow, ModuleRow
 from profstack.units import format_count, format_seconds, format_share
@@ -76,11 +77,9 @@ class _OwnTime:
         return math.sqrt(self.low_s * self.high_s) if self.agreed else self.low_s
 
 
-def hot_spots(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return a finding for each of the functions, the one with most time first."""
-    step_s = clean_step_s(report)
-    if step_s is None:
-        return []
+@family
+def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield a finding for each of the functions, the one with most time first."""
     graph = CallGraph(report)
     least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
     found = [
@@ -91,7 +90,8 @@ def hot_spots(recorded: Recorded, report: Report) -> list[Finding]:
     ]
     hot = [each for each in found if each is not None and each.gain_s >= least_s]
     hot.sort(key=lambda each: -each.gain_s)
-    return [_finding(report, graph, each, step_s) for each in hot[:_MOST]]
+    for each in hot[:_MOST]:
+        yield _finding(graph, each, step_s)
 
 
 def _builtins_s(graph: CallGraph, key: FunctionKey) -> float:
@@ -119,7 +119,7 @@ def _own_time(
         and each["calls"]
         and (each["self_s"] or 0.0) / each["calls"] - inner_s < _SHORT_S
     )
-    lines = lines_of(report, graph, key)
+    lines = graph.lines_of(key)
     # Of the operators on its lines those that no built-in call made were made by signs.
     by_sign = sum(each["operator_s"] or 0.0 for each in lines) - _builtins_s(graph, key)
     counts = [each["calls"] for each in lines if each["python_s"] is not None]
@@ -155,17 +155,15 @@ def _loading_s(report: Report, graph: CallGraph, key: FunctionKey) -> float | No
     return share * step_s if loading is None else loading.wait_s
 
 
-def _finding(report: Report, graph: CallGraph, own: _OwnTime, step_s: float) -> Finding:
+def _finding(graph: CallGraph, own: _OwnTime, step_s: float) -> Finding:
     key, row = own.key, own.row
     share = own.gain_s / step_s
     least = "" if own.agreed else "at least "
-    line = heaviest_line(report, graph, key)
+    line = graph.heaviest_line(key)
     evidence: list[Evidence] = [
         {
             "function": key.name,
-            "file": key.file,
-            "line": key.line,
-            "calls": row["calls"],
+            **pick(row, "file", "line", "calls"),
             "own_low_s": own.low_s,
             "own_high_s": own.high_s,
             "corrected_self_s": row["corrected_self_s"],
@@ -175,14 +173,8 @@ def _finding(report: Report, graph: CallGraph, own: _OwnTime, step_s: float) -> 
         }
     ]
     if line is not None:
-        evidence.append(
-            {
-                "heaviest_line": line["line"],
-                "text": line["source"],
-                "python_s": line["python_s"],
-                "link": to_source(line),
-            }
-        )
+        heaviest: Evidence = {"heaviest_line": line["line"], "text": line["source"]}
+        evidence.append({**heaviest, "python_s": line["python_s"], "link": to_source(line)})
     # Those with most calls first; what ran all along is no row of cProfile's.
     callers = sorted(graph.callers(key), key=lambda edge: -(edge[1]["calls"] or 0.0))
     evidence += [
@@ -221,7 +213,7 @@ def _advice(own: _OwnTime) -> str:
     )
     # The sentence goes on after a colon where the limits differ.
     return (
-        f"{key.name} ({short(key.file)}:{key.line}) is called {often} a step. Replace {loop} by "
+        f"{key.name}{in_brackets(own.row)} is called {often} a step. Replace {loop} by "
         "operations on whole tensors, or compute once, before the loop over the steps, what does "
         f"not change with them. Its own time is {limits}{'; ' if own.agreed else ': '}{end}"
     )
@@ -280,19 +272,17 @@ def _module_times(report: Report) -> list[_ModuleTime]:
         if point["kind"] == "module"
     }
     rows = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
-    inside: dict[str, float] = {}
+    inside: dict[str, float] = defaultdict(float)
     for row in rows:
-        parent = row["path"].rpartition(".")[0]
-        inside[parent] = inside.get(parent, 0.0) + _device_s(row)
+        inside[row["path"].rpartition(".")[0]] += _device_s(row)
     found = []
     for row in rows:
         own = row["self_s"]
         if on_accelerator(report):
-            own = max(0.0, _device_s(row) - inside.get(row["path"], 0.0))
+            own = max(0.0, _device_s(row) - inside[row["path"]])
         if own:
-            counts = [row["forward_flop"], row["backward_flop"]]
-            known = [float(count) for count in counts if count is not None]
-            flop = sum(known) if known else None
+            count = known_sum((row["forward_flop"], row["backward_flop"]))
+            flop = None if count is None else float(count)
             found.append(_ModuleTime(row["path"], row["type"], own, flop, moved.get(row["path"])))
     return found
 

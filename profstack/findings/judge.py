@@ -6,7 +6,6 @@ a warning, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -15,7 +14,7 @@ from profstack.findings.compilation import compiling
 from profstack.findings.data_loading import data_starved
 from profstack.findings.finding import (
     CallGraph,
-    Extents,
+    Family,
     FunctionKey,
     bounded,
     clean_step_s,
@@ -34,7 +33,6 @@ from profstack.findings.verdict import add_verdict
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Report
 
-Family = Callable[[Recorded, Report], list[Finding]]
 FAMILIES: tuple[Family, ...] = (
     memory_growth,
     data_starved,
@@ -110,7 +108,6 @@ class _Overlaps:
 
     def __init__(self, report: Report) -> None:
         self._graph = CallGraph(report)
-        self._extents = Extents(report)
         self._modules = {
             (row["file"], row["line"]): row["module"]
             for row in report["tables"]["module_lines"]
@@ -125,11 +122,7 @@ class _Overlaps:
         if slug == rules.PYTHON_HOT_SPOT.slug:
             # Its own time alone: what it calls is no part of the finding.
             key = _functions(found)[0]
-            own = {
-                (file, line)
-                for file, line in self._modules
-                if file == key.file and self._extents.holds(key, line)
-            }
+            own = {place for place in self._modules if self._graph.is_own_line(key, place)}
             return _Extent({key}, own)
         if slug == rules.DATA_STARVED.slug:
             roots = {*_functions(found), *loaders(self._graph)}
@@ -150,9 +143,9 @@ class _Overlaps:
 
     def _within(self, inner: _Extent, outer: _Extent) -> bool:
         """Whether a line or a module of one is in a function or a module of the other."""
-        for file, line in inner.lines:
-            span = self._extents.around(file, line)
-            if span is not None and (file, span.first, span.name) in outer.functions:
+        for place in inner.lines:
+            span = self._graph.span_around(place)
+            if span is not None and (place[0], span.first, span.name) in outer.functions:
                 return True
         modules = inner.modules | {self._modules.get(place, "") for place in inner.lines}
         return any(

@@ -12,17 +12,21 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from profstack.code_owner import BUILTIN_FILE
 from profstack.findings.finding import (
     WORTH_TELLING,
     CallGraph,
     FunctionKey,
     calibrated,
     clean_step_s,
+    key_of,
     module_rows,
+    pick,
+    to_function,
     traced_step_s,
 )
 from profstack.findings.step_cut import after_step, clean_wait_share, wait_alone
-from profstack.storage.schema.report import Report
+from profstack.storage.schema.report import Evidence, Report
 from profstack.storage.schema.rows import FunctionRow, RegionRow
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS, WAIT, ZERO_GRAD
 
@@ -167,7 +171,7 @@ def _is_python(report: Report) -> bool:
     roots = loaders(graph)
     whole = sum(graph.rows[key]["total_s"] or 0.0 for key in roots)
     own = (graph.rows[key] for key in graph.below(roots) if key in graph.rows)
-    return sum(row["self_s"] or 0.0 for row in own if row["file"] != "~") >= MOSTLY * whole
+    return sum(row["self_s"] or 0.0 for row in own if row["file"] != BUILTIN_FILE) >= MOSTLY * whole
 
 
 def busy_share(report: Report) -> float | None:
@@ -264,6 +268,17 @@ class FunctionTime:
 
     row: FunctionRow
     clean_s: float
+
+    @property
+    def evidence(self) -> Evidence:
+        """A row of evidence."""
+        row = self.row
+        return {
+            "function": row["name"],
+            **pick(row, "file", "line", "calls"),
+            "clean_s": self.clean_s,
+            "link": to_function(key_of(row)),
+        }
 
 
 def before_first_work(report: Report, wait_s: float, slowed: float) -> list[FunctionTime]:

@@ -9,14 +9,14 @@ since sampling with it is a method; it is in the evidence.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from profstack.findings import rules
 from profstack.findings.finding import (
     HOST_BOUND,
     WORTH_TELLING,
-    clean_step_s,
+    family,
     finding,
     is_device_bound,
     known_peaks,
@@ -154,14 +154,15 @@ _NO_PEAKS = "the device's peaks in float32 and in TF32 and its bandwidth are not
 _MOST_ROWS = 5
 
 
-def float32_without_tf32(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return the finding where the device could use TF32 and does not."""
-    setup, step_s = report["setup"], clean_step_s(report)
+@family
+def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where the device could use TF32 and does not."""
+    setup = report["setup"]
     device = setup.get("device")
     capability = tuple(device["capability"]) if device else ()
     off = [switch for switch in _SWITCHES if setup[switch] is False]
-    if step_s is None or capability < LEAST_CAPABILITY or not off:
-        return []
+    if capability < LEAST_CAPABILITY or not off:
+        return
     points = [
         point
         for point in roofline_points(report)
@@ -173,45 +174,43 @@ def float32_without_tf32(recorded: Recorded, report: Report) -> list[Finding]:
     points.sort(key=lambda point: -(point["seconds"] or 0.0))
     spent = sum(point["seconds"] or 0.0 for point in points)
     if spent < rules.FLOAT32_MATMUL_WITHOUT_TF32.threshold * step_s:
-        return []
+        return
     gain, reason = _tf32_gain(report, points)
     if gain is not None and gain < WORTH_TELLING * step_s:
-        return []
+        return
     used = {switch_of(_operator(point)) for point in points}
     switches = [switch for switch in off if switch in used]
     calls = " and ".join(_SWITCHES[switch] for switch in switches)
-    return [
-        finding(
-            rules.FLOAT32_MATMUL_WITHOUT_TF32,
-            f"{format_share(spent / step_s)} of the step multiplies float32 at full precision: "
-            "TF32 is off",
-            severity=severity_of(spent if gain is None else gain, step_s),
-            gain_s=gain,
-            gain_reason=reason,
-            layers=("torch",),
-            evidence=[
+    yield finding(
+        rules.FLOAT32_MATMUL_WITHOUT_TF32,
+        f"{format_share(spent / step_s)} of the step multiplies float32 at full precision: "
+        "TF32 is off",
+        severity=severity_of(spent if gain is None else gain, step_s),
+        gain_s=gain,
+        gain_reason=reason,
+        layers=("torch",),
+        evidence=[
+            {
+                "calibrated_s": spent,
+                "step_share": spent / step_s,
+                "capability": ".".join(map(str, capability)),
+                **dict.fromkeys(switches, False),
+            },
+            *(
                 {
-                    "calibrated_s": spent,
-                    "step_share": spent / step_s,
-                    "capability": ".".join(map(str, capability)),
-                    **dict.fromkeys(switches, False),
-                },
-                *(
-                    {
-                        "calibrated_s": point["seconds"],
-                        "flop": point["flop"],
-                        "operator": point["name"],
-                        "bound": point["bound"],
-                        "link": f"operators/{_operator(point)}",
-                    }
-                    for point in points[:_MOST_ROWS]
-                ),
-            ],
-            advice=f"Set {calls} where the results allow it: factors are rounded to 10 bits "
-            "after the point, sums are float32 as before. Or use autocast to bfloat16, which "
-            "halves the bytes too.",
-        )
-    ]
+                    "calibrated_s": point["seconds"],
+                    "flop": point["flop"],
+                    "operator": point["name"],
+                    "bound": point["bound"],
+                    "link": f"operators/{_operator(point)}",
+                }
+                for point in points[:_MOST_ROWS]
+            ),
+        ],
+        advice=f"Set {calls} where the results allow it: factors are rounded to 10 bits "
+        "after the point, sums are float32 as before. Or use autocast to bfloat16, which "
+        "halves the bytes too.",
+    )
 
 
 def _tf32_gain(report: Report, points: Sequence[RooflinePoint]) -> tuple[float | None, str | None]:

@@ -13,6 +13,7 @@ tool can see.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,13 +22,15 @@ from profstack.findings.finding import (
     WORTH_TELLING,
     backward_passes,
     calibrated,
-    clean_step_s,
+    family,
     finding,
+    gaps_by,
+    in_words,
     line_evidence,
     line_s,
     on_accelerator,
+    pick,
     severity_of,
-    short,
     traced_step_s,
 )
 from profstack.findings.synchronization import has_carried_name, loop_lines
@@ -94,10 +97,10 @@ class Group:
 def repeated_groups(report: Report) -> Iterator[Group]:
     """Yield modules whose own operators, or whose children, are mostly repeated in each call."""
     modules = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
-    by_module: dict[str, list[OperatorRow]] = {}
+    by_module: dict[str, list[OperatorRow]] = defaultdict(list)
     for row in report["tables"]["operators"]:
         if row["module"] is not None and row["calls"]:
-            by_module.setdefault(row["module"], []).append(row)
+            by_module[row["module"]].append(row)
     for module in modules:
         calls = module["calls"]
         if not calls or module["type"] in _RECURRENT:
@@ -171,43 +174,33 @@ def _fewest(rows: Iterable[OperatorRow], calls: float) -> float:
 
     One run may call an operator several times.
     """
-    seconds: dict[float, float] = {}
+    seconds: dict[float, float] = defaultdict(float)
     for row in rows:
-        runs = round((row["calls"] or 0.0) / calls, 2)
-        seconds[runs] = seconds.get(runs, 0.0) + (row["self_s"] or 0.0)
+        seconds[round((row["calls"] or 0.0) / calls, 2)] += row["self_s"] or 0.0
     least = _GOOD_PART * sum(seconds.values())
     return min((runs for runs, taken in seconds.items() if taken >= least), default=1.0)
 
 
-def small_operators(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return at most one finding: a device that waits for launches, or a repeated group."""
-    step_s = clean_step_s(report)
-    if step_s is None:
-        return []
-    found = _on_device(report, step_s) if on_accelerator(report) else _on_cpu(report, step_s)
-    return [found] if found is not None else []
+@family
+def small_operators(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield at most one finding: a device that waits for launches, or a repeated group."""
+    return (_on_device if on_accelerator(report) else _on_cpu)(report, step_s)
 
 
-def _on_device(report: Report, step_s: float) -> Finding | None:
-    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "host late"]
-    idle = calibrated(report, sum(row["total_s"] or 0.0 for row in gaps))
+def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
+    gaps, idle = gaps_by(report, "host late")
     if idle is None or idle < rules.SMALL_OPERATORS.threshold * step_s:
-        return None
-    means = report["launching"]
+        return
     kernels = [row for row in report["tables"]["kernels"] if not row["name"].startswith("Mem")]
     count = sum(row["calls"] or 0.0 for row in kernels)
-    row: Evidence = {
-        "kernels": means["kernels"],
-        "launches": means["launches"],
-        "launch_s": means["launch_s"],
-        "operators": means["operators"],
-        "kernel_s": sum(row["device_s"] or 0.0 for row in kernels) / count if count else None,
-    }
+    means = pick(report["launching"], "kernels", "launches", "launch_s", "operators")
+    if count:
+        means["kernel_s"] = sum(row["device_s"] or 0.0 for row in kernels) / count
     # The gap says what was launched after it: "operator in module".
     _, _, module = (max(gaps, key=lambda gap: gap["total_s"] or 0.0)["before"] or "").partition(
         " in "
     )
-    return finding(
+    yield finding(
         rules.SMALL_OPERATORS,
         "The device is idle while the host launches small operators",
         severity=severity_of(idle, step_s),
@@ -215,14 +208,13 @@ def _on_device(report: Report, step_s: float) -> Finding | None:
         module=module or None,
         layers=["torch"],
         evidence=[
-            {key: value for key, value in row.items() if value is not None}
+            {key: value for key, value in means.items() if value is not None}
             | {"idle_s": idle, "idle_share": idle / step_s, "link": "ranges/launches"},
             *(
                 {
                     "device": gap["device"],
                     "gaps": gap["count"],
-                    "longest_s": gap["longest_s"],
-                    "before": gap["before"],
+                    **pick(gap, "longest_s", "before"),
                     "link": "ranges/gaps",
                 }
                 for gap in gaps[:_MOST_ROWS]
@@ -234,15 +226,14 @@ def _on_device(report: Report, step_s: float) -> Finding | None:
     )
 
 
-def _on_cpu(report: Report, step_s: float) -> Finding | None:
+def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
     groups = [group for group in repeated_groups(report) if group.is_small]
     group = max(groups, key=lambda each: each.seconds, default=None)
     # Where the torch layer slowed its steps too much for times, it still gives shares.
     traced_s = traced_step_s(report)
-    if group is None or not traced_s:
-        return None
-    if group.seconds / traced_s < rules.SMALL_OPERATORS.threshold:
-        return None
+    share = group.seconds / traced_s if group is not None and traced_s else 0.0
+    if group is None or share < rules.SMALL_OPERATORS.threshold:
+        return
     cost = calibrated(report, group.seconds)
     line = _line_of(report, group)
     gain, reason = _gain(report, group, cost, line, step_s)
@@ -250,15 +241,12 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
     who = "A step" if group.child is group.module else group.module["path"]
     each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
     times: Evidence = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
-    lines: list[Evidence] = []
-    if line is not None:
-        place = f"{short(line['file'])}:{line['line']}"
-        lines = [line_evidence(line, calls=line["calls"], place=place)]
-    return finding(
+    lines = [line_evidence(line, "calls", place=in_words(line))] if line is not None else []
+    yield finding(
         rules.SMALL_OPERATORS,
         f"{who} calls {what} {format_count(group.runs)} times{each}",
         # What cannot be one operator may still be faster, by less.
-        severity="medium" if reason == _CARRIED else severity_of(group.seconds, traced_s),
+        severity="medium" if reason == _CARRIED else severity_of(share, 1.0),
         gain_s=gain,
         gain_reason=reason,
         place=line,
@@ -268,7 +256,7 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
             {
                 "repeated": group.runs,
                 "operators": group.operators,
-                "step_share": group.seconds / traced_s,
+                "step_share": share,
                 **times,
                 "computing_s": _computing_s(group.rows),
                 "link": f"modules/{(group.child or group.module)['path']}",
@@ -276,9 +264,7 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
             *(
                 {
                     "operator": row["name"],
-                    "calls": row["calls"],
-                    "self_s": row["self_s"],
-                    "module": row["module"],
+                    **pick(row, "calls", "self_s", "module"),
                     "link": f"operators/{row['name']}",
                 }
                 for row in _longest(group.rows)[:_MOST_ROWS]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings.finding import key_of, short, to_function
+from profstack.findings.finding import CallGraph, in_words, key_of, short, to_function
 from profstack.findings.rules import IDLE_SHARE
-from profstack.findings.step_cut import Cut, callers_of, is_io, loading_share, name_of, own_caller
-from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart, Tables
+from profstack.findings.step_cut import Cut, is_io, loading_share
+from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
 from profstack.storage.schema.rows import FunctionRow, LaunchRow, ModuleRow
 from profstack.storage.vocabulary import OUTSIDE as OUTSIDE_NUMBER
 from profstack.storage.vocabulary import STEP_PARTS
@@ -277,7 +277,7 @@ def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart,
     model = max(models, key=lambda path: paths[path]["forward_s"] or 0.0, default=None)
     losses = [path for path in roots if paths[path]["type"].endswith("Loss")]
     of_model = f"modules/{model}" if model is not None else None
-    python, writer = hottest(report["tables"]), cut.io_time.function or cut.io_time.heaviest
+    python, writer = hottest(report), cut.io_time.function or cut.io_time.heaviest
     idle = f"ranges/{cut.communication_name}" if cut.communication else "method/threads"
 
     def part(path: str) -> str | None:
@@ -298,24 +298,23 @@ def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart,
     }
 
 
-def hottest(tables: Tables) -> FunctionRow | None:
+def hottest(report: Report) -> FunctionRow | None:
     """Return the function written in Python with the most time of its own, the user's own first.
 
     What data is loaded by belongs to the wait, and what reads and writes to I/O. A library's
     function comes first only where it has five times as much as the user's first one.
     """
-    loading = loading_share(tables)
+    graph = CallGraph(report)
+    loading = loading_share(graph)
     timed = [
         (row["self_s"], row)
-        for row in tables["functions"]
-        if row["phase"] == "step" and row["file"] != "~" and row["self_s"]
+        for key, row in graph.rows.items()
+        if key.file != BUILTIN_FILE and row["self_s"] and not is_io(row) and loading(key) < 0.5
     ]
-    timed.sort(key=lambda each: -each[0])
-    timed = [each for each in timed if not is_io(each[1]) and loading(each[1]) < 0.5]
-    users = next((each for each in timed if each[1]["own"]), None)
-    if users is None or timed[0][0] > 5 * users[0]:
-        return timed[0][1] if timed else None
-    return users[1]
+    first_s, first = max(timed, key=lambda each: each[0], default=(0.0, None))
+    users = [each for each in timed if each[1]["own"]]
+    users_s, user = max(users, key=lambda each: each[0], default=(0.0, None))
+    return first if first_s > 5 * users_s else user
 
 
 # The idle time of the steps' thread, where neither data nor files nor other ranks explain it. How
@@ -334,7 +333,7 @@ def most_unknown(known: Iterable[float], idle: float) -> float:
 
 
 def idle_sentence(
-    tables: Tables, cut: Cut, step: str, idle: float, shares: Collection[float | None]
+    report: Report, cut: Cut, step: str, idle: float, shares: Collection[float | None]
 ) -> str | None:
     """Return why the verdict is unclear where the thread is idle for longer than for any cause.
 
@@ -347,28 +346,27 @@ def idle_sentence(
     if idle < IDLE_SHARE or idle <= max([*known, unknown]):
         return None
     return (
-        f"for {format_share(idle)} of {step} its thread stands still{_where(tables, cut, idle)}, "
+        f"for {format_share(idle)} of {step} its thread stands still{_where(report, cut, idle)}, "
         "which no wait for data, for files or for other ranks explains"
     )
 
 
-def _where(tables: Tables, cut: Cut, share: float) -> str:
+def _where(report: Report, cut: Cut, share: float) -> str:
     """Return the function in which the thread is idle, and who calls that, in words."""
-    rows = [row for row in tables["functions"] if row["phase"] == "step"]
-    built_in = [
-        (row["self_s"], row) for row in rows if row["file"] == BUILTIN_FILE and row["self_s"]
-    ]
-    time_s, first = max(built_in, key=lambda each: each[0], default=(0.0, None))
-    if first is None or time_s < _MOSTLY * share * cut.median_s:
+    graph = CallGraph(report)
+    built_in = {
+        key: row["self_s"]
+        for key, row in graph.rows.items()
+        if key.file == BUILTIN_FILE and row["self_s"]
+    }
+    first = max(built_in, key=lambda key: built_in[key], default=None)
+    if first is None or built_in[first] < _MOSTLY * share * cut.median_s:
         return ""
-    name = first["name"]
+    name = first.name
     # Without what Python puts round the name of a built-in function.
     if match := _METHOD.fullmatch(name):
         name = f"{match['type']}.{match['name']}"
     elif match := _FUNCTION.fullmatch(name):
         name = match["name"]
-    by_name = {name_of(row): row for row in rows}
-    caller = own_caller({name_of(first): 1.0}, callers_of(tables["calls"]), by_name)
-    if caller is None:
-        return f" in {name}"
-    return f" in {name} ({caller['name']}, {short(caller['file'])}:{caller['line']})"
+    caller = graph.own_caller({first: 1.0})
+    return f" in {name}" + (f" ({caller['name']}, {in_words(caller)})" if caller else "")

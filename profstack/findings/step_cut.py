@@ -20,7 +20,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
@@ -28,17 +28,17 @@ from typing import Literal
 import pandas as pd
 
 from profstack.analysis.modules import TIMED
+from profstack.code_owner import BUILTIN_FILE
 from profstack.findings.finding import (
     CallGraph,
     FunctionKey,
     clean_step_s,
     line_s,
-    lines_of,
     parse_source,
 )
 from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
-from profstack.storage.schema.report import Report, Tables
-from profstack.storage.schema.rows import CallRow, FunctionRow, ModuleLineRow
+from profstack.storage.schema.report import Report
+from profstack.storage.schema.rows import FunctionRow, ModuleLineRow
 from profstack.storage.vocabulary import (
     BEFORE_OPTIMIZER,
     LOSS,
@@ -155,7 +155,7 @@ def after_step(report: Report) -> AfterStep | None:
     functions = _called(graph, statements)
     places = {(file, at) for each in statements for at in _lines(each)}
     for key in functions:
-        places |= {(row["file"], row["line"]) for row in lines_of(report, graph, key)}
+        places |= {(row["file"], row["line"]) for row in graph.lines_of(key)}
     outside = (None, STEP_PARTS[WAIT])
     idle = [row for row in report["tables"]["module_lines"] if row["module"] in outside]
     after = [row for row in idle if (row["file"], row["line"]) in places]
@@ -271,97 +271,51 @@ class IoTime:
     reason: str | None = None
 
 
-def io_time(tables: Tables) -> IoTime:
-    """Return the reading and writing of a step, by the tables `functions` and `calls`."""
-    rows = [row for row in tables["functions"] if row["phase"] == "step"]
-    if not rows:
+def io_time(graph: CallGraph) -> IoTime:
+    """Return the reading and writing of a step, by cProfile's functions and calls."""
+    if not graph.rows:
         return IoTime(None, reason="no slice of cProfile tells which functions a step calls")
-    loading = loading_share(tables)
-    outside: dict[str, float] = {}
-    for row in rows:
+    loading = loading_share(graph)
+    outside: dict[FunctionKey, float] = {}
+    for key, row in graph.rows.items():
         if is_io(row):
             if row["calibrated_s"] is None:
                 why = (
                     "the slices of cProfile are too short, or slowed too much, to tell clean times"
                 )
                 return IoTime(None, reason=why)
-            outside[name_of(row)] = row["calibrated_s"] * (1 - loading(row))
+            outside[key] = row["calibrated_s"] * (1 - loading(key))
     seconds = sum(outside.values())
     if not seconds:
         return IoTime(0.0)
-    by_name = {name_of(row): row for row in rows}
-    heaviest = by_name[max(outside, key=lambda name: outside[name])]
-    return IoTime(seconds, own_caller(outside, callers_of(tables["calls"]), by_name), heaviest)
+    heaviest = graph.rows[max(outside, key=lambda key: outside[key])]
+    return IoTime(seconds, graph.own_caller(outside), heaviest)
 
 
-def loading_share(tables: Tables) -> Callable[[FunctionRow], float]:
-    """Return the share of a function's time that the loading of data calls for, by its row."""
-    callers, memo = callers_of(tables["calls"]), dict[str, float]()
-    return lambda row: _loading(name_of(row), callers, memo)
+def loading_share(graph: CallGraph) -> Callable[[FunctionKey], float]:
+    """Return the share of a function's time that the loading of data calls for, by its key."""
+    memo: dict[FunctionKey, float] = {}
+
+    def share(key: FunctionKey, depth: int = 0) -> float:
+        if _LOADERS.search(key.file):
+            return 1.0
+        if key not in memo:
+            above = graph.callers_s.get(key, {})
+            whole = sum(above.values())
+            memo[key] = 0.0
+            if whole and depth < _DEEPEST:
+                parts = (time * share(caller, depth + 1) for caller, time in above.items())
+                memo[key] = sum(parts) / whole
+        return memo[key]
+
+    return share
 
 
 def is_io(row: FunctionRow) -> bool:
     """Whether a function's own time is that of reading or writing."""
-    if row["file"] == "~":
+    if row["file"] == BUILTIN_FILE:
         return _BUILT_IN.search(row["name"]) is not None
     return _FILES.search(row["file"]) is not None
-
-
-def name_of(row: FunctionRow) -> str:
-    """Return a function as the table of calls names it."""
-    return f"{row['file']}:{row['line']}({row['name']})"
-
-
-def callers_of(calls: Iterable[CallRow]) -> dict[str, dict[str, float]]:
-    """Return for every function the time it took from each of its callers."""
-    edges: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in calls:
-        if row.get("phase", "step") == "step" and row["caller"] != row["callee"]:
-            edges[row["callee"]][row["caller"]] = row["total_s"] or 0.0
-    return edges
-
-
-def _loading(
-    name: str, callers: Mapping[str, Mapping[str, float]], memo: dict[str, float], depth: int = 0
-) -> float:
-    if _LOADERS.search(name):
-        return 1.0
-    if name in memo:
-        return memo[name]
-    above = callers.get(name) or {}
-    whole = sum(above.values())
-    memo[name] = 0.0
-    if whole and depth < _DEEPEST:
-        memo[name] = (
-            sum(time * _loading(caller, callers, memo, depth + 1) for caller, time in above.items())
-            / whole
-        )
-    return memo[name]
-
-
-def own_caller(
-    times: Mapping[str, float],
-    callers: Mapping[str, Mapping[str, float]],
-    by_name: Mapping[str, FunctionRow],
-) -> FunctionRow | None:
-    """Return the user's own function that most of the time was called from, the nearest one.
-
-    `times` are seconds by function, `callers` are `callers_of` the calls, `by_name` the rows.
-    """
-    sums: dict[str, float] = defaultdict(float)
-    for name, seconds in times.items():
-        at, seen = name, {name}
-        while at not in by_name or not by_name[at].get("own"):
-            above = {
-                caller: time for caller, time in callers.get(at, {}).items() if caller not in seen
-            }
-            if not above:
-                break
-            at = max(above, key=lambda caller: above[caller])
-            seen.add(at)
-        else:
-            sums[at] += seconds
-    return by_name[max(sums, key=lambda name: sums[name])] if sums else None
 
 
 _DATALOADER = "enumerate(DataLoader)"
@@ -419,7 +373,7 @@ def host_cut(recorded: Recorded, report: Report) -> Cut | None:
     median_s = clean_step_s(report)
     if median_s is None:
         return None
-    cut = Cut(median_s, io_time=io_time(report["tables"]))
+    cut = Cut(median_s, io_time=io_time(CallGraph(report)))
     clean_wait = clean_wait_share(report)
     timed = recorded.select("torch", TIMED)
     cut.torch_reason, cut.torch_step = unusable(timed, report)

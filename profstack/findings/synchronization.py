@@ -10,7 +10,7 @@ element, or for a tensor that is printed with every step.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from profstack.analysis.functions import PROFILED
 from profstack.findings import rules
@@ -19,17 +19,19 @@ from profstack.findings.finding import (
     FunctionKey,
     calibrated,
     clean_step_s,
+    family,
     finding,
-    function_around,
+    gaps_by,
     in_brackets,
     line_evidence,
     line_s,
     on_accelerator,
     own_lines,
+    pick,
     severity_of,
     to_function,
 )
-from profstack.storage.reader import Recorded
+from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import GapRow, KernelRow, LineRow, OperatorRow
 from profstack.units import format_count, format_seconds
@@ -47,45 +49,40 @@ _OPERATORS = ("aten::_to_copy", "aten::copy_")
 _MOST_ROWS = 4
 
 
-def host_to_device_copies(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return the finding where copies to the device take a good part of the clean step."""
-    step_s = clean_step_s(report)
+@family
+def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where copies to the device take a good part of the clean step."""
     copies = [row for row in report["tables"]["kernels"] if _TO_DEVICE.search(row["name"])]
     taken = calibrated(report, sum(row["device_s"] or 0.0 for row in copies))
-    if step_s is None or not copies or taken is None:
-        return []
-    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "copy"]
-    idle = calibrated(report, sum(row["total_s"] or 0.0 for row in gaps)) if gaps else None
-    cost = min(idle, step_s) if idle is not None else taken
+    if not copies or taken is None:
+        return
+    gaps, seen_s = gaps_by(report, "copy")
+    idle = None if seen_s is None or not gaps else min(seen_s, step_s)
+    cost = taken if idle is None else idle
     if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
-        return []
+        return
     kinds = {_memory_of(row) for row in copies}
     lines = [row for row in own_lines(report, _COPIES) if row["operator_s"]]
     lines = sorted(lines, key=line_s, reverse=True)[:_MOST_ROWS]
     site = lines[0] if lines else None
     kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
-    return [
-        finding(
-            rules.HOST_TO_DEVICE_COPY,
-            f"Steps copy from {kind} memory to the device{in_brackets(site)}",
-            severity=severity_of(cost, step_s),
-            gain_s=min(idle, step_s) if idle is not None else None,
-            gain_reason="the device was not seen idle for it: the copies may run beside kernels",
-            place=site,
-            module=max(copies, key=lambda row: row["device_s"] or 0.0)["module"],
-            layers=["torch"],
-            evidence=[
-                *map(_copy_evidence, copies[:_MOST_ROWS]),
-                *_copying_operators(report, copies),
-                *(_gap_evidence(report, row) for row in gaps),
-                *(
-                    line_evidence(row, operator_s=row["operator_s"], device_s=row["device_s"])
-                    for row in lines
-                ),
-            ],
-            advice=_copy_advice(kinds),
-        )
-    ]
+    yield finding(
+        rules.HOST_TO_DEVICE_COPY,
+        f"Steps copy from {kind} memory to the device{in_brackets(site)}",
+        severity=severity_of(cost, step_s),
+        gain_s=idle,
+        gain_reason="the device was not seen idle for it: the copies may run beside kernels",
+        place=site,
+        module=max(copies, key=lambda row: row["device_s"] or 0.0)["module"],
+        layers=["torch"],
+        evidence=[
+            *map(_copy_evidence, copies[:_MOST_ROWS]),
+            *_copying_operators(report, copies),
+            *(_gap_evidence(report, row) for row in gaps),
+            *(line_evidence(row, "operator_s", "device_s") for row in lines),
+        ],
+        advice=_copy_advice(kinds),
+    )
 
 
 def _memory_of(copy: KernelRow) -> str:
@@ -123,8 +120,7 @@ def _copy_evidence(row: KernelRow) -> Evidence:
         "device_s": row["device_s"],
         "memory": memory,
         "holds_up_the_host": True if memory == "pageable" else None,
-        "module": row["module"],
-        "operator": row["operator"],
+        **pick(row, "module", "operator"),
         "link": f"kernels/{row['name']}",
     }
 
@@ -135,13 +131,12 @@ def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evid
     rows: list[Evidence] = []
     for name in _OPERATORS:
         some = [row for row in _operators(report, name) if (name, row["module"]) in made_by]
-        moved = [row["moved_bytes"] for row in some if row["moved_bytes"] is not None]
+        moved = known_sum(row["moved_bytes"] for row in some)
         if some:
+            # An operator reads a byte here and writes it there: half of it is copied.
+            copied: Evidence = {} if moved is None else {"copied_bytes": moved / 2}
             found: Evidence = {"operator": name, "calls": _calls(some)}
-            if moved:
-                # An operator reads a byte here and writes it there: half of it is copied.
-                found["copied_bytes"] = sum(moved) / 2
-            rows.append({**found, "link": f"operators/{name}"})
+            rows.append({**found, **copied, "link": f"operators/{name}"})
     return rows
 
 
@@ -222,9 +217,8 @@ def clean_s_of(
     None where there are none, or cProfile's cost is not known.
     """
     profiled, step_s = recorded.select("cprofile", PROFILED), clean_step_s(report)
-    times = [
-        graph.rows[key]["corrected_self_s"] for key in dict.fromkeys(keys) if key in graph.rows
-    ]
+    known = [graph.rows[key] for key in dict.fromkeys(keys) if key in graph.rows]
+    times = [row["corrected_self_s"] for row in known]
     own = [time for time in times if time is not None]
     if profiled is None or not profiled.steps or step_s is None or not own or None in times:
         return None
@@ -271,43 +265,39 @@ _ALONE = "the calls alone, without the loop round them"
 _NEEDED = "a run of the loop needs what the one before has made: what else it does would stay"
 
 
-def forced_synchronisation(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return a finding on waits for values, and one on tensors that are printed in each step."""
-    step_s = clean_step_s(report)
-    if step_s is None:
-        return []
+@family
+def forced_synchronisation(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield a finding on waits for values, and one on tensors that are printed in each step."""
     if on_accelerator(report):
-        found = [_on_device(report, step_s)]
+        yield from _on_device(report, step_s)
     else:
-        found = [_items(recorded, report, step_s), _printing(recorded, report, step_s)]
-    return [each for each in found if each is not None]
+        yield from _items(recorded, report, step_s)
+        yield from _printing(recorded, report, step_s)
 
 
-def _items(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
-    """Return the finding on values that are asked for one after the other, on the CPU."""
+def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding on values that are asked for one after the other, on the CPU."""
     lines = _working_lines(report, _ASKS)
     loops = [row for row in lines if (row["calls"] or _LOOP) >= _LOOP]
     loops = [row for row in loops if "item" in _text(row)] or loops
     site = max(loops or lines, key=line_s, default=None)
-    if site is None:
-        return None
-    count = _asked(report, site)
-    if count < _LOOP:
-        return None
+    count = 0.0 if site is None else _asked(report, site)
+    if site is None or count < _LOOP:
+        return
     graph = CallGraph(report)
-    around = function_around(report, graph, site)
+    around = graph.function_around(site)
     cost, how, reason = _cost_of_loop(recorded, report, graph, site, around)
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
-        return None
+        return
     evidence: list[Evidence] = [
         {"values_per_step": count, "cost_s": cost, "cost_is": how},
-        line_evidence(site, calls=site["calls"], operator_s=site["operator_s"]),
+        line_evidence(site, "calls", "operator_s"),
         *_operator_evidence(report, (_ITEM,)),
     ]
     if around is not None:
         calls = graph.rows[around]["calls"]
         evidence.append({"function": around.name, "calls": calls, "link": to_function(around)})
-    return finding(
+    yield finding(
         rules.FORCED_SYNCHRONISATION,
         f"{format_count(count)} values are taken out of tensors one by one in every step"
         f"{in_brackets(site)}",
@@ -394,20 +384,18 @@ def _cost_of_function(
     return clean_s_of(recorded, report, graph, loops | beside)
 
 
-def _printing(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
-    """Return the finding on tensors that are turned into text with every step."""
+def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding on tensors that are turned into text with every step."""
     graph = CallGraph(report)
     printers = [
         key
         for key in graph.rows
         if key.name == _PRINTER and key.file.replace("\\", "/").endswith(_PRINTER_FILE)
     ]
-    if not printers:
-        return None
     # What they call is called by nothing else in most steps: it is all of it the printing's.
     cost = clean_s_of(recorded, report, graph, graph.below(printers) | set(printers))
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
-        return None
+        return
     site = max(_working_lines(report, _PRINTS), key=line_s, default=None)
     evidence: list[Evidence] = [
         {
@@ -418,8 +406,8 @@ def _printing(recorded: Recorded, report: Report, step_s: float) -> Finding | No
         }
     ]
     if site is not None:
-        evidence.append(line_evidence(site, calls=site["calls"], operator_s=site["operator_s"]))
-    return finding(
+        evidence.append(line_evidence(site, "calls", "operator_s"))
+    yield finding(
         rules.FORCED_SYNCHRONISATION,
         f"A tensor is printed or turned into text in the steps{in_brackets(site)}",
         severity=severity_of(cost, step_s),
@@ -434,17 +422,16 @@ def _printing(recorded: Recorded, report: Report, step_s: float) -> Finding | No
     )
 
 
-def _on_device(report: Report, step_s: float) -> Finding | None:
-    """Return the finding on a device that is idle after the host waited for a value."""
-    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "synchronisation"]
-    cost = calibrated(report, sum(row["total_s"] or 0.0 for row in gaps))
+def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding on a device that is idle after the host waited for a value."""
+    gaps, cost = gaps_by(report, "synchronisation")
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
-        return None
+        return
     # Where the host waits, time inside operators is long and what they launch is little.
     lines = _working_lines(report, _ASKS_DEVICE)
     lines = sorted(lines, key=lambda row: -(row["operator_s"] or 0.0))[:_MOST_ROWS]
     site = lines[0] if lines else None
-    return finding(
+    yield finding(
         rules.FORCED_SYNCHRONISATION,
         f"The host waits for values, and the device is idle after it{in_brackets(site)}",
         severity=severity_of(cost, step_s),
@@ -454,10 +441,7 @@ def _on_device(report: Report, step_s: float) -> Finding | None:
         evidence=[
             *(_gap_evidence(report, row, after=row["after"]) for row in gaps),
             *_operator_evidence(report, _READS),
-            *(
-                line_evidence(row, calls=row["calls"], operator_s=row["operator_s"])
-                for row in lines
-            ),
+            *(line_evidence(row, "calls", "operator_s") for row in lines),
         ],
         advice="Each .item(), .cpu(), .tolist(), bool(tensor), nonzero() or printed tensor waits "
         "until the device has done everything launched before it. Keep values on the device "
