@@ -9,55 +9,12 @@ from typing import Literal, cast
 
 import pandas as pd
 
+from profstack.analysis import flops, functions, memory, modules, nsys, operators, threads, watch
 from profstack.analysis.benchmark import benchmark
 from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
-from profstack.analysis.flops import (
-    SHAPES,
-    Counted,
-    counted,
-    disagreements,
-    flop_rows,
-    flop_sources,
-    of_operators,
-    of_record,
-    of_timed_steps,
-    unlike_clean,
-)
-from profstack.analysis.functions import call_paths, calls, functions
-from profstack.analysis.layers import layer_rows, probe_effects, select
-from profstack.analysis.memory import (
-    lines,
-    memory_lines,
-    memory_owners,
-    memory_rows,
-    module_lines,
-    module_memory,
-    peak_facts,
-    peak_holders,
-    peak_sources,
-    source_texts,
-)
-from profstack.analysis.modules import attribution, modules
-from profstack.analysis.nsys import is_import_alone, nsys_fact, nsys_tables, nsys_warnings
-from profstack.analysis.operators import (
-    gaps,
-    kernels,
-    launch_means,
-    launches,
-    operators,
-    ranges,
-    regions,
-)
+from profstack.analysis.layers import Selections, layer_rows, probe_effects, select
 from profstack.analysis.roofline import read_peaks, roofline
-from profstack.analysis.threads import processes, threads
-from profstack.analysis.watch import (
-    few_samples,
-    function_shares,
-    outlier_rows,
-    watch_facts,
-    watch_rows,
-    watched_lines,
-)
+from profstack.analysis.rows import table_rows
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
@@ -83,9 +40,8 @@ from profstack.storage.schema.report import (
     SliceFacts,
     StepFacts,
     Tables,
-    WatchFacts,
 )
-from profstack.storage.schema.rows import NOT_CALIBRATED, ArtifactRow, ModuleRow, StepRow
+from profstack.storage.schema.rows import NOT_CALIBRATED, ModuleRow
 from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 
 # -----------------------------------------------------------------------------
@@ -93,9 +49,7 @@ from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 # -----------------------------------------------------------------------------
 
 
-def layer_tables(
-    recorded: Recorded, selections: Mapping[str, Selection | None]
-) -> list[LayerTableFacts]:
+def layer_tables(recorded: Recorded, selections: Selections) -> list[LayerTableFacts]:
     """Return every table that a layer of this recording declared, with its rows per step."""
     return [
         _facts(
@@ -128,24 +82,15 @@ def _rows(recorded: Recorded, table: LayerTable, selection: Selection | None) ->
 
 
 def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> LayerTableFacts:
-    columns: list[LayerColumn] = [
-        {
-            "name": column.name,
-            "type": column.type,
-            "label": column.label,
-            "unit": column.unit,
-            "meaning": column.meaning,
-            "sense": column.sense,
-        }
-        for column in table.columns
-    ]
+    fields = LayerColumn.__annotations__
+    columns = [{field: getattr(column, field) for field in fields} for column in table.columns]
     return {
         "name": table.name,
         "layer": layer,
         "title": table.title,
         "text": table.text,
         "join": table.join,
-        "columns": columns,
+        "columns": cast("list[LayerColumn]", columns),
         "rows": records(rows),
     }
 
@@ -234,9 +179,6 @@ def _why_lacking(layer: str, layers: Mapping[str, LayerFacts]) -> str | None:
     return f"the layer {layer} is {row['status']}{because}"
 
 
-Selections = Mapping[str, Selection | None]
-
-
 def build_report(recorded: Recorded) -> Report:
     """Join everything that `report.json` holds, without verdict and findings."""
     clean = clean_steps(recorded)
@@ -244,20 +186,19 @@ def build_report(recorded: Recorded) -> Report:
     # Calibrated times in the tables need the factors that this sets in the selections.
     effects = probe_effects(recorded, clean, selections)
     torch = selections["torch"]
-    counters, differing = of_timed_steps(recorded, counted(recorded), torch)
+    counters, differing = flops.of_timed_steps(recorded, flops.counted(recorded), torch)
     tables, sources = _tables(recorded, clean, selections, counters)
     layers = layer_rows(recorded, clean, selections)
     run = recorded.run
     environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
     has_device = environment.get("device") not in (None, "cpu")
-    record = of_record(counters)
-    unlike = unlike_clean(recorded, clean, record)
-    script = run.get("script")
-    roof = (record, counters.get(SHAPES), unlike, tables["modules"], read_peaks(recorded.folder))
+    few = watch.few_samples(recorded)
+    record = flops.of_record(counters)
+    unlike = flops.unlike_clean(recorded, clean, record)
     return {
         "schema_version": SCHEMA_VERSION,
         "profstack_version": __version__,
-        "script": script,
+        "script": run.get("script"),
         "argv": run.get("argv", []),
         "status": status(recorded),
         "status_reason": status_reason(recorded),
@@ -271,25 +212,36 @@ def build_report(recorded: Recorded) -> Report:
         "verdict": None,
         "step_bar": None,
         "findings": [],
-        "roofline": roofline(recorded, torch, clean.median_s, *roof),
-        "tables": tables,
-        "columns_reason": columns_reason(
-            tables, layers, has_device=has_device, few_samples=few_samples(recorded)
+        "roofline": roofline(
+            recorded,
+            torch,
+            clean.median_s,
+            record,
+            counters.get(flops.SHAPES),
+            unlike,
+            tables["modules"],
+            read_peaks(recorded.folder),
         ),
+        "tables": tables,
+        "columns_reason": columns_reason(tables, layers, has_device=has_device, few_samples=few),
         "cells_reason": cells_reason(tables),
         "columns_source": sources,
-        "watch": _watch(recorded, tables),
-        "processes": processes(recorded, clean, tables["threads"], has_device=has_device),
-        "attribution": attribution(recorded, torch, clean.median_s, peak_facts(recorded)),
-        "launching": launch_means(recorded, torch),
+        "watch": watch.watch_facts(recorded, tables["functions"])
+        if len(recorded.frames["watch_samples"])
+        else None,
+        "processes": threads.processes(recorded, clean, tables["threads"], has_device=has_device),
+        "attribution": modules.attribution(
+            recorded, torch, clean.median_s, memory.peak_facts(recorded)
+        ),
+        "launching": operators.launch_means(recorded, torch),
         "layer_tables": layer_tables(recorded, selections),
-        "nsys": nsys_fact(recorded),
+        "nsys": nsys.nsys_fact(recorded),
         "setup": setup(recorded),
-        "sources": source_texts(recorded),
+        "sources": memory.source_texts(recorded),
         "warnings": [
             *_run_warnings(recorded, clean, selections),
-            *disagreements(counters, recorded.module_paths),
-            *_nsys_warnings(recorded, tables),
+            *flops.disagreements(counters, recorded.module_paths),
+            *nsys.nsys_warnings(recorded, tables["nsys_modules"]),
             *_notes(recorded),
             *differing,
             *_unlike(unlike),
@@ -304,43 +256,46 @@ def _tables(
     recorded: Recorded,
     clean: Clean,
     selections: Selections,
-    counters: Mapping[str, Counted],
+    counters: Mapping[str, flops.Counted],
 ) -> tuple[Tables, dict[str, str]]:
     """Return all tables, and the sources of those columns that have several."""
     torch, cprofile = selections["torch"], selections["cprofile"]
     median = clean.median_s
-    bytes_of, sources = module_memory(recorded, recorded.select("torch", (("detail",),)))
-    sources.update(flop_sources(counters))
-    sources.update(peak_sources(recorded))
+    bytes_of, sources = memory.module_memory(recorded, recorded.select("torch", (("detail",),)))
+    sources.update(flops.flop_sources(counters))
+    sources.update(memory.peak_sources(recorded))
     traced = recorded.select("torch", (("lines",),))
-    shares = function_shares(recorded) if few_samples(recorded) is None else {}
-    operator_rows = operators(recorded, torch, median, of_operators(counters))
+    shares = watch.function_shares(recorded) if watch.few_samples(recorded) is None else {}
+    operator_rows = operators.operators(recorded, torch, median, flops.of_operators(counters))
+    module_rows = modules.modules(
+        recorded, torch, median, bytes_of, flops.of_record(counters), operator_rows
+    )
+    held, watched = memory.memory_lines(recorded), watch.watched_lines(recorded)
     steps = recorded.frames["steps"].sort_values("step", kind="stable")
-    steps = steps.rename(columns={"step": "index"})[list(REPORT["steps"].names)]
     tables: JoinedTables = {
-        "steps": cast("list[StepRow]", records(steps)),
-        "modules": modules(recorded, torch, median, bytes_of, of_record(counters), operator_rows),
+        "steps": table_rows("steps", records(steps.rename(columns={"step": "index"}))),
+        "modules": module_rows,
         "operators": operator_rows,
-        "kernels": kernels(recorded, torch),
-        "functions": functions(recorded, cprofile, median, shares),
-        "calls": calls(recorded, cprofile),
-        "lines": lines(recorded, traced, memory_lines(recorded), watched_lines(recorded)),
-        "module_lines": module_lines(recorded, traced),
-        "memory": memory_rows(recorded),
-        "memory_owners": memory_owners(recorded),
-        "peak_holders": peak_holders(recorded),
-        "call_paths": call_paths(recorded),
-        "threads": threads(recorded, clean),
-        "launches": launches(recorded, torch),
-        "gaps": gaps(recorded, torch),
-        "regions": regions(recorded, torch),
-        "ranges": ranges(recorded, selections.get("nvtx")),
-        "watch": watch_rows(recorded),
-        "outliers": outlier_rows(recorded, clean),
-        "flops": flop_rows(recorded, counters, torch),
-        "artifacts": cast("list[ArtifactRow]", records(recorded.frames["artifacts"])),
+        "kernels": operators.kernels(recorded, torch),
+        "functions": functions.functions(recorded, cprofile, median, shares),
+        "calls": functions.calls(recorded, cprofile),
+        "lines": memory.lines(recorded, traced, held, watched),
+        "module_lines": memory.module_lines(recorded, traced),
+        "memory": memory.memory_rows(recorded),
+        "memory_owners": memory.memory_owners(recorded),
+        "peak_holders": memory.peak_holders(recorded),
+        "call_paths": functions.call_paths(recorded),
+        "threads": threads.threads(recorded, clean),
+        "launches": operators.launches(recorded, torch),
+        "gaps": operators.gaps(recorded, torch),
+        "regions": operators.regions(recorded, torch),
+        "ranges": operators.ranges(recorded, selections.get("nvtx")),
+        "watch": watch.watch_rows(recorded),
+        "outliers": watch.outlier_rows(recorded, clean),
+        "flops": flops.flop_rows(recorded, counters, torch),
+        "artifacts": table_rows("artifacts", records(recorded.frames["artifacts"])),
     }
-    return {**tables, **nsys_tables(recorded, tables["modules"], torch)}, sources
+    return {**tables, **nsys.nsys_tables(recorded, module_rows, torch)}, sources
 
 
 # --- Status: whether all that the recording was made for came to its end --------------------------
@@ -359,7 +314,7 @@ def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
         cut_short = bench["problems"] or figures.get("part_problems")
         is_whole = (code == 0 or in_process) and (ended or not has_steps) and not cut_short
         return "complete" if is_whole else "partial"
-    if is_import_alone(recorded):
+    if nsys.is_import_alone(recorded):
         return "complete"
     if not has_steps and not (recorded.frames["slices"]["kind"] == "whole").any():
         # The watch may have looked between steps that were not found.
@@ -472,7 +427,7 @@ def _step(recorded: Recorded, clean: Clean) -> StepFacts:
         counts = {str(phase): int(count) for phase, count in phases.items()}
     steps = recorded.steps
     batches = steps["batch_size"].dropna()
-    is_script = clean.bench is None and not is_import_alone(recorded)
+    is_script = clean.bench is None and not nsys.is_import_alone(recorded)
     return {
         "rule": recorded.rule,
         "count": counts.get(recorded.phase, 0) if recorded.phase else 0,
@@ -500,7 +455,7 @@ def _benchmark(
     recorded: Recorded,
     clean: Clean,
     environment: Mapping[str, object],
-    modules: Sequence[ModuleRow],
+    module_rows: Sequence[ModuleRow],
 ) -> Benchmark:
     """Return the clean figures.
 
@@ -508,13 +463,13 @@ def _benchmark(
     batch size of a benchmark is read from the inputs of the call itself, or stated.
     """
     figures = benchmark(recorded, clean, environment)
-    if is_import_alone(recorded):
+    if nsys.is_import_alone(recorded):
         figures["warnings"] = []
     if clean.bench is not None:
         return figures
     calls = [
         row["calls"]
-        for row in modules
+        for row in module_rows
         if row["depth"] == 0 and row["parameters"] and row["calls"] is not None
     ]
     if figures["items_per_s"] is not None and any(count > 1.01 for count in calls):
@@ -526,12 +481,6 @@ def _benchmark(
     return figures
 
 
-def _watch(recorded: Recorded, tables: Tables) -> WatchFacts | None:
-    """Return how much the watch has seen, and how it agrees with cProfile; None without a watch."""
-    has_samples = len(recorded.frames["watch_samples"]) > 0
-    return watch_facts(recorded, tables["functions"]) if has_samples else None
-
-
 # --- Warnings -------------------------------------------------------------------------------------
 
 
@@ -541,7 +490,7 @@ def _run_warnings(recorded: Recorded, clean: Clean, selections: Selections) -> l
     warnings: list[ReportWarning] = []
     if launcher is not None:
         warnings.append({"slug": "launcher", "text": launcher})
-    if not is_import_alone(recorded):
+    if not nsys.is_import_alone(recorded):
         warnings += clean.warnings
     for layer, selection in selections.items():
         if selection is not None and selection.mixed:
@@ -551,11 +500,6 @@ def _run_warnings(recorded: Recorded, clean: Clean, selections: Selections) -> l
             )
             warnings.append({"slug": "evaluation-in-slice", "text": text})
     return warnings
-
-
-def _nsys_warnings(recorded: Recorded, tables: Tables) -> list[ReportWarning]:
-    fact = nsys_fact(recorded)
-    return nsys_warnings(tables["nsys_modules"], fact["notes"] if fact else ())
 
 
 def _unlike(why: str | None) -> list[ReportWarning]:
@@ -575,7 +519,7 @@ def _notes(recorded: Recorded) -> list[ReportWarning]:
     if "watch" in layers.loc[layers["status"] == "recorded", "name"].tolist():
         # The watch was asked again and again, and had seen nothing yet when it said so.
         frame = frame[(frame["layer"] != "watch") | (frame["slug"] != "empty-capture")]
-    if nsys_fact(recorded) is not None:
+    if nsys.nsys_fact(recorded) is not None:
         # The import that a note asks for has been done.
         frame = frame.assign(text=frame["text"].str.removesuffix(IMPORT_IT))
     notes = zip(frame["slug"].astype(str), frame["text"].astype(str), strict=True)

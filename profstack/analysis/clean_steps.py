@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import pandas as pd
 
-from profstack.analysis.doubts import FEW_STEPS
 from profstack.stats.blocks import COVERED
 from profstack.stats.summary import compare_before_after
 from profstack.stats.warmup import Warmup, detect
@@ -23,6 +22,8 @@ from profstack.units import format_seconds
 # after they were warm: by their times alone, all steps before are one long warm-up. The layers tell
 # them apart: a change after their last slice is none that they waited for.
 
+# Fewer clean steps make a rough median.
+FEW_STEPS = 10
 # Steps that differ by less than this from those before them are the same ones, for a reader.
 _OTHER_STEPS = 0.05
 
@@ -152,10 +153,9 @@ def clean_steps(recorded: Recorded) -> Clean:
     """Choose the clean steps: unobserved, warm, settled, without evaluation in them."""
     steps = recorded.steps
     warnings: list[ReportWarning] = []
-    unobserved = steps[steps["kind"].isin(["startup", "settle", "clean", "watch"])]
-    unobserved = unobserved[(unobserved["wall_s"] > 0) & ~flagged(unobserved, "eval", "partial")]
-    clean = steps[(steps["kind"] == "clean") & (steps["wall_s"] > 0)]
-    clean = clean[~flagged(clean, "eval", "partial")]
+    timed = timed_steps(steps)
+    unobserved = timed[timed["kind"].isin(["startup", "settle", "clean", "watch"])]
+    clean = timed[timed["kind"] == "clean"]
     warm = warm_steps(recorded, unobserved, clean)
     bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
     is_warm = bench and bench["figures"] and bench["figures"].get("warmup_settled")
@@ -180,17 +180,21 @@ def clean_steps(recorded: Recorded) -> Clean:
     warnings += warm.warnings
     clock: Clock = HOST if recorded.facts.get("synchronised") else _clock_of(clean)
     clean, lasting = _before_the_change(recorded, clean, clock)
-    if not len(steps):
-        # Without steps there is nothing to warn of.
-        warnings, lasting = [], []
-    found = warnings + lasting
+    # Without steps there is nothing to warn of.
+    warnings = [*warnings, *lasting] if len(steps) else []
     warmup = warm.warmup
-    return Clean(clean, warmup.steps, warmup.settled, found, warm.first, bench, clock)
+    return Clean(clean, warmup.steps, warmup.settled, warnings, warm.first, bench, clock)
 
 
 def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
     """Return which steps have one of the flags."""
     return steps["flags"].map(lambda flags: not set(flags.split()).isdisjoint(words)).astype(bool)
+
+
+def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps with a time of their own, whole and without evaluation in them."""
+    timed: pd.DataFrame = steps[(steps["wall_s"] > 0) & ~flagged(steps, "eval", "partial")]
+    return timed
 
 
 def _before_the_change(
@@ -203,12 +207,11 @@ def _before_the_change(
         observers = observers[observers["round"] > 1]
         before, after = slices_beside(clean, observers["slice"].tolist(), clock)
         change = compare_before_after(before, after)
-        if not change.distinguishable or change.factor is None:
-            continue
-        if abs(change.factor - 1.0) < _LASTING:
+        factor = change.factor if change.distinguishable else None
+        if factor is None or abs(factor - 1.0) < _LASTING:
             continue
         text = (
-            f"clean steps after {layer} take {change.factor:.3f} times those before it "
+            f"clean steps after {layer} take {factor:.3f} times those before it "
             f"(95 %: {change.low:.3f} to {change.high:.3f})"
         )
         earlier = clean[clean["step"] < observers["first_step"].min()]
@@ -236,11 +239,8 @@ def slices_beside(
 
 def times_by_slice(steps: pd.DataFrame, clock: Clock) -> dict[int, list[float]]:
     """Return step times by the number of their slice."""
-    times: dict[int, list[float]] = {}
-    seconds = times_of(steps, clock).tolist()
-    for index, took_s in zip(steps["slice"].tolist(), seconds, strict=True):
-        times.setdefault(int(index), []).append(took_s)
-    return times
+    times = times_of(steps, clock).groupby(steps["slice"].astype(int), sort=False)
+    return {int(str(index)): seconds.tolist() for index, seconds in times}
 
 
 # --- Why a script has no steps, as far as its own process can tell --------------------------------

@@ -8,7 +8,7 @@ its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, cast
 
@@ -89,10 +89,10 @@ def nsys_tables(
     return tables
 
 
-def nsys_warnings(
-    rows: Sequence[NsysModuleRow], notes: Iterable[Sequence[str]]
-) -> list[ReportWarning]:
+def nsys_warnings(recorded: Recorded, rows: Sequence[NsysModuleRow]) -> list[ReportWarning]:
     """Return the notes of the import, and a warning of modules in which the two disagree."""
+    fact = nsys_fact(recorded)
+    notes = fact["notes"] if fact is not None else ()
     warnings: list[ReportWarning] = [{"slug": slug, "text": text} for slug, text in notes]
     apart = [row for row in rows if row["disagreement"] is not None]
     if apart:
@@ -193,9 +193,8 @@ def _by_path(ranges: Sequence[NsysRangeRow]) -> dict[str, _Seen]:
     seen = {}
     for path, rows in found.items():
         own = [row for row in rows if row["on_steps_thread"]] or rows
-        calls = known_total(row["calls"] for row in own)
-        wall_s = known_total(row["wall_s"] for row in own)
-        seen[path] = _Seen(calls, wall_s, known_total(row["device_s"] for row in own))
+        figures = ((row["calls"], row["wall_s"], row["device_s"]) for row in own)
+        seen[path] = _Seen(*map(known_total, zip(*figures, strict=True)))
     return seen
 
 

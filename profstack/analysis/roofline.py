@@ -23,14 +23,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from profstack.analysis.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
+from profstack.analysis.rows import module_parents, step_rows
 from profstack.storage.folder import PEAKS
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, sums, whole
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, whole
 from profstack.storage.schema.report import Bounds, Peaks, Roofline, RooflinePoint, Utilization
 from profstack.storage.schema.rows import ModuleRow
 from profstack.storage.vocabulary import OTHER_WORK
@@ -38,6 +40,8 @@ from profstack.storage.vocabulary import OTHER_WORK
 # --- Points: rate, roof, and what holds each back -------------------------------------------------
 
 Bound = Literal["compute", "memory", "overhead"]
+Kind = Literal["step", "module", "operator"]
+Seconds = Literal["clean", "calibrated", "device"]
 # A roof holds a point back where it explains at least this share of the point's time.
 EXPLAINS = 0.5
 
@@ -67,13 +71,13 @@ class Roofs:
 
 def point(
     roofs: Roofs,
-    kind: Literal["step", "module", "operator"],
+    kind: Kind,
     name: str,
     dtype: str | None,
     flop: float | None,
     moved: float | None,
     seconds: float | None,
-    seconds_is: Literal["clean", "calibrated", "device"],
+    seconds_is: Seconds,
     lacking: str | None,
 ) -> RooflinePoint:
     """Return a row of `points`; `lacking` says what `moved` leaves out, or why it is None."""
@@ -198,30 +202,22 @@ class Work:
     moved_bytes: float = 0.0
     total_s: float = 0.0
     opaque_s: float = 0.0
-    opaque: dict[str, float] = field(default_factory=dict)
-    types: dict[str, float] = field(default_factory=dict)
-    multiplied: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, rows: Iterable[MovedRow]) -> Work:
-        """Add rows up."""
-        work = cls()
-        for row in rows:
-            work.add(row)
-        return work
+    opaque: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    types: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    multiplied: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, row: MovedRow) -> None:
         """Add one row."""
         self.total_s += row.seconds
         if row.moved_bytes is None:
             self.opaque_s += row.seconds
-            self.opaque[row.operator] = self.opaque.get(row.operator, 0.0) + row.seconds
+            self.opaque[row.operator] += row.seconds
             return
         self.moved_bytes += row.moved_bytes
         if row.dtype is not None:
-            self.types[row.dtype] = self.types.get(row.dtype, 0.0) + row.seconds
+            self.types[row.dtype] += row.seconds
             if row.is_counted:
-                self.multiplied[row.dtype] = self.multiplied.get(row.dtype, 0.0) + row.seconds
+                self.multiplied[row.dtype] += row.seconds
 
     def dtype(self) -> str | None:
         """Return the type with most of the time of counted operators, or of all if none is counted.
@@ -257,15 +253,15 @@ def _moved_rows(
     time = "device_s" if frame["device_s"].notna().any() else "total_s"
     counts = shaped.by_place if shaped is not None else {}
     rows = []
-    keys = ["operator", "module_id", "backward", "dtype", "unknown"]
-    for (operator, number, backward, dtype, _), totals in sums(frame, keys, (time, "moved_bytes")):
-        module = whole(number)
+    keys = ("operator", "module_id", "backward", "dtype", "unknown")
+    for row in step_rows(recorded, frame, timed, keys, (time, "moved_bytes")):
+        operator, module, dtype = row["operator"], whole(row["module_id"]), row["dtype"]
         is_counted = bool(counts.get((operator, module)))
         if dtype == "float32" and is_counted and roofs.flop_per_s("tf32") is not None:
             dtype = _multiplied_in(recorded, operator)
-        moved = timed.per_step(totals["moved_bytes"])
-        seconds = timed.per_step(totals[time]) or 0.0
-        rows.append(MovedRow(operator, module, bool(backward), dtype, moved, seconds, is_counted))
+        moved, seconds = row["moved_bytes"], row[time] or 0.0
+        backward = bool(row["backward"])
+        rows.append(MovedRow(operator, module, backward, dtype, moved, seconds, is_counted))
     return rows
 
 
@@ -307,11 +303,12 @@ def roofline(
         # These count no backward pass: their figures belong to a part of the time alone.
         record = None
     flop = None if record is None else known_sum(map(record.total, (FORWARD, BACKWARD)))
-    step = Work.of(rows)
+    step = Work()
+    for moved in rows:
+        step.add(moved)
     points = []
     if clean_s is not None:
-        moved, lacking = step.bytes()
-        row = point(roofs, "step", "step", step.dtype(), flop, moved, clean_s, "clean", lacking)
+        row = _work_point(roofs, "step", "step", step, flop, clean_s, "clean")
         if unlike is not None:
             row.update({"flop_per_s": None, "share_of_peak": None, "bound": None, "reason": unlike})
         points.append(row)
@@ -375,15 +372,23 @@ def _bounds(operators: Sequence[RooflinePoint], roofs: Roofs) -> Bounds | None:
     """Return seconds per step of all operators by bound; None where no roof is known."""
     if roofs.bytes_per_s is None or not any(row["seconds"] for row in operators):
         return None
-    seconds = dict.fromkeys(("compute", "memory", "overhead", "unknown"), 0.0)
+    seconds = dict.fromkeys(Bounds.__annotations__, 0.0)
     for row in operators:
-        seconds[row["bound"] or "unknown"] += row["seconds"] or 0.0
-    return {
-        "compute_s": seconds["compute"],
-        "memory_s": seconds["memory"],
-        "overhead_s": seconds["overhead"],
-        "unknown_s": seconds["unknown"],
-    }
+        seconds[f"{row['bound'] or 'unknown'}_s"] += row["seconds"] or 0.0
+    return cast("Bounds", seconds)
+
+
+def _work_point(
+    roofs: Roofs,
+    kind: Kind,
+    name: str,
+    work: Work,
+    flop: float | None,
+    seconds: float | None,
+    seconds_is: Seconds,
+) -> RooflinePoint:
+    moved, lacking = work.bytes()
+    return point(roofs, kind, name, work.dtype(), flop, moved, seconds, seconds_is, lacking)
 
 
 def _module_points(
@@ -395,13 +400,12 @@ def _module_points(
 ) -> list[RooflinePoint]:
     """Return a point for every root and every module without modules inside."""
     numbers = {path: number for number, path in recorded.module_paths.items()}
-    known = recorded.frames["modules"]
-    parents = dict(zip(known["module_id"], map(whole, known["parent_id"]), strict=True))
-    works: dict[int, Work] = {}
+    parents = module_parents(recorded)
+    works: dict[int, Work] = defaultdict(Work)
     for moved_row in rows:
         number = moved_row.module
         while number is not None and number > 0:
-            works.setdefault(number, Work()).add(moved_row)
+            works[number].add(moved_row)
             number = parents.get(number)
     inner = {parents.get(number) for number in works}
     points = []
@@ -413,21 +417,10 @@ def _module_points(
         flop = None
         if record is not None:
             flop = known_sum(record.modules.get((number, way)) for way in (FORWARD, BACKWARD))
-        moved, lacking = work.bytes()
         device_s = known_sum((row["forward_device_s"], row["backward_device_s"]))
-        points.append(
-            point(
-                roofs,
-                "module",
-                row["path"],
-                work.dtype(),
-                flop,
-                moved,
-                device_s or row["calibrated_s"],
-                "device" if device_s else "calibrated",
-                lacking,
-            )
-        )
+        seconds = device_s or row["calibrated_s"]
+        measured: Seconds = "device" if device_s else "calibrated"
+        points.append(_work_point(roofs, "module", row["path"], work, flop, seconds, measured))
     return points
 
 
@@ -440,32 +433,22 @@ def _operator_points(
     roofs: Roofs,
 ) -> list[RooflinePoint]:
     """Return a point for each operator of each module, those with most time first."""
-    works: dict[tuple[str, int | None], Work] = {}
+    works: dict[tuple[str, int | None], Work] = defaultdict(Work)
     for row in rows:
-        works.setdefault((row.operator, row.module), Work()).add(row)
+        works[row.operator, row.module].add(row)
     on_device = bool(recorded.rows("moved_bytes", timed)["device_s"].notna().any())
     points = []
     for place, work in sorted(works.items(), key=lambda item: -item[1].total_s):
         if not work.moved_bytes and not work.opaque_s:
             # Views and memory that is only taken: no work that a roof could hold back.
             continue
-        moved, lacking = work.bytes()
         seconds: float | None = work.total_s
         if not on_device:
             seconds = timed.calibrated(work.total_s * timed.steps, clean_s)
-        points.append(
-            point(
-                roofs,
-                "operator",
-                f"{place[0]} in {recorded.module_path(place[1]) or _OUTSIDE}",
-                work.dtype(),
-                shaped.by_place.get(place) if shaped is not None else None,
-                moved,
-                seconds,
-                "device" if on_device else "calibrated",
-                lacking,
-            )
-        )
+        name = f"{place[0]} in {recorded.module_path(place[1]) or _OUTSIDE}"
+        flop = shaped.by_place.get(place) if shaped is not None else None
+        measured: Seconds = "device" if on_device else "calibrated"
+        points.append(_work_point(roofs, "operator", name, work, flop, seconds, measured))
     return points
 
 

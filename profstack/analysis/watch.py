@@ -419,18 +419,8 @@ def _weight(sums: Iterable[Sum]) -> float:
     return sum(each.weight for each in sums)
 
 
-@dataclass(frozen=True)
-class WatchedLine:
-    """The watch's figures of one line of the script's own code."""
-
-    source: str | None = None
-    step_share: float | None = None
-    startup_share: float | None = None
-    grown: int | None = None
-
-
-def watched_lines(recorded: Recorded) -> dict[LineKey, WatchedLine]:
-    """Return the watch's figures by file and line."""
+def watched_lines(recorded: Recorded) -> dict[LineKey, dict[str, object]]:
+    """Return the watch's figures by file and line, named as in the table `lines`."""
     startup = line_shares(recorded, STARTUP)
     # A few samples in steps give no shares; those of the start-up are hundreds.
     steps = line_shares(recorded, STEP) if few_samples(recorded) is None else {}
@@ -439,9 +429,12 @@ def watched_lines(recorded: Recorded) -> dict[LineKey, WatchedLine]:
     sources = {(file, line): source for file, line, source in texts.itertuples(index=False)}
     nothing = (None, None)
     return {
-        line: WatchedLine(
-            sources.get(line), steps.get(line, nothing)[0], startup.get(line, nothing)[0], grown
-        )
+        line: {
+            "source": sources.get(line),
+            "watch_share": steps.get(line, nothing)[0],
+            "startup_share": startup.get(line, nothing)[0],
+            "watch_bytes": grown,
+        }
         for line, (_, grown) in line_shares(recorded).items()
     }
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from profstack.analysis.doubts import FEW_STEPS, relative_half_width
+from profstack.analysis.benchmark import relative_half_width
+from profstack.analysis.clean_steps import FEW_STEPS
 from profstack.findings import rules
 from profstack.findings.finding import clean_step_s, finding
 from profstack.storage.reader import Recorded

@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profstack.analysis.benchmark import NONE_CLEAN
-from profstack.analysis.doubts import relative_half_width
+from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
 from profstack.findings import rules
 from profstack.findings.finding import (
     CallGraph,
