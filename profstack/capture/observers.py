@@ -69,27 +69,47 @@ class LayerState:
         }
 
 
-class GuardedListener(Listener):
-    """Passes calls on to a wrapper's listener; an error in it ends the layer and goes no further.
+def _guarded(name: str) -> Any:
+    """Return the method `name` of `GuardedListener`, for events that come once or twice a step."""
 
-    The error of a signal's handler ends the layer too, since its notes are incomplete then, and
-    passes to the script.
+    def call(self: GuardedListener, *arguments: Any) -> None:
+        try:
+            getattr(self._listener, name)(*arguments)
+        except BaseException as error:
+            if self._passes(error):
+                raise
+        if self._then is not None:
+            getattr(self._then, name)(*arguments)
+
+    return call
+
+
+class GuardedListener(Listener):
+    """Passes events on to a listener, and afterwards to the listener `then`, if there is one.
+
+    `fail` gets an error of the first listener, which then gets no more events. The error passes to
+    the script if a signal's handler has raised it. Errors of `then` pass as they are.
     """
 
-    def __init__(self, listener: Listener, fail: Callable[[BaseException], None]) -> None:
-        self.takes_apart = listener.takes_apart
+    def __init__(
+        self,
+        listener: Listener,
+        fail: Callable[[BaseException], None],
+        then: Listener | None = None,
+    ) -> None:
+        self.takes_apart = (then or listener).takes_apart
         self._listener = listener
         self._fail = fail
+        self._then = then
 
     def _passes(self, error: BaseException) -> bool:
-        """End the layer; return whether the error passes to the script."""
+        """End the listener; return whether the error passes to the script."""
         passes = is_scripts(error)
-        # From here on nothing listens.
         self._listener = Listener()
         self._fail(error)
         return passes
 
-    # No `Guard`: these run at every call of a module or in every step.
+    # No `Guard`, and written out: these two run at every call of a module.
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Pass on that something begins."""
@@ -98,6 +118,8 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.enter(kind, name, module)
 
     def leave(self, kind: str, name: str) -> None:
         """Pass on that it has ended."""
@@ -106,38 +128,13 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.leave(kind, name)
 
-    def step_ended(self, number: int) -> None:
-        """Pass on that a step has ended."""
-        try:
-            self._listener.step_ended(number)
-        except BaseException as error:
-            if self._passes(error):
-                raise
-
-    def step_begun(self, number: int) -> None:
-        """Pass on that a step begins."""
-        try:
-            self._listener.step_begun(number)
-        except BaseException as error:
-            if self._passes(error):
-                raise
-
-    def enter_apart(self, key: int, name: str) -> None:
-        """Pass on that a region begins that need not nest."""
-        try:
-            self._listener.enter_apart(key, name)
-        except BaseException as error:
-            if self._passes(error):
-                raise
-
-    def leave_apart(self, key: int) -> None:
-        """Pass on that it has ended."""
-        try:
-            self._listener.leave_apart(key)
-        except BaseException as error:
-            if self._passes(error):
-                raise
+    step_ended = _guarded("step_ended")
+    step_begun = _guarded("step_begun")
+    enter_apart = _guarded("enter_apart")
+    leave_apart = _guarded("leave_apart")
 
 
 # -- the tables `layers`, `artifacts` and `notes` ------------------------------------------------
