@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from profstack.guard import compiling, strip_frame
+from profstack.guard import compiling, replace, strip_frame
 from profstack.models import in_training
 
 RULES = ("step", "optimizer", "generate", "module", "backward")
@@ -299,7 +299,7 @@ class EvaluationWatch:
         self._report = report
         self.watched: type | None = None
         self._wrapper: Any = None
-        self._own: Any = None
+        self._restore: Callable[[], None] = lambda: None
 
     def is_on(self, root: Any) -> bool:
         """Return whether the wrapper is on the root's class, with no other one on top of it."""
@@ -312,20 +312,15 @@ class EvaluationWatch:
         original = getattr(kind, "train", None)
         if original is None or kind is self._torch.nn.Module:
             return
-        self._own = kind.__dict__.get("train")
         self._wrapper = self._train(original)
-        kind.train = self._wrapper
+        self._restore = replace(kind, "train", self._wrapper)
         self.watched = kind
 
     def take_off(self) -> None:
         """Leave the class as it was found; a wrapper that the script put on top stays."""
-        kind, self.watched = self.watched, None
-        if kind is None or kind.__dict__.get("train") is not self._wrapper:
-            return
-        if self._own is None:
-            del kind.train  # type: ignore[attr-defined]  # put there above
-        else:
-            kind.train = self._own  # type: ignore[attr-defined]  # had it before
+        if self.watched is not None:
+            self._restore()
+            self.watched = None
 
     def _train(self, original: Any) -> Any:
         under_dynamo, compiler = compiling(self._torch)
