@@ -222,10 +222,6 @@ class Engine:
         """The step rule in use, if one is found."""
         return self.events.rule
 
-    def user_step(self) -> None:
-        """End a step: `profstack.step()` was called."""
-        self.events.user_step()
-
     def generation_arrived(self, module: Any) -> None:
         """Hook the generation code that `transformers` has loaded."""
         if not self.events.done:

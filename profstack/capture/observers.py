@@ -54,6 +54,10 @@ class LayerState:
         self.reason = reason
         self.wrapper = None
 
+    def keep(self, artifacts: list[Artifact]) -> None:
+        """Keep the files that the layer has written."""
+        self.artifacts.update((artifact.path, artifact) for artifact in artifacts)
+
     def record(self) -> dict[str, SqlValue]:
         """Return the row of table `layers`."""
         kind = profstack_layer.load(self.name)
@@ -184,18 +188,13 @@ class LayerLog:
             if state.status not in WITH_DATA:
                 state.reason = text
         state.truncated = taken.truncated or state.truncated
-        self.keep(state, taken.artifacts)
+        state.keep(taken.artifacts)
         grown = taken.memory_bytes
         after = rss_bytes()
         if grown is None and after is not None and self._rss_before is not None:
             grown = after - self._rss_before
         if grown is not None:
             state.memory_bytes = max(state.memory_bytes or 0, grown)
-
-    def keep(self, state: LayerState, artifacts: list[Artifact]) -> None:
-        """Keep the files that a layer has written."""
-        for artifact in artifacts:
-            state.artifacts[artifact.path] = artifact
 
     def gave_way(self, state: LayerState, reason: str) -> None:
         """Note that a layer leaves a slice to a tool of the script's own."""
@@ -356,7 +355,7 @@ class Observers:
                 with self.log.guard(state):
                     captured = wrapper.take_startup(tools[state.name], self._folder_of(state))
                     self.writer.write(captured.frames)
-                    self.log.keep(state, captured.artifacts)
+                    state.keep(captured.artifacts)
 
     def restarts(self, name: str) -> bool:
         """Return whether a layer may begin at the very boundary at which it has ended."""
@@ -410,10 +409,7 @@ class Observers:
         """
         for state, wrapper in self._background():
             with self.log.guard(state):
-                if on:
-                    wrapper.resume()
-                else:
-                    wrapper.pause()
+                (wrapper.resume if on else wrapper.pause)()
         if not on:
             self.flush()
 
@@ -495,7 +491,7 @@ class Observers:
         for state, wrapper in self._running():
             if state.status in WITH_DATA:
                 with self.log.guard(state):
-                    self.log.keep(state, wrapper.finish(self.folder / state.name))
+                    state.keep(wrapper.finish(self.folder / state.name))
         self.log.write()
 
     def close(self) -> None:
