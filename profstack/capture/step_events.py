@@ -314,9 +314,8 @@ class StepEvents:
 
     def _began(self, now: float) -> float:
         """Return when the step that ends now began: at the last boundary or the first training."""
-        last = self._engine.last_boundary()
-        if last is not None:
-            return last
+        if self.rule is not None:
+            return self._engine.log.last
         if self._first_training is not None:
             return self._first_training
         return self._first if self._first is not None else now
