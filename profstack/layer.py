@@ -310,15 +310,13 @@ def beside_nsys(layers: list[str]) -> tuple[list[str], dict[str, str]]:
     return kept, {name: reason for name in layers if name not in kept}
 
 
-def nsys_note() -> tuple[str, str] | None:
-    """Return slug and text of a note for a run that Nsight Systems may observe; else None."""
-    if not under_nsys():
-        return None
+def nsys_notes() -> list[tuple[str, str]]:
+    """Return slug and text of the notes on a run that Nsight Systems observes; else none."""
     text = (
         "Nsight Systems observes this run: the layer nvtx makes ranges for it, and nothing but the "
-        "watch is armed beside that"
+        f"watch is armed beside that{IMPORT_IT}"
     )
-    return "under-nsys", text + IMPORT_IT
+    return [("under-nsys", text)] if under_nsys() else []
 
 
 def load(name: str) -> type[Wrapper]:

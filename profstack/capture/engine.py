@@ -53,14 +53,11 @@ class SliceQueue:
         """Put a slice before all others of the plan."""
         self._plan = chain((planned,), self._plan)
 
-    def may_repeat(self, planned: SlicePlan) -> bool:
-        """Return whether a slice that was spoilt is worth another one."""
-        return planned.round >= 2 and self._repeated < MOST_REPEATED
-
     def repeat(self, planned: SlicePlan) -> None:
-        """Put the slice that has just ended first, once more."""
-        self._repeated += 1
-        self._plan = chain(again(planned, self.targets), self._plan)
+        """Put a spoilt slice first once more, where it is worth another one."""
+        if planned.round >= 2 and self._repeated < MOST_REPEATED:
+            self._repeated += 1
+            self._plan = chain(again(planned, self.targets), self._plan)
 
     def next(self, total: int) -> SlicePlan:
         """Return the slice that begins after `total` steps.
@@ -68,8 +65,8 @@ class SliceQueue:
         A step to settle comes first where a tool would start at the very boundary at which it has
         ended and must not.
         """
-        planned = next(self._plan, None)
-        assert planned is not None, "a plan never ends: its last slice is the watch"
+        # A plan never ends: its last slice is the watch.
+        planned = next(self._plan)
         layers, ended_at = self.ended
         if ended_at == total and any(name in layers for name, _ in planned.observers):
             self.put_first(planned)
@@ -165,12 +162,8 @@ class Limits:
 
     def next_look(self, steps: int) -> list[int]:
         """Return in how many steps from now a limit can be reached; empty without limits."""
-        looks = []
-        if self.max_steps is not None:
-            looks.append(max(1, self.max_steps - steps))
-        if self.max_seconds is not None:
-            looks.append(1)
-        return looks
+        looks = [] if self.max_steps is None else [max(1, self.max_steps - steps)]
+        return looks if self.max_seconds is None else [*looks, 1]
 
 
 _perf_counter, _process_time = time.perf_counter, time.process_time
@@ -221,10 +214,6 @@ class Engine:
     def rule(self) -> str | None:
         """The step rule in use, if one is found."""
         return self.events.rule
-
-    def user_step(self) -> None:
-        """End a step: `profstack.step()` was called."""
-        self.events.user_step()
 
     def generation_arrived(self, module: Any) -> None:
         """Hook the generation code that `transformers` has loaded."""
@@ -310,10 +299,6 @@ class Engine:
         self.log.startup(rule, discovered)
         append_event(self.folder, {"event": "rule", "rule": rule.name, "phase": phase})
 
-    def last_boundary(self) -> float | None:
-        """Return the end of the latest step, if there is one."""
-        return self.log.last if self.rule is not None else None
-
     def boundary(self) -> None:
         """End a step; the hot path of a clean slice."""
         events, log, hooked = self.events, self.log, self.hooks.state
@@ -355,8 +340,7 @@ class Engine:
             or (self._most is not None and count >= self._most)
             or self._limits.reached(self.log.total)
         ):
-            mixed = bool(self.log.with_evaluation()) and not self.observers.all_cut()
-            if mixed and self.queue.may_repeat(planned):
+            if self.log.with_evaluation() and not self.observers.all_cut():
                 # Evaluation fell into it, and its tool cannot leave that out.
                 self.queue.repeat(planned)
             self.end_slice(complete=True)

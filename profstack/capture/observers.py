@@ -54,6 +54,10 @@ class LayerState:
         self.reason = reason
         self.wrapper = None
 
+    def keep(self, artifacts: list[Artifact]) -> None:
+        """Keep the files that the layer has written."""
+        self.artifacts.update((artifact.path, artifact) for artifact in artifacts)
+
     def record(self) -> dict[str, SqlValue]:
         """Return the row of table `layers`."""
         kind = profstack_layer.load(self.name)
@@ -69,27 +73,47 @@ class LayerState:
         }
 
 
-class GuardedListener(Listener):
-    """Passes calls on to a wrapper's listener; an error in it ends the layer and goes no further.
+def _guarded(name: str) -> Any:
+    """Return the method `name` of `GuardedListener`, for events that come once or twice a step."""
 
-    The error of a signal's handler ends the layer too, since its notes are incomplete then, and
-    passes to the script.
+    def call(self: GuardedListener, *arguments: Any) -> None:
+        try:
+            getattr(self._listener, name)(*arguments)
+        except BaseException as error:
+            if self._passes(error):
+                raise
+        if self._then is not None:
+            getattr(self._then, name)(*arguments)
+
+    return call
+
+
+class GuardedListener(Listener):
+    """Passes events on to a listener, and afterwards to the listener `then`, if there is one.
+
+    `fail` gets an error of the first listener, which then gets no more events. The error passes to
+    the script if a signal's handler has raised it. Errors of `then` pass as they are.
     """
 
-    def __init__(self, listener: Listener, fail: Callable[[BaseException], None]) -> None:
-        self.takes_apart = listener.takes_apart
+    def __init__(
+        self,
+        listener: Listener,
+        fail: Callable[[BaseException], None],
+        then: Listener | None = None,
+    ) -> None:
+        self.takes_apart = (then or listener).takes_apart
         self._listener = listener
         self._fail = fail
+        self._then = then
 
     def _passes(self, error: BaseException) -> bool:
-        """End the layer; return whether the error passes to the script."""
+        """End the listener; return whether the error passes to the script."""
         passes = is_scripts(error)
-        # From here on nothing listens.
         self._listener = Listener()
         self._fail(error)
         return passes
 
-    # No `Guard`: these run at every call of a module or in every step.
+    # No `Guard`, and written out: these two run at every call of a module.
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Pass on that something begins."""
@@ -98,6 +122,8 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.enter(kind, name, module)
 
     def leave(self, kind: str, name: str) -> None:
         """Pass on that it has ended."""
@@ -106,38 +132,13 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.leave(kind, name)
 
-    def step_ended(self, number: int) -> None:
-        """Pass on that a step has ended."""
-        try:
-            self._listener.step_ended(number)
-        except BaseException as error:
-            if self._passes(error):
-                raise
-
-    def step_begun(self, number: int) -> None:
-        """Pass on that a step begins."""
-        try:
-            self._listener.step_begun(number)
-        except BaseException as error:
-            if self._passes(error):
-                raise
-
-    def enter_apart(self, key: int, name: str) -> None:
-        """Pass on that a region begins that need not nest."""
-        try:
-            self._listener.enter_apart(key, name)
-        except BaseException as error:
-            if self._passes(error):
-                raise
-
-    def leave_apart(self, key: int) -> None:
-        """Pass on that it has ended."""
-        try:
-            self._listener.leave_apart(key)
-        except BaseException as error:
-            if self._passes(error):
-                raise
+    step_ended = _guarded("step_ended")
+    step_begun = _guarded("step_begun")
+    enter_apart = _guarded("enter_apart")
+    leave_apart = _guarded("leave_apart")
 
 
 # -- the tables `layers`, `artifacts` and `notes` ------------------------------------------------
@@ -187,18 +188,13 @@ class LayerLog:
             if state.status not in WITH_DATA:
                 state.reason = text
         state.truncated = taken.truncated or state.truncated
-        self.keep(state, taken.artifacts)
+        state.keep(taken.artifacts)
         grown = taken.memory_bytes
         after = rss_bytes()
         if grown is None and after is not None and self._rss_before is not None:
             grown = after - self._rss_before
         if grown is not None:
             state.memory_bytes = max(state.memory_bytes or 0, grown)
-
-    def keep(self, state: LayerState, artifacts: list[Artifact]) -> None:
-        """Keep the files that a layer has written."""
-        for artifact in artifacts:
-            state.artifacts[artifact.path] = artifact
 
     def gave_way(self, state: LayerState, reason: str) -> None:
         """Note that a layer leaves a slice to a tool of the script's own."""
@@ -359,7 +355,7 @@ class Observers:
                 with self.log.guard(state):
                     captured = wrapper.take_startup(tools[state.name], self._folder_of(state))
                     self.writer.write(captured.frames)
-                    self.log.keep(state, captured.artifacts)
+                    state.keep(captured.artifacts)
 
     def restarts(self, name: str) -> bool:
         """Return whether a layer may begin at the very boundary at which it has ended."""
@@ -413,10 +409,7 @@ class Observers:
         """
         for state, wrapper in self._background():
             with self.log.guard(state):
-                if on:
-                    wrapper.resume()
-                else:
-                    wrapper.pause()
+                (wrapper.resume if on else wrapper.pause)()
         if not on:
             self.flush()
 
@@ -498,7 +491,7 @@ class Observers:
         for state, wrapper in self._running():
             if state.status in WITH_DATA:
                 with self.log.guard(state):
-                    self.log.keep(state, wrapper.finish(self.folder / state.name))
+                    state.keep(wrapper.finish(self.folder / state.name))
         self.log.write()
 
     def close(self) -> None:

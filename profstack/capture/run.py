@@ -175,9 +175,7 @@ def start_engine(
         wait_for_page=not options["lockstep"],
         origin=origin,
     )
-    note = profstack_layer.nsys_note()
-    if note is not None:
-        slug, text = note
+    for slug, text in profstack_layer.nsys_notes():
         observers.note(slug, text, "nvtx")
     engine.log.synchronised = bool(options.get("sync"))
     writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})

@@ -247,19 +247,19 @@ class StepEvents:
             return
         self._generating = False
         if completed and not self.done:
-            self._guarded(self._ended, "generate", self.finder.generate)
+            self._guarded(self._ended, "generate")
 
     def user_step(self) -> None:
         """Take a call of `profstack.step()`; it ends no step where a session marks them."""
-        if not (self.done or self._foreign()) and (
-            self.accepts_step is None or self.accepts_step()
-        ):
+        if self.done or self._foreign():
+            return
+        if self.accepts_step is None or self.accepts_step():
             self.marked()
 
     def marked(self) -> None:
         """End a step that the program marks itself."""
         if not (self.done or self._foreign()):
-            self._guarded(self._ended, "step", self.finder.user_step)
+            self._guarded(self._ended, "step")
 
     # -- to the engine -----------------------------------------------------------------------
 
@@ -300,23 +300,22 @@ class StepEvents:
         finally:
             self._steps_reported = self._engine.log.total
 
-    def _ended(self, rule: str, find: Callable[[float, float], StepRule | None]) -> None:
+    def _ended(self, rule: str) -> None:
         if self.rule == rule:
             self._engine.boundary()
-        else:
-            now = _perf_counter()
-            found = find(now, self._began(now))
-            if found is not None and rule == "step" and self.rule is not None:
-                # The step that ends was counted by the rule before: this one begins with the next.
-                found = replace(found, first_start=now, past_ends=())
-                self.backward_seen = self.backward_seen or self._trains
-            self._adopt(found, now)
+            return
+        now = _perf_counter()
+        found = self.finder.ended(rule, now, self._began(now))
+        if found is not None and rule == "step" and self.rule is not None:
+            # The step that ends was counted by the rule before: this one begins with the next.
+            found = replace(found, first_start=now, past_ends=())
+            self.backward_seen = self.backward_seen or self._trains
+        self._adopt(found, now)
 
     def _began(self, now: float) -> float:
         """Return when the step that ends now began: at the last boundary or the first training."""
-        last = self._engine.last_boundary()
-        if last is not None:
-            return last
+        if self.rule is not None:
+            return self._engine.log.last
         if self._first_training is not None:
             return self._first_training
         return self._first if self._first is not None else now

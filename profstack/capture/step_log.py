@@ -67,9 +67,8 @@ class CompileLog:
             rows = {"compilations": self._compiled(utils), "graph_breaks": self._broken(utils)}
         self._rows += sum(map(len, rows.values()))
         if self._rows > _MOST_ROWS:
-            self.reason = (
-                f"the first {_MOST_ROWS} compilations and graph breaks alone were recorded"
-            )
+            what = "compilations and graph breaks"
+            self.reason = f"the first {_MOST_ROWS} {what} alone were recorded"
         return {table: records for table, records in rows.items() if records}
 
     def _fail(self, error: BaseException) -> None:
@@ -136,13 +135,9 @@ def _last_failure(utils: Any, file: Any, line: Any) -> str | None:
 
 
 def _graph_break(reason: Any) -> Record:
-    stack = list(getattr(reason, "user_stack", None) or ())
-    return {
-        "reason": _text(getattr(reason, "reason", None)),
-        "stack": json.dumps(
-            [[frame.filename, frame.lineno, frame.name] for frame in stack[-_MOST_FRAMES:]]
-        ),
-    }
+    frames = list(getattr(reason, "user_stack", None) or ())[-_MOST_FRAMES:]
+    stack = json.dumps([[frame.filename, frame.lineno, frame.name] for frame in frames])
+    return {"reason": _text(getattr(reason, "reason", None)), "stack": stack}
 
 
 def _text(value: Any) -> str | None:
@@ -156,8 +151,8 @@ def _text(value: Any) -> str | None:
 # -- steps and slices ----------------------------------------------------------------------------
 
 # Flags of a step, which keep it out of medians.
-EVAL, PARTIAL, SWITCH = 1, 2, 4
-_FLAG_NAMES = ((EVAL, "eval"), (PARTIAL, "partial"), (SWITCH, "switch"))
+EVAL, SWITCH = 1, 2
+_FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"))
 
 # End of a step, process CPU time there, its first activity, its flags, shape of its input.
 Stamp = tuple[float, float | None, float | None, int, Any]
@@ -306,13 +301,11 @@ class StepLog:
             self._threads.end()
         else:
             self._threads.discard()
-        if self.quick_ends:
-            flags = self._quick_flags
-            self.rows.extend(
-                (end, None, None, flags.get(number, 0), None)
-                for number, end in enumerate(self.quick_ends)
-            )
-            self._forget_quick()
+        self.rows.extend(
+            (end, None, None, self._quick_flags.get(number, 0), None)
+            for number, end in enumerate(self.quick_ends)
+        )
+        self._forget_quick()
 
     def wait_for_device(self, planned: SlicePlan, *, complete: bool) -> None:
         """Move the last step's end to when the device is done, where tools observed."""
@@ -366,14 +359,8 @@ class StepLog:
                 continue
             left_out = frozenset() if taken.holds_all else self.with_evaluation()
             mode = "shared" if len(planned.observers) > 1 else mode
-            frames["slices"].append(
-                {
-                    **self._observed_record(planned, layer, left_out, position),
-                    "layer": layer,
-                    "mode": mode,
-                    "stop_s": stop_s,
-                }
-            )
+            row = self._observed_record(planned, layer, left_out, position)
+            frames["slices"].append({**row, "layer": layer, "mode": mode, "stop_s": stop_s})
             for table, records in taken.frames.items():
                 frames.setdefault(table, []).extend(records)
         if not frames["slices"]:
@@ -519,8 +506,7 @@ class StepLog:
     def _cpu(self) -> float | None:
         if not self.rows:
             return None
-        end = self.rows[-1][1]
-        end = self._cpu_end if end is None else end
+        end = self.rows[-1][1] or self._cpu_end
         return end - self._cpu_start if end is not None else None
 
     def _device_times(self) -> Sequence[float | None] | None:

@@ -158,7 +158,7 @@ def detach() -> None:
 def user_step() -> None:
     """End a step, for `profstack.step()`."""
     if _engine is not None and _pid == os.getpid():
-        _engine.user_step()
+        _engine.events.user_step()
 
 
 def _torch_arrived(torch: "Any") -> None:

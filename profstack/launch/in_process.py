@@ -137,9 +137,7 @@ class InProcess:
             if "watch" in layers:
                 # One that keeps time as the recording does.
                 self.engine.tools["watch"] = Sampler(self.engine.log.origin)
-            note = layer.nsys_note()
-            if note is not None:
-                slug, text = note
+            for slug, text in layer.nsys_notes():
                 self.note(slug, text)
             self.engine.begin()
         except BaseException:

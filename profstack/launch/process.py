@@ -121,12 +121,9 @@ def child_environment(folder: Path, options: Sequence[str]) -> dict[str, str]:
     """Return the child's environment: our folder on PYTHONPATH, and the recording's folder."""
     environment = dict(os.environ)
     saved = environment.get("PYTHONPATH")
-    parts = [str(_INJECTED)]
     if saved is not None:
         environment["PROFSTACK_PYTHONPATH"] = saved
-        if saved:
-            parts.append(saved)
-    environment["PYTHONPATH"] = os.pathsep.join(parts)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_INJECTED), saved)))
     environment["PROFSTACK_CHILD"] = str(folder.resolve())
     if options:
         environment["PROFSTACK_CHILD_OPTIONS"] = " ".join(options)

@@ -178,11 +178,8 @@ def empty_layers(folder: Path) -> list[str]:
     path = folder / DATABASE
     if not path.is_file():
         return []
-    database = sqlite3.connect(path, timeout=60)
-    try:
+    with contextlib.closing(sqlite3.connect(path, timeout=60)) as database:
         rows = database.execute("SELECT name FROM layers WHERE status = 'empty'").fetchall()
-    finally:
-        database.close()
     return [name for (name,) in rows]
 
 
@@ -190,9 +187,10 @@ def copy_layers(folder: Path, again: Path, layers: Sequence[str]) -> list[str]:
     """Copy `layers` of the recording `again` into the one in `folder`; return those copied."""
     if not (again / DATABASE).is_file():
         return []
-    database = sqlite3.connect(folder / DATABASE, timeout=60, isolation_level=None)
-    database.row_factory = sqlite3.Row
-    try:
+    with contextlib.closing(
+        sqlite3.connect(folder / DATABASE, timeout=60, isolation_level=None)
+    ) as database:
+        database.row_factory = sqlite3.Row
         database.execute("ATTACH ? AS again", (str(again / DATABASE),))
         marks = ", ".join("?" * len(layers))
         filled = database.execute(
@@ -204,8 +202,6 @@ def copy_layers(folder: Path, again: Path, layers: Sequence[str]) -> list[str]:
         for layer in filled:
             _copy_layer(database, dict(layer))
         database.execute("COMMIT")
-    finally:
-        database.close()
     for layer in filled:
         source = again / layer["name"]
         if source.is_dir():
@@ -241,15 +237,13 @@ def _copy_layer(database: sqlite3.Connection, layer: Mapping[str, SqlValue]) -> 
             _insert(database, table, values)
     database.execute("DELETE FROM layers WHERE name = ?", (name,))
     _insert(database, "layers", layer)
-    for row in database.execute(
-        "SELECT * FROM again.artifacts WHERE layer = ?", (name,)
-    ).fetchall():
-        _insert(database, "artifacts", dict(row))
+    database.execute(
+        "INSERT INTO main.artifacts SELECT * FROM again.artifacts WHERE layer = ?", (name,)
+    )
     # Names of a layer's facts begin with its own: they belong to its rows.
-    for row in database.execute("SELECT * FROM again.facts").fetchall():
-        if row["key"].startswith(f"{name}_"):
-            database.execute("DELETE FROM main.facts WHERE key = ?", (row["key"],))
-            _insert(database, "facts", dict(row))
+    own_facts, prefix = "FROM again.facts WHERE substr(key, 1, length(?1)) = ?1", (f"{name}_",)
+    database.execute(f"DELETE FROM main.facts WHERE key IN (SELECT key {own_facts})", prefix)
+    database.execute(f"INSERT INTO main.facts SELECT * {own_facts}", prefix)
     text = f"the layer {name} was filled by a second run, measured as a whole (--rerun)"
     _insert(database, "notes", {"slug": "rerun", "layer": name, "text": text})
 

@@ -192,11 +192,8 @@ def parse(words: Sequence[str]) -> Target:
 
 def own_rank() -> int | None:
     """The rank of this process; None where there is no launch of several."""
-    for name in ("RANK", "SLURM_PROCID"):
-        value = _int_variable(name)
-        if value is not None:
-            return value
-    return None
+    ranks = map(_int_variable, ("RANK", "SLURM_PROCID"))
+    return next((rank for rank in ranks if rank is not None), None)
 
 
 def world_size() -> int | None:
