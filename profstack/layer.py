@@ -164,6 +164,8 @@ class Wrapper(ABC):
     tables: ClassVar[tuple[LayerTable, ...]] = ()
 
     def __init__(self) -> None:
+        # The slice that the wrapper observes or has observed last, where it notes this in `start`.
+        self._context: SliceContext | None = None
         # Called when the wrapper ends its slice early, for a tool of the script's own.
         self.on_give_way: Callable[[], None] = _nothing
         # Called when the tool ends in the midst of its slice: others may observe the rest.
@@ -206,10 +208,7 @@ class Wrapper(ABC):
 
     @abstractmethod
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return what the stopped slice saw; empty frames with a note when it saw nothing.
 

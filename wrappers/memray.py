@@ -15,13 +15,13 @@ import _thread
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from profstack.code_owner import Places, script_folder
 from profstack.layer import Artifact, Description, Mode, SliceContext, SliceData, Wrapper
-from profstack.privacy import presentable_argv
+from profstack.privacy import package_version, presentable_argv
 from profstack.storage.schema.column import Column, Records
 from profstack.storage.schema.layer_table import LayerTable, column
 
@@ -150,10 +150,7 @@ class MemrayWrapper(Wrapper):
     @staticmethod
     def version() -> str | None:
         """Version of the package; None where it is not installed."""
-        try:
-            return metadata.version("memray")
-        except metadata.PackageNotFoundError:
-            return None
+        return package_version("memray")
 
     def busy_reason(self, mode: str) -> str | None:
         """memray sets a profile function of its own: the script's has precedence."""
@@ -192,10 +189,7 @@ class MemrayWrapper(Wrapper):
         self._tracker = None
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Rows of the layer's three tables from the capture file, which stays as an artifact."""
         file, self._file = self._file, None

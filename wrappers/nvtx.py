@@ -25,7 +25,9 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from profstack.guard import Guard
@@ -75,7 +77,6 @@ class NvtxWrapper(Wrapper):
         super().__init__()
         self._domain: Domain | None = None
         self._emitter: Emitter | None = None
-        self._slice: int | None = None
         self._observing = False
         self._cuda_profiler: Any = None
         self._notes: list[tuple[str, str]] = []
@@ -109,7 +110,7 @@ class NvtxWrapper(Wrapper):
             self._emitter = Emitter(self._domain)
             if not self._domain.is_taken and _NSYS in os.environ:
                 self._notes.append(("no-listener", self._why_not_taken()))
-        self._slice = context.index
+        self._context = context
         self._start_cuda_profiler()
         self._observing = True
         self._emitter.start(context.first_step)
@@ -133,24 +134,19 @@ class NvtxWrapper(Wrapper):
             self._emitter.abandon()
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return rows of `ranges`, over the steps that have ended."""
         notes, self._notes = self._notes, []
-        if self._emitter is None or self._slice is None:
+        if self._emitter is None or self._domain is None or self._context is None:
             return SliceData(notes=notes)
-        steps, self._emitter.steps = self._emitter.steps, []
-        kept = steps[: len(stamps) - 1]
-        rows = records(self._slice, [each for i, each in enumerate(kept) if i not in left_out])
+        steps, self._emitter.steps = self._emitter.steps[: len(stamps) - 1], []
+        kept = [step for number, step in enumerate(steps) if number not in left_out]
+        rows = records(self._context.index, kept)
         if not rows and not notes:
             notes = [("empty-capture", "no step ended in the slice of NVTX ranges")]
-        taken = self._domain is not None and self._domain.is_taken
-        return SliceData(
-            frames={"ranges": rows}, notes=notes, status="recorded" if taken else "emitted"
-        )
+        status = "recorded" if self._domain.is_taken else "emitted"
+        return SliceData({"ranges": rows}, notes=notes, status=status)
 
     def _why_not_taken(self) -> str:
         if not os.environ.get(INJECTION):
@@ -179,21 +175,17 @@ class NvtxWrapper(Wrapper):
 
 def records(index: int, steps: Sequence[Sequence[tuple[Range, int, float]]]) -> Records:
     """Return rows of `ranges`: the steps' ranges added up, without the clock's own time."""
-    sums: dict[Range, list[float]] = {}
-    for step in steps:
-        for each, calls, emit_s in step:
-            total = sums.setdefault(each, [0, 0.0])
-            total[0] += calls
-            total[1] += emit_s
+    calls, emit_s = Counter[Range](), defaultdict[Range, float](float)
+    for each, more, seconds in chain.from_iterable(steps):
+        calls[each] += more
+        emit_s[each] += seconds
     return [
         {
             "slice": index,
             "kind": each.kind,
             "name": each.name,
-            "calls": int(calls),
-            "emit_s": less_the_clock(each.kind, calls, emit_s),
+            "calls": calls[each],
+            "emit_s": less_the_clock(each.kind, calls[each], emit_s[each]),
         }
-        for each, (calls, emit_s) in sorted(
-            sums.items(), key=lambda item: (KINDS.index(item[0].kind), item[0].name)
-        )
+        for each in sorted(calls, key=lambda each: (KINDS.index(each.kind), each.name))
     ]

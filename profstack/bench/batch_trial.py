@@ -13,7 +13,7 @@ import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -98,38 +98,6 @@ class Probe:
         return self.status in (WORKED, MEASURED)
 
 
-class TrialRequest(TypedDict):
-    """The task of a process that tries batch sizes, as JSON on its standard input."""
-
-    request: dict[str, object]
-    dtype: str | None
-    first: int
-    last: int
-    timed: bool
-    trial: dict[str, object]
-    threads: int
-    allowance_bytes: int | None
-    give_up_s: int
-    # The file descriptor for its answers.
-    answers: int
-
-
-class TrialReady(TypedDict):
-    """The memory limit and the floating-point type of a process that is ready to try."""
-
-    allowance_bytes: int
-    dtype: str | None
-
-
-class TrialAnswer(TypedDict, total=False):
-    """A line of JSON that such a process answers: one of these."""
-
-    ready: TrialReady
-    probe: dict[str, Any]
-    failed: str | None
-    no_limit: str
-
-
 class HostMemory:
     """The resident memory of this process above its size at the start."""
 
@@ -183,18 +151,15 @@ class DeviceMemory:
 Memory = HostMemory | DeviceMemory
 
 
+Maker = Callable[[int], Subject]
+
+
 def attempt(
-    make: Callable[[int], Subject],
-    batch_size: int,
-    trial: Trial,
-    clock: Clock,
-    memory: Memory,
-    *,
-    timed: bool,
+    make: Maker, batch_size: int, trial: Trial, clock: Clock, memory: Memory, *, timed: bool
 ) -> Probe:
     """Try one batch size of the subject from `make`; the model's errors become the reason."""
     try:
-        probe = _tried(make, batch_size, trial, clock, memory, timed=timed)
+        probe = _tried(make, batch_size, trial, clock, memory, timed)
     except (Exception, SystemExit) as error:
         probe = probe_of_error(error, batch_size)
     # The error's frames, which held the batch and its results, are gone by now.
@@ -236,14 +201,9 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _tried(
-    make: Callable[[int], Subject],
-    batch_size: int,
-    trial: Trial,
-    clock: Clock,
-    memory: Memory,
-    *,
-    timed: bool,
+    make: Maker, batch_size: int, trial: Trial, clock: Clock, memory: Memory, timed: bool
 ) -> Probe:
+    """Call the subject a few times; time the trial's batches, or as many as its time allows."""
     memory.begin()
     subject = make(batch_size)
     call = subject.step
@@ -251,22 +211,10 @@ def _tried(
         times: list[float] = []
         while len(times) < 2 or (len(times) < trial.calls and sum(times) < trial.warmup_s):
             times += timed_block(call, 1, 1, clock).host_s
-        if timed:
-            return _timed(call, batch_size, min(times), trial, clock, memory)
-    return Probe(batch_size, WORKED)
-
-
-def _timed(
-    call: Callable[[], Any],
-    batch_size: int,
-    typical_s: float,
-    trial: Trial,
-    clock: Clock,
-    memory: Memory,
-) -> Probe:
-    """Time the trial's batches, or as many as its time allows."""
-    samples = max(1, min(trial.batches, int(trial.measure_s / max(typical_s, 1e-9))))
-    measured = measure(call, Policy(repeat=samples, max_warmup_s=trial.warmup_s), clock)
+        if not timed:
+            return Probe(batch_size, WORKED)
+        samples = max(1, min(trial.batches, int(trial.measure_s / max(min(times), 1e-9))))
+        measured = measure(call, Policy(repeat=samples, max_warmup_s=trial.warmup_s), clock)
     host_s, calls = np.asarray(measured.samples.host_s), measured.samples.calls
     total_s, batches = float(host_s.sum()) * calls, len(host_s) * calls
     peak_bytes, why_no_peak = memory.peak()
@@ -292,8 +240,6 @@ def _timed(
 # -- conversion to another floating-point type -------------------------------
 # Integer inputs (token numbers, masks) are not converted. Conversion is in place, as `Module.to`
 # is; where the model is needed afterwards, its values are kept in main memory meanwhile.
-
-Maker = Callable[[int], Subject]
 
 
 def check_dtype(name: str) -> None:
@@ -422,9 +368,8 @@ class NoLimitError(Exception):
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit in force: its name, the bytes it allows in addition, and a call that lifts it."""
+    """A limit in force: the bytes it allows in addition, and a call that lifts it."""
 
-    name: str
     allowance_bytes: int
     lift: Callable[[], None]
 
@@ -457,26 +402,20 @@ def limit_memory(allowance_bytes: int) -> MemoryLimit:
         finite = [one for one in before if one != resource.RLIM_INFINITY]
         limit = min([mapped + allowance_bytes, *finite])
         try:
-            if not _refuses(resource.setrlimit, number, mapped + _TRIED_BYTES, before):
+            if not _refuses(number, mapped + _TRIED_BYTES, before):
                 continue
             resource.setrlimit(number, (limit, before[1]))
         except (OSError, ValueError):
             continue
-
-        def lift(number: int = number, before: tuple[int, int] = before) -> None:
-            resource.setrlimit(number, before)
-
-        return MemoryLimit(name, max(0, limit - mapped), lift)
+        lift = functools.partial(resource.setrlimit, number, before)
+        return MemoryLimit(max(0, limit - mapped), lift)
     raise NoLimitError("this system holds to no limit of a process's memory")
 
 
-def _refuses(
-    setrlimit: Callable[[int, tuple[int, int]], None],
-    number: int,
-    limit: int,
-    before: tuple[int, int],
-) -> bool:
+def _refuses(number: int, limit: int, before: tuple[int, int]) -> bool:
     """Return whether a mapping beyond such a limit is refused; restore the limit."""
+    from resource import setrlimit
+
     finite = before[1] if before[1] >= 0 else limit
     setrlimit(number, (min(limit, finite), before[1]))
     try:
