@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,11 @@ class Column:
     # Numbers that begin at 1: older files have 0 for none.
     from_one: bool = False
     kind: Literal["number", "text", "payload"] = "number"
+
+
+def needed(**columns: str) -> dict[str, Column]:
+    """Return columns of whole numbers that a table must have, by their keys."""
+    return {key: Column(name, needed=True) for key, name in columns.items()}
 
 
 class ExportFile:
@@ -139,11 +144,16 @@ class ExportFile:
         numbers = np.unique(ids).tolist()
         found: dict[int, str] = {}
         for at in range(0, len(numbers), _IDS_AT_ONCE):
-            some = ",".join(map(str, numbers[at : at + _IDS_AT_ONCE]))
-            found |= self.rows(
-                f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({some})"
-            )
+            some = among("id", numbers[at : at + _IDS_AT_ONCE])
+            found |= self.rows(f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE {some}")
         return mapped(ids, lambda number: found.get(number, otherwise))
+
+    def numbers(self, enum: str, known: Mapping[str, int]) -> list[int]:
+        """Return the numbers of these names in an enumeration: the file's own, or those known."""
+        own: dict[str, int] = {}
+        if "name" in self.schema.get(enum, ()):
+            own = dict(self.rows(f'SELECT name, CAST(id AS INTEGER) FROM "{enum}"'))
+        return [own.get(name, number) for name, number in known.items()]
 
     def words(self, enum: str, numbers: Ints, known: Mapping[int, str]) -> Objects:
         """Return meanings of numbers of an enumeration, in small letters; None if unknown.
@@ -197,6 +207,11 @@ class ExportFile:
             ) from None
 
 
+def among(column: str, numbers: Iterable[int]) -> str:
+    """Return SQL for rows with one of these numbers in a column."""
+    return f"{column} IN ({', '.join(map(str, numbers))})"
+
+
 def mapped(values: npt.NDArray[Any], function: Callable[[Any], str | None]) -> Objects:
     """Apply a function to values of which few differ; it is called once for each."""
     codes, distinct = pd.factorize(values, use_na_sentinel=False)
@@ -247,12 +262,8 @@ def _address(path: Path, *, ahead: bool) -> str:
 
 
 def _arrays(rows: list[tuple[Any, ...]], wanted: Mapping[str, Column]) -> Columns:
-    arrays: Columns = {}
-    for (key, column), values in zip(wanted.items(), zip(*rows, strict=True), strict=True):
-        array = np.empty(len(values), dtype=_dtype(column))
-        array[:] = values
-        arrays[key] = array
-    return arrays
+    columns = zip(wanted.items(), zip(*rows, strict=True), strict=True)
+    return {key: np.array(values, dtype=_dtype(column)) for (key, column), values in columns}
 
 
 def _dtype(column: Column) -> Any:
@@ -302,12 +313,15 @@ FRAMES = {
 FRAMES["work"]["bytes"] = "float64"
 
 
-def frame_of(name: str, columns: Mapping[str, Iterable[Any]] | None = None) -> pd.DataFrame:
-    """Return the frame of that name with these columns in its order and types, or an empty one."""
+def frame_of(name: str, columns: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Return the frame of that name with these columns in its order and types, or an empty one.
+
+    A column may be one value for all rows.
+    """
+    given = columns or dict.fromkeys(FRAMES[name], ())
+    index = range(next(len(values) for values in given.values() if not np.isscalar(values)))
+    types = FRAMES[name].items()
     frame: pd.DataFrame = pd.DataFrame(
-        {
-            column: pd.Series(() if columns is None else columns[column], dtype=kind)
-            for column, kind in FRAMES[name].items()
-        }
+        {column: pd.Series(given[column], index=index, dtype=kind) for column, kind in types}
     )
     return frame

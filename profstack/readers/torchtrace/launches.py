@@ -257,14 +257,11 @@ def _gap_rows(
         {
             "slice": index,
             "device": device,
-            "cause": each.cause,
-            "count": each.count,
-            "total_s": each.total * _S,
-            "longest_s": each.longest * _S,
-            **_neighbour(work[each.after] if each.after >= 0 else None, owned, "after"),
-            **_neighbour(work[each.before] if each.before >= 0 else None, owned, "before"),
+            **row,
+            **_neighbour(work[after] if after >= 0 else None, owned, "after"),
+            **_neighbour(work[before] if before >= 0 else None, owned, "before"),
         }
-        for each in by_cause(gaps)
+        for row, after, before in by_cause(gaps)
     ]
 
 
