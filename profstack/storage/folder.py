@@ -15,7 +15,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -115,11 +115,8 @@ def _launch_folder(name: str, launch: str) -> Path:
 
 
 def _numbered_folder(runs: Path, name: str) -> Path:
-    number = 1
-    for entry in runs.glob(f"{name}-*"):
-        suffix = entry.name[len(name) + 1 :]
-        if suffix.isdecimal():
-            number = max(number, int(suffix) + 1)
+    suffixes = [entry.name[len(name) + 1 :] for entry in runs.glob(f"{name}-*")]
+    number = 1 + max((int(suffix) for suffix in suffixes if suffix.isdecimal()), default=0)
     while True:
         folder = runs / f"{name}-{number:04d}"
         try:
@@ -162,17 +159,12 @@ def _own_folders(folder: Path) -> Collection[str]:
     A run that was killed early wrote its layers into the options of its process only.
     """
     names = {"logs"}
-    try:
+    with suppress(OSError, ValueError, LookupError, TypeError):
         options = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
         names.update(map(str, options["layers"]))
-    except (OSError, ValueError, LookupError, TypeError):
-        pass
-    try:
-        uri = f"{(folder / DATABASE).absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            names.update(name for (name,) in database.execute("SELECT name FROM layers"))
-    except sqlite3.Error:
-        pass
+    uri = f"{(folder / DATABASE).absolute().as_uri()}?mode=ro"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as database:
+        names.update(name for (name,) in database.execute("SELECT name FROM layers"))
     return names
 
 
@@ -264,12 +256,10 @@ class Writer:
 
     def close(self) -> None:
         """Fold the write-ahead log into the one file and close it."""
-        try:
-            # As a plain file it can be read where nothing can be written.
+        # As a plain file it can be read where nothing can be written. An error means that another
+        # process is reading: the next reader folds the log in.
+        with suppress(sqlite3.OperationalError):
             self._database.execute("PRAGMA journal_mode=DELETE")
-        except sqlite3.OperationalError:
-            # Another process is reading: the next reader folds the log in.
-            pass
         self._database.close()
 
     def _insert(self, frames: Mapping[str, Records]) -> None:
@@ -291,13 +281,10 @@ class Writer:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
+        # The connection commits at the end, or rolls back after an error.
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
 
 def _encodable(value: object) -> object:
@@ -321,9 +308,9 @@ def read_tables(folder: Path) -> dict[str, Rows]:
         with closing(sqlite3.connect(path, timeout=60)) as database:
             # One transaction: the run may be writing its next slice meanwhile.
             database.execute("BEGIN")
-            facts = _read(database, "facts")
-            _check_version(facts, folder)
-            added = declared_tables(facts_of({"facts": facts}))
+            facts = facts_of({"facts": _read(database, "facts")})
+            _check_version(facts.get("schema_version"), folder)
+            added = declared_tables(facts)
             known = {**RECORDED, **{name: each.table for name, (_, each) in added.items()}}
             return {name: _read_whole(database, table) for name, table in known.items()}
     except (sqlite3.Error, ValueError) as error:
@@ -352,8 +339,7 @@ def _read(database: sqlite3.Connection, name: str) -> Rows:
     return [column[0] for column in cursor.description], cursor.fetchall()
 
 
-def _check_version(facts: Rows, folder: Path) -> None:
-    version = facts_of({"facts": facts}).get("schema_version")
+def _check_version(version: object, folder: Path) -> None:
     if version != SCHEMA_VERSION:
         raise RecordingError(
             f"recorded with schema {version}, this profstack reads {SCHEMA_VERSION}",
@@ -406,10 +392,9 @@ def write_run(folder: Path, content: Mapping[str, object]) -> None:
 
 def read_run(folder: Path) -> RunFile:
     """Read the file of the run; empty if the parent process was killed before it wrote one."""
-    try:
-        run: RunFile = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    run: RunFile = {}
+    with suppress(OSError, ValueError):
+        run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     return run
 
 

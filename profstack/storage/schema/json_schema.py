@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from typing import (
-    Annotated,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from profstack.storage.schema.column import declaration
 from profstack.storage.schema.report import Report

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 from profstack.errors import UsageError
 from profstack.storage.schema.column import SENSES, SLICE, Column, Table
@@ -23,25 +23,8 @@ Join = Literal["lines", "modules"]
 JOINS: dict[str, tuple[str, ...]] = {"lines": ("file", "line"), "modules": ("path",)}
 
 
-class _DeclaredColumn(TypedDict):
-    name: str
-    type: str
-    meaning: str
-    sense: str | None
-    heading: str | None
-
-
-class DeclaredTable(TypedDict):
-    """A `LayerTable` as the recording keeps it."""
-
-    layer: str
-    name: str
-    title: str
-    text: str
-    order: str | None
-    largest: list[str]
-    join: Join | None
-    columns: list[_DeclaredColumn]
+# What the recording keeps of a column.
+_KEPT = ("name", "type", "meaning", "sense", "heading")
 
 
 @dataclass(frozen=True)
@@ -77,39 +60,18 @@ class LayerTable:
         """Names of the columns with numbers."""
         return tuple(column.name for column in self.columns if column.sense is not None)
 
-    def declare(self, layer: str) -> DeclaredTable:
+    def declare(self, layer: str) -> dict[str, object]:
         """Return the declaration for the recording; raises UsageError for one that is no table."""
         self._check(layer)
-        columns: list[_DeclaredColumn] = [
-            {
-                "name": column.name,
-                "type": column.type,
-                "meaning": column.meaning,
-                "sense": column.sense,
-                "heading": column.heading,
-            }
-            for column in self.columns
-        ]
-        return {
-            "layer": layer,
-            "name": self.name,
-            "title": self.title,
-            "text": self.text,
-            "order": self.order,
-            "largest": list(self.largest),
-            "join": self.join,
-            "columns": columns,
-        }
+        columns = [{key: getattr(each, key) for key in _KEPT} for each in self.columns]
+        return {"layer": layer, **vars(self), "columns": columns}
 
     def _check(self, layer: str) -> None:
         names = [column.name for column in self.columns]
         faults = [f"column {name!r}" for name in names if not _NAME.fullmatch(name)]
         faults += [f"type {each.type!r}" for each in self.columns if each.type not in _SQL_TYPES]
-        faults += [
-            f"sense {each.sense!r}"
-            for each in self.columns
-            if each.sense is not None and each.sense not in SENSES
-        ]
+        senses = [each.sense for each in self.columns]
+        faults += [f"sense {sense!r}" for sense in senses if sense not in (None, *SENSES)]
         faults += [f"column {name!r} twice" for name in set(names) if names.count(name) > 1]
         faults += ["column 'slice', which is added"] if "slice" in names else []
         faults += [] if self.keys else ["no column without a sense, which would tell rows apart"]
@@ -132,27 +94,16 @@ def column(name: str, kind: str, meaning: str, sense: str | None = None) -> Colu
     return Column(meaning, sense=sense, name=name, type=kind)
 
 
-def declared(facts: Iterable[DeclaredTable]) -> Mapping[str, tuple[str, LayerTable]]:
+def declared(facts: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[str, LayerTable]]:
     """Return the declared tables of a recording by name, each with its layer."""
-    return {
-        fact["name"]: (
-            fact["layer"],
-            LayerTable(
-                fact["name"],
-                tuple(
-                    dataclasses.replace(
-                        column(each["name"], each["type"], each["meaning"], each["sense"]),
-                        heading=each["heading"],
-                        layer=fact["layer"] if each["sense"] is not None else None,
-                    )
-                    for each in fact["columns"]
-                ),
-                fact["title"],
-                fact["text"],
-                fact["order"],
-                tuple(fact["largest"]),
-                fact["join"],
-            ),
+    tables = {}
+    for fact in facts:
+        columns = [Column(**{key: each[key] for key in _KEPT}) for each in fact["columns"]]
+        given = {field.name: fact[field.name] for field in dataclasses.fields(LayerTable)}
+        given["columns"] = tuple(
+            dataclasses.replace(each, layer=None if each.sense is None else fact["layer"])
+            for each in columns
         )
-        for fact in facts
-    }
+        given["largest"] = tuple(fact["largest"])
+        tables[fact["name"]] = (fact["layer"], LayerTable(**given))
+    return tables

@@ -411,16 +411,12 @@ class Verdict(TypedDict):
     evidence: Annotated[list[VerdictEvidence], "a row for every test, the largest share first"]
 
 
+_MeasuredIn = Annotated[
+    Literal["clean", "calibrated"],
+    "measured in the clean steps, or in a layer's slice and calibrated",
+]
 # `is` is a keyword of Python: no class body can hold it.
-_PartSense = TypedDict(
-    "_PartSense",
-    {
-        "is": Annotated[
-            Literal["clean", "calibrated"],
-            "measured in the clean steps, or in a layer's slice and calibrated",
-        ]
-    },
-)
+_PartSense = TypedDict("_PartSense", {"is": _MeasuredIn})
 
 
 StepPart = Literal[
