@@ -134,18 +134,16 @@ def _check(arguments: argparse.Namespace) -> None:
             "--limit": arguments.limit is not None and not arguments.findings,
             f"--format {arguments.format}": arguments.format in ("md", "csv") and not chosen,
         }
-        for option, given in needs_table.items():
-            if given:
-                raise UsageError(
-                    f"{option} needs a table", where="show", next_step=f"--table is {tables}"
-                )
-        return
-    if arguments.table in REPORT:
+        for option in (option for option, given in needs_table.items() if given):
+            raise UsageError(
+                f"{option} needs a table", where="show", next_step=f"--table is {tables}"
+            )
+    elif arguments.table in REPORT:
         _check_sort(REPORT[arguments.table], arguments.sort)
 
 
 def _check_sort(table: Table, column: str | None) -> None:
-    if column is not None and column not in table.names:
+    if column not in (None, *table.names):
         raise UsageError(
             f"table {table.name} has no column '{column}'",
             where="show",
