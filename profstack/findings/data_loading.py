@@ -15,12 +15,15 @@ from profstack.findings import rules
 from profstack.findings.finding import (
     CallGraph,
     FunctionKey,
+    by_size,
     calibrated,
     family,
+    figure,
     finding,
     in_brackets,
     in_words,
     key_of,
+    largest,
     line_evidence,
     line_s,
     own_lines,
@@ -28,6 +31,7 @@ from profstack.findings.finding import (
     severity_of,
     text_of,
     to_function,
+    total,
 )
 from profstack.findings.loading_time import (
     MOSTLY,
@@ -99,7 +103,7 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
     """
     graph = CallGraph(report)
     roots = loaders(graph)
-    whole = sum(_total_s(graph.rows[key]) for key in roots)
+    whole = total((graph.rows[key] for key in roots), "total_s")
     if not whole:
         return []
 
@@ -110,22 +114,14 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
         return LoadingFunction(row, share, share * load_s, caller, line)
 
     below = [graph.rows[key] for key in graph.below(roots) if key in graph.rows]
-    own = sorted((row for row in below if row["own"]), key=_total_s, reverse=True)
-    own = [row for row in own if _total_s(row) >= _LEAST_SHARE * whole]
+    own = [row for row in below if row["own"] and figure(row, "total_s") >= _LEAST_SHARE * whole]
     if not own:
-        below.sort(key=_self_s, reverse=True)
-        return [described(row, _self_s(row)) for row in below[:1]]
-    first = _deepest(graph, [row for row in own if _total_s(row) >= MOSTLY * whole]) or own[0]
+        return [described(row, figure(row, "self_s")) for row in by_size(below, "self_s")[:1]]
+    own = by_size(own, "total_s")
+    most = [row for row in own if figure(row, "total_s") >= MOSTLY * whole]
+    first = _deepest(graph, most) or own[0]
     rows = [first, *(row for row in own if row is not first)][:_MOST_ROWS]
-    return [described(row, _total_s(row)) for row in rows]
-
-
-def _total_s(row: FunctionRow) -> float:
-    return row["total_s"] or 0.0
-
-
-def _self_s(row: FunctionRow) -> float:
-    return row["self_s"] or 0.0
+    return [described(row, figure(row, "total_s")) for row in rows]
 
 
 def most_of_it(functions: Sequence[LoadingFunction]) -> str:
@@ -145,7 +141,7 @@ def _deepest(graph: CallGraph, rows: Sequence[FunctionRow]) -> FunctionRow | Non
     """Return the function that calls none of the others; the longest where that is not one."""
     known = {key_of(row): row for row in rows}
     last = [row for key, row in known.items() if not (graph.below([key]) - {key}) & known.keys()]
-    return max(last or rows, key=_total_s, default=None)
+    return largest(last or rows, "total_s")
 
 
 def _caller(graph: CallGraph, key: FunctionKey) -> str | None:
@@ -164,7 +160,7 @@ def _heaviest_line(graph: CallGraph, row: FunctionRow) -> LineRow | None:
     Lines have no time of the user's functions that they call: where these have most of the
     function's, a line would be blamed for theirs.
     """
-    if not row["own"] or _in_others_s(graph, key_of(row)) > (1 - MOSTLY) * _total_s(row):
+    if not row["own"] or _in_others_s(graph, key_of(row)) > (1 - MOSTLY) * figure(row, "total_s"):
         return None
     line = graph.heaviest_line(key_of(row))
     return line if line is not None and line_s(line) else None

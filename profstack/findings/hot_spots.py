@@ -37,6 +37,7 @@ from profstack.findings.finding import (
     severity_of,
     to_function,
     to_source,
+    total,
     traced_step_s,
 )
 from profstack.findings.loading_time import loaders, loading_of, wait_share
@@ -96,11 +97,8 @@ def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
 
 def _builtins_s(graph: CallGraph, key: FunctionKey) -> float:
     """Return the time of the built-in functions that a function calls."""
-    return sum(
-        row["self_s"] or 0.0
-        for callee, row in graph.callees.get(key, ())
-        if callee.file == BUILTIN_FILE
-    )
+    called = graph.callees.get(key, ())
+    return total((row for callee, row in called if callee.file == BUILTIN_FILE), "self_s")
 
 
 def _own_time(
@@ -121,7 +119,7 @@ def _own_time(
     )
     lines = graph.lines_of(key)
     # Of the operators on its lines those that no built-in call made were made by signs.
-    by_sign = sum(each["operator_s"] or 0.0 for each in lines) - _builtins_s(graph, key)
+    by_sign = total(lines, "operator_s") - _builtins_s(graph, key)
     counts = [each["calls"] for each in lines if each["python_s"] is not None]
     lines_run = math.inf
     # Where lines ran fewer times than the function was called, not all calls were followed.
@@ -140,7 +138,7 @@ def _own_time(
 def _outside_operators(report: Report) -> float | None:
     """Return the calibrated time of a step outside operators; None where torch does not give it."""
     step_s = traced_step_s(report)
-    inside = sum(row["self_s"] or 0.0 for row in report["tables"]["operators"])
+    inside = total(report["tables"]["operators"], "self_s")
     if not step_s or not inside or inside >= step_s:
         return None
     return calibrated(report, step_s - inside)

@@ -20,9 +20,11 @@ from profstack.findings.finding import (
     calibrated,
     clean_step_s,
     key_of,
+    largest,
     module_rows,
     pick,
     to_function,
+    total,
     traced_step_s,
 )
 from profstack.findings.step_cut import after_step, clean_wait_share, wait_alone
@@ -116,7 +118,7 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
     """
     wait_s = share * step_s
     # Batches that a step takes, by how often the loader was asked.
-    batches = sum(row["calls"] or 0.0 for row in loader_ranges(report))
+    batches = total(loader_ranges(report), "calls")
     workers = int(report["processes"]["workers"] or 0)
     several_s = calibrated(report, _range_s(report)) if batches >= _SEVERAL else None
     if several_s is not None and several_s >= wait_s:
@@ -169,9 +171,9 @@ def _is_python(report: Report) -> bool:
     """Whether Python code takes most of the loading; taken to be so where it was not seen."""
     graph = CallGraph(report)
     roots = loaders(graph)
-    whole = sum(graph.rows[key]["total_s"] or 0.0 for key in roots)
-    own = (graph.rows[key] for key in graph.below(roots) if key in graph.rows)
-    return sum(row["self_s"] or 0.0 for row in own if row["file"] != BUILTIN_FILE) >= MOSTLY * whole
+    whole = total((graph.rows[key] for key in roots), "total_s")
+    below = (key for key in graph.below(roots) & graph.rows.keys() if key.file != BUILTIN_FILE)
+    return total((graph.rows[key] for key in below), "self_s") >= MOSTLY * whole
 
 
 def busy_share(report: Report) -> float | None:
@@ -225,8 +227,7 @@ def _loader_share(report: Report) -> float | None:
 
 
 def _range_s(report: Report) -> float | None:
-    taken = [row["wall_s"] for row in loader_ranges(report) if row["wall_s"]]
-    return float(sum(taken)) if taken else None
+    return total(loader_ranges(report), "wall_s") or None
 
 
 def loader_ranges(report: Report) -> list[RegionRow]:
@@ -291,7 +292,7 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[Func
     """
     graph = CallGraph(report)
     known = [row for row in graph.rows.values() if row["self_s"] and row["calibrated_s"]]
-    first = max(known, key=lambda row: row["self_s"] or 0.0, default=None)
+    first = largest(known, "self_s")
     if first is None or not first["self_s"] or not first["calibrated_s"]:
         return []
     # Clean seconds of a second of the profiled steps.

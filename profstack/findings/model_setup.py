@@ -16,6 +16,7 @@ from profstack.findings import rules
 from profstack.findings.finding import (
     HOST_BOUND,
     WORTH_TELLING,
+    by_size,
     family,
     finding,
     is_device_bound,
@@ -23,6 +24,7 @@ from profstack.findings.finding import (
     roofline_points,
     severity_of,
     to_source,
+    total,
 )
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -171,8 +173,8 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
         and point["seconds"]
         and switch_of(_operator(point)) in off
     ]
-    points.sort(key=lambda point: -(point["seconds"] or 0.0))
-    spent = sum(point["seconds"] or 0.0 for point in points)
+    points = by_size(points, "seconds")
+    spent = total(points, "seconds")
     if spent < rules.FLOAT32_MATMUL_WITHOUT_TF32.threshold * step_s:
         return
     gain, reason = _tf32_gain(report, points)

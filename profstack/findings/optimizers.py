@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
@@ -32,8 +31,10 @@ from profstack.findings.finding import (
     own_lines,
     pick,
     severity_of,
+    sums_of,
     text_of,
     to_source,
+    total,
     traced_step_s,
 )
 from profstack.storage.reader import Recorded
@@ -145,7 +146,7 @@ def _share(recorded: Recorded, report: Report, rows: Sequence[OperatorRow]) -> f
     if not step_s:
         return None
     if on_accelerator(report):
-        return sum(row["device_s"] or 0.0 for row in rows) / step_s
+        return total(rows, "device_s") / step_s
     part = module_rows(report).get(PART)
     if part is None or part["self_s"] is None:
         return None
@@ -187,14 +188,14 @@ def _gain(
         return max(spent - once / rate, 0.0), None
     if any("_foreach_" in row["name"] for row in rows):
         return None, _FOREACH
-    moved = sum(row["moved_bytes"] or 0.0 for row in rows)
+    moved = total(rows, "moved_bytes")
     if not moved:
         return None, _NO_BYTES
-    inside = calibrated(report, sum(row["self_s"] or 0.0 for row in rows)) or 0.0
+    inside = calibrated(report, total(rows, "self_s")) or 0.0
     streaming = min(moved / rate, inside)
     called = min(_WITH_PYTHON * (inside - streaming), spent - streaming)
     # The share of the time of its operators' calls that a fused step saves.
-    calls = sum(row["calls"] or 0.0 for row in rows)
+    calls = total(rows, "calls")
     more = _FUSED_CALLS * len(seen) / calls if calls else 1.0
     saved = max(1.0 - max(map(_calls_left, seen)) - more, 0.0)
     return saved * max(called, 0.0) + streaming * max(1 - once / moved, 0.0), None
@@ -221,11 +222,8 @@ def _options(optimizer: OptimizerFacts) -> Evidence:
 
 def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
     """Return the operators that take most of it, over all shapes."""
-    calls: dict[str, float] = defaultdict(float)
-    times: dict[str, float] = defaultdict(float)
-    for row in rows:
-        calls[row["name"]] += row["calls"] or 0.0
-        times[row["name"]] += row["calibrated_s"] or 0.0
+    calls = sums_of((row["name"], row["calls"]) for row in rows)
+    times = sums_of((row["name"], row["calibrated_s"]) for row in rows)
     return [
         {
             "operator": name,
@@ -338,7 +336,7 @@ def _by_shape(
 
 def _parameters(report: Report, accumulating: Sequence[OperatorRow]) -> float:
     """Return how many parameters get gradients in a step of any number of passes; at least 1."""
-    nodes = sum(row["calls"] or 0.0 for row in accumulating if row["name"] == _NODE)
+    nodes = total((row for row in accumulating if row["name"] == _NODE), "calls")
     return max(nodes / max(backward_passes(report), 1.0), 1.0)
 
 

@@ -21,6 +21,7 @@ from profstack.findings import rules
 from profstack.findings.finding import (
     WORTH_TELLING,
     backward_passes,
+    by_size,
     calibrated,
     family,
     finding,
@@ -31,6 +32,8 @@ from profstack.findings.finding import (
     on_accelerator,
     pick,
     severity_of,
+    sums_of,
+    total,
     traced_step_s,
 )
 from profstack.findings.synchronization import has_carried_name, loop_lines
@@ -109,15 +112,14 @@ def repeated_groups(report: Report) -> Iterator[Group]:
         again = [row for row in modules if _is_child(row, module) and _is_often(row, calls)]
         child = max(again, key=_whole_s, default=None)
         repeated = [row for row in own if _is_often(row, calls)]
-        if child is None and _own_s(repeated) <= _MOSTLY * _own_s(own):
+        if child is None and total(repeated, "self_s") <= _MOSTLY * total(own, "self_s"):
             continue
         chosen = [*repeated, *(row for one in again for row in _below(by_module, one["path"]))]
         seconds = (module["self_s"] or 0.0) + sum(map(_whole_s, again))
         if not chosen or not seconds:
             continue
         runs = _fewest(repeated, calls) if child is None else (child["calls"] or 0.0) / calls
-        operators = sum(row["calls"] or 0.0 for row in chosen)
-        yield Group(module, seconds, runs, operators, chosen, child)
+        yield Group(module, seconds, runs, total(chosen, "calls"), chosen, child)
     # Where each call of a model has a backward pass of its own, gradients are gathered over small
     # batches, for want of memory.
     if backward_passes(report) < _REPEATED / 2:
@@ -139,8 +141,8 @@ def _repeated_models(
                 if (row["calls"] or 0.0) >= _REPEATED
             ]
             chosen = [*_below(by_module, module["path"]), *joined]
-            operators = sum(row["calls"] or 0.0 for row in chosen)
-            yield Group(module, _whole_s(module) + _own_s(joined), calls, operators, chosen, module)
+            seconds = _whole_s(module) + total(joined, "self_s")
+            yield Group(module, seconds, calls, total(chosen, "calls"), chosen, module)
 
 
 def _is_often(row: ModuleRow | OperatorRow, calls: float) -> bool:
@@ -165,18 +167,12 @@ def _whole_s(module: ModuleRow) -> float:
     return (module["forward_s"] or 0.0) + (module["backward_s"] or 0.0)
 
 
-def _own_s(rows: Iterable[OperatorRow]) -> float:
-    return sum(row["self_s"] or 0.0 for row in rows)
-
-
 def _fewest(rows: Iterable[OperatorRow], calls: float) -> float:
     """Return the fewest runs in one of so many calls that come with a good part of the time.
 
     One run may call an operator several times.
     """
-    seconds: dict[float, float] = defaultdict(float)
-    for row in rows:
-        seconds[round((row["calls"] or 0.0) / calls, 2)] += row["self_s"] or 0.0
+    seconds = sums_of((round((row["calls"] or 0.0) / calls, 2), row["self_s"]) for row in rows)
     least = _GOOD_PART * sum(seconds.values())
     return min((runs for runs, taken in seconds.items() if taken >= least), default=1.0)
 
@@ -192,14 +188,12 @@ def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
     if idle is None or idle < rules.SMALL_OPERATORS.threshold * step_s:
         return
     kernels = [row for row in report["tables"]["kernels"] if not row["name"].startswith("Mem")]
-    count = sum(row["calls"] or 0.0 for row in kernels)
+    count = total(kernels, "calls")
     means = pick(report["launching"], "kernels", "launches", "launch_s", "operators")
     if count:
-        means["kernel_s"] = sum(row["device_s"] or 0.0 for row in kernels) / count
+        means["kernel_s"] = total(kernels, "device_s") / count
     # The gap says what was launched after it: "operator in module".
-    _, _, module = (max(gaps, key=lambda gap: gap["total_s"] or 0.0)["before"] or "").partition(
-        " in "
-    )
+    _, _, module = (by_size(gaps, "total_s")[0]["before"] or "").partition(" in ")
     yield finding(
         rules.SMALL_OPERATORS,
         "The device is idle while the host launches small operators",
@@ -267,7 +261,7 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
                     **pick(row, "calls", "self_s", "module"),
                     "link": f"operators/{row['name']}",
                 }
-                for row in _longest(group.rows)[:_MOST_ROWS]
+                for row in by_size(group.rows, "self_s")[:_MOST_ROWS]
             ),
             *lines,
         ],
@@ -294,17 +288,12 @@ def _gain(
 def _computing_s(rows: Iterable[OperatorRow]) -> float:
     """Return what computing all of it in one operator takes at rates that any core reaches."""
     chosen = [row for row in rows if not _PIECES.search(row["name"])]
-    flop = sum(row["flop"] or 0.0 for row in chosen)
-    moved = sum(row["moved_bytes"] or 0.0 for row in chosen)
-    return max(flop / _FLOP_PER_S, moved / _BYTES_PER_S)
-
-
-def _longest(rows: Iterable[OperatorRow]) -> list[OperatorRow]:
-    return sorted(rows, key=lambda row: -(row["self_s"] or 0.0))
+    return max(total(chosen, "flop") / _FLOP_PER_S, total(chosen, "moved_bytes") / _BYTES_PER_S)
 
 
 def _names(rows: Iterable[OperatorRow]) -> str:
-    known = [row["name"] for row in _longest(rows) if not row["name"].startswith("autograd::")]
+    names = [row["name"] for row in by_size(rows, "self_s")]
+    known = [name for name in names if not name.startswith("autograd::")]
     return ", ".join(dict.fromkeys(known[:2]))
 
 

@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings.finding import CallGraph, in_words, key_of, short, to_function
+from profstack.findings.finding import (
+    CallGraph,
+    figure,
+    in_words,
+    key_of,
+    largest,
+    sums_of,
+    to_function,
+    total,
+)
 from profstack.findings.rules import IDLE_SHARE
 from profstack.findings.step_cut import Cut, is_io, loading_share
 from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
@@ -71,13 +80,10 @@ def device_cut(report: Report) -> DeviceCut | None:
             by_device[row["device"]].append(row)
     if not by_device:
         return None
-    busy_s = {
-        name: sum(row["device_busy_s"] or 0.0 for row in rows) / len(rows)
-        for name, rows in by_device.items()
-    }
+    busy_s = {name: total(rows, "device_busy_s") / len(rows) for name, rows in by_device.items()}
     device = max(busy_s, key=lambda name: busy_s[name])
     rows = by_device[device]
-    step_s = busy_s[device] + sum(row["device_idle_s"] or 0.0 for row in rows) / len(rows)
+    step_s = busy_s[device] + total(rows, "device_idle_s") / len(rows)
     if step_s <= 0:
         return None
     busy = busy_s[device] / step_s
@@ -86,10 +92,11 @@ def device_cut(report: Report) -> DeviceCut | None:
         for gap in tables["gaps"]
         if gap["device"] == device
     }
-    kernels = [(row["device_s"], row["name"]) for row in tables["kernels"] if row["device_s"]]
-    collectives = [each for each in kernels if _COMMUNICATION.search(each[1])]
-    communicated = sum(time for time, _ in collectives) / step_s
-    others = sum(time for time, _ in kernels) / step_s - communicated
+    kernels = [row for row in tables["kernels"] if row["device_s"]]
+    collectives = [row for row in kernels if _COMMUNICATION.search(row["name"])]
+    communicated = total(collectives, "device_s") / step_s
+    others = total(kernels, "device_s") / step_s - communicated
+    longest = largest(collectives, "device_s")
     return DeviceCut(
         device,
         busy,
@@ -97,7 +104,7 @@ def device_cut(report: Report) -> DeviceCut | None:
         gaps,
         _kernel_parts(tables["modules"], busy, step_s),
         min(max(busy - others, 0.0), communicated),
-        max(collectives, key=lambda each: each[0])[1] if collectives else None,
+        longest["name"] if longest is not None else None,
     )
 
 
@@ -216,10 +223,11 @@ def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> 
 
 def _other_note(report: Report) -> str | None:
     """Return what is in "other": operators outside modules, by the lines that call most of them."""
-    times: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["module_lines"]:
-        if row["module"] in (None, OUTSIDE) and row["operator_s"]:
-            times[f"{short(row['file'])}:{row['line']}"] += row["operator_s"]
+    times = sums_of(
+        (in_words(row), row["operator_s"])
+        for row in report["tables"]["module_lines"]
+        if row["module"] in (None, OUTSIDE) and row["operator_s"]
+    )
     if not times or report["benchmark"]["target"] is not None:
         return None
     first = sorted(times, key=lambda place: -times[place])[:_MOST_LINES]
@@ -307,14 +315,16 @@ def hottest(report: Report) -> FunctionRow | None:
     graph = CallGraph(report)
     loading = loading_share(graph)
     timed = [
-        (row["self_s"], row)
+        row
         for key, row in graph.rows.items()
         if key.file != BUILTIN_FILE and row["self_s"] and not is_io(row) and loading(key) < 0.5
     ]
-    first_s, first = max(timed, key=lambda each: each[0], default=(0.0, None))
-    users = [each for each in timed if each[1]["own"]]
-    users_s, user = max(users, key=lambda each: each[0], default=(0.0, None))
-    return first if first_s > 5 * users_s else user
+    first, user = (
+        largest(rows, "self_s") for rows in (timed, [row for row in timed if row["own"]])
+    )
+    if first is None or user is None:
+        return first
+    return first if figure(first, "self_s") > 5 * figure(user, "self_s") else user
 
 
 # The idle time of the steps' thread, where neither data nor files nor other ranks explain it. How
@@ -354,19 +364,14 @@ def idle_sentence(
 def _where(report: Report, cut: Cut, share: float) -> str:
     """Return the function in which the thread is idle, and who calls that, in words."""
     graph = CallGraph(report)
-    built_in = {
-        key: row["self_s"]
-        for key, row in graph.rows.items()
-        if key.file == BUILTIN_FILE and row["self_s"]
-    }
-    first = max(built_in, key=lambda key: built_in[key], default=None)
-    if first is None or built_in[first] < _MOSTLY * share * cut.median_s:
+    first = largest((row for row in graph.rows.values() if row["file"] == BUILTIN_FILE), "self_s")
+    if first is None or figure(first, "self_s") < _MOSTLY * share * cut.median_s:
         return ""
-    name = first.name
+    name = first["name"]
     # Without what Python puts round the name of a built-in function.
     if match := _METHOD.fullmatch(name):
         name = f"{match['type']}.{match['name']}"
     elif match := _FUNCTION.fullmatch(name):
         name = match["name"]
-    caller = graph.own_caller({first: 1.0})
+    caller = graph.own_caller({key_of(first): 1.0})
     return f" in {name}" + (f" ({caller['name']}, {in_words(caller)})" if caller else "")

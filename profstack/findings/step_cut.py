@@ -33,8 +33,10 @@ from profstack.findings.finding import (
     CallGraph,
     FunctionKey,
     clean_step_s,
+    largest,
     line_s,
     parse_source,
+    total,
 )
 from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
 from profstack.storage.schema.report import Report
@@ -162,7 +164,7 @@ def after_step(report: Report) -> AfterStep | None:
     whole, taken = sum(map(line_s, idle)), sum(map(line_s, after))
     if not whole or not taken:
         return None
-    python = sum(row["python_s"] or 0.0 for row in after) / taken
+    python = total(after, "python_s") / taken
     return AfterStep(taken / whole, python, max(after, key=line_s), frozenset(functions))
 
 
@@ -454,8 +456,8 @@ def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report
     if not loaded or not traced:
         return
     step_s = own.timed.wall_s / own.timed.steps
-    in_loader = min(sum(row["wall_s"] or 0.0 for row in loaded) / step_s, traced)
-    operators = sum(row["operator_s"] or 0.0 for row in loaded) / step_s
+    in_loader = min(total(loaded, "wall_s") / step_s, traced)
+    operators = total(loaded, "operator_s") / step_s
     rest = before * (1 - in_loader / traced)
     # Operators outside modules are the loader's, the other work's outside modules, or in the wait
     # beside the loader.
@@ -528,7 +530,7 @@ def _backward_gap(own: _OwnTimes) -> float:
 def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     """Add collectives between ranks, as far as the steps' thread has nothing else to do then."""
     regions = [
-        (row["wall_s"], row["path"])
+        row
         for row in report["tables"]["regions"]
         if _COMMUNICATION.match(row["path"]) and row["wall_s"]
     ]
@@ -537,14 +539,12 @@ def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     if not regions and not operators:
         return
     step_s = own.timed.wall_s / own.timed.steps
-    whole = max(sum(wall_s for wall_s, _ in regions) / step_s, operators)
+    whole = max(total(regions, "wall_s") / step_s, operators)
     room = (_backward_gap(own) + operators) * cut.scale + cut.python
     cut.communication = min(whole * cut.scale, room)
-    cut.communication_name = (
-        max(regions, key=lambda region: region[0])[1]
-        if regions
-        else str(own.operators.loc[named, "name"].iloc[0])
-    )
+    longest = largest(regions, "wall_s")
+    names = own.operators.loc[named, "name"]
+    cut.communication_name = str(names.iloc[0]) if longest is None else longest["path"]
 
 
 def _take_io(cut: Cut) -> None:

@@ -17,6 +17,7 @@ from profstack.findings import rules
 from profstack.findings.finding import (
     CallGraph,
     FunctionKey,
+    by_size,
     calibrated,
     clean_step_s,
     family,
@@ -30,6 +31,7 @@ from profstack.findings.finding import (
     pick,
     severity_of,
     to_function,
+    total,
 )
 from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
@@ -53,7 +55,7 @@ _MOST_ROWS = 4
 def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding where copies to the device take a good part of the clean step."""
     copies = [row for row in report["tables"]["kernels"] if _TO_DEVICE.search(row["name"])]
-    taken = calibrated(report, sum(row["device_s"] or 0.0 for row in copies))
+    taken = calibrated(report, total(copies, "device_s"))
     if not copies or taken is None:
         return
     gaps, seen_s = gaps_by(report, "copy")
@@ -62,8 +64,7 @@ def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> 
     if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
         return
     kinds = {_memory_of(row) for row in copies}
-    lines = [row for row in own_lines(report, _COPIES) if row["operator_s"]]
-    lines = sorted(lines, key=line_s, reverse=True)[:_MOST_ROWS]
+    lines = sorted(_working_lines(report, _COPIES), key=line_s, reverse=True)[:_MOST_ROWS]
     site = lines[0] if lines else None
     kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
     yield finding(
@@ -73,7 +74,7 @@ def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> 
         gain_s=idle,
         gain_reason="the device was not seen idle for it: the copies may run beside kernels",
         place=site,
-        module=max(copies, key=lambda row: row["device_s"] or 0.0)["module"],
+        module=by_size(copies, "device_s")[0]["module"],
         layers=["torch"],
         evidence=[
             *map(_copy_evidence, copies[:_MOST_ROWS]),
@@ -135,7 +136,7 @@ def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evid
         if some:
             # An operator reads a byte here and writes it there: half of it is copied.
             copied: Evidence = {} if moved is None else {"copied_bytes": moved / 2}
-            found: Evidence = {"operator": name, "calls": _calls(some)}
+            found: Evidence = {"operator": name, "calls": total(some, "calls")}
             rows.append({**found, **copied, "link": f"operators/{name}"})
     return rows
 
@@ -322,9 +323,9 @@ def _asked(report: Report, site: LineRow) -> float:
     rows = [row for row in _operators(report, _ITEM) if row["module"] != "(optimizer)"]
     loop = _loop(report, site)
     if site["calls"] is None or any(_ALL_IN_ONE.match(_text(row)) for row in loop):
-        return _calls(rows)
+        return total(rows, "calls")
     in_loop = sum((row["calls"] or 0.0) * len(_VALUES.findall(_text(row))) for row in loop)
-    return min(_calls(rows), in_loop or site["calls"])
+    return min(total(rows, "calls"), in_loop or site["calls"])
 
 
 def _loop(report: Report, site: LineRow) -> list[LineRow]:
@@ -344,7 +345,7 @@ def _cost_of_loop(
         # One value for each call of a model is next to nothing beside that call.
         return None, _ALONE, None
     if has_carried_name(_loop(report, site)):
-        calls = sum(graph.rows[key]["calls"] or 0.0 for key in asks)
+        calls = total((graph.rows[key] for key in asks), "calls")
         least = clean_s_of(recorded, report, graph, asks)
         part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
         return None if least is None else least * part, _ALONE, _NEEDED
@@ -428,8 +429,7 @@ def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
         return
     # Where the host waits, time inside operators is long and what they launch is little.
-    lines = _working_lines(report, _ASKS_DEVICE)
-    lines = sorted(lines, key=lambda row: -(row["operator_s"] or 0.0))[:_MOST_ROWS]
+    lines = by_size(_working_lines(report, _ASKS_DEVICE), "operator_s")[:_MOST_ROWS]
     site = lines[0] if lines else None
     yield finding(
         rules.FORCED_SYNCHRONISATION,
@@ -473,17 +473,13 @@ def _operators(report: Report, name: str) -> list[OperatorRow]:
     return [row for row in report["tables"]["operators"] if row["name"] == name]
 
 
-def _calls(rows: Iterable[OperatorRow]) -> float:
-    return float(sum(row["calls"] or 0.0 for row in rows))
-
-
 def _operator_evidence(report: Report, names: Iterable[str]) -> list[Evidence]:
     """Return the calls and time of the operators of these names, where they were called."""
     return [
         {
             "operator": name,
-            "calls": _calls(some),
-            "self_s": sum(row["self_s"] or 0.0 for row in some),
+            "calls": total(some, "calls"),
+            "self_s": total(some, "self_s"),
             "link": f"operators/{name}",
         }
         for name in names

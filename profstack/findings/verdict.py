@@ -5,7 +5,6 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,9 +16,12 @@ from profstack.findings.finding import (
     PlaceRow,
     in_brackets,
     key_of,
+    largest,
     line_s,
+    sums_of,
     to_function,
     to_source,
+    total,
 )
 from profstack.findings.step_bar import (
     DeviceCut,
@@ -138,13 +140,13 @@ def _roofline_measures(report: Report, median_s: float, scale: float) -> Measure
         (rules.COMPUTE, "compute", bounds["compute_s"], compute_facts),
         (rules.MEMORY, "memory", bounds["memory_s"], step_rates(roofline, rules.MEMORY)),
     ):
-        names = [
-            (point["seconds"], point["name"] or "")
+        points = (
+            point
             for point in roofline["points"]
             if point["kind"] == "operator" and point["bound"] == bound and point["seconds"]
-        ]
-        _, first = max(names, key=lambda each: each[0], default=(0.0, None))
-        link = f"operators/{first.partition(' in ')[0]}" if first is not None else None
+        )
+        first = largest(points, "seconds")
+        link = f"operators/{(first['name'] or '').partition(' in ')[0]}" if first else None
         found[slug] = Measure(min(bound_s * scale / median_s, 1.0), link=link, facts=facts)
     return found
 
@@ -198,10 +200,8 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
 
 def _most_called(report: Report) -> str | None:
     """Return the link to the operator that is called most often."""
-    calls: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["operators"]:
-        if row["name"].startswith("aten::"):
-            calls[row["name"]] += row["calls"] or 0.0
+    rows = report["tables"]["operators"]
+    calls = sums_of((row["name"], row["calls"]) for row in rows if row["name"][:6] == "aten::")
     return f"operators/{max(calls, key=lambda name: calls[name])}" if calls else None
 
 
@@ -214,8 +214,8 @@ def _loader_function(report: Report) -> FunctionRow | None:
         if "torch/utils/data/" in caller.file.replace("\\", "/")
         for callee, _ in edges
     }
-    rows = [row for key, row in graph.rows.items() if row["own"] and key in called]
-    return max(rows, key=lambda row: row["total_s"] or 0.0, default=None)
+    rows = (row for key, row in graph.rows.items() if row["own"] and key in called)
+    return largest(rows, "total_s")
 
 
 def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
@@ -224,10 +224,11 @@ def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
     What a line does in modules, in the loss or in the optimizer does not count: a line that calls
     the model may take as long.
     """
-    working: dict[tuple[str, int], float] = defaultdict(float)
-    for row in report["tables"]["module_lines"]:
-        if row["module"] is not None and row["module"] != "(wait)":
-            working[row["file"], row["line"]] += line_s(row)
+    working = sums_of(
+        ((row["file"], row["line"]), line_s(row))
+        for row in report["tables"]["module_lines"]
+        if row["module"] not in (None, "(wait)")
+    )
     lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
     whole = sum(map(line_s, lines))
     if not whole or not wanted or not working:
@@ -495,8 +496,8 @@ def _without_steps(report: Report) -> str:
 
 def _whole(report: Report) -> str:
     """Return how much of a script's time its operators took; empty where torch has none."""
-    whole = sum(row["self_s"] or 0.0 for row in report["tables"]["modules"])
-    operators = sum(row["self_s"] or 0.0 for row in report["tables"]["operators"])
+    whole = total(report["tables"]["modules"], "self_s")
+    operators = total(report["tables"]["operators"], "self_s")
     if not whole:
         return ""
     share = format_share(min(operators / whole, 1.0))
