@@ -16,16 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings.finding import (
-    CallGraph,
-    figure,
-    in_words,
-    key_of,
-    largest,
-    sums_of,
-    to_function,
-    total,
-)
+from profstack.findings import reading
 from profstack.findings.rules import IDLE_SHARE
 from profstack.findings.step_cut import Cut, is_io, loading_share
 from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
@@ -80,10 +71,12 @@ def device_cut(report: Report) -> DeviceCut | None:
             by_device[row["device"]].append(row)
     if not by_device:
         return None
-    busy_s = {name: total(rows, "device_busy_s") / len(rows) for name, rows in by_device.items()}
+    busy_s = {
+        name: reading.total(rows, "device_busy_s") / len(rows) for name, rows in by_device.items()
+    }
     device = max(busy_s, key=lambda name: busy_s[name])
     rows = by_device[device]
-    step_s = busy_s[device] + total(rows, "device_idle_s") / len(rows)
+    step_s = busy_s[device] + reading.total(rows, "device_idle_s") / len(rows)
     if step_s <= 0:
         return None
     busy = busy_s[device] / step_s
@@ -94,9 +87,9 @@ def device_cut(report: Report) -> DeviceCut | None:
     }
     kernels = [row for row in tables["kernels"] if row["device_s"]]
     collectives = [row for row in kernels if _COMMUNICATION.search(row["name"])]
-    communicated = total(collectives, "device_s") / step_s
-    others = total(kernels, "device_s") / step_s - communicated
-    longest = largest(collectives, "device_s")
+    communicated = reading.total(collectives, "device_s") / step_s
+    others = reading.total(kernels, "device_s") / step_s - communicated
+    longest = reading.largest(collectives, "device_s")
     return DeviceCut(
         device,
         busy,
@@ -223,8 +216,8 @@ def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> 
 
 def _other_note(report: Report) -> str | None:
     """Return what is in "other": operators outside modules, by the lines that call most of them."""
-    times = sums_of(
-        (in_words(row), row["operator_s"])
+    times = reading.sums_of(
+        (reading.in_words(row), row["operator_s"])
         for row in report["tables"]["module_lines"]
         if row["module"] in (None, OUTSIDE) and row["operator_s"]
     )
@@ -298,8 +291,8 @@ def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart,
         "loss": part(losses[0] if losses else "(loss)"),
         "backward": of_model or part("(gradient accumulation)"),
         "optimizer": part("(optimizer)"),
-        "Python": to_function(key_of(python)) if python is not None else None,
-        "I/O": to_function(key_of(writer)) if writer is not None else None,
+        "Python": reading.to_function(reading.key_of(python)) if python is not None else None,
+        "I/O": reading.to_function(reading.key_of(writer)) if writer is not None else None,
         "idle": "ranges/gaps" if device is not None else idle,
         "other": part("(outside modules)"),
         REST: part("(not attributed)"),
@@ -312,7 +305,7 @@ def hottest(report: Report) -> FunctionRow | None:
     What data is loaded by belongs to the wait, and what reads and writes to I/O. A library's
     function comes first only where it has five times as much as the user's first one.
     """
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     loading = loading_share(graph)
     timed = [
         row
@@ -320,11 +313,11 @@ def hottest(report: Report) -> FunctionRow | None:
         if key.file != BUILTIN_FILE and row["self_s"] and not is_io(row) and loading(key) < 0.5
     ]
     first, user = (
-        largest(rows, "self_s") for rows in (timed, [row for row in timed if row["own"]])
+        reading.largest(rows, "self_s") for rows in (timed, [row for row in timed if row["own"]])
     )
     if first is None or user is None:
         return first
-    return first if figure(first, "self_s") > 5 * figure(user, "self_s") else user
+    return first if reading.figure(first, "self_s") > 5 * reading.figure(user, "self_s") else user
 
 
 # The idle time of the steps' thread, where neither data nor files nor other ranks explain it. How
@@ -363,9 +356,11 @@ def idle_sentence(
 
 def _where(report: Report, cut: Cut, share: float) -> str:
     """Return the function in which the thread is idle, and who calls that, in words."""
-    graph = CallGraph(report)
-    first = largest((row for row in graph.rows.values() if row["file"] == BUILTIN_FILE), "self_s")
-    if first is None or figure(first, "self_s") < _MOSTLY * share * cut.median_s:
+    graph = reading.CallGraph(report)
+    first = reading.largest(
+        (row for row in graph.rows.values() if row["file"] == BUILTIN_FILE), "self_s"
+    )
+    if first is None or reading.figure(first, "self_s") < _MOSTLY * share * cut.median_s:
         return ""
     name = first["name"]
     # Without what Python puts round the name of a built-in function.
@@ -373,5 +368,5 @@ def _where(report: Report, cut: Cut, share: float) -> str:
         name = f"{match['type']}.{match['name']}"
     elif match := _FUNCTION.fullmatch(name):
         name = match["name"]
-    caller = graph.own_caller({key_of(first): 1.0})
-    return f" in {name}" + (f" ({caller['name']}, {in_words(caller)})" if caller else "")
+    caller = graph.own_caller({reading.key_of(first): 1.0})
+    return f" in {name}" + (f" ({caller['name']}, {reading.in_words(caller)})" if caller else "")
