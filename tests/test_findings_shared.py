@@ -13,7 +13,8 @@ from data_findings import completed
 from data_full_report import full
 from data_recording import Run
 
-from profstack.findings.finding import (
+from profstack.findings.judge import FAMILIES, link_overlaps
+from profstack.findings.reading import (
     CallGraph,
     FunctionKey,
     PlaceRow,
@@ -21,7 +22,6 @@ from profstack.findings.finding import (
     drop_unkeyed,
     finding,
 )
-from profstack.findings.judge import FAMILIES, link_overlaps
 from profstack.findings.rules import RULES
 from profstack.findings.synchronization import calls_the_model, has_carried_name
 from profstack.storage.reader import Recorded

@@ -24,7 +24,7 @@ from data_full_report import on_a_device
 from data_recording import CLEAN_S, Run, function, module, module_times, operator
 
 from profstack.findings import rules
-from profstack.findings.finding import CallGraph
+from profstack.findings.reading import CallGraph
 from profstack.findings.rules import LEAST_APART, VERDICT_RULES
 from profstack.findings.step_bar import device_cut, step_bar
 from profstack.findings.step_cut import Cut, IoTime, host_cut, io_time

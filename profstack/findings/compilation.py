@@ -19,8 +19,7 @@ from statistics import median
 import pandas as pd
 
 from profstack.code_owner import Places
-from profstack.findings import rules
-from profstack.findings.finding import clean_step_s, finding, severity_of, short
+from profstack.findings import reading, rules
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, records
 from profstack.storage.schema.report import Evidence, Finding, Report
@@ -204,8 +203,8 @@ def _graph_breaks(
     breaks = sorted(breaks, key=lambda each: -each.times)
     places = len({(each.file, each.line) for each in breaks})
     first = breaks[0]
-    where = f"{short(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
-    yield finding(
+    where = f"{reading.short(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
+    yield reading.finding(
         rules.GRAPH_BREAKS,
         f"Graphs end early under torch.compile at {where}",
         severity="medium",
@@ -292,7 +291,7 @@ def _recompiled(
 ) -> Iterator[Finding]:
     """Yield the finding of one function, unless compiling took too little."""
     named = next((each for each in of_function if each.name is not None), None)
-    step_s = clean_step_s(report)
+    step_s = reading.clean_step_s(report)
     steps = _steps_since(recorded, of_function)
     if named is None or not steps:
         return
@@ -313,10 +312,10 @@ def _recompiled(
     in_median = 2 * compiling_steps > steps
     observed = "" if is_measured else ", all of them under an observer, which slows the compiler"
     times_words = {1: "once", 2: "twice"}.get(made, f"{made} times")
-    yield finding(
+    yield reading.finding(
         rules.RECOMPILATIONS,
         f"{function_of(named.name)} is compiled again {times_words} during the steps",
-        severity=severity_of(per_step_s, step_s or 0.0),
+        severity=reading.severity_of(per_step_s, step_s or 0.0),
         gain_s=min(median(times), step_s) if in_median and step_s else None,
         gain_is="measured" if is_measured else "estimated",
         gain_reason=f"most steps compile nothing, so that the median step does not hold it: as a "

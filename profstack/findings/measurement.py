@@ -11,8 +11,7 @@ import re
 
 from profstack.analysis.benchmark import relative_half_width
 from profstack.analysis.clean_steps import FEW_STEPS
-from profstack.findings import rules
-from profstack.findings.finding import clean_step_s, finding
+from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.vocabulary import BENCH_FACT
@@ -50,7 +49,7 @@ def _noisy(report: Report) -> Finding | None:
         else f"the 95 % interval reaches {format_share(half)} of the median to a side, and "
         f"{format_share(_WANTED)} is wanted where two runs are compared"
     )
-    return finding(
+    return reading.finding(
         rules.TOO_SHORT_OR_NOISY,
         title,
         severity="low",
@@ -77,7 +76,11 @@ def _noisy(report: Report) -> Finding | None:
 def _unsettled(recorded: Recorded, report: Report) -> Finding | None:
     """Return the finding where the unobserved steps change to the very end, and by much."""
     seen = [row["text"] for row in report["warnings"] if row["slug"] == "warmup-unsettled"]
-    if not seen or clean_step_s(report) is None or recorded.facts.get(BENCH_FACT) is not None:
+    if (
+        not seen
+        or reading.clean_step_s(report) is None
+        or recorded.facts.get(BENCH_FACT) is not None
+    ):
         return None
     steps = recorded.steps
     free = steps[steps["kind"].isin(["settle", "clean", "watch"]) & (steps["wall_s"] > 0)]
@@ -90,7 +93,7 @@ def _unsettled(recorded: Recorded, report: Report) -> Finding | None:
     change = late / early - 1.0
     if abs(change) <= rules.WARMUP_NEVER_SETTLES.threshold:
         return None
-    return finding(
+    return reading.finding(
         rules.WARMUP_NEVER_SETTLES,
         f"The step never settles: it is still getting {'slower' if change > 0 else 'faster'} "
         "when the run ends",
@@ -159,7 +162,7 @@ def uncounted(recorded: Recorded, report: Report) -> list[Finding]:
     ]
     modules = {row["module"] for row in operators if row["name"] in names.values()} - {None}
     return [
-        finding(
+        reading.finding(
             rules.OPERATORS_WITHOUT_FLOP_FORMULA,
             f"{format_share(share)} of the step is in operators without a FLOP formula ({first})",
             severity="low",

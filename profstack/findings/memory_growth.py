@@ -18,8 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from profstack.analysis.watch import watched
-from profstack.findings import rules
-from profstack.findings.finding import clean_step_s, finding, short
+from profstack.findings import reading, rules
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
@@ -176,7 +175,9 @@ class Holder:
     @property
     def place(self) -> str:
         """The line in words."""
-        return f"{short(self.file)}:{self.line}" + (f" ({self.source})" if self.source else "")
+        return f"{reading.short(self.file)}:{self.line}" + (
+            f" ({self.source})" if self.source else ""
+        )
 
     @property
     def bytes(self) -> float:
@@ -453,7 +454,7 @@ def _growing(groups: Sequence[Group], least: float) -> Trend | None:
 
 def _is_urgent(report: Report, grown: Trend) -> bool:
     """Whether the machine's memory would be taken up within a day."""
-    step_s, environment = clean_step_s(report), report["environment"]
+    step_s, environment = reading.clean_step_s(report), report["environment"]
     sizes = [environment.get(name) for name in ("memory_bytes", "memory_limit_bytes")]
     known = [float(size) for size in sizes if isinstance(size, (int, float)) and size]
     if step_s is None or not known:
@@ -474,7 +475,7 @@ def _finding(
     kept = keepers(report)
     # Where its memory was asked for is measured; what keeps it is read from the text of the lines.
     first = next(iter([*allocating, *watched, *kept]), None)
-    return finding(
+    return reading.finding(
         rules.MEMORY_GROWTH,
         f"Memory grows by {format_bytes(grown.slope)} with every step ({source})",
         severity="high" if is_urgent else "medium",
@@ -494,7 +495,7 @@ def _finding(
             *(each.evidence("grown_under_the_watch_per_step_bytes") for each in watched),
             *(each.evidence("keeps_what_it_is_given") for each in kept),
         ],
-        advice=_advice(grown, clean_step_s(report), allocating, watched, kept),
+        advice=_advice(grown, reading.clean_step_s(report), allocating, watched, kept),
     )
 
 

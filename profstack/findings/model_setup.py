@@ -12,18 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from profstack.findings import rules
-from profstack.findings.finding import (
-    HOST_BOUND,
-    WORTH_TELLING,
-    family,
-    finding,
-    is_device_bound,
-    known_peaks,
-    roofline_points,
-    severity_of,
-    to_source,
-)
+from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Evidence,
@@ -73,7 +62,7 @@ def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Finding | Non
     kept = [row for row in rows if row["kind"] == ACTIVATIONS and row["largest_bytes"]]
     peak = sum(row["peak_bytes"] or 0 for row in rows)
     held = sum(row["largest_bytes"] or 0 for row in kept)
-    return finding(
+    return reading.finding(
         rules.GRAD_IN_INFERENCE,
         f"Autograd records {nodes:.0f} nodes in each call, and no backward pass follows",
         severity="medium" if peak and held >= _MUCH * peak else "low",
@@ -110,7 +99,7 @@ def _normalisation(setup: Setup, calls: SetupCalls) -> Finding | None:
     if not norms["count"]:
         return None
     modules = [*norms["modules"][:_MOST_NAMED], *dropouts["modules"][:_MOST_NAMED]]
-    return finding(
+    return reading.finding(
         rules.BATCHNORM_TRAINING_AT_INFERENCE,
         f"{norms['count']} {'layer' if norms['count'] == 1 else 'layers'} of batch normalisation "
         "in training mode at inference",
@@ -135,7 +124,7 @@ def _mode(module: ModuleOfKind) -> Evidence:
 
 
 def _source(calls: SetupCalls) -> list[Evidence]:
-    return [{"link": to_source(calls["place"])}] if calls["place"] else []
+    return [{"link": reading.to_source(calls["place"])}] if calls["place"] else []
 
 
 # Numbers stored as float32 that a GPU multiplies at full precision, where it could use TF32. What
@@ -154,7 +143,7 @@ _NO_PEAKS = "the device's peaks in float32 and in TF32 and its bandwidth are not
 _MOST_ROWS = 5
 
 
-@family
+@reading.family
 def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding where the device could use TF32 and does not."""
     setup = report["setup"]
@@ -165,27 +154,27 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
         return
     points = [
         point
-        for point in roofline_points(report)
+        for point in reading.roofline_points(report)
         if point["kind"] == "operator"
         and point["dtype"] == "float32"
         and point["seconds"]
         and switch_of(_operator(point)) in off
     ]
-    points.sort(key=lambda point: -(point["seconds"] or 0.0))
-    spent = sum(point["seconds"] or 0.0 for point in points)
+    points = reading.by_size(points, "seconds")
+    spent = reading.total(points, "seconds")
     if spent < rules.FLOAT32_MATMUL_WITHOUT_TF32.threshold * step_s:
         return
     gain, reason = _tf32_gain(report, points)
-    if gain is not None and gain < WORTH_TELLING * step_s:
+    if gain is not None and gain < reading.WORTH_TELLING * step_s:
         return
     used = {switch_of(_operator(point)) for point in points}
     switches = [switch for switch in off if switch in used]
     calls = " and ".join(_SWITCHES[switch] for switch in switches)
-    yield finding(
+    yield reading.finding(
         rules.FLOAT32_MATMUL_WITHOUT_TF32,
         f"{format_share(spent / step_s)} of the step multiplies float32 at full precision: "
         "TF32 is off",
-        severity=severity_of(spent if gain is None else gain, step_s),
+        severity=reading.severity_of(spent if gain is None else gain, step_s),
         gain_s=gain,
         gain_reason=reason,
         layers=("torch",),
@@ -215,11 +204,11 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
 
 def _tf32_gain(report: Report, points: Sequence[RooflinePoint]) -> tuple[float | None, str | None]:
     """Return the seconds that TF32 would save, or why they are not known."""
-    flop, bandwidth = known_peaks(report)
+    flop, bandwidth = reading.known_peaks(report)
     if not bandwidth or not {"float32", "tf32"} <= flop.keys():
         return None, _NO_PEAKS
-    if not is_device_bound(report):
-        return None, HOST_BOUND
+    if not reading.is_device_bound(report):
+        return None, reading.HOST_BOUND
     gain = 0.0
     for point in points:
         if point["bound"] == "compute" and point["moved_bytes"] is not None:

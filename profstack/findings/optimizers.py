@@ -11,31 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from profstack.analysis.functions import PROFILED
-from profstack.findings import rules
-from profstack.findings.finding import (
-    HOST_BOUND,
-    WORTH_TELLING,
-    backward_passes,
-    calibrated,
-    family,
-    finding,
-    is_device_bound,
-    known_peaks,
-    line_s,
-    module_rows,
-    on_accelerator,
-    own_lines,
-    pick,
-    severity_of,
-    text_of,
-    to_source,
-    traced_step_s,
-)
+from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, OptimizerFacts, Report
 from profstack.storage.schema.rows import LineRow, OperatorRow
@@ -77,7 +57,7 @@ _STEPS = ("step", "_use_grad")
 _MOST_OPERATORS = 3
 
 
-@family
+@reading.family
 def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding where the optimizer's part of the step is large enough."""
     seen = report["setup"].get("optimizers") or []
@@ -88,20 +68,20 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
     share = _share(recorded, report, rows)
     if share is None or share < rules.UNFUSED_OPTIMIZER.threshold:
         return
-    is_disturbed = calibrated(report, 1.0) is None
+    is_disturbed = reading.calibrated(report, 1.0) is None
     gain: float | None = None
     reason: str | None = _DISTURBED if is_disturbed else _SEVERAL
     if not is_disturbed and len(able) == len(seen):
         gain, reason = _gain(report, rows, seen, share * step_s)
-    if gain is not None and gain < WORTH_TELLING * step_s:
+    if gain is not None and gain < reading.WORTH_TELLING * step_s:
         return
     first = max(able, key=lambda each: each["parameter_bytes"])
     # The step bar shows the update's Python as Python.
     bar = " The time holds the update's Python, which the step bar shows as Python."
-    yield finding(
+    yield reading.finding(
         rules.UNFUSED_OPTIMIZER,
         f"{first['name']} updates {first['tensors']} tensors one operator at a time",
-        severity=severity_of(share * step_s if gain is None else gain, step_s),
+        severity=reading.severity_of(share * step_s if gain is None else gain, step_s),
         gain_s=gain,
         gain_reason=reason,
         place=first["place"],
@@ -118,7 +98,7 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
         ],
         advice=f"Make it with fused=True ({first['name']}(..., fused=True)): the same update, "
         "with all its tensors read and written once by one operator. Its results differ in "
-        f"the last digits.{'' if on_accelerator(report) else bar}",
+        f"the last digits.{'' if reading.on_accelerator(report) else bar}",
     )
 
 
@@ -141,12 +121,12 @@ def _share(recorded: Recorded, report: Report, rows: Sequence[OperatorRow]) -> f
     On the CPU it is the torch layer's, which has a few steps: where other work took the core
     meanwhile, so that it is several times what cProfile saw, it is cProfile's.
     """
-    step_s = traced_step_s(report)
+    step_s = reading.traced_step_s(report)
     if not step_s:
         return None
-    if on_accelerator(report):
-        return sum(row["device_s"] or 0.0 for row in rows) / step_s
-    part = module_rows(report).get(PART)
+    if reading.on_accelerator(report):
+        return reading.total(rows, "device_s") / step_s
+    part = reading.module_rows(report).get(PART)
     if part is None or part["self_s"] is None:
         return None
     share = part["self_s"] / step_s
@@ -173,7 +153,7 @@ def _gain(
     report: Report, rows: Sequence[OperatorRow], seen: Sequence[OptimizerFacts], spent: float
 ) -> tuple[float | None, str | None]:
     """Return what fused steps would save of `spent`, or why that is not known."""
-    _, rate = known_peaks(report)
+    _, rate = reading.known_peaks(report)
     if not rate:
         return None, _NO_BANDWIDTH
     steps = report["setup"]["steps"] or 1
@@ -181,20 +161,20 @@ def _gain(
     once = sum(
         each["parameter_bytes"] * _passes(each) * (each["calls"] or steps) / steps for each in seen
     )
-    if on_accelerator(report):
-        if not is_device_bound(report):
-            return None, HOST_BOUND
+    if reading.on_accelerator(report):
+        if not reading.is_device_bound(report):
+            return None, reading.HOST_BOUND
         return max(spent - once / rate, 0.0), None
     if any("_foreach_" in row["name"] for row in rows):
         return None, _FOREACH
-    moved = sum(row["moved_bytes"] or 0.0 for row in rows)
+    moved = reading.total(rows, "moved_bytes")
     if not moved:
         return None, _NO_BYTES
-    inside = calibrated(report, sum(row["self_s"] or 0.0 for row in rows)) or 0.0
+    inside = reading.calibrated(report, reading.total(rows, "self_s")) or 0.0
     streaming = min(moved / rate, inside)
     called = min(_WITH_PYTHON * (inside - streaming), spent - streaming)
     # The share of the time of its operators' calls that a fused step saves.
-    calls = sum(row["calls"] or 0.0 for row in rows)
+    calls = reading.total(rows, "calls")
     more = _FUSED_CALLS * len(seen) / calls if calls else 1.0
     saved = max(1.0 - max(map(_calls_left, seen)) - more, 0.0)
     return saved * max(called, 0.0) + streaming * max(1 - once / moved, 0.0), None
@@ -214,18 +194,15 @@ def _calls_left(optimizer: OptimizerFacts) -> float:
 
 
 def _options(optimizer: OptimizerFacts) -> Evidence:
-    link: Evidence = {"link": to_source(optimizer["place"])} if optimizer["place"] else {}
-    options = pick(optimizer, "fused", "foreach", "tensors", "parameter_bytes")
+    link: Evidence = {"link": reading.to_source(optimizer["place"])} if optimizer["place"] else {}
+    options = reading.pick(optimizer, "fused", "foreach", "tensors", "parameter_bytes")
     return {"optimizer": optimizer["name"], **options, **link}
 
 
 def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
     """Return the operators that take most of it, over all shapes."""
-    calls: dict[str, float] = defaultdict(float)
-    times: dict[str, float] = defaultdict(float)
-    for row in rows:
-        calls[row["name"]] += row["calls"] or 0.0
-        times[row["name"]] += row["calibrated_s"] or 0.0
+    calls = reading.sums_of((row["name"], row["calls"]) for row in rows)
+    times = reading.sums_of((row["name"], row["calibrated_s"]) for row in rows)
     return [
         {
             "operator": name,
@@ -255,10 +232,10 @@ _ELSEWHERE = (ACCUMULATION, "(loss)")
 _ZEROES = re.compile(r"^[^#]*(?:\bzero_grad\(|\.zero_\(|_foreach_zero_\()")
 
 
-@family
+@reading.family
 def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding where zeroing and adding cost enough."""
-    traced_s, on_device = traced_step_s(report), on_accelerator(report)
+    traced_s, on_device = reading.traced_step_s(report), reading.on_accelerator(report)
     rows = report["tables"]["operators"]
     accumulating = [row for row in rows if row["module"] == ACCUMULATION]
     zeroed = _by_shape((row for row in rows if _is_between(row)), _ZERO, on_device=on_device)
@@ -280,18 +257,18 @@ def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Ite
     )
     if zero_share + add_share < rules.ZERO_GRAD_TO_ZEROS.threshold:
         return
-    is_disturbed = calibrated(report, 1.0) is None
+    is_disturbed = reading.calibrated(report, 1.0) is None
     reason = None
     if is_disturbed:
         reason = _DISTURBED
-    elif on_device and not is_device_bound(report):
-        reason = HOST_BOUND
+    elif on_device and not reading.is_device_bound(report):
+        reason = reading.HOST_BOUND
     cost_s = zero_share * step_s + add_share * step_s
     line = _zeroing_line(report)
-    yield finding(
+    yield reading.finding(
         rules.ZERO_GRAD_TO_ZEROS,
         f"{count:.0f} gradients are set to zero in each step, and then added to",
-        severity=severity_of(cost_s, step_s),
+        severity=reading.severity_of(cost_s, step_s),
         gain_s=cost_s if reason is None else None,
         gain_reason=reason,
         place=line,
@@ -309,7 +286,7 @@ def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Ite
                 (f"{_ADD} in {ACCUMULATION}", add_share, f"modules/{ACCUMULATION}"),
             )
         ]
-        + ([{"text": text_of(line), "link": to_source(line)}] if line else []),
+        + ([{"text": reading.text_of(line), "link": reading.to_source(line)}] if line else []),
         advice="Let gradients go instead: optimizer.zero_grad() without set_to_none=False, or "
         "parameter.grad = None. The backward pass then hands over new ones, and adds nothing. What "
         "reads .grad between must expect None.",
@@ -338,8 +315,8 @@ def _by_shape(
 
 def _parameters(report: Report, accumulating: Sequence[OperatorRow]) -> float:
     """Return how many parameters get gradients in a step of any number of passes; at least 1."""
-    nodes = sum(row["calls"] or 0.0 for row in accumulating if row["name"] == _NODE)
-    return max(nodes / max(backward_passes(report), 1.0), 1.0)
+    nodes = reading.total((row for row in accumulating if row["name"] == _NODE), "calls")
+    return max(nodes / max(reading.backward_passes(report), 1.0), 1.0)
 
 
 def _zeroing_line(report: Report) -> LineRow | None:
@@ -347,5 +324,5 @@ def _zeroing_line(report: Report) -> LineRow | None:
 
     How often it ran is not known where its function was not traced to the end.
     """
-    lines = [row for row in own_lines(report, _ZEROES) if row["calls"] != 0]
-    return max(lines, key=line_s, default=None)
+    lines = [row for row in reading.own_lines(report, _ZEROES) if row["calls"] != 0]
+    return max(lines, key=reading.line_s, default=None)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings.finding import CallGraph, in_words, key_of, short, to_function
+from profstack.findings import reading
 from profstack.findings.rules import IDLE_SHARE
 from profstack.findings.step_cut import Cut, is_io, loading_share
 from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
@@ -72,12 +72,11 @@ def device_cut(report: Report) -> DeviceCut | None:
     if not by_device:
         return None
     busy_s = {
-        name: sum(row["device_busy_s"] or 0.0 for row in rows) / len(rows)
-        for name, rows in by_device.items()
+        name: reading.total(rows, "device_busy_s") / len(rows) for name, rows in by_device.items()
     }
     device = max(busy_s, key=lambda name: busy_s[name])
     rows = by_device[device]
-    step_s = busy_s[device] + sum(row["device_idle_s"] or 0.0 for row in rows) / len(rows)
+    step_s = busy_s[device] + reading.total(rows, "device_idle_s") / len(rows)
     if step_s <= 0:
         return None
     busy = busy_s[device] / step_s
@@ -86,10 +85,11 @@ def device_cut(report: Report) -> DeviceCut | None:
         for gap in tables["gaps"]
         if gap["device"] == device
     }
-    kernels = [(row["device_s"], row["name"]) for row in tables["kernels"] if row["device_s"]]
-    collectives = [each for each in kernels if _COMMUNICATION.search(each[1])]
-    communicated = sum(time for time, _ in collectives) / step_s
-    others = sum(time for time, _ in kernels) / step_s - communicated
+    kernels = [row for row in tables["kernels"] if row["device_s"]]
+    collectives = [row for row in kernels if _COMMUNICATION.search(row["name"])]
+    communicated = reading.total(collectives, "device_s") / step_s
+    others = reading.total(kernels, "device_s") / step_s - communicated
+    longest = reading.largest(collectives, "device_s")
     return DeviceCut(
         device,
         busy,
@@ -97,7 +97,7 @@ def device_cut(report: Report) -> DeviceCut | None:
         gaps,
         _kernel_parts(tables["modules"], busy, step_s),
         min(max(busy - others, 0.0), communicated),
-        max(collectives, key=lambda each: each[0])[1] if collectives else None,
+        longest["name"] if longest is not None else None,
     )
 
 
@@ -216,10 +216,11 @@ def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> 
 
 def _other_note(report: Report) -> str | None:
     """Return what is in "other": operators outside modules, by the lines that call most of them."""
-    times: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["module_lines"]:
-        if row["module"] in (None, OUTSIDE) and row["operator_s"]:
-            times[f"{short(row['file'])}:{row['line']}"] += row["operator_s"]
+    times = reading.sums_of(
+        (reading.in_words(row), row["operator_s"])
+        for row in report["tables"]["module_lines"]
+        if row["module"] in (None, OUTSIDE) and row["operator_s"]
+    )
     if not times or report["benchmark"]["target"] is not None:
         return None
     first = sorted(times, key=lambda place: -times[place])[:_MOST_LINES]
@@ -290,8 +291,8 @@ def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart,
         "loss": part(losses[0] if losses else "(loss)"),
         "backward": of_model or part("(gradient accumulation)"),
         "optimizer": part("(optimizer)"),
-        "Python": to_function(key_of(python)) if python is not None else None,
-        "I/O": to_function(key_of(writer)) if writer is not None else None,
+        "Python": reading.to_function(reading.key_of(python)) if python is not None else None,
+        "I/O": reading.to_function(reading.key_of(writer)) if writer is not None else None,
         "idle": "ranges/gaps" if device is not None else idle,
         "other": part("(outside modules)"),
         REST: part("(not attributed)"),
@@ -304,17 +305,19 @@ def hottest(report: Report) -> FunctionRow | None:
     What data is loaded by belongs to the wait, and what reads and writes to I/O. A library's
     function comes first only where it has five times as much as the user's first one.
     """
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     loading = loading_share(graph)
     timed = [
-        (row["self_s"], row)
+        row
         for key, row in graph.rows.items()
         if key.file != BUILTIN_FILE and row["self_s"] and not is_io(row) and loading(key) < 0.5
     ]
-    first_s, first = max(timed, key=lambda each: each[0], default=(0.0, None))
-    users = [each for each in timed if each[1]["own"]]
-    users_s, user = max(users, key=lambda each: each[0], default=(0.0, None))
-    return first if first_s > 5 * users_s else user
+    first, user = (
+        reading.largest(rows, "self_s") for rows in (timed, [row for row in timed if row["own"]])
+    )
+    if first is None or user is None:
+        return first
+    return first if reading.figure(first, "self_s") > 5 * reading.figure(user, "self_s") else user
 
 
 # The idle time of the steps' thread, where neither data nor files nor other ranks explain it. How
@@ -353,20 +356,17 @@ def idle_sentence(
 
 def _where(report: Report, cut: Cut, share: float) -> str:
     """Return the function in which the thread is idle, and who calls that, in words."""
-    graph = CallGraph(report)
-    built_in = {
-        key: row["self_s"]
-        for key, row in graph.rows.items()
-        if key.file == BUILTIN_FILE and row["self_s"]
-    }
-    first = max(built_in, key=lambda key: built_in[key], default=None)
-    if first is None or built_in[first] < _MOSTLY * share * cut.median_s:
+    graph = reading.CallGraph(report)
+    first = reading.largest(
+        (row for row in graph.rows.values() if row["file"] == BUILTIN_FILE), "self_s"
+    )
+    if first is None or reading.figure(first, "self_s") < _MOSTLY * share * cut.median_s:
         return ""
-    name = first.name
+    name = first["name"]
     # Without what Python puts round the name of a built-in function.
     if match := _METHOD.fullmatch(name):
         name = f"{match['type']}.{match['name']}"
     elif match := _FUNCTION.fullmatch(name):
         name = match["name"]
-    caller = graph.own_caller({first: 1.0})
-    return f" in {name}" + (f" ({caller['name']}, {in_words(caller)})" if caller else "")
+    caller = graph.own_caller({reading.key_of(first): 1.0})
+    return f" in {name}" + (f" ({caller['name']}, {reading.in_words(caller)})" if caller else "")

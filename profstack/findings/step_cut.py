@@ -29,13 +29,7 @@ import pandas as pd
 
 from profstack.analysis.modules import TIMED
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings.finding import (
-    CallGraph,
-    FunctionKey,
-    clean_step_s,
-    line_s,
-    parse_source,
-)
+from profstack.findings import reading
 from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
 from profstack.storage.schema.report import Report
 from profstack.storage.schema.rows import FunctionRow, ModuleLineRow
@@ -142,7 +136,7 @@ class AfterStep:
     share: float
     outside_operators: float
     line: ModuleLineRow
-    functions: frozenset[FunctionKey]
+    functions: frozenset[reading.FunctionKey]
 
 
 def after_step(report: Report) -> AfterStep | None:
@@ -151,7 +145,7 @@ def after_step(report: Report) -> AfterStep | None:
     if found is None:
         return None
     file, statements = found
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     functions = _called(graph, statements)
     places = {(file, at) for each in statements for at in _lines(each)}
     for key in functions:
@@ -159,11 +153,11 @@ def after_step(report: Report) -> AfterStep | None:
     outside = (None, STEP_PARTS[WAIT])
     idle = [row for row in report["tables"]["module_lines"] if row["module"] in outside]
     after = [row for row in idle if (row["file"], row["line"]) in places]
-    whole, taken = sum(map(line_s, idle)), sum(map(line_s, after))
+    whole, taken = sum(map(reading.line_s, idle)), sum(map(reading.line_s, after))
     if not whole or not taken:
         return None
-    python = sum(row["python_s"] or 0.0 for row in after) / taken
-    return AfterStep(taken / whole, python, max(after, key=line_s), frozenset(functions))
+    python = reading.total(after, "python_s") / taken
+    return AfterStep(taken / whole, python, max(after, key=reading.line_s), frozenset(functions))
 
 
 def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
@@ -172,7 +166,7 @@ def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
     steps = [row for row in report["tables"]["module_lines"] if row["module"] == optimizer]
     if not steps:
         return None
-    step = max(steps, key=line_s)
+    step = max(steps, key=reading.line_s)
     text = {row["file"]: row["text"] for row in report["sources"]}.get(step["file"])
     found = _without_input(text, step["line"]) if text else ()
     return (step["file"], found) if found else None
@@ -180,7 +174,7 @@ def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
 
 @cache
 def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
-    tree = parse_source(text)
+    tree = reading.parse_source(text)
     if tree is None:
         return ()
     loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and step in _lines(node)]
@@ -224,7 +218,7 @@ def _lines(node: ast.stmt) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
-def _called(graph: CallGraph, statements: Sequence[ast.stmt]) -> set[FunctionKey]:
+def _called(graph: reading.CallGraph, statements: Sequence[ast.stmt]) -> set[reading.FunctionKey]:
     """Return the user's own functions that statements call by name, and those that these call."""
     names = set()
     for node in (each for statement in statements for each in ast.walk(statement)):
@@ -271,12 +265,12 @@ class IoTime:
     reason: str | None = None
 
 
-def io_time(graph: CallGraph) -> IoTime:
+def io_time(graph: reading.CallGraph) -> IoTime:
     """Return the reading and writing of a step, by cProfile's functions and calls."""
     if not graph.rows:
         return IoTime(None, reason="no slice of cProfile tells which functions a step calls")
     loading = loading_share(graph)
-    outside: dict[FunctionKey, float] = {}
+    outside: dict[reading.FunctionKey, float] = {}
     for key, row in graph.rows.items():
         if is_io(row):
             if row["calibrated_s"] is None:
@@ -292,11 +286,11 @@ def io_time(graph: CallGraph) -> IoTime:
     return IoTime(seconds, graph.own_caller(outside), heaviest)
 
 
-def loading_share(graph: CallGraph) -> Callable[[FunctionKey], float]:
+def loading_share(graph: reading.CallGraph) -> Callable[[reading.FunctionKey], float]:
     """Return the share of a function's time that the loading of data calls for, by its key."""
-    memo: dict[FunctionKey, float] = {}
+    memo: dict[reading.FunctionKey, float] = {}
 
-    def share(key: FunctionKey, depth: int = 0) -> float:
+    def share(key: reading.FunctionKey, depth: int = 0) -> float:
         if _LOADERS.search(key.file):
             return 1.0
         if key not in memo:
@@ -370,10 +364,10 @@ class Cut:
 
 def host_cut(recorded: Recorded, report: Report) -> Cut | None:
     """Return the cut of the report's clean step; None where there is no clean step."""
-    median_s = clean_step_s(report)
+    median_s = reading.clean_step_s(report)
     if median_s is None:
         return None
-    cut = Cut(median_s, io_time=io_time(CallGraph(report)))
+    cut = Cut(median_s, io_time=io_time(reading.CallGraph(report)))
     clean_wait = clean_wait_share(report)
     timed = recorded.select("torch", TIMED)
     cut.torch_reason, cut.torch_step = unusable(timed, report)
@@ -454,8 +448,8 @@ def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report
     if not loaded or not traced:
         return
     step_s = own.timed.wall_s / own.timed.steps
-    in_loader = min(sum(row["wall_s"] or 0.0 for row in loaded) / step_s, traced)
-    operators = sum(row["operator_s"] or 0.0 for row in loaded) / step_s
+    in_loader = min(reading.total(loaded, "wall_s") / step_s, traced)
+    operators = reading.total(loaded, "operator_s") / step_s
     rest = before * (1 - in_loader / traced)
     # Operators outside modules are the loader's, the other work's outside modules, or in the wait
     # beside the loader.
@@ -528,7 +522,7 @@ def _backward_gap(own: _OwnTimes) -> float:
 def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     """Add collectives between ranks, as far as the steps' thread has nothing else to do then."""
     regions = [
-        (row["wall_s"], row["path"])
+        row
         for row in report["tables"]["regions"]
         if _COMMUNICATION.match(row["path"]) and row["wall_s"]
     ]
@@ -537,14 +531,12 @@ def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     if not regions and not operators:
         return
     step_s = own.timed.wall_s / own.timed.steps
-    whole = max(sum(wall_s for wall_s, _ in regions) / step_s, operators)
+    whole = max(reading.total(regions, "wall_s") / step_s, operators)
     room = (_backward_gap(own) + operators) * cut.scale + cut.python
     cut.communication = min(whole * cut.scale, room)
-    cut.communication_name = (
-        max(regions, key=lambda region: region[0])[1]
-        if regions
-        else str(own.operators.loc[named, "name"].iloc[0])
-    )
+    longest = reading.largest(regions, "wall_s")
+    names = own.operators.loc[named, "name"]
+    cut.communication_name = str(names.iloc[0]) if longest is None else longest["path"]
 
 
 def _take_io(cut: Cut) -> None:

@@ -13,24 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from profstack.analysis.functions import PROFILED
-from profstack.findings import rules
-from profstack.findings.finding import (
-    CallGraph,
-    FunctionKey,
-    calibrated,
-    clean_step_s,
-    family,
-    finding,
-    gaps_by,
-    in_brackets,
-    line_evidence,
-    line_s,
-    on_accelerator,
-    own_lines,
-    pick,
-    severity_of,
-    to_function,
-)
+from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import GapRow, KernelRow, LineRow, OperatorRow
@@ -49,37 +32,36 @@ _OPERATORS = ("aten::_to_copy", "aten::copy_")
 _MOST_ROWS = 4
 
 
-@family
+@reading.family
 def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding where copies to the device take a good part of the clean step."""
     copies = [row for row in report["tables"]["kernels"] if _TO_DEVICE.search(row["name"])]
-    taken = calibrated(report, sum(row["device_s"] or 0.0 for row in copies))
+    taken = reading.calibrated(report, reading.total(copies, "device_s"))
     if not copies or taken is None:
         return
-    gaps, seen_s = gaps_by(report, "copy")
+    gaps, seen_s = reading.gaps_by(report, "copy")
     idle = None if seen_s is None or not gaps else min(seen_s, step_s)
     cost = taken if idle is None else idle
     if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
         return
     kinds = {_memory_of(row) for row in copies}
-    lines = [row for row in own_lines(report, _COPIES) if row["operator_s"]]
-    lines = sorted(lines, key=line_s, reverse=True)[:_MOST_ROWS]
+    lines = sorted(_working_lines(report, _COPIES), key=reading.line_s, reverse=True)[:_MOST_ROWS]
     site = lines[0] if lines else None
     kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
-    yield finding(
+    yield reading.finding(
         rules.HOST_TO_DEVICE_COPY,
-        f"Steps copy from {kind} memory to the device{in_brackets(site)}",
-        severity=severity_of(cost, step_s),
+        f"Steps copy from {kind} memory to the device{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
         gain_s=idle,
         gain_reason="the device was not seen idle for it: the copies may run beside kernels",
         place=site,
-        module=max(copies, key=lambda row: row["device_s"] or 0.0)["module"],
+        module=reading.by_size(copies, "device_s")[0]["module"],
         layers=["torch"],
         evidence=[
             *map(_copy_evidence, copies[:_MOST_ROWS]),
             *_copying_operators(report, copies),
             *(_gap_evidence(report, row) for row in gaps),
-            *(line_evidence(row, "operator_s", "device_s") for row in lines),
+            *(reading.line_evidence(row, "operator_s", "device_s") for row in lines),
         ],
         advice=_copy_advice(kinds),
     )
@@ -120,7 +102,7 @@ def _copy_evidence(row: KernelRow) -> Evidence:
         "device_s": row["device_s"],
         "memory": memory,
         "holds_up_the_host": True if memory == "pageable" else None,
-        **pick(row, "module", "operator"),
+        **reading.pick(row, "module", "operator"),
         "link": f"kernels/{row['name']}",
     }
 
@@ -135,7 +117,7 @@ def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evid
         if some:
             # An operator reads a byte here and writes it there: half of it is copied.
             copied: Evidence = {} if moved is None else {"copied_bytes": moved / 2}
-            found: Evidence = {"operator": name, "calls": _calls(some)}
+            found: Evidence = {"operator": name, "calls": reading.total(some, "calls")}
             rows.append({**found, **copied, "link": f"operators/{name}"})
     return rows
 
@@ -210,13 +192,16 @@ def calls_the_model(report: Report, site: LineRow) -> bool:
 
 
 def clean_s_of(
-    recorded: Recorded, report: Report, graph: CallGraph, keys: Iterable[FunctionKey]
+    recorded: Recorded,
+    report: Report,
+    graph: reading.CallGraph,
+    keys: Iterable[reading.FunctionKey],
 ) -> float | None:
     """Return clean seconds per step of these functions' own time together.
 
     None where there are none, or cProfile's cost is not known.
     """
-    profiled, step_s = recorded.select("cprofile", PROFILED), clean_step_s(report)
+    profiled, step_s = recorded.select("cprofile", PROFILED), reading.clean_step_s(report)
     known = [graph.rows[key] for key in dict.fromkeys(keys) if key in graph.rows]
     times = [row["corrected_self_s"] for row in known]
     own = [time for time in times if time is not None]
@@ -237,11 +222,11 @@ def line_costs(recorded: Recorded, report: Report, site: LineRow) -> float | Non
     The lines of the loop are the neighbours that run about as often. None where lines were not
     followed to their end.
     """
-    traced, step_s = recorded.select("torch", (("lines",),)), clean_step_s(report)
+    traced, step_s = recorded.select("torch", (("lines",),)), reading.clean_step_s(report)
     if site["calls"] is None or traced is None or not traced.steps or step_s is None:
         return None
     whole = traced.wall_s / traced.steps
-    return float(min(sum(map(line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
+    return float(min(sum(map(reading.line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
 
 
 # Values that Python asks tensors for.
@@ -265,10 +250,10 @@ _ALONE = "the calls alone, without the loop round them"
 _NEEDED = "a run of the loop needs what the one before has made: what else it does would stay"
 
 
-@family
+@reading.family
 def forced_synchronisation(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield a finding on waits for values, and one on tensors that are printed in each step."""
-    if on_accelerator(report):
+    if reading.on_accelerator(report):
         yield from _on_device(report, step_s)
     else:
         yield from _items(recorded, report, step_s)
@@ -280,28 +265,30 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findin
     lines = _working_lines(report, _ASKS)
     loops = [row for row in lines if (row["calls"] or _LOOP) >= _LOOP]
     loops = [row for row in loops if "item" in _text(row)] or loops
-    site = max(loops or lines, key=line_s, default=None)
+    site = max(loops or lines, key=reading.line_s, default=None)
     count = 0.0 if site is None else _asked(report, site)
     if site is None or count < _LOOP:
         return
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     around = graph.function_around(site)
     cost, how, reason = _cost_of_loop(recorded, report, graph, site, around)
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
         return
     evidence: list[Evidence] = [
         {"values_per_step": count, "cost_s": cost, "cost_is": how},
-        line_evidence(site, "calls", "operator_s"),
+        reading.line_evidence(site, "calls", "operator_s"),
         *_operator_evidence(report, (_ITEM,)),
     ]
     if around is not None:
         calls = graph.rows[around]["calls"]
-        evidence.append({"function": around.name, "calls": calls, "link": to_function(around)})
-    yield finding(
+        evidence.append(
+            {"function": around.name, "calls": calls, "link": reading.to_function(around)}
+        )
+    yield reading.finding(
         rules.FORCED_SYNCHRONISATION,
         f"{format_count(count)} values are taken out of tensors one by one in every step"
-        f"{in_brackets(site)}",
-        severity=severity_of(cost, step_s),
+        f"{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
         gain_s=None if reason else min(cost, step_s),
         gain_reason=reason,
         place=site,
@@ -322,9 +309,9 @@ def _asked(report: Report, site: LineRow) -> float:
     rows = [row for row in _operators(report, _ITEM) if row["module"] != "(optimizer)"]
     loop = _loop(report, site)
     if site["calls"] is None or any(_ALL_IN_ONE.match(_text(row)) for row in loop):
-        return _calls(rows)
+        return reading.total(rows, "calls")
     in_loop = sum((row["calls"] or 0.0) * len(_VALUES.findall(_text(row))) for row in loop)
-    return min(_calls(rows), in_loop or site["calls"])
+    return min(reading.total(rows, "calls"), in_loop or site["calls"])
 
 
 def _loop(report: Report, site: LineRow) -> list[LineRow]:
@@ -334,9 +321,9 @@ def _loop(report: Report, site: LineRow) -> list[LineRow]:
 def _cost_of_loop(
     recorded: Recorded,
     report: Report,
-    graph: CallGraph,
+    graph: reading.CallGraph,
     site: LineRow,
-    around: FunctionKey | None,
+    around: reading.FunctionKey | None,
 ) -> tuple[float | None, str, str | None]:
     """Return the cost per step of a line's loop, how it is known, and why there is no gain."""
     asks = [key for key in graph.rows if re.search(r"'(?:item|tolist)' of 'torch", key.name)]
@@ -344,7 +331,7 @@ def _cost_of_loop(
         # One value for each call of a model is next to nothing beside that call.
         return None, _ALONE, None
     if has_carried_name(_loop(report, site)):
-        calls = sum(graph.rows[key]["calls"] or 0.0 for key in asks)
+        calls = reading.total((graph.rows[key] for key in asks), "calls")
         least = clean_s_of(recorded, report, graph, asks)
         part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
         return None if least is None else least * part, _ALONE, _NEEDED
@@ -362,9 +349,9 @@ def _cost_of_loop(
 def _cost_of_function(
     recorded: Recorded,
     report: Report,
-    graph: CallGraph,
-    around: FunctionKey,
-    asks: Sequence[FunctionKey],
+    graph: reading.CallGraph,
+    around: reading.FunctionKey,
+    asks: Sequence[reading.FunctionKey],
 ) -> float | None:
     """Return the clean seconds of a function with a loop and of its calls; None of a model's."""
     below = graph.below([around])
@@ -386,7 +373,7 @@ def _cost_of_function(
 
 def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding on tensors that are turned into text with every step."""
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     printers = [
         key
         for key in graph.rows
@@ -396,21 +383,21 @@ def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     cost = clean_s_of(recorded, report, graph, graph.below(printers) | set(printers))
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
         return
-    site = max(_working_lines(report, _PRINTS), key=line_s, default=None)
+    site = max(_working_lines(report, _PRINTS), key=reading.line_s, default=None)
     evidence: list[Evidence] = [
         {
             "function": _PRINTER,
             "calls": graph.rows[printers[0]]["calls"],
             "cost_s": cost,
-            "link": to_function(printers[0]),
+            "link": reading.to_function(printers[0]),
         }
     ]
     if site is not None:
-        evidence.append(line_evidence(site, "calls", "operator_s"))
-    yield finding(
+        evidence.append(reading.line_evidence(site, "calls", "operator_s"))
+    yield reading.finding(
         rules.FORCED_SYNCHRONISATION,
-        f"A tensor is printed or turned into text in the steps{in_brackets(site)}",
-        severity=severity_of(cost, step_s),
+        f"A tensor is printed or turned into text in the steps{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
         gain_s=min(cost, step_s),
         place=site,
         layers=["cprofile", *(["torch"] if site else [])],
@@ -424,24 +411,23 @@ def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
 
 def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding on a device that is idle after the host waited for a value."""
-    gaps, cost = gaps_by(report, "synchronisation")
+    gaps, cost = reading.gaps_by(report, "synchronisation")
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
         return
     # Where the host waits, time inside operators is long and what they launch is little.
-    lines = _working_lines(report, _ASKS_DEVICE)
-    lines = sorted(lines, key=lambda row: -(row["operator_s"] or 0.0))[:_MOST_ROWS]
+    lines = reading.by_size(_working_lines(report, _ASKS_DEVICE), "operator_s")[:_MOST_ROWS]
     site = lines[0] if lines else None
-    yield finding(
+    yield reading.finding(
         rules.FORCED_SYNCHRONISATION,
-        f"The host waits for values, and the device is idle after it{in_brackets(site)}",
-        severity=severity_of(cost, step_s),
+        f"The host waits for values, and the device is idle after it{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
         gain_s=min(cost, step_s),
         place=site,
         layers=["torch"],
         evidence=[
             *(_gap_evidence(report, row, after=row["after"]) for row in gaps),
             *_operator_evidence(report, _READS),
-            *(line_evidence(row, "calls", "operator_s") for row in lines),
+            *(reading.line_evidence(row, "calls", "operator_s") for row in lines),
         ],
         advice="Each .item(), .cpu(), .tolist(), bool(tensor), nonzero() or printed tensor waits "
         "until the device has done everything launched before it. Keep values on the device "
@@ -452,7 +438,7 @@ def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
 
 def _working_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
     """Return the user's own lines that ran operators and whose text has the pattern."""
-    return [row for row in own_lines(report, pattern) if row["operator_s"]]
+    return [row for row in reading.own_lines(report, pattern) if row["operator_s"]]
 
 
 def _text(row: LineRow) -> str:
@@ -462,7 +448,7 @@ def _text(row: LineRow) -> str:
 def _gap_evidence(report: Report, row: GapRow, **more: str | None) -> Evidence:
     return {
         "device": row["device"],
-        "idle_s": calibrated(report, row["total_s"]),
+        "idle_s": reading.calibrated(report, row["total_s"]),
         "gaps": row["count"],
         **more,
         "link": "ranges/gaps",
@@ -473,17 +459,13 @@ def _operators(report: Report, name: str) -> list[OperatorRow]:
     return [row for row in report["tables"]["operators"] if row["name"] == name]
 
 
-def _calls(rows: Iterable[OperatorRow]) -> float:
-    return float(sum(row["calls"] or 0.0 for row in rows))
-
-
 def _operator_evidence(report: Report, names: Iterable[str]) -> list[Evidence]:
     """Return the calls and time of the operators of these names, where they were called."""
     return [
         {
             "operator": name,
-            "calls": _calls(some),
-            "self_s": sum(row["self_s"] or 0.0 for row in some),
+            "calls": reading.total(some, "calls"),
+            "self_s": reading.total(some, "self_s"),
             "link": f"operators/{name}",
         }
         for name in names

@@ -5,21 +5,11 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
-from profstack.findings import rules
-from profstack.findings.finding import (
-    CallGraph,
-    PlaceRow,
-    in_brackets,
-    key_of,
-    line_s,
-    to_function,
-    to_source,
-)
+from profstack.findings import reading, rules
 from profstack.findings.step_bar import (
     DeviceCut,
     device_cut,
@@ -56,7 +46,7 @@ class Measure:
     share: float | None
     reason: str | None = None
     link: str | None = None
-    place: PlaceRow | None = None
+    place: reading.PlaceRow | None = None
     name: str | None = None
     facts: VerdictFacts = field(default_factory=VerdictFacts)
 
@@ -137,13 +127,13 @@ def _roofline_measures(report: Report, median_s: float, scale: float) -> Measure
         (rules.COMPUTE, "compute", bounds["compute_s"], compute_facts),
         (rules.MEMORY, "memory", bounds["memory_s"], step_rates(roofline, rules.MEMORY)),
     ):
-        names = [
-            (point["seconds"], point["name"] or "")
+        points = (
+            point
             for point in roofline["points"]
             if point["kind"] == "operator" and point["bound"] == bound and point["seconds"]
-        ]
-        _, first = max(names, key=lambda each: each[0], default=(0.0, None))
-        link = f"operators/{first.partition(' in ')[0]}" if first is not None else None
+        )
+        first = reading.largest(points, "seconds")
+        link = f"operators/{(first['name'] or '').partition(' in ')[0]}" if first else None
         found[slug] = Measure(min(bound_s * scale / median_s, 1.0), link=link, facts=facts)
     return found
 
@@ -169,17 +159,17 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
     """Add the functions and lines of the script at which the causes are."""
     python = hottest(report)
     if python is not None and found[rules.PYTHON].share is not None:
-        found[rules.PYTHON].link = to_function(key_of(python))
+        found[rules.PYTHON].link = reading.to_function(reading.key_of(python))
         found[rules.PYTHON].set_function(python)
     if cut.after is not None and cut.after_python > cut.python / 2:
         found[rules.PYTHON].place, found[rules.PYTHON].name = cut.after.line, None
-        found[rules.PYTHON].link = to_source(cut.after.line)
+        found[rules.PYTHON].link = reading.to_source(cut.after.line)
         found[rules.PYTHON].facts["after_step_share"] = cut.after_python
     if cut.io_time.function is not None:
         found[rules.IO].set_function(cut.io_time.function)
     writer = cut.io_time.function or cut.io_time.heaviest
     if writer is not None:
-        found[rules.IO].link = to_function(key_of(writer))
+        found[rules.IO].link = reading.to_function(reading.key_of(writer))
     loader = _loader_function(report) if cut.has_loader else None
     if loader is not None:
         found[rules.INPUT].set_function(loader)
@@ -197,24 +187,24 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
 
 def _most_called(report: Report) -> str | None:
     """Return the link to the operator that is called most often."""
-    calls: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["operators"]:
-        if row["name"].startswith("aten::"):
-            calls[row["name"]] += row["calls"] or 0.0
+    rows = report["tables"]["operators"]
+    calls = reading.sums_of(
+        (row["name"], row["calls"]) for row in rows if row["name"][:6] == "aten::"
+    )
     return f"operators/{max(calls, key=lambda name: calls[name])}" if calls else None
 
 
 def _loader_function(report: Report) -> FunctionRow | None:
     """Return the user's own function that a data set's items come from."""
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     called = {
         callee
         for caller, edges in graph.callees.items()
         if "torch/utils/data/" in caller.file.replace("\\", "/")
         for callee, _ in edges
     }
-    rows = [row for key, row in graph.rows.items() if row["own"] and key in called]
-    return max(rows, key=lambda row: row["total_s"] or 0.0, default=None)
+    rows = (row for key, row in graph.rows.items() if row["own"] and key in called)
+    return reading.largest(rows, "total_s")
 
 
 def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
@@ -223,17 +213,18 @@ def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
     What a line does in modules, in the loss or in the optimizer does not count: a line that calls
     the model may take as long.
     """
-    working: dict[tuple[str, int], float] = defaultdict(float)
-    for row in report["tables"]["module_lines"]:
-        if row["module"] is not None and row["module"] != "(wait)":
-            working[row["file"], row["line"]] += line_s(row)
+    working = reading.sums_of(
+        ((row["file"], row["line"]), reading.line_s(row))
+        for row in report["tables"]["module_lines"]
+        if row["module"] not in (None, "(wait)")
+    )
     lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
-    whole = sum(map(line_s, lines))
+    whole = sum(map(reading.line_s, lines))
     if not whole or not wanted or not working:
         return None
 
     def outside_s(row: LineRow) -> float:
-        return line_s(row) - working.get((row["file"], row["line"]), 0.0)
+        return reading.line_s(row) - working.get((row["file"], row["line"]), 0.0)
 
     first = max(lines, key=outside_s)
     return first if 0.6 * wanted <= outside_s(first) / whole <= 1.2 * wanted else None
@@ -282,7 +273,9 @@ def sentence(
         + _reaches(measure),
         rules.MEMORY: "is in operators at the limit of the memory's bandwidth",
     }[slug]
-    where = in_brackets(measure.place) if slug in (rules.INPUT, rules.IO, rules.PYTHON) else ""
+    where = (
+        reading.in_brackets(measure.place) if slug in (rules.INPUT, rules.IO, rules.PYTHON) else ""
+    )
     unknown = ""
     if slug == rules.INPUT and not has_loader and found[rules.IO].share is None:
         unknown = "; how much of that reads or writes files is not known"
@@ -494,8 +487,8 @@ def _without_steps(report: Report) -> str:
 
 def _whole(report: Report) -> str:
     """Return how much of a script's time its operators took; empty where torch has none."""
-    whole = sum(row["self_s"] or 0.0 for row in report["tables"]["modules"])
-    operators = sum(row["self_s"] or 0.0 for row in report["tables"]["operators"])
+    whole = reading.total(report["tables"]["modules"], "self_s")
+    operators = reading.total(report["tables"]["operators"], "self_s")
     if not whole:
         return ""
     share = format_share(min(operators / whole, 1.0))

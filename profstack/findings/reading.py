@@ -6,9 +6,9 @@ import ast
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, wraps
-from typing import Literal, NamedTuple, TypedDict, cast
+from typing import Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from profstack.findings.rules import FindingRule
 from profstack.storage.reader import Recorded
@@ -184,7 +184,7 @@ def module_rows(report: Report) -> dict[str, ModuleRow]:
 def gaps_by(report: Report, cause: str) -> tuple[list[GapRow], float | None]:
     """Return the device's gaps of one cause, and their calibrated time in a step."""
     gaps = [row for row in report["tables"]["gaps"] if row["cause"] == cause]
-    return gaps, calibrated(report, sum(row["total_s"] or 0.0 for row in gaps))
+    return gaps, calibrated(report, total(gaps, "total_s"))
 
 
 class FunctionKey(NamedTuple):
@@ -242,6 +242,38 @@ def own_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
         for row in report["tables"]["lines"]
         if row["own"] and pattern.search(row["source"] or "")
     ]
+
+
+Key = TypeVar("Key", bound=Hashable)
+Row = TypeVar("Row", bound=Mapping[str, object])
+
+
+def figure(row: Mapping[str, object], column: str) -> float:
+    """Return a figure of a report's row; 0 where it is not known."""
+    return cast(float, row[column] or 0.0)
+
+
+def total(rows: Iterable[Mapping[str, object]], column: str) -> float:
+    """Add up a column, as far as it is known."""
+    return sum((figure(row, column) for row in rows), 0.0)
+
+
+def by_size(rows: Iterable[Row], column: str) -> list[Row]:
+    """Sort rows by a column, the largest figure first and those that are not known last."""
+    return sorted(rows, key=lambda row: -figure(row, column))
+
+
+def largest(rows: Iterable[Row], column: str) -> Row | None:
+    """Return the row with the largest figure in a column; None where there is no row."""
+    return max(rows, key=lambda row: figure(row, column), default=None)
+
+
+def sums_of(pairs: Iterable[tuple[Key, float | None]]) -> dict[Key, float]:
+    """Add up the second of each pair by the first."""
+    sums: dict[Key, float] = defaultdict(float)
+    for key, value in pairs:
+        sums[key] += value or 0.0
+    return sums
 
 
 def pick(row: Mapping[str, object], *columns: str) -> Evidence:
@@ -413,9 +445,8 @@ HOST_BOUND = (
 def is_device_bound(report: Report) -> bool:
     """Whether kernels run for most of the step, by the torch layer's slices."""
     rows = [row for row in report["tables"]["launches"] if row["device_busy_s"] is not None]
-    busy = sum(row["device_busy_s"] or 0.0 for row in rows)
-    idle = sum(row["device_idle_s"] or 0.0 for row in rows)
-    return busy > 0 and busy >= BUSY_SHARE * (busy + idle)
+    busy = total(rows, "device_busy_s")
+    return busy > 0 and busy >= BUSY_SHARE * (busy + total(rows, "device_idle_s"))
 
 
 # Columns without which no rule can name or link a row.
