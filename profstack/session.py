@@ -425,18 +425,14 @@ def _policy(
     *,
     collect: bool,
 ) -> Policy:
-    given = {"warmup": warmup, "repeat": repeat, "target": target, "max_s": max_seconds}
+    values = {"warmup": warmup, "repeat": repeat, "target": target, "max_s": max_seconds}
+    given: dict[str, Any] = {key: each for key, each in values.items() if each is not None}
     for key, value in given.items():
-        if value is not None and not value > 0:
+        if not value > 0:
             raise UsageError(f"{key} is {value}", next_step="give a number above 0")
-    return Policy(
-        warmup=warmup,
-        repeat=repeat,
-        target=target or Policy.target,
-        max_s=max_seconds or Policy.max_s,
-        max_warmup_s=max_seconds or Policy.max_warmup_s,
-        collect=collect,
-    )
+    if max_seconds is not None:
+        given["max_warmup_s"] = max_seconds
+    return Policy(**given, collect=collect)
 
 
 def _subject(

@@ -17,9 +17,9 @@ from profstack.capture.arming import Arming
 from profstack.capture.hooks import DISCOVER, OFF, TorchHooks
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
-from profstack.capture.slices import Observing, SlicePlan, Targets, again, settle, watch
+from profstack.capture.slices import Event, Observing, SlicePlan, Targets, settle, watch
 from profstack.capture.step_events import StepEvents
-from profstack.capture.step_log import SliceEvent, StepLog, StopRun
+from profstack.capture.step_log import StepLog, StopRun
 from profstack.capture.step_rules import StepRule
 from profstack.guard import CollectorOff, Guard
 from profstack.layer import SliceData
@@ -57,7 +57,8 @@ class SliceQueue:
         """Put a spoilt slice first once more, where it is worth another one."""
         if planned.round >= 2 and self._repeated < MOST_REPEATED:
             self._repeated += 1
-            self._plan = chain(again(planned, self.targets), self._plan)
+            first = settle(self.targets, planned.round, planned.observers)
+            self._plan = chain((first, planned), self._plan)
 
     def next(self, total: int) -> SlicePlan:
         """Return the slice that begins after `total` steps.
@@ -129,7 +130,8 @@ class Limits:
     """Knows which limit is reached, and how often the script was asked to end.
 
     `max_steps` and `max_seconds` are None for no limit; seconds count from the making of this
-    object, when torch was imported. With `by_plan` the run is over when its plan is.
+    object, when torch was imported. With `by_plan` the run is over when its plan is
+    (`plan_is_over`).
     """
 
     def __init__(
@@ -143,16 +145,12 @@ class Limits:
         self.max_seconds = max_seconds
         self.asked = 0
         self._by_plan = by_plan
-        self._plan_is_over = False
+        self.plan_is_over = False
         self._began = time.perf_counter()
-
-    def end_plan(self) -> None:
-        """Note that every slice of the plan has been."""
-        self._plan_is_over = True
 
     def reached(self, steps: int) -> str | None:
         """Return `max_steps`, `max_seconds`, `nsys`, or None while the run may go on."""
-        if self._by_plan and self._plan_is_over:
+        if self._by_plan and self.plan_is_over:
             return "nsys"
         if self.max_steps is not None and steps >= self.max_steps:
             return "max_steps"
@@ -383,7 +381,7 @@ class Engine:
             planned = self.queue.next(self.log.total)
             if planned.kind == "watch":
                 self._page.ask()
-                self._limits.end_plan()
+                self._limits.plan_is_over = True
             begun = self.begin_slice(planned)
 
     def begin_slice(self, planned: SlicePlan, *, since_origin: bool = False) -> bool:
@@ -426,7 +424,7 @@ class Engine:
             event = self._write_slice(planned, complete=complete)
         append_event(self.folder, event)
 
-    def _write_slice(self, planned: SlicePlan, *, complete: bool) -> SliceEvent:
+    def _write_slice(self, planned: SlicePlan, *, complete: bool) -> Event:
         log, observers = self.log, self.observers
         begun = _perf_counter()
         self.arming.end()

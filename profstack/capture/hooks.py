@@ -277,11 +277,11 @@ class HookedCalls:
 # -- wrappers on backward passes and on `generate`, and hooks around optimizer steps --------------
 
 
+@dataclass
 class HookedPasses:
     """Makes the wrappers; nothing is done under dynamo, and no frame stays in a traceback."""
 
-    def __init__(self, state: HookState) -> None:
-        self.state = state
+    state: HookState
 
     def backward(self, original: Any) -> Any:
         """Return a wrapper for a backward pass, in every mode."""

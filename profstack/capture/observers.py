@@ -291,16 +291,9 @@ class Observers:
                     if busy is not None:
                         self.log.gave_way(state, busy)
                         continue
-                    wrapper.start(
-                        SliceContext(
-                            index + position,
-                            mode,
-                            steps,
-                            self._folder_of(state),
-                            first_step,
-                            keep_source=self.writer.keep_source,
-                        )
-                    )
+                    number, place = index + position, self._folder_of(state)
+                    keep = self.writer.keep_source
+                    wrapper.start(SliceContext(number, mode, steps, place, first_step, keep))
                     self.active.append(state)
                 except BaseException:
                     # Also Ctrl-C in the midst of it: the tool would stay on in a script that goes
@@ -501,7 +494,3 @@ class Observers:
         for wrapper in self._wrappers:
             with Guard():
                 wrapper.close()
-
-    def note(self, slug: str, text: str, layer: str | None = None) -> None:
-        """Record something the reader of the report should know."""
-        self.log.note(slug, text, layer)

@@ -72,8 +72,7 @@ def live_optimizers() -> frozenset[int]:
 
 def layer_plans(layers: list[str]) -> list[LayerPlan]:
     """Return the slices that the layers' wrappers ask for, in the order of their turns."""
-    wanted = [(mode.turn, layer, mode) for layer, _, mode in _modes(layers) if mode.last_round]
-    wanted.sort(key=lambda each: each[0])
+    wanted = sorted(_modes(layers), key=lambda each: each[2].turn)
     return [
         LayerPlan(
             layer,
@@ -82,9 +81,10 @@ def layer_plans(layers: list[str]) -> list[LayerPlan]:
             mode.last_round,
             mode.steps,
             counts=mode.turn <= COUNTING,
-            later_turn=turn if mode.later_turn is None else mode.later_turn,
+            later_turn=mode.turn if mode.later_turn is None else mode.later_turn,
         )
-        for turn, layer, mode in wanted
+        for layer, _, mode in wanted
+        if mode.last_round
     ]
 
 
@@ -176,7 +176,7 @@ def start_engine(
         origin=origin,
     )
     for slug, text in profstack_layer.nsys_notes():
-        observers.note(slug, text, "nvtx")
+        observers.log.note(slug, text, "nvtx")
     engine.log.synchronised = bool(options.get("sync"))
     writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})
     engine.tools.update(tools)
@@ -246,8 +246,8 @@ def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
         writer = engine.log.writer
         _note_uncaught(writer)
         torch = engine.hooks.torch
-        writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
-        writer.facts({"processes_made": made_by_multiprocessing()})
+        environment = {**torch_facts(torch), **device_facts(torch)}
+        writer.facts({"environment": environment, "processes_made": made_by_multiprocessing()})
         # Over already where the script went on after it was asked to end.
         engine.finish()
         writer.close()

@@ -8,12 +8,12 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from profstack import code_owner
 from profstack.capture import user_regions
 from profstack.capture.module_names import ModuleNames
-from profstack.capture.slices import SlicePlan
+from profstack.capture.slices import Event, SlicePlan
 from profstack.capture.step_rules import StepRule
 from profstack.capture.threads import ThreadTimes
 from profstack.environment import rss_bytes
@@ -163,19 +163,6 @@ _process_time = time.process_time
 
 class StopRun(SystemExit):
     """Raised at a step boundary when the asked-for number of steps or seconds is reached."""
-
-
-class SliceEvent(TypedDict, total=False):
-    """The event that tells the parent process of a slice that has ended."""
-
-    event: str
-    kind: str
-    round: int
-    layers: list[str]
-    steps: int
-    total: int
-    median_s: float | None
-    mean_s: float | None
 
 
 class StepLog:
@@ -339,7 +326,7 @@ class StepLog:
 
     def end_slice(
         self, planned: SlicePlan, captured: Mapping[str, SliceData], stop_s: float
-    ) -> SliceEvent:
+    ) -> Event:
         """Write the ended slice with what its observers saw, in one transaction.
 
         Returns the event for the parent process.
@@ -384,7 +371,7 @@ class StepLog:
         self._write(frames)
         return event
 
-    def _slice_event(self, planned: SlicePlan) -> SliceEvent:
+    def _slice_event(self, planned: SlicePlan) -> Event:
         walls = sorted(after - before for before, after in itertools.pairwise(self.stamps()))
         return {
             "event": "slice",

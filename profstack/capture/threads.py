@@ -19,15 +19,8 @@ from profstack.storage.schema.column import SqlValue
 
 # -- kinds of threads and processes: Python's by `threading`, torch's by the names it gives -------
 
-MAIN, BACKWARD, WORKER, PIN, OWN, NATIVE, OTHER = (
-    "main",
-    "backward",
-    "DataLoader worker",
-    "DataLoader pin memory",
-    "profstack",
-    "native",
-    "other",
-)
+MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", "other"
+WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # What torch calls its threads and processes.
 _WORKER_NAME, _PIN_NAME, _BACKWARD_NAME = "pt_data_worker", "pt_data_pin", "pt_autograd"
 _PIN_MODULE = "torch.utils.data._utils.pin_memory"

@@ -73,10 +73,7 @@ class _Finder:
         self.callbacks = callbacks
 
     def find_spec(
-        self,
-        name: str,
-        path: "Sequence[str] | None" = None,
-        target: "ModuleType | None" = None,
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         callback = self.callbacks.get(name)
         if callback is None:
