@@ -207,7 +207,7 @@ class ExportFile:
             ) from None
 
 
-def among(column: str, numbers: Iterable[int]) -> str:
+def among(column: str, numbers: Sequence[int]) -> str:
     """Return SQL for rows with one of these numbers in a column."""
     return f"{column} IN ({', '.join(map(str, numbers))})"
 
