@@ -12,7 +12,7 @@ import marshal
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from statistics import median, quantiles
@@ -22,12 +22,15 @@ from typing import Any, NamedTuple
 
 from profstack.guard import PACKAGE
 from profstack.layer import Artifact
-from profstack.storage.schema.column import Record
+from profstack.storage.schema.column import Record, SqlValue
 
 # File, line, name: the key of a function in pstats and snakeviz.
 Function = tuple[str, int, str]
 # `[primitive calls, calls, own s, total s, {caller: the same four}]` of every function.
 Table = dict[Function, list[Any]]
+# The columns of a function, and of its counts.
+_PLACE = ("file", "line", "name")
+_COUNTS = ("primitive_calls", "calls", "self_s", "total_s")
 
 
 def _own_folders() -> tuple[str, ...]:
@@ -190,38 +193,23 @@ def write_prof(path: Path, table: Table) -> Artifact:
 
 def records(table: Table, index: int | None) -> tuple[list[Record], list[Record]]:
     """Return rows of the tables `functions` and `calls`; index None is the start-up."""
-    functions: list[Record] = []
-    calls: list[Record] = []
-    for (file, line, name), (primitive, count, own, total, callers) in table.items():
-        functions.append(
-            {
-                "slice": index,
-                "file": file,
-                "line": line,
-                "name": name,
-                "calls": count,
-                "primitive_calls": primitive,
-                "self_s": own,
-                "total_s": total,
-            }
-        )
-        for (caller_file, caller_line, caller_name), four in callers.items():
-            calls.append(
-                {
-                    "slice": index,
-                    "caller_file": caller_file,
-                    "caller_line": caller_line,
-                    "caller_name": caller_name,
-                    "callee_file": file,
-                    "callee_line": line,
-                    "callee_name": name,
-                    "primitive_calls": four[0],
-                    "calls": four[1],
-                    "self_s": four[2],
-                    "total_s": four[3],
-                }
-            )
+    functions: list[Record] = [
+        {"slice": index, **_place("", function), **_counts(row)} for function, row in table.items()
+    ]
+    calls: list[Record] = [
+        {"slice": index, **_place("caller_", caller), **_place("callee_", callee), **_counts(four)}
+        for callee, (*_, callers) in table.items()
+        for caller, four in callers.items()
+    ]
     return functions, calls
+
+
+def _place(prefix: str, function: Sequence[SqlValue]) -> Record:
+    return {f"{prefix}{column}": value for column, value in zip(_PLACE, function, strict=True)}
+
+
+def _counts(row: Sequence[Any]) -> Record:
+    return dict(zip(_COUNTS, row[:4], strict=True))
 
 
 # --- The cost that cProfile adds to a call, measured in the process that it profiles --------------

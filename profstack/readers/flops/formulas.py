@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain, repeat
 from math import prod
 from typing import Any
 
@@ -257,8 +258,13 @@ def _sum_of_products(a: Shape, b: Shape, summed: Sequence[int]) -> int:
 
 def euclidean_dist(a: Shape, b: Shape, **named: Any) -> int:
     """Count distances by a product of matrices; two columns are appended for the squares."""
+    return _pairs(a, b) * (a[-1] + 2)
+
+
+def _pairs(a: Shape, b: Shape) -> int:
+    """Count two operations for every pair of rows."""
     batch = prod(max(left, right) for left, right in zip(a[:-2], b[:-2], strict=True))
-    return 2 * batch * a[-2] * b[-2] * (a[-1] + 2)
+    return 2 * batch * a[-2] * b[-2]
 
 
 def cdist(a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
@@ -266,10 +272,7 @@ def cdist(a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
 
     Other norms have no products: differences, powers and sums count nothing by convention.
     """
-    if p != 2:
-        return 0
-    batch = prod(max(left, right) for left, right in zip(a[:-2], b[:-2], strict=True))
-    return 2 * batch * a[-2] * b[-2] * a[-1]
+    return _pairs(a, b) * a[-1] if p == 2 else 0
 
 
 def cdist_backward(grad: Shape, a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
@@ -284,46 +287,36 @@ def conv_tbc(x: Shape, weight: Shape, bias: Shape, pad: int = 0, **named: Any) -
 
 # --- Formulas by operator  ------------------------------------------------------------------------
 
-_ADDED: Mapping[str, Formula] = {
-    # These three are torch's own, which fail where a type of the output is given.
-    "addmm": addmm,
-    "bmm": bmm,
-    "baddbmm": baddbmm,
-    "_scaled_mm_v2": mm,
-    "addmm_": addmm,
-    "_addmm_activation": addmm,
-    "baddbmm_": baddbmm,
-    "mv": mv,
-    "dot": mv,
-    "vdot": mv,
-    "addmv": addmv,
-    "addmv_": addmv,
-    "addbmm": baddbmm,
-    "addbmm_": baddbmm,
-    "linear": linear,
-    "mkldnn_linear": linear,
-    "_weight_int8pack_mm": linear,
-    "_weight_int4pack_mm": int4_linear,
-    "_weight_int4pack_mm_for_cpu": int4_linear,
-    "_grouped_mm": grouped_mm,
-    "convolution_backward": convolution_backward,
-    "_scaled_dot_product_flash_attention_for_cpu": attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
-    "_scaled_dot_product_fused_attention_overrideable": attention,
-    "_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
-    "_scaled_dot_product_attention_math_for_mps": attention,
-    "_native_multi_head_attention": multi_head_attention,
-    "_transformer_encoder_layer_fwd": encoder_layer,
-    "mkldnn_rnn_layer": rnn_layer,
-    "mkldnn_rnn_layer_backward": rnn_layer_backward,
-    "_cudnn_rnn": cudnn_rnn,
-    "_cudnn_rnn_backward": cudnn_rnn_backward,
-    "_trilinear": trilinear,
-    "_euclidean_dist": euclidean_dist,
-    "_cdist_forward": cdist,
-    "_cdist_backward": cdist_backward,
-    "conv_tbc": conv_tbc,
-}
+# addmm, bmm and baddbmm are torch's own, which fail where a type of the output is given.
+_FAMILIES: tuple[tuple[Formula, str], ...] = (
+    (mm, "_scaled_mm_v2"),
+    (addmm, "addmm addmm_ _addmm_activation"),
+    (bmm, "bmm"),
+    (baddbmm, "baddbmm baddbmm_ addbmm addbmm_"),
+    (mv, "mv dot vdot"),
+    (addmv, "addmv addmv_"),
+    (linear, "linear mkldnn_linear _weight_int8pack_mm"),
+    (int4_linear, "_weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
+    (grouped_mm, "_grouped_mm"),
+    (convolution_backward, "convolution_backward"),
+    (attention, "_scaled_dot_product_flash_attention_for_cpu"),
+    (attention, "_scaled_dot_product_fused_attention_overrideable"),
+    (attention, "_scaled_dot_product_attention_math_for_mps"),
+    (attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    (attention_backward, "_scaled_dot_product_fused_attention_overrideable_backward"),
+    (multi_head_attention, "_native_multi_head_attention"),
+    (encoder_layer, "_transformer_encoder_layer_fwd"),
+    (rnn_layer, "mkldnn_rnn_layer"),
+    (rnn_layer_backward, "mkldnn_rnn_layer_backward"),
+    (cudnn_rnn, "_cudnn_rnn"),
+    (cudnn_rnn_backward, "_cudnn_rnn_backward"),
+    (trilinear, "_trilinear"),
+    (euclidean_dist, "_euclidean_dist"),
+    (cdist, "_cdist_forward"),
+    (cdist_backward, "_cdist_backward"),
+    (conv_tbc, "conv_tbc"),
+)
+_ADDED = {name: formula for formula, names in _FAMILIES for name in names.split()}
 
 
 def custom_mapping(torch: Any) -> dict[Any, Formula]:
@@ -396,15 +389,13 @@ def flop_of(
         return None
     # torch wraps formulas of shapes, and leaves those that take tensors as they are.
     of_tensors = not hasattr(formula, "__wrapped__")
-    values = [*concrete_inputs, *[None] * (len(shapes) - len(concrete_inputs))]
+    tensor: Callable[[Shape], Any] = _ShapeOnly if of_tensors else list
     arguments = [
-        (_ShapeOnly(shape) if of_tensors else list(shape)) if shape else value
-        for shape, value in zip(shapes, values, strict=False)
+        tensor(shape) if shape else value
+        for shape, value in zip(shapes, chain(concrete_inputs, repeat(None)), strict=False)
     ]
     with Guard():
-        output = _output_shape(operator_name, arguments)
-        flop = formula(*arguments, out_val=output)
-        return int(flop)
+        return int(formula(*arguments, out_val=_output_shape(operator_name, arguments)))
     # Inputs that were not recorded, or of kinds that have no shape: there is no figure.
     return None
 
@@ -417,12 +408,17 @@ def _output_shape(name: str, arguments: Sequence[Any]) -> list[int] | None:
     if transposed:
         # Then the formula uses the input.
         return list(x)
-    lengths = zip(x[2:], weight[2:], stride, padding, dilation, strict=True)
-    positions = [
-        (size + 2 * pad - gap * (kernel - 1) - 1) // step + 1
-        for size, kernel, step, pad, gap in lengths
+    return [x[0], weight[0], *convolved(x[2:], weight[2:], stride, padding, dilation)]
+
+
+def convolved(
+    sizes: Shape, kernel: Shape, stride: Sequence[int], padding: Sequence[int], gaps: Sequence[int]
+) -> list[int]:
+    """Return the sizes of a convolution's output; `gaps` is its dilation."""
+    return [
+        (size + 2 * pad - gap * (width - 1) - 1) // step + 1
+        for size, width, step, pad, gap in zip(sizes, kernel, stride, padding, gaps, strict=True)
     ]
-    return [x[0], weight[0], *positions]
 
 
 # --- Operations that a causal mask leaves out -----------------------------------------------------
@@ -487,13 +483,10 @@ def _places(operator_name: str) -> dict[str, int] | None:
     """Return positions of an operator's arguments by name; None where it cannot be causal."""
     if not operator_name.startswith((_HEADS_FIRST, *_PLACES_FIRST)):
         return None
-    import torch
-
-    namespace, _, name = operator_name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    if packet is None:
+    default = overloads_of(operator_name).get("default")
+    if default is None:
         return None
-    places = {argument.name: at for at, argument in enumerate(packet.default._schema.arguments)}
+    places = {argument.name: at for at, argument in enumerate(default._schema.arguments)}
     return places if places.keys() & set(_CAUSAL) else None
 
 
@@ -523,21 +516,31 @@ _VISION = re.compile(r"torchvision::_?(?:ps_)?q?(?:nms|roi_align|roi_pool)(?:_ba
 _NO_WORK = frozenset(("prim", "prims", "profiler", "c10d", "_c10d_functional", "symm_mem"))
 
 
-@cache
-def is_composite(operator_name: str) -> bool:
-    """Return whether an operator only calls others: in a profile, only those are counted."""
+def overloads_of(operator_name: str) -> dict[str, Any]:
+    """Return the overloads of one of torch's operators by their names; {} for an unknown one."""
     import torch
 
     namespace, _, name = operator_name.partition("::")
     try:
         packet = getattr(getattr(torch.ops, namespace), name)
-        names = [getattr(packet, one).name() for one in packet.overloads() if one != "out"]
+        return {overload: getattr(packet, overload) for overload in packet.overloads()}
     except AttributeError:
-        return False
+        return {}
+
+
+@cache
+def is_composite(operator_name: str) -> bool:
+    """Return whether an operator only calls others: in a profile, only those are counted."""
+    import torch
+
+    overloads = overloads_of(operator_name)
+    names = [one.name() for overload, one in overloads.items() if overload != "out"]
     # Some overloads are TorchScript's alone.
     known: list[Any] = [name for name in names if torch._C._dispatch_has_kernel(name)]
     has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    return all(has(name, "CompositeImplicitAutograd") and not has(name, "CPU") for name in known)
+    return bool(overloads) and all(
+        has(name, "CompositeImplicitAutograd") and not has(name, "CPU") for name in known
+    )
 
 
 @cache
@@ -553,17 +556,10 @@ def is_missed(operator_name: str) -> bool:
     if _VISION.match(operator_name):
         return False
     if namespace != "aten":
-        return not _is_elementwise(namespace, name)
+        import torch
+
+        overloads = overloads_of(operator_name).values()
+        elementwise = (torch.Tag.pointwise in one.tags or one.is_view for one in overloads)
+        return not overloads or not all(elementwise)
     name = name.strip("_")
     return bool(_ARITHMETIC.search(name)) and not _NO_PRODUCT.search(name)
-
-
-def _is_elementwise(namespace: str, name: str) -> bool:
-    import torch
-
-    try:
-        packet = getattr(getattr(torch.ops, namespace), name)
-        overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    except AttributeError:
-        return False
-    return all(torch.Tag.pointwise in one.tags or one.is_view for one in overloads)

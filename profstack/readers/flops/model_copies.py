@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profstack.guard import Guard, has_compiled
+from profstack.readers.flops.counting import in_one_line
 from profstack.readers.flops.formulas import is_missed
 from profstack.storage.schema.column import Record
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING
@@ -89,8 +90,7 @@ def count(
                 counts = _counted(tool, _given)
                 rows += _rows(tool, index, counts, _numbers(_given.model, modules), steps)
             for error in problems:
-                text = str(error).strip().partition("\n")[0]
-                reason = f"it raises {type(error).__name__}: {text}".rstrip(": ")
+                reason = f"it raises {in_one_line(error)}"
         if reason is not None:
             notes.append(("flops-uncounted", f"{tool} has no figures: {reason}"))
     return rows, notes
@@ -107,9 +107,7 @@ def _numbers(model: Any, modules: Mapping[int, Any]) -> dict[str, int]:
 def _rows(
     tool: str, index: int, counts: _Counts, numbers: Mapping[str, int], steps: int
 ) -> list[Record]:
-    def flop(name: str, amount: float | None) -> int | None:
-        if amount is None:
-            return None
+    def flop(name: str, amount: float) -> int:
         return round(amount * (2 if name in MULTIPLYING[tool] else 1)) * steps
 
     return [
@@ -120,7 +118,7 @@ def _rows(
             "operator": name,
             "backward": 0,
             "calls": calls * steps,
-            "flop": flop(name, amount),
+            "flop": None if amount is None else flop(name, amount),
             "masked_flop": None,
         }
         for (place, name), (calls, amount) in counts.items()

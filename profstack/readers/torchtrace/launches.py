@@ -95,7 +95,9 @@ def launch_records(
         return [called[step] for step in counted], []
     bounds = np.array(edges, np.int64)
     host = Host(_synchronised(owned, runtime), _waits(owned), bounds)
-    runs = [(edges[first], edges[last + 1]) for first, last in _runs(counted)]
+    # From the first to the last of consecutive steps.
+    together = np.split(counted, np.flatnonzero(np.diff(counted) > 1) + 1)
+    runs = [(edges[steps[0]], edges[steps[-1] + 1]) for steps in together if len(steps)]
     own_ns = owned.events.self_time()
     rows, gaps = list[_Row](), list[_Row]()
     for name, device in by_device.items():
@@ -128,7 +130,7 @@ def launch_records(
 def _operator_columns(owned: Attribution, index: int, counted: Sequence[int]) -> dict[int, _Row]:
     """Return the columns of each step that need no device: operators of torch's dispatcher."""
     events, edges = owned.events, owned.boundaries_ns
-    wanted = events.names.where(is_operator) & owned.inside & ~owned.is_range & ~events.memory
+    wanted = events.names.where(is_operator) & owned.is_work
     # Ranges named by the script may look like operators.
     doubtful = np.flatnonzero(wanted & ~events.names.where(lambda name: name.startswith("aten::")))
     wanted[doubtful] = events.integers("is_user_annotation", doubtful) == 0
@@ -175,13 +177,12 @@ def _waits(owned: Attribution) -> Intervals:
     scopes = owned.scopes
     working = np.isin(scopes.kind, (FORWARD, RECOMPUTED, BACKWARD, EVALUATED))
     working &= scopes.events.thread == main_thread(scopes)
-    begins = np.sort(scopes.events.start[working]).tolist()
-    waits: _Spans = []
-    for begin, end in pairwise(owned.boundaries_ns):
-        first = bisect.bisect_left(begins, begin)
-        if first < len(begins) and begins[first] < end:
-            waits.append((begin, begins[first]))
-    return _united(waits)
+    begins = [*np.sort(scopes.events.start[working]).tolist(), owned.boundaries_ns[-1]]
+    firsts = [
+        (begin, end, begins[bisect.bisect_left(begins, begin)])
+        for begin, end in pairwise(owned.boundaries_ns)
+    ]
+    return _united([(begin, first) for begin, end, first in firsts if first < end])
 
 
 # The devices ------------------------------------------------------------------------------------
@@ -275,14 +276,3 @@ def _neighbour(kernel: _Kernel | None, owned: Attribution, which: str) -> _Row:
         f"{which}_operator": names.values[names.ids[kernel.operator]] if known else kernel.name,
         f"{which}_module_id": (int(owned.owner[kernel.operator]) or None) if known else None,
     }
-
-
-def _runs(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of each run of consecutive steps."""
-    runs: list[tuple[int, int]] = []
-    for step in steps:
-        if runs and runs[-1][1] == step - 1:
-            runs[-1] = (runs[-1][0], step)
-        else:
-            runs.append((step, step))
-    return runs

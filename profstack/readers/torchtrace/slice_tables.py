@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from profstack.guard import Guard
 from profstack.readers.flops.recorded_shapes import CountedEvents, count_events, flop_records
 from profstack.readers.torchtrace.attribution import Attribution, module_records
@@ -20,7 +22,7 @@ from profstack.readers.torchtrace.operators import (
     operator_records,
     read_inputs,
 )
-from profstack.readers.torchtrace.regions import named_ranges, region_records
+from profstack.readers.torchtrace.regions import range_sources, region_records
 from profstack.storage.schema.column import Records
 
 Frames = dict[str, Records]
@@ -46,9 +48,10 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
     """Return rows by table, and notes on tables that could not be made."""
     index = observed.index
     kernel_rows, device_ns = kernel_records(owned, observed.kernels, index)
-    named = named_ranges(owned.events, shapes=observed.shapes)
+    sources = range_sources(owned.events, shapes=observed.shapes)
     # Named ranges are no operators in any table from here on.
-    owned = replace(owned, is_range=owned.is_range | named.is_range)
+    known = np.array([source is not None for source in sources], np.bool_)
+    owned = replace(owned, is_range=owned.is_range | known[owned.events.names.ids])
     inputs = read_inputs(owned) if observed.shapes else None
     frames: Frames = {
         "module_times": module_records(owned, index, memory=observed.memory),
@@ -59,12 +62,12 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
 
     def count_flop() -> None:
         nonlocal counted
-        counted = count_events(owned, owned.boundaries_ns, device_ns, owned.left_out)
+        counted = count_events(owned, device_ns)
         frames["flop_counts"] = flop_records(owned, index, counted)
 
     def add_regions() -> None:
         frames["region_work"] = region_records(
-            owned, index, device_ns, counted, named=named, memory=observed.memory
+            owned, index, device_ns, counted, sources, memory=observed.memory
         )
 
     def add_launches() -> None:
