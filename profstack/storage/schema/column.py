@@ -77,22 +77,16 @@ class Column:
             return "flag"
         if self.name in _PLAIN:
             return "plain"
-        for ending, unit in _UNITS:
-            if self.name.endswith(ending):
-                return unit
-        return _BARE_UNITS.get(self.name, "count")
+        units = [unit for ending, unit in _UNITS if self.name.endswith(ending)]
+        return units[0] if units else _BARE_UNITS.get(self.name, "count")
 
     @property
     def label(self) -> str:
         """The heading: the name without its unit, in words, unless another one was given."""
         if self.heading is not None:
             return self.heading
-        stem = self.name
-        for ending, _ in _UNITS[2:]:
-            if stem.endswith(ending):
-                stem = stem[: -len(ending)]
-                break
-        return stem.replace("_", " ")
+        endings = [ending for ending, _ in _UNITS[2:] if self.name.endswith(ending)]
+        return self.name.removesuffix(endings[0] if endings else "").replace("_", " ")
 
 
 @dataclass(frozen=True)
