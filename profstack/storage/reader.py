@@ -233,12 +233,8 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     names = [str(name) for name in frame.columns]
     columns = []
     for name in frame.columns:
-        values: list[Any] = frame[name].tolist()
-        missing = frame[name].isna()
-        if missing.any():
-            gaps = missing.tolist()
-            values = [None if gap else value for gap, value in zip(gaps, values, strict=True)]
-        columns.append(values)
+        cells = zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True)
+        columns.append([None if missing else value for value, missing in cells])
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

@@ -77,27 +77,21 @@ class Column:
             return "flag"
         if self.name in _PLAIN:
             return "plain"
-        for ending, unit in _UNITS:
-            if self.name.endswith(ending):
-                return unit
-        return _BARE_UNITS.get(self.name, "count")
+        units = [unit for ending, unit in _UNITS if self.name.endswith(ending)]
+        return units[0] if units else _BARE_UNITS.get(self.name, "count")
 
     @property
     def label(self) -> str:
         """The heading: the name without its unit, in words, unless another one was given."""
         if self.heading is not None:
             return self.heading
-        stem = self.name
-        for ending, _ in _UNITS[2:]:
-            if stem.endswith(ending):
-                stem = stem[: -len(ending)]
-                break
-        return stem.replace("_", " ")
+        endings = [ending for ending, _ in _UNITS[2:] if self.name.endswith(ending)]
+        return self.name.removesuffix(endings[0] if endings else "").replace("_", " ")
 
 
 @dataclass(frozen=True)
 class Note:
-    """What the type of a field says beside its meaning: of a column, a field of `Column`."""
+    """A note in the type of a field, beside its meaning: the field of `Column`, and its text."""
 
     about: str
     text: str
@@ -108,8 +102,8 @@ layer = partial(Note, "layer")
 needs = partial(Note, "needs")
 empty = partial(Note, "empty")
 cell = partial(Note, "cell")
-# The layer without which a whole table is empty. Columns without a layer of their own have it, too,
-# or the one that the table names by `layer`.
+# Of a table: the layer without which it is empty. It is also the layer of the columns that name
+# none, unless the table names another one by `layer`.
 given_by = partial(Note, "given_by")
 # A key that a mapping always has.
 key = partial(Note, "key")
@@ -186,7 +180,7 @@ def declaration(hint: object) -> tuple[object, str, list[Note]]:
 
 
 def row_table(name: str, field: object) -> Table:
-    """Return the table that a field of the type `list[row]` holds."""
+    """Return the table of a field `Annotated[list[row], note, ...]`; its notes are of the table."""
     rows, _, notes = declaration(field)
     said = {note.about: note.text for note in notes}
     giver = said.get("given_by")

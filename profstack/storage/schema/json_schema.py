@@ -89,9 +89,7 @@ def _within(key: str, hint: object) -> dict[str, object]:
 
 def _any_of(options: list[dict[str, object]]) -> dict[str, object]:
     """Join the schemas of a union: simple types, of which one may have more to say, or null."""
-    joined: dict[str, object] = {}
-    for option in options:
-        joined.update(option)
+    joined = {key: value for option in options for key, value in option.items()}
     if "enum" in joined:
         return {"enum": [*joined["enum"], None]}  # type: ignore[misc]  # it is a list
     return {**joined, "type": [option["type"] for option in options]}

@@ -22,11 +22,11 @@ from profstack.storage.schema.rows import NOT_SEEN_BY_TORCH, GapCause
 _NO_WORK = empty("the capture holds no work of a device")
 _NO_RANGE = cell("Nsight Systems saw no range of it")
 _NO_CALL = empty("the capture holds no CUDA call")
-_NO_CALLS = empty("the launching calls are not in the file")
-_ITS_CALL = cell("the launching call is not in the file")
+_LAUNCHES_UNKNOWN = empty("the launching calls are not in the file")
+_LAUNCH_UNKNOWN = cell("the launching call is not in the file")
 _NO_KINDS = empty("the file does not tell kinds of memory")
 
-# Columns that several tables have, or several columns of one table are like.
+# What several columns have in common.
 _InRange = Annotated[Text, empty("nothing of it lies inside a range"), cell("outside all ranges")]
 _RangeKind = Annotated[
     _InRange,
@@ -153,7 +153,9 @@ class NsysKernelRow(TypedDict):
     stream: Annotated[Fact, "stream"]
     range_kind: _RangeKind
     range_name: _RangeName
-    launched_by: Annotated[Text, "the CUDA call that launched it", _NO_CALLS, _ITS_CALL]
+    launched_by: Annotated[
+        Text, "the CUDA call that launched it", _LAUNCHES_UNKNOWN, _LAUNCH_UNKNOWN
+    ]
     in_graph: Annotated[Flag, "in a graph | whether it ran in a CUDA graph"]
     calls: Annotated[Counted, "kernels per step"]
     device_s: _DeviceTime
@@ -161,8 +163,8 @@ class NsysKernelRow(TypedDict):
     delay_s: Annotated[
         Raw,
         "delay after launch | mean time from the begin of the launching call to the kernel's begin",
-        _NO_CALLS,
-        _ITS_CALL,
+        _LAUNCHES_UNKNOWN,
+        _LAUNCH_UNKNOWN,
     ]
 
 

@@ -9,16 +9,11 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypedDict, get_type_hints
 
 from profstack.storage.schema import nsys_rows, rows
-from profstack.storage.schema.column import (
-    Figure,
-    Flag,
-    Text,
-    Whole,
-    given_by,
-    key,
-    layer,
-    row_table,
-)
+from profstack.storage.schema.column import Figure, Text, Whole, given_by, key, layer, row_table
+from profstack.storage.schema.layer_table import Join
+
+# Reasons by what they are of.
+Reasons = dict[str, str]
 
 
 class Run(TypedDict):
@@ -179,7 +174,7 @@ class VariantRow(TypedDict):
     speedup: Annotated[Figure, "eager's time over its time"]
     speedup_low: Annotated[Figure, "low end of the speedup's 95 % interval"]
     speedup_high: Annotated[Figure, "high end of the speedup's 95 % interval"]
-    equal: Annotated[Flag, "whether its results are eager's within the tolerance"]
+    equal: Annotated[bool | None, "whether its results are eager's within the tolerance"]
     max_difference: Annotated[Figure, "largest absolute difference of a result"]
     tolerance: Annotated[str | float | None, "what counts as equal"]
     operators: Annotated[Whole, "operators called by one call"]
@@ -277,8 +272,8 @@ class Benchmark(TargetTimes):
     batch_size_is: Annotated[
         Text, "where the batch size comes from: stated, or read from the inputs"
     ]
-    gradients: Annotated[Flag, "whether gradients were recorded"]
-    training: Annotated[Flag, "whether the model was in training mode; null without a model"]
+    gradients: Annotated[bool | None, "whether gradients were recorded"]
+    training: Annotated[bool | None, "whether the model was in training mode; null without a model"]
     synchronised_median_s: Annotated[
         Figure, "median step time with the device waited for after every sample"
     ]
@@ -759,7 +754,7 @@ class Setup(SetupNotes):
     steps: Annotated[int, "steps in which it was noted"]
     reason: Annotated[Text, "why nothing was noted, or why no more"]
     tf32_products: Annotated[
-        Flag, "whether products of float32 are made as TF32, null without a CUDA device"
+        bool | None, "whether products of float32 are made as TF32, null without a CUDA device"
     ]
     tf32_convolutions: bool | None
 
@@ -785,7 +780,7 @@ class NsysFacts(NsysLeftOut):
     steps_wall_s: Annotated[Figure, "host time inside the step ranges"]
     process: Annotated[int, "number of the process whose events were taken in"]
     other_processes: Annotated[int, "processes that were left out"]
-    missing: Annotated[dict[str, str], "what the file does not hold, and why"]
+    missing: Annotated[Reasons, "what the file does not hold, and why"]
     unlaunched: Annotated[int, "pieces of device work whose launching call is not in the file"]
     graphs_whole: Annotated[int, "CUDA graphs that were traced as a whole"]
     open_ranges: Annotated[int, "ranges that the capture has no end of"]
@@ -810,9 +805,7 @@ class LayerTableFacts(TypedDict):
     layer: str
     title: str
     text: Annotated[str, "what the table shows"]
-    join: Annotated[
-        Literal["lines", "modules"] | None, "the table whose rows also show its figures"
-    ]
+    join: Annotated[Join | None, "the table whose rows also show its figures"]
     columns: list[LayerColumn]
     rows: Annotated[
         list[dict[str, str | int | float | bool | None]], "figures per step, heaviest first"
@@ -896,12 +889,8 @@ class Report(LaterParts):
     findings: list[Finding]
     roofline: Annotated[Roofline | None, "rates against what the machine can do"]
     tables: Tables
-    columns_reason: Annotated[
-        dict[str, str], "why a column, named table.column, is null throughout"
-    ]
-    cells_reason: Annotated[
-        dict[str, str], "why single cells of a column, named table.column, are null"
-    ]
+    columns_reason: Annotated[Reasons, "why a column, named table.column, is null throughout"]
+    cells_reason: Annotated[Reasons, "why single cells of a column, named table.column, are null"]
     columns_source: Annotated[
         dict[str, str],
         "what a column, named table.column, rests on where there are several sources",

@@ -2,7 +2,8 @@
 
 A column's unit is the end of its name: `_s` seconds, `_bytes`, `_flop`, `_mac`, `_per_s`. `None`
 (JSON null) means not measured; 0 is never written for it. Times are host times unless the name
-says `device`.
+says `device`. A field gives its type or sense, then its meaning (after its heading, where the name
+is not enough), then notes: another layer than the table's, and why the column or a cell is null.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ NO_SAMPLE = "the watch took no sample in these steps"
 NO_FUNCTION = "it is no Python function"
 NO_SCRIPT_FOLDER = "the recording does not tell where the script's files lie"
 
-# Columns that several tables have, or several columns of one table are like.
+# What several columns have in common.
 GapCause = Annotated[
     str,
     "host late, synchronisation, copy, data wait, start of step or queued (the next "
@@ -75,7 +76,7 @@ _Holder = Annotated[Text, "device that holds the bytes"]
 _HeldKind = Annotated[str, "what they are: parameters, gradients, activations, ..."]
 _HostOnly = Annotated[Raw, cell("a kernel runs beside the host")]
 _StepsThread = Annotated[Clean, cell("only the steps' thread has it")]
-_LaunchCount = Annotated[Counted, empty(NO_KERNEL), cell(NO_LAUNCH)]
+_Launches = Annotated[Counted, empty(NO_KERNEL), cell(NO_LAUNCH)]
 _LaunchTime = Annotated[Raw, empty(NO_KERNEL), cell(NO_LAUNCH)]
 _Entered = Annotated[
     Figure, sense("mixed"), layer("profstack"), cell("no slice of steps entered it")
@@ -560,9 +561,7 @@ class LaunchRow(TypedDict):
         "host time per operator | host time per operator; without a device the computing is in it",
     ]
     kernels: Annotated[Counted, "kernels launched | kernels launched", empty(NO_KERNEL)]
-    launches: Annotated[
-        _LaunchCount, "launches that began them: one of a graph begins many kernels"
-    ]
+    launches: Annotated[_Launches, "launches that began them: one of a graph begins many kernels"]
     launch_s: Annotated[_LaunchTime, "host time per launch | host time per launch"]
     launches_total_s: Annotated[_LaunchTime, "host time of launches | host time of all launches"]
     launched_by: Annotated[
