@@ -159,10 +159,10 @@ def _torch_checks(torch: TorchAnswer, problem: str) -> list[Check]:
     kineto, detail = torch["kineto"], "records operators and kernels"
     if not kineto:
         detail = "this torch was built without it: no trace"
-    install = None if kineto else "an official build of torch"
+    remedy = None if kineto else "an official build of torch"
     return [
         Check("tool", "torch", True, torch["version"], "the framework", required=True),
-        Check("tool", "kineto", kineto, None, detail, install, required=True),
+        Check("tool", "kineto", kineto, None, detail, remedy, required=True),
         *_device_checks(torch),
     ]
 

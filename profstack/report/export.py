@@ -12,7 +12,7 @@ from typing import Literal
 from profstack.report.page import finite
 from profstack.report.page_tables import compact, number
 from profstack.report.screen import evidence_words, finding_cost, printable
-from profstack.storage.schema.column import Table, table
+from profstack.storage.schema.column import Table
 from profstack.storage.schema.report import Finding, Report
 
 Format = Literal["json", "csv", "md"]
@@ -23,24 +23,9 @@ _FINDING_COLUMNS = (
     "slug", "severity", "title", "gain_s", "gain_is", "gain_reason", "file", "line", "module",
     "layers", "evidence", "advice",
 )  # fmt: skip
-_TESTS = table(
-    "verdict",
-    "test TEXT slug of the test",
-    "share REAL what it measures, as a share of the clean step",
-    "threshold_share REAL the share from which it can be the verdict",
-    "time_s REAL that share of the clean median",
-    "file TEXT where to look",
-    "line INTEGER line",
-    "reason TEXT why the share is not known",
-    "link TEXT where its rows stand in the page",
-)
-_PARTS = table(
-    "step_bar",
-    "name TEXT part of the clean step",
-    "seconds REAL time",
-    "share REAL share of the clean median",
-    "link TEXT where its rows stand in the page",
-)
+# Columns of the verdict's tests, and of the parts of the step.
+_TESTS = ("test", "share", "threshold_share", "time_s", "file", "line", "reason", "link")
+_PARTS = ("name", "seconds", "share", "link")
 
 
 def in_order(rows: Rows, column: str, *, falling: bool) -> list[Mapping[str, object]]:
@@ -56,12 +41,19 @@ def in_order(rows: Rows, column: str, *, falling: bool) -> list[Mapping[str, obj
 def table_as(form: Format, table: Table, rows: Rows) -> str:
     """Return rows of a table: a JSON list, CSV with a header, or a Markdown table."""
     if form == "json":
-        lines = (json.dumps(finite({name: row.get(name) for name in table.names})) for row in rows)
-        return "[\n" + ",\n".join(lines) + "\n]\n"
-    cells = [[_table_cell(row.get(name)) for name in table.names] for row in rows]
+        return _json({name: row.get(name) for name in table.names} for row in rows)
+    return _text_table(form, table.names, rows)
+
+
+def _json(rows: Iterable[Mapping[str, object]]) -> str:
+    return "[\n" + ",\n".join(json.dumps(finite(row)) for row in rows) + "\n]\n"
+
+
+def _text_table(form: Literal["csv", "md"], names: Sequence[str], rows: Rows) -> str:
+    cells = [[_table_cell(row.get(name)) for name in names] for row in rows]
     if form == "csv":
-        return _csv(table.names, cells)
-    return "\n".join(map(_markdown_row, (table.names, ["---"] * len(table.names), *cells))) + "\n"
+        return _csv(names, cells)
+    return "\n".join(map(_markdown_row, (names, ["---"] * len(names), *cells))) + "\n"
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -99,21 +91,20 @@ def verdict_as(form: Format, report: Report) -> str:
         return json.dumps(finite({"verdict": verdict, "step_bar": bar}), indent=1) + "\n"
     evidence = verdict["evidence"] if verdict else []
     if form == "csv":
-        return table_as("csv", _TESTS, evidence)
+        return _text_table("csv", _TESTS, evidence)
     sentence = (verdict["sentence"] if verdict else "") or "no verdict"
     sections = [f"**{printable(sentence).replace('<', '&lt;')}**\n"]
     if bar and bar["parts"]:
-        sections.append(table_as("md", _PARTS, bar["parts"]))
+        sections.append(_text_table("md", _PARTS, bar["parts"]))
     if evidence:
-        sections.append(table_as("md", _TESTS, evidence))
+        sections.append(_text_table("md", _TESTS, evidence))
     return "\n".join(sections)
 
 
 def findings_as(form: Format, findings: Sequence[Finding]) -> str:
     """Return findings: JSON as in report.json, CSV with a header, or a Markdown section each."""
     if form == "json":
-        lines = (json.dumps(finite(finding)) for finding in findings)
-        return "[\n" + ",\n".join(lines) + "\n]\n" if findings else "[]\n"
+        return _json(findings) if findings else "[]\n"
     if form == "csv":
         rows: Rows = findings
         cells = ([_finding_cell(row.get(name)) for name in _FINDING_COLUMNS] for row in rows)

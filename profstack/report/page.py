@@ -19,7 +19,6 @@ from profstack.report.page_tables import (
     HEAVIEST,
     MOST_ROWS,
     AnyRow,
-    ColumnNotes,
     LayerPageTable,
     PageTable,
     SortKey,
@@ -111,30 +110,16 @@ def path_records(
     """
     known = {record["node"]: record for record in records}
     kept: set[int | None] = set()
-    lost: set[int | None] = set()
     for record in sorted(records, key=weight(*times), reverse=True):
-        way, ending = _way_up(record["node"], known, kept, lost)
-        if ending is not None and ending not in kept:
-            lost.update(way)
-        elif len(kept) + len(way) <= most:
+        way: list[int | None] = []
+        node = record["node"]
+        while node is not None and node in known and node not in kept and node not in way:
+            way.append(node)
+            node = known[node]["parent"]
+        leads_to_the_top = node is None or node in kept
+        if leads_to_the_top and len(kept) + len(way) <= most:
             kept.update(way)
     return [record for record in records if record["node"] in kept]
-
-
-def _way_up(
-    node: int | None,
-    known: Mapping[int | None, Node],
-    kept: set[int | None],
-    lost: set[int | None],
-) -> tuple[list[int | None], int | None]:
-    """Return the nodes from here up that are not kept yet, and the next one: None at the top."""
-    way: list[int | None] = []
-    while node is not None and node not in kept:
-        if node not in known or node in lost or node in way:
-            return way, node
-        way.append(node)
-        node = known[node]["parent"]
-    return way, node
 
 
 def held_series(records: Sequence[NsysMemoryRow], most: int = MOST_ROWS) -> list[NsysMemoryRow]:
@@ -208,10 +193,7 @@ def prepare(report: Report, *, base: str = "") -> Page:
         facts={**dict.fromkeys(_FACTS), **facts, "benchmark": benchmark},
         steps=step_series(tables["steps"], report["slices"], report["benchmark"]),
         slices=report["slices"],
-        tables={
-            name: join_layers(table, own)
-            for name, table in _tables(tables, ColumnNotes.of(report)).items()
-        },
+        tables={name: join_layers(table, own) for name, table in _tables(tables, report).items()},
         counters=tables.get("flops") or [],
         call_trees=_call_trees(tables),
         module_picture=module_picture(tables["modules"], tables.get("peak_holders") or []),
@@ -249,8 +231,11 @@ _AS_REPORTED = (
 )
 
 
-def _tables(tables: Tables, notes: ColumnNotes) -> dict[str, PageTable]:
-    """Return the page's tables, the heaviest rows first; those without a row are left out."""
+def _tables(tables: Tables, notes: Report) -> dict[str, PageTable]:
+    """Return the page's tables, the heaviest rows first; those without a row are left out.
+
+    `notes` is the report that holds reasons and sources of the columns.
+    """
     rows = dict(cast(Mapping[str, Sequence[AnyRow]], tables))
     rows["regions"] = [
         {**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []

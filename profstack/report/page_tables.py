@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypedDict, TypeVar, cast
 
 from profstack.storage.schema.column import Column
@@ -64,33 +64,20 @@ class PageColumn:
     joined: str | None = None
 
 
-@dataclass(frozen=True)
-class ColumnNotes:
-    """Reasons for empty columns and cells, and sources of columns, by `table.column`."""
+def page_column(table: str, column: Column, notes: Report) -> PageColumn:
+    """Return the heading of one column of a report's table; `notes` is the report.
 
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    cells: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, report: Report) -> ColumnNotes:
-        """Return the notes of a report; one of an older version may lack some."""
-        return cls(
-            report["columns_reason"], report.get("cells_reason", {}), report["columns_source"]
-        )
-
-
-def page_column(table: str, column: Column, notes: ColumnNotes) -> PageColumn:
-    """Return the heading of one column of a report's table."""
+    A report of an older version may lack the reasons for single cells.
+    """
     key = f"{table}.{column.name}"
     return PageColumn(
         column.name,
         column.label,
         column.unit,
         column.meaning,
-        notes.reasons.get(key),
-        notes.cells.get(key),
-        notes.sources.get(key),
+        notes["columns_reason"].get(key),
+        notes.get("cells_reason", {}).get(key),
+        notes["columns_source"].get(key),
         column.layer,
         column.sense,
     )
@@ -171,7 +158,7 @@ def left_out_text(kept: int, total: int, order: str) -> str | None:
 def page_table(
     name: str,
     records: Sequence[AnyRow],
-    notes: ColumnNotes,
+    notes: Report,
     *,
     by: Callable[[AnyRow], SortKey] | None = None,
     most: int = MOST_ROWS,
@@ -245,7 +232,7 @@ _CUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
 }
 
 
-def line_table(name: str, records: Sequence[LineRow], notes: ColumnNotes) -> PageTable:
+def line_table(name: str, records: Sequence[LineRow], notes: Report) -> PageTable:
     """Return one of `_CUTS`: the lines with a figure other than 0 there, the heaviest first."""
     weights, others, order = _CUTS[name]
     rows: Sequence[AnyRow] = records
@@ -300,7 +287,7 @@ def _sum(rows: Sequence[AnyRow], column: str) -> float | None:
     return None if None in parts else sum(map(number, parts))
 
 
-def operator_summary(records: Sequence[OperatorRow], notes: ColumnNotes) -> PageTable:
+def operator_summary(records: Sequence[OperatorRow], notes: Report) -> PageTable:
     """Return the table of operators summed by name."""
     table = REPORT["operators"]
     meant = {column.name: page_column("operators", column, notes) for column in table.columns}

@@ -8,8 +8,6 @@ recording are served, and only its page as HTML.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import os
 import secrets
@@ -18,12 +16,13 @@ import sys
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
 import jinja2
+
+from profstack.report.html import script_digest, template
 
 LOOPBACK = "127.0.0.1"
 PAGE = "report.html"
@@ -108,14 +107,13 @@ class RecordingServer(ThreadingHTTPServer):
     @cached_property
     def handover(self) -> tuple[bytes, str]:
         """Return the page that hands the trace to Perfetto, and its content security policy."""
-        script = _template("handover.js")
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        script = template("handover.js")
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-        text = environment.from_string(_template("handover.html.j2")).render(
+        text = environment.from_string(template("handover.html.j2")).render(
             script=script, trace=quote(_TRACE), title=self.folder.name, page=PAGE
         )
         policy = (
-            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+            f"default-src 'none'; script-src '{script_digest(script)}'; style-src 'unsafe-inline'; "
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
             "frame-ancestors 'none'"
         )
@@ -190,8 +188,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         return body
-
-
-def _template(name: str) -> str:
-    file = resources.files("profstack.report") / "templates" / name
-    return file.read_text(encoding="utf-8")

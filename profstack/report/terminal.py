@@ -126,14 +126,14 @@ def _headline(screen: Screen, report: Report) -> None:
         span = f"95 % interval {low} to {high}"
     median = (format_seconds(mark["median_s"]), "bold")
     screen.line("clean step: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
-    details = [f"{format_count(mark['steps_per_s'])} steps/s"]
-    if mark["items_per_s"] is not None:
-        details.append(f"{format_count(mark['items_per_s'])} items/s")
-    details.append(f"IQR {format_seconds(mark['iqr_s'])}")
+    items = "" if mark["items_per_s"] is None else f", {format_count(mark['items_per_s'])} items/s"
     watcher = mark.get("first_step_layer")
     watched = f" (watched by {watcher})" if watcher else ""
-    details.append(f"first step {format_seconds(mark['first_step_s'])}{watched}")
-    screen.paragraph(", ".join(details), *[" " * 12] * 2)
+    screen.paragraph(
+        f"{format_count(mark['steps_per_s'])} steps/s{items}, IQR {format_seconds(mark['iqr_s'])}, "
+        f"first step {format_seconds(mark['first_step_s'])}{watched}",
+        *[" " * 12] * 2,
+    )
 
 
 def _layer_table(screen: Screen, report: Report) -> None:
@@ -216,10 +216,8 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
 
 def _rates(screen: Screen, report: Report) -> None:
     """Print peak memory, operations and their share of the machine's peak in a paragraph."""
-    words = []
     peak, roofline, step = peak_bytes(report), report.get("roofline"), step_point(report)
-    if peak is not None:
-        words.append(f"tensors at the peak of a step: {format_bytes(peak)}")
+    words = [] if peak is None else [f"tensors at the peak of a step: {format_bytes(peak)}"]
     if roofline and step is not None and step["flop"]:
         words += _work(step, roofline["mfu"], report)
     screen.paragraph("; ".join(words), "", "  ")
@@ -269,10 +267,8 @@ def _print_layers(screen: Screen, report: Report) -> None:
         screen.paragraph(f"layers without data: {missing}: {reasons.pop()}", "", "  ")
         return
     for layer in lacking:
-        words = f": {layer['reason']}"
-        if layer["command"]:
-            words += f"; next: {layer['command']}"
-        status = layer["status"]
+        status, command = layer["status"], layer["command"]
+        words = f": {layer['reason']}" + (f"; next: {command}" if command else "")
         screen.line(f"{layer['name']} ", (status, style_of(status)), words)
 
 
@@ -319,13 +315,10 @@ def table_text(
 
     A table wider than `width` characters is cut into blocks, each with the names of the rows.
     """
-    columns = [
-        column for column in table.columns if any(row.get(column.name) is not None for row in rows)
-    ]
-    names = [column.name for column in columns]
-    # Heading, cells, and whether they are words.
+    names = [name for name in table.names if any(row.get(name) is not None for row in rows)]
+    columns = [column for column in table.columns if column.name in names]
     printed = [
-        ([column.label, *(cell(row.get(column.name), column.unit) for row in rows[:MOST_ROWS])])
+        [column.label, *(cell(row.get(column.name), column.unit) for row in rows[:MOST_ROWS])]
         for column in columns
     ]
     is_text = [column.unit == "text" for column in columns]

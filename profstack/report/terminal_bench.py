@@ -79,15 +79,13 @@ def _rates(mark: Benchmark) -> list[str]:
 
 def _sampling(mark: Benchmark) -> list[str]:
     """Return the spread of the samples, the calls before them, and what ended them."""
-    words = [f"IQR {format_seconds(mark['iqr_s'])}"]
-    words.append(f"first call {format_seconds(mark['first_step_s'])}")
-    calls, outliers = mark["warmup_steps"], mark.get("outliers")
+    first, calls, outliers = mark["first_step_s"], mark["warmup_steps"], mark.get("outliers")
+    words = [f"IQR {format_seconds(mark['iqr_s'])}", f"first call {format_seconds(first)}"]
     if calls is not None:
         words.append("1 warm-up call" if calls == 1 else f"{calls} warm-up calls")
     if outliers:
         words.append("1 outlier" if outliers == 1 else f"{outliers} outliers")
-    ended = mark.get("stopped_by")
-    if ended is not None:
+    if (ended := mark.get("stopped_by")) is not None:
         words.append(_ENDED_BY.get(ended, f"ended by {ended}"))
     return words
 
@@ -122,17 +120,15 @@ def _other_mode(mark: Benchmark) -> Iterable[str]:
 def _between_processes(mark: Benchmark) -> Iterable[str]:
     """Return the spread between fresh processes, the error bar of a comparison."""
     between = mark.get("between_process")
-    if between is None:
+    medians = [one for one in (between and between["medians_s"]) or () if one is not None]
+    if between is None or len(medians) < 2:
         return
-    medians = [one for one in between["medians_s"] or () if one is not None]
-    if len(medians) < 2:
-        return
-    spread = between["spread"]
-    words = f"{len(medians)} fresh processes: {format_seconds(between['low_s'])} to "
-    words += format_seconds(between["high_s"])
-    if spread is not None:
-        words += f", {100 * spread:.1f} % apart"
-    yield words + ": the error bar of a comparison"
+    low, high, spread = between["low_s"], between["high_s"], between["spread"]
+    apart = "" if spread is None else f", {100 * spread:.1f} % apart"
+    yield (
+        f"{len(medians)} fresh processes: {format_seconds(low)} to {format_seconds(high)}{apart}: "
+        "the error bar of a comparison"
+    )
 
 
 # One interrupted call makes a mean of single calls, and leaves the factor as it is.

@@ -78,10 +78,9 @@ def print_bar(screen: Screen, report: Report) -> None:
     owner = "the device's " if bar.get("time_line") == "device" else ""
     line = ""
     for part, (sign, _) in zip(parts, drawn, strict=True):
-        words = (
-            f"{sign} {owner if part['name'] == 'idle' else ''}{part['name']} "
-            f"{100 * part['share']:.0f} % ({format_seconds(part['seconds'])})"
-        )
+        name = f"{owner}idle" if part["name"] == "idle" else part["name"]
+        time = format_seconds(part["seconds"])
+        words = f"{sign} {name} {100 * part['share']:.0f} % ({time})"
         if line and len(line) + 3 + len(words) > screen.width:
             screen.line(line)
             line = words
@@ -148,15 +147,13 @@ def _figures(row: Mapping[str, object]) -> str:
     """Return the figures and the place of a row of evidence."""
     if row.get("reason"):
         return str(row["reason"])
-    words = []
+    place = str(row.get("name") or "")
     if row.get("file"):
-        words.append(f"{file_name(row['file'])}:{row.get('line')} {row.get('name') or ''}".rstrip())
-    elif row.get("name"):
-        words.append(str(row["name"]))
-    words += [
+        place = f"{file_name(row['file'])}:{row.get('line')} {place}".rstrip()
+    figures = (
         f"{label(key)} {figure(key, value)}" for key, value in row.items() if key not in _EVIDENCE
-    ]
-    return ", ".join(words)
+    )
+    return ", ".join(filter(None, (place, *figures)))
 
 
 def print_first_findings(screen: Screen, findings: Sequence[Finding], most: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
@@ -297,22 +298,19 @@ def _missing_words(missing: Mapping[str, str]) -> str:
 
 def _device_words(steps: Sequence[NsysStepRow]) -> list[str]:
     """Return the median step's kernels, and how long the device was idle in it."""
-    idle, wall = [], []
-    # A step has a row for each device: its kernels are those of all of them.
-    counts: dict[int | None, float] = {}
-    devices = set()
-    for row in steps:
-        if row["kernels"] is not None and row["idle_s"] is not None:
-            counts[row["step"]] = counts.get(row["step"], 0) + row["kernels"]
-            idle.append(row["idle_s"])
-            wall.append(row["wall_s"] or 0.0)
-            devices.add(row["device"])
-    if not idle:
+    known = [row for row in steps if row["kernels"] is not None and row["idle_s"] is not None]
+    if not known:
         return []
-    where = f", on each of {len(devices)} devices" if len(devices) > 1 else ""
-    idle_words, wall_words = (format_seconds(statistics.median(times)) for times in (idle, wall))
+    # A step has a row for each device: its kernels are those of all of them.
+    counts: defaultdict[int | None, float] = defaultdict(float)
+    for row in known:
+        counts[row["step"]] += row["kernels"] or 0
+    devices = len({row["device"] for row in known})
+    where = f", on each of {devices} devices" if devices > 1 else ""
+    idle = format_seconds(statistics.median(row["idle_s"] or 0.0 for row in known))
+    wall = format_seconds(statistics.median(row["wall_s"] or 0.0 for row in known))
     kernels = format_count(statistics.median(counts.values()))
-    return [f"{kernels} kernels a step", f"no kernel for {idle_words} of {wall_words}{where}"]
+    return [f"{kernels} kernels a step", f"no kernel for {idle} of {wall}{where}"]
 
 
 def _module_words(rows: Sequence[NsysModuleRow]) -> list[str]:

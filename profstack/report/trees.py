@@ -10,6 +10,7 @@ the drawn areas less `below` are the sum of the roots' rows.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -206,13 +207,14 @@ def _own(node: _Node, key: str, figures: dict[str, float | None]) -> float:
 def _peak_metrics(nodes: dict[str, _Node], holders: Sequence[PeakHolderRow]) -> Iterator[Metric]:
     """Yield a metric for each device: the bytes at the step's peak by the module that made them."""
     devices = dict.fromkeys(str(record["device"]) for record in holders)
-    for record in holders:
-        key, size = f"peak_bytes {record['device']}", record["bytes"]
-        if size is not None:
-            owner = _owner(record, nodes)
-            owner.own[key] = (owner.own.get(key) or 0.0) + float(size)
     for device in devices:
-        yield Metric(f"peak_bytes {device}", (), [], 0.0, 0, device)
+        key = f"peak_bytes {device}"
+        for record in holders:
+            size = record["bytes"]
+            if str(record["device"]) == device and size is not None:
+                owner = _owner(record, nodes)
+                owner.own[key] = (owner.own.get(key) or 0.0) + float(size)
+        yield Metric(key, (), [], 0.0, 0, device)
 
 
 def _owner(record: PeakHolderRow, nodes: dict[str, _Node]) -> _Node:
@@ -270,13 +272,13 @@ def _largest(order: Sequence[_Node], keys: Sequence[str], most: int) -> list[_No
 def _rests(order: Sequence[_Node], kept: Sequence[_Node], keys: Sequence[str]) -> list[_Node]:
     """Return the nodes left out under each kept parent, and at the top, as one node."""
     known = {id(node) for node in kept}
-    left: dict[int, list[_Node]] = {}
+    left: defaultdict[int, list[_Node]] = defaultdict(list)
     for node in order:
         if id(node) not in known:
             top = node
             while top.parent is not None and id(top.parent) not in known:
                 top = top.parent
-            left.setdefault(id(top.parent), []).append(node)
+            left[id(top.parent)].append(node)
     rests = []
     for members in left.values():
         if len(members) == 1:  # One node takes no more room than a sum.
@@ -342,16 +344,20 @@ def call_tree(functions: Sequence[FunctionRow], calls: Sequence[CallRow]) -> Cal
     kept = sorted(functions, key=weight("total_s"), reverse=True)[:MOST_ROWS]
     numbers = {call_label(row): place for place, row in enumerate(kept)}
     edges: list[Edge] = []
-    callers_left: dict[int, list[float]] = {}
-    callees_left: dict[int, list[float]] = {}
+    # How many calls were left out at a function, and their sums.
+    callers_left: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    callees_left: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for call in sorted(calls, key=weight("total_s"), reverse=True):
         caller, callee = numbers.get(call["caller"]), numbers.get(call["callee"])
         if caller is not None and callee is not None and len(edges) < MOST_EDGES:
             seconds = float(f"{call['total_s'] or 0.0:.{DIGITS}g}")
             edges.append(Edge(caller, callee, compact(call["calls"]), seconds))
             continue
-        _add_left(callers_left, callee, call)
-        _add_left(callees_left, caller, call)
+        for sums_of, function in ((callers_left, callee), (callees_left, caller)):
+            if function is not None:
+                sums = sums_of[function]
+                added = (1, call["calls"] or 0.0, call["total_s"] or 0.0)
+                sums[:] = [known + more for known, more in zip(sums, added, strict=True)]
     fields = ("file", "line", "name", "calls", "self_s", "total_s", "package")
     groups = _groups(len(kept), edges)
     return CallTree(
@@ -359,24 +365,10 @@ def call_tree(functions: Sequence[FunctionRow], calls: Sequence[CallRow]) -> Cal
         edges=edges,
         cycles=[members for members in groups if len(members) > 1],
         roots=[[function, compact(seconds)] for function, seconds in entries(kept, edges, groups)],
-        callers_left=_as_lists(callers_left),
-        callees_left=_as_lists(callees_left),
+        callers_left=[[at, *map(compact, sums)] for at, sums in callers_left.items()],
+        callees_left=[[at, *map(compact, sums)] for at, sums in callees_left.items()],
         left_out=left_out_text(len(kept), len(functions), "those with the most time"),
     )
-
-
-def _add_left(left: dict[int, list[float]], function: int | None, call: CallRow) -> None:
-    """Add a call that is not among the edges to the sums of a function."""
-    if function is None:
-        return
-    known = left.setdefault(function, [0, 0.0, 0.0])
-    known[0] += 1
-    known[1] += call["calls"] or 0.0
-    known[2] += call["total_s"] or 0.0
-
-
-def _as_lists(left: Mapping[int, Sequence[float]]) -> list[list[object]]:
-    return [[function, *map(compact, sums)] for function, sums in left.items()]
 
 
 def entries(
