@@ -43,32 +43,6 @@ _VARIANTS = ("eager", "compile", "trace", "script")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options, in groups."""
-    _add_target(parser)
-    _add_length(parser.add_argument_group("how long to measure"))
-    _add_parts(parser.add_argument_group("what else to measure"))
-    recording = parser.add_argument_group("the recording")
-    add_recording_options(recording)
-    recording.add_argument("--json", action="store_true", help="print the figures as JSON")
-
-
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("spec", metavar="TARGET", help="file.py:function or module:function")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument(
-        "--factory", action="store_const", const="factory", dest="kind", help="it gives a model"
-    )
-    kind.add_argument(
-        "--step", action="store_const", const="step", dest="kind", help="it is what is measured"
-    )
-    add("--input", action="append", default=[], metavar="SHAPE", help="1x3x224x224[:dtype]")
-    add("--device", metavar="D", help="move the model and its inputs there")
-    add("--batch-size", type=count, metavar="N", help="items of one call")
-    add("--grad", action="store_true", help="record gradients (forward alone is called)")
-
-
 def _add_length(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--warmup", type=count, metavar="N", help="calls before the samples (default: found out)")
@@ -212,9 +186,22 @@ _INTERRUPTED = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the command's options, in groups."""
     parser.epilog = _TARGETS_HELP
-    add_options(parser)
+    add = parser.add_argument
+    add("spec", metavar="TARGET", help="file.py:function or module:function")
+    add_kind = parser.add_mutually_exclusive_group().add_argument
+    for kind, meaning in (("factory", "it gives a model"), ("step", "it is what is measured")):
+        add_kind(f"--{kind}", action="store_const", const=kind, dest="kind", help=meaning)
+    add("--input", action="append", default=[], metavar="SHAPE", help="1x3x224x224[:dtype]")
+    add("--device", metavar="D", help="move the model and its inputs there")
+    add("--batch-size", type=count, metavar="N", help="items of one call")
+    add("--grad", action="store_true", help="record gradients (forward alone is called)")
+    _add_length(parser.add_argument_group("how long to measure"))
+    _add_parts(parser.add_argument_group("what else to measure"))
+    recording = parser.add_argument_group("the recording")
+    add_recording_options(recording)
+    recording.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -165,10 +165,10 @@ def _table_and_rows(
         raise UsageError(
             f"no table '{arguments.table}'", where="show", next_step=f"the tables are {tables}"
         )
-    columns = (
+    columns = [
         Column(each["meaning"], each["sense"], name=each["name"], type=each["type"])
         for each in facts["columns"]
-    )
+    ]
     table = Table(facts["name"], tuple(columns))
     _check_sort(table, arguments.sort)
     return table, list(facts["rows"])

@@ -6,8 +6,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from profstack.report.page import finite
 from profstack.report.page_tables import compact, number
@@ -28,13 +28,17 @@ _TESTS = ("test", "share", "threshold_share", "time_s", "file", "line", "reason"
 _PARTS = ("name", "seconds", "share", "link")
 
 
+# Signs that Markdown reads as its own, in a table's cell and in running text.
+_IN_CELL = str.maketrans({"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " "})
+_IN_TEXT = str.maketrans({**{sign: "\\" + sign for sign in "\\`*_[]|"}, "<": "&lt;"})
+
+
 def in_order(rows: Rows, column: str, *, falling: bool) -> list[Mapping[str, object]]:
     """Return rows ordered by a column; those without a value there are last either way."""
     known = [row for row in rows if row.get(column) is not None]
-    if any(isinstance(row[column], (str, list)) for row in known):
-        known.sort(key=lambda row: str(row[column]), reverse=falling)
-    else:
-        known.sort(key=lambda row: number(row[column]), reverse=falling)
+    is_text = any(isinstance(row[column], (str, list)) for row in known)
+    key: Callable[[object], Any] = str if is_text else number
+    known.sort(key=lambda row: key(row[column]), reverse=falling)
     return known + [row for row in rows if row.get(column) is None]
 
 
@@ -77,11 +81,7 @@ def _encodable(text: str) -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    escaped = (
-        cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-        for cell in cells
-    )
-    return "| " + " | ".join(escaped) + " |"
+    return "| " + " | ".join(cell.translate(_IN_CELL) for cell in cells) + " |"
 
 
 def verdict_as(form: Format, report: Report) -> str:
@@ -139,7 +139,4 @@ def _section(number: int, finding: Finding) -> str:
 
 def _escaped(text: str) -> str:
     """Return text without the signs that Markdown reads as its own."""
-    words = printable(text)
-    for sign in "\\`*_[]|":
-        words = words.replace(sign, "\\" + sign)
-    return words.replace("<", "&lt;")
+    return printable(text).translate(_IN_TEXT)

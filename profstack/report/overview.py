@@ -6,7 +6,7 @@ to the row in its own view. A figure that is not known is null, with a reason.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -17,7 +17,6 @@ from profstack.report.screen import line_place
 from profstack.storage.schema.report import Report, RooflinePoint, StepBar
 from profstack.storage.schema.rows import (
     CounterRow,
-    MemoryOwnerRow,
     MemoryRow,
     StepRow,
 )
@@ -192,11 +191,7 @@ def overview_page(report: Report) -> Overview:
 def _peaks(report: Report) -> Peaks:
     memory = report["tables"]["memory"]
     rss, why = _most(memory, "rss_bytes"), report["columns_reason"].get("memory.rss_bytes")
-    held = []
-    for device, owned in memory_by_device(report).items():
-        rows = sorted(owned, key=weight("peak_bytes"), reverse=True)
-        kinds = [(row["kind"], row["peak_bytes"]) for row in rows if row["peak_bytes"]]
-        held.append(Held(device, sum(size for _, size in kinds), kinds))
+    held = held_at_peak(report)
     return Peaks(
         rss_bytes=rss,
         rss_reason=None if rss is not None else why or "no layer read the memory of the process",
@@ -207,12 +202,17 @@ def _peaks(report: Report) -> Peaks:
     )
 
 
-def memory_by_device(report: Report) -> dict[str | None, list[MemoryOwnerRow]]:
-    """Return the kinds of memory that each device held in the observed step."""
-    devices: dict[str | None, list[MemoryOwnerRow]] = {}
-    for row in report["tables"].get("memory_owners") or []:
-        devices.setdefault(row["device"], []).append(row)
-    return devices
+def held_at_peak(report: Report) -> list[Held]:
+    """Return what each device held at the peak of the observed step, the largest kind first."""
+    devices: defaultdict[str | None, list[tuple[str, int]]] = defaultdict(list)
+    rows = report["tables"].get("memory_owners") or []
+    for row in sorted(rows, key=weight("peak_bytes"), reverse=True):
+        if row["peak_bytes"]:
+            devices[row["device"]].append((row["kind"], row["peak_bytes"]))
+    return [
+        Held(device, sum(size for _, size in devices[device]), devices[device])
+        for device in dict.fromkeys(row["device"] for row in rows)
+    ]
 
 
 _MemoryColumn = Literal["rss_bytes", "device_allocated_bytes", "device_reserved_bytes"]

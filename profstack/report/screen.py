@@ -230,20 +230,18 @@ def line_place(file: object, line: int | None) -> str:
 
 def label(key: str) -> str:
     """Return the name of a figure without its unit, in words."""
-    if key.endswith("_per_s"):
-        return key.removesuffix("_per_s").replace("_", " ") + "/s"
-    for ending in ("_bytes", "_share", "_s"):
-        if key.endswith(ending):
-            return key.removesuffix(ending).replace("_", " ")
-    return key.replace("_", " ")
+    stem = re.sub("_(bytes|share|s)$", "", re.sub("_per_s$", "/s", key))
+    return stem.replace("_", " ")
 
 
 def figure(key: str, value: object) -> str:
     """Return a figure with the unit that its name ends in; a word as it is."""
     if value is None:
         return "–"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "yes" if value is True else "no" if value is False else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
     if key.endswith("share"):
         return f"{100 * value:.1f} %"
     for ending, written in _ENDINGS:

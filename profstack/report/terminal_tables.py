@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from profstack.report.overview import counter_of_record, memory_by_device
+from profstack.report.overview import counter_of_record, held_at_peak
 from profstack.report.page_tables import AnyRow, forward_only, operators_by_name, weight
 from profstack.report.screen import WIDE, Screen, figure, file_name, label, line_place, short_name
 from profstack.storage.schema.nsys_rows import NsysModuleRow, NsysStepRow
 from profstack.storage.schema.report import NsysFacts, Processes, Report
-from profstack.storage.schema.rows import FunctionRow, ModuleRow
+from profstack.storage.schema.rows import FunctionRow
 from profstack.units import format_bytes, format_count, format_seconds
 
 # Parts of a capture by the names under which they may be missing, those that matter most first.
@@ -103,7 +103,8 @@ def print_modules(screen: Screen, report: Report, most: int, *, parts: bool = Tr
     roots = [row for row in inside if row["depth"] == 0]
     heavy = sorted((row for row in inside if row["depth"]), key=weight("self_s"), reverse=True)
     # A part that this workload has not, as a loss in inference, is no row with nothing in it.
-    outside = [row for row in rows if parts and row["path"].startswith("(") and _has_time(row)]
+    timed = [row for row in rows if row["forward_s"] or row["backward_s"] or row["self_s"]]
+    outside = [row for row in timed if parts and row["path"].startswith("(")]
     wide = screen.width >= _NARROW
     rate = screen.width >= WIDE and any(row["flop_per_s"] is not None for row in inside)
     columns = {
@@ -124,10 +125,6 @@ def print_modules(screen: Screen, report: Report, most: int, *, parts: bool = Tr
     room = screen.width - (57 if wide else 32) - 10 * rate
     shown = [key for key, is_shown in columns.items() if is_shown]
     _print_rows(screen, "module", named, shown, room)
-
-
-def _has_time(row: ModuleRow) -> bool:
-    return bool(row["forward_s"] or row["backward_s"] or row["self_s"])
 
 
 def _print_nsys(screen: Screen, report: Report, most: int) -> None:
@@ -154,18 +151,14 @@ def highlights(report: Report) -> list[str]:
     return [line for line in lines if line is not None]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def _owners(report: Report) -> str | None:
     """Return how much of the step has an owner, and what has none."""
     sums = report.get("attribution")
     if not sums or sums["owned_share"] is None:
         return None
-    words = f"owners: {_percent(sums['owned_share'])} of a step's time has one"
+    words = f"owners: {figure('share', sums['owned_share'])} of a step's time has one"
     rest = [(row["path"], row["share"] or 0.0) for row in sums["unowned"]]
-    named = ", ".join(f"{path} {_percent(share)}" for path, share in rest if share >= 0.0005)
+    named = ", ".join(f"{path} {figure('share', share)}" for path, share in rest if share >= 0.0005)
     return words + (f"; not {named}" if named else "")
 
 
@@ -182,33 +175,23 @@ def _threads(report: Report) -> str | None:
     return f"threads: {'; '.join(facts['sentences'][:2])}" if facts["sentences"] else None
 
 
-def _peak_by_device(report: Report) -> dict[str | None, int]:
-    """Return the bytes that each device held at the peak of a step."""
-    devices = memory_by_device(report).items()
-    return {device: sum(row["peak_bytes"] or 0 for row in rows) for device, rows in devices}
-
-
 def peak_bytes(report: Report) -> int | None:
     """Return the bytes at the peak of a step, on the device that holds most; None if unknown."""
-    return max(_peak_by_device(report).values(), default=0) or None
+    return max((held.total_bytes for held in held_at_peak(report)), default=0) or None
 
 
 def _peak(report: Report) -> str | None:
     """Return the kinds of the bytes at the peak of a step, on the device that holds most."""
-    peaks = _peak_by_device(report)
-    device = max(peaks, key=lambda name: peaks[name], default=None)
-    whole = peaks.get(device)
-    if not whole:
+    devices, whole = held_at_peak(report), peak_bytes(report)
+    if whole is None:
         return None
-    kinds = [
-        f"{row['kind']} {format_bytes(row['peak_bytes'])}"
-        for row in sorted(memory_by_device(report)[device], key=weight("peak_bytes"), reverse=True)
-        if (row["peak_bytes"] or 0) >= 0.01 * whole
-    ]
-    where = f" on {device}" if len(peaks) > 1 else ""
+    most = max(devices, key=lambda held: held.total_bytes)
+    large = [(kind, size) for kind, size in most.kinds if size >= 0.01 * whole]
+    kinds = [f"{kind} {format_bytes(size)}" for kind, size in large]
+    where = f" on {most.device}" if len(devices) > 1 else ""
     words = f"bytes at the peak of a step{where}: {format_bytes(whole)}, {', '.join(kinds[:5])}"
     holders = report["tables"].get("peak_holders") or []
-    held = [row for row in holders if row["device"] == device and row["bytes"]]
+    held = [row for row in holders if row["device"] == most.device and row["bytes"]]
     if not held:
         return words
     first = max(held, key=weight("bytes"))
@@ -241,12 +224,11 @@ def _growth(report: Report) -> str | None:
 
 def _startup(report: Report) -> str | None:
     """Return the lines of the script that took most of its start-up."""
-    rows = ((row["startup_share"] or 0.0, row) for row in report["tables"]["lines"])
-    lines = sorted(rows, key=lambda pair: pair[0], reverse=True)[:3]
+    lines = sorted(report["tables"]["lines"], key=weight("startup_share"), reverse=True)[:3]
     shares = [
         f"{100 * share:.0f} % {line_place(row['file'], row['line'])}"
-        for share, row in lines
-        if share >= 0.01
+        for row in lines
+        if (share := row["startup_share"] or 0.0) >= 0.01
     ]
     return f"start-up: {', '.join(shares)}" if shares else None
 

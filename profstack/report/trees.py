@@ -334,15 +334,12 @@ class CallTree:
     left_out: str | None
 
 
-def call_label(row: FunctionRow) -> str:
-    """Return the name of a function of `tables.functions` in `tables.calls`."""
-    return f"{row['file']}:{row['line']}({row['name']})"
-
-
 def call_tree(functions: Sequence[FunctionRow], calls: Sequence[CallRow]) -> CallTree:
     """Return the call graph of one phase, cut to a size that a browser draws quickly."""
     kept = sorted(functions, key=weight("total_s"), reverse=True)[:MOST_ROWS]
-    numbers = {call_label(row): place for place, row in enumerate(kept)}
+    # By the name that a function of `tables.functions` has in `tables.calls`.
+    labels = (f"{row['file']}:{row['line']}({row['name']})" for row in kept)
+    numbers = {label: place for place, label in enumerate(labels)}
     edges: list[Edge] = []
     # How many calls were left out at a function, and their sums.
     callers_left: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
