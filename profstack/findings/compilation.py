@@ -280,9 +280,14 @@ def _again(of_function: Sequence[Version]) -> list[Version]:
     ]
 
 
-def _is_too_often(again: Sequence[Version]) -> bool:
+def _commonest(again: Sequence[Version]) -> tuple[str | None, int]:
+    """Return the kind of guard that failed most often, and how often."""
     guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
-    same = max(guards.values(), default=0)
+    return next(iter(guards.most_common(1)), (None, 0))
+
+
+def _is_too_often(again: Sequence[Version]) -> bool:
+    same = _commonest(again)[1]
     return same >= _SAME_GUARD or len(again) >= _IN_ALL or any(each.limit for each in again)
 
 
@@ -301,10 +306,8 @@ def _recompiled(
     per_step_s = compile_s * compiling_steps / steps
     if step_s and per_step_s < rules.RECOMPILATIONS.threshold * step_s:
         return
-    guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
-    commonest = guards.most_common(1)[0][0] if guards else None
-    # One that was given up after no guard's failure has none.
-    guard = next(each for each in again if kind_of(each.guard) == commonest)
+    # Where no guard is known to have failed, it is the first compilation without one.
+    guard = next(each for each in again if kind_of(each.guard) == _commonest(again)[0])
     made = sum(not each.limit for each in again)
     # The line on which the changing value is used says more than that of the function.
     line, file = guard.guard_line or named.line, guard.guard_file or named.file

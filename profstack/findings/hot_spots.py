@@ -306,11 +306,10 @@ def _among_equals(
             _row(first) | {"step_share": share, "fair_s": fair, "equals": len(equals)},
             *(_row(each) for each in alike),
         ],
-        advice=f"The other {len(equals)} modules of class {first.kind} take "
-        f"{format_seconds(fair)} for as much work as {first.path} does in "
-        f"{format_seconds(first.own_s)}. Look at its operators and lines for what it does and they "
-        "do not: a check or a log left on, another dtype or memory layout, values so small that "
-        "they are computed slowly (denormal numbers).",
+        advice=f"The other {len(equals)} modules of class {first.kind} take {format_seconds(fair)} "
+        f"for as much work as {first.path} does in {format_seconds(first.own_s)}. Look at its "
+        "operators and lines for what it does and they do not: a check or a log left on, another "
+        "dtype or memory layout, values so small that they are computed slowly (denormal numbers).",
     )
 
 
@@ -343,8 +342,7 @@ def _alone(report: Report, first: _ModuleTime, share: float) -> list[Finding]:
         reading.finding(
             rules.MODULE_DOMINATES,
             f"{first.path} takes {format_share(share)} of the step for "
-            f"{format_share(max(flop_share, bytes_share))} of "
-            "its work",
+            f"{format_share(max(flop_share, bytes_share))} of its work",
             severity="medium",
             gain_reason=f"no other module of class {first.kind} says what it should take",
             module=first.path,
