@@ -19,215 +19,7 @@ from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import GapRow, KernelRow, LineRow, OperatorRow
 from profstack.units import format_count, format_seconds
 
-# Copies from the host to the device inside the step. The device's own records of a copy say which
-# kind of memory it came from. A copy from pageable memory holds up the host as well, which then
-# launches nothing; one from pinned memory can go on beside the kernels if `non_blocking=True` asks
-# for it. A copy costs the time in which the device had nothing else to do, which the gaps give.
-
-# As CUDA's and ROCm's tools name them.
-_TO_DEVICE = re.compile(r"memcpy.*(?:HtoD|HostToDevice)", re.IGNORECASE)
-_MEMORY = re.compile("pageable|pinned", re.IGNORECASE)
-_COPIES = re.compile(r"\.(?:to|cuda|copy_|type)\(|\btorch\.(?:tensor|as_tensor|from_numpy)\(")
-_OPERATORS = ("aten::_to_copy", "aten::copy_")
 _MOST_ROWS = 4
-
-
-@reading.family
-def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
-    """Yield the finding where copies to the device take a good part of the clean step."""
-    copies = [row for row in report["tables"]["kernels"] if _TO_DEVICE.search(row["name"])]
-    taken = reading.calibrated(report, reading.total(copies, "device_s"))
-    if not copies or taken is None:
-        return
-    gaps, seen_s = reading.gaps_by(report, "copy")
-    idle = None if seen_s is None or not gaps else min(seen_s, step_s)
-    cost = taken if idle is None else idle
-    if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
-        return
-    kinds = {_memory_of(row) for row in copies}
-    lines = sorted(_working_lines(report, _COPIES), key=reading.line_s, reverse=True)[:_MOST_ROWS]
-    site = lines[0] if lines else None
-    kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
-    yield reading.finding(
-        rules.HOST_TO_DEVICE_COPY,
-        f"Steps copy from {kind} memory to the device{reading.in_brackets(site)}",
-        severity=reading.severity_of(cost, step_s),
-        gain_s=idle,
-        gain_reason="the device was not seen idle for it: the copies may run beside kernels",
-        place=site,
-        module=reading.by_size(copies, "device_s")[0]["module"],
-        layers=["torch"],
-        evidence=[
-            *map(_copy_evidence, copies[:_MOST_ROWS]),
-            *_copying_operators(report, copies),
-            *(_gap_evidence(report, row) for row in gaps),
-            *(reading.line_evidence(row, "operator_s", "device_s") for row in lines),
-        ],
-        advice=_copy_advice(kinds),
-    )
-
-
-def _memory_of(copy: KernelRow) -> str:
-    """Return the kind of host memory that a copy reads."""
-    match = _MEMORY.search(copy["name"])
-    return match[0].lower() if match else "unknown"
-
-
-def _copy_advice(kinds: set[str]) -> str:
-    parts = []
-    if "pageable" in kinds:
-        parts.append(
-            "From pageable memory a copy holds up the host until it is done: give the DataLoader "
-            "pin_memory=True (or call pin_memory() once) and copy with .to(device, "
-            "non_blocking=True)."
-        )
-    if "pinned" in kinds:
-        parts.append(
-            "What is pinned already is copied beside the kernels only with non_blocking=True, and "
-            "best a step ahead of its use."
-        )
-    parts.append(
-        "What is the same in every step (masks, positions, weights) belongs on the device once, "
-        "before the loop; what is computed from nothing is best created there "
-        "(torch.zeros(..., device=device))."
-    )
-    return " ".join(parts)
-
-
-def _copy_evidence(row: KernelRow) -> Evidence:
-    memory = _memory_of(row)
-    return {
-        "copy": row["name"],
-        "copies": row["calls"],
-        "device_s": row["device_s"],
-        "memory": memory,
-        "holds_up_the_host": True if memory == "pageable" else None,
-        **reading.pick(row, "module", "operator"),
-        "link": f"kernels/{row['name']}",
-    }
-
-
-def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evidence]:
-    """Return what the operators that made these copies read and wrote, where that is known."""
-    made_by = {(row["operator"], row["module"]) for row in copies}
-    rows: list[Evidence] = []
-    for name in _OPERATORS:
-        some = [row for row in _operators(report, name) if (name, row["module"]) in made_by]
-        moved = known_sum(row["moved_bytes"] for row in some)
-        if some:
-            # An operator reads a byte here and writes it there: half of it is copied.
-            copied: Evidence = {} if moved is None else {"copied_bytes": moved / 2}
-            found: Evidence = {"operator": name, "calls": reading.total(some, "calls")}
-            rows.append({**found, **copied, "link": f"operators/{name}"})
-    return rows
-
-
-# Loops of the script, as far as the counts and the texts of their lines show them.
-
-# Names that a line sets, and what it sets them to; a sum, whose parts do not need it.
-_ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=(?!=)(.*)")
-_ADDS = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:[-+]=|=\s*\1\s*[-+])(.*)")
-_NAMES = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# Lines of one loop run about equally often.
-_ABOUT = 2.0
-
-
-def loop_lines(report: Report, site: LineRow) -> list[LineRow]:
-    """Return the lines next to this one that run about as often, itself included."""
-    rows = {row["line"]: row for row in report["tables"]["lines"] if row["file"] == site["file"]}
-    calls = site["calls"] or 0.0
-    found = [site]
-    if calls < 2:
-        return found
-    for way in (-1, 1):
-        at = site["line"] + way
-        while at in rows and 1 / _ABOUT <= (rows[at]["calls"] or 0.0) / calls <= _ABOUT:
-            found.append(rows[at])
-            at += way
-    return found
-
-
-def has_carried_name(rows: Iterable[LineRow]) -> bool:
-    """Whether lines of a loop, by their text, read a name before they set it.
-
-    Such a name carries a value from one run to the next. A sum does not count, unless something
-    else reads it in the loop.
-    """
-    reads: list[tuple[set[str], set[str]]] = []
-    targets: set[str] = set()
-    for row in sorted(rows, key=lambda row: row["line"]):
-        for statement in _text(row).split("#")[0].split(";"):
-            if statement.lstrip().startswith("for "):
-                continue
-            added, assigned = _ADDS.match(statement), _ASSIGNS.match(statement)
-            made = set(_NAMES.findall(assigned[1])) if assigned and not added else set()
-            targets |= made | ({added[1]} if added else set())
-            text = added[2] if added else assigned[2] if assigned else statement
-            reads.append((set(_NAMES.findall(text)), made))
-    held: set[str] = set()
-    for read, made in reads:
-        if read & (targets - held):
-            return True
-        held |= made
-    return False
-
-
-def calls_the_model(report: Report, site: LineRow) -> bool:
-    """Whether a model of the script's is called about as often as a line runs, or oftener.
-
-    Where the line's runs were not counted, or the whole loop is in it, a model that is called more
-    than once may be in that loop.
-    """
-    least = max((site["calls"] or 0.0) / _ABOUT, 2.0)
-    return any(
-        row["depth"] == 0 and not row["path"].startswith("(") and (row["calls"] or 0.0) >= least
-        for row in report["tables"]["modules"]
-    )
-
-
-# Calls in clean time, where the tools that saw them slowed them down. cProfile's own cost per call
-# was measured in the process that was profiled: it is taken off, both of these calls and of the
-# whole step, and what is left is their share of the clean step. The cost of tracing lines is not
-# known: there it is the plain share of the slice's steps.
-
-
-def clean_s_of(
-    recorded: Recorded,
-    report: Report,
-    graph: reading.CallGraph,
-    keys: Iterable[reading.FunctionKey],
-) -> float | None:
-    """Return clean seconds per step of these functions' own time together.
-
-    None where there are none, or cProfile's cost is not known.
-    """
-    profiled, step_s = recorded.select("cprofile", PROFILED), reading.clean_step_s(report)
-    known = [graph.rows[key] for key in dict.fromkeys(keys) if key in graph.rows]
-    times = [row["corrected_self_s"] for row in known]
-    own = [time for time in times if time is not None]
-    if profiled is None or not profiled.steps or step_s is None or not own or None in times:
-        return None
-    cost_s = sum(
-        (row["self_s"] or 0.0) - row["corrected_self_s"]
-        for row in graph.rows.values()
-        if row["corrected_self_s"] is not None
-    )
-    whole = profiled.wall_s / profiled.steps - cost_s
-    return min(float(sum(own)) / whole, 1.0) * step_s if whole > 0 else None
-
-
-def line_costs(recorded: Recorded, report: Report, site: LineRow) -> float | None:
-    """Return clean seconds per step of the loop that a line is in: its share of the traced steps.
-
-    The lines of the loop are the neighbours that run about as often. None where lines were not
-    followed to their end.
-    """
-    traced, step_s = recorded.select("torch", (("lines",),)), reading.clean_step_s(report)
-    if site["calls"] is None or traced is None or not traced.steps or step_s is None:
-        return None
-    whole = traced.wall_s / traced.steps
-    return float(min(sum(map(reading.line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
-
 
 # Values that Python asks tensors for.
 
@@ -434,6 +226,218 @@ def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
         "(sum losses there), ask for them every so many steps, use torch.where instead of if, "
         "and copy with non_blocking=True.",
     )
+
+
+# Loops of the script, as far as the counts and the texts of their lines show them.
+
+# Names that a line sets, and what it sets them to; a sum, whose parts do not need it.
+_ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=(?!=)(.*)")
+_ADDS = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:[-+]=|=\s*\1\s*[-+])(.*)")
+_NAMES = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+# Lines of one loop run about equally often.
+_ABOUT = 2.0
+
+
+def loop_lines(report: Report, site: LineRow) -> list[LineRow]:
+    """Return the lines next to this one that run about as often, itself included."""
+    rows = {row["line"]: row for row in report["tables"]["lines"] if row["file"] == site["file"]}
+    calls = site["calls"] or 0.0
+    found = [site]
+    if calls < 2:
+        return found
+    for way in (-1, 1):
+        at = site["line"] + way
+        while at in rows and 1 / _ABOUT <= (rows[at]["calls"] or 0.0) / calls <= _ABOUT:
+            found.append(rows[at])
+            at += way
+    return found
+
+
+def has_carried_name(rows: Iterable[LineRow]) -> bool:
+    """Whether lines of a loop, by their text, read a name before they set it.
+
+    Such a name carries a value from one run to the next. A sum does not count, unless something
+    else reads it in the loop.
+    """
+    reads: list[tuple[set[str], set[str]]] = []
+    targets: set[str] = set()
+    for row in sorted(rows, key=lambda row: row["line"]):
+        for statement in _text(row).split("#")[0].split(";"):
+            if statement.lstrip().startswith("for "):
+                continue
+            added, assigned = _ADDS.match(statement), _ASSIGNS.match(statement)
+            made = set(_NAMES.findall(assigned[1])) if assigned and not added else set()
+            targets |= made | ({added[1]} if added else set())
+            text = added[2] if added else assigned[2] if assigned else statement
+            reads.append((set(_NAMES.findall(text)), made))
+    held: set[str] = set()
+    for read, made in reads:
+        if read & (targets - held):
+            return True
+        held |= made
+    return False
+
+
+def calls_the_model(report: Report, site: LineRow) -> bool:
+    """Whether a model of the script's is called about as often as a line runs, or oftener.
+
+    Where the line's runs were not counted, or the whole loop is in it, a model that is called more
+    than once may be in that loop.
+    """
+    least = max((site["calls"] or 0.0) / _ABOUT, 2.0)
+    return any(
+        row["depth"] == 0 and not row["path"].startswith("(") and (row["calls"] or 0.0) >= least
+        for row in report["tables"]["modules"]
+    )
+
+
+# Calls in clean time, where the tools that saw them slowed them down. cProfile's own cost per call
+# was measured in the process that was profiled: it is taken off, both of these calls and of the
+# whole step, and what is left is their share of the clean step. The cost of tracing lines is not
+# known: there it is the plain share of the slice's steps.
+
+
+def clean_s_of(
+    recorded: Recorded,
+    report: Report,
+    graph: reading.CallGraph,
+    keys: Iterable[reading.FunctionKey],
+) -> float | None:
+    """Return clean seconds per step of these functions' own time together.
+
+    None where there are none, or cProfile's cost is not known.
+    """
+    profiled, step_s = recorded.select("cprofile", PROFILED), reading.clean_step_s(report)
+    known = [graph.rows[key] for key in dict.fromkeys(keys) if key in graph.rows]
+    times = [row["corrected_self_s"] for row in known]
+    own = [time for time in times if time is not None]
+    if profiled is None or not profiled.steps or step_s is None or not own or None in times:
+        return None
+    cost_s = sum(
+        (row["self_s"] or 0.0) - row["corrected_self_s"]
+        for row in graph.rows.values()
+        if row["corrected_self_s"] is not None
+    )
+    whole = profiled.wall_s / profiled.steps - cost_s
+    return min(float(sum(own)) / whole, 1.0) * step_s if whole > 0 else None
+
+
+def line_costs(recorded: Recorded, report: Report, site: LineRow) -> float | None:
+    """Return clean seconds per step of the loop that a line is in: its share of the traced steps.
+
+    The lines of the loop are the neighbours that run about as often. None where lines were not
+    followed to their end.
+    """
+    traced, step_s = recorded.select("torch", (("lines",),)), reading.clean_step_s(report)
+    if site["calls"] is None or traced is None or not traced.steps or step_s is None:
+        return None
+    whole = traced.wall_s / traced.steps
+    return float(min(sum(map(reading.line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
+
+
+# Copies from the host to the device inside the step. The device's own records of a copy say which
+# kind of memory it came from. A copy from pageable memory holds up the host as well, which then
+# launches nothing; one from pinned memory can go on beside the kernels if `non_blocking=True` asks
+# for it. A copy costs the time in which the device had nothing else to do, which the gaps give.
+
+# As CUDA's and ROCm's tools name them.
+_TO_DEVICE = re.compile(r"memcpy.*(?:HtoD|HostToDevice)", re.IGNORECASE)
+_MEMORY = re.compile("pageable|pinned", re.IGNORECASE)
+_COPIES = re.compile(r"\.(?:to|cuda|copy_|type)\(|\btorch\.(?:tensor|as_tensor|from_numpy)\(")
+_OPERATORS = ("aten::_to_copy", "aten::copy_")
+
+
+@reading.family
+def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where copies to the device take a good part of the clean step."""
+    copies = [row for row in report["tables"]["kernels"] if _TO_DEVICE.search(row["name"])]
+    taken = reading.calibrated(report, reading.total(copies, "device_s"))
+    if not copies or taken is None:
+        return
+    gaps, seen_s = reading.gaps_by(report, "copy")
+    idle = None if seen_s is None or not gaps else min(seen_s, step_s)
+    cost = taken if idle is None else idle
+    if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
+        return
+    kinds = {_memory_of(row) for row in copies}
+    lines = sorted(_working_lines(report, _COPIES), key=reading.line_s, reverse=True)[:_MOST_ROWS]
+    site = lines[0] if lines else None
+    kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
+    yield reading.finding(
+        rules.HOST_TO_DEVICE_COPY,
+        f"Steps copy from {kind} memory to the device{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
+        gain_s=idle,
+        gain_reason="the device was not seen idle for it: the copies may run beside kernels",
+        place=site,
+        module=reading.by_size(copies, "device_s")[0]["module"],
+        layers=["torch"],
+        evidence=[
+            *map(_copy_evidence, copies[:_MOST_ROWS]),
+            *_copying_operators(report, copies),
+            *(_gap_evidence(report, row) for row in gaps),
+            *(reading.line_evidence(row, "operator_s", "device_s") for row in lines),
+        ],
+        advice=_copy_advice(kinds),
+    )
+
+
+def _memory_of(copy: KernelRow) -> str:
+    """Return the kind of host memory that a copy reads."""
+    match = _MEMORY.search(copy["name"])
+    return match[0].lower() if match else "unknown"
+
+
+def _copy_advice(kinds: set[str]) -> str:
+    parts = []
+    if "pageable" in kinds:
+        parts.append(
+            "From pageable memory a copy holds up the host until it is done: give the DataLoader "
+            "pin_memory=True (or call pin_memory() once) and copy with .to(device, "
+            "non_blocking=True)."
+        )
+    if "pinned" in kinds:
+        parts.append(
+            "What is pinned already is copied beside the kernels only with non_blocking=True, and "
+            "best a step ahead of its use."
+        )
+    parts.append(
+        "What is the same in every step (masks, positions, weights) belongs on the device once, "
+        "before the loop; what is computed from nothing is best created there "
+        "(torch.zeros(..., device=device))."
+    )
+    return " ".join(parts)
+
+
+def _copy_evidence(row: KernelRow) -> Evidence:
+    memory = _memory_of(row)
+    return {
+        "copy": row["name"],
+        "copies": row["calls"],
+        "device_s": row["device_s"],
+        "memory": memory,
+        "holds_up_the_host": True if memory == "pageable" else None,
+        **reading.pick(row, "module", "operator"),
+        "link": f"kernels/{row['name']}",
+    }
+
+
+def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evidence]:
+    """Return what the operators that made these copies read and wrote, where that is known."""
+    made_by = {(row["operator"], row["module"]) for row in copies}
+    rows: list[Evidence] = []
+    for name in _OPERATORS:
+        some = [row for row in _operators(report, name) if (name, row["module"]) in made_by]
+        moved = known_sum(row["moved_bytes"] for row in some)
+        if some:
+            # An operator reads a byte here and writes it there: half of it is copied.
+            copied: Evidence = {} if moved is None else {"copied_bytes": moved / 2}
+            found: Evidence = {"operator": name, "calls": reading.total(some, "calls")}
+            rows.append({**found, **copied, "link": f"operators/{name}"})
+    return rows
+
+
+# Rows that both kinds of finding read and show.
 
 
 def _working_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:

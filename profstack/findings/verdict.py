@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 
 from profstack.analysis.benchmark import NONE_CLEAN
 from profstack.analysis.doubts import relative_half_width
-from profstack.findings import reading, rules
-from profstack.findings.step_bar import (
-    DeviceCut,
-    device_cut,
-    hottest,
-    idle_sentence,
-    most_unknown,
-    step_bar,
-)
+from profstack.findings import reading, rules, step_bar
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -59,7 +51,7 @@ class Measure:
 Measures = dict[VerdictSlug, Measure]
 
 
-def measures(report: Report, cut: Cut, device: DeviceCut | None) -> Measures:
+def measures(report: Report, cut: Cut, device: step_bar.DeviceCut | None) -> Measures:
     """Return the measures of all tests."""
     if not cut.torch:
         found: Measures = {
@@ -87,7 +79,7 @@ def _host_measures(cut: Cut) -> Measures:
     }
 
 
-def _device_measures(cut: Cut, device: DeviceCut) -> Measures:
+def _device_measures(cut: Cut, device: step_bar.DeviceCut) -> Measures:
     """Divide the device's idle time as the host's time is then."""
     waits, late = device.data_wait, device.host_late
     io = None
@@ -158,7 +150,7 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
 
 def _add_places(found: Measures, report: Report, cut: Cut) -> None:
     """Add the functions and lines of the script at which the causes are."""
-    python = hottest(report)
+    python = step_bar.hottest(report)
     if python is not None and found[rules.PYTHON].share is not None:
         found[rules.PYTHON].link = reading.to_function(reading.key_of(python))
         found[rules.PYTHON].set_function(python)
@@ -352,8 +344,8 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
     report["verdict"] = report["step_bar"] = None
     try:
         read = reading.drop_unkeyed(report)
-        cut, device = host_cut(recorded, read), device_cut(read)
-        report["step_bar"] = step_bar(read, cut, device)
+        cut, device = host_cut(recorded, read), step_bar.device_cut(read)
+        report["step_bar"] = step_bar.step_bar(read, cut, device)
         report["verdict"] = verdict(read, cut, device)
     except Exception as error:
         # The figures are right without it.
@@ -361,7 +353,7 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
         report["warnings"].append({"slug": "verdict-failed", "text": text})
 
 
-def verdict(report: Report, cut: Cut | None, device: DeviceCut | None) -> Verdict:
+def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) -> Verdict:
     """Return the verdict by the published rule, with a row of evidence for every test."""
     doubt = _doubt(report, cut)
     if cut is None or doubt is not None:
@@ -379,7 +371,7 @@ def verdict(report: Report, cut: Cut | None, device: DeviceCut | None) -> Verdic
             next_step = f"; {cut.torch_step}"
         words = f"{cut.torch_reason}{wait}{next_step}"
     step = step_words(report["benchmark"])
-    idleness = idle_sentence(report, cut, step, idle, shares.values())
+    idleness = step_bar.idle_sentence(report, cut, step, idle, shares.values())
     if idleness is not None:
         slug, margin, words = rules.UNCLEAR, None, idleness
     if words is None:
@@ -410,7 +402,10 @@ def decide(
     if others and share - next_ < rules.LEAST_APART:
         both = " and ".join(f"{_title(one)} ({format_share(known[one])})" for one in candidates[:2])
         return rules.UNCLEAR, share - next_, f"two causes weigh about the same, {both}"
-    if could_be is not None and most_unknown(known.values(), idle) > share - rules.LEAST_APART:
+    if (
+        could_be is not None
+        and step_bar.most_unknown(known.values(), idle) > share - rules.LEAST_APART
+    ):
         return rules.UNCLEAR, None, could_be
     return first, min(share - rules.RULE_OF[first].threshold, share - next_), None
 
@@ -421,7 +416,7 @@ def _could_be(
     """Return what is not known and large enough to be the verdict; None where nothing is."""
     # Unknown reading and writing is inside the wait and Python.
     apart = shares.get(rules.PYTHON) is None
-    most = most_unknown(known.values(), idle)
+    most = step_bar.most_unknown(known.values(), idle)
     causes = [
         rules.RULE_OF[slug].cause
         for slug, share in shares.items()
