@@ -468,19 +468,17 @@ def _finding(recorded: Recorded, report: Report, grown: Trend, *, is_device: boo
             *(each.evidence("grown_under_the_watch_per_step_bytes") for each in watched),
             *(each.evidence("keeps_what_it_is_given") for each in kept),
         ],
-        advice=_advice(grown, reading.clean_step_s(report), allocating, watched, kept),
+        advice=_advice(report, grown, allocating, watched, kept),
     )
 
 
-def _advice(
-    grown: Trend,
-    step_s: float | None,
-    allocating: Sequence[Holder],
-    watched: Sequence[Holder],
-    kept: Sequence[Holder],
-) -> str:
-    """Say what it comes to, where to look, and what such growth commonly is."""
-    steps = _GIB / grown.slope
+def _advice(report: Report, grown: Trend, *holders: Sequence[Holder]) -> str:
+    """Say what it comes to, where to look, and what such growth commonly is.
+
+    `holders` are the lines that took memory, that the watch saw, and that by their text keep it.
+    """
+    allocating, watched, kept = holders
+    steps, step_s = _GIB / grown.slope, reading.clean_step_s(report)
     until = f" ({format_seconds(steps * step_s)})" if step_s else ""
     parts = [f"At this rate there is 1 GiB more after {format_count(steps)} steps{until}."]
     if allocating:

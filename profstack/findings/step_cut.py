@@ -391,8 +391,10 @@ class _OwnTimes:
         self.operators = recorded.rows("operators", timed)
         owned = self.operators[self.operators["module_id"].notna()]
         back = owned["backward"].fillna(0).astype(bool)
-        self.forward_ops = _by_owner(owned[~back], timed.wall_s)
-        self.backward_ops = _by_owner(owned[back], timed.wall_s)
+        self.forward_ops, self.backward_ops = (
+            _shares(rows.groupby("module_id")["self_s"].sum(), timed.wall_s)
+            for rows in (owned[~back], owned[back])
+        )
         loose = self.operators[self.operators["module_id"].isna()]
         self.loose_ops = float(loose["self_s"].sum()) / timed.wall_s
         self.losses = _losses(recorded)
@@ -403,14 +405,7 @@ class _OwnTimes:
 
 
 def _shares(totals: pd.Series, wall_s: float) -> dict[int, float]:
-    return {
-        int(number): float(total) / wall_s
-        for number, total in zip(totals.index.tolist(), totals.tolist(), strict=True)
-    }
-
-
-def _by_owner(frame: pd.DataFrame, wall_s: float) -> dict[int, float]:
-    return _shares(frame.groupby("module_id")["self_s"].sum(), wall_s) if len(frame) else {}
+    return dict(zip(totals.index.astype(int), (totals / wall_s).tolist(), strict=True))
 
 
 def _losses(recorded: Recorded) -> set[int]:
@@ -418,7 +413,7 @@ def _losses(recorded: Recorded) -> set[int]:
     frame = recorded.frames["modules"]
     named = frame["type"].astype(str).str.lower().str.endswith(("loss", "criterion"))
     chosen = frame[named & (frame["parameters"].fillna(0) == 0)]
-    return {int(number) for number in chosen["module_id"].tolist()}
+    return set(chosen["module_id"].astype(int))
 
 
 def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report) -> None:

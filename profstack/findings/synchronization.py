@@ -63,7 +63,7 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findin
         return
     graph = reading.CallGraph(report)
     around = graph.function_around(site)
-    cost, how, reason = _cost_of_loop(recorded, report, graph, site, around)
+    cost, how, reason = _cost_of_loop(recorded, report, graph, site)
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
         return
     evidence: list[Evidence] = [
@@ -111,11 +111,7 @@ def _loop(report: Report, site: LineRow) -> list[LineRow]:
 
 
 def _cost_of_loop(
-    recorded: Recorded,
-    report: Report,
-    graph: reading.CallGraph,
-    site: LineRow,
-    around: reading.FunctionKey | None,
+    recorded: Recorded, report: Report, graph: reading.CallGraph, site: LineRow
 ) -> tuple[float | None, str, str | None]:
     """Return the cost per step of a line's loop, how it is known, and why there is no gain."""
     asks = [key for key in graph.rows if re.search(r"'(?:item|tolist)' of 'torch", key.name)]
@@ -127,7 +123,7 @@ def _cost_of_loop(
         least = clean_s_of(recorded, report, graph, asks)
         part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
         return None if least is None else least * part, _ALONE, _NEEDED
-    cost = None if around is None else _cost_of_function(recorded, report, graph, around, asks)
+    cost = clean_s_of(recorded, report, graph, _functions_of_loop(graph, site, asks))
     if cost is not None:
         return cost, "the function's own time and its calls, without cProfile's cost", None
     cost = line_costs(recorded, report, site)
@@ -138,17 +134,14 @@ def _cost_of_loop(
     return least, _ALONE, why
 
 
-def _cost_of_function(
-    recorded: Recorded,
-    report: Report,
-    graph: reading.CallGraph,
-    around: reading.FunctionKey,
-    asks: Sequence[reading.FunctionKey],
-) -> float | None:
-    """Return the clean seconds of a function with a loop and of its calls; None of a model's."""
-    below = graph.below([around])
-    if any(key.name == "_call_impl" for key in below & graph.rows.keys()):
-        return None
+def _functions_of_loop(
+    graph: reading.CallGraph, site: LineRow, asks: Sequence[reading.FunctionKey]
+) -> set[reading.FunctionKey]:
+    """Return the function with a loop and what its time is in; none where it calls a model."""
+    around = graph.function_around(site)
+    below = graph.below([around] if around else [])
+    if around is None or any(key.name == "_call_impl" for key in below & graph.rows.keys()):
+        return set()
     # Comprehensions and the like are functions of their own.
     loops = {around} | {
         key
@@ -160,7 +153,7 @@ def _cost_of_function(
     begun = {key for key in called if key.name == "__iter__" and key.file.endswith("_tensor.py")}
     called |= {callee for key in begun for callee, _ in graph.callees.get(key, ())}
     beside = {key for key in called if key in asks or "unbind" in key.name} | begun
-    return clean_s_of(recorded, report, graph, loops | beside)
+    return loops | beside
 
 
 def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:

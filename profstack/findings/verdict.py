@@ -137,10 +137,8 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
     if step is None:
         return {}
     if slug == rules.COMPUTE:
-        mfu = next((row for row in roofline["mfu"] if row["source"] == "measured"), None)
-        facts: VerdictFacts = {}
-        if mfu is not None and mfu["value"] is not None:
-            facts["peak_share"] = mfu["value"]
+        mfu = next((row["value"] for row in roofline["mfu"] if row["source"] == "measured"), None)
+        facts: VerdictFacts = {} if mfu is None else {"peak_share": mfu}
         if step["flop_per_s"] is not None:
             facts["flop_per_s"] = step["flop_per_s"]
         return facts
@@ -442,8 +440,7 @@ def _doubt(report: Report, cut: Cut | None) -> str | None:
     wide = low is not None and high is not None and high - low >= rules.WIDEST_INTERVAL * median
     # With workers one step finds its batch ready and the next one waits for two: the median of such
     # steps is rough, and their wait in all is not.
-    is_wait_known = cut is not None and cut.wait is not None and cut.wait_is == "clean"
-    wait = cut.wait if cut is not None and is_wait_known else None
+    wait = cut.wait if cut is not None and cut.wait_is == "clean" else None
     if wide and (wait is None or wait - (1 - wait) < rules.LEAST_APART):
         span = f"{format_seconds(low)} to {format_seconds(high)}"
         return (
