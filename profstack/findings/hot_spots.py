@@ -67,7 +67,7 @@ def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     graph = reading.CallGraph(report)
     least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
     found = [
-        _own_time(recorded, report, graph, key, row)
+        _own_time(recorded, report, graph, key)
         for key, row in graph.rows.items()
         # The others cannot reach the limit, whatever the rest of it is.
         if row["own"] and (row["self_s"] or 0.0) + _builtins_s(graph, key) >= least_s
@@ -85,14 +85,10 @@ def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
 
 
 def _own_time(
-    recorded: Recorded,
-    report: Report,
-    graph: reading.CallGraph,
-    key: reading.FunctionKey,
-    row: FunctionRow,
+    recorded: Recorded, report: Report, graph: reading.CallGraph, key: reading.FunctionKey
 ) -> _OwnTime | None:
     """Return the limits of a function's own Python time; None where cProfile does not give it."""
-    cost = recorded.facts.get(COST)
+    cost, row = recorded.facts.get(COST), graph.rows[key]
     corrected = row["corrected_self_s"]
     if corrected is None or cost is None:
         return None

@@ -137,10 +137,7 @@ def _is_often(row: ModuleRow | OperatorRow, calls: float) -> bool:
 
 def _below(by_module: dict[str, list[OperatorRow]], path: str) -> list[OperatorRow]:
     return [
-        row
-        for name, rows in by_module.items()
-        if name == path or name.startswith(f"{path}.")
-        for row in rows
+        row for name, rows in by_module.items() if f"{name}.".startswith(f"{path}.") for row in rows
     ]
 
 
