@@ -64,10 +64,9 @@ def versions(recorded: Recorded) -> list[Version]:
     """Return all compilations in order of time, each with the time of its backward graph."""
     rows = [row for row in records(recorded.frames["compilations"]) if row["t_s"] is not None]
     rows.sort(key=lambda row: float(row["t_s"]))
-    backward_s: dict[str, float] = defaultdict(float)
-    for row in rows:
-        if row["backward"]:
-            backward_s[str(row["compile_id"])] += row["wall_s"] or 0.0
+    backward_s = reading.sums_of(
+        (str(row["compile_id"]), row["wall_s"]) for row in rows if row["backward"]
+    )
     steps = recorded.steps
     found = []
     for row in rows:
@@ -85,7 +84,7 @@ def versions(recorded: Recorded) -> list[Version]:
                 name=row["name"],
                 file=row["file"],
                 line=None if row["line"] is None else int(row["line"]),
-                wall_s=(row["wall_s"] or 0.0) + backward_s[compile_id],
+                wall_s=(row["wall_s"] or 0.0) + backward_s.get(compile_id, 0.0),
                 step=step,
                 undisturbed=kind in _UNOBSERVED,
                 guard=guard,
@@ -236,12 +235,11 @@ def _graphs_per_step(report: Report) -> dict[str, float] | None:
     layers = {row["name"]: row["status"] for row in report["layers"]}
     if layers.get("torch") != "recorded":
         return None
-    calls: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["regions"]:
-        found = _REGION.search(row["path"])
-        if found is not None and row["calls"]:
-            calls[found[1]] += row["calls"]
-    return calls
+    return reading.sums_of(
+        (found[1], row["calls"])
+        for row in report["tables"]["regions"]
+        if row["calls"] and (found := _REGION.search(row["path"]))
+    )
 
 
 # One failure of a guard is how dynamo learns that a value changes; the second shows it did not.
@@ -280,9 +278,14 @@ def _again(of_function: Sequence[Version]) -> list[Version]:
     ]
 
 
-def _is_too_often(again: Sequence[Version]) -> bool:
+def _commonest(again: Sequence[Version]) -> tuple[str | None, int]:
+    """Return the kind of guard that failed most often, and how often."""
     guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
-    same = max(guards.values(), default=0)
+    return next(iter(guards.most_common(1)), (None, 0))
+
+
+def _is_too_often(again: Sequence[Version]) -> bool:
+    same = _commonest(again)[1]
     return same >= _SAME_GUARD or len(again) >= _IN_ALL or any(each.limit for each in again)
 
 
@@ -301,10 +304,8 @@ def _recompiled(
     per_step_s = compile_s * compiling_steps / steps
     if step_s and per_step_s < rules.RECOMPILATIONS.threshold * step_s:
         return
-    guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
-    commonest = guards.most_common(1)[0][0] if guards else None
-    # One that was given up after no guard's failure has none.
-    guard = next(each for each in again if kind_of(each.guard) == commonest)
+    # Where no guard is known to have failed, it is the first compilation without one.
+    guard = next(each for each in again if kind_of(each.guard) == _commonest(again)[0])
     made = sum(not each.limit for each in again)
     # The line on which the changing value is used says more than that of the function.
     line, file = guard.guard_line or named.line, guard.guard_file or named.file

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from profstack.analysis.functions import COST
 from profstack.findings import loading_time, reading, rules
+from profstack.findings.loading_time import MOSTLY
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import FunctionRow, LineRow
@@ -81,19 +82,14 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
         line = _heaviest_line(graph, row)
         return LoadingFunction(row, share, share * load_s, caller, line)
 
-    below = [graph.rows[key] for key in graph.below(roots) if key in graph.rows]
-    own = [
-        row
-        for row in below
-        if row["own"] and reading.figure(row, "total_s") >= _LEAST_SHARE * whole
-    ]
+    below = [graph.rows[key] for key in graph.below(roots) & graph.rows.keys()]
+    own = reading.by_size((row for row in below if row["own"]), "total_s")
+    own_s = [reading.figure(row, "total_s") for row in own]
+    own = own[: sum(seconds >= _LEAST_SHARE * whole for seconds in own_s)]
     if not own:
-        return [
-            described(row, reading.figure(row, "self_s"))
-            for row in reading.by_size(below, "self_s")[:1]
-        ]
-    own = reading.by_size(own, "total_s")
-    most = [row for row in own if reading.figure(row, "total_s") >= loading_time.MOSTLY * whole]
+        library = reading.by_size(below, "self_s")[:1]
+        return [described(row, reading.figure(row, "self_s")) for row in library]
+    most = own[: sum(seconds >= MOSTLY * whole for seconds in own_s)]
     first = _deepest(graph, most) or own[0]
     rows = [first, *(row for row in own if row is not first)][:_MOST_ROWS]
     return [described(row, reading.figure(row, "total_s")) for row in rows]
@@ -102,7 +98,7 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
 def most_of_it(functions: Sequence[LoadingFunction]) -> str:
     """Say which function the loading goes to."""
     first, *others = functions
-    much = "Most of it is" if first.share >= loading_time.MOSTLY else "The longest of it is"
+    much = "Most of it is" if first.share >= MOSTLY else "The longest of it is"
     words = f"{much} {first.place}"
     if first.called_from is not None:
         words += f", called from {first.called_from}"
@@ -135,11 +131,10 @@ def _heaviest_line(graph: reading.CallGraph, row: FunctionRow) -> LineRow | None
     Lines have no time of the user's functions that they call: where these have most of the
     function's, a line would be blamed for theirs.
     """
-    if not row["own"] or _in_others_s(graph, reading.key_of(row)) > (
-        1 - loading_time.MOSTLY
-    ) * reading.figure(row, "total_s"):
+    key, most_s = reading.key_of(row), (1 - MOSTLY) * reading.figure(row, "total_s")
+    if not row["own"] or _in_others_s(graph, key) > most_s:
         return None
-    line = graph.heaviest_line(reading.key_of(row))
+    line = graph.heaviest_line(key)
     return line if line is not None and reading.line_s(line) else None
 
 
@@ -223,7 +218,7 @@ def _advice_on_workers(loading: loading_time.Loading, gain: float | None) -> str
     if loading.workers > 1:
         who = f"The {loading.workers} DataLoader workers make"
     words = f"{who} batches more slowly than the step takes them"
-    is_crowded = loading.no_core_s > loading_time.MOSTLY * loading.load_s
+    is_crowded = loading.no_core_s > MOSTLY * loading.load_s
     if is_crowded:
         words = (
             f"For up to {format_seconds(loading.no_core_s)} of the "
@@ -288,7 +283,7 @@ def _without_loader(
         if _is_taken(report, graph, reading.key_of(each.row))
     ]
     taken = sum(each.clean_s for each in functions)
-    if taken < loading_time.MOSTLY * wait_s or taken < rules.DATA_STARVED.threshold * step_s:
+    if taken < MOSTLY * wait_s or taken < rules.DATA_STARVED.threshold * step_s:
         return
     first, share = functions[0], wait_s / step_s
     name = first.row["name"]
@@ -304,10 +299,10 @@ def _without_loader(
             {"wait_before_work_s": wait_s, "step_share": share, "link": "modules/(wait)"},
             *(each.evidence for each in functions[:_MOST_ROWS]),
         ],
-        advice=f"{name} ({reading.in_words(first.row)}) takes {format_seconds(first.clean_s)} of a step of "
-        f"{format_seconds(step_s)}. If it makes the batch, put it into a torch.utils.data.Dataset "
-        "and let a DataLoader with num_workers make batches while the model works; else make it "
-        "cheaper or rarer.",
+        advice=f"{name}{reading.in_brackets(first.row)} takes {format_seconds(first.clean_s)} of a "
+        f"step of {format_seconds(step_s)}. If it makes the batch, put it into a "
+        "torch.utils.data.Dataset and let a DataLoader with num_workers make batches while the "
+        "model works; else make it cheaper or rarer.",
     )
 
 

@@ -67,7 +67,7 @@ def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     graph = reading.CallGraph(report)
     least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
     found = [
-        _own_time(recorded, report, graph, key, row)
+        _own_time(recorded, report, graph, key)
         for key, row in graph.rows.items()
         # The others cannot reach the limit, whatever the rest of it is.
         if row["own"] and (row["self_s"] or 0.0) + _builtins_s(graph, key) >= least_s
@@ -85,14 +85,10 @@ def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
 
 
 def _own_time(
-    recorded: Recorded,
-    report: Report,
-    graph: reading.CallGraph,
-    key: reading.FunctionKey,
-    row: FunctionRow,
+    recorded: Recorded, report: Report, graph: reading.CallGraph, key: reading.FunctionKey
 ) -> _OwnTime | None:
     """Return the limits of a function's own Python time; None where cProfile does not give it."""
-    cost = recorded.facts.get(COST)
+    cost, row = recorded.facts.get(COST), graph.rows[key]
     corrected = row["corrected_self_s"]
     if corrected is None or cost is None:
         return None
@@ -306,11 +302,10 @@ def _among_equals(
             _row(first) | {"step_share": share, "fair_s": fair, "equals": len(equals)},
             *(_row(each) for each in alike),
         ],
-        advice=f"The other {len(equals)} modules of class {first.kind} take "
-        f"{format_seconds(fair)} for as much work as {first.path} does in "
-        f"{format_seconds(first.own_s)}. Look at its operators and lines for what it does and they "
-        "do not: a check or a log left on, another dtype or memory layout, values so small that "
-        "they are computed slowly (denormal numbers).",
+        advice=f"The other {len(equals)} modules of class {first.kind} take {format_seconds(fair)} "
+        f"for as much work as {first.path} does in {format_seconds(first.own_s)}. Look at its "
+        "operators and lines for what it does and they do not: a check or a log left on, another "
+        "dtype or memory layout, values so small that they are computed slowly (denormal numbers).",
     )
 
 
@@ -343,8 +338,7 @@ def _alone(report: Report, first: _ModuleTime, share: float) -> list[Finding]:
         reading.finding(
             rules.MODULE_DOMINATES,
             f"{first.path} takes {format_share(share)} of the step for "
-            f"{format_share(max(flop_share, bytes_share))} of "
-            "its work",
+            f"{format_share(max(flop_share, bytes_share))} of its work",
             severity="medium",
             gain_reason=f"no other module of class {first.kind} says what it should take",
             module=first.path,

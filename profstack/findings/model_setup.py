@@ -17,7 +17,6 @@ from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Evidence,
     Finding,
-    ModuleOfKind,
     Report,
     RooflinePoint,
     Setup,
@@ -41,8 +40,7 @@ def inference(recorded: Recorded, report: Report) -> list[Finding]:
     calls = setup.get("calls")
     if not calls or not is_inference(recorded, report):
         return []
-    found = [_gradients(report, setup, calls), _normalisation(setup, calls)]
-    return [each for each in found if each is not None]
+    return [*_gradients(report, setup, calls), *_normalisation(setup, calls)]
 
 
 def is_inference(recorded: Recorded, report: Report) -> bool:
@@ -54,15 +52,15 @@ def is_inference(recorded: Recorded, report: Report) -> bool:
     return not frame.loc[frame["slice"].isin(slices), "backward"].fillna(0).any()
 
 
-def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Finding | None:
+def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Iterator[Finding]:
     if not calls["nodes"]:
-        return None
+        return
     nodes = calls["nodes"] / calls["count"]
     rows = report["tables"]["memory_owners"]
     kept = [row for row in rows if row["kind"] == ACTIVATIONS and row["largest_bytes"]]
     peak = sum(row["peak_bytes"] or 0 for row in rows)
     held = sum(row["largest_bytes"] or 0 for row in kept)
-    return reading.finding(
+    yield reading.finding(
         rules.GRAD_IN_INFERENCE,
         f"Autograd records {nodes:.0f} nodes in each call, and no backward pass follows",
         severity="medium" if peak and held >= _MUCH * peak else "low",
@@ -94,12 +92,15 @@ def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Finding | Non
     )
 
 
-def _normalisation(setup: Setup, calls: SetupCalls) -> Finding | None:
+def _normalisation(setup: Setup, calls: SetupCalls) -> Iterator[Finding]:
     norms, dropouts = setup["training_norms"], setup["training_dropouts"]
     if not norms["count"]:
-        return None
-    modules = [*norms["modules"][:_MOST_NAMED], *dropouts["modules"][:_MOST_NAMED]]
-    return reading.finding(
+        return
+    modes: list[Evidence] = [
+        {"type": each["type"], "training": True, "link": f"modules/{each['path']}"}
+        for each in (*norms["modules"][:_MOST_NAMED], *dropouts["modules"][:_MOST_NAMED])
+    ]
+    yield reading.finding(
         rules.BATCHNORM_TRAINING_AT_INFERENCE,
         f"{norms['count']} {'layer' if norms['count'] == 1 else 'layers'} of batch normalisation "
         "in training mode at inference",
@@ -108,7 +109,7 @@ def _normalisation(setup: Setup, calls: SetupCalls) -> Finding | None:
         place=calls["place"],
         module=norms["modules"][0]["path"],
         evidence=[
-            *map(_mode, modules),
+            *modes,
             {"batch_normalisations": norms["count"], "dropouts": dropouts["count"]},
             *_source(calls),
         ],
@@ -117,10 +118,6 @@ def _normalisation(setup: Setup, calls: SetupCalls) -> Finding | None:
         "every call changes the averages that are saved with the model."
         + (" Dropout is on too: results are drawn at random." if dropouts["count"] else ""),
     )
-
-
-def _mode(module: ModuleOfKind) -> Evidence:
-    return {"type": module["type"], "training": True, "link": f"modules/{module['path']}"}
 
 
 def _source(calls: SetupCalls) -> list[Evidence]:

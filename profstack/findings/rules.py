@@ -1,9 +1,9 @@
 """The rules of findings and verdicts, and the kinds of warnings, as data.
 
-Each kind of finding is one `FindingRule` here, listed in `RULES`: its slug, its title, the rule in
-words that a reader can check by hand, what its `gain_s` is or why it has none, and its threshold.
-A family makes a finding by `finding(rules.DATA_STARVED, ...)`. The page and the reference are made
-from these objects.
+Each kind of finding is one `FindingRule` here, and `RULES` has them all: its slug, its title, the
+rule in words that a reader can check by hand, what its `gain_s` is or why it has none, and its
+threshold. A family makes a finding by `reading.finding(rules.DATA_STARVED, ...)`. The page and the
+reference are made from these objects.
 """
 
 from __future__ import annotations

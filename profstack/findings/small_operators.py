@@ -91,7 +91,9 @@ def repeated_groups(report: Report) -> Iterator[Group]:
         if not calls or module["type"] in _RECURRENT:
             continue
         own = by_module.get(module["path"], [])
-        again = [row for row in modules if _is_child(row, module) and _is_often(row, calls)]
+        below = (row for row in modules if row["path"].startswith(f"{module['path']}."))
+        children = (row for row in below if row["depth"] == (module["depth"] or 0) + 1)
+        again = [row for row in children if _is_often(row, calls)]
         child = max(again, key=_whole_s, default=None)
         repeated = [row for row in own if _is_often(row, calls)]
         if child is None and reading.total(repeated, "self_s") <= _MOSTLY * reading.total(
@@ -133,17 +135,9 @@ def _is_often(row: ModuleRow | OperatorRow, calls: float) -> bool:
     return (row["calls"] or 0.0) >= _REPEATED * calls
 
 
-def _is_child(row: ModuleRow, module: ModuleRow) -> bool:
-    is_below = row["path"].startswith(f"{module['path']}.")
-    return is_below and row["depth"] == (module["depth"] or 0) + 1
-
-
 def _below(by_module: dict[str, list[OperatorRow]], path: str) -> list[OperatorRow]:
     return [
-        row
-        for name, rows in by_module.items()
-        if name == path or name.startswith(f"{path}.")
-        for row in rows
+        row for name, rows in by_module.items() if f"{name}.".startswith(f"{path}.") for row in rows
     ]
 
 

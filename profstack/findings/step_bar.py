@@ -157,26 +157,21 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
     if device is not None and cut.torch:
         shares, wait_is, time_line = _device_shares(device), "calibrated", "device"
     links = _links(report, cut, device)
-    parts: list[StepBarPart] = []
-
-    def add(name: StepPart, seconds: float) -> None:
-        parts.append(
-            {
-                "name": name,
-                "seconds": seconds,
-                "share": seconds / median_s,
-                "link": links.get(name),
-                "is": wait_is if name in (DATA_WAIT, BEFORE) else "calibrated",
-            }
-        )
-
-    for name in NAMES:
-        share = shares.get(name)
-        if share is not None and share > _LEAST:
-            add(name, share * median_s)
-    rest = median_s - sum(part["seconds"] for part in parts)
+    known = ((name, shares.get(name)) for name in NAMES)
+    times = {name: share * median_s for name, share in known if share and share > _LEAST}
+    rest = median_s - sum(times.values())
     if abs(rest) > _LEAST * median_s:
-        add(REST, rest)
+        times[REST] = rest
+    parts: list[StepBarPart] = [
+        {
+            "name": name,
+            "seconds": seconds,
+            "share": seconds / median_s,
+            "link": links.get(name),
+            "is": wait_is if name in (DATA_WAIT, BEFORE) else "calibrated",
+        }
+        for name, seconds in times.items()
+    ]
     _add_up(parts, median_s)
     reason = None
     if not cut.torch:
@@ -200,7 +195,7 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
 def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> str | None:
     """Return why the wait's own row has another time than the bar; None where it has the same."""
     part = next((part for part in parts if part["name"] in (DATA_WAIT, BEFORE)), None)
-    row = next((row for row in report["tables"]["modules"] if row["path"] == "(wait)"), None)
+    row = reading.module_rows(report).get("(wait)")
     row_s = row["calibrated_s"] if row is not None else None
     if part is None or row_s is None or format_seconds(row_s) == format_seconds(part["seconds"]):
         return None
@@ -272,7 +267,7 @@ def _device_shares(device: DeviceCut) -> dict[StepPart, float | None]:
 
 def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart, str | None]:
     """Return the link to each part's rows; None where it has none."""
-    paths = {row["path"]: row for row in report["tables"]["modules"]}
+    paths = reading.module_rows(report)
     roots = [path for path, row in paths.items() if row["depth"] == 0 and path[0] != "("]
     models = [path for path in roots if paths[path]["parameters"]] or roots
     model = max(models, key=lambda path: paths[path]["forward_s"] or 0.0, default=None)

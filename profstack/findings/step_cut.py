@@ -30,19 +30,10 @@ import pandas as pd
 from profstack.analysis.modules import TIMED
 from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading
+from profstack.storage import vocabulary
 from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
 from profstack.storage.schema.report import Report
 from profstack.storage.schema.rows import FunctionRow, ModuleLineRow
-from profstack.storage.vocabulary import (
-    BEFORE_OPTIMIZER,
-    LOSS,
-    OPTIMIZER,
-    OUTSIDE,
-    STEP_PARTS,
-    UNATTRIBUTED,
-    WAIT,
-    ZERO_GRAD,
-)
 
 # Why the torch layer has no slice however many steps a script makes, and what helps then.
 
@@ -150,7 +141,7 @@ def after_step(report: Report) -> AfterStep | None:
     places = {(file, at) for each in statements for at in _lines(each)}
     for key in functions:
         places |= {(row["file"], row["line"]) for row in graph.lines_of(key)}
-    outside = (None, STEP_PARTS[WAIT])
+    outside = (None, vocabulary.STEP_PARTS[vocabulary.WAIT])
     idle = [row for row in report["tables"]["module_lines"] if row["module"] in outside]
     after = [row for row in idle if (row["file"], row["line"]) in places]
     whole, taken = sum(map(reading.line_s, idle)), sum(map(reading.line_s, after))
@@ -162,7 +153,7 @@ def after_step(report: Report) -> AfterStep | None:
 
 def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
     """Return the file of the loop, and its statements after the step that make no input."""
-    optimizer = STEP_PARTS[OPTIMIZER]
+    optimizer = vocabulary.STEP_PARTS[vocabulary.OPTIMIZER]
     steps = [row for row in report["tables"]["module_lines"] if row["module"] == optimizer]
     if not steps:
         return None
@@ -314,7 +305,7 @@ def is_io(row: FunctionRow) -> bool:
 
 _DATALOADER = "enumerate(DataLoader)"
 _COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
-_OPTIMIZERS = (OPTIMIZER, ZERO_GRAD, BEFORE_OPTIMIZER)
+_OPTIMIZERS = (vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD, vocabulary.BEFORE_OPTIMIZER)
 # Operators in which a host waits for its device: no work of its own.
 _WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 # An operator whose call takes less of its own than this is mostly the cost of being called.
@@ -400,8 +391,10 @@ class _OwnTimes:
         self.operators = recorded.rows("operators", timed)
         owned = self.operators[self.operators["module_id"].notna()]
         back = owned["backward"].fillna(0).astype(bool)
-        self.forward_ops = _by_owner(owned[~back], timed.wall_s)
-        self.backward_ops = _by_owner(owned[back], timed.wall_s)
+        self.forward_ops, self.backward_ops = (
+            _shares(rows.groupby("module_id")["self_s"].sum(), timed.wall_s)
+            for rows in (owned[~back], owned[back])
+        )
         loose = self.operators[self.operators["module_id"].isna()]
         self.loose_ops = float(loose["self_s"].sum()) / timed.wall_s
         self.losses = _losses(recorded)
@@ -412,14 +405,7 @@ class _OwnTimes:
 
 
 def _shares(totals: pd.Series, wall_s: float) -> dict[int, float]:
-    return {
-        int(number): float(total) / wall_s
-        for number, total in zip(totals.index.tolist(), totals.tolist(), strict=True)
-    }
-
-
-def _by_owner(frame: pd.DataFrame, wall_s: float) -> dict[int, float]:
-    return _shares(frame.groupby("module_id")["self_s"].sum(), wall_s) if len(frame) else {}
+    return dict(zip(totals.index.astype(int), (totals / wall_s).tolist(), strict=True))
 
 
 def _losses(recorded: Recorded) -> set[int]:
@@ -427,14 +413,14 @@ def _losses(recorded: Recorded) -> set[int]:
     frame = recorded.frames["modules"]
     named = frame["type"].astype(str).str.lower().str.endswith(("loss", "criterion"))
     chosen = frame[named & (frame["parameters"].fillna(0) == 0)]
-    return {int(number) for number in chosen["module_id"].tolist()}
+    return set(chosen["module_id"].astype(int))
 
 
 def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report) -> None:
     """Add how long the step waits for data, and what else comes before its first work."""
-    traced = min(max(own.forward.get(WAIT, 0.0), 0.0), 1.0)
-    outside = own.forward.get(OUTSIDE, 0.0)
-    before = wait_alone(clean_wait, traced, own.forward.get(ZERO_GRAD, 0.0), outside)
+    traced = min(max(own.forward.get(vocabulary.WAIT, 0.0), 0.0), 1.0)
+    outside = own.forward.get(vocabulary.OUTSIDE, 0.0)
+    before = wait_alone(clean_wait, traced, own.forward.get(vocabulary.ZERO_GRAD, 0.0), outside)
     cut.wait_is = "calibrated" if before is None else "clean"
     before = traced if before is None else before
     cut.scale = (1 - before) / (1 - traced) if traced < 1 else 0.0
@@ -482,17 +468,17 @@ def _add_parts(cut: Cut, own: _OwnTimes) -> None:
     parts: dict[str, float] = defaultdict(float)
     for number, share in own.forward.items():
         gap = min(own.gap(number), share)
-        if number == WAIT:
+        if number == vocabulary.WAIT:
             continue
-        if number == UNATTRIBUTED:
+        if number == vocabulary.UNATTRIBUTED:
             parts["python"] += share
-        elif number == OUTSIDE:
+        elif number == vocabulary.OUTSIDE:
             parts["other"] += share
         else:
             name = "forward"
             if number in _OPTIMIZERS:
                 name = "optimizer"
-            elif number == LOSS or number in own.losses:
+            elif number == vocabulary.LOSS or number in own.losses:
                 name = "loss"
             parts[name] += share - gap
             parts["python"] += gap

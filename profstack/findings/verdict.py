@@ -9,15 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
-from profstack.findings import reading, rules
-from profstack.findings.step_bar import (
-    DeviceCut,
-    device_cut,
-    hottest,
-    idle_sentence,
-    most_unknown,
-    step_bar,
-)
+from profstack.findings import reading, rules, step_bar
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -58,7 +50,7 @@ class Measure:
 Measures = dict[VerdictSlug, Measure]
 
 
-def measures(report: Report, cut: Cut, device: DeviceCut | None) -> Measures:
+def measures(report: Report, cut: Cut, device: step_bar.DeviceCut | None) -> Measures:
     """Return the measures of all tests."""
     if not cut.torch:
         found: Measures = {
@@ -86,7 +78,7 @@ def _host_measures(cut: Cut) -> Measures:
     }
 
 
-def _device_measures(cut: Cut, device: DeviceCut) -> Measures:
+def _device_measures(cut: Cut, device: step_bar.DeviceCut) -> Measures:
     """Divide the device's idle time as the host's time is then."""
     waits, late = device.data_wait, device.host_late
     io = None
@@ -144,10 +136,8 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
     if step is None:
         return {}
     if slug == rules.COMPUTE:
-        mfu = next((row for row in roofline["mfu"] if row["source"] == "measured"), None)
-        facts: VerdictFacts = {}
-        if mfu is not None and mfu["value"] is not None:
-            facts["peak_share"] = mfu["value"]
+        mfu = next((row["value"] for row in roofline["mfu"] if row["source"] == "measured"), None)
+        facts: VerdictFacts = {} if mfu is None else {"peak_share": mfu}
         if step["flop_per_s"] is not None:
             facts["flop_per_s"] = step["flop_per_s"]
         return facts
@@ -157,7 +147,7 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
 
 def _add_places(found: Measures, report: Report, cut: Cut) -> None:
     """Add the functions and lines of the script at which the causes are."""
-    python = hottest(report)
+    python = step_bar.hottest(report)
     if python is not None and found[rules.PYTHON].share is not None:
         found[rules.PYTHON].link = reading.to_function(reading.key_of(python))
         found[rules.PYTHON].set_function(python)
@@ -350,17 +340,17 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
     """Put `verdict` and `step_bar` into the report; a failure becomes a warning."""
     report["verdict"] = report["step_bar"] = None
     try:
-        cut = host_cut(recorded, report)
-        device = device_cut(report)
-        report["step_bar"] = step_bar(report, cut, device)
-        report["verdict"] = verdict(report, cut, device)
+        read = reading.drop_unkeyed(report)
+        cut, device = host_cut(recorded, read), step_bar.device_cut(read)
+        report["step_bar"] = step_bar.step_bar(read, cut, device)
+        report["verdict"] = verdict(read, cut, device)
     except Exception as error:
         # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"
         report["warnings"].append({"slug": "verdict-failed", "text": text})
 
 
-def verdict(report: Report, cut: Cut | None, device: DeviceCut | None) -> Verdict:
+def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) -> Verdict:
     """Return the verdict by the published rule, with a row of evidence for every test."""
     doubt = _doubt(report, cut)
     if cut is None or doubt is not None:
@@ -378,7 +368,7 @@ def verdict(report: Report, cut: Cut | None, device: DeviceCut | None) -> Verdic
             next_step = f"; {cut.torch_step}"
         words = f"{cut.torch_reason}{wait}{next_step}"
     step = step_words(report["benchmark"])
-    idleness = idle_sentence(report, cut, step, idle, shares.values())
+    idleness = step_bar.idle_sentence(report, cut, step, idle, shares.values())
     if idleness is not None:
         slug, margin, words = rules.UNCLEAR, None, idleness
     if words is None:
@@ -409,7 +399,10 @@ def decide(
     if others and share - next_ < rules.LEAST_APART:
         both = " and ".join(f"{_title(one)} ({format_share(known[one])})" for one in candidates[:2])
         return rules.UNCLEAR, share - next_, f"two causes weigh about the same, {both}"
-    if could_be is not None and most_unknown(known.values(), idle) > share - rules.LEAST_APART:
+    if (
+        could_be is not None
+        and step_bar.most_unknown(known.values(), idle) > share - rules.LEAST_APART
+    ):
         return rules.UNCLEAR, None, could_be
     return first, min(share - rules.RULE_OF[first].threshold, share - next_), None
 
@@ -420,7 +413,7 @@ def _could_be(
     """Return what is not known and large enough to be the verdict; None where nothing is."""
     # Unknown reading and writing is inside the wait and Python.
     apart = shares.get(rules.PYTHON) is None
-    most = most_unknown(known.values(), idle)
+    most = step_bar.most_unknown(known.values(), idle)
     causes = [
         rules.RULE_OF[slug].cause
         for slug, share in shares.items()
@@ -446,8 +439,7 @@ def _doubt(report: Report, cut: Cut | None) -> str | None:
     wide = low is not None and high is not None and high - low >= rules.WIDEST_INTERVAL * median
     # With workers one step finds its batch ready and the next one waits for two: the median of such
     # steps is rough, and their wait in all is not.
-    is_wait_known = cut is not None and cut.wait is not None and cut.wait_is == "clean"
-    wait = cut.wait if cut is not None and is_wait_known else None
+    wait = cut.wait if cut is not None and cut.wait_is == "clean" else None
     if wide and (wait is None or wait - (1 - wait) < rules.LEAST_APART):
         span = f"{format_seconds(low)} to {format_seconds(high)}"
         return (
