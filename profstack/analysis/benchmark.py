@@ -14,32 +14,32 @@ import pandas as pd
 
 from profstack.analysis.clean_steps import FEW_STEPS, Clean, times_of, why_no_steps
 from profstack.stats.blocks import GC_ON
-from profstack.stats.clock import StatesAround, slowed_by
+from profstack.stats.clock import slowed_by
 from profstack.stats.summary import by_shape, summarize
 from profstack.storage.reader import Recorded, nullable
 from profstack.storage.schema.report import BenchFigures, Benchmark, BenchResult
 from profstack.storage.vocabulary import READ
 from profstack.units import format_seconds
 
-# Reason for no clean step although every slice had its turn, so that more steps would not help.
+# The reason where every slice was made and no step is clean: more steps would not help.
 NONE_CLEAN = "each held an evaluation of the model, or nothing tells when it began and ended"
 # Fields of the report that are lists, and are empty where nothing was measured.
 _LISTS = (
     *("by_shape", "mistakes", "ablation", "throughput", "throughput_limits", "compare", "warnings"),
     *("samples_s", "counted_steps"),
 )
-# Figures of `profstack bench` that the report has under other names, or in words; medians of CPU
-# times are in old recordings.
+# Figures of `profstack bench` that the report gives under other names or in words. Old recordings
+# have medians of CPU times.
 _INNER = ("part_problems", "warmup_settled", "target_interval", "training_layers", "cpu_median_s")
-# CPU time above that of all cores by more than this is no error at the edges of the steps.
+# The CPU clock's error at the ends of a series explains CPU time of all cores times this.
 _BEYOND_ALL = 1.05
 
 Environment = Mapping[str, object]
 
 
 def benchmark(recorded: Recorded, clean: Clean, environment: Environment) -> Benchmark:
-    """Return the part `benchmark` of the report; all figures null, with a warning, if none is."""
-    # Of a run the times of a target are left out.
+    """Return the part `benchmark` of the report; without a figure, warnings say why."""
+    # The optional fields, times of a target, are left out for a run.
     empty: dict[str, object] = dict.fromkeys(Benchmark.__required_keys__)
     empty.update({name: [] for name in _LISTS}, n=0)
     result = cast("Benchmark", empty)
@@ -67,15 +67,15 @@ def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: E
         return
     times = times_of(steps, clean.clock)
     summary = summarize(times.tolist())
-    # Very short steps do not tell their batch size in clean slices: the others of the plan do, but
-    # for those of the warm-up, which may have had smaller or larger batches.
+    # In very short clean steps the batch size is not read: then that of the plan's other warm steps
+    # counts. Batches of the warm-up may have another size.
     warm = recorded.steps[recorded.steps["step"] >= clean.warm_from]["batch_size"].dropna()
     counted = steps["batch_size"].dropna()
     sizes = counted if len(counted) else warm
     batch = float(sizes.median()) if len(sizes) else None
     items = float(counted.mean()) if len(counted) else batch
     cpu_mean_s, cpu_wall_s = _cpu_and_wall(recorded, steps)
-    # Short steps do not tell the shape of their input.
+    # The shape of the input is not read in very short steps.
     shapes = {str(shape): group.tolist() for shape, group in times.groupby(steps["shape"])}
     figures = {
         **summary.columns(items),
@@ -144,8 +144,8 @@ def _is_watched(recorded: Recorded) -> bool:
 def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> tuple[float | None, float | None]:
     """Return the mean CPU time of a clean step, and the mean wall time of the same steps.
 
-    A single step's is no figure (see `Samples.cpu_and_wall_s`). Reading the CPU clock takes a third
-    of a percent of a 0.3 ms step: there it is read per slice.
+    The CPU time of a single step is too coarse (see `Samples.cpu_and_wall_s`). Where steps are very
+    short the CPU clock is read once per slice: reading it takes 0.3 % of a step of 0.3 ms.
     """
     known = steps[steps["cpu_s"].notna()]
     count = len(known)
@@ -160,9 +160,9 @@ def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> tuple[float | None
 
 
 def _add_cores(result: Benchmark, environment: Environment) -> None:
-    """Add how many cores were busy on average, never more than there are.
+    """Add the average number of busy cores, at most those of the machine.
 
-    At both ends of a series of steps the CPU clock is off by up to a tick for each other core.
+    At each end of a series of steps the CPU clock may be off by one tick per other core.
     """
     cpu_s, wall_s = result["cpu_mean_s"], result["cpu_wall_s"]
     known = environment.get("usable_cores") or environment.get("logical_cores")
@@ -185,14 +185,14 @@ def _add_cores(result: Benchmark, environment: Environment) -> None:
 
 # One of a hundred samples lies beyond the 99th percentile.
 _ENOUGH = 100
-# An interval needs six, and is no wild guess from about so many.
+# An interval needs six samples; from about this many on it is useful.
 _SOME = 20
 _DRIFT = 0.05
-# An effective number of samples below a third of theirs.
+# At this correlation of neighbours, samples are worth a third of their number.
 _AUTOCORRELATION = 0.5
 # CPU time below this share of the wall time is reported.
 _LITTLE_CPU = 0.9
-# So is a load average above this share of the cores.
+# A load average above this share of the cores is reported.
 _BUSY = 0.5
 _OUTLIERS = 0.05
 _LONGEST_ADVICE_S = 600.0
@@ -322,7 +322,7 @@ def _drift(figures: Benchmark, remedy: str) -> Iterator[str]:
 
 
 def _can_look(figures: Benchmark, watched: bool) -> bool:
-    """Return whether the watch, not yet on, could show more: a step takes long enough."""
+    """Return whether the watch could show more: it was off, and a step is long enough."""
     return not watched and (figures["median_s"] or 0.0) >= _WATCH_S
 
 
@@ -352,7 +352,7 @@ def _machine(
     or_else: str = ", or with --processes 5",
 ) -> Iterator[str]:
     """Warn of other work on the machine, and of its settings."""
-    # Both means of the same calls: beside a median, what interrupts the work would show twice.
+    # Both are means of the same calls: beside a median, an interruption would look like waiting.
     wall, cpu = figures.get("cpu_wall_s"), figures.get("cpu_mean_s")
     loads = environment.get("load_average")
     load = loads[0] if isinstance(loads, list) and loads else None
@@ -374,7 +374,7 @@ def _machine(
             "the CPU governor is powersave: clocks rise late and the times depend on what ran "
             "before; try 'sudo cpupower frequency-set -g performance' and repeat"
         )
-    for reason in slowed_by(cast(StatesAround | None, figures.get("device_state"))):
+    for reason in slowed_by(figures.get("device_state")):
         yield (
             f"{reason}: the device ran below its speed; let it cool or raise its limit, see "
             "'nvidia-smi -q -d PERFORMANCE', and repeat"

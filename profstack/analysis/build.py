@@ -19,28 +19,10 @@ from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, Selection, nullable, records
+from profstack.storage.schema import report as schema
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.layer_table import LayerTable
 from profstack.storage.schema.recorded import SCHEMA_VERSION
-from profstack.storage.schema.report import (
-    REPORT,
-    Benchmark,
-    BenchResult,
-    JoinedTables,
-    LayerColumn,
-    LayerFacts,
-    LayerTableFacts,
-    OptimizerFacts,
-    Place,
-    Report,
-    ReportWarning,
-    Run,
-    Setup,
-    SetupNotes,
-    SliceFacts,
-    StepFacts,
-    Tables,
-)
 from profstack.storage.schema.rows import NOT_CALIBRATED, ModuleRow
 from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 
@@ -49,7 +31,7 @@ from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 # -----------------------------------------------------------------------------
 
 
-def layer_tables(recorded: Recorded, selections: Selections) -> list[LayerTableFacts]:
+def layer_tables(recorded: Recorded, selections: Selections) -> list[schema.LayerTableFacts]:
     """Return every table that a layer of this recording declared, with its rows per step."""
     return [
         _facts(
@@ -81,8 +63,8 @@ def _rows(recorded: Recorded, table: LayerTable, selection: Selection | None) ->
     return ordered
 
 
-def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> LayerTableFacts:
-    fields = LayerColumn.__annotations__
+def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> schema.LayerTableFacts:
+    fields = schema.LayerColumn.__annotations__
     columns = [{field: getattr(column, field) for field in fields} for column in table.columns]
     return {
         "name": table.name,
@@ -90,7 +72,7 @@ def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> LayerTableFacts
         "title": table.title,
         "text": table.text,
         "join": table.join,
-        "columns": cast("list[LayerColumn]", columns),
+        "columns": cast("list[schema.LayerColumn]", columns),
         "rows": records(rows),
     }
 
@@ -103,12 +85,12 @@ _NO_DEVICE = "no accelerator was in use"
 _NOT_SEEN = "nothing was seen of it in this run"
 
 
-def table_reason(name: str, layers: Iterable[LayerFacts], *, has_device: bool) -> str:
+def table_reason(name: str, layers: Iterable[schema.LayerFacts], *, has_device: bool) -> str:
     """Say why a table has no rows, and what to do where a command gives it some."""
     if name.startswith("nsys_"):
         return "Nsight Systems saw none of it: profstack run --nsys script.py"
     known = {layer["name"]: layer for layer in layers}
-    given_by = REPORT[name].given_by
+    given_by = schema.REPORT[name].given_by
     lacking = _why_lacking(given_by, known) if given_by is not None else None
     if given_by is not None and lacking is not None:
         command = known[given_by].get("command") if given_by in known else None
@@ -119,8 +101,8 @@ def table_reason(name: str, layers: Iterable[LayerFacts], *, has_device: bool) -
 
 
 def columns_reason(
-    tables: Tables,
-    layers: Iterable[LayerFacts],
+    tables: schema.Tables,
+    layers: Iterable[schema.LayerFacts],
     *,
     has_device: bool,
     few_samples: str | None = None,
@@ -141,7 +123,7 @@ def columns_reason(
     return found
 
 
-def cells_reason(tables: Tables) -> dict[str, str]:
+def cells_reason(tables: schema.Tables) -> dict[str, str]:
     """Say why single cells are null in a column with figures elsewhere, by `table.column`."""
     return {
         f"{name}.{column.name}": column.cell or "not seen there"
@@ -150,15 +132,17 @@ def cells_reason(tables: Tables) -> dict[str, str]:
     }
 
 
-def _missing(tables: Tables) -> Iterable[tuple[str, Column, int, int]]:
+def _missing(tables: schema.Tables) -> Iterable[tuple[str, Column, int, int]]:
     """Yield each column of the tables with rows: its null cells, and all of its cells."""
-    for name, table in REPORT.items():
+    for name, table in schema.REPORT.items():
         rows = cast("Mapping[str, Sequence[Mapping[str, object]]]", tables)[name]
         for column in table.columns if rows else ():
             yield name, column, sum(row[column.name] is None for row in rows), len(rows)
 
 
-def _reason(table: str, column: Column, layers: Mapping[str, LayerFacts], has_device: bool) -> str:
+def _reason(
+    table: str, column: Column, layers: Mapping[str, schema.LayerFacts], has_device: bool
+) -> str:
     # An import may be of another machine than the one that the layers ran on.
     if "device" in column.name and not has_device and not table.startswith("nsys_"):
         return _NO_DEVICE
@@ -168,7 +152,7 @@ def _reason(table: str, column: Column, layers: Mapping[str, LayerFacts], has_de
     return lacking or column.empty or _NOT_SEEN
 
 
-def _why_lacking(layer: str, layers: Mapping[str, LayerFacts]) -> str | None:
+def _why_lacking(layer: str, layers: Mapping[str, schema.LayerFacts]) -> str | None:
     """Say why a layer gave nothing; None where it has data."""
     if layer not in layers:
         return f"the layer {layer} was not asked for"
@@ -179,7 +163,7 @@ def _why_lacking(layer: str, layers: Mapping[str, LayerFacts]) -> str | None:
     return f"the layer {layer} is {row['status']}{because}"
 
 
-def build_report(recorded: Recorded) -> Report:
+def build_report(recorded: Recorded) -> schema.Report:
     """Join everything that `report.json` holds, without verdict and findings."""
     clean = clean_steps(recorded)
     selections = select(recorded)
@@ -192,9 +176,10 @@ def build_report(recorded: Recorded) -> Report:
     run = recorded.run
     environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
     has_device = environment.get("device") not in (None, "cpu")
-    few = watch.few_samples(recorded)
-    record = flops.of_record(counters)
+    few, held_at_peak = watch.few_samples(recorded), memory.peak_facts(recorded)
+    record, shaped = flops.of_record(counters), counters.get(flops.SHAPES)
     unlike = flops.unlike_clean(recorded, clean, record)
+    median_s, peaks = clean.median_s, read_peaks(recorded.folder)
     return {
         "schema_version": SCHEMA_VERSION,
         "profstack_version": __version__,
@@ -213,14 +198,7 @@ def build_report(recorded: Recorded) -> Report:
         "step_bar": None,
         "findings": [],
         "roofline": roofline(
-            recorded,
-            torch,
-            clean.median_s,
-            record,
-            counters.get(flops.SHAPES),
-            unlike,
-            tables["modules"],
-            read_peaks(recorded.folder),
+            recorded, torch, median_s, record, shaped, unlike, tables["modules"], peaks
         ),
         "tables": tables,
         "columns_reason": columns_reason(tables, layers, has_device=has_device, few_samples=few),
@@ -230,9 +208,7 @@ def build_report(recorded: Recorded) -> Report:
         if len(recorded.frames["watch_samples"])
         else None,
         "processes": threads.processes(recorded, clean, tables["threads"], has_device=has_device),
-        "attribution": modules.attribution(
-            recorded, torch, clean.median_s, memory.peak_facts(recorded)
-        ),
+        "attribution": modules.attribution(recorded, torch, median_s, held_at_peak),
         "launching": operators.launch_means(recorded, torch),
         "layer_tables": layer_tables(recorded, selections),
         "nsys": nsys.nsys_fact(recorded),
@@ -257,7 +233,7 @@ def _tables(
     clean: Clean,
     selections: Selections,
     counters: Mapping[str, flops.Counted],
-) -> tuple[Tables, dict[str, str]]:
+) -> tuple[schema.Tables, dict[str, str]]:
     """Return all tables, and the sources of those columns that have several."""
     torch, cprofile = selections["torch"], selections["cprofile"]
     median = clean.median_s
@@ -272,7 +248,7 @@ def _tables(
     )
     held, watched = memory.memory_lines(recorded), watch.watched_lines(recorded)
     steps = recorded.frames["steps"].sort_values("step", kind="stable")
-    tables: JoinedTables = {
+    tables: schema.JoinedTables = {
         "steps": table_rows("steps", records(steps.rename(columns={"step": "index"}))),
         "modules": module_rows,
         "operators": operator_rows,
@@ -306,7 +282,7 @@ def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
     code, in_process = _exit_code(recorded), recorded.run.get("in_process", False)
     has_steps = len(recorded.frames["steps"]) > 0
     ended = "recording_ended" in recorded.facts
-    bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
+    bench: schema.BenchResult | None = recorded.facts.get(BENCH_FACT)
     if bench is not None:
         figures = bench["figures"]
         if figures is None:
@@ -333,7 +309,7 @@ def status_reason(recorded: Recorded) -> str | None:
 
     For a benchmark it says only why there are no figures: all else is among its warnings.
     """
-    bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
+    bench: schema.BenchResult | None = recorded.facts.get(BENCH_FACT)
     if bench is not None:
         if bench["figures"] is not None or not bench["problems"]:
             return None
@@ -371,12 +347,12 @@ def _signal_name(number: int) -> str:
 _NONE = "no layer saw calls in the first steps: that takes the memory, the flops or the nvtx layer"
 
 
-class _SetupFact(SetupNotes):
+class _SetupFact(schema.SetupNotes):
     steps: int
     failed: str | None
 
 
-def setup(recorded: Recorded) -> Setup:
+def setup(recorded: Recorded) -> schema.Setup:
     """Return the notes on the report's plan, with a reason where there are none.
 
     `tf32_products` and `tf32_convolutions` say whether numbers stored as float32 are multiplied
@@ -384,7 +360,7 @@ def setup(recorded: Recorded) -> Setup:
     """
     noted: _SetupFact | None = recorded.facts.get(f"setup_{recorded.plan}")
     environment = recorded.facts.get("environment", {})
-    found: Setup = {
+    found: schema.Setup = {
         "steps": 0 if noted is None else noted["steps"],
         "reason": _NONE if noted is None else noted["failed"],
         "tf32_products": environment.get("tf32_products"),
@@ -392,8 +368,8 @@ def setup(recorded: Recorded) -> Setup:
     }
     if noted is None or noted["failed"] is not None:
         return found
-    known = cast("Setup", {key: value for key, value in noted.items() if key != "failed"})
-    optimizers: list[OptimizerFacts] = [
+    known = cast("schema.Setup", {key: value for key, value in noted.items() if key != "failed"})
+    optimizers: list[schema.OptimizerFacts] = [
         {**each, "place": _place(each["place"])} for each in noted["optimizers"]
     ]
     return {
@@ -404,7 +380,7 @@ def setup(recorded: Recorded) -> Setup:
     }
 
 
-def _place(place: Place | None) -> Place | None:
+def _place(place: schema.Place | None) -> schema.Place | None:
     """Return the place with its file named as in all tables."""
     return None if place is None else {**place, "file": home_relative(place["file"])}
 
@@ -412,14 +388,14 @@ def _place(place: Place | None) -> Place | None:
 # --- Steps and slices -----------------------------------------------------------------------------
 
 
-def _run(recorded: Recorded) -> Run:
+def _run(recorded: Recorded) -> schema.Run:
     """Return the facts of the run; null if the parent process was killed before writing them."""
     facts = recorded.run.get("run", {})
-    empty = dict.fromkeys(Run.__annotations__)
-    return cast("Run", {**empty, "id": recorded.folder.resolve().name, **facts})
+    empty = dict.fromkeys(schema.Run.__annotations__)
+    return cast("schema.Run", {**empty, "id": recorded.folder.resolve().name, **facts})
 
 
-def _step(recorded: Recorded, clean: Clean) -> StepFacts:
+def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
     counts: dict[str, int] | None = recorded.facts.get("counts_by_phase")
     if counts is None:
         # A killed run wrote no final count: the steps that it wrote are counted.
@@ -439,7 +415,7 @@ def _step(recorded: Recorded, clean: Clean) -> StepFacts:
     }
 
 
-def _slices(recorded: Recorded) -> list[SliceFacts]:
+def _slices(recorded: Recorded) -> list[schema.SliceFacts]:
     medians = recorded.frames["steps"].groupby("slice")["wall_s"].median()
     rows = []
     for row in records(recorded.frames["slices"].sort_values("slice")):
@@ -447,7 +423,7 @@ def _slices(recorded: Recorded) -> list[SliceFacts]:
         row["step_median_s"] = nullable(medians.get(row["index"]))
         if row["step_median_s"] is None and row["mode"] == "shared":
             row["step_median_s"] = row["wall_s"]
-        rows.append(cast("SliceFacts", row))
+        rows.append(cast("schema.SliceFacts", row))
     return rows
 
 
@@ -456,7 +432,7 @@ def _benchmark(
     clean: Clean,
     environment: Mapping[str, object],
     module_rows: Sequence[ModuleRow],
-) -> Benchmark:
+) -> schema.Benchmark:
     """Return the clean figures.
 
     A run has items per second only if one call of one model takes in a step's whole batch; the
@@ -484,10 +460,12 @@ def _benchmark(
 # --- Warnings -------------------------------------------------------------------------------------
 
 
-def _run_warnings(recorded: Recorded, clean: Clean, selections: Selections) -> list[ReportWarning]:
+def _run_warnings(
+    recorded: Recorded, clean: Clean, selections: Selections
+) -> list[schema.ReportWarning]:
     """Warn of a launcher, of the clean steps, and of layers without a slice of training alone."""
     launcher = launcher_warning(recorded.run.get("script"))
-    warnings: list[ReportWarning] = []
+    warnings: list[schema.ReportWarning] = []
     if launcher is not None:
         warnings.append({"slug": "launcher", "text": launcher})
     if not nsys.is_import_alone(recorded):
@@ -502,7 +480,7 @@ def _run_warnings(recorded: Recorded, clean: Clean, selections: Selections) -> l
     return warnings
 
 
-def _unlike(why: str | None) -> list[ReportWarning]:
+def _unlike(why: str | None) -> list[schema.ReportWarning]:
     """Warn that the clean steps are not known to have done the work that was counted."""
     if why is None:
         return []
@@ -513,7 +491,7 @@ def _unlike(why: str | None) -> list[ReportWarning]:
     return [{"slug": "clean-steps-differ", "text": text}]
 
 
-def _notes(recorded: Recorded) -> list[ReportWarning]:
+def _notes(recorded: Recorded) -> list[schema.ReportWarning]:
     """Return the notes of all layers, each once: several slices may have written the same."""
     frame, layers = recorded.frames["notes"], recorded.frames["layers"]
     if "watch" in layers.loc[layers["status"] == "recorded", "name"].tolist():

@@ -16,23 +16,23 @@ from profstack.storage.schema.report import BenchResult, ReportWarning
 from profstack.storage.vocabulary import BENCH_FACT
 from profstack.units import format_seconds
 
-# --- Where a run's warm-up ends, apart from a change of its work later on -------------------------
+# --- Where a run's warm-up ends -------------------------------------------------------------------
 #
-# A dataset that caches in its first epoch, or a batch that becomes smaller, makes steps faster long
-# after they were warm: by their times alone, all steps before are one long warm-up. The layers tell
-# them apart: a change after their last slice is none that they waited for.
+# Steps may become faster long after the warm-up, for example when a dataset is cached after its
+# first epoch, or when batches become smaller. By the times alone, all steps before that look like
+# one long warm-up. A change after the last slice of a layer is not taken for one.
 
 # Fewer clean steps make a rough median.
 FEW_STEPS = 10
-# Steps that differ by less than this from those before them are the same ones, for a reader.
+# A smaller change of the step time gets no warning.
 _OTHER_STEPS = 0.05
 
 
 @dataclass(frozen=True)
 class WarmSteps:
-    """The warm-up of a run; steps count as warm from `first` on, and before `until` if it is set.
+    """The warm-up of a run, and the warm steps: from `first` on, and before `until` if it is set.
 
-    Step numbers are the run's own.
+    Both are numbers of steps in the run.
     """
 
     warmup: Warmup
@@ -44,7 +44,7 @@ class WarmSteps:
 def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame) -> WarmSteps:
     """Find the warm steps among the unobserved ones; `clean` are those of the clean slices."""
     steps = recorded.steps
-    # Another plan's steps may have gone before: this one's warm-up begins with its own first step.
+    # Steps of another plan may come first: the warm-up begins with the first step of this plan.
     begun = int(steps["step"].min()) if len(steps) else 0
     found = _detect(unobserved, begun)
     usual = WarmSteps(found, begun + found.steps, None, _unsettled(found))
@@ -57,7 +57,7 @@ def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame
     again = _detect(unobserved[unobserved["step"] < until], begun)
     kept = clean[(clean["step"] >= begun + again.steps) & (clean["step"] < until)]
     if left and (not again.settled or len(kept) < FEW_STEPS):
-        # The steps left after it are warm for sure, and those before it may be none.
+        # The steps after the usual warm-up are surely warm; those before its end may not be.
         return usual
     later = unobserved[unobserved["step"] >= usual.first]
     warnings = [*_changed(kept, later, usual), *_unsettled(again), *usual.warnings]
@@ -85,8 +85,8 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
     before_s, after_s = float(kept["wall_s"].median()), float(later["wall_s"].median())
     if not len(later) or abs(after_s / before_s - 1.0) < _OTHER_STEPS:
         return []
-    # Of many steps the place is known to a sixteenth of their number; no more than half of them
-    # is ever called warm-up, and where they still fell there it is not known.
+    # The place is known to a sixteenth of the step's number. At most half of a series is called
+    # warm-up: where times still fall there, the place is not known.
     where = f"from about step {usual.first} on" if usual.warmup.settled else "later in the run"
     text = (
         f"{where}, steps take {format_seconds(after_s)} instead of "
@@ -98,7 +98,7 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
 
 # --- Clean steps ----------------------------------------------------------------------------------
 
-# A change left behind by an observer is worth a warning from this size on.
+# A smaller change of the clean steps after an observer gets no warning.
 _LASTING = 0.02
 Clock = Literal["host", "device"]
 HOST: Final = "host"
@@ -117,14 +117,14 @@ class Clean:
     warm_from: int = 0
     # The result of `profstack bench`, measured before any layer, if this is its recording.
     bench: BenchResult | None = None
-    # The clock whose times count: a host that runs ahead of a device only times launches.
+    # The clock of the step times: a host that runs ahead of a device only measures launches.
     clock: Clock = HOST
 
     @property
     def median_s(self) -> float | None:
-        """Median time of a clean step, the headline; None when there is none.
+        """Median time of a clean step, the report's main figure; None without a clean step.
 
-        A benchmark has its own, of all its samples.
+        In a recording of `profstack bench` it is the median of the benchmark's samples.
         """
         if self.bench is not None and self.bench["figures"] is not None:
             median_s = self.bench["figures"]["median_s"]
@@ -200,7 +200,7 @@ def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
 def _before_the_change(
     recorded: Recorded, clean: pd.DataFrame, clock: Clock
 ) -> tuple[pd.DataFrame, list[ReportWarning]]:
-    """Drop the clean steps after an observer that differ from those before it, with a warning."""
+    """Drop clean steps after an observer that differ from those before it, and warn of that."""
     warnings: list[ReportWarning] = []
     for layer in recorded.slices["layer"].dropna().unique():
         observers = recorded.slices[recorded.slices["layer"] == layer]

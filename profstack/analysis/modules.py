@@ -173,6 +173,8 @@ def attribution(
         if (time := float(both.get(number, 0.0))) > 0
     ]
     unowned.sort(key=lambda row: -(row["share"] or 0.0))
+    attributed = float(backward.drop(list(UNOWNED), errors="ignore").sum())
+    is_little = owned / timed.wall_s >= 1 - _LITTLE
     facts.update(
         {
             "step_s": timed.per_step(timed.wall_s),
@@ -181,16 +183,14 @@ def attribution(
             "owned_share": owned / timed.wall_s,
             "calibrated_owned_s": timed.calibrated(owned, clean_s),
             "backward_s": timed.per_step(float(backward.sum())),
+            "backward_attributed_share": attributed / float(backward.sum())
+            if backward.sum() > 0
+            else None,
             "negative_rows": int((own < -_ROUNDING_S).any(axis=1).sum()),
             "unowned": unowned,
-            "reason": None,
+            "reason": None if is_little else _why_unowned(unowned, own, timed),
         }
     )
-    if backward.sum() > 0:
-        attributed = backward.drop(list(UNOWNED), errors="ignore").sum()
-        facts["backward_attributed_share"] = float(attributed / backward.sum())
-    if owned / timed.wall_s < 1 - _LITTLE:
-        facts["reason"] = _why_unowned(unowned, own, timed)
     return facts
 
 

@@ -82,9 +82,7 @@ def point(
 ) -> RooflinePoint:
     """Return a row of `points`; `lacking` says what `moved` leaves out, or why it is None."""
     seconds = seconds if seconds is not None and seconds > 0 else None
-    intensity = flop / moved if flop and moved else None
-    share, bound, reason = _judge(roofs, dtype, flop, moved, seconds, intensity, lacking)
-    return {
+    row: RooflinePoint = {
         "kind": kind,
         "name": name,
         "dtype": dtype,
@@ -92,55 +90,48 @@ def point(
         "moved_bytes": moved,
         "seconds": seconds,
         "seconds_is": seconds_is if seconds is not None else None,
-        "intensity": intensity,
+        "intensity": flop / moved if flop and moved else None,
         "flop_per_s": flop / seconds if flop and seconds else None,
-        "share_of_peak": share,
-        "bound": bound,
-        "reason": reason,
+        "share_of_peak": None,
+        "bound": None,
+        "reason": None,
     }
+    row["share_of_peak"], row["bound"], row["reason"] = _judge(roofs, row, lacking)
+    return row
 
 
 def _judge(
-    roofs: Roofs,
-    dtype: str | None,
-    flop: float | None,
-    moved: float | None,
-    seconds: float | None,
-    intensity: float | None,
-    lacking: str | None,
+    roofs: Roofs, row: RooflinePoint, lacking: str | None
 ) -> tuple[float | None, Bound | None, str | None]:
     """Return the share of the roof that is reached, what holds the point back, and the reason."""
-    peak, memory = roofs.flop_per_s(dtype), roofs.bytes_per_s
-    if seconds is None:
+    peak, memory = roofs.flop_per_s(row["dtype"]), roofs.bytes_per_s
+    flop, moved, intensity = row["flop"], row["moved_bytes"], row["intensity"]
+    if row["seconds"] is None:
         return None, None, _NO_TIME
     if memory is None or (flop and peak is None):
         return None, None, _NO_PEAK
     if moved is None:
         return None, None, lacking
     if not flop or peak is None or intensity is None:
-        return _without_flop(moved / seconds / memory)
-    share = flop / seconds / min(peak, memory * intensity)
+        return _without_flop(moved / row["seconds"] / memory)
     below = intensity < peak / memory
-    of_peak = flop / seconds / peak
+    share = flop / row["seconds"] / min(peak, memory * intensity)
+    of_peak = flop / row["seconds"] / peak
+    bound: Bound = "memory" if below else "compute"
+    why = None
     if share < EXPLAINS:
-        roof = "memory" if below else "peak"
-        return (
-            share,
-            "overhead",
-            _joined(f"{percent(share)} of the rate that the {roof} allows", lacking),
-        )
-    if below and share > 1:
+        bound = "overhead"
+        why = f"{percent(share)} of the rate that the {'memory' if below else 'peak'} allows"
+    elif share > 1 and below:
         # A point faster than the memory is not held back by it.
-        bound: Bound = "compute" if of_peak >= EXPLAINS else "memory"
-        over = (
+        bound = "compute" if of_peak >= EXPLAINS else "memory"
+        why = (
             f"it is above the memory's roof: {_CACHED}, and reaches {percent(of_peak)} of the peak"
         )
-        return share, bound, _joined(over, lacking)
-    bound = "memory" if below else "compute"
-    if share > 1:
+    elif share > 1:
         why = "it is above the peak: its operations, its time or the peak is wrong"
-        return None, bound, _joined(why, lacking)
-    return share, bound, lacking
+    reached = None if share > 1 and not below else share
+    return reached, bound, "; ".join(text for text in (why, lacking) if text) or None
 
 
 def _without_flop(share: float) -> tuple[float | None, Bound | None, str | None]:
@@ -163,10 +154,6 @@ def percent(share: float) -> str:
     # 49.9 % is not the half that a label asks for.
     just_below = share < EXPLAINS <= round(100 * share) / 100
     return f"just under {words}" if just_below else words
-
-
-def _joined(*texts: str | None) -> str | None:
-    return "; ".join(text for text in texts if text) or None
 
 
 # --- The work of operators per step: bytes moved, in what type, and what is not known of it -------
@@ -341,20 +328,20 @@ def _utilization(
             continue
         value: float | None = flop / step_s / peak["value"]
         warning = None
-        if OTHER_WORK in (peak["how"] or ""):
-            warning = (
-                "the peak was measured beside other work, and may be higher: then this is less; "
-                "next: measure again in an hour, when the machine is idle"
-            )
         if unlike is not None:
             value, warning = None, unlike
         elif value is not None and value > 1:
+            value = None
             warning = (
                 f"no share: the step would do more than the {peak['source']} peak, so the count of "
                 "operations, the time or the peak is wrong; next: see whether other work kept "
                 "the peak low when it was measured, and what the counters of operations disagree on"
             )
-            value = None
+        elif OTHER_WORK in (peak["how"] or ""):
+            warning = (
+                "the peak was measured beside other work, and may be higher: then this is less; "
+                "next: measure again in an hour, when the machine is idle"
+            )
         rows.append(
             {
                 "source": peak["source"],
