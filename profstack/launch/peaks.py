@@ -416,22 +416,21 @@ def _per_thread(torch: Any, busy: float, kind: str) -> float:
 
 def _fastest(call: Callable[[], object], seconds: float, kind: str, clock: Clock) -> _Block:
     """Return the fastest of at least three blocks, within `seconds`."""
-    firsts = []
-    for _ in range(3):
-        start = clock.now()
-        call()
-        clock.synchronize()
-        firsts.append(clock.now() - start)
-    calls = max(1, round(_BLOCK_S[kind] / max(min(firsts), 1e-9)))
-    begun = clock.now()
-    blocks: list[_Block] = []
-    while len(blocks) < _LEAST_BLOCKS or clock.now() - begun < seconds:
+
+    def block(calls: int) -> _Block:
         start, start_cpu = clock.now(), clock.cpu()
         for _ in range(calls):
             call()
         clock.synchronize()
         wall = clock.now() - start
-        blocks.append(_Block(wall / calls, (clock.cpu() - start_cpu) / wall))
+        return _Block(wall / calls, (clock.cpu() - start_cpu) / wall)
+
+    first = min(block(1).seconds for _ in range(3))
+    calls = max(1, round(_BLOCK_S[kind] / max(first, 1e-9)))
+    begun = clock.now()
+    blocks: list[_Block] = []
+    while len(blocks) < _LEAST_BLOCKS or clock.now() - begun < seconds:
+        blocks.append(block(calls))
         if clock.now() - begun > 4 * seconds:
             # Three blocks of such slow calls would be too many.
             break
