@@ -369,8 +369,7 @@ class Observers:
         """Return the listener of the slice that has begun, guarded; None where none is needed."""
         for state, wrapper in self._running(active=True):
             with self.log.guard(state):
-                listener = wrapper.listener()
-                if listener is not None:
+                if (listener := wrapper.listener()) is not None:
                     return GuardedListener(listener, partial(self._listener_failed, state))
         return None
 
@@ -442,11 +441,10 @@ class Observers:
         """
         captured = {}
         for state, wrapper in self._running(active=True):
-            if not (complete or wrapper.cuts):
-                continue
             taken = None
-            with self.log.guard(state):
-                taken = wrapper.take(stamps, modules, left_out)
+            if complete or wrapper.cuts:
+                with self.log.guard(state):
+                    taken = wrapper.take(stamps, modules, left_out)
             if taken is not None:
                 self.log.take_in(state, taken)
                 captured[state.name] = taken

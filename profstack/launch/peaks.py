@@ -482,6 +482,8 @@ def _rates(
 _V100 = _rates(7.8, 15.7, None, 125.0)
 _A100 = _rates(19.5, 19.5, 156.0, 312.0)
 _H100 = _rates(67.0, 67.0, 494.7, 989.4)
+_RTX_3090 = _rates(None, 35.6, 35.6, 71.0)
+_RTX_4090 = _rates(None, 82.6, 82.6, 165.2)
 _H100_PCIE = _rates(51.2, 51.2, 378.0, 756.0)
 _V100_SHEET = "NVIDIA V100 datasheet, January 2020"
 _A100_SHEET = "NVIDIA A100 datasheet, June 2021"
@@ -500,12 +502,8 @@ _SHEETS = {
     "NVIDIA H100 80GB HBM3": Sheet(_H100, 3350 * _G, "NVIDIA H100 whitepaper and datasheet, SXM5"),
     "NVIDIA H100 PCIe": Sheet(_H100_PCIE, 2000 * _G, "NVIDIA H100 whitepaper, PCIe"),
     "NVIDIA H200": Sheet(_H100, 4800 * _G, "NVIDIA H200 datasheet, halved where with sparsity"),
-    "NVIDIA GeForce RTX 3090": Sheet(
-        _rates(None, 35.6, 35.6, 71.0), 936 * _G, "NVIDIA Ampere GA102 whitepaper"
-    ),
-    "NVIDIA GeForce RTX 4090": Sheet(
-        _rates(None, 82.6, 82.6, 165.2), 1008 * _G, "NVIDIA Ada whitepaper"
-    ),
+    "NVIDIA GeForce RTX 3090": Sheet(_RTX_3090, 936 * _G, "NVIDIA Ampere GA102 whitepaper"),
+    "NVIDIA GeForce RTX 4090": Sheet(_RTX_4090, 1008 * _G, "NVIDIA Ada whitepaper"),
 }
 
 
