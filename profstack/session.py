@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from profstack import layer
@@ -174,12 +173,7 @@ class Session:
         self._problem = f"{type(problem).__name__}: {problem}"
         complain(f"the session {self.name!r} has no recording, {self._problem}")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._state = "over"
         if self._process != os.getpid():
             # A child process forked inside: the recording is its parent's.

@@ -6,6 +6,7 @@ import statistics
 import time
 from _thread import get_ident
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from profstack.capture import script_ranges, user_regions
@@ -29,13 +30,11 @@ from profstack.layer import LISTENED, RANGED
 SHORT_S = 0.002
 
 
+@dataclass(slots=True)
 class Aim:
     """The number of steps after which the slice in progress must be looked at."""
 
-    __slots__ = ("steps",)
-
-    def __init__(self) -> None:
-        self.steps = 0
+    steps: int = 0
 
 
 def optimizer_hook(

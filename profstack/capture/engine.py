@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ class EarlyPage:
 # -- the end of a run by `--max-steps` or `--max-seconds`, or with its plan under `--nsys` -------
 
 
+@dataclass
 class Limits:
     """Knows which limit is reached, and how often the script was asked to end.
 
@@ -134,27 +136,20 @@ class Limits:
     (`plan_is_over`).
     """
 
-    def __init__(
-        self,
-        max_steps: int | None = None,
-        max_seconds: float | None = None,
-        *,
-        by_plan: bool = False,
-    ) -> None:
-        self.max_steps = max_steps
-        self.max_seconds = max_seconds
-        self.asked = 0
-        self._by_plan = by_plan
-        self.plan_is_over = False
-        self._began = time.perf_counter()
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    by_plan: bool = False
+    plan_is_over: bool = False
+    asked: int = 0
+    began: float = field(default_factory=time.perf_counter)
 
     def reached(self, steps: int) -> str | None:
         """Return `max_steps`, `max_seconds`, `nsys`, or None while the run may go on."""
-        if self._by_plan and self.plan_is_over:
+        if self.by_plan and self.plan_is_over:
             return "nsys"
         if self.max_steps is not None and steps >= self.max_steps:
             return "max_steps"
-        if self.max_seconds is not None and time.perf_counter() - self._began >= self.max_seconds:
+        if self.max_seconds is not None and time.perf_counter() - self.began >= self.max_seconds:
             return "max_seconds"
         return None
 

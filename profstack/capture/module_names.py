@@ -57,16 +57,9 @@ class ModuleInfo:
 
     def record(self) -> dict[str, SqlValue]:
         """Return the row of table `modules`."""
-        return {
-            "module_id": self.module_id,
-            "path": self.path,
-            "label": self.label,
-            "type": self.type,
-            "instance": self.instance,
-            "parent_id": self.parent_id,
-            "aliases": json.dumps(self.aliases),
-            "parameters": self.parameters,
-        }
+        columns = ("module_id", "path", "label", "type", "instance", "parent_id", "parameters")
+        row: dict[str, SqlValue] = {column: getattr(self, column) for column in columns}
+        return {**row, "aliases": json.dumps(self.aliases)}
 
 
 class ModuleNames:

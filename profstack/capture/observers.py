@@ -51,8 +51,7 @@ class LayerState:
         """Let the layer observe no more; what it recorded before stays."""
         if self.status not in WITH_DATA:
             self.status = status
-        self.reason = reason
-        self.wrapper = None
+        self.reason, self.wrapper = reason, None
 
     def keep(self, artifacts: list[Artifact]) -> None:
         """Keep the files that the layer has written."""
@@ -61,16 +60,10 @@ class LayerState:
     def record(self) -> dict[str, SqlValue]:
         """Return the row of table `layers`."""
         kind = profstack_layer.load(self.name)
-        return {
-            "name": self.name,
-            "technique": kind.description.technique,
-            "tool": kind.description.tool,
-            "version": kind.version(),
-            "status": self.status,
-            "reason": self.reason,
-            "memory_bytes": self.memory_bytes,
-            "truncated": self.truncated,
-        }
+        columns = ("name", "status", "reason", "memory_bytes", "truncated")
+        row: dict[str, SqlValue] = {column: getattr(self, column) for column in columns}
+        technique, tool = kind.description.technique, kind.description.tool
+        return {**row, "technique": technique, "tool": tool, "version": kind.version()}
 
 
 def _guarded(name: str) -> Any:
@@ -151,7 +144,8 @@ class LayerLog:
         self.layers: dict[str, LayerState] = {}
         self._folder = folder
         self._writer = writer
-        self._rss_before: int | None = None
+        # The resident set where the slice began: the tools hold what it has grown by.
+        self.rss_before: int | None = None
         # Reasons for which layers gave way: each is noted once.
         self._noted: set[str] = set()
 
@@ -174,10 +168,6 @@ class LayerLog:
         """Record something the reader of the report should know."""
         self._writer.write({"notes": [{"slug": slug, "layer": layer, "text": text}]})
 
-    def slice_begins(self) -> None:
-        """Attribute the memory that the process takes from here on to the tools."""
-        self._rss_before = rss_bytes()
-
     def take_in(self, state: LayerState, taken: SliceData) -> None:
         """Take in what a layer has handed over, but for its rows."""
         if any(taken.frames.values()):
@@ -191,8 +181,8 @@ class LayerLog:
         state.keep(taken.artifacts)
         grown = taken.memory_bytes
         after = rss_bytes()
-        if grown is None and after is not None and self._rss_before is not None:
-            grown = after - self._rss_before
+        if grown is None and after is not None and self.rss_before is not None:
+            grown = after - self.rss_before
         if grown is not None:
             state.memory_bytes = max(state.memory_bytes or 0, grown)
 
@@ -255,8 +245,8 @@ class Observers:
         self._over: set[str] = set()
         for name in layers:
             self._load(name)
-        for name, reason in (left_out or {}).items():
-            self.layers[name] = LayerState(name, None, "skipped", reason)
+        for name, why in (left_out or {}).items():
+            self.layers[name] = LayerState(name, None, "skipped", why)
         self.log.write()
 
     def _load(self, name: str) -> None:
@@ -278,7 +268,7 @@ class Observers:
 
     def start(self, planned: SlicePlan, index: int, steps: int | None, first_step: int = 0) -> bool:
         """Switch the slice's observers on; return false when none of them could be."""
-        self.log.slice_begins()
+        self.log.rss_before = rss_bytes()
         self._over.clear()
         for position, (name, mode) in enumerate(planned.observers):
             state = self.layers[name]
@@ -379,8 +369,7 @@ class Observers:
         """Return the listener of the slice that has begun, guarded; None where none is needed."""
         for state, wrapper in self._running(active=True):
             with self.log.guard(state):
-                listener = wrapper.listener()
-                if listener is not None:
+                if (listener := wrapper.listener()) is not None:
                     return GuardedListener(listener, partial(self._listener_failed, state))
         return None
 
@@ -452,11 +441,10 @@ class Observers:
         """
         captured = {}
         for state, wrapper in self._running(active=True):
-            if not (complete or wrapper.cuts):
-                continue
             taken = None
-            with self.log.guard(state):
-                taken = wrapper.take(stamps, modules, left_out)
+            if complete or wrapper.cuts:
+                with self.log.guard(state):
+                    taken = wrapper.take(stamps, modules, left_out)
             if taken is not None:
                 self.log.take_in(state, taken)
                 captured[state.name] = taken

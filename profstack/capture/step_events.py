@@ -177,7 +177,7 @@ class StepEvents:
         if self.rule == "backward":
             self.guarded(self._engine.boundary)
         elif self.rule is None:
-            self.guarded(self._backward_candidate)
+            self.guarded(self._backward_ended)
 
     def optimizer_started(self, optimizer: Any) -> None:
         """Take the start of an `Optimizer.step`."""
@@ -268,7 +268,7 @@ class StepEvents:
         elif named.module_id == self.finder.source and self.finder.inference:
             self._engine.boundary()
 
-    def _backward_candidate(self) -> None:
+    def _backward_ended(self) -> None:
         now = _perf_counter()
         self._adopt(self.finder.backward_ended(self._backward_at, now), now)
 

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from profstack import code_owner
@@ -440,7 +440,8 @@ class StepLog:
     def _step_records(self, *, after_switch: bool) -> list[Record]:
         """Return the rows of all steps; `after_switch` where none was spent to settle before."""
         rows = []
-        device_s = self._device_times()
+        marks = itertools.pairwise((self._first_event, *self._events))
+        device_s = [self.clock.elapsed_s(first, second) for first, second in marks]
         begin = self.start
         cpu_begin: float | None = self._cpu_start
         for number, (end, cpu, activity, flags, shape) in enumerate(self.rows):
@@ -495,12 +496,6 @@ class StepLog:
             return None
         end = self.rows[-1][1] or self._cpu_end
         return end - self._cpu_start if end is not None else None
-
-    def _device_times(self) -> Sequence[float | None] | None:
-        if not self._events:
-            return None
-        marks = itertools.pairwise([self._first_event, *self._events])
-        return [self.clock.elapsed_s(first, second) for first, second in marks]
 
     def _sample_memory(self) -> None:
         allocated, reserved = self.clock.device_memory()

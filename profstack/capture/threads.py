@@ -133,8 +133,7 @@ class ThreadTimes:
     def end(self) -> None:
         """Read the clocks after the slice; nothing where none had begun."""
         before, self._before = self._before, None
-        after = self._read(before) if before is not None else None
-        if before is not None and after is not None:
+        if before is not None and (after := self._read(before)) is not None:
             with Guard(failed=self._fail):
                 self._rows = self._compare(before, after)
 

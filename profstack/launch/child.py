@@ -90,10 +90,6 @@ class _Finder:
                 return spec
         return None
 
-    def remove(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
 
 def arm(folder: str, options: "Sequence[str]") -> None:
     """Wait for torch; from here on profile functions (option `profile`) or watch (`watch`)."""
@@ -190,8 +186,8 @@ def _generation_arrived(module: "Any") -> None:
 
 def release() -> None:
     """Wait for no further import: the recording is over."""
-    if _finder is not None:
-        _finder.remove()
+    if _finder is not None and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
 
 
 def _finish_without_torch() -> None:

@@ -13,6 +13,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from profstack import layer
@@ -100,17 +101,15 @@ def name_page(page: object) -> None:
         sys.stderr.write(f"Wrote {page}\n")
 
 
+@dataclass
 class InProcess:
     """A session's own engine; `stopped_by` is what ended it early, if anything did."""
 
-    def __init__(
-        self, name: str, layers: list[str], targets: Targets, *, keep_source: bool = True
-    ) -> None:
-        self.name = name
-        self.keep_source = keep_source
-        self.layers = layers
-        self.targets = targets
-        self.stopped_by: str | None = None
+    name: str
+    layers: list[str]
+    targets: Targets
+    keep_source: bool = True
+    stopped_by: str | None = None
 
     def begin(self, torch: Any, output: str | None, *, force: bool) -> Engine:
         """Make the folder, arm the engine and let it look for steps."""

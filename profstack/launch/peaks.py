@@ -416,22 +416,21 @@ def _per_thread(torch: Any, busy: float, kind: str) -> float:
 
 def _fastest(call: Callable[[], object], seconds: float, kind: str, clock: Clock) -> _Block:
     """Return the fastest of at least three blocks, within `seconds`."""
-    firsts = []
-    for _ in range(3):
-        start = clock.now()
-        call()
-        clock.synchronize()
-        firsts.append(clock.now() - start)
-    calls = max(1, round(_BLOCK_S[kind] / max(min(firsts), 1e-9)))
-    begun = clock.now()
-    blocks: list[_Block] = []
-    while len(blocks) < _LEAST_BLOCKS or clock.now() - begun < seconds:
+
+    def block(calls: int) -> _Block:
         start, start_cpu = clock.now(), clock.cpu()
         for _ in range(calls):
             call()
         clock.synchronize()
         wall = clock.now() - start
-        blocks.append(_Block(wall / calls, (clock.cpu() - start_cpu) / wall))
+        return _Block(wall / calls, (clock.cpu() - start_cpu) / wall)
+
+    first = min(block(1).seconds for _ in range(3))
+    calls = max(1, round(_BLOCK_S[kind] / max(first, 1e-9)))
+    begun = clock.now()
+    blocks: list[_Block] = []
+    while len(blocks) < _LEAST_BLOCKS or clock.now() - begun < seconds:
+        blocks.append(block(calls))
         if clock.now() - begun > 4 * seconds:
             # Three blocks of such slow calls would be too many.
             break
@@ -483,6 +482,8 @@ def _rates(
 _V100 = _rates(7.8, 15.7, None, 125.0)
 _A100 = _rates(19.5, 19.5, 156.0, 312.0)
 _H100 = _rates(67.0, 67.0, 494.7, 989.4)
+_RTX_3090 = _rates(None, 35.6, 35.6, 71.0)
+_RTX_4090 = _rates(None, 82.6, 82.6, 165.2)
 _H100_PCIE = _rates(51.2, 51.2, 378.0, 756.0)
 _V100_SHEET = "NVIDIA V100 datasheet, January 2020"
 _A100_SHEET = "NVIDIA A100 datasheet, June 2021"
@@ -501,12 +502,8 @@ _SHEETS = {
     "NVIDIA H100 80GB HBM3": Sheet(_H100, 3350 * _G, "NVIDIA H100 whitepaper and datasheet, SXM5"),
     "NVIDIA H100 PCIe": Sheet(_H100_PCIE, 2000 * _G, "NVIDIA H100 whitepaper, PCIe"),
     "NVIDIA H200": Sheet(_H100, 4800 * _G, "NVIDIA H200 datasheet, halved where with sparsity"),
-    "NVIDIA GeForce RTX 3090": Sheet(
-        _rates(None, 35.6, 35.6, 71.0), 936 * _G, "NVIDIA Ampere GA102 whitepaper"
-    ),
-    "NVIDIA GeForce RTX 4090": Sheet(
-        _rates(None, 82.6, 82.6, 165.2), 1008 * _G, "NVIDIA Ada whitepaper"
-    ),
+    "NVIDIA GeForce RTX 3090": Sheet(_RTX_3090, 936 * _G, "NVIDIA Ampere GA102 whitepaper"),
+    "NVIDIA GeForce RTX 4090": Sheet(_RTX_4090, 1008 * _G, "NVIDIA Ada whitepaper"),
 }
 
 
