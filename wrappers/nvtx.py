@@ -46,11 +46,6 @@ from profstack.readers.nvtx import (
 from profstack.storage.schema.column import Records
 
 _NSYS = "NSYS_PROFILING_SESSION_ID"
-_CUDA_CALLS = {
-    "start": "cudaProfilerStart",
-    "stop": "cudaProfilerStop",
-    "synchronize": "cudaDeviceSynchronize",
-}
 
 
 class NvtxWrapper(Wrapper):
@@ -123,8 +118,8 @@ class NvtxWrapper(Wrapper):
         profiler, self._cuda_profiler = self._cuda_profiler, None
         if profiler is not None:
             # Work launched in the slice runs after it, and the listener's capture ends here.
-            self._call_cuda(sys.modules["torch"].cuda.synchronize)
-            self._call_cuda(profiler.stop)
+            self._call_cuda("cudaDeviceSynchronize", sys.modules["torch"].cuda.synchronize)
+            self._call_cuda("cudaProfilerStop", profiler.stop)
 
     def abandon(self) -> None:
         """Emit no more in a forked child: the listener and the device are the parent's."""
@@ -159,18 +154,16 @@ class NvtxWrapper(Wrapper):
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             profiler = importlib.import_module("torch.cuda.profiler")
-            if self._call_cuda(profiler.start):
+            if self._call_cuda("cudaProfilerStart", profiler.start):
                 self._cuda_profiler = profiler
 
-    def _call_cuda(self, call: Callable[[], Any]) -> bool:
-        # The ranges do not need it.
-        def fail(error: BaseException) -> None:
-            self._notes.append(("cuda-profiler", f"{_CUDA_CALLS[call.__name__]}: {error}"))
-
-        with Guard(failed=fail):
+    def _call_cuda(self, name: str, call: Callable[[], Any]) -> bool:
+        """Return whether the call succeeded; an error becomes a note: the ranges go on."""
+        problems: list[BaseException] = []
+        with Guard(failed=problems.append):
             call()
-            return True
-        return False
+        self._notes += [("cuda-profiler", f"{name}: {error}") for error in problems]
+        return not problems
 
 
 def records(index: int, steps: Sequence[Sequence[tuple[Range, int, float]]]) -> Records:

@@ -11,6 +11,7 @@ import math
 import signal
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from profstack.bench.batch_trial import (
     ENDED,
@@ -18,23 +19,15 @@ from profstack.bench.batch_trial import (
     REFUSED,
     SHARE,
     DeviceMemory,
-    HostMemory,
     Maker,
-    NoLimitError,
     Probe,
+    Task,
     Trial,
     attempt,
-    limit_memory,
-    maker,
-    own_dtype,
-    probe_of_error,
     says_no_memory,
-    share_of_available,
 )
-from profstack.bench.fresh_process import FreshProcess, receive
-from profstack.bench.measure import Policy, measure
+from profstack.bench.fresh_process import FreshProcess
 from profstack.bench.subject import Request
-from profstack.bench.target import load
 from profstack.errors import UsageError
 from profstack.stats.clock import Clock
 from profstack.units import format_seconds
@@ -82,12 +75,12 @@ def limited_device(kind: str, limit_bytes: int | None) -> Iterator[tuple[DeviceM
     """
     import torch
 
-    module = getattr(torch, kind, None)
+    module: Any = getattr(torch, kind, None)
     memory = DeviceMemory(module)
-    allow = getattr(module, "set_per_process_memory_fraction", None)
+    allow: Any = getattr(module, "set_per_process_memory_fraction", None)
     # It returns the free and the total bytes of the current device.
-    ask = getattr(module, "mem_get_info", None)
-    if limit_bytes is not None and (module is None or allow is None or ask is None):
+    ask: Any = getattr(module, "mem_get_info", None)
+    if limit_bytes is not None and (allow is None or ask is None):
         raise UsageError(
             f"--memory-limit: torch sets no limit for {kind}",
             next_step="leave it out: the search ends where the device's memory does",
@@ -160,7 +153,7 @@ class ChildProber:
         """Yield one process's results: the sizes that ran, then the one that did not."""
         import torch
 
-        task = _Task(
+        task = Task(
             self._request,
             self._wanted,
             self._trial,
@@ -172,7 +165,7 @@ class ChildProber:
             give_up_s=math.ceil(2 * self._patience_s),
         )
         ready = None
-        with FreshProcess(__name__, asdict(task)) as child:
+        with FreshProcess(Task.__module__, asdict(task)) as child:
             while first <= last:
                 answer = child.answer(self._patience_s)
                 if answer is None:
@@ -221,84 +214,6 @@ def _signal_name(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-# -- the process that tries sizes --------------------------------------------
-# It loads the target, sets its limit and tries the sizes in order, until one does not run. Its
-# answers are `ready` once the limit holds, then `probe` for each size; or `failed` where the target
-# cannot be loaded, `no_limit` without a limit.
-
-# Elements of work that every thread of the pool gets a part of.
-_PER_THREAD = 2**16
-
-
-@dataclass(frozen=True)
-class _Task:
-    """The work of such a process: a target, the sizes to try, and the memory it may take.
-
-    Should it hang after its parent has ended, it ends itself after `give_up_s`.
-    """
-
-    request: Request
-    dtype: str | None
-    trial: Trial
-    first: int
-    last: int
-    timed: bool
-    threads: int
-    allowance_bytes: int | None
-    give_up_s: int
-
-
-def main() -> None:
-    """Try the sizes that the request names."""
-    given, answer = receive()
-    request, trial = Request(**given.pop("request")), Trial(**given.pop("trial"))
-    task = _Task(request=request, trial=trial, **given)
-    signal.alarm(task.give_up_s)
-    try:
-        make, dtype = _load(task)
-    except (Exception, SystemExit) as error:
-        answer({"failed": probe_of_error(error, 0).reason})
-        return
-    _take_own_memory()
-    memory = HostMemory()
-    try:
-        limit = limit_memory(task.allowance_bytes or share_of_available())
-    except NoLimitError as error:
-        answer({"no_limit": str(error)})
-        return
-    answer({"ready": {"allowance_bytes": limit.allowance_bytes, "dtype": dtype}})
-    clock = Clock()
-    for batch_size in range(task.first, task.last + 1):
-        signal.alarm(task.give_up_s)
-        probe = attempt(make, batch_size, trial, clock, memory, timed=task.timed)
-        if not probe.worked:
-            # The answer takes memory too, and a model may have kept all.
-            limit.lift()
-        answer({"probe": asdict(probe)})
-        if not probe.worked:
-            return
-
-
-def _load(task: _Task) -> tuple[Maker, str | None]:
-    """Return the maker of the target by batch size, and its floating-point type."""
-    import torch
-
-    torch.set_num_threads(task.threads)
-    subject = load(task.request).subject
-    make = maker(subject, task.dtype)
-    return make, own_dtype(subject)
-
-
-def _take_own_memory() -> None:
-    """Allocate the memory of torch's threads and of the measurement before it is counted."""
-    import torch
-
-    torch.ones(torch.get_num_threads() * _PER_THREAD).add_(1.0)
-    square = torch.ones(128, 128)
-    torch.mm(square, square)
-    measure(lambda: None, Policy(repeat=100, max_warmup_s=0.05))
 
 
 Prober = DeviceProber | ChildProber

@@ -1,4 +1,4 @@
-"""Try one batch size: memory limit, data type, timing.
+"""Try one batch size: memory limit, data type, timing; and the process that tries sizes on a CPU.
 
 An error becomes a `Probe` and releases all that the attempt held, so that the next one has the same
 memory.
@@ -10,16 +10,19 @@ import errno
 import functools
 import gc
 import mmap
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from profstack import environment
+from profstack.bench.fresh_process import receive
 from profstack.bench.measure import Policy, measure
-from profstack.bench.subject import Subject, of_model
+from profstack.bench.subject import Request, Subject, in_a_line, of_model
+from profstack.bench.target import load
 from profstack.errors import UsageError
 from profstack.stats.blocks import timed_block
 from profstack.stats.clock import Clock
@@ -169,8 +172,7 @@ def attempt(
 
 def probe_of_error(error: BaseException, batch_size: int) -> Probe:
     """Return the result of a batch size that raised: refused by memory, or failed."""
-    said = str(error).strip()
-    reason = f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
+    reason = in_a_line(error)
     reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
     one: BaseException | None = error
     seen: list[BaseException] = []
@@ -179,7 +181,7 @@ def probe_of_error(error: BaseException, batch_size: int) -> Probe:
             return Probe(batch_size, REFUSED, reason)
         seen.append(one)
         one = one.__cause__ or one.__context__
-    small = said.lower()
+    small = str(error).lower()
     return Probe(batch_size, FAILED, reason, certain=not any(map(small.__contains__, _UNCERTAIN)))
 
 
@@ -333,11 +335,10 @@ def _cast(inputs: Any, wanted: Any) -> Any:
     import torch
     from torch.utils import _pytree
 
-    def of_leaf(leaf: Any) -> Any:
-        is_floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(wanted) if is_floating else leaf
+    def convert(tensor: Any) -> Any:
+        return tensor.to(wanted) if tensor.is_floating_point() else tensor
 
-    return _pytree.tree_map(of_leaf, inputs)
+    return _pytree.tree_map_only(torch.Tensor, convert, inputs)
 
 
 def _named_states(model: Any) -> list[tuple[str, Any]]:
@@ -425,3 +426,81 @@ def _refuses(number: int, limit: int, before: tuple[int, int]) -> bool:
     finally:
         setrlimit(number, before)
     return False
+
+
+# -- the process that tries sizes --------------------------------------------
+# On a CPU it loads the target, sets its limit and tries the sizes in order, until one does not run;
+# the system may kill it. Its answers are `ready` once the limit holds, then `probe` for each size;
+# or `failed` where the target cannot be loaded, `no_limit` without a limit.
+
+# Elements of work that every thread of the pool gets a part of.
+_PER_THREAD = 2**16
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work of such a process: a target, the sizes to try, and the memory it may take.
+
+    Should it hang after its parent has ended, it ends itself after `give_up_s`.
+    """
+
+    request: Request
+    dtype: str | None
+    trial: Trial
+    first: int
+    last: int
+    timed: bool
+    threads: int
+    allowance_bytes: int | None
+    give_up_s: int
+
+
+def main() -> None:
+    """Try the sizes that the request names."""
+    given, answer = receive()
+    request, trial = Request(**given.pop("request")), Trial(**given.pop("trial"))
+    task = Task(request=request, trial=trial, **given)
+    signal.alarm(task.give_up_s)
+    try:
+        make, dtype = _load(task)
+    except (Exception, SystemExit) as error:
+        answer({"failed": probe_of_error(error, 0).reason})
+        return
+    _take_own_memory()
+    memory = HostMemory()
+    try:
+        limit = limit_memory(task.allowance_bytes or share_of_available())
+    except NoLimitError as error:
+        answer({"no_limit": str(error)})
+        return
+    answer({"ready": {"allowance_bytes": limit.allowance_bytes, "dtype": dtype}})
+    clock = Clock()
+    for batch_size in range(task.first, task.last + 1):
+        signal.alarm(task.give_up_s)
+        probe = attempt(make, batch_size, trial, clock, memory, timed=task.timed)
+        if not probe.worked:
+            # The answer takes memory too, and a model may have kept all.
+            limit.lift()
+        answer({"probe": asdict(probe)})
+        if not probe.worked:
+            return
+
+
+def _load(task: Task) -> tuple[Maker, str | None]:
+    """Return the maker of the target by batch size, and its floating-point type."""
+    import torch
+
+    torch.set_num_threads(task.threads)
+    subject = load(task.request).subject
+    make = maker(subject, task.dtype)
+    return make, own_dtype(subject)
+
+
+def _take_own_memory() -> None:
+    """Allocate the memory of torch's threads and of the measurement before it is counted."""
+    import torch
+
+    torch.ones(torch.get_num_threads() * _PER_THREAD).add_(1.0)
+    square = torch.ones(128, 128)
+    torch.mm(square, square)
+    measure(lambda: None, Policy(repeat=100, max_warmup_s=0.05))

@@ -69,7 +69,7 @@ def fresh_processes(
 
 def _start(request: Request, calls: int, limit_s: float) -> Start | str:
     """Time one fresh process; return its failure in words where it has one."""
-    with FreshProcess(__name__, {"request": request.as_json(), "calls": calls}) as process:
+    with FreshProcess(__name__, {"request": asdict(request), "calls": calls}) as process:
         answer = process.answer(limit_s)
         if answer is not None:
             return Start(**answer)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -270,8 +270,8 @@ class _Bench:
         from profstack.environment import environment_facts
 
         content = {
-            "request": self.request.as_json(),
-            "asked": self.asked.as_json(),
+            "request": asdict(self.request),
+            "asked": asdict(self.asked),
             "layers": self.layers,
             "layers_apart": self._layers_apart,
             "processes": self.options.processes,
