@@ -125,25 +125,23 @@ def step_rows(capture: Capture) -> list[Record]:
         {"step": number, "device": None, "started_s": begun_ns * S, "wall_s": wall_ns * S}
         for number, begun_ns, wall_ns in zip(steps.numbers, begun, wall, strict=True)
     ]
+    if not alone:
+        return []
     kernels = np.flatnonzero(~work.moves & (work.call >= 0))
-    devices = {each.name: each for each in _devices(capture)} if len(steps) else {}
-    if not devices:
-        return alone
     # Without a call of any kernel it is not known which step launched them.
-    step = steps.at(capture.calls.start)[work.call[kernels]] if len(kernels) else kernels
+    step = steps.at(capture.calls.start)[work.call[kernels]]
     known = bool(len(capture.export.calls))
-    device = capture.export.work["device"].to_numpy(np.int64)[work.row[kernels]]
+    device = device_names(capture.export.work["device"].iloc[work.row[kernels]]).to_numpy()
     rows: list[Record] = []
-    for number in capture.devices():
-        own = device == number
+    for each in _devices(capture):
+        own = device == each.name
         count = np.bincount(step[own], minlength=len(steps)).tolist()
         spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps)).tolist()
-        name = device_name(number)
-        busy = devices[name].busy.inside(steps.times.start, steps.times.end).tolist()
+        busy = each.busy.inside(steps.times.start, steps.times.end).tolist()
         rows += [
             {
                 **row,
-                "device": name,
+                "device": each.name,
                 "kernels": count[position] if known else None,
                 "device_s": spent[position] * S if known else None,
                 "busy_s": busy[position] * S,
@@ -151,7 +149,7 @@ def step_rows(capture: Capture) -> list[Record]:
             }
             for position, row in enumerate(alone)
         ]
-    return rows
+    return rows or alone
 
 
 def device_name(number: int) -> str:
