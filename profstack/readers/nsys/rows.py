@@ -25,7 +25,6 @@ from profstack.readers.nsys.capture import (
     COPY,
     GRAPH,
     SET,
-    Calls,
     Capture,
     RangeTree,
     Steps,
@@ -102,18 +101,29 @@ def api_rows(capture: Capture) -> Cut:
     """Return rows of `nsys_api`: calls of CUDA, of its libraries and of the system."""
     export, tree, steps = capture.export, capture.tree, capture.steps
     parts = (
-        ("cuda", export.calls, capture.calls),
-        (None, export.libraries, calls_in(export.libraries, tree, steps)),
-        ("os", export.os_calls, calls_in(export.os_calls, tree, steps, lent=False)),
+        (export.calls.assign(library="cuda"), capture.calls),
+        (export.libraries.assign(failed=False), calls_in(export.libraries, tree, steps)),
+        (
+            export.os_calls.assign(library="os", failed=False),
+            calls_in(export.os_calls, tree, steps, lent=False),
+        ),
     )
-    cuts = [_api_rows(capture, *part) for part in parts]
-    rows = sorted(
-        (row for some, _ in cuts for row in some),
-        key=lambda row: float(row["host_s"] or 0),
-        reverse=True,
+    common = ["library", "name", "failed"]
+    calls = pd.concat(
+        frame[common].iloc[some.row].assign(length=some.length, **capture.places(some.innermost))
+        for frame, some in parts
     )
-    left_out = sum(left for _, left in cuts)
-    return rows[:MOST_ROWS], left_out + max(len(rows) - MOST_ROWS, 0)
+    length = calls["length"].to_numpy(np.int64)
+    values = {
+        "calls": np.ones_like(length),
+        "failed": calls["failed"].to_numpy(np.int64),
+        "host_s": length,
+        "longest_s": np.maximum(length, 0),
+    }
+    keys = calls.drop(columns=["failed", "length"])
+    rows, left_out = _rows(keys, values, by="host_s")
+    # Only CUDA's calls say whether they failed.
+    return [row if row["library"] == "cuda" else {**row, "failed": None} for row in rows], left_out
 
 
 def step_rows(capture: Capture) -> list[Record]:
@@ -162,20 +172,6 @@ def device_names(column: pd.Series[int]) -> pd.Series[str]:
     return column.map({number: device_name(number) for number in column.unique()})
 
 
-def _api_rows(capture: Capture, library: str | None, frame: pd.DataFrame, calls: Calls) -> Cut:
-    some = frame.iloc[calls.row]
-    keys = {
-        "library": some["library"] if library is None else np.full(len(some), library),
-        "name": some["name"],
-        **capture.places(calls.innermost),
-    }
-    failed = {"failed": some["failed"].to_numpy(np.int64)} if "failed" in some else {}
-    length = calls.length
-    values = {"calls": np.ones_like(length), "host_s": length, "longest_s": np.maximum(length, 0)}
-    rows, left_out = _rows(keys, {**values, **failed}, by="host_s")
-    return [{"failed": None, **row} for row in rows], left_out
-
-
 def _rows(
     keys: Mapping[str, Any], values: Mapping[str, Ints], *, by: str, most: int | None = None
 ) -> Cut:
@@ -190,11 +186,12 @@ def _rows(
     for name in sums:
         if name.endswith("_s"):
             sums[name] = sums[name] * S
-    cells = {**different.iloc[order], **sums.iloc[order]}
+    different = different.iloc[order]
+    cells = {**different.where(different.notna(), None), **sums.iloc[order]}
     columns = (column.tolist() for column in cells.values())
     rows: list[Record]
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*columns, strict=True)]
-    return rows, len(different) - len(rows)
+    return rows, len(sums) - len(rows)
 
 
 def _bytes(work: pd.DataFrame) -> Ints:
