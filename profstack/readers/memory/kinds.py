@@ -369,7 +369,7 @@ class _Walk:
             if id(leaf) not in parameters and (loose or issubclass(type(leaf), parameter_type)):
                 self._add(leaf, PARAMETERS, None)
         for leaf in {**parameters, **{id(leaf): leaf for leaf in leaves}}.values():
-            self._add_gradient(leaf)
+            self._add(leaf, GRADIENTS, leaf)
         for optimizer in optimizers:
             for parameter, state in _items(_own(optimizer, "state")):
                 for tensor in self._tensors_in(state):
@@ -420,23 +420,14 @@ class _Walk:
                 raise
             return False
 
-    def _add_gradient(self, parameter: Any) -> None:
-        try:
-            leaf = self._base.is_leaf.__get__(parameter)
-            # A tensor that is no leaf has no gradient, and torch warns on access.
-            gradient = self._base.grad.__get__(parameter) if leaf else None
-        except Exception as error:
-            if is_scripts(error):
-                raise
-            self._alive.unread += 1
-            return
-        if gradient is not None:
-            self._add(gradient, GRADIENTS, parameter)
-
     def _add(self, tensor: Any, kind: str, of: Any) -> None:
-        """Add the block of a tensor, with the holders of `of`."""
+        """Add the block of a tensor, or of its gradient, with the holders of `of`."""
         try:
-            for part in self._parts(tensor):
+            if kind == GRADIENTS:
+                # A tensor that is no leaf has no gradient, and torch warns on access.
+                is_leaf = self._base.is_leaf.__get__(tensor)
+                tensor = self._base.grad.__get__(tensor) if is_leaf else None
+            for part in self._parts(tensor) if tensor is not None else ():
                 self._add_block(part, kind, self._holders.get(id(of), ()))
         except Exception as error:
             if is_scripts(error):

@@ -50,14 +50,16 @@ class Steps:
         return self.times.inside(start, end) if len(self) else end - start
 
     def runs(self) -> list[tuple[int, int]]:
-        """Return first and last position of each run of steps with consecutive numbers."""
+        """Return begin and end of each run of steps with consecutive numbers."""
         runs: list[tuple[int, int]] = []
-        for position, number in enumerate(self.numbers):
-            before = self.numbers[position - 1] if position else None
-            if runs and number is not None and before is not None and number == before + 1:
-                runs[-1] = (runs[-1][0], position)
+        before = None
+        starts, ends = self.times.start.tolist(), self.times.end.tolist()
+        for number, start, end in zip(self.numbers, starts, ends, strict=True):
+            if before is not None and number == before + 1:
+                runs[-1] = (runs[-1][0], end)
             else:
-                runs.append((position, position))
+                runs.append((start, end))
+            before = number
         return runs
 
 

@@ -27,7 +27,6 @@ from profstack.readers.nsys.capture import (
     SET,
     Capture,
     RangeTree,
-    Steps,
     calls_in,
     launched,
     numbered,
@@ -310,8 +309,6 @@ MOST_DEEP = 100
 CUDA, SYSTEM, CPU = "cuda", "os", "cpu"
 NO_STACK = "no stack recorded"
 
-Function = tuple[str | None, str | None]
-
 
 class _Stacks:
     """The stacks of one source, by number, and their functions."""
@@ -320,7 +317,7 @@ class _Stacks:
         some = callchains[callchains["source"] == source]
         some = some.sort_values(["id", "depth"], kind="stable")
         self.frame, functions = numbered(some[["symbol", "module"]])
-        self.functions: list[Function] = list(functions.itertuples(index=False, name=None))
+        self.functions = list(functions.itertuples(index=False, name=None))
         self.ids, self.first = np.unique(some["id"].to_numpy(np.int64), return_index=True)
         self.end = np.append(self.first[1:], len(some))
 
@@ -375,19 +372,14 @@ def sample_rows(capture: Capture) -> list[Record]:
     once = ~pd.DataFrame({"stack": on, "frame": stacks.frame}).duplicated().to_numpy(np.bool_)
     total = np.zeros(len(stacks.functions), np.int64)
     np.add.at(total, stacks.frame[once], weight[on[once]])
-    order = np.lexsort((-total, -own))
-    rows = [
-        _row(stacks.functions[each], int(own[each]), int(total[each]))
-        for each in order[:MOST_FUNCTIONS].tolist()
-        if total[each]
-    ]
+    order = np.lexsort((-total, -own))[:MOST_FUNCTIONS].tolist()
     without = int((position < 0).sum())
-    return rows + ([_row((NO_STACK, None), without, without)] if without else [])
-
-
-def _row(function: Function, own: int, total: int) -> Record:
-    symbol, library = function
-    return {"symbol": symbol, "library": library, "self_samples": own, "total_samples": total}
+    rows = [
+        *((*stacks.functions[each], int(own[each]), int(total[each])) for each in order),
+        (NO_STACK, None, without, without),
+    ]
+    names = ("symbol", "library", "self_samples", "total_samples")
+    return [dict(zip(names, row, strict=True)) for row in rows if row[-1]]
 
 
 def _of_source(
@@ -507,7 +499,7 @@ def gap_rows(capture: Capture) -> list[Record]:
         if not len(some):
             continue
         kernels = Kernels(start[some], end[some], begun[some])
-        runs = _runs(steps) or [(int(start[some[0]]), int(end[some].max()))]
+        runs = steps.runs() or [(int(start[some[0]]), int(end[some].max()))]
         gaps = gaps_between(kernels, device.busy, device.copies, host, runs)
         # Time between two steps belongs to neither.
         rows += [
@@ -545,8 +537,8 @@ def _host(capture: Capture) -> Host:
     names = calls["name"]
     waits = {name for name in names.unique() if _WAITS.match(str(name))}
     ended = calls["end"].to_numpy(np.int64)[names.isin(waits).to_numpy(np.bool_)]
-    edges = np.unique([*steps.times.start.tolist(), *(until for _, until in _runs(steps))])
-    return Host(np.sort(ended), _waits(capture), edges.astype(np.int64))
+    edges = np.array([*steps.times.start.tolist(), *(until for _, until in steps.runs())], np.int64)
+    return Host(np.sort(ended), _waits(capture), np.unique(edges))
 
 
 def _waits(capture: Capture) -> Intervals:
@@ -568,12 +560,6 @@ def _working(capture: Capture) -> Bools:
     works = np.array([each.domain == DOMAIN and each.kind in kinds for each in labels], np.bool_)
     on_thread: Bools = tree.thread == capture.steps.thread
     return works[tree.node] & tree.nests & on_thread
-
-
-def _runs(steps: Steps) -> list[tuple[int, int]]:
-    """Return begin and end of each run of consecutive steps."""
-    start, end = steps.times.start.tolist(), steps.times.end.tolist()
-    return [(start[first], end[last]) for first, last in steps.runs()]
 
 
 def _kernel_label(capture: Capture, kernels: Ints, position: int) -> str | None:
