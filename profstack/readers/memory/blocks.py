@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +200,7 @@ class Curves:
         self._begins = rank[: len(blocks)]
         self._ends = np.full(len(blocks), len(order))
         self._ends[ends] = rank[len(blocks) :]
-        self.first = self.rank_at(np.array([boundaries_ns[0]]))[0]
-        self.last = self.rank_at(np.array([boundaries_ns[-1]]))[0]
+        self.first, self.last = self.rank_at(np.array([boundaries_ns[0], boundaries_ns[-1]]))
         self._counted = self._candidates(boundaries_ns, left_out)
 
     def rank_at(self, times: Ints) -> Ints:
@@ -210,15 +210,14 @@ class Curves:
 
     def _candidates(self, boundaries_ns: Sequence[int], left_out: Collection[int]) -> Ints:
         """Return the moments of the steps that count, with the ones before each step."""
-        edges = np.array(boundaries_ns, np.int64)
-        ranks = []
-        for step in range(len(edges) - 1):
-            if step not in left_out:
-                first, last = self.rank_at(edges[step : step + 2]).tolist()
-                ranks.append(np.arange(first, last + 1))
-        chosen = np.concatenate(ranks) if ranks else np.zeros(0, np.int64)
+        edges = self.rank_at(np.array(boundaries_ns, np.int64)).tolist()
+        ranks = [
+            np.arange(first, last + 1)
+            for step, (first, last) in enumerate(pairwise(edges))
+            if step not in left_out
+        ]
         # If all steps of a slice hold evaluation, all of it counts, as for its times.
-        return chosen if len(chosen) else np.arange(self.first, self.last + 1)
+        return np.concatenate(ranks or [np.arange(self.first, self.last + 1)])
 
     def levels(self, chosen: Bools) -> Ints:
         """Return bytes of the chosen blocks after each moment, with one entry before the first."""
@@ -262,22 +261,21 @@ def module_peaks(
         return []
     starts, ends = events.start[calls], events.end[calls]
     modules, of_call = np.unique(scopes.module[calls], return_inverse=True)
+    none = np.zeros(len(modules), np.int64)
     found: dict[bool, Ints] = {}
     for number, device in enumerate(devices):
-        on_host = device == HOST
         risen = curves.risen(curves.levels(curves.blocks.device == number), starts, ends)
-        highest = np.zeros(len(modules), np.int64)
-        np.maximum.at(highest, of_call, risen)
-        found[on_host] = np.maximum(found[on_host], highest) if on_host in found else highest
-    host, device_ = found.get(True), found.get(False)
+        np.maximum.at(found.setdefault(device == HOST, none.copy()), of_call, risen)
+    host = found.get(True, none).tolist()
+    on_devices = found[False].tolist() if False in found else [None] * len(modules)
     return [
         {
             "slice": index,
             "module_id": module,
-            "host_peak_bytes": int(host[at]) if host is not None else 0,
-            "device_peak_bytes": int(device_[at]) if device_ is not None else None,
+            "host_peak_bytes": host_bytes,
+            "device_peak_bytes": device_bytes,
         }
-        for at, module in enumerate(modules.tolist())
+        for module, host_bytes, device_bytes in zip(modules.tolist(), host, on_devices, strict=True)
     ]
 
 
@@ -318,8 +316,8 @@ class DeviceHistory:
         self.problems: list[tuple[str, str]] = []
         self._recording = False
         self._is_scripts = False
-        # Our wrappers of torch's switches, each with the original.
-        self._replaced: dict[str, tuple[Any, Any]] = {}
+        # Our wrappers of torch's switches.
+        self._replaced: dict[str, Any] = {}
 
     def begin(self) -> None:
         """Start the history where the script uses a CUDA device and records none itself."""
@@ -361,9 +359,8 @@ class DeviceHistory:
         for name in _SWITCHES:
             original = getattr(torch_c, name, None)
             if original is not None:
-                wrapper = self._noted(original)
-                self._replaced[name] = (wrapper, original)
-                setattr(torch_c, name, wrapper)
+                self._replaced[name] = self._noted(original)
+                setattr(torch_c, name, self._replaced[name])
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -375,7 +372,8 @@ class DeviceHistory:
 
     def _unwrap_switches(self) -> None:
         torch_c = sys.modules["torch"]._C
-        for name, (wrapper, original) in self._replaced.items():
+        for name, wrapper in self._replaced.items():
+            original = wrapper.__wrapped__
             # Another wrapper on top of ours stays, and ours passes calls on.
             if getattr(torch_c, name, None) is wrapper:
                 setattr(torch_c, name, original)

@@ -385,17 +385,16 @@ def _holder_rows(
 
 
 def _notes(before: Alive) -> Notes:
-    notes = []
-    if before.left_out:
-        text = (
-            f"{before.left_out} tensors that the script held before the step are in no row of the "
-            "memory's owners: they were too many to be gone through"
-        )
-        notes.append(("tensors-left-out", text))
-    if before.unread:
-        text = (
-            f"{before.unread} tensors are in no row of the memory's owners: where they lie "
-            "is not known (tensors under a transform, or laid out in a way of their own)"
-        )
-        notes.append(("tensors-unread", text))
-    return notes
+    left_out = (
+        f"{before.left_out} tensors that the script held before the step are in no row of the "
+        "memory's owners: they were too many to be gone through"
+    )
+    unread = (
+        f"{before.unread} tensors are in no row of the memory's owners: where they lie "
+        "is not known (tensors under a transform, or laid out in a way of their own)"
+    )
+    notes = (
+        (before.left_out, "tensors-left-out", left_out),
+        (before.unread, "tensors-unread", unread),
+    )
+    return [(slug, text) for count, slug, text in notes if count]

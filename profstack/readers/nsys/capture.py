@@ -50,14 +50,16 @@ class Steps:
         return self.times.inside(start, end) if len(self) else end - start
 
     def runs(self) -> list[tuple[int, int]]:
-        """Return first and last position of each run of steps with consecutive numbers."""
+        """Return begin and end of each run of steps with consecutive numbers."""
         runs: list[tuple[int, int]] = []
-        for position, number in enumerate(self.numbers):
-            before = self.numbers[position - 1] if position else None
-            if runs and number is not None and before is not None and number == before + 1:
-                runs[-1] = (runs[-1][0], position)
+        before = None
+        starts, ends = self.times.start.tolist(), self.times.end.tolist()
+        for number, start, end in zip(self.numbers, starts, ends, strict=True):
+            if before is not None and number == before + 1:
+                runs[-1] = (runs[-1][0], end)
             else:
-                runs.append((position, position))
+                runs.append((start, end))
+            before = number
         return runs
 
 
@@ -134,8 +136,8 @@ class Timeline:
 
     moments: Ints
     innermost: Ints
-    nests: bool
-    ours: bool
+    # Whether its ranges are our own, and nest.
+    ours: bool = False
 
     def at(self, moments: Ints) -> Ints:
         """Return the innermost range at each moment, -1 where none was open."""
@@ -180,7 +182,7 @@ class RangeTree:
             start = np.where(is_open, self.start[found], begun)
             later = is_open & (start >= begun)
             chosen, begun = np.where(later, found, chosen), np.where(later, start, begun)
-            if timeline.ours and timeline.nests:
+            if timeline.ours:
                 own = np.where(is_open & ~self.is_step[found], found, -1)
         return np.where(own >= 0, own, chosen)
 
@@ -193,34 +195,29 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
     frame, start, end = frame[kept], start[kept], end[kept]
     frame = frame.assign(text=_without_numbers(frame))
     thread = frame["thread"].to_numpy(np.int64)
-    codes, labels = _labels(frame)
     nests = (frame["style"] == PUSH_POP).to_numpy(bool)
-    domains = pd.factorize(frame["domain"])[0].astype(np.int64)
+    ours = (frame["domain"] == DOMAIN).to_numpy(bool)
     # Our own before all others: rows are numbered in this order.
-    domains[(frame["domain"] == DOMAIN).to_numpy(bool)] = -1
+    domains = np.where(ours, -1, pd.factorize(frame["domain"])[0])
     domain_of = frame["domain"].fillna("").str.casefold().to_numpy(str)
-    builder = _TreeBuilder(start, end, codes, labels, thread == steps.thread)
+    builder = _TreeBuilder(start, end, *_labels(frame), thread == steps.thread)
     timelines: dict[int, list[Timeline]] = {}
     for number, some in _by_value(thread):
         for _, inner in _by_value(domains[some]):
             where = some[inner]
-            ours = str(frame["domain"].iloc[where[0]]) == DOMAIN
-            of_thread = timelines.setdefault(number, [])
-            if domain_of[where[0]] == _GIL:
-                of_thread = []
+            found = []
             if nests[where].any():
-                of_thread.append(builder.nested(where[nests[where]], ours=ours))
+                found.append(builder.nested(where[nests[where]], ours=bool(ours[where[0]])))
             if not nests[where].all():
-                of_thread.append(builder.apart(where[~nests[where]], ours=ours))
-    is_step = np.array([each.domain == DOMAIN and each.kind == STEP for each in labels], bool)
+                found.append(builder.apart(where[~nests[where]]))
+            if domain_of[where[0]] != _GIL:
+                timelines.setdefault(number, []).extend(found)
+    is_step = ours & (frame["category"] == STEP).to_numpy(bool)
     node = np.array(builder.node, np.int64)
-    theirs = (frame["domain"] != DOMAIN).to_numpy(bool)
     autograd = export.threads["name"].str.startswith(_AUTOGRAD, na=False)
     on_autograd = np.isin(thread, export.threads["thread"][autograd])
-    is_mark = np.isin(domain_of, _LIBRARIES) | (on_autograd & theirs)
-    return RangeTree(
-        start, end, thread, node, builder.nodes, is_step[codes], is_mark, nests, timelines
-    )
+    is_mark = np.isin(domain_of, _LIBRARIES) | (on_autograd & ~ours)
+    return RangeTree(start, end, thread, node, builder.nodes, is_step, is_mark, nests, timelines)
 
 
 def _without_numbers(frame: pd.DataFrame) -> list[str | None]:
@@ -279,31 +276,29 @@ class _TreeBuilder:
         self.nodes: list[Node] = []
         self.node = [-1] * len(codes)
 
-    def _place(self, position: int, parent: int) -> int:
+    def _place(self, position: int, parent: int) -> None:
         code, on_steps = self._codes[position], self._on_steps[position]
         found = self._known.setdefault((parent, code, on_steps), len(self.nodes))
         if found == len(self.nodes):
             self.nodes.append(Node(parent, self._labels[code], on_steps))
         self.node[position] = found
-        return found
 
     def nested(self, where: Ints, *, ours: bool) -> Timeline:
         """Add ranges that were pushed and popped on one thread in one domain."""
-        start, end = self._start, self._end
-        order = where[np.lexsort((-end[where], start[where]))]
+        order = where[np.lexsort((-self._end[where], self._start[where]))]
         moments: list[int] = []
         innermost: list[int] = []
         opened: list[tuple[int, int]] = []
-        for position, begin, until in _rows(order, start[order], end[order]):
+        for position, begin, until in _rows(order, self._start[order], self._end[order]):
             _close(opened, begin, moments, innermost)
             self._place(position, self.node[opened[-1][1]] if opened else -1)
             opened.append((until, position))
             moments.append(begin)
             innermost.append(position)
         _close(opened, None, moments, innermost)
-        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), True, ours)
+        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), ours)
 
-    def apart(self, where: Ints, *, ours: bool) -> Timeline:
+    def apart(self, where: Ints) -> Timeline:
         """Add ranges with their own start and end: the innermost one began last."""
         start, end = self._start, self._end
         begun = where[np.argsort(start[where], kind="stable")]
@@ -329,7 +324,7 @@ class _TreeBuilder:
                     closed.remove(opened.pop())
             moments.append(moment)
             innermost.append(opened[-1] if opened else -1)
-        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), False, ours)
+        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64))
 
 
 def _close(

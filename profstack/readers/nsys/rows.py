@@ -25,10 +25,8 @@ from profstack.readers.nsys.capture import (
     COPY,
     GRAPH,
     SET,
-    Calls,
     Capture,
     RangeTree,
-    Steps,
     calls_in,
     launched,
     numbered,
@@ -102,18 +100,29 @@ def api_rows(capture: Capture) -> Cut:
     """Return rows of `nsys_api`: calls of CUDA, of its libraries and of the system."""
     export, tree, steps = capture.export, capture.tree, capture.steps
     parts = (
-        ("cuda", export.calls, capture.calls),
-        (None, export.libraries, calls_in(export.libraries, tree, steps)),
-        ("os", export.os_calls, calls_in(export.os_calls, tree, steps, lent=False)),
+        (export.calls.assign(library="cuda"), capture.calls),
+        (export.libraries.assign(failed=False), calls_in(export.libraries, tree, steps)),
+        (
+            export.os_calls.assign(library="os", failed=False),
+            calls_in(export.os_calls, tree, steps, lent=False),
+        ),
     )
-    cuts = [_api_rows(capture, *part) for part in parts]
-    rows = sorted(
-        (row for some, _ in cuts for row in some),
-        key=lambda row: float(row["host_s"] or 0),
-        reverse=True,
+    common = ["library", "name", "failed"]
+    calls = pd.concat(
+        frame[common].iloc[some.row].assign(length=some.length, **capture.places(some.innermost))
+        for frame, some in parts
     )
-    left_out = sum(left for _, left in cuts)
-    return rows[:MOST_ROWS], left_out + max(len(rows) - MOST_ROWS, 0)
+    length = calls["length"].to_numpy(np.int64)
+    values = {
+        "calls": np.ones_like(length),
+        "failed": calls["failed"].to_numpy(np.int64),
+        "host_s": length,
+        "longest_s": np.maximum(length, 0),
+    }
+    keys = calls.drop(columns=["failed", "length"])
+    rows, left_out = _rows(keys, values, by="host_s")
+    # Only CUDA's calls say whether they failed.
+    return [row if row["library"] == "cuda" else {**row, "failed": None} for row in rows], left_out
 
 
 def step_rows(capture: Capture) -> list[Record]:
@@ -125,25 +134,23 @@ def step_rows(capture: Capture) -> list[Record]:
         {"step": number, "device": None, "started_s": begun_ns * S, "wall_s": wall_ns * S}
         for number, begun_ns, wall_ns in zip(steps.numbers, begun, wall, strict=True)
     ]
+    if not alone:
+        return []
     kernels = np.flatnonzero(~work.moves & (work.call >= 0))
-    devices = {each.name: each for each in _devices(capture)} if len(steps) else {}
-    if not devices:
-        return alone
     # Without a call of any kernel it is not known which step launched them.
-    step = steps.at(capture.calls.start)[work.call[kernels]] if len(kernels) else kernels
+    step = steps.at(capture.calls.start)[work.call[kernels]]
     known = bool(len(capture.export.calls))
-    device = capture.export.work["device"].to_numpy(np.int64)[work.row[kernels]]
+    device = device_names(capture.export.work["device"].iloc[work.row[kernels]]).to_numpy()
     rows: list[Record] = []
-    for number in capture.devices():
-        own = device == number
+    for each in _devices(capture):
+        own = device == each.name
         count = np.bincount(step[own], minlength=len(steps)).tolist()
         spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps)).tolist()
-        name = device_name(number)
-        busy = devices[name].busy.inside(steps.times.start, steps.times.end).tolist()
+        busy = each.busy.inside(steps.times.start, steps.times.end).tolist()
         rows += [
             {
                 **row,
-                "device": name,
+                "device": each.name,
                 "kernels": count[position] if known else None,
                 "device_s": spent[position] * S if known else None,
                 "busy_s": busy[position] * S,
@@ -151,7 +158,7 @@ def step_rows(capture: Capture) -> list[Record]:
             }
             for position, row in enumerate(alone)
         ]
-    return rows
+    return rows or alone
 
 
 def device_name(number: int) -> str:
@@ -162,20 +169,6 @@ def device_name(number: int) -> str:
 def device_names(column: pd.Series[int]) -> pd.Series[str]:
     """Return a column of devices by name."""
     return column.map({number: device_name(number) for number in column.unique()})
-
-
-def _api_rows(capture: Capture, library: str | None, frame: pd.DataFrame, calls: Calls) -> Cut:
-    some = frame.iloc[calls.row]
-    keys = {
-        "library": some["library"] if library is None else np.full(len(some), library),
-        "name": some["name"],
-        **capture.places(calls.innermost),
-    }
-    failed = {"failed": some["failed"].to_numpy(np.int64)} if "failed" in some else {}
-    length = calls.length
-    values = {"calls": np.ones_like(length), "host_s": length, "longest_s": np.maximum(length, 0)}
-    rows, left_out = _rows(keys, {**values, **failed}, by="host_s")
-    return [{"failed": None, **row} for row in rows], left_out
 
 
 def _rows(
@@ -192,11 +185,12 @@ def _rows(
     for name in sums:
         if name.endswith("_s"):
             sums[name] = sums[name] * S
-    cells = {**different.iloc[order], **sums.iloc[order]}
+    different = different.iloc[order]
+    cells = {**different.where(different.notna(), None), **sums.iloc[order]}
     columns = (column.tolist() for column in cells.values())
     rows: list[Record]
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*columns, strict=True)]
-    return rows, len(different) - len(rows)
+    return rows, len(sums) - len(rows)
 
 
 def _bytes(work: pd.DataFrame) -> Ints:
@@ -315,8 +309,6 @@ MOST_DEEP = 100
 CUDA, SYSTEM, CPU = "cuda", "os", "cpu"
 NO_STACK = "no stack recorded"
 
-Function = tuple[str | None, str | None]
-
 
 class _Stacks:
     """The stacks of one source, by number, and their functions."""
@@ -325,7 +317,7 @@ class _Stacks:
         some = callchains[callchains["source"] == source]
         some = some.sort_values(["id", "depth"], kind="stable")
         self.frame, functions = numbered(some[["symbol", "module"]])
-        self.functions: list[Function] = list(functions.itertuples(index=False, name=None))
+        self.functions = list(functions.itertuples(index=False, name=None))
         self.ids, self.first = np.unique(some["id"].to_numpy(np.int64), return_index=True)
         self.end = np.append(self.first[1:], len(some))
 
@@ -380,19 +372,14 @@ def sample_rows(capture: Capture) -> list[Record]:
     once = ~pd.DataFrame({"stack": on, "frame": stacks.frame}).duplicated().to_numpy(np.bool_)
     total = np.zeros(len(stacks.functions), np.int64)
     np.add.at(total, stacks.frame[once], weight[on[once]])
-    order = np.lexsort((-total, -own))
-    rows = [
-        _row(stacks.functions[each], int(own[each]), int(total[each]))
-        for each in order[:MOST_FUNCTIONS].tolist()
-        if total[each]
-    ]
+    order = np.lexsort((-total, -own))[:MOST_FUNCTIONS].tolist()
     without = int((position < 0).sum())
-    return rows + ([_row((NO_STACK, None), without, without)] if without else [])
-
-
-def _row(function: Function, own: int, total: int) -> Record:
-    symbol, library = function
-    return {"symbol": symbol, "library": library, "self_samples": own, "total_samples": total}
+    rows = [
+        *((*stacks.functions[each], int(own[each]), int(total[each])) for each in order),
+        (NO_STACK, None, without, without),
+    ]
+    names = ("symbol", "library", "self_samples", "total_samples")
+    return [dict(zip(names, row, strict=True)) for row in rows if row[-1]]
 
 
 def _of_source(
@@ -512,7 +499,7 @@ def gap_rows(capture: Capture) -> list[Record]:
         if not len(some):
             continue
         kernels = Kernels(start[some], end[some], begun[some])
-        runs = _runs(steps) or [(int(start[some[0]]), int(end[some].max()))]
+        runs = steps.runs() or [(int(start[some[0]]), int(end[some].max()))]
         gaps = gaps_between(kernels, device.busy, device.copies, host, runs)
         # Time between two steps belongs to neither.
         rows += [
@@ -550,8 +537,8 @@ def _host(capture: Capture) -> Host:
     names = calls["name"]
     waits = {name for name in names.unique() if _WAITS.match(str(name))}
     ended = calls["end"].to_numpy(np.int64)[names.isin(waits).to_numpy(np.bool_)]
-    edges = np.unique([*steps.times.start.tolist(), *(until for _, until in _runs(steps))])
-    return Host(np.sort(ended), _waits(capture), edges.astype(np.int64))
+    edges = np.array([*steps.times.start.tolist(), *(until for _, until in steps.runs())], np.int64)
+    return Host(np.sort(ended), _waits(capture), np.unique(edges))
 
 
 def _waits(capture: Capture) -> Intervals:
@@ -573,12 +560,6 @@ def _working(capture: Capture) -> Bools:
     works = np.array([each.domain == DOMAIN and each.kind in kinds for each in labels], np.bool_)
     on_thread: Bools = tree.thread == capture.steps.thread
     return works[tree.node] & tree.nests & on_thread
-
-
-def _runs(steps: Steps) -> list[tuple[int, int]]:
-    """Return begin and end of each run of consecutive steps."""
-    start, end = steps.times.start.tolist(), steps.times.end.tolist()
-    return [(start[first], end[last]) for first, last in steps.runs()]
 
 
 def _kernel_label(capture: Capture, kernels: Ints, position: int) -> str | None:
