@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from profstack.guard import PACKAGE
 from profstack.layer import Artifact
@@ -229,19 +229,10 @@ _ROUNDS, _FEWEST = 15, 5
 _LONGEST_S = 0.02
 
 
-class CallCost(NamedTuple):
-    """Seconds that cProfile adds to a call of one kind of function; medians with their spread."""
-
-    inner_s: float
-    inner_spread_s: float
-    outer_s: float
-    outer_spread_s: float
-
-
 def measure() -> dict[str, object] | None:
     """Measure the seconds that cProfile adds to a call; None where that is not possible.
 
-    Returns a `CallCost` as a dictionary for `python` and for `builtin` functions, over `rounds`
+    Returns medians with their spread for `python` and for `builtin` functions, over `rounds`
     rounds of `calls` calls; spreads are interquartile ranges. `bytecode_factor` is the time of
     Python code without a single call under a profile function, over its time without: no count of
     calls covers that. Takes about 10 ms. Where this thread has a trace or profile function, nothing
@@ -262,21 +253,20 @@ def measure() -> dict[str, object] | None:
         # Another tool has the profiler's place, or takes it meanwhile.
         return None
     columns = {name: [each[name] for each in rounds] for name in rounds[0]}
-    costs = {kind: _call_cost(columns, kind) for kind in (PYTHON, BUILTIN)}
-    factor = median(columns["bytecode_factor"])
     return {
-        **{kind: cost._asdict() for kind, cost in costs.items()},
-        "bytecode_factor": factor,
+        **{kind: _call_cost(columns, kind) for kind in (PYTHON, BUILTIN)},
+        "bytecode_factor": median(columns["bytecode_factor"]),
         "calls": _CALLS,
         "rounds": len(rounds),
     }
 
 
-def _call_cost(columns: Mapping[str, list[float]], kind: str) -> CallCost:
-    inner, outer = columns[f"{kind}_inner"], columns[f"{kind}_outer"]
-    return CallCost(
-        max(0.0, median(inner)), _spread(inner), max(0.0, median(outer)), _spread(outer)
-    )
+def _call_cost(columns: Mapping[str, list[float]], kind: str) -> dict[str, float]:
+    cost: dict[str, float] = {}
+    for part in ("inner", "outer"):
+        seconds = columns[f"{kind}_{part}"]
+        cost |= {f"{part}_s": max(0.0, median(seconds)), f"{part}_spread_s": _spread(seconds)}
+    return cost
 
 
 def _round() -> dict[str, float]:

@@ -210,10 +210,8 @@ class Owners(Calls):
 
 def _code_of_steps(optimizer: Any) -> CodeType | None:
     """Find the code of the wrapper through which torch calls every `Optimizer.step`."""
-    for constant in optimizer.profile_hook_step.__code__.co_consts:
-        if isinstance(constant, CodeType):
-            return constant
-    return None
+    constants = optimizer.profile_hook_step.__code__.co_consts
+    return next((constant for constant in constants if isinstance(constant, CodeType)), None)
 
 
 # --- Compilation: a counter that dynamo could see must be gone when it begins ---------------------

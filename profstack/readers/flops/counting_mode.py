@@ -10,13 +10,15 @@ This module imports torch: import it only where a mode is made, never before the
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profstack.guard import unseen_by_dynamo
-from profstack.readers.flops.counting import Count
+
+if TYPE_CHECKING:
+    from profstack.readers.flops.counting import Count
 
 _BASE: Any = TorchDispatchMode
 _C: Any = torch._C

@@ -89,27 +89,14 @@ grouped_mm._get_raw = True  # type: ignore[attr-defined]  # how torch marks form
 # --- Convolution ----------------------------------------------------------------------------------
 
 
-def convolution_backward(
-    grad: Shape,
-    x: Shape,
-    weight: Shape,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: Any,
-    output_mask: Sequence[bool],
-    *rest: Any,
-    **named: Any,
-) -> int:
+def convolution_backward(grad: Shape, x: Shape, weight: Shape, *rest: Any, **named: Any) -> int:
     """Count as much as the forward for each of the two gradients.
 
     Each of the forward's multiply-adds takes one element of the input and one of the weights, and
     gives one product to the gradient of either. torch's own formula counts the gradient of the
     weights `groups` times.
     """
+    transposed, output_mask = rest[4], rest[7]
     positions = x[2:] if transposed else grad[2:]
     forward = 2 * x[0] * prod(positions) * prod(weight)
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
@@ -135,44 +122,24 @@ def attention_backward(
     return 2 * batch * heads * s * key[2] * (3 * e + 2 * value[3])
 
 
-def multi_head_attention(
-    query: Shape,
-    key: Shape,
-    value: Shape,
-    embed_dim: Any,
-    heads: Any,
-    qkv_weight: Shape,
-    qkv_bias: Any,
-    out_weight: Shape,
-    *rest: Any,
-    **named: Any,
-) -> int:
+def multi_head_attention(query: Shape, key: Shape, value: Shape, *rest: Any, **named: Any) -> int:
     """Count projections of queries, keys and values, attention, and the output projection.
 
     `qkv_weight` is (3 d, d): a third of it for each of the three inputs.
     """
+    qkv_weight: Shape = rest[2]
+    out_weight: Shape = rest[4]
     batch, s, d = query
     t = key[1]
     projections = (s + 2 * t) * (prod(qkv_weight) // 3) + s * prod(out_weight)
     return 2 * batch * (projections + 2 * s * t * d)
 
 
-def encoder_layer(
-    x: Shape,
-    embed_dim: Any,
-    heads: Any,
-    qkv_weight: Shape,
-    qkv_bias: Any,
-    out_weight: Shape,
-    out_bias: Any,
-    *rest: Any,
-    **named: Any,
-) -> int:
+def encoder_layer(x: Shape, *rest: Any, **named: Any) -> int:
     """Count self-attention, and the two linear layers after it."""
-    first: Shape = rest[7]
-    second: Shape = rest[9]
-    attention = multi_head_attention(x, x, x, None, None, qkv_weight, None, out_weight)
-    return attention + 2 * x[0] * x[1] * (prod(first) + prod(second))
+    first: Shape = rest[13]
+    second: Shape = rest[15]
+    return multi_head_attention(x, x, x, *rest) + 2 * x[0] * x[1] * (prod(first) + prod(second))
 
 
 # --- Recurrent layers -----------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from profstack.guard import Guard
 from profstack.readers.torchtrace.attribution import attribute, in_steps
 from profstack.readers.torchtrace.columns import Bools, Ints, group, integers, sums
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE, HostEvents, launchers
 from profstack.readers.torchtrace.line_tracer import BUDGET, NO_LINE, LineTracer
 from profstack.readers.torchtrace.scopes import Scopes
+from profstack.readers.torchtrace.slice_tables import Frames, Notes, noting
 from profstack.storage.schema.column import Record, Records, SqlValue
 from profstack.storage.vocabulary import RANGE_PREFIX
 
@@ -292,10 +292,6 @@ class LineSlice:
     is_loss: Callable[[int], bool] = lambda number: False
 
 
-Frames = dict[str, Records]
-Notes = list[tuple[str, str]]
-
-
 def line_tables(
     tracer: LineTracer, events: HostEvents, observed: LineSlice
 ) -> tuple[Frames, Notes]:
@@ -311,11 +307,7 @@ def line_tables(
     has_device = bool(len(observed.kernels))
     threads = _threads(events, in_steps(events, edges, left_out))
     owners, notes = None, Notes()
-
-    def fail(error: BaseException) -> None:
-        notes.append(("lines-unowned", f"no lines by module: {type(error).__name__}: {error}"))
-
-    with Guard(failed=fail):
+    with noting(notes, "lines-unowned", "no lines by module"):
         owners = LineOwners(events, observed, threads)
     parts = _parts(tracer, events, observed, owners, threads)
     times = defaultdict[str, float](float)

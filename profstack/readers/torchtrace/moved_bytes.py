@@ -13,6 +13,8 @@ from functools import cache
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from profstack.guard import Guard
 from profstack.readers.flops.formulas import convolved, is_composite
 from profstack.readers.torchtrace.operator_inputs import (
@@ -48,18 +50,8 @@ def _output(x: Tensor, numel: int) -> int:
 # Convolution ------------------------------------------------------------------------------------
 
 
-def _convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    *rest: Any,
-) -> int:
+def _convolution(x: Tensor, weight: Tensor, bias: Any, *rest: Any) -> int:
+    stride, padding, dilation, transposed, output_padding, groups = rest[:6]
     dims = len(x.shape) - 2
     placed = [_each(numbers, dims) for numbers in (stride, padding, dilation)]
     sizes, channels = convolved(x.shape[2:], weight.shape[2:], *placed), weight.shape[0]
@@ -410,17 +402,8 @@ def _pointwise(name: str, arguments: Sequence[Any]) -> int:
     tensors = [each for each in arguments if isinstance(each, Tensor)]
     if name.endswith("_"):
         return tensor_bytes(tensors) + tensors[0].nbytes
-    numel = prod(_broadcast([each.shape for each in tensors]))
+    numel = prod(np.broadcast_shapes(tensors[0].shape, *(each.shape for each in tensors[1:])))
     return tensor_bytes(tensors) + numel * _result_itemsize(name, tensors, arguments)
-
-
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that tensors of these shapes broadcast to."""
-    longest = max(len(shape) for shape in shapes)
-    padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]
-    return tuple(
-        next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)
-    )
 
 
 def _result_itemsize(name: str, tensors: Sequence[Tensor], arguments: Sequence[Any]) -> int:

@@ -7,7 +7,6 @@ another only the outermost one with a rule has its bytes counted.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,16 @@ import numpy as np
 
 from profstack.readers.flops.formulas import is_composite
 from profstack.readers.torchtrace.attribution import Attribution, Groups
-from profstack.readers.torchtrace.columns import Bools, Ints, StringColumn, group, integers, sums_by
+from profstack.readers.torchtrace.columns import (
+    Bools,
+    Ints,
+    StringColumn,
+    distinct,
+    group,
+    integers,
+    sums,
+    sums_by,
+)
 from profstack.readers.torchtrace.events import (
     HostEvents,
     around,
@@ -28,7 +36,7 @@ from profstack.readers.torchtrace.events import (
 )
 from profstack.readers.torchtrace.moved_bytes import moved_bytes, takes_values
 from profstack.readers.torchtrace.operator_inputs import floating_name, has_own_kernel
-from profstack.storage.schema.column import Record, Records, SqlValue
+from profstack.storage.schema.column import Record, Records
 
 _S = 1e-9
 
@@ -176,28 +184,22 @@ def kernel_records(result: Attribution, kernels: Sequence[Any], index: int) -> t
     known = launched_by >= 0
     np.add.at(device_ns, launched_by[known], lengths[known])
     _add_device(result, launched_by[known], lengths[known])
-    calls, times = Counter[tuple[SqlValue, ...]](), Counter[tuple[SqlValue, ...]]()
-    for kernel, position, length in zip(
-        kernels, launched_by.tolist(), lengths.tolist(), strict=True
-    ):
-        key = (
+    keys = [
+        (
             kernel.name(),
             device_name(kernel),
             kernel.device_resource_id(),
             (int(result.owner[position]) or None) if position >= 0 else None,
             events.names.values[events.names.ids[position]] if position >= 0 else None,
         )
-        calls[key] += 1
-        times[key] += length
-    names = ("name", "device", "stream", "module_id", "operator")
-    records = [
-        {
-            "slice": index,
-            **dict(zip(names, key, strict=True)),
-            "calls": count,
-            "device_s": times[key] * _S,
-        }
-        for key, count in calls.items()
+        for kernel, position in zip(kernels, launched_by.tolist(), strict=True)
+    ]
+    first, groups = distinct(keys, len(keys))
+    calls, times = np.bincount(groups).tolist(), sums(groups, lengths, len(first)).tolist()
+    names = ("slice", "name", "device", "stream", "module_id", "operator", "calls", "device_s")
+    records: Records = [
+        dict(zip(names, (index, *keys[at], count, time * _S), strict=True))
+        for at, count, time in zip(first.tolist(), calls, times, strict=True)
     ]
     return records, device_ns
 

@@ -59,34 +59,27 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
         "kernels": kernel_rows,
     }
     counted: CountedEvents | None = None
-
-    def count_flop() -> None:
-        nonlocal counted
-        counted = count_events(owned, device_ns)
-        frames["flop_counts"] = flop_records(owned, index, counted)
-
-    def add_regions() -> None:
+    notes = Notes()
+    if inputs is not None:
+        frames["moved_bytes"] = moved_records(owned, index, inputs, device_ns)
+        with noting(notes, "flops-uncounted", "no operations from recorded shapes"):
+            counted = count_events(owned, device_ns)
+            frames["flop_counts"] = flop_records(owned, index, counted)
+    with noting(notes, "regions-unread", "no work by region"):
         frames["region_work"] = region_records(
             owned, index, device_ns, counted, sources, memory=observed.memory
         )
-
-    def add_launches() -> None:
+    with noting(notes, "launches-unread", "no launches and gaps"):
         frames["launches"], frames["gaps"] = launch_records(
             owned, index, observed.kernels, observed.runtime
         )
-
-    parts = [
-        ("regions-unread", "no work by region", add_regions),
-        ("launches-unread", "no launches and gaps", add_launches),
-    ]
-    if inputs is not None:
-        frames["moved_bytes"] = moved_records(owned, index, inputs, device_ns)
-        parts.insert(0, ("flops-uncounted", "no operations from recorded shapes", count_flop))
-    notes: Notes = []
-    for slug, lacking, add in parts:
-        problems: list[BaseException] = []
-        with Guard(failed=problems.append):
-            add()
-        for error in problems:
-            notes.append((slug, f"{lacking}: {type(error).__name__}: {error}"))
     return frames, notes
+
+
+def noting(notes: Notes, slug: str, lacking: str) -> Guard:
+    """Return a guard that notes an error of ours, and what is `lacking` because of it."""
+
+    def fail(error: BaseException) -> None:
+        notes.append((slug, f"{lacking}: {type(error).__name__}: {error}"))
+
+    return Guard(failed=fail)
