@@ -284,17 +284,14 @@ def _kept(
 def _together(nodes: Sequence[CallPathRow]) -> CallPathRow:
     """Return one node, without a number, for several branches; all their time is its own."""
     kinds = {node["kind"] for node in nodes}
-    total_s = known_sum(node["total_s"] for node in nodes)
-    return {
-        "node": None,
-        "parent": None,
+    sums = {
+        name: known_sum(node[name] for node in nodes) for name in ("calls", "total_s", "device_s")
+    }
+    row = {
+        **dict.fromkeys(CallPathRow.__annotations__),
+        **sums,
         "kind": next(kind for kind in _PATH_KINDS if kind in kinds),
         "name": OTHER,
-        "file": None,
-        "line": None,
-        "own": None,
-        "calls": known_sum(node["calls"] for node in nodes),
-        "total_s": total_s,
-        "self_s": total_s,
-        "device_s": known_sum(node["device_s"] for node in nodes),
+        "self_s": sums["total_s"],
     }
+    return cast("CallPathRow", row)

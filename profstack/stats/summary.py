@@ -134,6 +134,8 @@ def _resampled(x: FloatArray, length: int, rows: int, rng: np.random.Generator) 
 
 
 Slices = Sequence[Sequence[float]]
+# Of all intervals, where no other one is asked for.
+_CONFIDENCE = 0.95
 
 # A normal distribution's standard deviation over its median absolute deviation.
 _MAD_TO_SIGMA = 1.0 / NORMAL.inv_cdf(0.75)
@@ -203,13 +205,13 @@ class Ratio:
         return self.low is not None and self.high is not None and not self.low <= 1.0 <= self.high
 
 
-def summarize(samples_s: Sequence[float], *, seed: int = 0) -> Summary:
+def summarize(samples_s: Sequence[float]) -> Summary:
     """Return the statistics of at least one sample, in the order in which they were taken."""
     x = _array(samples_s)
     n = x.size
     if n == 0:
         raise ValueError("no samples to summarize")
-    interval = median_interval(samples_s, seed=seed)
+    interval = median_interval(samples_s)
     third = -(-n // 3)
     first, last = float(np.median(x[:third])), float(np.median(x[n - third :]))
     return Summary(
@@ -232,7 +234,7 @@ def summarize(samples_s: Sequence[float], *, seed: int = 0) -> Summary:
 def median_interval(
     samples: Sequence[float],
     *,
-    confidence: float = 0.95,
+    confidence: float = _CONFIDENCE,
     repeats: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float] | None:
@@ -252,12 +254,7 @@ def median_interval(
 
 
 def ratio_interval(
-    numerator: Slices,
-    denominator: Slices,
-    *,
-    confidence: float = 0.95,
-    repeats: int = 2000,
-    seed: int = 0,
+    numerator: Slices, denominator: Slices, *, repeats: int = 2000, seed: int = 0
 ) -> Ratio:
     """Return the ratio of median steps of two kinds of slices: the probe effect, for one.
 
@@ -278,19 +275,15 @@ def ratio_interval(
         return Ratio(factor, None, None)
     rng = np.random.default_rng(seed)
     draws = [
-        _deviations(side, other, confidence, repeats, rng)
+        _deviations(side, other, repeats, rng)
         for side, other in ((sides[0], sides[1]), (sides[1], sides[0]))
     ]
     spread = draws[0] - draws[1] + _between_slices(sides, draws, rng)
-    return _ratio(above - below, spread, confidence)
+    return _ratio(above - below, spread)
 
 
 def pooled_ratio(
-    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
-    *,
-    confidence: float = 0.95,
-    repeats: int = 2000,
-    seed: int = 0,
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, repeats: int = 2000, seed: int = 0
 ) -> Ratio:
     """Return the ratio a/b of median steps from pairs of blocks (a, b) measured next to each other.
 
@@ -304,22 +297,22 @@ def pooled_ratio(
     levels = [(np.median(a) + np.median(b)) / 2.0 for a, b in kept]
     sides = [[pair[k] - level for pair, level in zip(kept, levels, strict=True)] for k in (0, 1)]
     centre = float(np.subtract(*(np.median(np.concatenate(side)) for side in sides)))
-    if too_few_for_interval(len(kept), confidence):
+    if too_few_for_interval(len(kept)):
         return Ratio(float(np.exp(centre)), None, None)
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(len(kept), np.full(len(kept), 1.0 / len(kept)), size=repeats)
     above, below = (_weighted_medians(side, drawn) for side in sides)
     # Resampled pairs vary by (n - 1) / n of what fresh ones would.
-    few = math.sqrt(len(kept) / (len(kept) - 1)) * student(confidence, len(kept) - 1)
-    return _ratio(centre, (above - below - centre) * few, confidence)
+    few = math.sqrt(len(kept) / (len(kept) - 1)) * student(_CONFIDENCE, len(kept) - 1)
+    return _ratio(centre, (above - below - centre) * few)
 
 
-def compare_before_after(before: Slices, after: Slices, *, seed: int = 0) -> Ratio:
+def compare_before_after(before: Slices, after: Slices) -> Ratio:
     """Return the ratio of clean slices after an observer to those before it."""
-    return ratio_interval(after, before, seed=seed)
+    return ratio_interval(after, before)
 
 
-def too_few_for_interval(n: int, confidence: float = 0.95) -> bool:
+def too_few_for_interval(n: int, confidence: float = _CONFIDENCE) -> bool:
     """Return whether even the lowest and highest of n samples miss the median too often."""
     return 2.0 * 0.5**n > 1.0 - confidence
 
@@ -343,23 +336,19 @@ def _outliers(x: FloatArray) -> int:
     return int((distance > 3.0 * _MAD_TO_SIGMA * np.median(distance)).sum())
 
 
-def _ratio(centre: float, deviations: FloatArray, confidence: float) -> Ratio:
-    tail = (1.0 - confidence) / 2.0
+def _ratio(centre: float, deviations: FloatArray) -> Ratio:
+    tail = (1.0 - _CONFIDENCE) / 2.0
     low, high = np.exp(centre + np.quantile(deviations, [tail, 1.0 - tail]))
     return Ratio(float(np.exp(centre)), float(low), float(high))
 
 
 def _deviations(
-    side: list[FloatArray],
-    other: list[FloatArray],
-    confidence: float,
-    repeats: int,
-    rng: np.random.Generator,
+    side: list[FloatArray], other: list[FloatArray], repeats: int, rng: np.random.Generator
 ) -> FloatArray:
     """Draw deviations of the side's median from the truth, `repeats` times."""
     n = sum(one.size for one in side)
     if n >= 6:
-        draws, widening = median_draws(side, confidence, repeats, rng)
+        draws, widening = median_draws(side, _CONFIDENCE, repeats, rng)
         return (draws - np.median(np.concatenate(side))) * widening
     own = np.concatenate([one - np.median(one) for one in side]) * math.sqrt(n / (n - 1))
     pool = np.concatenate([own, *(one - np.median(one) for one in other)])
