@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from profstack.environment import under_nsys
 from profstack.errors import UsageError
 from profstack.guard import Guard
+from profstack.privacy import package_version
 from profstack.storage.schema.column import Records
 from profstack.storage.schema.layer_table import LayerTable
 
@@ -165,6 +166,8 @@ class Wrapper(ABC):
     # Whether what happened after the last stamp can be told apart and is left out of the rows.
     cuts: ClassVar[bool] = False
     description: ClassVar[Description]
+    # The distribution that the tool comes with, where it is one of its own.
+    package: ClassVar[str | None] = None
     # Tables of the layer's own, beside those of `storage.schema.recorded` that it fills.
     tables: ClassVar[tuple[LayerTable, ...]] = ()
 
@@ -186,10 +189,10 @@ class Wrapper(ABC):
         """Return why the layer cannot work here, with what to install; None if it can."""
         return None
 
-    @staticmethod
-    def version() -> str | None:
+    @classmethod
+    def version(cls) -> str | None:
         """Return the version of the tool, None when it is not installed."""
-        return None
+        return package_version(cls.package) if cls.package is not None else None
 
     def busy_reason(self, mode: str) -> str | None:
         """Return why a slice of `mode` cannot be observed now: what is in the way; else None."""

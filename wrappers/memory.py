@@ -43,6 +43,7 @@ class MemoryWrapper(Wrapper):
     """Traces lines with profstack's own tracer; writes memory_profiler's files and figures."""
 
     name = "memory"
+    package = "memory-profiler"
     occupies = frozenset({"sys.settrace"})
     cuts: ClassVar[bool] = True
     modes: ClassVar[tuple[Mode, ...]] = (
@@ -72,11 +73,6 @@ class MemoryWrapper(Wrapper):
     def unavailable_reason() -> str | None:
         """Return whether memory_profiler is missing."""
         return lines.missing()
-
-    @staticmethod
-    def version() -> str | None:
-        """Return the version of memory_profiler."""
-        return lines.version()
 
     def busy_reason(self, mode: str) -> str | None:
         """Return why a debugger, a coverage tool or compiled code has precedence."""

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from profstack.code_owner import Places, script_folder
 from profstack.layer import Artifact, Description, Mode, SliceContext, SliceData, Wrapper
-from profstack.privacy import package_version, presentable_argv
+from profstack.privacy import presentable_argv
 from profstack.storage.schema.column import Column, Records
 from profstack.storage.schema.layer_table import LayerTable, column
 
@@ -82,7 +82,7 @@ class _Sums(dict[tuple[Any, ...], list[int]]):
 class MemrayWrapper(Wrapper):
     """Drives `memray.Tracker`; one capture file for each slice."""
 
-    name = "memray"
+    name = package = "memray"
     occupies = frozenset({"sys.setprofile"})
     # It counts and is slow: a slice or two are enough.
     modes: ClassVar[tuple[Mode, ...]] = (Mode("allocations", last_round=2, turn=18, steps=3),)
@@ -148,11 +148,6 @@ class MemrayWrapper(Wrapper):
         except ImportError as error:
             return f"memray cannot be imported ({error}): pip install 'profstack[memray]'"
         return None
-
-    @staticmethod
-    def version() -> str | None:
-        """Version of the package; None where it is not installed."""
-        return package_version("memray")
 
     def busy_reason(self, mode: str) -> str | None:
         """memray sets a profile function of its own: the script's has precedence."""

@@ -32,7 +32,6 @@ from typing import Any, ClassVar
 
 from profstack.guard import Guard
 from profstack.layer import LISTENED, Description, Listener, Mode, SliceContext, SliceData, Wrapper
-from profstack.privacy import package_version
 from profstack.readers.nvtx import (
     INJECTION,
     KINDS,
@@ -51,7 +50,7 @@ _NSYS = "NSYS_PROFILING_SESSION_ID"
 class NvtxWrapper(Wrapper):
     """Emits ranges with the nvtx package for Nsight Systems and other listeners."""
 
-    name = "nvtx"
+    name = package = "nvtx"
     occupies = frozenset({"nvtx domain"})
     # In later rounds it comes after the timed layers: a short script may end before the last turns.
     modes: ClassVar[tuple[Mode, ...]] = (Mode("timed", 1, turn=25, later_turn=65, calls=LISTENED),)
@@ -88,11 +87,6 @@ class NvtxWrapper(Wrapper):
         if os.environ.get("NVTX_DISABLE"):
             return "the environment variable NVTX_DISABLE switches NVTX off"
         return None
-
-    @staticmethod
-    def version() -> str | None:
-        """Return the version of the package nvtx."""
-        return package_version("nvtx")
 
     def listener(self) -> Listener | None:
         """Return the emitter of ranges."""

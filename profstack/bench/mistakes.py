@@ -103,23 +103,6 @@ def block_s(call: Callable[[], Any], plan: Plan, clock: Clock) -> list[float]:
     return timed_block(call, plan.samples, plan.calls, clock, with_cpu=False).host_s
 
 
-def interleave(wrong: Report, right: Report, plan: Plan, clock: Clock) -> list[tuple[float, float]]:
-    """Return pairs of reports (wrong, right), the order changing from pair to pair."""
-    pairs: list[tuple[float, float]] = []
-    began = clock.now()
-    for number in range(plan.rounds):
-        if number % 2:
-            first = right()
-            pairs.append((wrong(), first))
-        else:
-            pairs.append((wrong(), right()))
-        if number + 1 >= FEWEST and clock.now() - began > plan.seconds:
-            break
-    if not gc.isenabled():
-        gc.collect()
-    return pairs
-
-
 @dataclass(frozen=True)
 class Figures:
     """Reports of the wrong and of the right way, their ratio, and a note on what was measured."""
@@ -162,9 +145,20 @@ class Bench:
         return report
 
     def against_right(self, wrong: Report, note: str) -> Figures:
-        """Measure a wrong way of timing in turn with the right one."""
-        right = self.median_of(self.subject)
-        return paired_figures(interleave(wrong, right, self.plan, self.clock), note)
+        """Measure a wrong way of timing in turn with the right one; they begin by turns."""
+        right, pairs = self.median_of(self.subject), list[tuple[float, float]]()
+        began = self.clock.now()
+        for number in range(self.plan.rounds):
+            if number % 2:
+                first = right()
+                pairs.append((wrong(), first))
+            else:
+                pairs.append((wrong(), right()))
+            if number + 1 >= FEWEST and self.clock.now() - began > self.plan.seconds:
+                break
+        if not gc.isenabled():
+            gc.collect()
+        return paired_figures(pairs, note)
 
     @property
     def block(self) -> str:

@@ -303,8 +303,7 @@ def copying_step(subject: Subject) -> Callable[[], Any]:
     from torch.utils import _pytree
 
     leaves, layout = _pytree.tree_flatten((subject.inputs, dict(subject.named_inputs)))
-    makers = [_maker(leaf) for leaf in leaves]
-    function = subject.function
+    makers, function = [_maker(leaf) for leaf in leaves], subject.function
 
     def step() -> Any:
         inputs, named = _pytree.tree_unflatten([make() for make in makers], layout)

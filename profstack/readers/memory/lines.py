@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from profstack.code_owner import script_folder
-from profstack.privacy import home_relative, package_version, presentable_argv
+from profstack.privacy import home_relative, presentable_argv
 from profstack.readers.memory.readings import (
     CUDA,
     MALLOC,
@@ -270,11 +270,6 @@ def missing() -> str | None:
     if find_spec("memory_profiler") is None:
         return "memory_profiler is not installed: pip install memory-profiler"
     return None
-
-
-def version() -> str | None:
-    """Return the version of memory_profiler."""
-    return package_version("memory-profiler")
 
 
 def listing(figures: Mapping[tuple[str, int], LineFigures]) -> str:
