@@ -67,7 +67,7 @@ class LayerState:
 
 
 def _guarded(name: str) -> Any:
-    """Return the method `name` of `GuardedListener`, for events that come once or twice a step."""
+    """Return the method `name` of `GuardedListener`, for events that are rare."""
 
     def call(self: GuardedListener, *arguments: Any) -> None:
         try:
@@ -106,7 +106,7 @@ class GuardedListener(Listener):
         self._fail(error)
         return passes
 
-    # No `Guard`, and written out: these two run at every call of a module.
+    # No `Guard`, and written out: these run at every call of a module or in every step.
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Pass on that something begins."""
@@ -128,8 +128,26 @@ class GuardedListener(Listener):
         if self._then is not None:
             self._then.leave(kind, name)
 
-    step_ended = _guarded("step_ended")
-    step_begun = _guarded("step_begun")
+    def step_ended(self, number: int) -> None:
+        """Pass on that a step has ended."""
+        try:
+            self._listener.step_ended(number)
+        except BaseException as error:
+            if self._passes(error):
+                raise
+        if self._then is not None:
+            self._then.step_ended(number)
+
+    def step_begun(self, number: int) -> None:
+        """Pass on that a step begins."""
+        try:
+            self._listener.step_begun(number)
+        except BaseException as error:
+            if self._passes(error):
+                raise
+        if self._then is not None:
+            self._then.step_begun(number)
+
     enter_apart = _guarded("enter_apart")
     leave_apart = _guarded("leave_apart")
 

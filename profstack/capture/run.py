@@ -104,11 +104,10 @@ def shared_modes(layers: list[str], mode: str = "shared") -> Observing:
 
     They have that mode, and do not occupy the same thing.
     """
-    having = {layer: (kind, each) for layer, kind, each in _modes(layers) if each.name == mode}
+    having = [each for each in _modes(layers) if each[2].name == mode]
     chosen: list[str] = []
     occupied: frozenset[str] = frozenset()
-    for layer in sorted(having, key=lambda layer: having[layer][1].turn):
-        kind, each = having[layer]
+    for layer, kind, each in sorted(having, key=lambda each: each[2].turn):
         occupies = kind.occupies if each.occupies is None else each.occupies
         if not occupies & occupied:
             chosen.append(layer)

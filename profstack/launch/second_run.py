@@ -250,15 +250,15 @@ def _copy(database: sqlite3.Connection, table: str, where: str, *values: str) ->
     """Copy rows of the other recording into ours, with our numbers of modules and slices."""
     columns = [row[1] for row in database.execute(f'PRAGMA again.table_info("{table}")')]
     names = ", ".join(f'"{column}"' for column in columns)
-    ours = ", ".join(map(_renumbered, columns))
+    ours = ", ".join(_renumbered(table, column) for column in columns)
     database.execute(
         f'INSERT INTO main."{table}" ({names}) SELECT {ours} FROM again."{table}" WHERE {where}',
         values,
     )
 
 
-def _renumbered(column: str) -> str:
+def _renumbered(table: str, column: str) -> str:
     if column == "slice":
         return "new_slice(slice)"
-    is_module = column.endswith(("module_id", "parent_id"))
+    is_module = column.endswith("module_id") or (table, column) == ("modules", "parent_id")
     return f'new_module("{column}")' if is_module else f'"{column}"'
