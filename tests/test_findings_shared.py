@@ -17,7 +17,6 @@ from profstack.findings.judge import FAMILIES, link_overlaps
 from profstack.findings.reading import (
     CallGraph,
     FunctionKey,
-    PlaceRow,
     bounded,
     drop_unkeyed,
     finding,
@@ -25,7 +24,7 @@ from profstack.findings.reading import (
 from profstack.findings.rules import RULES
 from profstack.findings.synchronization import calls_the_model, has_carried_name
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding
+from profstack.storage.schema.report import Finding, Place
 
 FILE = "/app/train.py"
 TEXT = """import torch
@@ -69,7 +68,7 @@ def report_of(*lines: dict[str, Any], **tables: list[dict[str, Any]]) -> dict[st
 MAKE = FunctionKey(FILE, 4, "make")
 
 
-def at(number: int) -> PlaceRow:
+def at(number: int) -> Place:
     """A line of the file."""
     return {"file": FILE, "line": number}
 

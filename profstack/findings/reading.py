@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, wraps
-from typing import Literal, NamedTuple, TypedDict, TypeVar, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 from profstack.findings.rules import FindingRule
 from profstack.storage.reader import Recorded
@@ -16,6 +16,7 @@ from profstack.storage.schema.report import (
     Evidence,
     EvidenceValue,
     Finding,
+    Place,
     Report,
     RooflinePoint,
     Severity,
@@ -40,13 +41,6 @@ _NO_NUMBER = "the figures that it would be made from are not all known"
 _ORDER = ("high", "medium", "low")
 
 
-class PlaceRow(TypedDict):
-    """A row with a file and a line."""
-
-    file: str
-    line: int
-
-
 def finding(
     rule: FindingRule,
     title: str,
@@ -58,7 +52,7 @@ def finding(
     gain_s: float | None = None,
     gain_is: Literal["estimated", "measured"] = "estimated",
     gain_reason: str | None = None,
-    place: PlaceRow | None = None,
+    place: Place | None = None,
     module: str | None = None,
 ) -> Finding:
     """Return a finding of a rule; `gain_s` is in seconds per clean step.
@@ -200,7 +194,7 @@ def key_of(row: FunctionRow) -> FunctionKey:
     return FunctionKey(row["file"], row["line"], row["name"])
 
 
-def to_source(place: PlaceRow) -> str:
+def to_source(place: Place) -> str:
     """Return the link to a line."""
     return f"source/{place['file']}:{place['line']}"
 
@@ -215,12 +209,12 @@ def short(file: str) -> str:
     return re.split(r"[/\\]", file)[-1]
 
 
-def in_words(place: PlaceRow) -> str:
+def in_words(place: Place) -> str:
     """Return a place as `train.py:12`."""
     return f"{short(place['file'])}:{place['line']}"
 
 
-def in_brackets(place: PlaceRow | None) -> str:
+def in_brackets(place: Place | None) -> str:
     """Return ` (train.py:12)` for the end of a title; empty without a place."""
     return f" ({in_words(place)})" if place else ""
 
@@ -379,7 +373,7 @@ class CallGraph:
         span = self.span_around(place)
         return span is not None and (place[0], span.first, span.name) == key
 
-    def function_around(self, place: PlaceRow) -> FunctionKey | None:
+    def function_around(self, place: Place) -> FunctionKey | None:
         """Return the profiled function that a line is in.
 
         None where the text of the file is not known, and for a function without a row.

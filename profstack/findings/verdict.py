@@ -14,6 +14,7 @@ from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Benchmark,
+    Place,
     Report,
     Roofline,
     Verdict,
@@ -38,7 +39,7 @@ class Measure:
     share: float | None
     reason: str | None = None
     link: str | None = None
-    place: reading.PlaceRow | None = None
+    place: Place | None = None
     name: str | None = None
     facts: VerdictFacts = field(default_factory=VerdictFacts)
 
