@@ -272,10 +272,8 @@ class _Own:
 
     def net(self, resident: int | None, in_use: int) -> tuple[int, int]:
         """Return a reading without the columns' own growth, `UNKNOWN` where it failed."""
-        return (
-            UNKNOWN if resident is None else resident - self.resident,
-            UNKNOWN if in_use == UNKNOWN else in_use - self.heap,
-        )
+        known = UNKNOWN if resident is None else resident - self.resident
+        return known, in_use if in_use == UNKNOWN else in_use - self.heap
 
 
 class Readings:
@@ -312,8 +310,8 @@ class Readings:
             self._grow()
         self.places[number] = self.place = place
         self.runs[number] = self.run = run
-        read = self._own.net(self._resident(), self.heap_counter.read())
-        self.resident[number], self.heap[number] = read
+        net = self._own.net(self._resident(), self.heap_counter.read())
+        self.resident[number], self.heap[number] = net
         self.device[number] = self._cuda()[0] if self._cuda is not None else UNKNOWN
         self.times[number] = _clock()
         self.count = number + 1
@@ -327,10 +325,10 @@ class Readings:
 
     def now(self) -> Reading:
         """Read the memory in use now."""
-        read = self._own.net(self._resident(), self.heap_counter.read())
-        resident, heap = (None if value == UNKNOWN else value for value in read)
+        resident, heap = self._own.net(self._resident(), self.heap_counter.read())
+        known, counted = resident != UNKNOWN, heap != UNKNOWN
         device, peak = self._cuda() if self._cuda is not None else (None, None)
-        return Reading(resident, heap, device, peak)
+        return Reading(resident if known else None, heap if counted else None, device, peak)
 
     def _grow(self) -> None:
         resident, in_use = self._resident(), self.heap_counter.read()
