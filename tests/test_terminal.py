@@ -25,8 +25,7 @@ from profstack.launch import progress
 from profstack.report import export, files, terminal
 from profstack.report.html import replace_text
 from profstack.report.screen import colourful, figure, fitting, label
-from profstack.report.terminal import ending
-from profstack.report.terminal_findings import cells_of
+from profstack.report.terminal import cells_of, ending
 from profstack.storage.schema.report import REPORT
 
 Report = dict[str, Any]

@@ -68,9 +68,7 @@ class Check:
     @property
     def state(self) -> str:
         """Return the state in one word."""
-        if self.works is None:
-            return "absent"
-        return "works" if self.works else "fails"
+        return {None: "absent", True: "works", False: "fails"}[self.works]
 
 
 def gather() -> list[Check]:

@@ -127,19 +127,14 @@ def load(folder: Path) -> Report:
     """Return the recording's report.json, or the report built anew where there is none."""
     path = folder / "report.json"
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return build(folder)
     except (OSError, UnicodeDecodeError) as error:
         raise RecordingError(f"cannot be read ({error})", where=str(path)) from error
-    return _checked(text, path)
-
-
-def _checked(text: str, path: Path) -> Report:
-    """Return the parsed report; raise RecordingError for anything else."""
-    remedy = f"write it again with 'profstack report {path.parent}'"
+    remedy = f"write it again with 'profstack report {folder}'"
     try:
-        report = json.loads(text)
+        report = json.loads(content)
     except ValueError as error:
         what = f"damaged JSON ({error})"
         raise RecordingError(what, where=str(path), next_step=remedy) from error

@@ -150,7 +150,9 @@ def replace_text(path: Path, content: str) -> None:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
             # mkstemp makes private files; a page is as readable as any other new file.
-            Path(temporary).chmod(0o666 & ~_umask())
+            # The mask can only be read by setting it.
+            os.umask(mask := os.umask(0o022))
+            Path(temporary).chmod(0o666 & ~mask)
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -161,13 +163,6 @@ def replace_text(path: Path, content: str) -> None:
             where=str(path),
             next_step="choose another place with -o FILE",
         ) from error
-
-
-def _umask() -> int:
-    """Return the process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 # The page's scripts are modules, `import { a, b } from "./name.js";` and `export` before a

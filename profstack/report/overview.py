@@ -227,7 +227,7 @@ def _work(report: Report) -> Work:
     median = report["benchmark"]["median_s"]
     record = counter_of_record(report)
     if record is None or record["forward_flop"] is None:
-        return Work(reason=_reasons(report).get("flops") or "no layer counted operations")
+        return Work(reason=_reason(report, "flops") or "no layer counted operations")
     counter = record["counter"]
     flop = float(record["forward_flop"] + (record["backward_flop"] or 0))
     if not median:
@@ -269,8 +269,9 @@ def step_point(report: Report) -> RooflinePoint | None:
     return next((point for point in points if point["kind"] == "step"), None)
 
 
-def _reasons(report: Report) -> dict[str, str | None]:
-    return {layer["name"]: layer["reason"] for layer in report["layers"]}
+def _reason(report: Report, name: str) -> str | None:
+    """Return the reason of a layer; None for a layer without one."""
+    return next((each["reason"] for each in report["layers"] if each["name"] == name), None)
 
 
 OF_THE_STEP = "of the clean step"
@@ -302,7 +303,7 @@ def _tops(report: Report) -> list[Top]:
             for name, link, seconds, detail in ranked
             if seconds > 0
         ]
-        reason = _reasons(report).get(layer) or f"the {layer} layer has none in this run"
+        reason = _reason(report, layer) or f"the {layer} layer has none in this run"
         reason_if_empty = None if rows else reason
         tops.append(Top(title, view, layer, kind, rows, reason_if_empty, of, unshared[layer]))
     return tops

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
@@ -59,23 +60,22 @@ class SourceFile:
 def with_source(lines: Sequence[LineRow], texts: Sequence[SourceText]) -> list[LineRow]:
     """Return the lines, each with its text where the text of its file is known."""
     known = {row["file"]: row["text"].split("\n") for row in texts if row["text"]}
-    filled: list[LineRow] = []
-    for line in lines:
-        text = known.get(line["file"], [])
-        place = line["line"] or 0
-        if line["source"] is None and 0 < place <= len(text):
-            line = {**line, "source": text[place - 1]}
-        filled.append(line)
-    return filled
+
+    def source(line: LineRow) -> str | None:
+        text, place = known.get(line["file"], []), line["line"] or 0
+        is_known = line["source"] is None and 0 < place <= len(text)
+        return text[place - 1] if is_known else line["source"]
+
+    return [{**line, "source": source(line)} for line in lines]
 
 
 def source_files(lines: Sequence[LineRow], texts: Sequence[SourceText]) -> list[SourceFile]:
     """Return the user's own files that have lines, the one with the most time first."""
     seconds_of = weight("python_s", "operator_s")
-    times: dict[str, float] = {}
+    times: defaultdict[str, float] = defaultdict(float)
     for line in lines:
         if line.get("own") is not False:
-            times[line["file"]] = times.get(line["file"], 0.0) + seconds_of(line)
+            times[line["file"]] += seconds_of(line)
     known = {row["file"]: (row["text"], row["reason"]) for row in texts}
     return [
         SourceFile(file, times[file], *known.get(file, (None, "no slice traced its lines")))
@@ -126,9 +126,9 @@ def held_series(records: Sequence[NsysMemoryRow], most: int = MOST_ROWS) -> list
     """Return memory events to draw, in order of time: the extremes of each device and kind."""
     if len(records) <= most:
         return list(records)
-    series: dict[tuple[str | None, str | None], list[NsysMemoryRow]] = {}
+    series: defaultdict[tuple[str | None, str | None], list[NsysMemoryRow]] = defaultdict(list)
     for record in records:
-        series.setdefault((record["device"], record["kind"]), []).append(record)
+        series[record["device"], record["kind"]].append(record)
     share = max(most // len(series), 2)
     kept = [record for own in series.values() for record in extremes(own, share, "bytes")]
     return sorted(kept[:most], key=lambda record: number(record["t_s"]))

@@ -6,6 +6,7 @@ What is left out is always said, with the place where the rest can be found.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, TypeVar, cast
@@ -267,9 +268,9 @@ def operators_by_name(records: Sequence[OperatorRow]) -> list[OperatorSum]:
     A sum with one part unknown is unknown: adding up only what was measured would be a smaller
     number that looks like the whole.
     """
-    groups: dict[str, list[OperatorRow]] = {}
+    groups: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for record in records:
-        groups.setdefault(record["name"], []).append(record)
+        groups[record["name"]].append(record)
     summed = [
         {
             "name": name,

@@ -190,11 +190,10 @@ def blocks(
         texts = [place for place, text in enumerate(is_text) if text]
         lead = max(texts, key=lambda place: len(set(columns[place])), default=0)
     room = max(width, NARROWEST)
+    shares = [_SHARE_OF_LEAD if place == lead else _SHARE_OF_TEXT for place in range(len(columns))]
     taken = [
-        min(wide, int(room * (_SHARE_OF_LEAD if place == lead else _SHARE_OF_TEXT)))
-        if text
-        else wide
-        for place, (wide, text) in enumerate(zip(natural, is_text, strict=True))
+        min(wide, int(room * share)) if text else wide
+        for wide, share, text in zip(natural, shares, is_text, strict=True)
     ]
     found: list[list[int]] = []
     left = 0

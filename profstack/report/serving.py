@@ -9,10 +9,10 @@ recording are served, and only its page as HTML.
 from __future__ import annotations
 
 import io
-import os
 import secrets
 import shutil
 import sys
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -151,13 +151,13 @@ class _Handler(BaseHTTPRequestHandler):
             page, policy = self.server.handover
             return self._begin(HTTPStatus.OK, _PAGE_TYPE, io.BytesIO(page), policy)
         path = self.server.file(name or PAGE) if name is not None else None
-        try:
-            source = open(path or os.devnull, "rb")  # noqa: SIM115 - the caller closes it
-        except OSError:
-            path = None
-        if path is None:
-            return self._begin(HTTPStatus.NOT_FOUND, _TYPES[".txt"], io.BytesIO(b"not found\n"))
-        return self._begin(HTTPStatus.OK, self._type(path), source)
+        status, kind = HTTPStatus.NOT_FOUND, _TYPES[".txt"]
+        body: BinaryIO = io.BytesIO(b"not found\n")
+        if path is not None:
+            with suppress(OSError):
+                body = open(path, "rb")  # noqa: SIM115 - the caller closes it
+                status, kind = HTTPStatus.OK, self._type(path)
+        return self._begin(status, kind, body)
 
     def _wanted(self) -> str | None:
         """Return the name below the token; None where the host or the token is wrong."""

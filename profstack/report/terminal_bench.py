@@ -108,12 +108,11 @@ def _other_mode(mark: Benchmark) -> Iterable[str]:
     pipelined, synchronised = mark.get("pipelined_median_s"), mark.get("synchronised_median_s")
     if pipelined is None or synchronised is None:
         return
+    words = f"synchronised {format_seconds(synchronised)}"
+    span = interval(mark["synchronised_ci95_low_s"], mark["synchronised_ci95_high_s"])
     if mark["mode"] == "synchronised":
         words = f"pipelined {format_seconds(pipelined)}"
         span = interval(mark["pipelined_ci95_low_s"], mark["pipelined_ci95_high_s"])
-    else:
-        words = f"synchronised {format_seconds(synchronised)}"
-        span = interval(mark["synchronised_ci95_low_s"], mark["synchronised_ci95_high_s"])
     yield words + (f" (95 % interval {span})" if span else "")
 
 
