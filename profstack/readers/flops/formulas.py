@@ -172,24 +172,16 @@ def cudnn_rnn_backward(x: Shape, weights: Sequence[Shape], *rest: Any, **named: 
 # --- Others ---------------------------------------------------------------------------------------
 
 
-def trilinear(
-    one: Shape,
-    two: Shape,
-    three: Shape,
-    expand_one: Sequence[int],
-    expand_two: Sequence[int],
-    expand_three: Sequence[int],
-    summed: Sequence[int],
-    unrolled: int = 1,
-    **named: Any,
-) -> int:
+def trilinear(one: Shape, two: Shape, three: Shape, *rest: Any, **named: Any) -> int:
     """Count sums over products of three tensors as the kernel does: two products of matrices.
 
     The first is of `one` and `two`, the second of the result and `three`; both are repeated for
     every place in the dimension `unrolled`.
     """
-    given = ((one, expand_one), (two, expand_two), (three, expand_three))
-    first, second, third = (_expanded(shape, places) for shape, places in given)
+    expand_three, summed = rest[2], rest[3]
+    # The last argument is left out where it is 1.
+    unrolled: int = rest[4] if len(rest) > 4 else 1
+    first, second, third = map(_expanded, (one, two, three), rest)
     size = max(first[unrolled], second[unrolled], third[unrolled])
     first[unrolled] = second[unrolled] = third[unrolled] = size
     inner = [dim for dim in summed if dim != unrolled]
