@@ -59,7 +59,8 @@ def add_findings(report: Report, recorded: Recorded) -> None:
         link_overlaps(report["findings"], read)
     except Exception as error:
         _warn(report, "findings do not say which of them overlap", error)
-    add_verdict(report, recorded)
+    add_verdict(read, recorded)
+    report["verdict"], report["step_bar"] = read["verdict"], read["step_bar"]
 
 
 def _warn(report: Report, lacks: str, error: Exception) -> None:

@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, cached_property, wraps
 from typing import Literal, NamedTuple, TypeVar, cast
 
 from profstack.findings.rules import FindingRule
@@ -321,10 +321,13 @@ class CallGraph:
                 self.callees[caller].append((callee, row))
                 if caller != callee:
                     self.callers_s[callee][caller] = row["total_s"] or 0.0
-        self._lines = tables["lines"]
-        self._spans = {
-            row["file"]: _spans_by_line(row["text"]) for row in report["sources"] if row["text"]
-        }
+        self._report = report
+
+    @cached_property
+    def _spans(self) -> dict[str, dict[int, Span] | None]:
+        """The functions of each file by line; only those that name lines read the texts."""
+        sources = self._report["sources"]
+        return {row["file"]: _spans_by_line(row["text"]) for row in sources if row["text"]}
 
     def below(self, roots: Iterable[FunctionKey]) -> set[FunctionKey]:
         """Return the functions that these call, directly or not."""
@@ -387,7 +390,7 @@ class CallGraph:
 
         Where the text of its file is not known, all up to the next function that has a row.
         """
-        rows = [row for row in self._lines if row["file"] == key.file]
+        rows = [row for row in self._report["tables"]["lines"] if row["file"] == key.file]
         if self._spans.get(key.file) is not None:
             return [row for row in rows if self.is_own_line(key, (row["file"], row["line"]))]
         later = [line for file, line, _ in self.rows if file == key.file and line > key.line]

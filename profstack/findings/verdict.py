@@ -341,10 +341,9 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
     """Put `verdict` and `step_bar` into the report; a failure becomes a warning."""
     report["verdict"] = report["step_bar"] = None
     try:
-        read = reading.drop_unkeyed(report)
-        cut, device = host_cut(recorded, read), step_bar.device_cut(read)
-        report["step_bar"] = step_bar.step_bar(read, cut, device)
-        report["verdict"] = verdict(read, cut, device)
+        cut, device = host_cut(recorded, report), step_bar.device_cut(report)
+        report["step_bar"] = step_bar.step_bar(report, cut, device)
+        report["verdict"] = verdict(report, cut, device)
     except Exception as error:
         # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"
