@@ -343,6 +343,25 @@ class _UncopiedDict(dict):  # type: ignore[type-arg]  # typing is not to be impo
         return iter(self.keys())
 
 
+def replace(owner: "Any", name: str, wrapper: "Any") -> "Callable[[], None]":
+    """Put `wrapper` on an attribute of `owner`; return what takes it off.
+
+    Where the script has put another wrapper over it, that one stays, and ours passes through.
+    """
+    own = name in owner.__dict__
+    original = owner.__dict__.get(name)
+    setattr(owner, name, wrapper)
+
+    def restore() -> None:
+        if owner.__dict__.get(name) is wrapper:
+            if own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+
+    return restore
+
+
 def strip_frame(error: BaseException) -> None:
     """Remove the calling wrapper's own entry from the traceback of `error`.
 

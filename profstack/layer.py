@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from profstack.environment import under_nsys
 from profstack.errors import UsageError
 from profstack.guard import Guard
+from profstack.privacy import package_version
 from profstack.storage.schema.column import Records
 from profstack.storage.schema.layer_table import LayerTable
 
@@ -88,12 +89,21 @@ COUNTING = 19
 
 @dataclass(frozen=True)
 class Mode:
-    """One way in which a layer observes, and when its turn comes.
+    """One way in which a layer observes steps, and when it does so.
 
-    It takes part in the rounds from `first_round` to `last_round` (both 0: in none), in the order
-    of `turn` (up to `COUNTING` for one that measures no time), or of `later_turn` from round 2 on
-    where that is given; its slices have at least `steps` steps from round 2 on. `in_discovery`
-    begins it at the first activity of the script, before the step rule is known.
+    A run measures in rounds. In each round the modes of the layers take turns.
+
+    - `first_round`, `last_round`: it takes part in these rounds and those between them. With both 0
+      it takes part in no round.
+    - `turn`: its place in the order of a round. A mode that measures no time has one up to
+      `COUNTING`.
+    - `later_turn`: its place from round 2 on, if that is another one.
+    - `steps`: from round 2 on its slices have at least so many steps.
+    - `calls`: what it needs of the calls of modules (`UNSEEN`, `RANGED` or `LISTENED`).
+    - `in_discovery`: whether it begins at the first activity of the script, before the rule that
+      ends steps is known.
+    - `occupies`: what it occupies, if that is less than its layer's `occupies`. Layers that occupy
+      the same thing cannot observe one slice together.
     """
 
     name: str
@@ -104,19 +114,19 @@ class Mode:
     steps: int = 0
     calls: str = UNSEEN
     in_discovery: bool = False
-    # What it occupies, where that is less than what its layer does in one mode or another.
     occupies: frozenset[str] | None = None
 
 
 class Listener:
-    """Follows the workload's thread while a slice of a mode `LISTENED` lasts; here it does nothing.
+    """Gets the events of the thread that makes the steps, in slices of a mode `LISTENED`.
 
-    `kind` is module, backward, optimizer or region; what was entered last is left first, except
-    what an error in the script ended: that is never left.
+    This base class does nothing at an event. The `kind` of what is entered and left is `module`,
+    `backward`, `optimizer` or `region`. What was entered last is left first. What ends by an error
+    in the script is never left.
     """
 
-    # Whether regions that need not nest (in generators and coroutines, on other threads) go to
-    # `enter_apart` and `leave_apart`, with a key of their own.
+    # Whether regions that need not nest go to `enter_apart` and `leave_apart`, each with a key of
+    # its own. These are regions in generators and coroutines, and those on other threads.
     takes_apart: bool = False
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
@@ -126,7 +136,7 @@ class Listener:
         """
 
     def leave(self, kind: str, name: str) -> None:
-        """End it."""
+        """End what was entered last."""
 
     def step_ended(self, number: int) -> None:
         """End a step; `number` is the next one's."""
@@ -138,11 +148,7 @@ class Listener:
         """Begin a region that need not nest, on any thread."""
 
     def leave_apart(self, key: int) -> None:
-        """End it, on any thread."""
-
-
-def _nothing() -> None:
-    """Do nothing, as the default of a callback."""
+        """End the region of that key, on any thread."""
 
 
 class Wrapper(ABC):
@@ -160,14 +166,18 @@ class Wrapper(ABC):
     # Whether what happened after the last stamp can be told apart and is left out of the rows.
     cuts: ClassVar[bool] = False
     description: ClassVar[Description]
+    # The distribution that the tool comes with, where it is one of its own.
+    package: ClassVar[str | None] = None
     # Tables of the layer's own, beside those of `storage.schema.recorded` that it fills.
     tables: ClassVar[tuple[LayerTable, ...]] = ()
 
     def __init__(self) -> None:
+        # The slice that the wrapper observes or has observed last, where it notes this in `start`.
+        self._context: SliceContext | None = None
         # Called when the wrapper ends its slice early, for a tool of the script's own.
-        self.on_give_way: Callable[[], None] = _nothing
+        self.on_give_way: Callable[[], None] = lambda: None
         # Called when the tool ends in the midst of its slice: others may observe the rest.
-        self.on_end: Callable[[], None] = _nothing
+        self.on_end: Callable[[], None] = lambda: None
 
     @classmethod
     def mode(cls, name: str) -> Mode:
@@ -179,10 +189,10 @@ class Wrapper(ABC):
         """Return why the layer cannot work here, with what to install; None if it can."""
         return None
 
-    @staticmethod
-    def version() -> str | None:
+    @classmethod
+    def version(cls) -> str | None:
         """Return the version of the tool, None when it is not installed."""
-        return None
+        return package_version(cls.package) if cls.package is not None else None
 
     def busy_reason(self, mode: str) -> str | None:
         """Return why a slice of `mode` cannot be observed now: what is in the way; else None."""
@@ -206,10 +216,7 @@ class Wrapper(ABC):
 
     @abstractmethod
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return what the stopped slice saw; empty frames with a note when it saw nothing.
 
@@ -310,15 +317,13 @@ def beside_nsys(layers: list[str]) -> tuple[list[str], dict[str, str]]:
     return kept, {name: reason for name in layers if name not in kept}
 
 
-def nsys_note() -> tuple[str, str] | None:
-    """Return slug and text of a note for a run that Nsight Systems may observe; else None."""
-    if not under_nsys():
-        return None
+def nsys_notes() -> list[tuple[str, str]]:
+    """Return slug and text of the notes on a run that Nsight Systems observes; else none."""
     text = (
         "Nsight Systems observes this run: the layer nvtx makes ranges for it, and nothing but the "
-        "watch is armed beside that"
+        f"watch is armed beside that{IMPORT_IT}"
     )
-    return "under-nsys", text + IMPORT_IT
+    return [("under-nsys", text)] if under_nsys() else []
 
 
 def load(name: str) -> type[Wrapper]:

@@ -12,6 +12,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,8 +23,6 @@ from profstack.units import format_seconds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from profstack.storage.schema.report import Report
 
 
 PAGE_HEIGHT = "720px"
@@ -177,11 +176,10 @@ def _copy_database(source: Path, target: Path) -> None:
     if not source.is_file():
         # A recording may consist of its report alone.
         return
-    first = sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True, timeout=60)
-    second = sqlite3.connect(target)
-    try:
+    source_url = f"{source.resolve().as_uri()}?mode=ro"
+    with (
+        closing(sqlite3.connect(source_url, uri=True, timeout=60)) as first,
+        closing(sqlite3.connect(target)) as second,
+    ):
         first.backup(second)
         second.execute("PRAGMA journal_mode=DELETE")
-    finally:
-        second.close()
-        first.close()

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from profstack import layer
@@ -174,12 +173,7 @@ class Session:
         self._problem = f"{type(problem).__name__}: {problem}"
         complain(f"the session {self.name!r} has no recording, {self._problem}")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._state = "over"
         if self._process != os.getpid():
             # A child process forked inside: the recording is its parent's.
@@ -306,14 +300,10 @@ def _how_called(function: Any) -> tuple[str, str]:
 
     if not isinstance(function, torch.nn.Module):
         return getattr(function, "__qualname__", type(function).__name__), ""
-    if in_training(function):
-        mode = ", in train mode, in which calls may change its buffers"
-    else:
-        mode = ", in eval mode"
-    if torch.is_grad_enabled():
-        gradients = " and with gradients on: each call keeps what a backward pass would need"
-    else:
-        gradients = " and with gradients off"
+    changes = ", in train mode, in which calls may change its buffers"
+    mode = changes if in_training(function) else ", in eval mode"
+    keeps = " and with gradients on: each call keeps what a backward pass would need"
+    gradients = keeps if torch.is_grad_enabled() else " and with gradients off"
     return type(function).__name__, mode + gradients
 
 
@@ -364,8 +354,10 @@ def benchmark(
     Raises UsageError for arguments that make no sense and inside a measured run, RecordingError
     for a folder in use, and what the target raises as it is.
     """
+    if mode not in MODES:
+        raise UsageError(f"no mode {mode!r}", next_step=f"give one of {', '.join(MODES)}")
     asked = BenchOptions(
-        mode=_one_of("mode", mode, MODES),
+        mode=mode,
         policy=_policy(warmup, repeat, target_interval, max_seconds, collect=collect),
         mistakes=mistakes,
         ablation=ablation,
@@ -379,7 +371,44 @@ def benchmark(
     subject = _subject(target, inputs, named_inputs, name, gradients, batch_size)
     chosen = [] if layers is not None and not layers else layer.pick(layers)
     _check_alone()
-    return _Benchmark(subject, asked, chosen, output, force=force).measure()
+    where = None if output is None else os.fspath(output)
+    folder = ProgramFolder(f"bench-{subject.name}", where, force=force)
+    run = BenchRun(subject, asked, Clock())
+    try:
+        run.check()
+        run.clean()
+        run.parts()
+        if chosen:
+            record_layers(subject, subject.name, chosen, output=folder.path / results.LAYERS)
+    except BaseException as error:
+        if folder.is_temporary:
+            folder.remove()
+        else:
+            # What was measured is kept where the user wanted it.
+            _write_benchmark(folder, run, chosen, f"{type(error).__name__}: {error}")
+        raise
+    page = _write_benchmark(folder, run, chosen, None)
+    if not folder.is_temporary:
+        name_page(page)
+    return folder.recording()
+
+
+def _write_benchmark(
+    folder: ProgramFolder, run: BenchRun, layers: list[str], error: str | None
+) -> Path:
+    """Make one recording of what was measured; return its page."""
+    import torch
+
+    figures = run.result if run.result.get("median_s") is not None else None
+    fact = results.join_results([{"figures": figures, "error": error}], [1 if error else 0])
+    has_layers = results.take_layers(folder.path)
+    facts = {**torch_facts(torch), **device_facts(torch)}
+    folder.write_run(run.subject.name, folder.times(), facts)
+    why = "the benchmark ended before its layers began" if layers else "none was asked for"
+    names = [] if has_layers else layer.layer_names()
+    results.write_figures(folder.path, fact, dict.fromkeys(names, why))
+    keep_peaks(folder.path, measure=has_layers and "torch" in layers)
+    return write_report(folder.path)
 
 
 def _policy(
@@ -390,24 +419,14 @@ def _policy(
     *,
     collect: bool,
 ) -> Policy:
-    given = {"warmup": warmup, "repeat": repeat, "target": target, "max_s": max_seconds}
+    values = {"warmup": warmup, "repeat": repeat, "target": target, "max_s": max_seconds}
+    given: dict[str, Any] = {key: each for key, each in values.items() if each is not None}
     for key, value in given.items():
-        if value is not None and not value > 0:
+        if not value > 0:
             raise UsageError(f"{key} is {value}", next_step="give a number above 0")
-    return Policy(
-        warmup=warmup,
-        repeat=repeat,
-        target=target or Policy.target,
-        max_s=max_seconds or Policy.max_s,
-        max_warmup_s=max_seconds or Policy.max_warmup_s,
-        collect=collect,
-    )
-
-
-def _one_of(what: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise UsageError(f"no {what} {value!r}", next_step=f"give one of {', '.join(known)}")
-    return value
+    if max_seconds is not None:
+        given["max_warmup_s"] = max_seconds
+    return Policy(**given, collect=collect)
 
 
 def _subject(
@@ -450,63 +469,3 @@ def _check_alone() -> None:
             "a benchmark inside a measured run would measure its observers",
             next_step="run the program by itself, or leave the session first",
         )
-
-
-class _Benchmark:
-    """One benchmark in this process, from its folder to its page."""
-
-    def __init__(
-        self,
-        subject: Subject,
-        asked: BenchOptions,
-        layers: list[str],
-        output: str | os.PathLike[str] | None,
-        *,
-        force: bool,
-    ) -> None:
-        self.subject = subject
-        self.layers = layers
-        where = None if output is None else os.fspath(output)
-        self._folder = ProgramFolder(f"bench-{subject.name}", where, force=force)
-        self._run = BenchRun(subject, asked, Clock())
-
-    def measure(self) -> Recording:
-        """Measure the clean time, the parts and the layers; an error in the target is raised."""
-        folder = self._folder
-        try:
-            self._run.check()
-            self._run.clean()
-            self._run.parts()
-            if self.layers:
-                output = folder.path / results.LAYERS
-                record_layers(self.subject, self.subject.name, self.layers, output=output)
-        except BaseException as error:
-            if folder.is_temporary:
-                folder.remove()
-            else:
-                # What was measured is kept where the user wanted it.
-                self._write(f"{type(error).__name__}: {error}")
-            raise
-        page = self._write(None)
-        if not folder.is_temporary:
-            name_page(page)
-        return folder.recording()
-
-    def _write(self, error: str | None) -> Path:
-        """Make one recording of what was measured; return its page."""
-        import torch
-
-        folder = self._folder.path
-        figures = self._run.result if self._run.result.get("median_s") is not None else None
-        fact = results.join_results([{"figures": figures, "error": error}], [1 if error else 0])
-        has_layers = results.take_layers(folder)
-        self._folder.write_run(
-            self.subject.name,
-            self._folder.times(),
-            {**torch_facts(torch), **device_facts(torch)},
-        )
-        why = "the benchmark ended before its layers began" if self.layers else "none was asked for"
-        names = [] if has_layers else layer.layer_names()
-        results.write_figures(folder, fact, dict.fromkeys(names, why))
-        keep_peaks(folder, measure=has_layers and "torch" in self.layers)
-        return write_report(folder)

@@ -6,12 +6,13 @@ A quantity that was not measured becomes a dash, never 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 NOT_MEASURED = "–"
 
 _SUBSECOND = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_DECIMAL = ("k", "M", "G", "T", "P", "E")
 
 
 def _three_digits(value: float) -> str:
@@ -49,20 +50,25 @@ def _long_duration(value: float) -> str:
     return f"{hours} h {minutes} min"
 
 
+def _with_unit(value: float, units: Sequence[str], step: int, limit: float) -> str:
+    """Return the value in the first unit in which it is below the limit, or in the last."""
+    for unit in units[:-1]:
+        if value < limit:
+            return f"{_three_digits(value)} {unit}"
+        value /= step
+    return f"{_three_digits(value)} {units[-1]}"
+
+
 def format_bytes(value: float | None) -> str:
     """Return a size in binary units: `512 B`, `1.50 KiB`, `2.00 GiB`."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
     if value < 0:
         return "-" + format_bytes(-value)
-    scaled = float(value)
-    for unit in _BINARY[:-1]:
-        if scaled < 1023.5:
-            # A whole number of bytes is exact; a fraction (a mean per step) is not hidden.
-            exact = unit == "B" and scaled == int(scaled)
-            return f"{scaled:.0f} B" if exact else f"{_three_digits(scaled)} {unit}"
-        scaled /= 1024
-    return f"{_three_digits(scaled)} {_BINARY[-1]}"
+    # A whole number of bytes is exact; a fraction (a mean per step) is not hidden.
+    if value < 1023.5 and value == int(value):
+        return f"{value:.0f} B"
+    return _with_unit(value, _BINARY, 1024, 1023.5)
 
 
 def format_count(value: float | None) -> str:
@@ -71,18 +77,13 @@ def format_count(value: float | None) -> str:
         return NOT_MEASURED
     if value < 0:
         return "-" + format_count(-value)
-    scaled = float(value)
-    if scaled < 1:
-        return f"{scaled:.3g}"
-    if scaled < 999.5:
-        digits = _three_digits(scaled)
+    if value < 1:
+        return f"{value:.3g}"
+    if value < 999.5:
+        digits = _three_digits(value)
         whole, _, after = digits.partition(".")
         return digits if after.strip("0") else whole
-    for unit in _DECIMAL[1:-1]:
-        scaled /= 1000
-        if scaled < 999.5:
-            return f"{_three_digits(scaled)} {unit}"
-    return f"{_three_digits(scaled / 1000)} {_DECIMAL[-1]}"
+    return _with_unit(value / 1000, _DECIMAL, 1000, 999.5)
 
 
 def format_share(value: float | None) -> str:

@@ -277,6 +277,9 @@ def _slice(
         "started_s": start,
         "wall_s": wall,
         "cpu_s": wall * 1.9,
+        "plan": 1 if steps else None,
+        "counted_steps": steps if layer else None,
+        "counted_wall_s": wall if layer else None,
         "settle_steps": 0,
         "stop_s": None,
     }

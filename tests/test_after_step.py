@@ -157,4 +157,5 @@ def test_a_measure_after_the_step_is_python_and_no_wait_for_a_batch(tmp_path: Pa
     assert "most of it after the optimizer's step (train.py:18)" in verdict["sentence"]
     parts = {part["name"]: part["share"] for part in report["step_bar"]["parts"]}
     assert parts["Python"] > 0.5
-    assert parts.get("before first work", 0.0) < 0.2
+    # A preempted call may take a quarter of so short a step; the measure takes more than half.
+    assert parts.get("before first work", 0.0) < 0.4

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from profstack.analysis import doubts
+from profstack.analysis import benchmark as doubts
 from profstack.stats import clock
 from profstack.stats.summary import by_shape
 

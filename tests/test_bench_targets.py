@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -134,7 +134,7 @@ def test_a_stated_batch_size_is_given_to_a_factory_that_takes_one(target: str) -
 
 def test_the_same_subject_comes_of_the_request_as_json(target: str) -> None:
     request = Request(f"{target}:net", inputs=("2x8",), gradients=True)
-    again = Request(**request.as_json())
+    again = Request(**asdict(request))
     assert again == request
     subject = load(again).subject
     assert subject.request == request

@@ -13,23 +13,18 @@ from data_findings import completed
 from data_full_report import full
 from data_recording import Run
 
-from profstack.findings.finding import (
+from profstack.findings.judge import FAMILIES, link_overlaps
+from profstack.findings.reading import (
     CallGraph,
-    Extents,
     FunctionKey,
-    PlaceRow,
     bounded,
     drop_unkeyed,
     finding,
-    function_around,
-    heaviest_line,
-    lines_of,
 )
-from profstack.findings.judge import FAMILIES, link_overlaps
 from profstack.findings.rules import RULES
 from profstack.findings.synchronization import calls_the_model, has_carried_name
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding
+from profstack.storage.schema.report import Finding, Place
 
 FILE = "/app/train.py"
 TEXT = """import torch
@@ -73,7 +68,7 @@ def report_of(*lines: dict[str, Any], **tables: list[dict[str, Any]]) -> dict[st
 MAKE = FunctionKey(FILE, 4, "make")
 
 
-def at(number: int) -> PlaceRow:
+def at(number: int) -> Place:
     """A line of the file."""
     return {"file": FILE, "line": number}
 
@@ -81,11 +76,11 @@ def at(number: int) -> PlaceRow:
 def test_a_line_of_the_loop_is_not_of_the_function_above_it() -> None:
     report = report_of(line(6), line(8), line(14, python_s=0.7))
     graph = CallGraph(report)
-    assert function_around(report, graph, at(6)) == MAKE
-    assert function_around(report, graph, at(14)) is None
-    assert function_around(report, graph, at(2)) is None
-    assert [row["line"] for row in lines_of(report, graph, MAKE)] == [6]
-    heaviest = heaviest_line(report, graph, MAKE)
+    assert graph.function_around(at(6)) == MAKE
+    assert graph.function_around(at(14)) is None
+    assert graph.function_around(at(2)) is None
+    assert [row["line"] for row in graph.lines_of(MAKE)] == [6]
+    heaviest = graph.heaviest_line(MAKE)
     assert heaviest is not None
     assert heaviest["line"] == 6
 
@@ -94,9 +89,9 @@ def test_a_file_whose_text_is_not_known_has_no_extents() -> None:
     report = report_of(line(6), line(14))
     for sources in ([], [{"file": FILE, "text": None}], [{"file": FILE, "text": "def ("}]):
         report["sources"] = sources
-        assert not Extents(report).knows(FILE)
-        assert function_around(report, CallGraph(report), at(6)) is None
-        assert len(lines_of(report, CallGraph(report), MAKE)) == 2
+        assert CallGraph(report).span_around((FILE, 6)) is None
+        assert CallGraph(report).function_around(at(6)) is None
+        assert len(CallGraph(report).lines_of(MAKE)) == 2
 
 
 # -- loops ---------------------------------------------------------------------------------------

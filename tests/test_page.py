@@ -21,7 +21,6 @@ from profstack.report.page import finite, prepare
 from profstack.report.page_tables import (
     MOST_POINTS,
     MOST_ROWS,
-    ColumnNotes,
     PageTable,
     compact,
     extremes,
@@ -89,7 +88,7 @@ def test_numbers_keep_nine_digits_and_whole_ones_all_but_their_fraction() -> Non
 def test_a_cut_table_holds_the_heaviest_rows_and_says_so() -> None:
     records = [row("functions", name=str(n), self_s=float(n)) for n in range(MOST_ROWS + 5)]
     random.Random(1).shuffle(records)
-    table = page_table("functions", records, ColumnNotes(), by=weight("self_s"))
+    table = page_table("functions", records, build(), by=weight("self_s"))
     self_s = [column.key for column in table.columns].index("self_s")
     assert len(table.rows) == MOST_ROWS
     assert min(cells[self_s] for cells in table.rows) == 5
@@ -100,7 +99,7 @@ def test_a_cut_table_holds_the_heaviest_rows_and_says_so() -> None:
 
 
 def test_a_whole_table_says_nothing_about_a_cut() -> None:
-    assert page_table("functions", [row("functions", name="f")], ColumnNotes()).left_out is None
+    assert page_table("functions", [row("functions", name="f")], build()).left_out is None
 
 
 def test_empty_columns_carry_their_reason() -> None:

@@ -43,7 +43,7 @@ def test_the_page_holds_every_module_once() -> None:
 
 
 def test_no_script_ends_the_element_that_holds_it() -> None:
-    for script in (html._page_script(), html._early_script()):
+    for script in (html._page_script(), html.template("theme.js")):
         assert not re.search(r"</script|<!--", script, re.IGNORECASE)
 
 
@@ -60,7 +60,7 @@ def test_lines_have_at_most_100_characters() -> None:
 def join(monkeypatch: pytest.MonkeyPatch, **modules: str) -> str:
     """The script that made-up modules are joined into."""
     monkeypatch.setattr(
-        html, "_template", {f"{name}.js": text for name, text in modules.items()}.get
+        html, "template", {f"{name}.js": text for name, text in modules.items()}.get
     )
     return html._page_script.__wrapped__()
 

@@ -23,11 +23,11 @@ def notes() -> SetupNotes:
 
 def call(noted: SetupNotes, module: nn.Module, inputs: torch.Tensor, name: str = "Net") -> Any:
     """A call of a module whose beginning and end are told, as the hooks tell them."""
-    noted.entered("module", name, module)
+    noted.enter("module", name, module)
     try:
         return module(inputs)
     finally:
-        noted.left("module")
+        noted.leave("module", "")
 
 
 class Told(Listener):
@@ -75,30 +75,30 @@ def test_frozen_parameters_record_nothing_though_gradients_are_on() -> None:
 def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own() -> None:
     model = nn.Linear(4, 4)
     noted = notes()
-    noted.entered("module", "Net", model)
-    noted.entered("module", "Net.0", model)
-    noted.left("module")
-    noted.left("module")
-    noted.entered("backward", "backward", None)
-    noted.entered("module", "Net", model)
-    noted.left("module")
-    noted.left("backward")
-    noted.step_ended()
+    noted.enter("module", "Net", model)
+    noted.enter("module", "Net.0", model)
+    noted.leave("module", "")
+    noted.leave("module", "")
+    noted.enter("backward", "backward", None)
+    noted.enter("module", "Net", model)
+    noted.leave("module", "")
+    noted.leave("backward", "")
+    noted.step_ended(1)
     assert noted.facts()["calls"]["count"] == 1
     assert noted.facts()["backward_passes"] == 1
     # A call that an error ended without a word.
-    noted.entered("module", "Net", model)
-    noted.step_ended()
-    noted.entered("module", "Net", model)
-    noted.left("module")
+    noted.enter("module", "Net", model)
+    noted.step_ended(1)
+    noted.enter("module", "Net", model)
+    noted.leave("module", "")
     assert noted.facts()["calls"]["count"] == 3
 
 
 def test_a_loss_is_no_call_of_a_model() -> None:
     noted = notes()
     loss = nn.MSELoss()
-    noted.entered("module", "MSELoss", loss)
-    noted.left("module")
+    noted.enter("module", "MSELoss", loss)
+    noted.leave("module", "")
     assert noted.facts()["calls"]["count"] == 0
 
 
@@ -108,11 +108,11 @@ def test_layers_in_training_mode_are_named() -> None:
     without = nn.BatchNorm1d(4, track_running_stats=False)
     layers = {"a": own, "b": without, "c": gathering, "d": nn.Dropout(0.5), "e": nn.Dropout(0.0)}
     for path, layer in layers.items():
-        noted.entered("module", path, layer)
-        noted.left("module")
+        noted.enter("module", path, layer)
+        noted.leave("module", "")
     for path, layer in layers.items():
-        noted.entered("module", f"{path}.eval", layer.eval())
-        noted.left("module")
+        noted.enter("module", f"{path}.eval", layer.eval())
+        noted.leave("module", "")
     facts = noted.facts()
     assert facts["training_norms"] == {
         "count": 1,
@@ -125,8 +125,8 @@ def test_more_layers_than_can_be_named_are_counted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(setup_notes, "MOST_NAMED", 2)
     noted = notes()
     for number in range(5):
-        noted.entered("module", f"norm.{number}", nn.BatchNorm1d(2))
-        noted.left("module")
+        noted.enter("module", f"norm.{number}", nn.BatchNorm1d(2))
+        noted.leave("module", "")
     norms = noted.facts()["training_norms"]
     assert norms["count"] == 5
     assert len(norms["modules"]) == 2
@@ -135,8 +135,8 @@ def test_more_layers_than_can_be_named_are_counted(monkeypatch: pytest.MonkeyPat
 def stepped(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What is noted of the optimizer's step."""
     noted = notes()
-    noted.entered("optimizer", type(optimizer).__name__, optimizer)
-    noted.left("optimizer")
+    noted.enter("optimizer", type(optimizer).__name__, optimizer)
+    noted.leave("optimizer", "")
     assert noted.failed is None
     (found,) = noted.facts()["optimizers"]
     return dict(found)
@@ -209,8 +209,8 @@ def test_what_is_the_scripts_is_not_asked_through_its_own_code() -> None:
             raise AssertionError("parameters")
 
     noted = notes()
-    noted.entered("module", "Guarded", Guarded(3))
-    noted.left("module")
+    noted.enter("module", "Guarded", Guarded(3))
+    noted.leave("module", "")
     assert noted.facts()["calls"]["count"] == 1
     weight = Asked([1.0, 2.0]).requires_grad_()
     weight.grad = torch.ones(2)
@@ -226,8 +226,8 @@ def test_nothing_of_the_scripts_is_kept() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     result = call(noted, model, torch.randn(3, 4))
     result.sum().backward()
-    noted.entered("optimizer", "SGD", optimizer)
-    noted.left("optimizer")
+    noted.enter("optimizer", "SGD", optimizer)
+    noted.leave("optimizer", "")
     gone = [weakref.ref(each) for each in (model, model[1], optimizer, result)]
     del model, optimizer, result
     gc.collect()
@@ -285,10 +285,10 @@ def test_only_first_slices_are_listened_in() -> None:
 
 
 def test_an_error_ends_the_notes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: SetupNotes, kind: str, name: str, thing: Any) -> None:
+    def broken(self: SetupNotes, kind: str, name: str, module: Any) -> None:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(SetupNotes, "entered", broken)
+    monkeypatch.setattr(SetupNotes, "enter", broken)
     written: list[dict[str, Any]] = []
     setup, told = SetupRecorder(torch, written.append), Told()
     planned = SlicePlan("flops", (("flops", "count"),), 1, 1)

@@ -60,11 +60,11 @@ class Script:
             self._call(event, begun)
             return
         elif event == "g":
-            found = finder.generate(self.now, first)
+            found = finder.ended("generate", self.now, first)
             if finder.rule == "generate" and not found:
                 self.ends[-1].append(self.now)
         elif event == "s":
-            found = finder.user_step(self.now, first)
+            found = finder.ended("step", self.now, first)
             if finder.rule == "step" and not found:
                 self.ends[-1].append(self.now)
         self._adopt(found)

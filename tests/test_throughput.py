@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402 - torch may be missing
 
 from profstack import environment  # noqa: E402
-from profstack.bench import batch_probers, batch_trial, throughput  # noqa: E402
+from profstack.bench import batch_probers, batch_trial, fresh_process, throughput  # noqa: E402
 from profstack.bench.batch_trial import (  # noqa: E402
     ENDED,
     FAILED,
@@ -632,7 +632,7 @@ def stand_in(monkeypatch):
             "say(ready=dict(allowance_bytes=7, dtype='float16'))\n"
             f"{after_ready}\n"
         )
-        monkeypatch.setattr(batch_probers, "_START", code.replace("{", "{{").replace("}", "}}"))
+        monkeypatch.setattr(fresh_process, "_START", code.replace("{", "{{").replace("}", "}}"))
         trial = Trial(measure_s=0.0, warmup_s=0.0)
         return batch_probers.ChildProber(
             Request("a.py:b"), None, trial, limit_bytes=None, patience_s=5.0
@@ -711,8 +711,8 @@ class TestAProcessThatEnds:
 
     def test_it_is_not_armed_and_finds_modules_as_this_one(self, monkeypatch):
         monkeypatch.setenv("PROFSTACK_CHILD", "somewhere")
-        assert "PROFSTACK_CHILD" not in batch_probers._plain_environment()
-        assert repr(sys.path) in batch_probers._START.format(paths=sys.path)
+        assert "PROFSTACK_CHILD" not in fresh_process._plain_environment()
+        assert repr(sys.path) in fresh_process._START.format(paths=sys.path, module="some.module")
 
 
 @needs_limit

@@ -19,10 +19,12 @@ import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pandas as pd
 import pytest
 from conftest import clean_environment
+from data_findings import completed
 from data_full_report import on_a_device
 from data_recording import CLEAN_S, Run, function, module, module_times, operator
 
 from profstack.findings import rules
+from profstack.findings.reading import CallGraph
 from profstack.findings.rules import LEAST_APART, VERDICT_RULES
 from profstack.findings.step_bar import device_cut, step_bar
 from profstack.findings.step_cut import Cut, IoTime, host_cut, io_time
@@ -428,7 +430,7 @@ def test_time_of_a_function_is_divided_among_its_callers() -> None:
             {"caller": caller, "callee": callee, "total_s": time} for caller, callee, time in edges
         ],
     }
-    told = io_time(tables)
+    told = io_time(CallGraph(completed({"tables": tables})))
     assert told.seconds == pytest.approx(1.0)
     assert told.function is not None
     assert told.function["name"] == "load"
@@ -452,7 +454,8 @@ def test_time_of_a_function_is_divided_among_its_callers() -> None:
 )
 def test_what_reads_and_writes_is_known_by_name(name: str, is_so: bool) -> None:
     row = {"phase": "step", "file": "~", "line": 0, "name": name, "calibrated_s": 2.0}
-    seconds = io_time({"functions": [row], "calls": []}).seconds
+    report = completed({"tables": {"functions": [row]}})
+    seconds = io_time(CallGraph(report)).seconds
     assert seconds == (2.0 if is_so else 0.0)
 
 
@@ -895,7 +898,7 @@ PROGRAMS = {
             def __len__(self):
                 return 70
             def __getitem__(self, index):
-                time.sleep(0.002)
+                time.sleep(0.001)
                 return torch.ones(256, 256)
 
         class Mixed(torch.nn.Module):

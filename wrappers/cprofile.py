@@ -56,8 +56,6 @@ class CProfileWrapper(Wrapper):
     def __init__(self) -> None:
         super().__init__()
         self._profiler: Any = None
-        self._slice: int | None = None
-        self._folder: Path | None = None
         self._handed_over: Any = None
         self._lost = False
         self._guarded = False
@@ -71,26 +69,21 @@ class CProfileWrapper(Wrapper):
 
     def busy_reason(self, mode: str) -> str | None:
         """Return why the script's own profiler has precedence, if it has one."""
-        holder = sys.getprofile()
+        holder, monitoring = sys.getprofile(), getattr(sys, "monitoring", None)
         if holder is not None and holder is not self._handed_over:
             return f"the script uses sys.setprofile itself ({type(holder).__name__})"
-        monitoring = getattr(sys, "monitoring", None)
-        if monitoring is not None:
-            tool = monitoring.get_tool(monitoring.PROFILER_ID)
-            if tool is not None and self._handed_over is None:
-                return f"another profiling tool is active ({tool})"
-        return None
+        if monitoring is None or self._handed_over is not None:
+            return None
+        tool = monitoring.get_tool(monitoring.PROFILER_ID)
+        return f"another profiling tool is active ({tool})" if tool is not None else None
 
     def start(self, context: SliceContext) -> None:
         """Begin the profile of this slice."""
         from _lsprof import Profiler
 
-        self._slice = context.index
-        self._folder = context.folder
+        self._context = context
         self._lost = False
-        self._profiler, self._handed_over = self._handed_over, None
-        if self._profiler is None:
-            self._profiler = Profiler()
+        self._profiler, self._handed_over = self._handed_over or Profiler(), None
         self._profiler.enable()
         if sys.version_info >= (3, 12):
             self._guard()
@@ -143,34 +136,26 @@ class CProfileWrapper(Wrapper):
             self._guarded = False
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return rows of `functions` and `calls`; add the slice to `profile.prof`."""
         profiler, self._profiler = self._profiler, None
-        if profiler is None:
+        if profiler is None or self._context is None:
             return SliceData()
         if self._lost:
-            return SliceData(
-                notes=[("gave-way", "cProfile gave way to a profiler the script started itself")]
-            )
-        stats = profiler.getstats()
-        if self._folder is not None:
-            made = sum(entry.callcount for entry in stats)
-            count_calls(self._folder.parent, made, len(stamps) - 1)
+            text = "cProfile gave way to a profiler the script started itself"
+            return SliceData(notes=[("gave-way", text)])
+        stats, folder = profiler.getstats(), self._context.folder
+        count_calls(folder.parent, sum(entry.callcount for entry in stats), len(stamps) - 1)
         table = function_table(stats)
         if not table:
             return SliceData(notes=[("empty-capture", "cProfile saw no call in its slice")])
         merge_tables(self._total, table)
-        artifacts = []
-        if self._folder is not None:
-            artifacts = [write_prof(self._folder / "profile.prof", self._total)]
-        functions, calls = records(table, self._slice)
-        # A profile is one sum: single steps cannot be left out.
+        functions, calls = records(table, self._context.index)
         frames = {"functions": functions, "calls": calls, **self._cost()}
-        return SliceData(frames=frames, artifacts=artifacts, holds_all=True)
+        artifact = write_prof(folder / "profile.prof", self._total)
+        # A profile is one sum: single steps cannot be left out.
+        return SliceData(frames=frames, artifacts=[artifact], holds_all=True)
 
     def _cost(self) -> dict[str, Records]:
         """Return the cost of a call under cProfile as a fact, once; nothing where it is not known.

@@ -62,7 +62,6 @@ class FlopsWrapper(Wrapper):
 
     def __init__(self) -> None:
         super().__init__()
-        self._context: SliceContext | None = None
         self._count: Count | None = None
         self._ended: Count | None = None
         self._check: FencedFlopsProfiler | None = None
@@ -75,16 +74,14 @@ class FlopsWrapper(Wrapper):
     @staticmethod
     def version() -> str | None:
         """Return the version of torch, which the counter is a part of."""
-        torch = sys.modules.get("torch")
-        return str(torch.__version__) if torch is not None else None
+        return str(sys.modules["torch"].__version__) if "torch" in sys.modules else None
 
     def busy_reason(self, mode: str) -> str | None:
         """Return why compiled code or the script's own dispatch mode has precedence."""
         if has_compiled():
             return COMPILED
         if mode == CHECK:
-            reason = FencedFlopsProfiler.unavailable_reason() or FencedFlopsProfiler().busy_reason()
-            return None if model_copies.installed() else reason
+            return None if model_copies.installed() else _why_no_check(FencedFlopsProfiler())
         import torch
 
         if torch._C._len_torch_dispatch_stack():
@@ -96,10 +93,10 @@ class FlopsWrapper(Wrapper):
         import torch
 
         self.close()
-        self._context = context
+        self._context, self._count, self._check = context, None, None
         if context.mode == CHECK:
             fence = FencedFlopsProfiler()
-            if fence.unavailable_reason() is None and fence.busy_reason() is None:
+            if _why_no_check(fence) is None:
                 self._check = fence
                 fence.start()
             return
@@ -108,11 +105,7 @@ class FlopsWrapper(Wrapper):
 
     def listener(self) -> Listener | None:
         """Return the counter that listens to calls and passes."""
-        if self._context is None:
-            return None
-        if self._context.mode == CHECK:
-            return self._check
-        return self._count
+        return self._check or self._count
 
     def stop(self) -> None:
         """Take the mode or the wrappers off."""
@@ -132,19 +125,14 @@ class FlopsWrapper(Wrapper):
         self._count = self._check = None
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return rows of `flop_counts` over all steps but those left out."""
         context, count, check = self._context, self._count, self._check
         self._context = self._count = self._check = None
-        if context is None:
-            return SliceData()
-        if context.mode == CHECK:
+        if context is not None and context.mode == CHECK:
             return _checked(check, context.index, modules, len(stamps) - 1, left_out)
-        if count is None:
+        if context is None or count is None:
             return SliceData()
         if count.error is not None:
             raise count.error
@@ -166,6 +154,11 @@ class FlopsWrapper(Wrapper):
         return SliceData(frames={"flop_counts": rows}, notes=notes, holds_all=not count.steps)
 
 
+def _why_no_check(fence: FencedFlopsProfiler) -> str | None:
+    """Return why flops-profiler cannot count now; None if it can."""
+    return fence.unavailable_reason() or fence.busy_reason()
+
+
 def _checked(
     check: FencedFlopsProfiler | None,
     index: int,
@@ -174,11 +167,10 @@ def _checked(
     left_out: Collection[int],
 ) -> SliceData:
     """Return flops-profiler's counts of the slice, and others' counts of a copy of the model."""
-    fence = FencedFlopsProfiler()
     if check is not None:
         rows, notes = check.records(index, modules, left_out), check.notes()
     else:
-        reason = fence.unavailable_reason() or fence.busy_reason()
+        reason = _why_no_check(FencedFlopsProfiler())
         rows, notes = [], [("gave-way", reason)] if reason is not None else []
     others, more = model_copies.count(index, modules, max(steps - len(left_out), 1))
     return SliceData(frames={"flop_counts": [*rows, *others]}, notes=[*notes, *more])
@@ -186,19 +178,15 @@ def _checked(
 
 def _records(index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int]) -> list[Record]:
     """Return rows by module, direction and operator; calls without a figure have their own."""
-    sums: dict[tuple[int | None, int, str, bool], list[int]] = {}
-    unknown: set[tuple[int | None, int, str, bool]] = set()
+    sums: dict[tuple[int | None, int, str, bool], tuple[int, int, int | None]] = {}
 
     def add(key: tuple[Owner, str], known: bool, calls: int, flop: int, masked: int | None) -> None:
         (owner, backward), operator = key
         module = numbers.get(owner) if isinstance(owner, str) else owner
         place = (module, backward, operator, known)
-        entry = sums.setdefault(place, [0, 0, 0])
-        entry[0] += calls
-        entry[1] += flop
-        entry[2] += masked or 0
-        if masked is None:
-            unknown.add(place)
+        all_calls, all_flop, left_out = sums.get(place, (0, 0, 0))
+        left_out = None if masked is None or left_out is None else left_out + masked
+        sums[place] = (all_calls + calls, all_flop + flop, left_out)
 
     for step in steps:
         for key, calls in step.calls.items():
@@ -214,7 +202,7 @@ def _records(index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int
             "backward": backward,
             "calls": calls,
             "flop": flop if known else None,
-            "masked_flop": None if (module, backward, operator, known) in unknown else masked,
+            "masked_flop": masked,
         }
         for (module, backward, operator, known), (calls, flop, masked) in sums.items()
     ]

@@ -43,6 +43,7 @@ class MemoryWrapper(Wrapper):
     """Traces lines with profstack's own tracer; writes memory_profiler's files and figures."""
 
     name = "memory"
+    package = "memory-profiler"
     occupies = frozenset({"sys.settrace"})
     cuts: ClassVar[bool] = True
     modes: ClassVar[tuple[Mode, ...]] = (
@@ -64,7 +65,6 @@ class MemoryWrapper(Wrapper):
     def __init__(self) -> None:
         super().__init__()
         self._tracer: MemoryTracer | None = None
-        self._context: SliceContext | None = None
         self._modules: ModuleGrowth | None = None
         self._history = DeviceHistory()
         self._snapshot: Path | None = None
@@ -73,11 +73,6 @@ class MemoryWrapper(Wrapper):
     def unavailable_reason() -> str | None:
         """Return whether memory_profiler is missing."""
         return lines.missing()
-
-    @staticmethod
-    def version() -> str | None:
-        """Return the version of memory_profiler."""
-        return lines.version()
 
     def busy_reason(self, mode: str) -> str | None:
         """Return why a debugger, a coverage tool or compiled code has precedence."""
@@ -128,29 +123,20 @@ class MemoryWrapper(Wrapper):
             tracer.release()
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return rows of `memory_lines` and `module_memory`, and memory_profiler's files."""
-        tracer, growth, context = self._tracer, self._modules, self._context
-        if tracer is None or growth is None or context is None:
-            return SliceData(notes=[("empty-capture", "no line was traced")])
         try:
-            return self._taken(tracer, growth, context, stamps, modules, left_out)
+            return self._taken(stamps, modules, left_out)
         finally:
             self._release()
 
     def _taken(
-        self,
-        tracer: MemoryTracer,
-        growth: ModuleGrowth,
-        context: SliceContext,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int],
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int]
     ) -> SliceData:
+        tracer, growth, context = self._tracer, self._modules, self._context
+        if tracer is None or growth is None or context is None:
+            return SliceData(notes=[("empty-capture", "no line was traced")])
         if tracer.error is not None:
             raise tracer.error
         if tracer.ended in (COMPILES, OTHER_TRACER):
@@ -162,10 +148,8 @@ class MemoryWrapper(Wrapper):
             return SliceData(notes=[("no-lines", text)], memory_bytes=tracer.readings.memory_bytes)
         unread = tracer.readings.heap_counter.reason
         frames: dict[str, Records] = {"memory_lines": line_records(figures, context.index, unread)}
-        notes = [
-            *self._history.problems,
-            *(("lines-truncated", text) for text in truncations(tracer)),
-        ]
+        cut = [("lines-truncated", text) for text in truncations(tracer)]
+        notes = [*self._history.problems, *cut]
         calls = growth.records(len(stamps) - 1, modules, context.index, left_out)
         if calls:
             frames["module_memory"] = calls
@@ -183,13 +167,8 @@ class MemoryWrapper(Wrapper):
             notes.append(("no-listing", text))
         if self._snapshot is not None:
             artifacts.append(Artifact(self._snapshot, "pytorch.org/memory_viz"))
-        return SliceData(
-            frames=frames,
-            artifacts=artifacts,
-            notes=notes,
-            truncated=_left_out(tracer),
-            memory_bytes=tracer.readings.memory_bytes,
-        )
+        memory_bytes = tracer.readings.memory_bytes
+        return SliceData(frames, artifacts, notes, _left_out(tracer), memory_bytes=memory_bytes)
 
     def _plot(self, context: SliceContext, tracer: MemoryTracer) -> Artifact:
         """Add the slice's readings to `mprofile.dat`."""

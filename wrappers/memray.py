@@ -14,8 +14,10 @@ from __future__ import annotations
 import _thread
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module, metadata
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -80,7 +82,7 @@ class _Sums(dict[tuple[Any, ...], list[int]]):
 class MemrayWrapper(Wrapper):
     """Drives `memray.Tracker`; one capture file for each slice."""
 
-    name = "memray"
+    name = package = "memray"
     occupies = frozenset({"sys.setprofile"})
     # It counts and is slow: a slice or two are enough.
     modes: ClassVar[tuple[Mode, ...]] = (Mode("allocations", last_round=2, turn=18, steps=3),)
@@ -147,14 +149,6 @@ class MemrayWrapper(Wrapper):
             return f"memray cannot be imported ({error}): pip install 'profstack[memray]'"
         return None
 
-    @staticmethod
-    def version() -> str | None:
-        """Version of the package; None where it is not installed."""
-        try:
-            return metadata.version("memray")
-        except metadata.PackageNotFoundError:
-            return None
-
     def busy_reason(self, mode: str) -> str | None:
         """memray sets a profile function of its own: the script's has precedence."""
         holder = sys.getprofile()
@@ -192,18 +186,14 @@ class MemrayWrapper(Wrapper):
         self._tracker = None
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Rows of the layer's three tables from the capture file, which stays as an artifact."""
         file, self._file = self._file, None
         if file is None or not file.is_file():
             return SliceData(notes=[("empty-capture", "memray wrote no file in its slice")])
         kept = _mask_command_line(file)
-        lines, by_module, functions = _Sums(), _Sums(), _Sums()
-        sums = (lines, by_module, functions)
+        sums = lines, by_module, functions = _Sums(), _Sums(), _Sums()
         places = _StackPlaces(self._places, _forwards(modules.values()))
         reader = import_module("memray").FileReader(file)
         cut = self._read(reader, places, sums)
@@ -312,9 +302,9 @@ class _StackPlaces:
         return *python, native
 
     def _line(self, stack: Sequence[_Frame]) -> tuple[str | None, int | None]:
-        own = next((frame for frame in stack if self._places.is_own(frame.file)), None)
-        frame = own or next(iter(stack), None)
-        return (None, None) if frame is None else (frame.file, frame.line)
+        own = (frame for frame in stack if self._places.is_own(frame.file))
+        _, file, line = next(chain(own, stack), (None, None, None))
+        return file, line
 
     def _module(self, stack: Iterable[_Frame]) -> tuple[str, str | None]:
         """The pattern of module paths whose forwards are on the stack, and the innermost class."""
@@ -348,19 +338,15 @@ def _pattern(paths: Sequence[str]) -> str:
 
 def _forwards(modules: Iterable[Any]) -> dict[str, list[_Forward]]:
     """The `forward` functions of living modules by file."""
-    paths: dict[Any, list[str]] = {}
-    types: dict[Any, str] = {}
+    by_code, found = defaultdict[Any, list[Any]](list), defaultdict[str, list[_Forward]](list)
     for info in modules:
-        module = info.alive()
-        code = getattr(getattr(type(module), "forward", None), "__code__", None)
+        code = getattr(getattr(type(info.alive()), "forward", None), "__code__", None)
         if code is not None:
-            paths.setdefault(code, []).append(info.path)
-            types.setdefault(code, info.type)
-    found: dict[str, list[_Forward]] = {}
-    for code, where in paths.items():
+            by_code[code].append(info)
+    for code, infos in by_code.items():
         lines = [line for _, _, line in code.co_lines() if line is not None]
-        forward = _Forward(min(lines), max(lines), types[code], tuple(sorted(set(where))))
-        found.setdefault(code.co_filename, []).append(forward)
+        paths = tuple(sorted({info.path for info in infos}))
+        found[code.co_filename].append(_Forward(min(lines), max(lines), infos[0].type, paths))
     return found
 
 

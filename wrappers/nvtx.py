@@ -25,12 +25,13 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from profstack.guard import Guard
 from profstack.layer import LISTENED, Description, Listener, Mode, SliceContext, SliceData, Wrapper
-from profstack.privacy import package_version
 from profstack.readers.nvtx import (
     INJECTION,
     KINDS,
@@ -44,17 +45,12 @@ from profstack.readers.nvtx import (
 from profstack.storage.schema.column import Records
 
 _NSYS = "NSYS_PROFILING_SESSION_ID"
-_CUDA_CALLS = {
-    "start": "cudaProfilerStart",
-    "stop": "cudaProfilerStop",
-    "synchronize": "cudaDeviceSynchronize",
-}
 
 
 class NvtxWrapper(Wrapper):
     """Emits ranges with the nvtx package for Nsight Systems and other listeners."""
 
-    name = "nvtx"
+    name = package = "nvtx"
     occupies = frozenset({"nvtx domain"})
     # In later rounds it comes after the timed layers: a short script may end before the last turns.
     modes: ClassVar[tuple[Mode, ...]] = (Mode("timed", 1, turn=25, later_turn=65, calls=LISTENED),)
@@ -75,7 +71,6 @@ class NvtxWrapper(Wrapper):
         super().__init__()
         self._domain: Domain | None = None
         self._emitter: Emitter | None = None
-        self._slice: int | None = None
         self._observing = False
         self._cuda_profiler: Any = None
         self._notes: list[tuple[str, str]] = []
@@ -93,11 +88,6 @@ class NvtxWrapper(Wrapper):
             return "the environment variable NVTX_DISABLE switches NVTX off"
         return None
 
-    @staticmethod
-    def version() -> str | None:
-        """Return the version of the package nvtx."""
-        return package_version("nvtx")
-
     def listener(self) -> Listener | None:
         """Return the emitter of ranges."""
         return self._emitter if self._observing else None
@@ -109,7 +99,7 @@ class NvtxWrapper(Wrapper):
             self._emitter = Emitter(self._domain)
             if not self._domain.is_taken and _NSYS in os.environ:
                 self._notes.append(("no-listener", self._why_not_taken()))
-        self._slice = context.index
+        self._context = context
         self._start_cuda_profiler()
         self._observing = True
         self._emitter.start(context.first_step)
@@ -122,8 +112,8 @@ class NvtxWrapper(Wrapper):
         profiler, self._cuda_profiler = self._cuda_profiler, None
         if profiler is not None:
             # Work launched in the slice runs after it, and the listener's capture ends here.
-            self._call_cuda(sys.modules["torch"].cuda.synchronize)
-            self._call_cuda(profiler.stop)
+            self._call_cuda("cudaDeviceSynchronize", sys.modules["torch"].cuda.synchronize)
+            self._call_cuda("cudaProfilerStop", profiler.stop)
 
     def abandon(self) -> None:
         """Emit no more in a forked child: the listener and the device are the parent's."""
@@ -133,24 +123,19 @@ class NvtxWrapper(Wrapper):
             self._emitter.abandon()
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return rows of `ranges`, over the steps that have ended."""
         notes, self._notes = self._notes, []
-        if self._emitter is None or self._slice is None:
+        if self._emitter is None or self._domain is None or self._context is None:
             return SliceData(notes=notes)
-        steps, self._emitter.steps = self._emitter.steps, []
-        kept = steps[: len(stamps) - 1]
-        rows = records(self._slice, [each for i, each in enumerate(kept) if i not in left_out])
+        steps, self._emitter.steps = self._emitter.steps[: len(stamps) - 1], []
+        kept = [step for number, step in enumerate(steps) if number not in left_out]
+        rows = records(self._context.index, kept)
         if not rows and not notes:
             notes = [("empty-capture", "no step ended in the slice of NVTX ranges")]
-        taken = self._domain is not None and self._domain.is_taken
-        return SliceData(
-            frames={"ranges": rows}, notes=notes, status="recorded" if taken else "emitted"
-        )
+        status = "recorded" if self._domain.is_taken else "emitted"
+        return SliceData({"ranges": rows}, notes=notes, status=status)
 
     def _why_not_taken(self) -> str:
         if not os.environ.get(INJECTION):
@@ -163,37 +148,31 @@ class NvtxWrapper(Wrapper):
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             profiler = importlib.import_module("torch.cuda.profiler")
-            if self._call_cuda(profiler.start):
+            if self._call_cuda("cudaProfilerStart", profiler.start):
                 self._cuda_profiler = profiler
 
-    def _call_cuda(self, call: Callable[[], Any]) -> bool:
-        # The ranges do not need it.
-        def fail(error: BaseException) -> None:
-            self._notes.append(("cuda-profiler", f"{_CUDA_CALLS[call.__name__]}: {error}"))
-
-        with Guard(failed=fail):
+    def _call_cuda(self, name: str, call: Callable[[], Any]) -> bool:
+        """Return whether the call succeeded; an error becomes a note: the ranges go on."""
+        problems: list[BaseException] = []
+        with Guard(failed=problems.append):
             call()
-            return True
-        return False
+        self._notes += [("cuda-profiler", f"{name}: {error}") for error in problems]
+        return not problems
 
 
 def records(index: int, steps: Sequence[Sequence[tuple[Range, int, float]]]) -> Records:
     """Return rows of `ranges`: the steps' ranges added up, without the clock's own time."""
-    sums: dict[Range, list[float]] = {}
-    for step in steps:
-        for each, calls, emit_s in step:
-            total = sums.setdefault(each, [0, 0.0])
-            total[0] += calls
-            total[1] += emit_s
+    calls, emit_s = Counter[Range](), defaultdict[Range, float](float)
+    for each, more, seconds in chain.from_iterable(steps):
+        calls[each] += more
+        emit_s[each] += seconds
     return [
         {
             "slice": index,
             "kind": each.kind,
             "name": each.name,
-            "calls": int(calls),
-            "emit_s": less_the_clock(each.kind, calls, emit_s),
+            "calls": calls[each],
+            "emit_s": less_the_clock(each.kind, calls[each], emit_s[each]),
         }
-        for each, (calls, emit_s) in sorted(
-            sums.items(), key=lambda item: (KINDS.index(item[0].kind), item[0].name)
-        )
+        for each in sorted(calls, key=lambda each: (KINDS.index(each.kind), each.name))
     ]

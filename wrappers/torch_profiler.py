@@ -43,7 +43,6 @@ from profstack.readers.torchtrace.events import (
     DEVICE_KINDS,
     RUNTIME_KINDS,
     SLICE_RANGE,
-    HostEvents,
     clip_to_steps,
     clock_offset_ns,
     kinds_of,
@@ -92,7 +91,6 @@ class TorchProfilerWrapper(Wrapper):
     def __init__(self) -> None:
         super().__init__()
         self._profile: Any = None
-        self._context: SliceContext | None = None
         self._tracer: LineTracer | None = None
         self._clock_offset_ns = 0
         self._results: Any = None
@@ -124,8 +122,7 @@ class TorchProfilerWrapper(Wrapper):
     @staticmethod
     def version() -> str | None:
         """Return the version of torch."""
-        torch = sys.modules.get("torch")
-        return str(torch.__version__) if torch is not None else None
+        return str(sys.modules["torch"].__version__) if "torch" in sys.modules else None
 
     def busy_reason(self, mode: str) -> str | None:
         """Return why the slice cannot be recorded: the script's own profiler has precedence."""
@@ -138,13 +135,12 @@ class TorchProfilerWrapper(Wrapper):
                 return "no source lines: dynamo would try to compile the tracer that sees them"
         if not _on_main_thread() and self._all_threads() is None:
             return "the steps are not made by the main thread, the only one this torch profiles"
-        reason = self._bound.refusal(self._counted()) if mode == "stacks" else None
-        reason = self._size.refusal(mode) or reason
-        if reason is not None:
-            return reason
-        if self._others.active or torch._C._autograd._profiler_enabled():
-            return "the script uses torch.profiler itself"
-        return None
+        reason = self._size.refusal(mode)
+        if reason is None and mode == "stacks":
+            reason = self._bound.refusal(self._counted())
+        if reason is None and (self._others.active or torch._C._autograd._profiler_enabled()):
+            reason = "the script uses torch.profiler itself"
+        return reason
 
     def step_limit(self) -> int | None:
         """Return the steps within the bounds on events and memory, by the first slice's count."""
@@ -185,8 +181,8 @@ class TorchProfilerWrapper(Wrapper):
             with torch._C._profiler._RecordFunctionFast(SLICE_RANGE):
                 pass
         self._clock_offset_ns = clock_offset_ns()
-        if context.mode == "lines":
-            self._tracer = LineTracer()
+        self._tracer = LineTracer() if context.mode == "lines" else None
+        if self._tracer is not None:
             self._tracer.start()
         if context.mode == "stacks":
             self._bound.begin(self._counted())
@@ -204,19 +200,15 @@ class TorchProfilerWrapper(Wrapper):
             self._results = profile.kineto_results
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return rows of modules, operators, kernels and lines of the slice."""
         results, self._results = self._results, None
         context = self._context
         if self._gave_way or results is None or context is None:
             self._tracer = None
-            return SliceData(
-                notes=[("gave-way", "torch.profiler gave way to one the script started itself")]
-            )
+            text = "torch.profiler gave way to one the script started itself"
+            return SliceData(notes=[("gave-way", text)])
         events = results.events()
         if context.mode == "stacks":
             return self._call_paths(context.index, events, stamps, modules, left_out)
@@ -232,37 +224,28 @@ class TorchProfilerWrapper(Wrapper):
         boundaries = self._boundaries(stamps)
         clip_to_steps(host, boundaries, left_out)
         kernels = _of_kinds(DEVICE_KINDS, events, kinds)
-        if context.mode == "lines":
-            lined = LineSlice(
-                context.index,
-                boundaries,
-                left_out,
-                kernels,
-                is_loss=lambda number: modules[number].is_loss,
-            )
-            return self._lines(host, lined)
+
+        def is_loss(number: int) -> bool:
+            return bool(modules[number].is_loss)
+
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            lined = LineSlice(context.index, boundaries, left_out, kernels, is_loss=is_loss)
+            tables, notes = line_tables(tracer, host, lined)
+            return SliceData({**tables}, notes=notes)
         if context.mode == "timed":
             self._bound.learn(stamps, host)
         runtime = _of_kinds(RUNTIME_KINDS, events, kinds)
         # A profile of all threads has no allocations.
         memory = context.mode == "detail" and not self._every_thread
         observed = ObservedSlice(context.index, kernels, self._shapes, memory, runtime)
-        owned = attribute(host, boundaries, lambda number: modules[number].is_loss, left_out)
+        owned = attribute(host, boundaries, is_loss, left_out)
         frames, notes = self._tables(results, owned, observed, modules)
-        return SliceData(
-            frames=frames, artifacts=self._export(results, steps, context), notes=notes
-        )
+        return SliceData(frames, self._export(results, steps, context), notes)
 
     def _boundaries(self, stamps: Sequence[float]) -> list[int]:
         """Return the slice's start and the ends of its steps on the profiler's clock."""
         return [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
-
-    def _lines(self, host: HostEvents, lined: LineSlice) -> SliceData:
-        """Return rows of the source lines that were traced."""
-        tracer, self._tracer = self._tracer, None
-        assert tracer is not None
-        tables, notes = line_tables(tracer, host, lined)
-        return SliceData(frames={**tables}, notes=notes)
 
     def _tables(
         self, results: Any, owned: Attribution, observed: ObservedSlice, modules: Mapping[int, Any]
@@ -299,7 +282,7 @@ class TorchProfilerWrapper(Wrapper):
             return SliceData(notes=[("no-call-paths", lacking)])
         boundaries = self._boundaries(stamps)
         rows = path_records(events, boundaries, modules, index, device=self._on_device)
-        return SliceData(frames={"call_paths": rows})
+        return SliceData({"call_paths": rows})
 
     def _export(self, results: Any, steps: int, context: SliceContext) -> list[Artifact]:
         """Write the trace of the longest slice so far; the parent compresses it."""

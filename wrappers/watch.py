@@ -83,12 +83,12 @@ class WatchWrapper(Wrapper):
             return SliceData()
         frames, samples = self._sampler.flush()
         self._seen = self._seen or any(sample["weight"] for sample in samples)
-        captured = SliceData(memory_bytes=self._sampler.memory_bytes())
-        if self._seen:
-            captured.frames = {"watch_frames": frames, "watch_samples": samples}
-        captured.truncated = self._truncated(self._sampler)
-        captured.notes = self._notes(self._sampler)
-        return captured
+        return SliceData(
+            {"watch_frames": frames, "watch_samples": samples} if self._seen else {},
+            notes=self._notes(self._sampler),
+            truncated=self._truncated(self._sampler),
+            memory_bytes=self._sampler.memory_bytes(),
+        )
 
     def start(self, context: SliceContext) -> None:
         """Resume: the watch has no slices of its own."""
@@ -99,10 +99,7 @@ class WatchWrapper(Wrapper):
         self.pause()
 
     def take(
-        self,
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int] = (),
+        self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Flush."""
         return self.flush()
@@ -120,14 +117,10 @@ class WatchWrapper(Wrapper):
     def _truncated(sampler: Sampler) -> str | None:
         parts = []
         if sampler.thinned:
-            parts.append(
-                "to stay small the watch samples less often in a long run: "
-                + ", ".join(
-                    f"every {interval_s * 1e3:.0f} ms from {since_s:.0f} s on"
-                    for since_s, interval_s in sampler.thinned
-                )
-                + f", every {WATCH_INTERVAL_S * 1e3:.0f} ms before"
-            )
+            less = "to stay small the watch samples less often in a long run"
+            rates = [f"{1e3 * every_s:.0f} ms from {s:.0f} s on" for s, every_s in sampler.thinned]
+            rates.append(f"{1e3 * WATCH_INTERVAL_S:.0f} ms before")
+            parts.append(f"{less}: every {', every '.join(rates)}")
         if sampler.stacks.cut:
             parts.append("stacks were too deep or too many: some are cut short")
         return "; ".join(parts) or None
@@ -138,14 +131,9 @@ class WatchWrapper(Wrapper):
             notes.append(("watch-ended", f"the watch ended early, {sampler.failure}"))
         if sampler.gave_way and not self._gave_way_noted:
             self._gave_way_noted = True
-            notes.append(
-                ("gave-way", "the watch stood back for a profiler that counts every thread's calls")
-            )
+            text = "the watch stood back for a profiler that counts every thread's calls"
+            notes.append(("gave-way", text))
         if not self._seen:
-            notes.append(
-                (
-                    "empty-capture",
-                    "the watch took no sample: while no other layer watched nothing ran for 10 ms",
-                )
-            )
+            text = "the watch took no sample: while no other layer watched nothing ran for 10 ms"
+            notes.append(("empty-capture", text))
         return notes

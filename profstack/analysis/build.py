@@ -9,83 +9,21 @@ from typing import Literal, cast
 
 import pandas as pd
 
+from profstack.analysis import flops, functions, memory, modules, nsys, operators, threads, watch
 from profstack.analysis.benchmark import benchmark
 from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
-from profstack.analysis.flops import (
-    SHAPES,
-    Counted,
-    counted,
-    disagreements,
-    flop_rows,
-    flop_sources,
-    of_operators,
-    of_record,
-    of_timed_steps,
-    unlike_clean,
-)
-from profstack.analysis.functions import call_paths, calls, functions
-from profstack.analysis.layers import layer_rows, probe_effects, select
-from profstack.analysis.memory import (
-    lines,
-    memory_lines,
-    memory_owners,
-    memory_rows,
-    module_lines,
-    module_memory,
-    peak_facts,
-    peak_holders,
-    peak_sources,
-    source_texts,
-)
-from profstack.analysis.modules import attribution, modules
-from profstack.analysis.nsys import is_import_alone, nsys_fact, nsys_tables, nsys_warnings
-from profstack.analysis.operators import (
-    gaps,
-    kernels,
-    launch_means,
-    launches,
-    operators,
-    ranges,
-    regions,
-)
+from profstack.analysis.layers import Selections, layer_rows, probe_effects, select
 from profstack.analysis.roofline import read_peaks, roofline
-from profstack.analysis.threads import processes, threads
-from profstack.analysis.watch import (
-    few_samples,
-    function_shares,
-    outlier_rows,
-    watch_facts,
-    watch_rows,
-    watched_lines,
-)
+from profstack.analysis.rows import table_rows
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, Selection, nullable, records
+from profstack.storage.schema import report as schema
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.layer_table import LayerTable
 from profstack.storage.schema.recorded import SCHEMA_VERSION
-from profstack.storage.schema.report import (
-    REPORT,
-    Benchmark,
-    BenchResult,
-    JoinedTables,
-    LayerColumn,
-    LayerFacts,
-    LayerTableFacts,
-    OptimizerFacts,
-    Place,
-    Report,
-    ReportWarning,
-    Run,
-    Setup,
-    SetupNotes,
-    SliceFacts,
-    StepFacts,
-    Tables,
-    WatchFacts,
-)
-from profstack.storage.schema.rows import NOT_CALIBRATED, ArtifactRow, ModuleRow, StepRow
+from profstack.storage.schema.rows import NOT_CALIBRATED, ModuleRow
 from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 
 # -----------------------------------------------------------------------------
@@ -93,9 +31,7 @@ from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 # -----------------------------------------------------------------------------
 
 
-def layer_tables(
-    recorded: Recorded, selections: Mapping[str, Selection | None]
-) -> list[LayerTableFacts]:
+def layer_tables(recorded: Recorded, selections: Selections) -> list[schema.LayerTableFacts]:
     """Return every table that a layer of this recording declared, with its rows per step."""
     return [
         _facts(
@@ -127,25 +63,16 @@ def _rows(recorded: Recorded, table: LayerTable, selection: Selection | None) ->
     return ordered
 
 
-def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> LayerTableFacts:
-    columns: list[LayerColumn] = [
-        {
-            "name": column.name,
-            "type": column.type,
-            "label": column.label,
-            "unit": column.unit,
-            "meaning": column.meaning,
-            "sense": column.sense,
-        }
-        for column in table.columns
-    ]
+def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> schema.LayerTableFacts:
+    fields = schema.LayerColumn.__annotations__
+    columns = [{field: getattr(column, field) for field in fields} for column in table.columns]
     return {
         "name": table.name,
         "layer": layer,
         "title": table.title,
         "text": table.text,
         "join": table.join,
-        "columns": columns,
+        "columns": cast("list[schema.LayerColumn]", columns),
         "rows": records(rows),
     }
 
@@ -158,12 +85,12 @@ _NO_DEVICE = "no accelerator was in use"
 _NOT_SEEN = "nothing was seen of it in this run"
 
 
-def table_reason(name: str, layers: Iterable[LayerFacts], *, has_device: bool) -> str:
+def table_reason(name: str, layers: Iterable[schema.LayerFacts], *, has_device: bool) -> str:
     """Say why a table has no rows, and what to do where a command gives it some."""
     if name.startswith("nsys_"):
         return "Nsight Systems saw none of it: profstack run --nsys script.py"
     known = {layer["name"]: layer for layer in layers}
-    given_by = REPORT[name].given_by
+    given_by = schema.REPORT[name].given_by
     lacking = _why_lacking(given_by, known) if given_by is not None else None
     if given_by is not None and lacking is not None:
         command = known[given_by].get("command") if given_by in known else None
@@ -174,8 +101,8 @@ def table_reason(name: str, layers: Iterable[LayerFacts], *, has_device: bool) -
 
 
 def columns_reason(
-    tables: Tables,
-    layers: Iterable[LayerFacts],
+    tables: schema.Tables,
+    layers: Iterable[schema.LayerFacts],
     *,
     has_device: bool,
     few_samples: str | None = None,
@@ -196,7 +123,7 @@ def columns_reason(
     return found
 
 
-def cells_reason(tables: Tables) -> dict[str, str]:
+def cells_reason(tables: schema.Tables) -> dict[str, str]:
     """Say why single cells are null in a column with figures elsewhere, by `table.column`."""
     return {
         f"{name}.{column.name}": column.cell or "not seen there"
@@ -205,15 +132,17 @@ def cells_reason(tables: Tables) -> dict[str, str]:
     }
 
 
-def _missing(tables: Tables) -> Iterable[tuple[str, Column, int, int]]:
+def _missing(tables: schema.Tables) -> Iterable[tuple[str, Column, int, int]]:
     """Yield each column of the tables with rows: its null cells, and all of its cells."""
-    for name, table in REPORT.items():
+    for name, table in schema.REPORT.items():
         rows = cast("Mapping[str, Sequence[Mapping[str, object]]]", tables)[name]
         for column in table.columns if rows else ():
             yield name, column, sum(row[column.name] is None for row in rows), len(rows)
 
 
-def _reason(table: str, column: Column, layers: Mapping[str, LayerFacts], has_device: bool) -> str:
+def _reason(
+    table: str, column: Column, layers: Mapping[str, schema.LayerFacts], has_device: bool
+) -> str:
     # An import may be of another machine than the one that the layers ran on.
     if "device" in column.name and not has_device and not table.startswith("nsys_"):
         return _NO_DEVICE
@@ -223,7 +152,7 @@ def _reason(table: str, column: Column, layers: Mapping[str, LayerFacts], has_de
     return lacking or column.empty or _NOT_SEEN
 
 
-def _why_lacking(layer: str, layers: Mapping[str, LayerFacts]) -> str | None:
+def _why_lacking(layer: str, layers: Mapping[str, schema.LayerFacts]) -> str | None:
     """Say why a layer gave nothing; None where it has data."""
     if layer not in layers:
         return f"the layer {layer} was not asked for"
@@ -234,30 +163,27 @@ def _why_lacking(layer: str, layers: Mapping[str, LayerFacts]) -> str | None:
     return f"the layer {layer} is {row['status']}{because}"
 
 
-Selections = Mapping[str, Selection | None]
-
-
-def build_report(recorded: Recorded) -> Report:
+def build_report(recorded: Recorded) -> schema.Report:
     """Join everything that `report.json` holds, without verdict and findings."""
     clean = clean_steps(recorded)
     selections = select(recorded)
     # Calibrated times in the tables need the factors that this sets in the selections.
     effects = probe_effects(recorded, clean, selections)
     torch = selections["torch"]
-    counters, differing = of_timed_steps(recorded, counted(recorded), torch)
+    counters, differing = flops.of_timed_steps(recorded, flops.counted(recorded), torch)
     tables, sources = _tables(recorded, clean, selections, counters)
     layers = layer_rows(recorded, clean, selections)
     run = recorded.run
     environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
     has_device = environment.get("device") not in (None, "cpu")
-    record = of_record(counters)
-    unlike = unlike_clean(recorded, clean, record)
-    script = run.get("script")
-    roof = (record, counters.get(SHAPES), unlike, tables["modules"], read_peaks(recorded.folder))
+    few, held_at_peak = watch.few_samples(recorded), memory.peak_facts(recorded)
+    record, shaped = flops.of_record(counters), counters.get(flops.SHAPES)
+    unlike = flops.unlike_clean(recorded, clean, record)
+    median_s, peaks = clean.median_s, read_peaks(recorded.folder)
     return {
         "schema_version": SCHEMA_VERSION,
         "profstack_version": __version__,
-        "script": script,
+        "script": run.get("script"),
         "argv": run.get("argv", []),
         "status": status(recorded),
         "status_reason": status_reason(recorded),
@@ -271,25 +197,27 @@ def build_report(recorded: Recorded) -> Report:
         "verdict": None,
         "step_bar": None,
         "findings": [],
-        "roofline": roofline(recorded, torch, clean.median_s, *roof),
-        "tables": tables,
-        "columns_reason": columns_reason(
-            tables, layers, has_device=has_device, few_samples=few_samples(recorded)
+        "roofline": roofline(
+            recorded, torch, median_s, record, shaped, unlike, tables["modules"], peaks
         ),
+        "tables": tables,
+        "columns_reason": columns_reason(tables, layers, has_device=has_device, few_samples=few),
         "cells_reason": cells_reason(tables),
         "columns_source": sources,
-        "watch": _watch(recorded, tables),
-        "processes": processes(recorded, clean, tables["threads"], has_device=has_device),
-        "attribution": attribution(recorded, torch, clean.median_s, peak_facts(recorded)),
-        "launching": launch_means(recorded, torch),
+        "watch": watch.watch_facts(recorded, tables["functions"])
+        if len(recorded.frames["watch_samples"])
+        else None,
+        "processes": threads.processes(recorded, clean, tables["threads"], has_device=has_device),
+        "attribution": modules.attribution(recorded, torch, median_s, held_at_peak),
+        "launching": operators.launch_means(recorded, torch),
         "layer_tables": layer_tables(recorded, selections),
-        "nsys": nsys_fact(recorded),
+        "nsys": nsys.nsys_fact(recorded),
         "setup": setup(recorded),
-        "sources": source_texts(recorded),
+        "sources": memory.source_texts(recorded),
         "warnings": [
             *_run_warnings(recorded, clean, selections),
-            *disagreements(counters, recorded.module_paths),
-            *_nsys_warnings(recorded, tables),
+            *flops.disagreements(counters, recorded.module_paths),
+            *nsys.nsys_warnings(recorded, tables["nsys_modules"]),
             *_notes(recorded),
             *differing,
             *_unlike(unlike),
@@ -304,43 +232,46 @@ def _tables(
     recorded: Recorded,
     clean: Clean,
     selections: Selections,
-    counters: Mapping[str, Counted],
-) -> tuple[Tables, dict[str, str]]:
+    counters: Mapping[str, flops.Counted],
+) -> tuple[schema.Tables, dict[str, str]]:
     """Return all tables, and the sources of those columns that have several."""
     torch, cprofile = selections["torch"], selections["cprofile"]
     median = clean.median_s
-    bytes_of, sources = module_memory(recorded, recorded.select("torch", (("detail",),)))
-    sources.update(flop_sources(counters))
-    sources.update(peak_sources(recorded))
+    bytes_of, sources = memory.module_memory(recorded, recorded.select("torch", (("detail",),)))
+    sources.update(flops.flop_sources(counters))
+    sources.update(memory.peak_sources(recorded))
     traced = recorded.select("torch", (("lines",),))
-    shares = function_shares(recorded) if few_samples(recorded) is None else {}
-    operator_rows = operators(recorded, torch, median, of_operators(counters))
+    shares = watch.function_shares(recorded) if watch.few_samples(recorded) is None else {}
+    operator_rows = operators.operators(recorded, torch, median, flops.of_operators(counters))
+    module_rows = modules.modules(
+        recorded, torch, median, bytes_of, flops.of_record(counters), operator_rows
+    )
+    held, watched = memory.memory_lines(recorded), watch.watched_lines(recorded)
     steps = recorded.frames["steps"].sort_values("step", kind="stable")
-    steps = steps.rename(columns={"step": "index"})[list(REPORT["steps"].names)]
-    tables: JoinedTables = {
-        "steps": cast("list[StepRow]", records(steps)),
-        "modules": modules(recorded, torch, median, bytes_of, of_record(counters), operator_rows),
+    tables: schema.JoinedTables = {
+        "steps": table_rows("steps", records(steps.rename(columns={"step": "index"}))),
+        "modules": module_rows,
         "operators": operator_rows,
-        "kernels": kernels(recorded, torch),
-        "functions": functions(recorded, cprofile, median, shares),
-        "calls": calls(recorded, cprofile),
-        "lines": lines(recorded, traced, memory_lines(recorded), watched_lines(recorded)),
-        "module_lines": module_lines(recorded, traced),
-        "memory": memory_rows(recorded),
-        "memory_owners": memory_owners(recorded),
-        "peak_holders": peak_holders(recorded),
-        "call_paths": call_paths(recorded),
-        "threads": threads(recorded, clean),
-        "launches": launches(recorded, torch),
-        "gaps": gaps(recorded, torch),
-        "regions": regions(recorded, torch),
-        "ranges": ranges(recorded, selections.get("nvtx")),
-        "watch": watch_rows(recorded),
-        "outliers": outlier_rows(recorded, clean),
-        "flops": flop_rows(recorded, counters, torch),
-        "artifacts": cast("list[ArtifactRow]", records(recorded.frames["artifacts"])),
+        "kernels": operators.kernels(recorded, torch),
+        "functions": functions.functions(recorded, cprofile, median, shares),
+        "calls": functions.calls(recorded, cprofile),
+        "lines": memory.lines(recorded, traced, held, watched),
+        "module_lines": memory.module_lines(recorded, traced),
+        "memory": memory.memory_rows(recorded),
+        "memory_owners": memory.memory_owners(recorded),
+        "peak_holders": memory.peak_holders(recorded),
+        "call_paths": functions.call_paths(recorded),
+        "threads": threads.threads(recorded, clean),
+        "launches": operators.launches(recorded, torch),
+        "gaps": operators.gaps(recorded, torch),
+        "regions": operators.regions(recorded, torch),
+        "ranges": operators.ranges(recorded, selections.get("nvtx")),
+        "watch": watch.watch_rows(recorded),
+        "outliers": watch.outlier_rows(recorded, clean),
+        "flops": flops.flop_rows(recorded, counters, torch),
+        "artifacts": table_rows("artifacts", records(recorded.frames["artifacts"])),
     }
-    return {**tables, **nsys_tables(recorded, tables["modules"], torch)}, sources
+    return {**tables, **nsys.nsys_tables(recorded, module_rows, torch)}, sources
 
 
 # --- Status: whether all that the recording was made for came to its end --------------------------
@@ -351,7 +282,7 @@ def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
     code, in_process = _exit_code(recorded), recorded.run.get("in_process", False)
     has_steps = len(recorded.frames["steps"]) > 0
     ended = "recording_ended" in recorded.facts
-    bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
+    bench: schema.BenchResult | None = recorded.facts.get(BENCH_FACT)
     if bench is not None:
         figures = bench["figures"]
         if figures is None:
@@ -359,7 +290,7 @@ def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
         cut_short = bench["problems"] or figures.get("part_problems")
         is_whole = (code == 0 or in_process) and (ended or not has_steps) and not cut_short
         return "complete" if is_whole else "partial"
-    if is_import_alone(recorded):
+    if nsys.is_import_alone(recorded):
         return "complete"
     if not has_steps and not (recorded.frames["slices"]["kind"] == "whole").any():
         # The watch may have looked between steps that were not found.
@@ -378,7 +309,7 @@ def status_reason(recorded: Recorded) -> str | None:
 
     For a benchmark it says only why there are no figures: all else is among its warnings.
     """
-    bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
+    bench: schema.BenchResult | None = recorded.facts.get(BENCH_FACT)
     if bench is not None:
         if bench["figures"] is not None or not bench["problems"]:
             return None
@@ -416,12 +347,12 @@ def _signal_name(number: int) -> str:
 _NONE = "no layer saw calls in the first steps: that takes the memory, the flops or the nvtx layer"
 
 
-class _SetupFact(SetupNotes):
+class _SetupFact(schema.SetupNotes):
     steps: int
     failed: str | None
 
 
-def setup(recorded: Recorded) -> Setup:
+def setup(recorded: Recorded) -> schema.Setup:
     """Return the notes on the report's plan, with a reason where there are none.
 
     `tf32_products` and `tf32_convolutions` say whether numbers stored as float32 are multiplied
@@ -429,7 +360,7 @@ def setup(recorded: Recorded) -> Setup:
     """
     noted: _SetupFact | None = recorded.facts.get(f"setup_{recorded.plan}")
     environment = recorded.facts.get("environment", {})
-    found: Setup = {
+    found: schema.Setup = {
         "steps": 0 if noted is None else noted["steps"],
         "reason": _NONE if noted is None else noted["failed"],
         "tf32_products": environment.get("tf32_products"),
@@ -437,8 +368,8 @@ def setup(recorded: Recorded) -> Setup:
     }
     if noted is None or noted["failed"] is not None:
         return found
-    known = cast("Setup", {key: value for key, value in noted.items() if key != "failed"})
-    optimizers: list[OptimizerFacts] = [
+    known = cast("schema.Setup", {key: value for key, value in noted.items() if key != "failed"})
+    optimizers: list[schema.OptimizerFacts] = [
         {**each, "place": _place(each["place"])} for each in noted["optimizers"]
     ]
     return {
@@ -449,7 +380,7 @@ def setup(recorded: Recorded) -> Setup:
     }
 
 
-def _place(place: Place | None) -> Place | None:
+def _place(place: schema.Place | None) -> schema.Place | None:
     """Return the place with its file named as in all tables."""
     return None if place is None else {**place, "file": home_relative(place["file"])}
 
@@ -457,14 +388,14 @@ def _place(place: Place | None) -> Place | None:
 # --- Steps and slices -----------------------------------------------------------------------------
 
 
-def _run(recorded: Recorded) -> Run:
+def _run(recorded: Recorded) -> schema.Run:
     """Return the facts of the run; null if the parent process was killed before writing them."""
     facts = recorded.run.get("run", {})
-    empty = dict.fromkeys(Run.__annotations__)
-    return cast("Run", {**empty, "id": recorded.folder.resolve().name, **facts})
+    empty = dict.fromkeys(schema.Run.__annotations__)
+    return cast("schema.Run", {**empty, "id": recorded.folder.resolve().name, **facts})
 
 
-def _step(recorded: Recorded, clean: Clean) -> StepFacts:
+def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
     counts: dict[str, int] | None = recorded.facts.get("counts_by_phase")
     if counts is None:
         # A killed run wrote no final count: the steps that it wrote are counted.
@@ -472,7 +403,7 @@ def _step(recorded: Recorded, clean: Clean) -> StepFacts:
         counts = {str(phase): int(count) for phase, count in phases.items()}
     steps = recorded.steps
     batches = steps["batch_size"].dropna()
-    is_script = clean.bench is None and not is_import_alone(recorded)
+    is_script = clean.bench is None and not nsys.is_import_alone(recorded)
     return {
         "rule": recorded.rule,
         "count": counts.get(recorded.phase, 0) if recorded.phase else 0,
@@ -484,7 +415,7 @@ def _step(recorded: Recorded, clean: Clean) -> StepFacts:
     }
 
 
-def _slices(recorded: Recorded) -> list[SliceFacts]:
+def _slices(recorded: Recorded) -> list[schema.SliceFacts]:
     medians = recorded.frames["steps"].groupby("slice")["wall_s"].median()
     rows = []
     for row in records(recorded.frames["slices"].sort_values("slice")):
@@ -492,7 +423,7 @@ def _slices(recorded: Recorded) -> list[SliceFacts]:
         row["step_median_s"] = nullable(medians.get(row["index"]))
         if row["step_median_s"] is None and row["mode"] == "shared":
             row["step_median_s"] = row["wall_s"]
-        rows.append(cast("SliceFacts", row))
+        rows.append(cast("schema.SliceFacts", row))
     return rows
 
 
@@ -500,21 +431,21 @@ def _benchmark(
     recorded: Recorded,
     clean: Clean,
     environment: Mapping[str, object],
-    modules: Sequence[ModuleRow],
-) -> Benchmark:
+    module_rows: Sequence[ModuleRow],
+) -> schema.Benchmark:
     """Return the clean figures.
 
     A run has items per second only if one call of one model takes in a step's whole batch; the
     batch size of a benchmark is read from the inputs of the call itself, or stated.
     """
     figures = benchmark(recorded, clean, environment)
-    if is_import_alone(recorded):
+    if nsys.is_import_alone(recorded):
         figures["warnings"] = []
     if clean.bench is not None:
         return figures
     calls = [
         row["calls"]
-        for row in modules
+        for row in module_rows
         if row["depth"] == 0 and row["parameters"] and row["calls"] is not None
     ]
     if figures["items_per_s"] is not None and any(count > 1.01 for count in calls):
@@ -526,22 +457,18 @@ def _benchmark(
     return figures
 
 
-def _watch(recorded: Recorded, tables: Tables) -> WatchFacts | None:
-    """Return how much the watch has seen, and how it agrees with cProfile; None without a watch."""
-    has_samples = len(recorded.frames["watch_samples"]) > 0
-    return watch_facts(recorded, tables["functions"]) if has_samples else None
-
-
 # --- Warnings -------------------------------------------------------------------------------------
 
 
-def _run_warnings(recorded: Recorded, clean: Clean, selections: Selections) -> list[ReportWarning]:
+def _run_warnings(
+    recorded: Recorded, clean: Clean, selections: Selections
+) -> list[schema.ReportWarning]:
     """Warn of a launcher, of the clean steps, and of layers without a slice of training alone."""
     launcher = launcher_warning(recorded.run.get("script"))
-    warnings: list[ReportWarning] = []
+    warnings: list[schema.ReportWarning] = []
     if launcher is not None:
         warnings.append({"slug": "launcher", "text": launcher})
-    if not is_import_alone(recorded):
+    if not nsys.is_import_alone(recorded):
         warnings += clean.warnings
     for layer, selection in selections.items():
         if selection is not None and selection.mixed:
@@ -553,12 +480,7 @@ def _run_warnings(recorded: Recorded, clean: Clean, selections: Selections) -> l
     return warnings
 
 
-def _nsys_warnings(recorded: Recorded, tables: Tables) -> list[ReportWarning]:
-    fact = nsys_fact(recorded)
-    return nsys_warnings(tables["nsys_modules"], fact["notes"] if fact else ())
-
-
-def _unlike(why: str | None) -> list[ReportWarning]:
+def _unlike(why: str | None) -> list[schema.ReportWarning]:
     """Warn that the clean steps are not known to have done the work that was counted."""
     if why is None:
         return []
@@ -569,13 +491,13 @@ def _unlike(why: str | None) -> list[ReportWarning]:
     return [{"slug": "clean-steps-differ", "text": text}]
 
 
-def _notes(recorded: Recorded) -> list[ReportWarning]:
+def _notes(recorded: Recorded) -> list[schema.ReportWarning]:
     """Return the notes of all layers, each once: several slices may have written the same."""
     frame, layers = recorded.frames["notes"], recorded.frames["layers"]
     if "watch" in layers.loc[layers["status"] == "recorded", "name"].tolist():
         # The watch was asked again and again, and had seen nothing yet when it said so.
         frame = frame[(frame["layer"] != "watch") | (frame["slug"] != "empty-capture")]
-    if nsys_fact(recorded) is not None:
+    if nsys.nsys_fact(recorded) is not None:
         # The import that a note asks for has been done.
         frame = frame.assign(text=frame["text"].str.removesuffix(IMPORT_IT))
     notes = zip(frame["slug"].astype(str), frame["text"].astype(str), strict=True)

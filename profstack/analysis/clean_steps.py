@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import pandas as pd
 
-from profstack.analysis.doubts import FEW_STEPS
 from profstack.stats.blocks import COVERED
 from profstack.stats.summary import compare_before_after
 from profstack.stats.warmup import Warmup, detect
@@ -17,21 +16,23 @@ from profstack.storage.schema.report import BenchResult, ReportWarning
 from profstack.storage.vocabulary import BENCH_FACT
 from profstack.units import format_seconds
 
-# --- Where a run's warm-up ends, apart from a change of its work later on -------------------------
+# --- Where a run's warm-up ends -------------------------------------------------------------------
 #
-# A dataset that caches in its first epoch, or a batch that becomes smaller, makes steps faster long
-# after they were warm: by their times alone, all steps before are one long warm-up. The layers tell
-# them apart: a change after their last slice is none that they waited for.
+# Steps may become faster long after the warm-up, for example when a dataset is cached after its
+# first epoch, or when batches become smaller. By the times alone, all steps before that look like
+# one long warm-up. A change after the last slice of a layer is not taken for one.
 
-# Steps that differ by less than this from those before them are the same ones, for a reader.
+# Fewer clean steps make a rough median.
+FEW_STEPS = 10
+# A smaller change of the step time gets no warning.
 _OTHER_STEPS = 0.05
 
 
 @dataclass(frozen=True)
 class WarmSteps:
-    """The warm-up of a run; steps count as warm from `first` on, and before `until` if it is set.
+    """The warm-up of a run, and the warm steps: from `first` on, and before `until` if it is set.
 
-    Step numbers are the run's own.
+    Both are numbers of steps in the run.
     """
 
     warmup: Warmup
@@ -43,7 +44,7 @@ class WarmSteps:
 def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame) -> WarmSteps:
     """Find the warm steps among the unobserved ones; `clean` are those of the clean slices."""
     steps = recorded.steps
-    # Another plan's steps may have gone before: this one's warm-up begins with its own first step.
+    # Steps of another plan may come first: the warm-up begins with the first step of this plan.
     begun = int(steps["step"].min()) if len(steps) else 0
     found = _detect(unobserved, begun)
     usual = WarmSteps(found, begun + found.steps, None, _unsettled(found))
@@ -56,7 +57,7 @@ def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame
     again = _detect(unobserved[unobserved["step"] < until], begun)
     kept = clean[(clean["step"] >= begun + again.steps) & (clean["step"] < until)]
     if left and (not again.settled or len(kept) < FEW_STEPS):
-        # The steps left after it are warm for sure, and those before it may be none.
+        # The steps after the usual warm-up are surely warm; those before its end may not be.
         return usual
     later = unobserved[unobserved["step"] >= usual.first]
     warnings = [*_changed(kept, later, usual), *_unsettled(again), *usual.warnings]
@@ -84,8 +85,8 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
     before_s, after_s = float(kept["wall_s"].median()), float(later["wall_s"].median())
     if not len(later) or abs(after_s / before_s - 1.0) < _OTHER_STEPS:
         return []
-    # Of many steps the place is known to a sixteenth of their number; no more than half of them
-    # is ever called warm-up, and where they still fell there it is not known.
+    # The place is known to a sixteenth of the step's number. At most half of a series is called
+    # warm-up: where times still fall there, the place is not known.
     where = f"from about step {usual.first} on" if usual.warmup.settled else "later in the run"
     text = (
         f"{where}, steps take {format_seconds(after_s)} instead of "
@@ -97,7 +98,7 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
 
 # --- Clean steps ----------------------------------------------------------------------------------
 
-# A change left behind by an observer is worth a warning from this size on.
+# A smaller change of the clean steps after an observer gets no warning.
 _LASTING = 0.02
 Clock = Literal["host", "device"]
 HOST: Final = "host"
@@ -116,14 +117,14 @@ class Clean:
     warm_from: int = 0
     # The result of `profstack bench`, measured before any layer, if this is its recording.
     bench: BenchResult | None = None
-    # The clock whose times count: a host that runs ahead of a device only times launches.
+    # The clock of the step times: a host that runs ahead of a device only measures launches.
     clock: Clock = HOST
 
     @property
     def median_s(self) -> float | None:
-        """Median time of a clean step, the headline; None when there is none.
+        """Median time of a clean step, the report's main figure; None without a clean step.
 
-        A benchmark has its own, of all its samples.
+        In a recording of `profstack bench` it is the median of the benchmark's samples.
         """
         if self.bench is not None and self.bench["figures"] is not None:
             median_s = self.bench["figures"]["median_s"]
@@ -152,10 +153,9 @@ def clean_steps(recorded: Recorded) -> Clean:
     """Choose the clean steps: unobserved, warm, settled, without evaluation in them."""
     steps = recorded.steps
     warnings: list[ReportWarning] = []
-    unobserved = steps[steps["kind"].isin(["startup", "settle", "clean", "watch"])]
-    unobserved = unobserved[(unobserved["wall_s"] > 0) & ~flagged(unobserved, "eval", "partial")]
-    clean = steps[(steps["kind"] == "clean") & (steps["wall_s"] > 0)]
-    clean = clean[~flagged(clean, "eval", "partial")]
+    timed = timed_steps(steps)
+    unobserved = timed[timed["kind"].isin(["startup", "settle", "clean", "watch"])]
+    clean = timed[timed["kind"] == "clean"]
     warm = warm_steps(recorded, unobserved, clean)
     bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
     is_warm = bench and bench["figures"] and bench["figures"].get("warmup_settled")
@@ -180,12 +180,10 @@ def clean_steps(recorded: Recorded) -> Clean:
     warnings += warm.warnings
     clock: Clock = HOST if recorded.facts.get("synchronised") else _clock_of(clean)
     clean, lasting = _before_the_change(recorded, clean, clock)
-    if not len(steps):
-        # Without steps there is nothing to warn of.
-        warnings, lasting = [], []
-    found = warnings + lasting
+    # Without steps there is nothing to warn of.
+    warnings = [*warnings, *lasting] if len(steps) else []
     warmup = warm.warmup
-    return Clean(clean, warmup.steps, warmup.settled, found, warm.first, bench, clock)
+    return Clean(clean, warmup.steps, warmup.settled, warnings, warm.first, bench, clock)
 
 
 def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
@@ -193,22 +191,27 @@ def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
     return steps["flags"].map(lambda flags: not set(flags.split()).isdisjoint(words)).astype(bool)
 
 
+def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps with a time of their own, whole and without evaluation in them."""
+    timed: pd.DataFrame = steps[(steps["wall_s"] > 0) & ~flagged(steps, "eval", "partial")]
+    return timed
+
+
 def _before_the_change(
     recorded: Recorded, clean: pd.DataFrame, clock: Clock
 ) -> tuple[pd.DataFrame, list[ReportWarning]]:
-    """Drop the clean steps after an observer that differ from those before it, with a warning."""
+    """Drop clean steps after an observer that differ from those before it, and warn of that."""
     warnings: list[ReportWarning] = []
     for layer in recorded.slices["layer"].dropna().unique():
         observers = recorded.slices[recorded.slices["layer"] == layer]
         observers = observers[observers["round"] > 1]
         before, after = slices_beside(clean, observers["slice"].tolist(), clock)
         change = compare_before_after(before, after)
-        if not change.distinguishable or change.factor is None:
-            continue
-        if abs(change.factor - 1.0) < _LASTING:
+        factor = change.factor if change.distinguishable else None
+        if factor is None or abs(factor - 1.0) < _LASTING:
             continue
         text = (
-            f"clean steps after {layer} take {change.factor:.3f} times those before it "
+            f"clean steps after {layer} take {factor:.3f} times those before it "
             f"(95 %: {change.low:.3f} to {change.high:.3f})"
         )
         earlier = clean[clean["step"] < observers["first_step"].min()]
@@ -236,11 +239,8 @@ def slices_beside(
 
 def times_by_slice(steps: pd.DataFrame, clock: Clock) -> dict[int, list[float]]:
     """Return step times by the number of their slice."""
-    times: dict[int, list[float]] = {}
-    seconds = times_of(steps, clock).tolist()
-    for index, took_s in zip(steps["slice"].tolist(), seconds, strict=True):
-        times.setdefault(int(index), []).append(took_s)
-    return times
+    times = times_of(steps, clock).groupby(steps["slice"].astype(int), sort=False)
+    return {int(str(index)): seconds.tolist() for index, seconds in times}
 
 
 # --- Why a script has no steps, as far as its own process can tell --------------------------------

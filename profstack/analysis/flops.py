@@ -8,7 +8,7 @@ counts as 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 
 from profstack.analysis.clean_steps import Clean
-from profstack.storage.reader import Recorded, Selection, nullable, whole
+from profstack.analysis.rows import module_parents, table_rows
+from profstack.storage.reader import Recorded, Selection, nullable, sums, whole
 from profstack.storage.schema.report import ReportWarning
 from profstack.storage.schema.rows import CounterRow, UncountedOperator
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, OUTSIDE
@@ -47,15 +48,11 @@ class Counted:
     # Its steps did other work than those of the other counters: they are not compared.
     apart: bool = False
 
-    def total(self, direction: int) -> float | None:
-        """Return operations per step in one direction; None where nothing was counted there."""
-        rows = self.rows[self.rows["backward"] == direction]
+    def total(self, direction: int | None = None) -> float | None:
+        """Return operations per step, of one direction or both; None where nothing was counted."""
+        of_both = direction is None
+        rows = self.rows if of_both else self.rows[self.rows["backward"] == direction]
         return self.selection.per_step(rows["flop"].sum(min_count=1))
-
-    @property
-    def both(self) -> float | None:
-        """Operations per step, forward and backward; None where nothing was counted."""
-        return self.selection.per_step(self.rows["flop"].sum(min_count=1))
 
     def causal_total(self, direction: int) -> float | None:
         """Return the same with attention called as causal counted as its mask leaves it.
@@ -75,21 +72,28 @@ class Counted:
         """Whether every operation it counts is one half of a multiply-add."""
         return self.counter in MULTIPLY_ADDS
 
-    @property
-    def _names(self) -> pd.Series[Any]:
-        """The operators of all rows, those of torch as the profiler names them."""
-        operators = self.rows["operator"]
-        return operators if self.counter in OTHER_TOOLS else operators.map(operator_name)
+    @cached_property
+    def _named(self) -> pd.DataFrame:
+        """The rows, with torch's operators as the profiler names them."""
+        if self.counter in OTHER_TOOLS:
+            return self.rows
+        named: pd.DataFrame = self.rows.assign(operator=self.rows["operator"].map(operator_name))
+        return named
+
+    def _per_step(self, *keys: str) -> Iterator[tuple[tuple[Any, ...], float]]:
+        """Yield operations per step by these keys."""
+        known = self._named[self.rows["flop"].notna()]
+        for key, totals in sums(known, list(keys), ["flop"]):
+            flop = self.selection.per_step(totals["flop"])
+            if flop is not None:
+                yield key, flop
 
     @cached_property
     def own(self) -> dict[tuple[int, int], float]:
         """Operations per step by module and direction, without those of the modules inside."""
-        known = self.rows[self.rows["flop"].notna()]
-        summed = known.groupby(["module_id", "backward"], dropna=False)["flop"].sum()
         return {
-            (OUTSIDE if pd.isna(module) else int(module), int(direction)): per_step
-            for (module, direction), flop in zip(summed.index, summed.tolist(), strict=True)
-            if (per_step := self.selection.per_step(flop)) is not None
+            (OUTSIDE if module is None else int(module), int(direction)): flop
+            for (module, direction), flop in self._per_step("module_id", "backward")
         }
 
     @cached_property
@@ -106,12 +110,10 @@ class Counted:
     @cached_property
     def by_place(self) -> dict[tuple[str, int | None], float]:
         """Operations per step by operator and module, None for what no module called."""
-        known = self.rows[self.rows["flop"].notna() & self.rows["operator"].notna()]
-        summed = known.groupby([self._names, "module_id"], dropna=False)["flop"].sum()
         return {
-            (str(name), None if pd.isna(module) else int(module)): per_step
-            for (name, module), flop in zip(summed.index, summed.tolist(), strict=True)
-            if (per_step := self.selection.per_step(flop)) is not None
+            (str(name), whole(module)): flop
+            for (name, module), flop in self._per_step("operator", "module_id")
+            if name is not None
         }
 
     @cached_property
@@ -125,10 +127,11 @@ class Counted:
     @cached_property
     def uncounted(self) -> dict[str, float]:
         """Calls per step of the operators without a formula."""
-        lacking = self.rows[self.rows["flop"].isna() & self.rows["operator"].notna()]
-        summed = lacking.groupby(self._names)["calls"].sum()
-        calls = zip(summed.index, summed.tolist(), strict=True)
-        return {str(name): self.selection.per_step(count) or 0.0 for name, count in calls}
+        lacking = self._named[self.rows["flop"].isna() & self.rows["operator"].notna()]
+        return {
+            str(name): self.selection.per_step(totals["calls"]) or 0.0
+            for (name,), totals in sums(lacking, ["operator"], ["calls"])
+        }
 
 
 def operator_name(name: str) -> str:
@@ -141,11 +144,7 @@ def operator_name(name: str) -> str:
 def counted(recorded: Recorded) -> dict[str, Counted]:
     """Return the counters that counted anything in the report's plan, the one of record first."""
     frame = recorded.frames["flop_counts"]
-    known = recorded.frames["modules"]
-    parents = {
-        int(number): nullable(parent)
-        for number, parent in zip(known["module_id"], known["parent_id"], strict=True)
-    }
+    parents = module_parents(recorded)
     found = {}
     for counter in COUNTERS:
         rows = frame[frame["counter"] == counter]
@@ -224,14 +223,17 @@ def of_timed_steps(
         return dict(counters), []
     early = _within(recorded, shaped, [n for n in shaped.selection.slices if n not in timed.slices])
     late = _within(recorded, shaped, timed.slices)
-    if early is None or late is None or not early.both or not late.both:
+    if early is None or late is None:
+        return dict(counters), []
+    first, mean = early.total(), late.total()
+    if not first or not mean:
         return dict(counters), []
     # Compiled code hides operations: a smaller count says nothing of the work.
-    if abs(late.both / early.both - 1.0) <= _SAME_WORK or _is_compiled(late):
+    if abs(mean / first - 1.0) <= _SAME_WORK or _is_compiled(late):
         return dict(counters), []
     text = (
-        f"steps differ in their operations: {format_count(early.both)} FLOP in the first ones, "
-        f"{format_count(late.both)} in the mean of the {late.selection.steps} that the torch layer "
+        f"steps differ in their operations: {format_count(first)} FLOP in the first ones, "
+        f"{format_count(mean)} in the mean of the {late.selection.steps} that the torch layer "
         f"timed. The figures are of these ({SHAPES})"
     )
     return {SHAPES: late, **{k: v for k, v in counters.items() if k != SHAPES}}, [
@@ -505,30 +507,31 @@ def flop_rows(
         return []
     seen = _operators_seen(recorded, timed)
     record = of_record(counters)
-    rows: list[CounterRow] = []
+    rows: list[dict[str, object]] = []
     for counter in COUNTERS:
         one = counters.get(counter)
-        # An optional tool has a row only if it was there.
-        if one is None and counter in MODEL_COUNTERS and not _notes_of(recorded, counter):
+        if one is None:
+            # An optional tool has a row only if it was there.
+            if counter not in MODEL_COUNTERS or _notes_of(recorded, counter):
+                rows.append({"counter": counter, "note": _why_none(recorded, counter)})
             continue
-        forward = one.total(FORWARD) if one else None
+        forward = one.total(FORWARD)
         difference = None
-        if one is not None and record is not None and one is not record:
+        if record is not None and one is not record:
             difference = _difference(record, one, recorded.module_paths)
         rows.append(
             {
                 "counter": counter,
                 "forward_flop": whole(forward),
-                "backward_flop": whole(one.total(BACKWARD)) if one else None,
-                "causal_forward_flop": whole(one.causal_total(FORWARD)) if one else None,
-                "causal_backward_flop": whole(one.causal_total(BACKWARD)) if one else None,
-                "forward_mac": whole(macs(forward)) if one and one.multiply_adds else None,
+                "backward_flop": whole(one.total(BACKWARD)),
+                "causal_forward_flop": whole(one.causal_total(FORWARD)),
+                "causal_backward_flop": whole(one.causal_total(BACKWARD)),
+                "forward_mac": whole(macs(forward)) if one.multiply_adds else None,
                 "difference": difference,
-                "uncounted": _uncounted(one, seen) if one else None,
-                "note": None if one else _why_none(recorded, counter),
+                "uncounted": _uncounted(one, seen),
             }
         )
-    return rows
+    return table_rows("flops", rows)
 
 
 def _why_none(recorded: Recorded, counter: str) -> str:
@@ -566,11 +569,12 @@ def _operators_seen(recorded: Recorded, timed: Selection | None) -> dict[str, _S
     """Return every operator of the torch slices; its time is with what it calls."""
     if timed is None or not timed.wall_s:
         return {}
-    summed = recorded.rows("operators", timed).groupby("name")[["calls", "total_s"]].sum()
-    rows = zip(summed.index, summed.to_numpy(float).tolist(), strict=True)
+    found = sums(recorded.rows("operators", timed), ["name"], ("calls", "total_s"))
     return {
-        str(name): _SeenOperator(timed.per_step(calls) or 0.0, total_s / timed.wall_s)
-        for name, (calls, total_s) in rows
+        str(name): _SeenOperator(
+            timed.per_step(totals["calls"]) or 0.0, totals["total_s"] / timed.wall_s
+        )
+        for (name,), totals in found
     }
 
 

@@ -14,9 +14,11 @@ from typing import Any, TypedDict, cast
 
 import pandas as pd
 
+from profstack.analysis.rows import step_figures, step_rows, table_rows
 from profstack.code_owner import BUILTIN_FILE, Places
 from profstack.privacy import home_relative
 from profstack.storage.reader import (
+    NO_SLICES,
     ONCE,
     Recorded,
     Selection,
@@ -69,10 +71,11 @@ def functions(
 
     `watched` are the shares that the watch gives functions in steps.
     """
-    rows = []
-    if selection is not None:
-        rows = _function_rows(recorded, selection, clean_s, "step", watched)
-    return rows + _function_rows(recorded, ONCE, None, "startup", {})
+    selection = selection or NO_SLICES
+    return [
+        *_function_rows(recorded, selection, clean_s, "step", watched),
+        *_function_rows(recorded, ONCE, None, "startup", {}),
+    ]
 
 
 def _of_phase(recorded: Recorded, table: str, selection: Selection) -> pd.DataFrame:
@@ -96,9 +99,9 @@ def _function_rows(
     added = _added_by_calls(_of_phase(recorded, "calls", selection), cost)
     columns = ("calls", "primitive_calls", "self_s", "total_s")
     frame = _of_phase(recorded, "functions", selection)
-    rows: list[FunctionRow] = []
+    rows = []
     for key, totals in sums(frame, _KEYS, columns, largest="self_s"):
-        file, line, name = home_relative(str(key[0])), int(key[1]), str(key[2])
+        function = home_relative(str(key[0])), int(key[1]), str(key[2])
         corrected = None
         if cost is not None:
             each = _call_cost(key[0], cost)
@@ -110,21 +113,15 @@ def _function_rows(
         rows.append(
             {
                 "phase": phase,
-                "file": file,
-                "line": line,
-                "name": name,
+                **dict(zip(_KEYS, function, strict=True)),
                 "own": places.is_own(str(key[0])) if places is not None else None,
-                "calls": selection.per_step(totals["calls"]),
-                "primitive_calls": selection.per_step(totals["primitive_calls"]),
-                "self_s": selection.per_step(totals["self_s"]),
-                "total_s": selection.per_step(totals["total_s"]),
-                "calibrated_s": selection.calibrated(totals["self_s"], clean_s),
+                **step_figures(selection, totals, clean_s),
                 "corrected_self_s": selection.per_step(corrected),
-                "watch_share": watched.get((file, line, name)),
+                "watch_share": watched.get(function),
                 "package": places.package(str(key[0])) if places is not None else None,
             }
         )
-    return rows
+    return table_rows("functions", rows)
 
 
 def _call_cost(file: str, cost: ProfilerCost) -> CallCost:
@@ -171,24 +168,26 @@ def cost_in_words(recorded: Recorded) -> str | None:
 
 def calls(recorded: Recorded, selection: Selection | None) -> list[CallRow]:
     """Rows of `calls`, the longest total time first."""
-    rows = [] if selection is None else _call_rows(recorded, selection, "step")
-    return rows + _call_rows(recorded, ONCE, "startup")
+    selection = selection or NO_SLICES
+    return _call_rows(recorded, selection, "step") + _call_rows(recorded, ONCE, "startup")
 
 
 def _call_rows(recorded: Recorded, selection: Selection, phase: Profiled) -> list[CallRow]:
     frame = _of_phase(recorded, "calls", selection)
-    columns = ("calls", "self_s", "total_s")
-    return [
-        {
-            "phase": phase,
-            "caller": place(*key[:3]),
-            "callee": place(*key[3:]),
-            "calls": selection.per_step(totals["calls"]),
-            "self_s": selection.per_step(totals["self_s"]),
-            "total_s": selection.per_step(totals["total_s"]),
-        }
-        for key, totals in sums(frame, [*_CALLER, *_CALLEE], columns, largest="total_s")
-    ]
+    keys, columns = (*_CALLER, *_CALLEE), ("calls", "self_s", "total_s")
+    rows: list[CallRow] = table_rows(
+        "calls",
+        (
+            {
+                **row,
+                "phase": phase,
+                "caller": place(*(row[key] for key in _CALLER)),
+                "callee": place(*(row[key] for key in _CALLEE)),
+            }
+            for row in step_rows(recorded, frame, selection, keys, columns, largest="total_s")
+        ),
+    )
+    return rows
 
 
 def place(file: Any, line: Any, name: Any) -> str:
@@ -206,6 +205,7 @@ OTHER = "(other)"
 SMALL_SHARE = 1e-3
 MOST_NODES = 3_000
 _PATH_KINDS = ("function", "operator", "kernel")
+_PATH_FIGURES = ("calls", "total_s", "self_s", "device_s")
 
 
 def call_paths(recorded: Recorded) -> list[CallPathRow]:
@@ -218,22 +218,17 @@ def call_paths(recorded: Recorded) -> list[CallPathRow]:
     slices = recorded.slices
     steps = max(1, int(slices.loc[slices["slice"] == latest, "counted_steps"].sum()))
     frame = recorded.frames["call_paths"]
-    found = frame[frame["slice"] == latest].drop(columns="slice")
-    nodes = cast("list[CallPathRow]", records(found))
+    nodes = cast("list[CallPathRow]", records(frame[frame["slice"] == latest]))
     places = Places.read(recorded.facts)
-    return [
-        {
-            **node,
-            "file": home_relative(node["file"]) if node["file"] is not None else None,
-            "line": whole(node["line"]),
-            "own": places.is_own(node["file"]) if places and node["file"] is not None else None,
-            "calls": ratio(node["calls"], steps),
-            "total_s": ratio(node["total_s"], steps),
-            "self_s": ratio(node["self_s"], steps),
-            "device_s": ratio(node["device_s"], steps),
-        }
-        for node in folded(nodes)
-    ]
+    rows = []
+    for node in cast("list[dict[str, Any]]", folded(nodes)):
+        row = {**node, **{name: ratio(node[name], steps) for name in _PATH_FIGURES}}
+        row["line"] = whole(node["line"])
+        if node["file"] is not None:
+            row["file"] = home_relative(node["file"])
+            row["own"] = places.is_own(node["file"]) if places else None
+        rows.append(row)
+    return table_rows("call_paths", rows)
 
 
 def folded(nodes: Sequence[CallPathRow], most: int = MOST_NODES) -> list[CallPathRow]:
@@ -289,17 +284,14 @@ def _kept(
 def _together(nodes: Sequence[CallPathRow]) -> CallPathRow:
     """Return one node, without a number, for several branches; all their time is its own."""
     kinds = {node["kind"] for node in nodes}
-    total_s = known_sum(node["total_s"] for node in nodes)
-    return {
-        "node": None,
-        "parent": None,
+    sums = {
+        name: known_sum(node[name] for node in nodes) for name in ("calls", "total_s", "device_s")
+    }
+    row = {
+        **dict.fromkeys(CallPathRow.__annotations__),
+        **sums,
         "kind": next(kind for kind in _PATH_KINDS if kind in kinds),
         "name": OTHER,
-        "file": None,
-        "line": None,
-        "own": None,
-        "calls": known_sum(node["calls"] for node in nodes),
-        "total_s": total_s,
-        "self_s": total_s,
-        "device_s": known_sum(node["device_s"] for node in nodes),
+        "self_s": sums["total_s"],
     }
+    return cast("CallPathRow", row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import cast
 
 import pandas as pd
@@ -13,8 +14,8 @@ from profstack.analysis.clean_steps import (
     HOST,
     Clean,
     Clock,
-    flagged,
     slices_beside,
+    timed_steps,
     times_by_slice,
     times_of,
     why_no_steps,
@@ -25,7 +26,7 @@ from profstack.layer import Wrapper
 from profstack.privacy import home_relative
 from profstack.stats.summary import Ratio, ratio_interval
 from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records
-from profstack.storage.schema.report import LayerFacts, ProbeEffect, Technique
+from profstack.storage.schema.report import LayerFacts, ProbeEffect
 from profstack.storage.schema.rows import ArtifactRow
 from profstack.storage.vocabulary import BENCH_FACT
 
@@ -71,8 +72,7 @@ def _compared(
     recorded: Recorded, clean: Clean, selection: Selection
 ) -> tuple[pd.DataFrame, list[list[float]], Clock]:
     """Return the observed steps, times of the clean slices beside them, and the clock of both."""
-    own = recorded.steps_of(selection.slices)
-    own = own[(own["wall_s"] > 0) & ~flagged(own, "eval", "partial")]
+    own = timed_steps(recorded.steps_of(selection.slices))
     # Without events in the layer's slices only the host's times can be compared.
     clock = clean.clock if own["device_s"].notna().all() else HOST
     before, after = slices_beside(clean.steps, selection.slices, clock)
@@ -155,29 +155,18 @@ def layer_rows(recorded: Recorded, clean: Clean, selections: Selections) -> list
         if layer["status"] == "empty":
             command = _command(recorded, name)
             reason = reason or _why_empty(recorded, command)
-        rows.append(
-            {
-                "name": name,
-                "technique": cast(
-                    "Technique | None", said.technique if said else layer["technique"]
-                ),
-                "tool": said.tool if said else layer["tool"],
-                "version": layer["version"],
-                "status": layer["status"],
-                "reason": home_relative(reason) if reason else reason,
-                "command": command,
-                "steps": int(own["steps"].sum()) if in_slices else None,
-                "stop_s": nullable(own["stop_s"].sum(min_count=1)) if len(own) else None,
-                "memory_bytes": layer["memory_bytes"],
-                "artifacts": [item for item in artifacts if item["layer"] == name],
-                "audit": _audit(recorded, clean, name, own, selections) if in_slices else [],
-                "truncated": layer["truncated"],
-                "measures": said.measures if said else None,
-                "does_not_measure": said.does_not_measure if said else None,
-                "usual_slowdown": said.usual_slowdown if said else None,
-                "conflicts": said.conflicts if said else None,
-            }
-        )
+        row = {
+            **dict.fromkeys(LayerFacts.__annotations__),
+            **layer,
+            **(asdict(said) if said is not None else {}),
+            "reason": home_relative(reason) if reason else reason,
+            "command": command,
+            "steps": int(own["steps"].sum()) if in_slices else None,
+            "stop_s": nullable(own["stop_s"].sum(min_count=1)) if len(own) else None,
+            "artifacts": [item for item in artifacts if item["layer"] == name],
+            "audit": _audit(recorded, clean, name, own, selections) if in_slices else [],
+        }
+        rows.append(cast("LayerFacts", row))
     return rows
 
 

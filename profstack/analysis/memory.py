@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from profstack.analysis.watch import WatchedLine
+from profstack.analysis.rows import step_figures, step_rows, table_rows
 from profstack.code_owner import Places
 from profstack.privacy import home_relative
 from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records, sums, whole
@@ -27,20 +26,12 @@ from profstack.storage.vocabulary import UNOWNED
 MOST_SAMPLES = 20_000
 
 
-@dataclass(frozen=True)
-class LineMemory:
-    """The memory layer's figures of one line."""
-
-    source: str | None = None
-    second_source: str | None = None
-    usage_bytes: int | None = None
-    increment_bytes: int | None = None
-    largest_bytes: int | None = None
-    allocated_bytes: int | None = None
-    occurrences: int | None = None
+LineKey = tuple[str, int]
+# Figures of a line, by their columns in the table `lines`.
+LineFigures = Mapping[str, Any]
 
 
-def memory_lines(recorded: Recorded) -> dict[tuple[str, int], LineMemory]:
+def memory_lines(recorded: Recorded) -> dict[LineKey, LineFigures]:
     """Memory of lines by file and line, over all runs that the layer saw.
 
     The first steps take the memory: all slices of the layer count, and nothing is divided by
@@ -56,18 +47,13 @@ def memory_lines(recorded: Recorded) -> dict[tuple[str, int], LineMemory]:
     figures["allocated_bytes"] = figures["allocated_bytes"].where(is_known)
     figures = figures.join(grouped[["usage_bytes", "largest_bytes"]].max())
     texts = grouped[["source", "second_source"]].agg(_joined_texts)
+    texts = texts.rename(columns={"second_source": "memory_source"}).to_dict("index")
     return {
-        (str(file), int(line)): LineMemory(
-            source=nullable(text["source"]),
-            second_source=nullable(text["second_source"]),
+        (str(file), int(line)): {
+            **{str(name): nullable(text) for name, text in texts[file, line].items()},
             **{str(name): whole(value) for name, value in values.items()},
-        )
-        for (file, line), values, text in zip(
-            figures.index.tolist(),
-            figures.to_dict("records"),
-            texts.to_dict("records"),
-            strict=True,
-        )
+        }
+        for (file, line), values in figures.to_dict("index").items()
     }
 
 
@@ -131,16 +117,13 @@ def memory_rows(recorded: Recorded) -> list[MemoryRow]:
     if not frames:
         return []
     joined = pd.concat(frames).sort_values("t_s", kind="stable")
-    return [
-        {
-            "t_s": row["t_s"],
-            "step": whole(row["step"]),
-            "rss_bytes": whole(row["rss_bytes"]),
-            "device_allocated_bytes": whole(row.get("device_allocated_bytes")),
-            "device_reserved_bytes": whole(row.get("device_reserved_bytes")),
-        }
-        for row in records(joined)
-    ]
+    return table_rows(
+        "memory",
+        (
+            {name: value if name == "t_s" else whole(value) for name, value in row.items()}
+            for row in records(joined)
+        ),
+    )
 
 
 def _extremes(samples: pd.DataFrame) -> pd.DataFrame:
@@ -182,40 +165,26 @@ _TAKEN = ("activations", "temporaries")
 
 def memory_owners(recorded: Recorded) -> list[MemoryOwnerRow]:
     """Rows of `memory_owners`; the kinds of a device add up to its peak."""
-    return [
-        {
-            "device": str(row["device"]),
-            "kind": str(row["kind"]),
-            "start_bytes": int(row["start_bytes"]),
-            "peak_bytes": int(row["peak_bytes"]),
-            "largest_bytes": int(row["largest_bytes"]),
-            "end_bytes": int(row["end_bytes"]),
-        }
-        for row in records(_of_observed_step(recorded, "memory_owners"))
-    ]
+    return table_rows("memory_owners", records(_of_observed_step(recorded, "memory_owners")))
 
 
 def peak_holders(recorded: Recorded) -> list[PeakHolderRow]:
     """Rows of `peak_holders`, the largest of each device first."""
     holders = _of_observed_step(recorded, "peak_holders")
-    found: list[PeakHolderRow] = []
-    for device, rows in holders.groupby("device", sort=False):
+    found = []
+    for _, rows in holders.groupby("device", sort=False):
         total = int(rows["bytes"].sum())
         ranked = rows.sort_values("bytes", ascending=False, kind="stable")
-        for row in records(ranked.head(MOST_HOLDERS)):
-            found.append(
-                {
-                    "device": str(device),
-                    "kind": str(row["kind"]),
-                    "module": recorded.module_path(row["module_id"]),
-                    "operator": row["operator"],
-                    "backward": None if row["backward"] is None else bool(row["backward"]),
-                    "tensors": int(row["tensors"]),
-                    "bytes": int(row["bytes"]),
-                    "share": int(row["bytes"]) / total if total else None,
-                }
-            )
-    return found
+        found += [
+            {
+                **row,
+                "module": recorded.module_path(row["module_id"]),
+                "backward": None if row["backward"] is None else bool(row["backward"]),
+                "share": row["bytes"] / total if total else None,
+            }
+            for row in records(ranked.head(MOST_HOLDERS))
+        ]
+    return table_rows("peak_holders", found)
 
 
 def peak_facts(recorded: Recorded) -> tuple[float | None, float | None]:
@@ -274,28 +243,14 @@ def _of_observed_step(recorded: Recorded, table: str) -> pd.DataFrame:
 # The table of source lines: what each layer saw on them, joined by file and line.
 # -----------------------------------------------------------------------------
 
-LineKey = tuple[str, int]
 _SUMS = ("calls", "python_s", "operator_s", "backward_s", "device_s")
-
-
-@dataclass(frozen=True)
-class _LineTimes:
-    """The torch layer's figures of one line."""
-
-    source: str | None = None
-    reason: str | None = None
-    calls: float | None = None
-    python_s: float | None = None
-    operator_s: float | None = None
-    backward_s: float | None = None
-    device_s: float | None = None
 
 
 def lines(
     recorded: Recorded,
     traced: Selection | None,
-    memory: Mapping[LineKey, LineMemory],
-    watched: Mapping[LineKey, WatchedLine],
+    memory: Mapping[LineKey, LineFigures],
+    watched: Mapping[LineKey, LineFigures],
 ) -> list[LineRow]:
     """Rows of `lines`, the user's own files first.
 
@@ -304,58 +259,40 @@ def lines(
     """
     times = _line_times(recorded, traced or NO_SLICES)
     places = Places.read(recorded.facts)
-    rows = [
-        _line_row(
-            key,
-            None if places is None else places.is_own(key[0]),
-            times.get(key, _LineTimes()),
-            memory.get(key, LineMemory()),
-            watched.get(key, WatchedLine()),
+    rows = []
+    for key in sorted({*times, *memory, *watched}):
+        timed, held, seen = (figures.get(key, {}) for figures in (times, memory, watched))
+        rows.append(
+            {
+                **seen,
+                **held,
+                **timed,
+                "file": home_relative(key[0]),
+                "line": key[1],
+                "source": timed.get("source") or held.get("source") or seen.get("source"),
+                "own": None if places is None else places.is_own(key[0]),
+            }
         )
-        for key in sorted({*times, *memory, *watched})
-    ]
-    return sorted(rows, key=lambda row: row["own"] is False)
+    return table_rows("lines", sorted(rows, key=lambda row: row["own"] is False))
 
 
-def _line_row(
-    key: LineKey, own: bool | None, timed: _LineTimes, memory: LineMemory, watched: WatchedLine
-) -> LineRow:
-    return {
-        "file": home_relative(key[0]),
-        "line": key[1],
-        "source": timed.source or memory.source or watched.source,
-        "own": own,
-        "calls": timed.calls,
-        "python_s": timed.python_s,
-        "operator_s": timed.operator_s,
-        "device_s": timed.device_s,
-        "usage_bytes": memory.usage_bytes,
-        "increment_bytes": memory.increment_bytes,
-        "occurrences": memory.occurrences,
-        "watch_share": watched.step_share,
-        "watch_bytes": watched.grown,
-        "largest_bytes": memory.largest_bytes,
-        "allocated_bytes": memory.allocated_bytes,
-        "memory_source": memory.second_source,
-        "startup_share": watched.startup_share,
-        "backward_s": timed.backward_s,
-        "reason": timed.reason,
-    }
-
-
-def _line_times(recorded: Recorded, traced: Selection) -> dict[LineKey, _LineTimes]:
+def _line_times(recorded: Recorded, traced: Selection) -> dict[LineKey, LineFigures]:
     frame = recorded.rows("lines", traced)
     texts = frame.groupby(["file", "line"])[["source", "reason"]].first().to_dict("index")
-    # A line without a count in one slice has no count at all.
-    uncounted = set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
-    found = {}
-    for (file, line), totals in sums(frame, ["file", "line"], _SUMS):
-        figures = {name: traced.per_step(total) for name, total in totals.items()}
-        if (file, line) in uncounted:
+    uncounted = _uncounted(frame)
+    found: dict[LineKey, LineFigures] = {}
+    for key, totals in sums(frame, ["file", "line"], _SUMS):
+        figures = step_figures(traced, totals)
+        if key in uncounted:
             figures["calls"] = None
-        text = {name: nullable(value) for name, value in texts[file, line].items()}
-        found[str(file), int(line)] = _LineTimes(text["source"], text["reason"], **figures)
+        text = {str(name): nullable(value) for name, value in texts[key].items()}
+        found[str(key[0]), int(key[1])] = {**figures, **text}
     return found
+
+
+def _uncounted(frame: pd.DataFrame) -> set[tuple[Any, ...]]:
+    """Return the lines without a count in one slice: they have no count at all."""
+    return set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
 
 
 def module_lines(recorded: Recorded, traced: Selection | None) -> list[ModuleLineRow]:
@@ -364,22 +301,14 @@ def module_lines(recorded: Recorded, traced: Selection | None) -> list[ModuleLin
     The rows of a line add up to its row in `lines`; time outside modules and parts of the step
     has no module.
     """
-    traced = traced or NO_SLICES
     frame = recorded.rows("module_lines", traced)
-    uncounted = set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
-    return [
-        {
-            "module": recorded.module_path(module),
-            "file": home_relative(str(file)),
-            "line": int(line),
-            "calls": None if (file, line) in uncounted else traced.per_step(totals["calls"]),
-            "python_s": traced.per_step(totals["python_s"]),
-            "operator_s": traced.per_step(totals["operator_s"]),
-            "backward_s": traced.per_step(totals["backward_s"]),
-            "device_s": traced.per_step(totals["device_s"]),
-        }
-        for (file, line, module), totals in sums(frame, ["file", "line", "module_id"], _SUMS)
-    ]
+    uncounted = _uncounted(frame)
+    rows = []
+    for row in step_rows(recorded, frame, traced, ("file", "line", "module_id"), _SUMS):
+        if (row["file"], row["line"]) in uncounted:
+            row["calls"] = None
+        rows.append({**row, "file": home_relative(str(row["file"])), "line": int(row["line"])})
+    return table_rows("module_lines", rows)
 
 
 def source_texts(recorded: Recorded) -> list[SourceText]:

@@ -8,7 +8,7 @@ its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, cast
 
@@ -89,10 +89,10 @@ def nsys_tables(
     return tables
 
 
-def nsys_warnings(
-    rows: Sequence[NsysModuleRow], notes: Iterable[Sequence[str]]
-) -> list[ReportWarning]:
+def nsys_warnings(recorded: Recorded, rows: Sequence[NsysModuleRow]) -> list[ReportWarning]:
     """Return the notes of the import, and a warning of modules in which the two disagree."""
+    fact = nsys_fact(recorded)
+    notes = fact["notes"] if fact is not None else ()
     warnings: list[ReportWarning] = [{"slug": slug, "text": text} for slug, text in notes]
     apart = [row for row in rows if row["disagreement"] is not None]
     if apart:
@@ -168,14 +168,26 @@ def _modules(
         if not row["path"].startswith("(")
     }
     # A module that no layer saw called is in the tree for those inside it, without a figure.
-    watched = any(row.calls for row in torch.values())
-    ran = [path for path, row in torch.items() if path in seen or row.calls]
-    return [
-        _side_by_side(
-            path, seen.get(path, _Seen()), torch.get(path, _Seen()), speed if watched else None
-        )
-        for path in (*ran, *(path for path in seen if path not in torch))
-    ]
+    watched = any(each.calls for each in torch.values())
+    ran = [path for path, each in torch.items() if path in seen or each.calls]
+    rows: list[NsysModuleRow] = []
+    for path in (*ran, *(path for path in seen if path not in torch)):
+        ours, theirs = seen.get(path, _Seen()), torch.get(path, _Seen())
+        row: NsysModuleRow = {
+            "path": path,
+            "calls": ours.calls,
+            "torch_calls": theirs.calls,
+            "host_s": ours.host_s,
+            "torch_host_s": theirs.host_s,
+            "host_ratio": ratio(ours.host_s, theirs.host_s),
+            "device_s": ours.device_s,
+            "torch_device_s": theirs.device_s,
+            "device_ratio": ratio(ours.device_s, theirs.device_s),
+            "disagreement": None,
+        }
+        row["disagreement"] = disagreement(row, speed) if watched else None
+        rows.append(row)
+    return rows
 
 
 def _by_path(ranges: Sequence[NsysRangeRow]) -> dict[str, _Seen]:
@@ -193,9 +205,8 @@ def _by_path(ranges: Sequence[NsysRangeRow]) -> dict[str, _Seen]:
     seen = {}
     for path, rows in found.items():
         own = [row for row in rows if row["on_steps_thread"]] or rows
-        calls = known_total(row["calls"] for row in own)
-        wall_s = known_total(row["wall_s"] for row in own)
-        seen[path] = _Seen(calls, wall_s, known_total(row["device_s"] for row in own))
+        figures = ((row["calls"], row["wall_s"], row["device_s"]) for row in own)
+        seen[path] = _Seen(*map(known_total, zip(*figures, strict=True)))
     return seen
 
 
@@ -208,24 +219,6 @@ def _is_inside(row: NsysRangeRow, nodes: Mapping[int | None, NsysRangeRow]) -> b
             return True
         above = nodes.get(above["parent"])
     return False
-
-
-def _side_by_side(path: str, seen: _Seen, torch: _Seen, speed: float | None) -> NsysModuleRow:
-    """Compare one module as both saw it; without `speed` the torch layer saw no module's calls."""
-    row: NsysModuleRow = {
-        "path": path,
-        "calls": seen.calls,
-        "torch_calls": torch.calls,
-        "host_s": seen.host_s,
-        "torch_host_s": torch.host_s,
-        "host_ratio": ratio(seen.host_s, torch.host_s),
-        "device_s": seen.device_s,
-        "torch_device_s": torch.device_s,
-        "device_ratio": ratio(seen.device_s, torch.device_s),
-        "disagreement": None,
-    }
-    row["disagreement"] = disagreement(row, speed) if speed else None
-    return row
 
 
 def disagreement(row: NsysModuleRow, speed: float) -> str | None:

@@ -6,13 +6,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import pandas as pd
 
 from profstack.analysis.flops import Counted
+from profstack.analysis.rows import step_rows, table_rows
 from profstack.storage.reader import (
     NO_SLICES,
     Recorded,
@@ -48,38 +48,22 @@ def operators(
     `shaped` is a counter that knows operators, but not their shapes: if an operator ran with
     several in one module, the count follows from the shapes of a matrix product, else it is null.
     """
-    timed = timed or NO_SLICES
     frame = recorded.rows("operators", timed)
     keys = ["name", "shapes", "module_id"]
     columns = ("calls", "self_s", "total_s", "device_s", "moved_bytes")
     # A sum over calls of which some have no figure is unknown.
     lacking = frame[frame["moved_bytes"].isna()]
     unknown = {key for key, _ in sums(lacking, keys, ["calls"])}
-    found = list(sums(frame, keys, columns, largest="self_s"))
-    variants = Counter((name, module) for (name, _, module), _ in found)
-    rows: list[OperatorRow] = []
-    for key, totals in found:
-        name, shapes, module = key
-        place = str(name), whole(module)
-        flop = shaped.by_place.get(place) if shaped is not None else None
-        calls = timed.per_step(totals["calls"])
-        if flop is not None and variants[name, module] > 1:
-            flop = _product_flop(place[0], shapes, calls)
-        rows.append(
-            {
-                "name": name,
-                "shapes": shapes,
-                "calls": calls,
-                "self_s": timed.per_step(totals["self_s"]),
-                "total_s": timed.per_step(totals["total_s"]),
-                "device_s": timed.per_step(totals["device_s"]),
-                "calibrated_s": timed.calibrated(totals["self_s"], clean_s),
-                "flop": flop,
-                "moved_bytes": timed.per_step(None if key in unknown else totals["moved_bytes"]),
-                "module": recorded.module_path(module),
-            }
-        )
-    return rows
+    rows = list(step_rows(recorded, frame, timed, keys, columns, largest="self_s", clean_s=clean_s))
+    variants = Counter((row["name"], row["module_id"]) for row in rows)
+    for row in rows:
+        name, shapes, number = (row[key] for key in keys)
+        row["flop"] = shaped.by_place.get((name, whole(number))) if shaped is not None else None
+        if row["flop"] is not None and variants[name, number] > 1:
+            row["flop"] = _product_flop(name, shapes, row["calls"])
+        if (name, shapes, number) in unknown:
+            row["moved_bytes"] = None
+    return table_rows("operators", rows)
 
 
 # The two inputs whose shapes are multiplied, the last two dimensions of each.
@@ -105,52 +89,44 @@ def _product_flop(name: str, shapes: str | None, calls: float | None) -> float |
 
 def kernels(recorded: Recorded, timed: Selection | None) -> list[KernelRow]:
     """Rows of `kernels`, the longest device time first."""
-    timed = timed or NO_SLICES
     keys = ["name", "device", "stream", "module_id", "operator"]
     frame = recorded.rows("kernels", timed)
-    return [
-        {
-            "name": name,
-            "calls": timed.per_step(totals["calls"]),
-            "device_s": timed.per_step(totals["device_s"]),
-            "device": device,
-            "stream": stream,
-            "module": recorded.module_path(module),
-            "operator": operator,
-        }
-        for (name, device, stream, module, operator), totals in sums(
-            frame, keys, ("calls", "device_s"), largest="device_s"
-        )
-    ]
+    found = step_rows(recorded, frame, timed, keys, ("calls", "device_s"), largest="device_s")
+    return table_rows("kernels", found)
 
 
 # --- Launches, and times in which a device had nothing to do --------------------------------------
 
 # Steps that have a row of their own.
 MOST_STEPS = 100
+# Columns that the report calls by other names.
+_LAUNCHES = {
+    "outermost": "outermost_operators",
+    "launches_s": "launches_total_s",
+    "busy_s": "device_busy_s",
+    "idle_s": "device_idle_s",
+}
 
 
 def launches(recorded: Recorded, timed: Selection | None) -> list[LaunchRow]:
     """Rows of `launches`: the first steps of the torch layer's slices, per device."""
     frame = recorded.rows("launches", timed).sort_values(["slice", "step", "device"], kind="stable")
     first = recorded.slices.set_index("slice")["first_step"]
-    return [
-        {
-            "step": int(first[row["slice"]]) + int(row["step"]),
-            "device": row["device"],
-            "operators": row["operators"],
-            "outermost_operators": row["outermost"],
-            "operator_s": ratio(row["operators_s"], row["operators"]),
-            "kernels": whole(row["kernels"]),
-            "launches": whole(row["launches"]),
-            "launch_s": ratio(row["launches_s"], row["launches"]),
-            "launches_total_s": row["launches_s"],
-            "launched_by": row["launched_by"],
-            "device_busy_s": row["busy_s"],
-            "device_idle_s": row["idle_s"],
-        }
-        for row in records(frame.head(MOST_STEPS))
-    ]
+    frame = frame.assign(step=frame["slice"].map(first) + frame["step"]).rename(columns=_LAUNCHES)
+    return table_rows(
+        "launches",
+        (
+            {
+                **row,
+                "step": whole(row["step"]),
+                "operator_s": ratio(row["operators_s"], row["operators"]),
+                "kernels": whole(row["kernels"]),
+                "launches": whole(row["launches"]),
+                "launch_s": ratio(row["launches_total_s"], row["launches"]),
+            }
+            for row in records(frame.head(MOST_STEPS))
+        ),
+    )
 
 
 def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
@@ -182,22 +158,18 @@ def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
 
 def gaps(recorded: Recorded, timed: Selection | None) -> list[GapRow]:
     """Rows of `gaps`, the longest time first; counts and totals per step."""
-    timed = timed or NO_SLICES
-    rows: list[GapRow] = []
-    for (device, cause), some in recorded.rows("gaps", timed).groupby(["device", "cause"]):
-        longest = some.iloc[int(some["longest_s"].argmax())]
-        rows.append(
-            {
-                "device": str(device),
-                "cause": str(cause),
-                "count": timed.per_step(some["count"].sum()),
-                "total_s": timed.per_step(some["total_s"].sum()),
-                "longest_s": float(longest["longest_s"]),
-                "after": _place(recorded, longest, "after"),
-                "before": _place(recorded, longest, "before"),
-            }
+    rows = []
+    frame = recorded.rows("gaps", timed)
+    for row in step_rows(recorded, frame, timed, ["device", "cause"], ("count", "total_s")):
+        some = frame[(frame["device"] == row["device"]) & (frame["cause"] == row["cause"])]
+        longest = some.loc[some["longest_s"].idxmax()]
+        row.update(
+            longest_s=float(longest["longest_s"]),
+            after=_place(recorded, longest, "after"),
+            before=_place(recorded, longest, "before"),
         )
-    return sorted(rows, key=lambda row: -(row["total_s"] or 0.0))
+        rows.append(row)
+    return table_rows("gaps", sorted(rows, key=lambda row: -(row["total_s"] or 0.0)))
 
 
 def _place(recorded: Recorded, gap: pd.Series[Any], side: str) -> str | None:
@@ -220,16 +192,6 @@ _WORK = ("calls", "wall_s", "operator_s", "device_s", "flop", "host_net_bytes")
 _STEPS_OWN = "the steps' own"
 
 
-@dataclass(frozen=True)
-class _Stay:
-    """Entries into a region and its time, with its threads and slices."""
-
-    calls: float | None
-    wall_s: float | None
-    threads: str | None
-    measured_in: str = ""
-
-
 def regions(recorded: Recorded, torch: Selection | None) -> list[RegionRow]:
     """Rows of `regions`, one per source and path, the longest first.
 
@@ -239,49 +201,40 @@ def regions(recorded: Recorded, torch: Selection | None) -> list[RegionRow]:
     Names with many different numbers are one, with `#` for the number.
     """
     folded = _folded(recorded)
-    stays = _stays(recorded, folded)
+    timed = _timed(recorded, folded)
     torch = torch or NO_SLICES
     profiled = f"the torch layer's slices, {torch.in_words()}"
+    # Regions of profstack's have times of steps that no layer slowed.
+    own = f"what was done on the steps' own thread: {profiled}"
     detail = recorded.select("torch", (("detail",),)) or NO_SLICES
-    kept = {
-        key: detail.per_step(totals["host_net_bytes"])
-        for key, totals in sums(_by_path(recorded, "region_work", detail, folded), _KEYS, _WORK)
-    }
-    work = dict(sums(_by_path(recorded, "region_work", torch, folded), _KEYS, _WORK))
-    rows: list[RegionRow] = []
-    for key in dict.fromkeys((*stays, *work)):
-        source, path = key
-        totals = work.get(key, {})
-        stay = stays.get(key) or _Stay(
-            torch.per_step(totals.get("calls")), torch.per_step(totals.get("wall_s")), _STEPS_OWN
-        )
-        seen = [stay.measured_in] if key in stays else []
+    work, watched = (
+        {
+            (row["source"], row["path"]): row
+            for row in step_rows(
+                recorded, _by_path(recorded, "region_work", chosen, folded), chosen, _KEYS, _WORK
+            )
+        }
+        for chosen in (torch, detail)
+    )
+    rows = []
+    for key in dict.fromkeys((*timed, *work)):
+        row = {"threads": _STEPS_OWN, **work.get(key, {}), **timed.get(key, {})}
+        row["host_net_bytes"] = watched[key]["host_net_bytes"] if key in watched else None
+        seen = [row["measured_in"]] if key in timed else []
         if key in work:
-            # Regions of profstack's have times of steps that no layer slowed.
-            own = source == OWN_REGION
-            seen.append(f"what was done on the steps' own thread: {profiled}" if own else profiled)
-        rows.append(
-            {
-                "path": path,
-                "source": source,
-                "calls": stay.calls,
-                "wall_s": stay.wall_s,
-                "operator_s": torch.per_step(totals.get("operator_s")),
-                "device_s": torch.per_step(totals.get("device_s")),
-                "flop": torch.per_step(totals.get("flop")),
-                "host_net_bytes": kept.get(key),
-                "threads": stay.threads,
-                "measured_in": "; ".join(seen),
-            }
-        )
-    return sorted(rows, key=lambda row: -(row["wall_s"] or 0.0))
+            seen.append(own if row["source"] == OWN_REGION else profiled)
+        rows.append({**row, "measured_in": "; ".join(seen)})
+    return table_rows("regions", sorted(rows, key=lambda row: -(row["wall_s"] or 0.0)))
 
 
 _KEYS = ["source", "path"]
 
 
-def _stays(recorded: Recorded, folded: Mapping[str, str]) -> dict[Key, _Stay]:
-    """Time regions by the script's own clock, in the best slices that entered them."""
+def _timed(recorded: Recorded, folded: Mapping[str, str]) -> dict[Key, dict[str, Any]]:
+    """Return entries, time and threads of regions by the script's own clock.
+
+    They are of the clean slices, or of the others for a region that no clean one entered.
+    """
     slices = recorded.slices
     # Regions are not recorded before the step rule is known.
     slices = slices[(slices["kind"] != "startup") & (slices["mode"] != "discovery")]
@@ -289,17 +242,13 @@ def _stays(recorded: Recorded, folded: Mapping[str, str]) -> dict[Key, _Stay]:
     found = {}
     for chosen, words in ((slices[~clean], OTHER_SLICES), (slices[clean], CLEAN_SLICES)):
         # Two layers that shared a slice have its steps once.
-        once = chosen.drop_duplicates("first_step")
-        steps = int(once["steps"].sum())
-        selection = Selection(chosen["slice"].tolist(), None, steps, float(once["wall_s"].sum()))
+        steps = int(chosen.drop_duplicates("first_step")["steps"].sum())
+        selection = Selection(chosen["slice"].tolist(), None, steps, 0.0)
         frame = _by_path(recorded, "region_times", selection, folded)
-        for (source, path), some in frame.groupby(_KEYS):
-            found[str(source), str(path)] = _Stay(
-                selection.per_step(some["calls"].sum()),
-                selection.per_step(some["wall_s"].sum()),
-                _threads(some),
-                words,
-            )
+        threads = {key: _threads(some) for key, some in frame.groupby(_KEYS)}
+        for row in step_rows(recorded, frame, selection, _KEYS, ("calls", "wall_s")):
+            key = row["source"], row["path"]
+            found[key] = {**row, "threads": threads[key], "measured_in": words}
     return found
 
 
@@ -352,16 +301,8 @@ _KINDS = ("step", "forward", "backward", "optimizer", "module", "region")
 
 def ranges(recorded: Recorded, selection: Selection | None) -> list[RangeRow]:
     """Rows of `ranges`: those emitted most first, kind by kind."""
-    selection = selection or NO_SLICES
     frame = recorded.rows("ranges", selection)
-    rows: list[RangeRow] = [
-        {
-            "kind": kind,
-            "name": name,
-            "calls": selection.per_step(totals["calls"]),
-            "emit_s": selection.per_step(totals["emit_s"]),
-        }
-        for (kind, name), totals in sums(frame, ["kind", "name"], ("calls", "emit_s"))
-    ]
+    found = step_rows(recorded, frame, selection, ["kind", "name"], ("calls", "emit_s"))
+    rows: list[RangeRow] = table_rows("ranges", found)
     places = {kind: place for place, kind in enumerate(_KINDS)}
     return sorted(rows, key=lambda row: (places.get(row["kind"], 9), -(row["calls"] or 0.0)))

@@ -23,14 +23,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from profstack.analysis.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
+from profstack.analysis.rows import module_parents, step_rows
 from profstack.storage.folder import PEAKS
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, sums, whole
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, whole
 from profstack.storage.schema.report import Bounds, Peaks, Roofline, RooflinePoint, Utilization
 from profstack.storage.schema.rows import ModuleRow
 from profstack.storage.vocabulary import OTHER_WORK
@@ -38,6 +40,8 @@ from profstack.storage.vocabulary import OTHER_WORK
 # --- Points: rate, roof, and what holds each back -------------------------------------------------
 
 Bound = Literal["compute", "memory", "overhead"]
+Kind = Literal["step", "module", "operator"]
+Seconds = Literal["clean", "calibrated", "device"]
 # A roof holds a point back where it explains at least this share of the point's time.
 EXPLAINS = 0.5
 
@@ -67,20 +71,18 @@ class Roofs:
 
 def point(
     roofs: Roofs,
-    kind: Literal["step", "module", "operator"],
+    kind: Kind,
     name: str,
     dtype: str | None,
     flop: float | None,
     moved: float | None,
     seconds: float | None,
-    seconds_is: Literal["clean", "calibrated", "device"],
+    seconds_is: Seconds,
     lacking: str | None,
 ) -> RooflinePoint:
     """Return a row of `points`; `lacking` says what `moved` leaves out, or why it is None."""
     seconds = seconds if seconds is not None and seconds > 0 else None
-    intensity = flop / moved if flop and moved else None
-    share, bound, reason = _judge(roofs, dtype, flop, moved, seconds, intensity, lacking)
-    return {
+    row: RooflinePoint = {
         "kind": kind,
         "name": name,
         "dtype": dtype,
@@ -88,55 +90,48 @@ def point(
         "moved_bytes": moved,
         "seconds": seconds,
         "seconds_is": seconds_is if seconds is not None else None,
-        "intensity": intensity,
+        "intensity": flop / moved if flop and moved else None,
         "flop_per_s": flop / seconds if flop and seconds else None,
-        "share_of_peak": share,
-        "bound": bound,
-        "reason": reason,
+        "share_of_peak": None,
+        "bound": None,
+        "reason": None,
     }
+    row["share_of_peak"], row["bound"], row["reason"] = _judge(roofs, row, lacking)
+    return row
 
 
 def _judge(
-    roofs: Roofs,
-    dtype: str | None,
-    flop: float | None,
-    moved: float | None,
-    seconds: float | None,
-    intensity: float | None,
-    lacking: str | None,
+    roofs: Roofs, row: RooflinePoint, lacking: str | None
 ) -> tuple[float | None, Bound | None, str | None]:
     """Return the share of the roof that is reached, what holds the point back, and the reason."""
-    peak, memory = roofs.flop_per_s(dtype), roofs.bytes_per_s
-    if seconds is None:
+    peak, memory = roofs.flop_per_s(row["dtype"]), roofs.bytes_per_s
+    flop, moved, intensity = row["flop"], row["moved_bytes"], row["intensity"]
+    if row["seconds"] is None:
         return None, None, _NO_TIME
     if memory is None or (flop and peak is None):
         return None, None, _NO_PEAK
     if moved is None:
         return None, None, lacking
     if not flop or peak is None or intensity is None:
-        return _without_flop(moved / seconds / memory)
-    share = flop / seconds / min(peak, memory * intensity)
+        return _without_flop(moved / row["seconds"] / memory)
     below = intensity < peak / memory
-    of_peak = flop / seconds / peak
+    share = flop / row["seconds"] / min(peak, memory * intensity)
+    of_peak = flop / row["seconds"] / peak
+    bound: Bound = "memory" if below else "compute"
+    why = None
     if share < EXPLAINS:
-        roof = "memory" if below else "peak"
-        return (
-            share,
-            "overhead",
-            _joined(f"{percent(share)} of the rate that the {roof} allows", lacking),
-        )
-    if below and share > 1:
+        bound = "overhead"
+        why = f"{percent(share)} of the rate that the {'memory' if below else 'peak'} allows"
+    elif share > 1 and below:
         # A point faster than the memory is not held back by it.
-        bound: Bound = "compute" if of_peak >= EXPLAINS else "memory"
-        over = (
+        bound = "compute" if of_peak >= EXPLAINS else "memory"
+        why = (
             f"it is above the memory's roof: {_CACHED}, and reaches {percent(of_peak)} of the peak"
         )
-        return share, bound, _joined(over, lacking)
-    bound = "memory" if below else "compute"
-    if share > 1:
+    elif share > 1:
         why = "it is above the peak: its operations, its time or the peak is wrong"
-        return None, bound, _joined(why, lacking)
-    return share, bound, lacking
+    reached = None if share > 1 and not below else share
+    return reached, bound, "; ".join(text for text in (why, lacking) if text) or None
 
 
 def _without_flop(share: float) -> tuple[float | None, Bound | None, str | None]:
@@ -159,10 +154,6 @@ def percent(share: float) -> str:
     # 49.9 % is not the half that a label asks for.
     just_below = share < EXPLAINS <= round(100 * share) / 100
     return f"just under {words}" if just_below else words
-
-
-def _joined(*texts: str | None) -> str | None:
-    return "; ".join(text for text in texts if text) or None
 
 
 # --- The work of operators per step: bytes moved, in what type, and what is not known of it -------
@@ -198,30 +189,22 @@ class Work:
     moved_bytes: float = 0.0
     total_s: float = 0.0
     opaque_s: float = 0.0
-    opaque: dict[str, float] = field(default_factory=dict)
-    types: dict[str, float] = field(default_factory=dict)
-    multiplied: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, rows: Iterable[MovedRow]) -> Work:
-        """Add rows up."""
-        work = cls()
-        for row in rows:
-            work.add(row)
-        return work
+    opaque: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    types: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    multiplied: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, row: MovedRow) -> None:
         """Add one row."""
         self.total_s += row.seconds
         if row.moved_bytes is None:
             self.opaque_s += row.seconds
-            self.opaque[row.operator] = self.opaque.get(row.operator, 0.0) + row.seconds
+            self.opaque[row.operator] += row.seconds
             return
         self.moved_bytes += row.moved_bytes
         if row.dtype is not None:
-            self.types[row.dtype] = self.types.get(row.dtype, 0.0) + row.seconds
+            self.types[row.dtype] += row.seconds
             if row.is_counted:
-                self.multiplied[row.dtype] = self.multiplied.get(row.dtype, 0.0) + row.seconds
+                self.multiplied[row.dtype] += row.seconds
 
     def dtype(self) -> str | None:
         """Return the type with most of the time of counted operators, or of all if none is counted.
@@ -257,15 +240,15 @@ def _moved_rows(
     time = "device_s" if frame["device_s"].notna().any() else "total_s"
     counts = shaped.by_place if shaped is not None else {}
     rows = []
-    keys = ["operator", "module_id", "backward", "dtype", "unknown"]
-    for (operator, number, backward, dtype, _), totals in sums(frame, keys, (time, "moved_bytes")):
-        module = whole(number)
+    keys = ("operator", "module_id", "backward", "dtype", "unknown")
+    for row in step_rows(recorded, frame, timed, keys, (time, "moved_bytes")):
+        operator, module, dtype = row["operator"], whole(row["module_id"]), row["dtype"]
         is_counted = bool(counts.get((operator, module)))
         if dtype == "float32" and is_counted and roofs.flop_per_s("tf32") is not None:
             dtype = _multiplied_in(recorded, operator)
-        moved = timed.per_step(totals["moved_bytes"])
-        seconds = timed.per_step(totals[time]) or 0.0
-        rows.append(MovedRow(operator, module, bool(backward), dtype, moved, seconds, is_counted))
+        moved, seconds = row["moved_bytes"], row[time] or 0.0
+        backward = bool(row["backward"])
+        rows.append(MovedRow(operator, module, backward, dtype, moved, seconds, is_counted))
     return rows
 
 
@@ -307,11 +290,12 @@ def roofline(
         # These count no backward pass: their figures belong to a part of the time alone.
         record = None
     flop = None if record is None else known_sum(map(record.total, (FORWARD, BACKWARD)))
-    step = Work.of(rows)
+    step = Work()
+    for moved in rows:
+        step.add(moved)
     points = []
     if clean_s is not None:
-        moved, lacking = step.bytes()
-        row = point(roofs, "step", "step", step.dtype(), flop, moved, clean_s, "clean", lacking)
+        row = _work_point(roofs, "step", "step", step, flop, clean_s, "clean")
         if unlike is not None:
             row.update({"flop_per_s": None, "share_of_peak": None, "bound": None, "reason": unlike})
         points.append(row)
@@ -344,20 +328,20 @@ def _utilization(
             continue
         value: float | None = flop / step_s / peak["value"]
         warning = None
-        if OTHER_WORK in (peak["how"] or ""):
-            warning = (
-                "the peak was measured beside other work, and may be higher: then this is less; "
-                "next: measure again in an hour, when the machine is idle"
-            )
         if unlike is not None:
             value, warning = None, unlike
         elif value is not None and value > 1:
+            value = None
             warning = (
                 f"no share: the step would do more than the {peak['source']} peak, so the count of "
                 "operations, the time or the peak is wrong; next: see whether other work kept "
                 "the peak low when it was measured, and what the counters of operations disagree on"
             )
-            value = None
+        elif OTHER_WORK in (peak["how"] or ""):
+            warning = (
+                "the peak was measured beside other work, and may be higher: then this is less; "
+                "next: measure again in an hour, when the machine is idle"
+            )
         rows.append(
             {
                 "source": peak["source"],
@@ -375,15 +359,23 @@ def _bounds(operators: Sequence[RooflinePoint], roofs: Roofs) -> Bounds | None:
     """Return seconds per step of all operators by bound; None where no roof is known."""
     if roofs.bytes_per_s is None or not any(row["seconds"] for row in operators):
         return None
-    seconds = dict.fromkeys(("compute", "memory", "overhead", "unknown"), 0.0)
+    seconds = dict.fromkeys(Bounds.__annotations__, 0.0)
     for row in operators:
-        seconds[row["bound"] or "unknown"] += row["seconds"] or 0.0
-    return {
-        "compute_s": seconds["compute"],
-        "memory_s": seconds["memory"],
-        "overhead_s": seconds["overhead"],
-        "unknown_s": seconds["unknown"],
-    }
+        seconds[f"{row['bound'] or 'unknown'}_s"] += row["seconds"] or 0.0
+    return cast("Bounds", seconds)
+
+
+def _work_point(
+    roofs: Roofs,
+    kind: Kind,
+    name: str,
+    work: Work,
+    flop: float | None,
+    seconds: float | None,
+    seconds_is: Seconds,
+) -> RooflinePoint:
+    moved, lacking = work.bytes()
+    return point(roofs, kind, name, work.dtype(), flop, moved, seconds, seconds_is, lacking)
 
 
 def _module_points(
@@ -395,13 +387,12 @@ def _module_points(
 ) -> list[RooflinePoint]:
     """Return a point for every root and every module without modules inside."""
     numbers = {path: number for number, path in recorded.module_paths.items()}
-    known = recorded.frames["modules"]
-    parents = dict(zip(known["module_id"], map(whole, known["parent_id"]), strict=True))
-    works: dict[int, Work] = {}
+    parents = module_parents(recorded)
+    works: dict[int, Work] = defaultdict(Work)
     for moved_row in rows:
         number = moved_row.module
         while number is not None and number > 0:
-            works.setdefault(number, Work()).add(moved_row)
+            works[number].add(moved_row)
             number = parents.get(number)
     inner = {parents.get(number) for number in works}
     points = []
@@ -413,21 +404,10 @@ def _module_points(
         flop = None
         if record is not None:
             flop = known_sum(record.modules.get((number, way)) for way in (FORWARD, BACKWARD))
-        moved, lacking = work.bytes()
         device_s = known_sum((row["forward_device_s"], row["backward_device_s"]))
-        points.append(
-            point(
-                roofs,
-                "module",
-                row["path"],
-                work.dtype(),
-                flop,
-                moved,
-                device_s or row["calibrated_s"],
-                "device" if device_s else "calibrated",
-                lacking,
-            )
-        )
+        seconds = device_s or row["calibrated_s"]
+        measured: Seconds = "device" if device_s else "calibrated"
+        points.append(_work_point(roofs, "module", row["path"], work, flop, seconds, measured))
     return points
 
 
@@ -440,32 +420,22 @@ def _operator_points(
     roofs: Roofs,
 ) -> list[RooflinePoint]:
     """Return a point for each operator of each module, those with most time first."""
-    works: dict[tuple[str, int | None], Work] = {}
+    works: dict[tuple[str, int | None], Work] = defaultdict(Work)
     for row in rows:
-        works.setdefault((row.operator, row.module), Work()).add(row)
+        works[row.operator, row.module].add(row)
     on_device = bool(recorded.rows("moved_bytes", timed)["device_s"].notna().any())
     points = []
     for place, work in sorted(works.items(), key=lambda item: -item[1].total_s):
         if not work.moved_bytes and not work.opaque_s:
             # Views and memory that is only taken: no work that a roof could hold back.
             continue
-        moved, lacking = work.bytes()
         seconds: float | None = work.total_s
         if not on_device:
             seconds = timed.calibrated(work.total_s * timed.steps, clean_s)
-        points.append(
-            point(
-                roofs,
-                "operator",
-                f"{place[0]} in {recorded.module_path(place[1]) or _OUTSIDE}",
-                work.dtype(),
-                shaped.by_place.get(place) if shaped is not None else None,
-                moved,
-                seconds,
-                "device" if on_device else "calibrated",
-                lacking,
-            )
-        )
+        name = f"{place[0]} in {recorded.module_path(place[1]) or _OUTSIDE}"
+        flop = shaped.by_place.get(place) if shaped is not None else None
+        measured: Seconds = "device" if on_device else "calibrated"
+        points.append(_work_point(roofs, "operator", name, work, flop, seconds, measured))
     return points
 
 

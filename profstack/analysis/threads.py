@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pandas as pd
 
 from profstack.analysis.clean_steps import Clean
+from profstack.analysis.rows import table_rows
 from profstack.storage.reader import Recorded, Selection, known_total, nullable, ratio, whole
 from profstack.storage.schema.report import Processes
 from profstack.storage.schema.rows import ThreadRow
@@ -72,7 +74,7 @@ def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
     sums["cpu_s"] = sums["cpu_s"].where(~grouped["unknown"].any())
     total = sums["cpu_s"].sum() if sums["cpu_s"].notna().all() else None
     step_s = chosen.per_step(chosen.wall_s)
-    rows: list[ThreadRow] = []
+    found = []
     for key, row in sums.iterrows():
         kind, name, number = (nullable(part) for part in key)
         process = None if number == _NO_PROCESS else int(number)
@@ -81,7 +83,7 @@ def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
         if kind == MAIN and step_s and cpu_s is not None and cpu_s <= _MOST_OF_A_STEP * step_s:
             off_s = max(step_s - cpu_s, 0.0)
             no_core_s = chosen.per_step(nullable(row["delay_s"]))
-        rows.append(
+        found.append(
             {
                 "kind": kind,
                 "name": name,
@@ -97,6 +99,7 @@ def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
                 "note": _note(kind, name, process),
             }
         )
+    rows: list[ThreadRow] = table_rows("threads", found)
     rows.sort(key=lambda row: (row["cpu_s"] is None, -(row["cpu_s"] or 0.0)))
     return _shortened(rows)
 
@@ -107,21 +110,9 @@ def processes(
     """Return `processes` of the report from the table of threads; times per clean step."""
     _, chosen = _of_clean(recorded, clean)
     readings = recorded.facts.get(READINGS) or {}
-    result: Processes = {
-        "steps": None,
-        "step_s": None,
-        "cpu_s": None,
-        "cores": None,
-        "off_cpu_s": None,
-        "no_core_s": None,
-        "unseen_share": None,
-        "workers": None,
-        "worker_cpu_s": None,
-        "wait_s": None,
-        "sentences": [],
-        "reading_s": ratio(readings.get("took_s"), readings.get("readings")),
-        "reason": None,
-    }
+    result = cast("Processes", dict.fromkeys(Processes.__annotations__))
+    result["sentences"] = []
+    result["reading_s"] = ratio(readings.get("took_s"), readings.get("readings"))
     if chosen is None or not rows:
         without = _NO_SLICE if readings else (_skipped(recorded) or _NO_READINGS)
         result["reason"] = readings.get("reason") or without
@@ -184,19 +175,16 @@ def _shortened(rows: list[ThreadRow]) -> list[ThreadRow]:
     if len(rest) < 2:
         return rows
     kinds = {row["kind"] for row in rest}
-    together: ThreadRow = {
+    sums = {name: known_total(row[name] for row in rest) for name in ("threads", "cpu_s", "share")}
+    together: dict[str, object] = {
+        **sums,
         "kind": kinds.pop() if len(kinds) == 1 else OTHER,
         "name": REST,
-        "process": None,
-        "threads": whole(known_total(row["threads"] for row in rest)),
-        "cpu_s": known_total(row["cpu_s"] for row in rest),
-        "share": known_total(row["share"] for row in rest),
-        "off_cpu_s": None,
-        "no_core_s": None,
+        "threads": whole(sums["threads"]),
         "layers": [],
         "note": f"the {len(rest)} smallest rows together",
     }
-    return [*kept, together]
+    return [*kept, *table_rows("threads", [together])]
 
 
 def _skipped(recorded: Recorded) -> str | None:

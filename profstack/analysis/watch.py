@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,15 +56,10 @@ class Frame:
         """Whether the code came as text: from the command line, or from `exec`."""
         return self.file in ("<string>", "<stdin>")
 
-    @property
+    @cached_property
     def is_installed(self) -> bool:
         """Whether it belongs to Python or to a package, by where its file lies."""
-        return _is_installed(self.file)
-
-
-@lru_cache(maxsize=100_000)
-def _is_installed(file: str) -> bool:
-    return file.startswith("<") or _LIBRARY.search(file) is not None
+        return self.file.startswith("<") or _LIBRARY.search(self.file) is not None
 
 
 Stack = tuple[Frame, ...]
@@ -107,31 +102,20 @@ class Watched:
         self.read_bytes: list[float] = readings[known].tolist()
         grown = np.full(len(times), np.nan)
         grown[known] = np.diff(readings[known], prepend=np.nan)
-        phases = _phases(recorded, times)
         self._places = Places.read(recorded.facts)
         # The stack of every frame number, outermost first.
         self.stacks = _stacks(recorded)
-        self.samples = [
-            Sample(
-                t_s,
-                number,
-                phase,
-                region if isinstance(region, str) else None,
-                weight,
-                None if np.isnan(growth) else int(growth),
-            )
-            for t_s, number, phase, region, weight, growth in zip(
-                times.tolist(),
-                frame["frame"].fillna(0).astype(int).tolist(),
-                phases,
-                frame["region"].tolist(),
-                frame["weight"].tolist(),
-                grown.tolist(),
-                strict=True,
-            )
-            # One without weight is only a reading of memory, at the edge of a pause.
-            if weight > 0
-        ]
+        samples = map(
+            Sample,
+            times.tolist(),
+            frame["frame"].fillna(0).astype(int).tolist(),
+            _phases(recorded, times),
+            (region if isinstance(region, str) else None for region in frame["region"]),
+            frame["weight"].tolist(),
+            (None if np.isnan(growth) else int(growth) for growth in grown),
+        )
+        # One without weight is only a reading of memory, at the edge of a pause.
+        self.samples = [sample for sample in samples if sample.weight > 0]
 
     def own(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack that are the user's own code, outermost first."""
@@ -419,18 +403,8 @@ def _weight(sums: Iterable[Sum]) -> float:
     return sum(each.weight for each in sums)
 
 
-@dataclass(frozen=True)
-class WatchedLine:
-    """The watch's figures of one line of the script's own code."""
-
-    source: str | None = None
-    step_share: float | None = None
-    startup_share: float | None = None
-    grown: int | None = None
-
-
-def watched_lines(recorded: Recorded) -> dict[LineKey, WatchedLine]:
-    """Return the watch's figures by file and line."""
+def watched_lines(recorded: Recorded) -> dict[LineKey, dict[str, object]]:
+    """Return the watch's figures by file and line, named as in the table `lines`."""
     startup = line_shares(recorded, STARTUP)
     # A few samples in steps give no shares; those of the start-up are hundreds.
     steps = line_shares(recorded, STEP) if few_samples(recorded) is None else {}
@@ -439,9 +413,12 @@ def watched_lines(recorded: Recorded) -> dict[LineKey, WatchedLine]:
     sources = {(file, line): source for file, line, source in texts.itertuples(index=False)}
     nothing = (None, None)
     return {
-        line: WatchedLine(
-            sources.get(line), steps.get(line, nothing)[0], startup.get(line, nothing)[0], grown
-        )
+        line: {
+            "source": sources.get(line),
+            "watch_share": steps.get(line, nothing)[0],
+            "startup_share": startup.get(line, nothing)[0],
+            "watch_bytes": grown,
+        }
         for line, (_, grown) in line_shares(recorded).items()
     }
 

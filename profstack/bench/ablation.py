@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean, median, stdev
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from profstack.bench.measure import Policy
 from profstack.bench.mistakes import Plan, plan_for, settled, typical_s
@@ -33,13 +33,10 @@ from profstack.storage.schema.report import AblationCell
 from profstack.units import format_bytes
 
 COMPUTE, COPY_HEAVY = "compute", "copy-heavy"
-HOST: Final = "host"
-EVENTS: Final = "events"
 Timing = Literal["host", "events"]
-_TIMINGS: tuple[Timing, ...] = (HOST, EVENTS)
+HOST: Timing = "host"
+EVENTS: Timing = "events"
 
-# The share of the time for a benchmark that the whole table may take.
-_SHARE = 1.0
 _FEWEST_ROUNDS = 6
 _MOST_SAMPLES = 10
 _COLD = "the first call of a fresh copy of the model, in a process that is itself warm"
@@ -53,7 +50,7 @@ class _Cell:
     warmup: bool
     synchronise: bool
     timing: Timing
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
     reason: str | None = None
     valid: bool = True
     error: str | None = None
@@ -79,34 +76,28 @@ def ablation(subject: Subject, policy: Policy, clock: Clock) -> list[AblationCel
     An error in a cell's calls is its `error` and ends that cell alone.
     """
     on_device = uses_device(subject, clock)
-    combinations = product((COMPUTE, COPY_HEAVY), (True, False), (True, False), _TIMINGS)
+    combinations = product((COMPUTE, COPY_HEAVY), (True, False), (True, False), (HOST, EVENTS))
     with undisturbed(collect=policy.collect):
         with subject.conditions():
             plan = plan_for(typical_s(subject.step, clock), policy)
-        cells = [_cell(subject, on_device, *one) for one in combinations]
-        began, turn = clock.now(), 0
-        while turn < plan.rounds and (
-            turn < _FEWEST_ROUNDS or clock.now() - began < policy.max_s * _SHARE
-        ):
-            for number in range(len(cells)):
-                _take(cells[(number + turn) % len(cells)], subject, plan, clock)
+        cells = [_Cell(*one) for one in combinations]
+        for cell in cells:
+            _prepare(cell, subject, on_device)
+        began = clock.now()
+        for turn in range(plan.rounds):
+            if turn >= _FEWEST_ROUNDS and clock.now() - began >= policy.max_s:
+                break
+            first = turn % len(cells)
+            for cell in cells[first:] + cells[:first]:
+                _take(cell, subject, plan, clock)
             if not policy.collect:
                 gc.collect()
-            turn += 1
     return [_row(cell) for cell in cells]
 
 
-def _cell(
-    subject: Subject,
-    on_device: bool,
-    variant: str,
-    warmup: bool,
-    synchronise: bool,
-    timing: Timing,
-) -> _Cell:
-    """Return a cell with its notes, and its reason if it cannot be measured."""
-    cell = _Cell(variant, warmup, synchronise, timing, [])
-    if variant == COPY_HEAVY:
+def _prepare(cell: _Cell, subject: Subject, on_device: bool) -> None:
+    """Set a cell's notes, and its reason if it cannot be measured."""
+    if cell.variant == COPY_HEAVY:
         size = format_bytes(input_bytes(subject))
         cell.notes.append(
             f"each call first copies its inputs ({size}, pageable) from the host to the device"
@@ -114,21 +105,20 @@ def _cell(
             else f"each call first copies its inputs ({size}) within the host's memory: on a CPU "
             "nothing is transferred, and this stands for the copies that a step makes itself"
         )
-    if not warmup:
+    if not cell.warmup:
         cell.notes.append(_COLD)
-    if timing == EVENTS and not on_device:
+    if cell.timing == EVENTS and not on_device:
         cell.valid = False
         cell.fail("a CPU has no queue that events could stand in", _cpu_event_error())
-    elif not synchronise and not on_device:
+    elif not cell.synchronise and not on_device:
         cell.fail(
             "cannot differ on a CPU: a call returns when its work is done; the cell that "
             "synchronises stands for both"
         )
     elif cell.unreadable:
         cell.valid = False
-    elif not synchronise:
+    elif not cell.synchronise:
         cell.notes.append("the clock stops when the work is launched, not when it is done")
-    return cell
 
 
 def _cpu_event_error() -> str | None:
@@ -199,15 +189,13 @@ def _event_times(cell: _Cell, step: Callable[[], Any], calls: int, clock: Clock)
 def _row(cell: _Cell) -> AblationCell:
     # Readings that succeeded found a device that happened to be done: they are no samples.
     times: Sequence[float] = [] if cell.refused else cell.times_s
-    notes = list(cell.notes)
-    if cell.unreadable and cell.readings:
+    notes = cell.notes if cell.reason is None else [cell.reason]
+    if cell.unreadable and cell.readings and cell.reason is None:
         notes.append(
             f"{cell.refused} of {cell.readings} readings were refused: the events had not passed"
             if cell.refused
             else f"all {cell.readings} readings found the device done by chance; nothing waits"
         )
-    if cell.reason is not None:
-        notes = [cell.reason]
     return {
         "variant": cell.variant,
         "warmup": cell.warmup,

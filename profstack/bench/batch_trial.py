@@ -1,4 +1,4 @@
-"""Try one batch size: memory limit, data type, timing.
+"""Try one batch size: memory limit, data type, timing; and the process that tries sizes on a CPU.
 
 An error becomes a `Probe` and releases all that the attempt held, so that the next one has the same
 memory.
@@ -10,16 +10,19 @@ import errno
 import functools
 import gc
 import mmap
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from profstack import environment
+from profstack.bench.fresh_process import receive
 from profstack.bench.measure import Policy, measure
-from profstack.bench.subject import Subject, of_model
+from profstack.bench.subject import Request, Subject, in_a_line, of_model
+from profstack.bench.target import load
 from profstack.errors import UsageError
 from profstack.stats.blocks import timed_block
 from profstack.stats.clock import Clock
@@ -98,38 +101,6 @@ class Probe:
         return self.status in (WORKED, MEASURED)
 
 
-class TrialRequest(TypedDict):
-    """The task of a process that tries batch sizes, as JSON on its standard input."""
-
-    request: dict[str, object]
-    dtype: str | None
-    first: int
-    last: int
-    timed: bool
-    trial: dict[str, object]
-    threads: int
-    allowance_bytes: int | None
-    give_up_s: int
-    # The file descriptor for its answers.
-    answers: int
-
-
-class TrialReady(TypedDict):
-    """The memory limit and the floating-point type of a process that is ready to try."""
-
-    allowance_bytes: int
-    dtype: str | None
-
-
-class TrialAnswer(TypedDict, total=False):
-    """A line of JSON that such a process answers: one of these."""
-
-    ready: TrialReady
-    probe: dict[str, Any]
-    failed: str | None
-    no_limit: str
-
-
 class HostMemory:
     """The resident memory of this process above its size at the start."""
 
@@ -183,18 +154,15 @@ class DeviceMemory:
 Memory = HostMemory | DeviceMemory
 
 
+Maker = Callable[[int], Subject]
+
+
 def attempt(
-    make: Callable[[int], Subject],
-    batch_size: int,
-    trial: Trial,
-    clock: Clock,
-    memory: Memory,
-    *,
-    timed: bool,
+    make: Maker, batch_size: int, trial: Trial, clock: Clock, memory: Memory, *, timed: bool
 ) -> Probe:
     """Try one batch size of the subject from `make`; the model's errors become the reason."""
     try:
-        probe = _tried(make, batch_size, trial, clock, memory, timed=timed)
+        probe = _tried(make, batch_size, trial, clock, memory, timed)
     except (Exception, SystemExit) as error:
         probe = probe_of_error(error, batch_size)
     # The error's frames, which held the batch and its results, are gone by now.
@@ -204,8 +172,7 @@ def attempt(
 
 def probe_of_error(error: BaseException, batch_size: int) -> Probe:
     """Return the result of a batch size that raised: refused by memory, or failed."""
-    said = str(error).strip()
-    reason = f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
+    reason = in_a_line(error)
     reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
     one: BaseException | None = error
     seen: list[BaseException] = []
@@ -214,7 +181,7 @@ def probe_of_error(error: BaseException, batch_size: int) -> Probe:
             return Probe(batch_size, REFUSED, reason)
         seen.append(one)
         one = one.__cause__ or one.__context__
-    small = said.lower()
+    small = str(error).lower()
     return Probe(batch_size, FAILED, reason, certain=not any(map(small.__contains__, _UNCERTAIN)))
 
 
@@ -236,14 +203,9 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _tried(
-    make: Callable[[int], Subject],
-    batch_size: int,
-    trial: Trial,
-    clock: Clock,
-    memory: Memory,
-    *,
-    timed: bool,
+    make: Maker, batch_size: int, trial: Trial, clock: Clock, memory: Memory, timed: bool
 ) -> Probe:
+    """Call the subject a few times; time the trial's batches, or as many as its time allows."""
     memory.begin()
     subject = make(batch_size)
     call = subject.step
@@ -251,22 +213,10 @@ def _tried(
         times: list[float] = []
         while len(times) < 2 or (len(times) < trial.calls and sum(times) < trial.warmup_s):
             times += timed_block(call, 1, 1, clock).host_s
-        if timed:
-            return _timed(call, batch_size, min(times), trial, clock, memory)
-    return Probe(batch_size, WORKED)
-
-
-def _timed(
-    call: Callable[[], Any],
-    batch_size: int,
-    typical_s: float,
-    trial: Trial,
-    clock: Clock,
-    memory: Memory,
-) -> Probe:
-    """Time the trial's batches, or as many as its time allows."""
-    samples = max(1, min(trial.batches, int(trial.measure_s / max(typical_s, 1e-9))))
-    measured = measure(call, Policy(repeat=samples, max_warmup_s=trial.warmup_s), clock)
+        if not timed:
+            return Probe(batch_size, WORKED)
+        samples = max(1, min(trial.batches, int(trial.measure_s / max(min(times), 1e-9))))
+        measured = measure(call, Policy(repeat=samples, max_warmup_s=trial.warmup_s), clock)
     host_s, calls = np.asarray(measured.samples.host_s), measured.samples.calls
     total_s, batches = float(host_s.sum()) * calls, len(host_s) * calls
     peak_bytes, why_no_peak = memory.peak()
@@ -292,8 +242,6 @@ def _timed(
 # -- conversion to another floating-point type -------------------------------
 # Integer inputs (token numbers, masks) are not converted. Conversion is in place, as `Module.to`
 # is; where the model is needed afterwards, its values are kept in main memory meanwhile.
-
-Maker = Callable[[int], Subject]
 
 
 def check_dtype(name: str) -> None:
@@ -387,11 +335,10 @@ def _cast(inputs: Any, wanted: Any) -> Any:
     import torch
     from torch.utils import _pytree
 
-    def of_leaf(leaf: Any) -> Any:
-        is_floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(wanted) if is_floating else leaf
+    def convert(tensor: Any) -> Any:
+        return tensor.to(wanted) if tensor.is_floating_point() else tensor
 
-    return _pytree.tree_map(of_leaf, inputs)
+    return _pytree.tree_map_only(torch.Tensor, convert, inputs)
 
 
 def _named_states(model: Any) -> list[tuple[str, Any]]:
@@ -422,9 +369,8 @@ class NoLimitError(Exception):
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit in force: its name, the bytes it allows in addition, and a call that lifts it."""
+    """A limit in force: the bytes it allows in addition, and a call that lifts it."""
 
-    name: str
     allowance_bytes: int
     lift: Callable[[], None]
 
@@ -457,26 +403,20 @@ def limit_memory(allowance_bytes: int) -> MemoryLimit:
         finite = [one for one in before if one != resource.RLIM_INFINITY]
         limit = min([mapped + allowance_bytes, *finite])
         try:
-            if not _refuses(resource.setrlimit, number, mapped + _TRIED_BYTES, before):
+            if not _refuses(number, mapped + _TRIED_BYTES, before):
                 continue
             resource.setrlimit(number, (limit, before[1]))
         except (OSError, ValueError):
             continue
-
-        def lift(number: int = number, before: tuple[int, int] = before) -> None:
-            resource.setrlimit(number, before)
-
-        return MemoryLimit(name, max(0, limit - mapped), lift)
+        lift = functools.partial(resource.setrlimit, number, before)
+        return MemoryLimit(max(0, limit - mapped), lift)
     raise NoLimitError("this system holds to no limit of a process's memory")
 
 
-def _refuses(
-    setrlimit: Callable[[int, tuple[int, int]], None],
-    number: int,
-    limit: int,
-    before: tuple[int, int],
-) -> bool:
+def _refuses(number: int, limit: int, before: tuple[int, int]) -> bool:
     """Return whether a mapping beyond such a limit is refused; restore the limit."""
+    from resource import setrlimit
+
     finite = before[1] if before[1] >= 0 else limit
     setrlimit(number, (min(limit, finite), before[1]))
     try:
@@ -486,3 +426,81 @@ def _refuses(
     finally:
         setrlimit(number, before)
     return False
+
+
+# -- the process that tries sizes --------------------------------------------
+# On a CPU it loads the target, sets its limit and tries the sizes in order, until one does not run;
+# the system may kill it. Its answers are `ready` once the limit holds, then `probe` for each size;
+# or `failed` where the target cannot be loaded, `no_limit` without a limit.
+
+# Elements of work that every thread of the pool gets a part of.
+_PER_THREAD = 2**16
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work of such a process: a target, the sizes to try, and the memory it may take.
+
+    Should it hang after its parent has ended, it ends itself after `give_up_s`.
+    """
+
+    request: Request
+    dtype: str | None
+    trial: Trial
+    first: int
+    last: int
+    timed: bool
+    threads: int
+    allowance_bytes: int | None
+    give_up_s: int
+
+
+def main() -> None:
+    """Try the sizes that the request names."""
+    given, answer = receive()
+    request, trial = Request(**given.pop("request")), Trial(**given.pop("trial"))
+    task = Task(request=request, trial=trial, **given)
+    signal.alarm(task.give_up_s)
+    try:
+        make, dtype = _load(task)
+    except (Exception, SystemExit) as error:
+        answer({"failed": probe_of_error(error, 0).reason})
+        return
+    _take_own_memory()
+    memory = HostMemory()
+    try:
+        limit = limit_memory(task.allowance_bytes or share_of_available())
+    except NoLimitError as error:
+        answer({"no_limit": str(error)})
+        return
+    answer({"ready": {"allowance_bytes": limit.allowance_bytes, "dtype": dtype}})
+    clock = Clock()
+    for batch_size in range(task.first, task.last + 1):
+        signal.alarm(task.give_up_s)
+        probe = attempt(make, batch_size, trial, clock, memory, timed=task.timed)
+        if not probe.worked:
+            # The answer takes memory too, and a model may have kept all.
+            limit.lift()
+        answer({"probe": asdict(probe)})
+        if not probe.worked:
+            return
+
+
+def _load(task: Task) -> tuple[Maker, str | None]:
+    """Return the maker of the target by batch size, and its floating-point type."""
+    import torch
+
+    torch.set_num_threads(task.threads)
+    subject = load(task.request).subject
+    make = maker(subject, task.dtype)
+    return make, own_dtype(subject)
+
+
+def _take_own_memory() -> None:
+    """Allocate the memory of torch's threads and of the measurement before it is counted."""
+    import torch
+
+    torch.ones(torch.get_num_threads() * _PER_THREAD).add_(1.0)
+    square = torch.ones(128, 128)
+    torch.mm(square, square)
+    measure(lambda: None, Policy(repeat=100, max_warmup_s=0.05))

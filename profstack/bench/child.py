@@ -23,7 +23,6 @@ from profstack.bench.results import (
     LAYERS,
     LAYERS_ALONE,
     OPTIONS,
-    Figures,
     ProcessResult,
     result_path,
 )
@@ -106,19 +105,19 @@ class _BenchProcess:
         try:
             self._measure()
         except KeyboardInterrupt:
-            self._keep_error("KeyboardInterrupt")
+            self._keep({"error": "KeyboardInterrupt"})
             return INTERRUPTED
         except ProfstackError as error:
             sys.stderr.write(f"profstack: {' '.join(str(error).split())}\n")
-            self._keep_error(str(error))
+            self._keep({"error": str(error)})
             return USAGE
         except SystemExit as stop:
             called = f"{self.request.spec} called sys.exit({stop.code!r})"
             sys.stderr.write(f"profstack: {called}: a benchmark needs a call that returns\n")
-            self._keep_error(f"SystemExit({stop.code!r})")
+            self._keep({"error": f"SystemExit({stop.code!r})"})
             return stop.code if isinstance(stop.code, int) and stop.code else RAISED
         except BaseException as error:
-            self._keep_error(f"{type(error).__name__}: {error}")
+            self._keep({"error": f"{type(error).__name__}: {error}"})
             # Without a frame of the target the error is ours: then every frame is needed.
             trace = _target_part(error.__traceback__) or error.__traceback__
             error.__traceback__ = trace
@@ -144,10 +143,8 @@ class _BenchProcess:
                 first = timed_block(subject.step, 1, 1, clock)
             target = replace(target, first_s=first.host_s[0])
         clock = clock if clock.was_used() else Clock(device=False)
-        facts = {**torch_facts(torch), **device_facts(torch)}
-        self.kept["environment"] = (
-            facts if clock.has_device else {**facts, "device": "cpu", "gpu": None}
-        )
+        on_cpu = {} if clock.has_device else {"device": "cpu", "gpu": None}
+        self.kept["environment"] = {**torch_facts(torch), **device_facts(torch), **on_cpu}
         if self.process == LAYERS_ALONE:
             self._record_layers(target)
             return
@@ -157,7 +154,7 @@ class _BenchProcess:
             BenchOptions.of_json(self.options["asked"], int(self.process)),
             clock,
             first_s=target.first_s,
-            keep=self._keep,
+            keep=lambda figures: self._keep({"figures": figures}),
             tell=self._tell,
         )
         run.result["initialisation_s"] = opened[0] if opened and clock.has_device else None
@@ -177,18 +174,11 @@ class _BenchProcess:
         except Exception as error:
             if _target_part(error.__traceback__) is not None:
                 raise
-            self.kept["layers_problem"] = f"{type(error).__name__}: {error}"
-            self._write()
+            self._keep({"layers_problem": f"{type(error).__name__}: {error}"})
 
-    def _keep(self, figures: Figures) -> None:
-        self.kept["figures"] = figures
-        self._write()
-
-    def _keep_error(self, error: str) -> None:
-        self.kept["error"] = error
-        self._write()
-
-    def _write(self) -> None:
+    def _keep(self, part: ProcessResult) -> None:
+        """Write the process's file with a further or a changed part."""
+        self.kept.update(part)
         path = result_path(self.folder, self.process)
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(self.kept), encoding="utf-8")

@@ -2,22 +2,16 @@
 
 Only a fresh process is cold: there the first call loads libraries, opens thread pools and contexts,
 chooses kernels and compiles code. So the target is loaded again in processes of their own, one
-after another. Run as a module this is such a process: the request comes as JSON on standard input,
-and the times go to the file that the argument names.
+after another; `main` is the work of such a process.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import fmean
 
+from profstack.bench.fresh_process import FreshProcess, receive
 from profstack.bench.subject import Request, Subject
 from profstack.stats.blocks import timed_block, undisturbed
 from profstack.stats.clock import Clock
@@ -75,37 +69,24 @@ def fresh_processes(
 
 def _start(request: Request, calls: int, limit_s: float) -> Start | str:
     """Time one fresh process; return its failure in words where it has one."""
-    question = json.dumps({"request": request.as_json(), "calls": calls})
-    with tempfile.TemporaryDirectory() as name:
-        answer = Path(name) / "start.json"
-        command = [sys.executable, "-m", __spec__.name, str(answer)]
-        try:
-            done = subprocess.run(
-                command,
-                input=question,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                # The target may use profstack itself: switch recording off.
-                env={**os.environ, "PROFSTACK": "0"},
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+    with FreshProcess(__name__, {"request": asdict(request), "calls": calls}) as process:
+        answer = process.answer(limit_s)
+        if answer is not None:
+            return Start(**answer)
+        code = process.exit_code()
+        if code is None:
             return f"a fresh process was not done after {limit_s:.0f} s"
-        if done.returncode or not answer.exists():
-            said = done.stderr.strip().splitlines()
-            return f"a fresh process failed ({said[-1] if said else f'exit {done.returncode}'})"
-        return Start(**json.loads(answer.read_text(encoding="utf-8")))
+        return f"a fresh process failed ({process.last_words() or f'exit {code}'})"
 
 
-def time_a_start(request: Request, calls: int) -> Start:
+def main() -> None:
     """Load the target in this fresh process and time it from its first call on."""
     # Loading needs torch; the parent's side of this module does not.
     from profstack.bench.target import load
 
-    loaded = load(request)
+    question, answer = receive()
+    calls = question["calls"]
+    loaded = load(Request(**question["request"]))
     subject, clock = loaded.subject, Clock()
     already = [] if loaded.first_s is None else [loaded.first_s]
     with subject.conditions(), undisturbed():
@@ -113,14 +94,5 @@ def time_a_start(request: Request, calls: int) -> Start:
         cold = already + timed_block(step, calls - len(already), 1, clock).host_s
         warming = max(_FEWEST_CALLS, min(_MOST_WARMING, int(_WARMING_S / cold[-1])))
         timed_block(step, warming, 1, clock)
-        return Start(cold, timed_block(step, calls, 1, clock).host_s)
-
-
-def _main() -> None:
-    question = json.load(sys.stdin)
-    start = time_a_start(Request(**question["request"]), question["calls"])
-    Path(sys.argv[1]).write_text(json.dumps(asdict(start)), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    _main()
+        warm = timed_block(step, calls, 1, clock).host_s
+    answer(asdict(Start(cold, warm)))

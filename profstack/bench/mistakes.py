@@ -12,7 +12,7 @@ import functools
 import gc
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import Any, cast
@@ -43,6 +43,7 @@ from profstack.units import format_bytes, format_seconds
 # alternate, and the first of them changes from pair to pair.
 
 Report = Callable[[], float]
+Tool = Callable[[], AbstractContextManager[Any]]
 
 # The fewest pairs that give a 95 % interval, and as many as are taken where time allows.
 FEWEST, MOST = 6, 12
@@ -102,24 +103,6 @@ def block_s(call: Callable[[], Any], plan: Plan, clock: Clock) -> list[float]:
     return timed_block(call, plan.samples, plan.calls, clock, with_cpu=False).host_s
 
 
-def interleave(wrong: Report, right: Report, plan: Plan, clock: Clock) -> list[tuple[float, float]]:
-    """Return pairs of reports (wrong, right), the order changing from pair to pair."""
-    pairs: list[tuple[float, float]] = []
-    began = clock.now()
-    for number in range(plan.rounds):
-        if number % 2:
-            first = right()
-            pairs.append((wrong(), first))
-        else:
-            first = wrong()
-            pairs.append((first, right()))
-        if number + 1 >= FEWEST and clock.now() - began > plan.seconds:
-            break
-    if not gc.isenabled():
-        gc.collect()
-    return pairs
-
-
 @dataclass(frozen=True)
 class Figures:
     """Reports of the wrong and of the right way, their ratio, and a note on what was measured."""
@@ -133,7 +116,8 @@ class Figures:
 def paired_figures(pairs: Sequence[tuple[float, float]], note: str) -> Figures:
     """Return the figures of pairs of reports (wrong, right)."""
     ratio = pooled_ratio([([wrong], [right]) for wrong, right in pairs])
-    return Figures([pair[0] for pair in pairs], [pair[1] for pair in pairs], ratio, note)
+    wrong, right = zip(*pairs, strict=True)
+    return Figures(wrong, right, ratio, note)
 
 
 @dataclass(frozen=True)
@@ -151,23 +135,30 @@ class Bench:
     call_s: float
     warmup_s: Sequence[float]
 
-    def median_of(
-        self,
-        step: Callable[[], Any],
-        conditions: Callable[[], AbstractContextManager[Any]] | None = None,
-    ) -> Report:
-        """Return a report: the median of a block of these calls, under the subject's conditions."""
+    def median_of(self, subject: Subject, tool: Tool = nullcontext) -> Report:
+        """Return a report: the median of a block of the subject's calls, with a tool attached."""
 
         def report() -> float:
-            with (conditions or self.subject.conditions)():
-                return median(block_s(step, self.plan, self.clock))
+            with subject.conditions(), tool():
+                return median(block_s(subject.step, self.plan, self.clock))
 
         return report
 
     def against_right(self, wrong: Report, note: str) -> Figures:
-        """Measure a wrong way of timing in turn with the right one."""
-        right = self.median_of(self.subject.step)
-        return paired_figures(interleave(wrong, right, self.plan, self.clock), note)
+        """Measure a wrong way of timing in turn with the right one; they begin by turns."""
+        right, pairs = self.median_of(self.subject), list[tuple[float, float]]()
+        began = self.clock.now()
+        for number in range(self.plan.rounds):
+            if number % 2:
+                first = right()
+                pairs.append((wrong(), first))
+            else:
+                pairs.append((wrong(), right()))
+            if number + 1 >= FEWEST and self.clock.now() - began > self.plan.seconds:
+                break
+        if not gc.isenabled():
+            gc.collect()
+        return paired_figures(pairs, note)
 
     @property
     def block(self) -> str:
@@ -212,7 +203,7 @@ def _row(bench: Bench, slug: str, title: str, measure: Callable[[Bench], Figures
     row["slug"], row["title"], row["applies"] = slug, title, True
     try:
         figures = measure(bench)
-    except _NotApplicableError as error:
+    except (_NotApplicableError, CallUnavailableError) as error:
         row["applies"], row["note"] = False, str(error)
         return row
     except Exception as error:
@@ -235,7 +226,9 @@ def _no_warmup(bench: Bench) -> Figures:
     starts, why = cold_start.fresh_processes(bench.subject, calls, bench.call_s, seconds)
     where = "of a fresh process"
     if not starts:
-        starts, where = _starts_of_copies(bench, calls, seconds)
+        # They are less cold than fresh processes.
+        starts = _starts_of_copies(bench, calls, seconds)
+        where = "of a fresh copy of the model, in a process that is itself warm,"
     if not starts and bench.warmup_s:
         calls = min(calls, len(bench.warmup_s))
         with bench.subject.conditions():
@@ -257,10 +250,8 @@ def _no_warmup(bench: Bench) -> Figures:
     return paired_figures([one.reports for one in starts], note)
 
 
-def _starts_of_copies(
-    bench: Bench, calls: int, seconds: float
-) -> tuple[list[cold_start.Start], str]:
-    """Start copies of the model in this process; they are less cold than fresh processes."""
+def _starts_of_copies(bench: Bench, calls: int, seconds: float) -> list[cold_start.Start]:
+    """Start copies of the model in this process."""
     clock, starts = bench.clock, list[cold_start.Start]()
     began = clock.now()
     while len(starts) < FEWEST and (not starts or clock.now() - began < seconds):
@@ -272,7 +263,7 @@ def _starts_of_copies(
             cold = timed_block(subject.step, calls, 1, clock).host_s
             settled(subject.step, bench.plan, clock)
             starts.append(cold_start.Start(cold, timed_block(subject.step, calls, 1, clock).host_s))
-    return starts, "of a fresh copy of the model, in a process that is itself warm,"
+    return starts
 
 
 def _one_sample(bench: Bench) -> Figures:
@@ -355,13 +346,12 @@ def _transfer_inside(bench: Bench) -> Figures:
     if bench.subject.model is None:
         raise _NotApplicableError("it is called without inputs: what it moves, it moves itself")
     _require_device(bench, "the inputs are in the memory that it computes from")
-    try:
-        step = copying_step(bench.subject)
-    except CallUnavailableError as error:
-        raise _NotApplicableError(str(error)) from None
+    # The conditions depend on the model, and not on its inputs.
+    step = copying_step(bench.subject)
+    copying = replace(bench.subject, function=step, inputs=(), named_inputs={})
     size = format_bytes(input_bytes(bench.subject))
     note = f"each call first brings its inputs ({size}, pageable) from the host to the device"
-    return bench.against_right(bench.median_of(step), note)
+    return bench.against_right(bench.median_of(copying), note)
 
 
 def _gradients_on(bench: Bench) -> Figures:
@@ -372,14 +362,12 @@ def _gradients_on(bench: Bench) -> Figures:
         raise _NotApplicableError("gradients were asked for, so they belong to what is measured")
     note = "the forward pass alone, without torch.inference_mode(): every operator writes down "
     note += "what a backward pass would need, which never comes"
-    with_gradients = replace(subject, gradients=True)
-    wrong = bench.median_of(subject.step, with_gradients.conditions)
-    return bench.against_right(wrong, note)
+    return bench.against_right(bench.median_of(replace(subject, gradients=True)), note)
 
 
 def _under_cprofile(bench: Bench) -> Figures:
     note = f"{bench.block} under cProfile, timed by the clock: it times every call of a function"
-    return _with_tool(bench, bench.plan, cProfile.Profile, note)
+    return bench.against_right(bench.median_of(bench.subject, cProfile.Profile), note)
 
 
 def _under_torch_profiler(bench: Bench) -> Figures:
@@ -396,20 +384,8 @@ def _under_torch_profiler(bench: Bench) -> Figures:
         f"{plan.samples} calls under torch.profiler with record_shapes, timed by the clock, its "
         "start and stop left out: it records every operator"
     )
-    return _with_tool(bench, plan, profiler, note)
-
-
-def _with_tool(
-    bench: Bench, plan: Plan, tool: Callable[[], AbstractContextManager[Any]], note: str
-) -> Figures:
-    """Measure a block with a tool attached; the right way has as many calls."""
     bench = replace(bench, plan=plan)
-
-    def wrong() -> float:
-        with bench.subject.conditions(), tool():
-            return median(block_s(bench.subject.step, plan, bench.clock))
-
-    return bench.against_right(wrong, note)
+    return bench.against_right(bench.median_of(bench.subject, profiler), note)
 
 
 def _torch_profiler(on_device: bool) -> AbstractContextManager[Any]:

@@ -54,11 +54,11 @@ def between_processes(medians_s: Sequence[float | None]) -> BetweenProcesses:
     """
     known = [value for value in medians_s if value is not None]
     count, lost = len(known), len(medians_s) - len(known)
+    note = "the error bar of a comparison: what fresh processes of one work differ by"
     if count < 2:
         note = "one process has no spread"
-    else:
-        few = "; so few show little of the spread" if count < _FEW else ""
-        note = f"the error bar of a comparison: what fresh processes of one work differ by{few}"
+    elif count < _FEW:
+        note += "; so few show little of the spread"
     if lost:
         note += f"; {lost} of {len(medians_s)} gave no median"
     return {
@@ -75,14 +75,11 @@ def between_processes(medians_s: Sequence[float | None]) -> BetweenProcesses:
 
 def _join_variants(results: Sequence[Sequence[VariantRow]]) -> list[VariantRow]:
     """Return the first process's rows, each with the medians of all processes."""
-    medians = [{row["variant"]: row["median_s"] for row in rows} for rows in results]
-    rows = []
-    for row in results[0]:
-        joined = row.copy()
-        joined["between_process"] = (
-            [each.get(row["variant"]) for each in medians] if len(results) > 1 else None
-        )
-        rows.append(joined)
+    rows = [row.copy() for row in results[0]]
+    if len(results) > 1:
+        medians = [{row["variant"]: row["median_s"] for row in each} for each in results]
+        for row in rows:
+            row["between_process"] = [each.get(row["variant"]) for each in medians]
     return rows
 
 
@@ -125,11 +122,9 @@ def join_results(results: Sequence[ProcessResult | None], codes: Sequence[int]) 
     if len(results) > 1:
         medians = [cast("float | None", each.get("median_s")) for each in figures]
         joined["between_process"] = between_processes(medians)
-        compared = [
-            cast(list[VariantRow], each["compare"]) for each in figures if each.get("compare")
-        ]
+        compared = [each["compare"] for each in figures if each.get("compare")]
         if compared:
-            joined["compare"] = _join_variants(compared)
+            joined["compare"] = _join_variants(cast("list[list[VariantRow]]", compared))
     return fact
 
 
@@ -180,10 +175,8 @@ def write_figures(folder: Path, fact: BenchFact, without_layers: Mapping[str, st
     """Write the figures into the recording; `without_layers` says why each layer is missing."""
     writer = Writer(folder)
     writer.facts({BENCH_FACT: fact})
-    if without_layers:
-        rows = [
-            {"name": name, "status": "skipped", "reason": reason}
-            for name, reason in without_layers.items()
-        ]
+    left_out = without_layers.items()
+    rows = [{"name": name, "status": "skipped", "reason": reason} for name, reason in left_out]
+    if rows:
         writer.write({"layers": rows})
     writer.close()

@@ -7,7 +7,7 @@ clean measurement is the workload's and is raised; an error in a part becomes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,13 +60,9 @@ class BenchOptions:
     # The number of this process: variants are compared in another order in each.
     process: int = 0
 
-    def as_json(self) -> dict[str, object]:
-        """Return the options as plain data."""
-        return asdict(self)
-
     @classmethod
     def of_json(cls, data: Mapping[str, Any], process: int) -> BenchOptions:
-        """Return the options from `as_json`, for the process of this number."""
+        """Return the options from what `asdict` made of them, for the process of this number."""
         return cls(**{**data, "policy": Policy(**data["policy"]), "process": process})
 
 
@@ -109,8 +105,7 @@ class BenchRun:
         On Ctrl-C what was measured is kept before it is raised.
         """
         measured: dict[str, Measurement] = {}
-        both = self.options.mode == BOTH
-        before = self._device_state()
+        both, before = self.options.mode == BOTH, self._device_state()
         try:
             with self.subject.conditions():
                 self._measure(SYNCHRONISED if both else self.options.mode, measured)
@@ -156,11 +151,8 @@ class BenchRun:
         options, first = self.options, self.options.process == 0
         subject, policy, clock = self.subject, self.options.policy, self.clock
         if options.compare:
-            rotate = options.process
-            self._part(
-                "compare",
-                lambda: compare(subject, list(options.compare), policy, clock, rotate=rotate),
-            )
+            names, rotate = list(options.compare), options.process
+            self._part("compare", lambda: compare(subject, names, policy, clock, rotate=rotate))
         if options.mistakes and first:
             warmup_s = self._warmup_s
             self._part("mistakes", lambda: mistakes(subject, policy, clock, warmup_s=warmup_s))
@@ -170,10 +162,9 @@ class BenchRun:
             self._part("throughput", self._throughput)
 
     def _search_options(self) -> SearchOptions:
-        options = SearchOptions(memory_limit_bytes=self.options.memory_limit)
-        if self.options.max_batch is not None:
-            options = replace(options, max_batch=self.options.max_batch)
-        return options
+        largest = self.options.max_batch
+        largest = SearchOptions.max_batch if largest is None else largest
+        return SearchOptions(largest, self.options.memory_limit)
 
     def _throughput(self) -> list[ThroughputRow]:
         rows, limits = search(
@@ -262,13 +253,7 @@ MAX_SECONDS = 60.0
 
 
 def record_layers(
-    subject: Subject,
-    name: str,
-    layers: Sequence[str],
-    *,
-    output: Path | None = None,
-    targets: Targets | None = None,
-    max_seconds: float = MAX_SECONDS,
+    subject: Subject, name: str, layers: Sequence[str], *, output: Path | None = None
 ) -> Recording:
     """Call the subject as often as the layers need, and return the recording.
 
@@ -278,7 +263,7 @@ def record_layers(
     """
     import torch
 
-    session = InProcess(name, list(layers), targets if targets is not None else Targets())
+    session = InProcess(name, list(layers), Targets())
     engine = session.begin(torch, None if output is None else str(output), force=False)
     marks = marks_of(engine)
     failed: BaseException | None = None
@@ -286,12 +271,10 @@ def record_layers(
         step = subject.step
         with subject.conditions(), model_copies.given(step):
             # Each call is a step, until every planned slice is over or the time is.
-            if marks.begin(object()) and not marks.repeat(step, max_seconds)[2]:
+            if marks.begin(object()) and not marks.repeat(step, MAX_SECONDS)[2]:
                 session.stopped_by = "max_seconds"
-                session.note(
-                    "bench-layers",
-                    f"the layers' calls ended after {max_seconds:g} s, before all rounds were over",
-                )
+                bound = f"the layers' calls ended after {MAX_SECONDS:g} s"
+                session.note("bench-layers", f"{bound}, before all rounds were over")
     except BaseException as error:
         strip_frame(error)
         failed = error

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from profstack.errors import UsageError
@@ -95,15 +95,15 @@ def resized(inputs: Any, batch_size: int) -> Any:
     import torch
     from torch.utils import _pytree
 
-    def of_leaf(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or not leaf.dim():
-            return leaf
+    def resize(tensor: Any) -> Any:
+        if not tensor.dim():
+            return tensor
         with torch.no_grad():
-            rows = torch.arange(batch_size, device=leaf.device) % leaf.shape[0]
-            made = leaf.detach()[rows]
-        return made.requires_grad_(leaf.requires_grad)
+            rows = torch.arange(batch_size, device=tensor.device) % tensor.shape[0]
+            made = tensor.detach()[rows]
+        return made.requires_grad_(tensor.requires_grad)
 
-    return _pytree.tree_map(of_leaf, inputs)
+    return _pytree.tree_map_only(torch.Tensor, resize, inputs)
 
 
 def moved(inputs: Any, device: str) -> Any:
@@ -111,10 +111,7 @@ def moved(inputs: Any, device: str) -> Any:
     import torch
     from torch.utils import _pytree
 
-    def of_leaf(leaf: Any) -> Any:
-        return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
-
-    return _pytree.tree_map(of_leaf, inputs)
+    return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), inputs)
 
 
 def tensors_in(inputs: Any) -> list[Any]:
@@ -130,7 +127,8 @@ class Request:
     """The command line's description of a target, from which a process loads the subject.
 
     `spec` is `file.py:function` or `module:function`; `kind` is `factory` or `step` where the user
-    says so; `inputs` are shapes as in `1x3x224x224:float32`.
+    says so; `inputs` are shapes as in `1x3x224x224:float32`. `Request(**data)` reads what `asdict`
+    has made of it.
     """
 
     spec: str
@@ -142,10 +140,6 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
-
-    def as_json(self) -> dict[str, object]:
-        """Return the request as plain data; `Request(**data)` reads it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -309,8 +303,7 @@ def copying_step(subject: Subject) -> Callable[[], Any]:
     from torch.utils import _pytree
 
     leaves, layout = _pytree.tree_flatten((subject.inputs, dict(subject.named_inputs)))
-    makers = [_maker(leaf) for leaf in leaves]
-    function = subject.function
+    makers, function = [_maker(leaf) for leaf in leaves], subject.function
 
     def step() -> Any:
         inputs, named = _pytree.tree_unflatten([make() for make in makers], layout)
@@ -327,8 +320,7 @@ def _maker(leaf: Any) -> Callable[[], Any]:
         return lambda: leaf
     if leaf.device.type == "cpu":
         return leaf.clone
-    device, on_host = leaf.device, leaf.detach().cpu()
-    return lambda: on_host.to(device)
+    return functools.partial(leaf.detach().cpu().to, leaf.device)
 
 
 def input_bytes(subject: Subject) -> int:

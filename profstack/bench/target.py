@@ -79,9 +79,8 @@ def _offered(path: Path) -> str:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         return ""
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    names = [node.name for node in tree.body if isinstance(node, kinds)]
-    names = [name for name in names if not name.startswith("_")]
+    found = [each for each in tree.body if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
+    names = [each.name for each in found if not each.name.startswith("_")]
     return f"; it has {', '.join(names)}" if names else ""
 
 
@@ -153,9 +152,9 @@ class LoadedTarget:
     """
 
     subject: Subject
-    first_s: float | None
-    import_s: float
-    build_s: float | None
+    first_s: float | None = None
+    import_s: float = 0.0
+    build_s: float | None = None
 
 
 def load(request: Request, initialise: Callable[[], object] | None = None) -> LoadedTarget:
@@ -190,15 +189,15 @@ def _of_object(found: Any, name: str, request: Request) -> LoadedTarget:
     """Return the target of a model, a class of models, or a function."""
     import torch
 
-    if isinstance(found, type) and issubclass(found, torch.nn.Module):
-        _refuse_kind(request, "a class of models")
+    is_class = isinstance(found, type) and issubclass(found, torch.nn.Module)
+    if is_class or isinstance(found, torch.nn.Module):
+        what = "a class of models" if is_class else "a model"
+        if request.kind is not None:
+            raise _problem(request, f"is {what}", f"leave out --{request.kind}")
         clock = Clock()
         began = clock.now()
-        model = found(**_filled(found, name, request))
-        return _of_model(model, (), request, build_s=clock.now() - began)
-    if isinstance(found, torch.nn.Module):
-        _refuse_kind(request, "a model")
-        return _of_model(found, (), request, build_s=None)
+        model = found(**_filled(found, name, request)) if is_class else found
+        return _of_model(model, (), request, build_s=clock.now() - began if is_class else None)
     if not callable(found) or isinstance(found, type):
         raise _problem(request, f"is {_a(found)}", "name a function, a model or a class of models")
     if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
@@ -211,10 +210,10 @@ def _of_function(function: Callable[..., Any], name: str, request: Request) -> L
     """Call a function once to see its kind: the result of a factory begins with a model."""
     import torch
 
-    call = functools.partial(function, **_filled(function, name, request))
-    call = call if call.keywords else function  # type: ignore[assignment]  # either is called
+    filled = _filled(function, name, request)
+    call: Callable[[], Any] = functools.partial(function, **filled) if filled else function
     if request.kind == STEP:
-        return LoadedTarget(_of_step(call, name, request), None, 0.0, None)
+        return LoadedTarget(_of_step(call, name, request))
     clock = Clock()
     answers: list[Any] = []
     with undisturbed():
@@ -227,7 +226,7 @@ def _of_function(function: Callable[..., Any], name: str, request: Request) -> L
         return _with_batches(made, function, name, request)
     if request.kind == FACTORY:
         raise _problem(request, f"gave {_a(answer)}", "a factory returns (model, inputs)")
-    return LoadedTarget(_of_step(call, name, request), seconds, 0.0, None)
+    return LoadedTarget(_of_step(call, name, request), seconds)
 
 
 def _of_step(call: Callable[[], Any], name: str, request: Request) -> Subject:
@@ -267,15 +266,9 @@ def _of_model(
     if request.device is not None:
         model = model.to(request.device)
         inputs, named = moved((inputs, named), request.device)
-    subject = of_model(
-        model,
-        inputs,
-        named,
-        gradients=request.gradients,
-        batch_size=request.batch_size,
-        request=request,
-    )
-    return LoadedTarget(subject, None, 0.0, build_s)
+    gradients, size = request.gradients, request.batch_size
+    subject = of_model(model, inputs, named, gradients=gradients, batch_size=size, request=request)
+    return LoadedTarget(subject, build_s=build_s)
 
 
 def _with_batches(
@@ -311,13 +304,10 @@ def _filled(function: Callable[..., Any], name: str, request: Request) -> dict[s
     ]
     if needed:
         options = [f"--{key.replace('_', '-')}" for key in needed if key in _FILLED]
-        raise _problem(
-            request,
-            f"needs arguments ({', '.join(needed)})",
-            f"give {' and '.join(options)}"
-            if len(options) == len(needed)
-            else f"name a function that calls {name} with them, or a factory of (model, inputs)",
-        )
+        next_step = f"name a function that calls {name} with them, or a factory of (model, inputs)"
+        if len(options) == len(needed):
+            next_step = f"give {' and '.join(options)}"
+        raise _problem(request, f"needs arguments ({', '.join(needed)})", next_step)
     return arguments
 
 
@@ -327,11 +317,6 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     except (TypeError, ValueError):
         # Written in C and without a signature.
         return {}
-
-
-def _refuse_kind(request: Request, what: str) -> None:
-    if request.kind is not None:
-        raise _problem(request, f"is {what}", f"leave out --{request.kind}")
 
 
 def _problem(request: Request, what: str, next_step: str) -> TargetError:

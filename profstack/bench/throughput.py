@@ -71,19 +71,17 @@ class Options:
 
 def knee(measured: Sequence[Probe]) -> Probe | None:
     """Return the smallest batch with 90 % of the highest rate, None without a rate."""
-    rates = [one.items_per_s for one in measured if one.items_per_s is not None]
-    if not rates:
-        return None
-    enough = [
-        one
-        for one in measured
-        if one.items_per_s is not None and one.items_per_s >= KNEE_SHARE * max(rates)
-    ]
-    return min(enough, key=lambda one: one.batch_size)
+    rates = [(one.items_per_s, one) for one in measured if one.items_per_s is not None]
+    enough = KNEE_SHARE * max((rate for rate, _ in rates), default=0.0)
+    fast = [one for rate, one in rates if rate >= enough]
+    return min(fast, key=lambda one: one.batch_size, default=None)
 
 
 class Search:
     """The search in one data type: the sizes tried, and the reason of its end."""
+
+    # Set when the search begins.
+    _prober: Prober
 
     def __init__(
         self,
@@ -98,7 +96,6 @@ class Search:
         self._linear = search == LINEAR
         self._options, self._tell, self._keep = options, tell, keep
         self._reported_at = 0.0
-        self._prober: Prober | None = None
         self._until = monotonic() + options.max_search_s
         self._probes: list[Probe] = []
         self._stopper: Probe | None = None
@@ -119,24 +116,31 @@ class Search:
                         break
             size = 1
             while size < self._worked:
-                self._timed(prober, size)
+                self._timed(size)
                 size *= 2
         else:
-            self._double(prober)
-            self._halve(prober)
-        self._time_largest(prober)
+            self._double()
+            self._halve()
+        self._time_largest()
         self._notes.append(prober.about)
 
     def stop(self, probe: Probe) -> None:
         """Note the size that did not run."""
         self._not, self._stopper = probe.batch_size, probe
 
-    def shown(self) -> list[Probe]:
-        """Return the measured sizes and those that did not run, by batch size."""
-        shown = [one for one in self._probes if one.status in (MEASURED, REFUSED, FAILED, ENDED)]
+    def rows(self) -> list[ThroughputRow]:
+        """Return rows of the measured sizes and those that did not run, by batch size."""
+        shown = [one for one in self._probes if one.status != WORKED]
         if self._stopper is not None and self._stopper not in shown:
             shown.append(self._stopper)
-        return sorted(shown, key=lambda one: one.batch_size)
+        return [self._row(one) for one in sorted(shown, key=lambda one: one.batch_size)]
+
+    def _row(self, probe: Probe) -> ThroughputRow:
+        values = asdict(probe)
+        del values["certain"]
+        # For the report a size that took too long has failed.
+        values["status"] = FAILED if probe.status == ENDED else probe.status
+        return cast(ThroughputRow, {"dtype": self.dtype, **values})
 
     def limits(self) -> ThroughputLimit:
         """Return the search's row of `benchmark.throughput_limits`."""
@@ -156,30 +160,30 @@ class Search:
             "note": "; ".join([*self._untried(), *self._notes, KNEE_RULE]),
         }
 
-    def _double(self, prober: Prober) -> None:
+    def _double(self) -> None:
         """Double the size, timing each, until one does not run."""
         size = 1
         while self._worked < self._options.max_batch and not self._is_late():
-            if not self._take(prober.attempt(size, timed=True)):
+            if not self._take(self._prober.attempt(size, timed=True)):
                 return
             size = min(2 * size, self._options.max_batch)
 
-    def _halve(self, prober: Prober) -> None:
+    def _halve(self) -> None:
         """Halve the range between a size that ran and one that memory refused."""
         while self._not - self._worked > 1 and not self._is_late():
             if self._stopper is None or self._stopper.status != REFUSED:
                 return
             middle = (self._worked + self._not) // 2
-            self._take(prober.attempt(middle, timed=False))
+            self._take(self._prober.attempt(middle, timed=False))
 
-    def _time_largest(self, prober: Prober) -> None:
+    def _time_largest(self) -> None:
         """Time the largest size, or a smaller one where timing it needs more memory."""
         done = {one.batch_size for one in self._probes if one.status == MEASURED}
         largest, most = self._worked, max(done, default=0)
         for _ in range(_TRIES):
             if self._worked <= most:
                 return
-            probe = self._timed(prober, self._worked)
+            probe = self._timed(self._worked)
             if probe.worked:
                 return
             self._notes = [f"batches up to {largest} ran a few times, but not while timed"]
@@ -187,8 +191,8 @@ class Search:
             self._worked = max(most, self._worked - max(1, self._worked // 16))
         self._worked = most
 
-    def _timed(self, prober: Prober, size: int) -> Probe:
-        probe = prober.attempt(size, timed=True)
+    def _timed(self, size: int) -> Probe:
+        probe = self._prober.attempt(size, timed=True)
         # Do not show the size twice.
         self._probes = [one for one in self._probes if one.batch_size != size]
         self._probes.append(probe)
@@ -210,9 +214,8 @@ class Search:
 
     def _report(self, probe: Probe) -> None:
         """Keep and print results so far; in a linear search a line every few seconds."""
-        if self._prober is not None:
-            self.dtype = self.dtype or self._prober.dtype
-            self._limit_bytes = self._prober.memory_limit_bytes
+        self.dtype = self.dtype or self._prober.dtype
+        self._limit_bytes = self._prober.memory_limit_bytes
         walks = self._linear and probe.status == WORKED
         if walks and monotonic() - self._reported_at < _LINE_EVERY_S:
             return
@@ -282,8 +285,7 @@ def search(
     def so_far(one: Search) -> None:
         """Hand over the results so far of a search that is going on."""
         if keep is not None:
-            own = [_row(one.dtype, probe) for probe in one.shown()]
-            keep([*rows, *own], [*limits, one.limits()])
+            keep([*rows, *one.rows()], [*limits, one.limits()])
 
     # Each type once, in the order given.
     for dtype in dict.fromkeys(dtypes) or (None,):
@@ -301,7 +303,7 @@ def search(
             so_far(one)
             raise
         one.is_over = True
-        rows += [_row(one.dtype, probe) for probe in one.shown()]
+        rows += one.rows()
         limits.append(one.limits())
     return rows, limits
 
@@ -314,18 +316,14 @@ def _prober(
     kind, limit = device_kind(subject), options.memory_limit_bytes
     if kind == "cpu":
         assert subject.request is not None
+        patience_s = options.patience_s
         yield ChildProber(
-            subject.request,
-            dtype,
-            options.trial,
-            limit_bytes=limit,
-            patience_s=options.patience_s,
+            subject.request, dtype, options.trial, limit_bytes=limit, patience_s=patience_s
         )
         return
-    with borrowed(subject, dtype) as make, limited_device(kind, limit):
-        prober = DeviceProber(make, kind, options.trial, clock, limit)
-        prober.dtype = dtype or own_dtype(subject)
-        yield prober
+    with borrowed(subject, dtype) as make, limited_device(kind, limit) as (memory, allowed):
+        own = dtype or own_dtype(subject)
+        yield DeviceProber(make, own, memory, allowed, options.trial, clock)
 
 
 def check(subject: Subject, dtypes: Sequence[str], search: str, options: Options) -> None:
@@ -353,11 +351,3 @@ def check(subject: Subject, dtypes: Sequence[str], search: str, options: Options
             where=subject.name,
             next_step="put it into a file and give 'profstack bench file.py:function'",
         )
-
-
-def _row(dtype: str | None, probe: Probe) -> ThroughputRow:
-    values = asdict(probe)
-    del values["certain"]
-    # For the report a size that took too long has failed.
-    values["status"] = FAILED if probe.status == ENDED else probe.status
-    return cast(ThroughputRow, {"dtype": dtype, **values})

@@ -13,10 +13,10 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from profstack.bench.subject import Subject
 from profstack.models import in_training
@@ -48,32 +48,31 @@ class Comparison:
     note: str | None = None
 
 
-@dataclass(frozen=True)
-class ResultCopy:
-    """A copy of a result: its tensors, plain values, and the types of all other parts.
-
-    A model may return the same tensor in each call, filled anew (a buffer that it changes, for
-    example): without a copy two such results would always be equal.
-    """
+class Leaves(NamedTuple):
+    """A nested result's tensors, its plain values, and the types of all else."""
 
     tensors: list[Any]
     others: list[Any]
     opaque: list[str]
 
 
-def copy_result(output: Any) -> ResultCopy:
-    """Return a copy of a result."""
-    tensors, others, opaque = _leaves(output)
-    return ResultCopy([tensor.detach().clone() for tensor in tensors], others, opaque)
+def copy_result(output: Any) -> Leaves:
+    """Return a result's leaves with copies of its tensors.
+
+    A model may return the same tensor in each call, filled anew (a buffer that it changes, for
+    example): without a copy two such results would always be equal.
+    """
+    leaves = _leaves(output)
+    return leaves._replace(tensors=[tensor.detach().clone() for tensor in leaves.tensors])
 
 
-def compare_results(result: Any, reference: ResultCopy, *, flat: bool = False) -> Comparison:
+def compare_results(result: Any, reference: Leaves, *, flat: bool = False) -> Comparison:
     """Compare a variant's result with the reference; a `flat` result holds tensors alone.
 
     NaN is equal to NaN, an infinity to the same one.
     """
     tensors, others, _ = _leaves(result)
-    wanted, wanted_others, opaque = reference.tensors, reference.others, reference.opaque
+    wanted, wanted_others, opaque = reference
     if not wanted and not wanted_others:
         kind = ", ".join(sorted(set(opaque))) or "None"
         return Comparison(None, note=f"the results hold nothing that could be compared ({kind})")
@@ -81,62 +80,52 @@ def compare_results(result: Any, reference: ResultCopy, *, flat: bool = False) -
     if len(tensors) != len(wanted) or (not flat and len(others) != len(wanted_others)):
         note = f"the result has {len(tensors)} tensors, eager's {len(wanted)}"
         return Comparison(False, None, tolerance, note)
+    compared = [_beside(mine, other) for mine, other in zip(tensors, wanted, strict=True)]
+    reasons = [why for why, _ in compared if why is not None]
+    equal = not reasons and (flat or all(map(_same, others, wanted_others)))
+    largest = max((each for _, each in compared if each is not None), default=None)
     notes = [f"not compared: {', '.join(sorted(set(opaque)))}"] if opaque else []
-    equal, largest = flat or all(map(_same, others, wanted_others)), None
-    for mine, other in zip(tensors, wanted, strict=True):
-        why, difference = _beside(mine, other)
-        if difference is not None and (largest is None or difference > largest):
-            largest = difference
-        if why is not None:
-            equal = False
-            notes.append(why)
-    return Comparison(equal, largest, tolerance, "; ".join(dict.fromkeys(notes)) or None)
+    notes = list(dict.fromkeys([*notes, *reasons]))
+    return Comparison(equal, largest, tolerance, "; ".join(notes) or None)
 
 
 def flat_tensors(output: Any) -> list[Any]:
     """Return the tensors of a result, in the order in which they are compared."""
-    return _leaves(output)[0]
+    return _leaves(output).tensors
 
 
-def _leaves(output: Any) -> tuple[list[Any], list[Any], list[str]]:
-    """Return the tensors, the plain values and the types of all else in a nested result."""
+def _leaves(output: Any) -> Leaves:
     import torch
 
-    tensors: list[Any] = []
-    others: list[Any] = []
-    opaque: list[str] = []
+    found = Leaves([], [], [])
 
     def walk(value: Any) -> None:
+        parts: Iterable[Any] = ()
         if isinstance(value, torch.Tensor):
-            tensors.append(value)
+            found.tensors.append(value)
         elif isinstance(value, Mapping):
-            for each in value.values():
-                walk(each)
+            parts = value.values()
         elif isinstance(value, (tuple, list)):
-            for each in value:
-                walk(each)
+            parts = value
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for one in dataclasses.fields(value):
-                walk(getattr(value, one.name, None))
+            parts = [getattr(value, one.name, None) for one in dataclasses.fields(value)]
         elif isinstance(value, (bool, int, float, complex, str, bytes)):
-            others.append(value)
+            found.others.append(value)
         elif value is not None:
-            opaque.append(type(value).__name__)
+            found.opaque.append(type(value).__name__)
+        for part in parts:
+            walk(part)
 
     walk(output)
-    return tensors, others, opaque
+    return found
 
 
 def _tolerance(tensors: list[Any]) -> str | None:
     """Return the tolerances of the types that occur, in words."""
-    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
     said = []
-    for kind in kinds:
-        if kind in _TOLERANCES:
-            rtol, atol = _TOLERANCES[kind]
-            said.append(f"rtol {rtol:g}, atol {atol:g} ({kind})")
-        else:
-            said.append(f"exact ({kind})")
+    for kind in sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}):
+        rtol, atol = _TOLERANCES.get(kind, (0.0, 0.0))
+        said.append(f"rtol {rtol:g}, atol {atol:g} ({kind})" if rtol else f"exact ({kind})")
     return "; ".join(said) or None
 
 
@@ -192,6 +181,14 @@ _NO_MODEL = "needs a model and its inputs, and the target is a function"
 _NOT_THE_MODEL = "needs the model itself, and what is called is one of its methods"
 _TRACED = "recorded with these inputs: a branch that depends on data stays as it was recorded"
 _OPTIMISES = "TorchScript optimises during its first calls: what that takes is part of the warm-up"
+
+
+# What to install, by the name of torch's error.
+_MISSING = {
+    "InvalidCxxCompiler": "torch.compile needs a C++ compiler and found none: install g++ "
+    "(Debian: apt install g++; conda: conda install gxx), or name one in CXX",
+    "TritonMissing": "torch.compile needs triton on this device: pip install triton",
+}
 
 
 class UnavailableError(Exception):
@@ -319,15 +316,13 @@ def _copied(values: Any) -> Any:
 
     known: dict[int, Any] = {}
 
-    def copied(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if id(leaf) not in known:
-            with torch.inference_mode(leaf.is_inference()), torch.no_grad():
-                known[id(leaf)] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
-        return known[id(leaf)]
+    def copied(tensor: Any) -> Any:
+        if id(tensor) not in known:
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                known[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return known[id(tensor)]
 
-    return _pytree.tree_map(copied, values)
+    return _pytree.tree_map_only(torch.Tensor, copied, values)
 
 
 @contextmanager
@@ -381,9 +376,7 @@ def kept(subject: Subject) -> Iterator[Callable[[], None]]:
 
 def why_failed(error: Exception) -> tuple[Literal["failed", "unavailable"], str]:
     """Return the status of a variant that raised, and one line of reason."""
-    if isinstance(error, UnavailableError):
-        return "unavailable", str(error)
-    missing = _missing_compiler(error)
+    missing = str(error) if isinstance(error, UnavailableError) else _missing_compiler(error)
     if missing is not None:
         return "unavailable", missing
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -401,14 +394,8 @@ def _missing_compiler(error: BaseException) -> str | None:
     seen: BaseException | None = error
     for _ in range(10):
         if seen is None:
-            return None
-        kind = type(seen).__name__
-        if kind == "InvalidCxxCompiler":
-            return (
-                "torch.compile needs a C++ compiler and found none: install g++ "
-                "(Debian: apt install g++; conda: conda install gxx), or name one in CXX"
-            )
-        if kind == "TritonMissing":
-            return "torch.compile needs triton on this device: pip install triton"
+            break
+        if type(seen).__name__ in _MISSING:
+            return _MISSING[type(seen).__name__]
         seen = seen.__cause__ or seen.__context__
     return None

@@ -10,11 +10,13 @@ import gc
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from profstack.bench.measure import Measurement, Policy, is_known, measure
 from profstack.bench.subject import Subject, uses_device
@@ -23,7 +25,7 @@ from profstack.bench.variant_build import (
     EAGER,
     NAMES,
     Comparison,
-    ResultCopy,
+    Leaves,
     VariantCall,
     build,
     compare_results,
@@ -77,14 +79,9 @@ class Graphs:
 
     def since(self, before: Graphs) -> Graphs:
         """Return the difference to an earlier state."""
-        fresh = {
-            reason: count - before.reasons.get(reason, 0)
-            for reason, count in self.reasons.items()
-            if count > before.reasons.get(reason, 0)
-        }
-        return Graphs(
-            self.graphs - before.graphs, sum(fresh.values()), self.cached - before.cached, fresh
-        )
+        fresh = Counter(self.reasons) - Counter(before.reasons)
+        graphs, cached = self.graphs - before.graphs, self.cached - before.cached
+        return Graphs(graphs, fresh.total(), cached, dict(fresh))
 
 
 def graphs() -> Graphs:
@@ -142,7 +139,6 @@ def _events(step: Callable[[], Any], clock: Clock, *, on_device: bool) -> list[A
     from torch.profiler import ProfilerActivity, profile
 
     supported: Any = vars(torch.autograd)["_supported_activities"]
-
     kinds = {ProfilerActivity.CPU}
     if on_device:
         kinds |= set(supported())
@@ -216,8 +212,8 @@ class Variant:
     """One way of running the subject, and its results so far.
 
     `failure` is its status and reason where it has failed. `ready_s` is the time of its build and
-    first call, `warm_s` of a typical call at the end of its warm-up. `measured` is None before the
-    warm-up and after a failure.
+    first call, `warm_s` of a typical call at the end of its warm-up. `built` is None before the
+    build, `measured` before the warm-up, and both after a failure.
     """
 
     name: str
@@ -232,29 +228,34 @@ class Variant:
     notes: list[str] = field(default_factory=list)
 
     def fail(self, error: Exception) -> None:
-        """Note an error, without its traceback: torch's frames would keep tensors alive."""
+        """Drop the variant for an error; its traceback's frames would keep tensors alive."""
         error.__traceback__ = None
-        self.failure = why_failed(error)
+        self.failure, self.built, self.measured = why_failed(error), None, None
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Take an error as the variant's failure; raise the errors of eager."""
+        try:
+            yield
+        except Exception as error:
+            if self.name == EAGER:
+                raise
+            self.fail(error)
 
     @property
     def blocks(self) -> list[list[float]]:
         """Its samples in seconds per call, block by block."""
         assert self.measured is not None  # of one that has not failed
-        series, found, start = self.measured.series_s, [], 0
-        for size in self.measured.samples.blocks:
-            found.append(series[start : start + size])
-            start += size
-        return found
+        series = iter(self.measured.series_s)
+        return [list(islice(series, size)) for size in self.measured.samples.blocks]
 
 
 def measure_in_turn(variants: list[Variant], policy: Policy, clock: Clock, rotate: int) -> None:
     """Warm each variant up by itself, then measure all of them in turn."""
     for variant in variants:
-        if variant.built is not None and variant.failure is None:
-            try:
-                _warm_up(variant, policy, clock)
-            except Exception as error:
-                _drop(variant, error)
+        if variant.built is not None:
+            with variant.guarded():
+                _warm_up(variant, variant.built, policy, clock)
     with undisturbed(collect=policy.collect):
         began, number = clock.now(), 0
         looked = _ROUNDS if policy.repeat is None else min(_ROUNDS, policy.repeat)
@@ -274,29 +275,17 @@ def _round(alive: list[Variant], number: int, rotate: int, policy: Policy, clock
     """Measure a block of each variant; drop variants that fail."""
     size, first = _size(alive, policy, number), (number + rotate) % len(alive)
     for variant in alive[first:] + alive[:first]:
-        try:
+        with variant.guarded():
             _block(variant, size, policy, clock)
-        except Exception as error:
-            _drop(variant, error)
     if not policy.collect:
         # Garbage of the blocks is young: to go through all of torch's objects takes 0.2 s.
         gc.collect(1)
 
 
-def _drop(variant: Variant, error: Exception) -> None:
-    """Drop a variant that failed while it was measured; raise the errors of eager."""
-    if variant.name == EAGER:
-        raise error
-    variant.fail(error)
-    variant.measured = None
-
-
-def _warm_up(variant: Variant, policy: Policy, clock: Clock) -> None:
-    assert variant.built is not None  # the caller has looked
+def _warm_up(variant: Variant, built: VariantCall, policy: Policy, clock: Clock) -> None:
     # One sample: only the part of the loop before the samples is needed.
-    warm = measure(variant.built.step, replace(policy, repeat=1), clock)
-    later = warm.warmup_s[len(warm.warmup_s) // 2 :]
-    variant.warm_s = float(median(later))
+    warm = measure(built.step, replace(policy, repeat=1), clock)
+    variant.warm_s = float(median(warm.warmup_s[len(warm.warmup_s) // 2 :]))
     variant.measured = replace(warm, samples=Samples(warm.samples.calls))
     if not warm.warmup.settled:
         variant.notes.append(f"its warm-up had not ended: {warm.warmup.reason}")
@@ -319,10 +308,9 @@ def _block(variant: Variant, size: int, policy: Policy, clock: Clock) -> None:
     """Measure one block of a variant with its own data in the caches."""
     assert variant.built is not None  # it is alive
     assert variant.measured is not None
-    step = variant.built.step
+    step, samples = variant.built.step, variant.measured.samples
     if variant.warm_s < _SHORT_CALL_S:
         step()
-    samples = variant.measured.samples
     samples.extend(
         timed_block(
             step,
@@ -401,15 +389,17 @@ def compare(
             if variant is not eager:
                 _make(variant, subject, plain, clock)
                 put_back()
-                _check(variant, reference)
+                if variant.built is not None:
+                    with variant.guarded():
+                        variant.result = compare_results(
+                            variant.built.once(), reference, flat=variant.built.flat
+                        )
                 put_back()
         if not comparable:
             why = _RANDOM if subject.model is not None else _STATEFUL
             for variant in variants.values():
                 if variant.failure is None:
-                    variant.result = replace(
-                        variant.result, equal=None, max_difference=None, note=why
-                    )
+                    variant.result = Comparison(None, None, variant.result.tolerance, why)
         del reference
         measure_in_turn(list(variants.values()), policy, clock, rotate)
         for variant in variants.values():
@@ -419,7 +409,7 @@ def compare(
 
 def _reference(
     eager: Variant, subject: Subject, clock: Clock, put_back: Callable[[], None]
-) -> tuple[ResultCopy, bool, bool]:
+) -> tuple[Leaves, bool, bool]:
     """Return eager's result, whether it is tensors alone, and whether a second call equals it.
 
     Only then can others be compared with it.
@@ -442,7 +432,7 @@ def _reference(
 def _make(variant: Variant, subject: Subject, plain: bool, clock: Clock) -> None:
     """Build a variant, and time the build with its first call."""
     before = graphs() if variant.name == COMPILE else None
-    try:
+    with variant.guarded():
         clock.synchronize()
         began = clock.now()
         built = build(variant.name, subject, gives_tensors=plain)
@@ -451,10 +441,7 @@ def _make(variant: Variant, subject: Subject, plain: bool, clock: Clock) -> None
         variant.ready_s = clock.now() - began
         variant.built = built
         variant.notes += built.notes
-    except Exception as error:
-        variant.fail(error)
-        return
-    if before is not None:
+    if before is not None and variant.built is not None:
         compiled = variant.compiled = graphs().since(before)
         variant.notes.append(_WITH_LOADING if compiled.graphs else _NOTHING_COMPILED)
         if compiled.cached:
@@ -464,18 +451,9 @@ def _make(variant: Variant, subject: Subject, plain: bool, clock: Clock) -> None
             variant.notes.append(f"graph break: {reason}")
 
 
-def _check(variant: Variant, reference: ResultCopy) -> None:
-    if variant.built is None:
-        return
-    try:
-        variant.result = compare_results(variant.built.once(), reference, flat=variant.built.flat)
-    except Exception as error:
-        variant.fail(error)
-
-
 def _count(variant: Variant, subject: Subject, clock: Clock) -> None:
     """Count operators and kernels of one warm call; CPU kernels need a build of their own."""
-    if variant.built is None or variant.failure is not None:
+    if variant.built is None:
         return
     try:
         on_device = uses_device(subject, clock)
@@ -493,35 +471,23 @@ def _count(variant: Variant, subject: Subject, clock: Clock) -> None:
 
 def _row(variant: Variant, eager: Variant) -> VariantRow:
     """Return a variant's row; null where it has no figure."""
-    result, counts, compiled = variant.result, variant.counts, variant.compiled
     status, reason = variant.failure or ("measured", None)
-    notes = [*variant.notes, result.note, counts.note]
-    measured = variant.measured if variant.failure is None else None
-    summary = measured.summary() if measured is not None else None
-    ratio = Ratio(None, None, None)
+    notes = [*variant.notes, variant.result.note, variant.counts.note]
+    summary = variant.measured.summary() if variant.measured is not None else None
+    ratio, compile_s = Ratio(None, None, None), None
+    if variant is eager:
+        ratio = Ratio(1.0, None, None)
+    elif summary is not None:
+        ratio, compile_s = speedup(eager, variant), max(variant.ready_s - variant.warm_s, 0.0)
+    # In the order of the report's columns.
+    row: dict[str, object] = dict.fromkeys(VariantRow.__annotations__)
+    row |= {"variant": variant.name, "status": status, "reason": reason, "compile_s": compile_s}
+    row |= {"speedup": ratio.factor, "speedup_low": ratio.low, "speedup_high": ratio.high}
+    row |= asdict(variant.result) | asdict(variant.counts)
     if summary is not None:
-        ratio = Ratio(1.0, None, None) if variant is eager else speedup(eager, variant)
-    timed = summary is not None and variant is not eager
-    return {
-        "variant": variant.name,
-        "status": status,
-        "reason": reason,
-        "compile_s": max(variant.ready_s - variant.warm_s, 0.0) if timed else None,
-        "median_s": summary.median if summary else None,
-        "ci95_low_s": summary.ci95_low if summary else None,
-        "ci95_high_s": summary.ci95_high if summary else None,
-        "n": summary.n if summary else None,
-        "speedup": ratio.factor,
-        "speedup_low": ratio.low,
-        "speedup_high": ratio.high,
-        "equal": result.equal,
-        "max_difference": result.max_difference,
-        "tolerance": result.tolerance,
-        "operators": counts.operators,
-        "kernels": counts.kernels,
-        "graphs": compiled.graphs if compiled else None,
-        "breaks": compiled.breaks if compiled else None,
-        "fused_names": counts.fused_names,
-        "between_process": None,
-        "note": "; ".join(dict.fromkeys(note for note in notes if note)) or None,
-    }
+        row |= {"median_s": summary.median, "n": summary.n}
+        row |= {"ci95_low_s": summary.ci95_low, "ci95_high_s": summary.ci95_high}
+    if variant.compiled is not None:
+        row |= {"graphs": variant.compiled.graphs, "breaks": variant.compiled.breaks}
+    row["note"] = "; ".join(dict.fromkeys(note for note in notes if note)) or None
+    return cast(VariantRow, row)

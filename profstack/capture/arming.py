@@ -6,15 +6,16 @@ import statistics
 import time
 from _thread import get_ident
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from profstack.capture import script_ranges, user_regions
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
 from profstack.capture.observers import Observers
 from profstack.capture.setup_notes import SetupRecorder
-from profstack.capture.slices import SlicePlan
+from profstack.capture.slices import Event, SlicePlan
 from profstack.capture.step_events import StepEvents
-from profstack.capture.step_log import SliceEvent, StepLog
+from profstack.capture.step_log import StepLog
 from profstack.guard import compiling, has_compiled, unseen_by_dynamo
 from profstack.layer import LISTENED, RANGED
 
@@ -29,13 +30,11 @@ from profstack.layer import LISTENED, RANGED
 SHORT_S = 0.002
 
 
+@dataclass(slots=True)
 class Aim:
     """The number of steps after which the slice in progress must be looked at."""
 
-    __slots__ = ("steps",)
-
-    def __init__(self) -> None:
-        self.steps = 0
+    steps: int = 0
 
 
 def optimizer_hook(
@@ -85,7 +84,7 @@ class Arming:
         self._mode_before = OFF
         user_regions.switch_on()
 
-    def learn(self, event: SliceEvent) -> None:
+    def learn(self, event: Event) -> None:
         """Note how long the steps of a slice took."""
         mean_s = event.get("mean_s")
         if event["kind"] == "clean" and mean_s:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from profstack.capture.arming import Arming
 from profstack.capture.hooks import DISCOVER, OFF, TorchHooks
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
-from profstack.capture.slices import Observing, SlicePlan, Targets, again, settle, watch
+from profstack.capture.slices import Event, Observing, SlicePlan, Targets, settle, watch
 from profstack.capture.step_events import StepEvents
-from profstack.capture.step_log import SliceEvent, StepLog, StopRun
+from profstack.capture.step_log import StepLog, StopRun
 from profstack.capture.step_rules import StepRule
 from profstack.guard import CollectorOff, Guard
 from profstack.layer import SliceData
@@ -53,14 +54,12 @@ class SliceQueue:
         """Put a slice before all others of the plan."""
         self._plan = chain((planned,), self._plan)
 
-    def may_repeat(self, planned: SlicePlan) -> bool:
-        """Return whether a slice that was spoilt is worth another one."""
-        return planned.round >= 2 and self._repeated < MOST_REPEATED
-
     def repeat(self, planned: SlicePlan) -> None:
-        """Put the slice that has just ended first, once more."""
-        self._repeated += 1
-        self._plan = chain(again(planned, self.targets), self._plan)
+        """Put a spoilt slice first once more, where it is worth another one."""
+        if planned.round >= 2 and self._repeated < MOST_REPEATED:
+            self._repeated += 1
+            first = settle(self.targets, planned.round, planned.observers)
+            self._plan = chain((first, planned), self._plan)
 
     def next(self, total: int) -> SlicePlan:
         """Return the slice that begins after `total` steps.
@@ -68,8 +67,8 @@ class SliceQueue:
         A step to settle comes first where a tool would start at the very boundary at which it has
         ended and must not.
         """
-        planned = next(self._plan, None)
-        assert planned is not None, "a plan never ends: its last slice is the watch"
+        # A plan never ends: its last slice is the watch.
+        planned = next(self._plan)
         layers, ended_at = self.ended
         if ended_at == total and any(name in layers for name, _ in planned.observers):
             self.put_first(planned)
@@ -128,49 +127,36 @@ class EarlyPage:
 # -- the end of a run by `--max-steps` or `--max-seconds`, or with its plan under `--nsys` -------
 
 
+@dataclass
 class Limits:
     """Knows which limit is reached, and how often the script was asked to end.
 
     `max_steps` and `max_seconds` are None for no limit; seconds count from the making of this
-    object, when torch was imported. With `by_plan` the run is over when its plan is.
+    object, when torch was imported. With `by_plan` the run is over when its plan is
+    (`plan_is_over`).
     """
 
-    def __init__(
-        self,
-        max_steps: int | None = None,
-        max_seconds: float | None = None,
-        *,
-        by_plan: bool = False,
-    ) -> None:
-        self.max_steps = max_steps
-        self.max_seconds = max_seconds
-        self.asked = 0
-        self._by_plan = by_plan
-        self._plan_is_over = False
-        self._began = time.perf_counter()
-
-    def end_plan(self) -> None:
-        """Note that every slice of the plan has been."""
-        self._plan_is_over = True
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    by_plan: bool = False
+    plan_is_over: bool = False
+    asked: int = 0
+    began: float = field(default_factory=time.perf_counter)
 
     def reached(self, steps: int) -> str | None:
         """Return `max_steps`, `max_seconds`, `nsys`, or None while the run may go on."""
-        if self._by_plan and self._plan_is_over:
+        if self.by_plan and self.plan_is_over:
             return "nsys"
         if self.max_steps is not None and steps >= self.max_steps:
             return "max_steps"
-        if self.max_seconds is not None and time.perf_counter() - self._began >= self.max_seconds:
+        if self.max_seconds is not None and time.perf_counter() - self.began >= self.max_seconds:
             return "max_seconds"
         return None
 
     def next_look(self, steps: int) -> list[int]:
         """Return in how many steps from now a limit can be reached; empty without limits."""
-        looks = []
-        if self.max_steps is not None:
-            looks.append(max(1, self.max_steps - steps))
-        if self.max_seconds is not None:
-            looks.append(1)
-        return looks
+        looks = [] if self.max_steps is None else [max(1, self.max_steps - steps)]
+        return looks if self.max_seconds is None else [*looks, 1]
 
 
 _perf_counter, _process_time = time.perf_counter, time.process_time
@@ -221,10 +207,6 @@ class Engine:
     def rule(self) -> str | None:
         """The step rule in use, if one is found."""
         return self.events.rule
-
-    def user_step(self) -> None:
-        """End a step: `profstack.step()` was called."""
-        self.events.user_step()
 
     def generation_arrived(self, module: Any) -> None:
         """Hook the generation code that `transformers` has loaded."""
@@ -310,10 +292,6 @@ class Engine:
         self.log.startup(rule, discovered)
         append_event(self.folder, {"event": "rule", "rule": rule.name, "phase": phase})
 
-    def last_boundary(self) -> float | None:
-        """Return the end of the latest step, if there is one."""
-        return self.log.last if self.rule is not None else None
-
     def boundary(self) -> None:
         """End a step; the hot path of a clean slice."""
         events, log, hooked = self.events, self.log, self.hooks.state
@@ -355,8 +333,7 @@ class Engine:
             or (self._most is not None and count >= self._most)
             or self._limits.reached(self.log.total)
         ):
-            mixed = bool(self.log.with_evaluation()) and not self.observers.all_cut()
-            if mixed and self.queue.may_repeat(planned):
+            if self.log.with_evaluation() and not self.observers.all_cut():
                 # Evaluation fell into it, and its tool cannot leave that out.
                 self.queue.repeat(planned)
             self.end_slice(complete=True)
@@ -399,7 +376,7 @@ class Engine:
             planned = self.queue.next(self.log.total)
             if planned.kind == "watch":
                 self._page.ask()
-                self._limits.end_plan()
+                self._limits.plan_is_over = True
             begun = self.begin_slice(planned)
 
     def begin_slice(self, planned: SlicePlan, *, since_origin: bool = False) -> bool:
@@ -442,7 +419,7 @@ class Engine:
             event = self._write_slice(planned, complete=complete)
         append_event(self.folder, event)
 
-    def _write_slice(self, planned: SlicePlan, *, complete: bool) -> SliceEvent:
+    def _write_slice(self, planned: SlicePlan, *, complete: bool) -> Event:
         log, observers = self.log, self.observers
         begun = _perf_counter()
         self.arming.end()

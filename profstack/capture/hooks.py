@@ -25,6 +25,7 @@ from profstack.guard import (
     Guard,
     compiling,
     dynamo_callback,
+    replace,
     strip_frame,
     traced_as,
     unseen_by_dynamo,
@@ -74,6 +75,15 @@ class HookState:
     listening: int | None = None
     local: ThreadState = field(default_factory=ThreadState)
 
+    def __post_init__(self) -> None:
+        # What each wrapper asks first: whether the call is a part of compiled code.
+        self.compiled = (*compiling(self.torch), dynamo_callback(self.torch))
+        self.range = self.torch._C._profiler._RecordFunctionFast
+
+    def hidden(self, wrapper: Any, original: Any) -> Any:
+        """Return a wrapper that dynamo does not see: it reads the original instead."""
+        return traced_as(unseen_by_dynamo(self.torch, wrapper), original)
+
     def ranges_here(self) -> bool:
         """Return whether calls on this thread get ranges: the steps' own, or autograd's.
 
@@ -105,8 +115,6 @@ class HookedCalls:
     def __init__(self, state: HookState, original: Any) -> None:
         self.state = state
         self.original = original
-        # What each wrapper asks first: whether the call is a part of compiled code.
-        self._compiled = (*compiling(state.torch), dynamo_callback(state.torch))
         every = self._call(inner_too=True)
         self.wrappers = {
             DISCOVER: every,
@@ -154,11 +162,10 @@ class HookedCalls:
     def _call(self, *, inner_too: bool) -> Any:
         """Return a wrapper for `Module.__call__`: of outermost calls, or of inner ones too."""
         original, state, name = self.original, self.state, self._name
-        binding = state.torch._C
-        under_dynamo, compiler, traced = self._compiled
+        under_dynamo, compiler, traced = state.compiled
         local, events, known = state.local, state.events, state.names.by_identity
         active_listener = state.active_listener
-        range_, jit_traces = binding._profiler._RecordFunctionFast, binding._get_tracing_state
+        range_, jit_traces = state.range, state.torch._C._get_tracing_state
 
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +209,7 @@ class HookedCalls:
                 events.call_ended(self, named)
             return result
 
-        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
+        return state.hidden(__call__, original)
 
     def _light_call(self) -> Any:
         """Return a wrapper on the root's class that reports evaluation and nothing else.
@@ -210,7 +217,7 @@ class HookedCalls:
         For cProfile's slices, where every call that it made would cost the profiler's price.
         """
         original, state = self.original, self.state
-        under_dynamo, compiler, traced = self._compiled
+        under_dynamo, compiler, traced = state.compiled
         events, known = state.events, state.names.by_identity
 
         @functools.wraps(original)
@@ -231,7 +238,7 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
+        return state.hidden(__call__, original)
 
     def _ranging_call(self, slow: Any) -> Any:
         """Return a wrapper that gives an inner module's call its range and does nothing else.
@@ -240,10 +247,9 @@ class HookedCalls:
         but known inner modules go to `slow`.
         """
         original, state = self.original, self.state
-        under_dynamo, compiler, traced = self._compiled
+        under_dynamo, compiler, traced = state.compiled
         range_name, root_range = state.names.inner_ranges.get, state.names.root_ranges.get
-        events, known = state.events, state.names.by_identity
-        range_ = state.torch._C._profiler._RecordFunctionFast
+        events, known, range_ = state.events, state.names.by_identity, state.range
 
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,25 +271,23 @@ class HookedCalls:
                 strip_frame(error)
                 raise
 
-        return traced_as(unseen_by_dynamo(state.torch, __call__), original)
+        return state.hidden(__call__, original)
 
 
 # -- wrappers on backward passes and on `generate`, and hooks around optimizer steps --------------
 
 
+@dataclass
 class HookedPasses:
     """Makes the wrappers; nothing is done under dynamo, and no frame stays in a traceback."""
 
-    def __init__(self, state: HookState) -> None:
-        self.state = state
+    state: HookState
 
     def backward(self, original: Any) -> Any:
         """Return a wrapper for a backward pass, in every mode."""
-        under_dynamo, compiler = compiling(self.state.torch)
-        traced = dynamo_callback(self.state.torch)
-        range_ = self.state.torch._C._profiler._RecordFunctionFast
         state, active_listener = self.state, self.state.active_listener
-        local, events = state.local, state.events
+        under_dynamo, compiler, traced = state.compiled
+        local, events, range_ = state.local, state.events, state.range
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -319,15 +323,12 @@ class HookedPasses:
                 events.backward_ended()
             return result
 
-        return traced_as(
-            unseen_by_dynamo(self.state.torch, _named_like(backward, original)), original
-        )
+        return state.hidden(_named_like(backward, original), original)
 
     def ranging_backward(self, original: Any) -> Any:
         """Return a wrapper that gives a backward pass its range, where its end is no step's end."""
-        under_dynamo, compiler = compiling(self.state.torch)
-        traced = dynamo_callback(self.state.torch)
-        range_, state = self.state.torch._C._profiler._RecordFunctionFast, self.state
+        state, range_ = self.state, self.state.range
+        under_dynamo, compiler, traced = state.compiled
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -342,9 +343,7 @@ class HookedPasses:
                 strip_frame(error)
                 raise
 
-        return traced_as(
-            unseen_by_dynamo(self.state.torch, _named_like(backward, original)), original
-        )
+        return state.hidden(_named_like(backward, original), original)
 
     def generate(self, original: Any) -> Any:
         """Return a wrapper for `generate` of a language model."""
@@ -397,7 +396,7 @@ class HookedPasses:
         return self._hook(ended)
 
     def _hook(self, report: Callable[[Any], None]) -> Any:
-        under_dynamo, compiler = compiling(self.state.torch)
+        under_dynamo, compiler, _ = self.state.compiled
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not (under_dynamo() or compiler._is_compiling_flag):
@@ -423,16 +422,15 @@ class TorchHooks:
         self.root_class: type | None = None
         self._module = torch.nn.Module
         self._calls: HookedCalls | None = None
-        passes = HookedPasses(self.state)
+        passes = self._passes = HookedPasses(self.state)
         self._handles: list[Any] = []
         self._step_hook, self._start_hook = passes.optimizer_ended(), passes.optimizer_started()
-        self._passes = passes
         self._start_handle: Any = None
-        autograd = torch.autograd
         # Of each function: the original, the wrapper for all modes, the one for ranges alone.
         self._backwards = {
-            name: (original, passes.backward(original), passes.ranging_backward(original))
-            for name, original in ((name, getattr(autograd, name)) for name in ("backward", "grad"))
+            name: (each, passes.backward(each), passes.ranging_backward(each))
+            for name in ("backward", "grad")
+            if (each := getattr(torch.autograd, name))
         }
         self._restore: list[Callable[[], None]] = []
         # The wrapper on the calls now.
@@ -462,7 +460,8 @@ class TorchHooks:
     def install_generate(self, module: Any) -> None:
         """Put a wrapper on `GenerationMixin.generate` of the module `transformers` loaded."""
         mixin = module.GenerationMixin
-        self._replace(mixin, "generate", self._passes.generate(mixin.generate))
+        wrapper = self._passes.generate(mixin.generate)
+        self._restore.append(replace(mixin, "generate", wrapper))
 
     def exchange_step_hook(self, hook: Any = None) -> bool:
         """Put `hook` after optimizer steps, or the usual one with None; return whether it is on.
@@ -519,11 +518,8 @@ class TorchHooks:
         if self._current is None:
             return False
         if mode in (LIGHT, ROOT):
-            return (
-                mode == self.mode
-                and self.root_class is type(root)
-                and type(root).__call__ is self._current
-            )
+            is_same = mode == self.mode and self.root_class is type(root)
+            return is_same and type(root).__call__ is self._current
         return mode == self.mode == RANGES and self._module.__call__ is self._current
 
     def _wrap_backward(self, wrapped: int) -> None:
@@ -590,24 +586,11 @@ class TorchHooks:
         self.emit_ranges(False)
         self._evaluation.take_off()
         if self.root_class is not None:
-            if self.root_class.__dict__.get("__call__") in (
-                self._hooked[ROOT],
-                self._hooked[LIGHT],
-            ):
+            ours = (self._hooked[ROOT], self._hooked[LIGHT])
+            if self.root_class.__dict__.get("__call__") in ours:
                 del self.root_class.__call__
             self.root_class = None
         self._current = self.state.live = None
         for wrapper, original in self._originals:
             if self._module.__call__ is wrapper:
                 self._module.__call__ = original
-
-    def _replace(self, owner: Any, name: str, wrapper: Any) -> None:
-        original = owner.__dict__[name]
-        setattr(owner, name, wrapper)
-
-        def restore() -> None:
-            # A wrapper put on after ours stays, and ours under it passes through.
-            if owner.__dict__.get(name) is wrapper:
-                setattr(owner, name, original)
-
-        self._restore.append(restore)

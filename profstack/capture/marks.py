@@ -15,8 +15,7 @@ from typing import Any
 
 from profstack.capture.engine import Engine
 from profstack.capture.slices import SlicePlan, settle
-from profstack.capture.step_log import StopRun
-from profstack.guard import is_scripts, strip_frame
+from profstack.guard import strip_frame
 
 # In shorter loops every step to settle would leave none to measure.
 LONG_LOOP = 4
@@ -106,7 +105,7 @@ class Marks:
         self._begun_in = self._open
         self._marking = self._open if self._marking is None else min(self._marking, self._open)
         self._engine.events.accepts_step = self._accepts_step
-        self._guarded(self._begin, workload)
+        self._engine.events.guarded(self._begin, workload)
         return True
 
     def ended(self) -> None:
@@ -117,7 +116,7 @@ class Marks:
     def end(self, *, cut: bool = False) -> None:
         """End the loop with its latest step, or in the middle of one (`cut`)."""
         if (self._inside or self._loose) and not self.over:
-            self._guarded(self._end, cut)
+            self._engine.events.guarded(self._end, cut)
         self._inside = self._loose = False
 
     def call(self, workload: object, function: Callable[[], Any]) -> Any:
@@ -163,18 +162,20 @@ class Marks:
         """End the last loop; a step that was left before its end counts unless it failed."""
         self.end(cut=self._inside)
         if not failed and not self.over:
-            self._guarded(self._count_cut)
+            self._engine.events.guarded(self._count_cut)
 
     def _accepts_step(self) -> bool:
         """Return whether the call of `profstack.step()` in progress ends a step."""
         if self._marking is not None:
             if not self._noted:
                 self._noted = True
-                self._guarded(self._engine.observers.note, "step-ignored", _IGNORED)
+                self._engine.events.guarded(
+                    self._engine.observers.log.note, "step-ignored", _IGNORED
+                )
             return False
         if self._workload is not _BY_SCRIPT:
             # The step that ends here began unseen: the next one is the first.
-            self._guarded(self._begin, _BY_SCRIPT)
+            self._engine.events.guarded(self._begin, _BY_SCRIPT)
             return False
         return True
 
@@ -232,15 +233,3 @@ class Marks:
         if self._cut:
             self._cut = False
             self._engine.log.count_open_step()
-
-    def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
-        # No `Guard`: `StopRun` is profstack's own and passes all the same.
-        try:
-            action(*arguments)
-        except StopRun:
-            raise
-        except BaseException as error:
-            passes = is_scripts(error)
-            self._engine.disarm(error)
-            if passes:
-                raise

@@ -57,16 +57,9 @@ class ModuleInfo:
 
     def record(self) -> dict[str, SqlValue]:
         """Return the row of table `modules`."""
-        return {
-            "module_id": self.module_id,
-            "path": self.path,
-            "label": self.label,
-            "type": self.type,
-            "instance": self.instance,
-            "parent_id": self.parent_id,
-            "aliases": json.dumps(self.aliases),
-            "parameters": self.parameters,
-        }
+        columns = ("module_id", "path", "label", "type", "instance", "parent_id", "parameters")
+        row: dict[str, SqlValue] = {column: getattr(self, column) for column in columns}
+        return {**row, "aliases": json.dumps(self.aliases)}
 
 
 class ModuleNames:
@@ -112,17 +105,7 @@ class ModuleNames:
 
     def root(self, module: Any, label: str | None) -> ModuleInfo:
         """Return the name of a module called outside every other module, made at need."""
-        named = self.known(module)
-        if named is None:
-            core = innermost(module)
-            known = self.known(core)
-            if known is not None:
-                # It ran before anything was put around it.
-                return self._enter(module, known.path, None, label, known.instance, ())
-            count = parameter_count(core)
-            path, instance = self._free_path(class_name(core), core, count)
-            named = self._enter(module, path, None, label, instance, ())
-        return named
+        return self._name(module, None, label)
 
     def inner(self, module: Any, parent: ModuleInfo) -> ModuleInfo:
         """Return the name of a module called inside `parent`, made at need.
@@ -130,15 +113,23 @@ class ModuleNames:
         One that is no attribute of a module (built on the fly, or held in a plain list) goes by
         its class name below the module that called it; a second one alive is `#2`.
         """
+        return self._name(module, parent, None)
+
+    def _name(self, module: Any, parent: ModuleInfo | None, label: str | None) -> ModuleInfo:
         named = self.known(module)
-        if named is None:
-            core = innermost(module)
-            known = self.known(core)
-            if known is not None:
-                return self._enter(module, known.path, parent, None, known.instance, ())
+        if named is not None:
+            return named
+        core = innermost(module)
+        known = self.known(core)
+        if known is not None:
+            # It ran before anything was put around it.
+            path, instance = known.path, known.instance
+        elif parent is None:
+            path, instance = self._free_path(class_name(core), core, parameter_count(core))
+        else:
             path, _ = self._free_path(f"{parent.path}.{class_name(core)}", core)
-            named = self._enter(module, path, parent, None, parent.instance, ())
-        return named
+            instance = parent.instance
+        return self._enter(module, path, parent, label, instance, ())
 
     def by_number(self) -> dict[int, ModuleInfo]:
         """Return all names by module number."""

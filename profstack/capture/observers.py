@@ -51,45 +51,62 @@ class LayerState:
         """Let the layer observe no more; what it recorded before stays."""
         if self.status not in WITH_DATA:
             self.status = status
-        self.reason = reason
-        self.wrapper = None
+        self.reason, self.wrapper = reason, None
+
+    def keep(self, artifacts: list[Artifact]) -> None:
+        """Keep the files that the layer has written."""
+        self.artifacts.update((artifact.path, artifact) for artifact in artifacts)
 
     def record(self) -> dict[str, SqlValue]:
         """Return the row of table `layers`."""
         kind = profstack_layer.load(self.name)
-        return {
-            "name": self.name,
-            "technique": kind.description.technique,
-            "tool": kind.description.tool,
-            "version": kind.version(),
-            "status": self.status,
-            "reason": self.reason,
-            "memory_bytes": self.memory_bytes,
-            "truncated": self.truncated,
-        }
+        columns = ("name", "status", "reason", "memory_bytes", "truncated")
+        row: dict[str, SqlValue] = {column: getattr(self, column) for column in columns}
+        technique, tool = kind.description.technique, kind.description.tool
+        return {**row, "technique": technique, "tool": tool, "version": kind.version()}
+
+
+def _guarded(name: str) -> Any:
+    """Return the method `name` of `GuardedListener`, for events that are rare."""
+
+    def call(self: GuardedListener, *arguments: Any) -> None:
+        try:
+            getattr(self._listener, name)(*arguments)
+        except BaseException as error:
+            if self._passes(error):
+                raise
+        if self._then is not None:
+            getattr(self._then, name)(*arguments)
+
+    return call
 
 
 class GuardedListener(Listener):
-    """Passes calls on to a wrapper's listener; an error in it ends the layer and goes no further.
+    """Passes events on to a listener, and afterwards to the listener `then`, if there is one.
 
-    The error of a signal's handler ends the layer too, since its notes are incomplete then, and
-    passes to the script.
+    `fail` gets an error of the first listener, which then gets no more events. The error passes to
+    the script if a signal's handler has raised it. Errors of `then` pass as they are.
     """
 
-    def __init__(self, listener: Listener, fail: Callable[[BaseException], None]) -> None:
-        self.takes_apart = listener.takes_apart
+    def __init__(
+        self,
+        listener: Listener,
+        fail: Callable[[BaseException], None],
+        then: Listener | None = None,
+    ) -> None:
+        self.takes_apart = (then or listener).takes_apart
         self._listener = listener
         self._fail = fail
+        self._then = then
 
     def _passes(self, error: BaseException) -> bool:
-        """End the layer; return whether the error passes to the script."""
+        """End the listener; return whether the error passes to the script."""
         passes = is_scripts(error)
-        # From here on nothing listens.
         self._listener = Listener()
         self._fail(error)
         return passes
 
-    # No `Guard`: these run at every call of a module or in every step.
+    # No `Guard`, and written out: these run at every call of a module or in every step.
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Pass on that something begins."""
@@ -98,6 +115,8 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.enter(kind, name, module)
 
     def leave(self, kind: str, name: str) -> None:
         """Pass on that it has ended."""
@@ -106,6 +125,8 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.leave(kind, name)
 
     def step_ended(self, number: int) -> None:
         """Pass on that a step has ended."""
@@ -114,6 +135,8 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.step_ended(number)
 
     def step_begun(self, number: int) -> None:
         """Pass on that a step begins."""
@@ -122,22 +145,11 @@ class GuardedListener(Listener):
         except BaseException as error:
             if self._passes(error):
                 raise
+        if self._then is not None:
+            self._then.step_begun(number)
 
-    def enter_apart(self, key: int, name: str) -> None:
-        """Pass on that a region begins that need not nest."""
-        try:
-            self._listener.enter_apart(key, name)
-        except BaseException as error:
-            if self._passes(error):
-                raise
-
-    def leave_apart(self, key: int) -> None:
-        """Pass on that it has ended."""
-        try:
-            self._listener.leave_apart(key)
-        except BaseException as error:
-            if self._passes(error):
-                raise
+    enter_apart = _guarded("enter_apart")
+    leave_apart = _guarded("leave_apart")
 
 
 # -- the tables `layers`, `artifacts` and `notes` ------------------------------------------------
@@ -150,7 +162,8 @@ class LayerLog:
         self.layers: dict[str, LayerState] = {}
         self._folder = folder
         self._writer = writer
-        self._rss_before: int | None = None
+        # The resident set where the slice began: the tools hold what it has grown by.
+        self.rss_before: int | None = None
         # Reasons for which layers gave way: each is noted once.
         self._noted: set[str] = set()
 
@@ -173,10 +186,6 @@ class LayerLog:
         """Record something the reader of the report should know."""
         self._writer.write({"notes": [{"slug": slug, "layer": layer, "text": text}]})
 
-    def slice_begins(self) -> None:
-        """Attribute the memory that the process takes from here on to the tools."""
-        self._rss_before = rss_bytes()
-
     def take_in(self, state: LayerState, taken: SliceData) -> None:
         """Take in what a layer has handed over, but for its rows."""
         if any(taken.frames.values()):
@@ -187,18 +196,13 @@ class LayerLog:
             if state.status not in WITH_DATA:
                 state.reason = text
         state.truncated = taken.truncated or state.truncated
-        self.keep(state, taken.artifacts)
+        state.keep(taken.artifacts)
         grown = taken.memory_bytes
         after = rss_bytes()
-        if grown is None and after is not None and self._rss_before is not None:
-            grown = after - self._rss_before
+        if grown is None and after is not None and self.rss_before is not None:
+            grown = after - self.rss_before
         if grown is not None:
             state.memory_bytes = max(state.memory_bytes or 0, grown)
-
-    def keep(self, state: LayerState, artifacts: list[Artifact]) -> None:
-        """Keep the files that a layer has written."""
-        for artifact in artifacts:
-            state.artifacts[artifact.path] = artifact
 
     def gave_way(self, state: LayerState, reason: str) -> None:
         """Note that a layer leaves a slice to a tool of the script's own."""
@@ -259,8 +263,8 @@ class Observers:
         self._over: set[str] = set()
         for name in layers:
             self._load(name)
-        for name, reason in (left_out or {}).items():
-            self.layers[name] = LayerState(name, None, "skipped", reason)
+        for name, why in (left_out or {}).items():
+            self.layers[name] = LayerState(name, None, "skipped", why)
         self.log.write()
 
     def _load(self, name: str) -> None:
@@ -282,7 +286,7 @@ class Observers:
 
     def start(self, planned: SlicePlan, index: int, steps: int | None, first_step: int = 0) -> bool:
         """Switch the slice's observers on; return false when none of them could be."""
-        self.log.slice_begins()
+        self.log.rss_before = rss_bytes()
         self._over.clear()
         for position, (name, mode) in enumerate(planned.observers):
             state = self.layers[name]
@@ -295,16 +299,9 @@ class Observers:
                     if busy is not None:
                         self.log.gave_way(state, busy)
                         continue
-                    wrapper.start(
-                        SliceContext(
-                            index + position,
-                            mode,
-                            steps,
-                            self._folder_of(state),
-                            first_step,
-                            keep_source=self.writer.keep_source,
-                        )
-                    )
+                    number, place = index + position, self._folder_of(state)
+                    keep = self.writer.keep_source
+                    wrapper.start(SliceContext(number, mode, steps, place, first_step, keep))
                     self.active.append(state)
                 except BaseException:
                     # Also Ctrl-C in the midst of it: the tool would stay on in a script that goes
@@ -359,7 +356,7 @@ class Observers:
                 with self.log.guard(state):
                     captured = wrapper.take_startup(tools[state.name], self._folder_of(state))
                     self.writer.write(captured.frames)
-                    self.log.keep(state, captured.artifacts)
+                    state.keep(captured.artifacts)
 
     def restarts(self, name: str) -> bool:
         """Return whether a layer may begin at the very boundary at which it has ended."""
@@ -390,8 +387,7 @@ class Observers:
         """Return the listener of the slice that has begun, guarded; None where none is needed."""
         for state, wrapper in self._running(active=True):
             with self.log.guard(state):
-                listener = wrapper.listener()
-                if listener is not None:
+                if (listener := wrapper.listener()) is not None:
                     return GuardedListener(listener, partial(self._listener_failed, state))
         return None
 
@@ -413,10 +409,7 @@ class Observers:
         """
         for state, wrapper in self._background():
             with self.log.guard(state):
-                if on:
-                    wrapper.resume()
-                else:
-                    wrapper.pause()
+                (wrapper.resume if on else wrapper.pause)()
         if not on:
             self.flush()
 
@@ -466,11 +459,10 @@ class Observers:
         """
         captured = {}
         for state, wrapper in self._running(active=True):
-            if not (complete or wrapper.cuts):
-                continue
             taken = None
-            with self.log.guard(state):
-                taken = wrapper.take(stamps, modules, left_out)
+            if complete or wrapper.cuts:
+                with self.log.guard(state):
+                    taken = wrapper.take(stamps, modules, left_out)
             if taken is not None:
                 self.log.take_in(state, taken)
                 captured[state.name] = taken
@@ -498,7 +490,7 @@ class Observers:
         for state, wrapper in self._running():
             if state.status in WITH_DATA:
                 with self.log.guard(state):
-                    self.log.keep(state, wrapper.finish(self.folder / state.name))
+                    state.keep(wrapper.finish(self.folder / state.name))
         self.log.write()
 
     def close(self) -> None:
@@ -508,7 +500,3 @@ class Observers:
         for wrapper in self._wrappers:
             with Guard():
                 wrapper.close()
-
-    def note(self, slug: str, text: str, layer: str | None = None) -> None:
-        """Record something the reader of the report should know."""
-        self.log.note(slug, text, layer)

@@ -54,11 +54,7 @@ class RegionOutlet:
         if all(each[0] is not span for each in self._stack):
             return
         above = []
-        while True:
-            top, range_, listener = self._stack.pop()
-            self._close(top, range_, listener)
-            if top is span:
-                break
+        while (top := self._close()) is not span:
             above.append(top)
         for other in reversed(above):
             self._open(other)
@@ -66,8 +62,7 @@ class RegionOutlet:
     def close(self) -> None:
         """End here what is open, and pass nothing more on."""
         while self._stack:
-            span, range_, listener = self._stack.pop()
-            self._close(span, range_, listener)
+            self._close()
         for key in list(self._spans_apart):
             self._leave_apart(key)
 
@@ -90,12 +85,14 @@ class RegionOutlet:
             listener.enter("region", span.path)
         self._stack.append((span, range_, listener))
 
-    def _close(self, span: RegionSpan, range_: Any, listener: Listener | None) -> None:
+    def _close(self) -> RegionSpan:
+        span, range_, listener = self._stack.pop()
         if listener is not None and listener is self._state.active_listener():
             listener.leave("region", span.path)
         if range_ is not None:
             with _GUARD:
                 range_.__exit__(None, None, None)
+        return span
 
 
 # -- functions that run inside a region at every call: plain ones, coroutines and generators -----
@@ -113,10 +110,8 @@ def inside(region: Callable[[str], Any], name: str, function: Any) -> Any:
         return type(function)(inside(region, name, function.__func__))
     if inspect.isclass(function) or not callable(function):
         raise TypeError(f"a region decorates functions and methods, not {function!r}")
-    for is_kind, wrap in _KINDS:
-        if is_kind(function):
-            return functools.wraps(function)(wrap(region, name, function))
-    return functools.wraps(function)(_plain(region, name, function))
+    wrap = next((wrap for is_kind, wrap in _KINDS if is_kind(function)), _plain)
+    return functools.wraps(function)(wrap(region, name, function))
 
 
 def _plain(region: Callable[[str], Any], name: str, function: Any) -> Any:

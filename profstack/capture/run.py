@@ -72,8 +72,7 @@ def live_optimizers() -> frozenset[int]:
 
 def layer_plans(layers: list[str]) -> list[LayerPlan]:
     """Return the slices that the layers' wrappers ask for, in the order of their turns."""
-    wanted = [(mode.turn, layer, mode) for layer, _, mode in _modes(layers) if mode.last_round]
-    wanted.sort(key=lambda each: each[0])
+    wanted = sorted(_modes(layers), key=lambda each: each[2].turn)
     return [
         LayerPlan(
             layer,
@@ -82,9 +81,10 @@ def layer_plans(layers: list[str]) -> list[LayerPlan]:
             mode.last_round,
             mode.steps,
             counts=mode.turn <= COUNTING,
-            later_turn=turn if mode.later_turn is None else mode.later_turn,
+            later_turn=mode.turn if mode.later_turn is None else mode.later_turn,
         )
-        for turn, layer, mode in wanted
+        for layer, _, mode in wanted
+        if mode.last_round
     ]
 
 
@@ -104,11 +104,10 @@ def shared_modes(layers: list[str], mode: str = "shared") -> Observing:
 
     They have that mode, and do not occupy the same thing.
     """
-    having = {layer: (kind, each) for layer, kind, each in _modes(layers) if each.name == mode}
+    having = [each for each in _modes(layers) if each[2].name == mode]
     chosen: list[str] = []
     occupied: frozenset[str] = frozenset()
-    for layer in sorted(having, key=lambda layer: having[layer][1].turn):
-        kind, each = having[layer]
+    for layer, kind, each in sorted(having, key=lambda each: each[2].turn):
         occupies = kind.occupies if each.occupies is None else each.occupies
         if not occupies & occupied:
             chosen.append(layer)
@@ -175,10 +174,8 @@ def start_engine(
         wait_for_page=not options["lockstep"],
         origin=origin,
     )
-    note = profstack_layer.nsys_note()
-    if note is not None:
-        slug, text = note
-        observers.note(slug, text, "nvtx")
+    for slug, text in profstack_layer.nsys_notes():
+        observers.log.note(slug, text, "nvtx")
     engine.log.synchronised = bool(options.get("sync"))
     writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})
     engine.tools.update(tools)
@@ -248,8 +245,8 @@ def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
         writer = engine.log.writer
         _note_uncaught(writer)
         torch = engine.hooks.torch
-        writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
-        writer.facts({"processes_made": made_by_multiprocessing()})
+        environment = {**torch_facts(torch), **device_facts(torch)}
+        writer.facts({"environment": environment, "processes_made": made_by_multiprocessing()})
         # Over already where the script went on after it was asked to end.
         engine.finish()
         writer.close()

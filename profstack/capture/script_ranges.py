@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any
 
 from profstack.capture import user_regions
-from profstack.guard import Guard, has_compiled, strip_frame
+from profstack.guard import Guard, has_compiled, replace, strip_frame
 
 TORCH, NVTX = "torch.cuda.nvtx", "nvtx"
 # profstack's own domain, where an old nvtx is driven by `annotate`.
@@ -37,7 +37,6 @@ class _Stacks(_local):
 _stacks = _Stacks()
 # Ranges that need not nest, by source and handle.
 _apart: dict[Any, Any] = {}
-_Note = Callable[..., None]
 _restore: list[Callable[[], None]] = []
 # A range is missing where noting it fails.
 _GUARD = Guard()
@@ -102,16 +101,12 @@ def install() -> None:
     """Note the ranges of what the script has loaded; call again for what it has loaded since."""
     # A script's own module of that name fails here: its ranges are not noted.
     with _GUARD:
-        _install_torch()
+        module = sys.modules.get("torch.cuda.nvtx")
+        behind = getattr(module, "_nvtx", None)
+        # A build without CUDA has a stand-in there that raises.
+        if module is not None and isinstance(behind, type(sys)):
+            _restore.append(replace(module, "_nvtx", _NvtxProxy(behind)))
         _install_package(sys.modules.get("nvtx"))
-
-
-def _install_torch() -> None:
-    module = sys.modules.get("torch.cuda.nvtx")
-    behind = getattr(module, "_nvtx", None)
-    # A build without CUDA has a stand-in there that raises.
-    if module is not None and isinstance(behind, type(sys)):
-        _replace(module, "_nvtx", _NvtxProxy(behind))
 
 
 def remove() -> None:
@@ -121,17 +116,6 @@ def remove() -> None:
     _apart.clear()
 
 
-def _replace(holder: Any, name: str, new: Any) -> None:
-    old = holder.__dict__[name]
-    setattr(holder, name, new)
-
-    def restore() -> None:
-        if holder.__dict__.get(name) is new:
-            setattr(holder, name, old)
-
-    _restore.append(restore)
-
-
 def _install_package(package: Any) -> None:
     annotate: Any = getattr(package, "annotate", None)
     if not hasattr(annotate, "__enter__") or has_compiled():
@@ -139,17 +123,20 @@ def _install_package(package: Any) -> None:
     if hasattr(annotate.__dict__.get("__enter__"), _WRAPS) or "__enter__" not in vars(annotate):
         # On it already; or NVTX_DISABLE has put a stand-in there.
         return
-    _replace(annotate, "__enter__", _passing(annotate.__enter__, after=_annotated))
-    _replace(annotate, "__exit__", _passing(annotate.__exit__, before=_left))
-    for name, before, after in _FUNCTIONS:
-        if name in vars(package):
-            _replace(package, name, _passing(vars(package)[name], before, after))
+    for owner, name, before, after in (
+        (annotate, "__enter__", None, _annotated),
+        (annotate, "__exit__", _left, None),
+        (package, "push_range", None, _pushed),
+        (package, "pop_range", _popped, None),
+        (package, "start_range", None, _started),
+        (package, "end_range", _ended, None),
+    ):
+        if name in vars(owner):
+            _restore.append(replace(owner, name, _passing(vars(owner)[name], before, after)))
 
 
 def _passing(
-    original: Any,
-    before: Callable[..., None] | None = None,
-    after: Callable[..., None] | None = None,
+    original: Any, before: Callable[..., None] | None, after: Callable[..., None] | None
 ) -> Any:
     """Return `original` with a note taken before a call, or after it of its result."""
 
@@ -225,12 +212,3 @@ def _started(
 def _ended(handle: Any = None) -> None:
     if handle is not None:
         _end(NVTX, handle)
-
-
-# Functions of the package, with the note taken before and the one taken after a call.
-_FUNCTIONS: tuple[tuple[str, _Note | None, _Note | None], ...] = (
-    ("push_range", None, _pushed),
-    ("pop_range", _popped, None),
-    ("start_range", None, _started),
-    ("end_range", _ended, None),
-)

@@ -8,13 +8,14 @@ training mode. No object of the script's is kept or changed, and none of its cod
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from profstack import code_owner
+from profstack.capture.observers import GuardedListener
 from profstack.capture.slices import SlicePlan
-from profstack.guard import Guard
 from profstack.layer import Listener
 
 # Modules that are named one by one; more are only counted.
@@ -28,7 +29,7 @@ _MOVING = ("momentum", "weight_decay", "centered")
 
 Place = dict[str, str | int]
 # The settings of a group of parameters, as torch keeps them.
-Group = dict[str, object]
+Group = dict[str, Any]
 
 
 @dataclass
@@ -46,17 +47,7 @@ class _Calls:
     nodes: int = 0
 
 
-@dataclass
-class _Optimizer:
-    """The steps of optimizers of one class with the same settings."""
-
-    settings: dict[str, str | bool | None]
-    tensors: dict[str, int | list[str]]
-    place: Place | None
-    calls: int = 1
-
-
-class SetupNotes:
+class SetupNotes(Listener):
     """Notes of the steps of one plan; an error in taking them sets `failed`."""
 
     def __init__(self, torch: Any, places: code_owner.Places) -> None:
@@ -76,25 +67,30 @@ class SetupNotes:
         # By module and circumstances: a step may make very many calls.
         self._calls: dict[tuple[object, ...], _Calls] = {}
         self._current: _Calls | None = None
-        self._optimizers: dict[str, _Optimizer] = {}
+        # Facts of the optimizers of one class with the same settings, by these.
+        self._optimizers: dict[str, dict[str, Any]] = {}
         self._training: dict[str, dict[str, dict[str, str]]] = {"norms": {}, "dropouts": {}}
 
-    def entered(self, kind: str, name: str, thing: Any) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Note the error that ended the notes."""
+        self.failed = f"{type(error).__name__}: {error}"
+
+    def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Note that a module's call, a backward pass or an optimizer's step begins."""
         if kind == "module":
             if not self._depth and not self._inside:
-                self._call_begins(name, thing)
+                self._call_begins(name, module)
             self._depth += 1
-            self._look_at(name, thing)
+            self._look_at(name, module)
         elif kind == "backward":
             self._backward += 1
             self._inside += 1
         elif kind == "optimizer":
             self._inside += 1
-            if thing is not None:
-                self._optimizer(thing)
+            if module is not None:
+                self._optimizer(module)
 
-    def left(self, kind: str) -> None:
+    def leave(self, kind: str, name: str) -> None:
         """Note that it has ended."""
         if kind == "module":
             self._depth = max(self._depth - 1, 0)
@@ -103,7 +99,7 @@ class SetupNotes:
         elif kind in ("backward", "optimizer"):
             self._inside = max(self._inside - 1, 0)
 
-    def step_ended(self) -> None:
+    def step_ended(self, number: int) -> None:
         """Note that a step has ended, and with it what an error has left open."""
         self._steps += 1
         self._depth = self._inside = 0
@@ -127,15 +123,9 @@ class SetupNotes:
                 "place": next((call.place for call in calls if call.place), None),
                 "autocast": next((call.autocast for call in calls if call.autocast), None),
             },
-            "optimizers": [
-                {**each.settings, **each.tensors, "calls": each.calls, "place": each.place}
-                for each in self._optimizers.values()
-            ],
+            "optimizers": list(self._optimizers.values()),
             **{
-                f"training_{name}": {
-                    "count": len(found),
-                    "modules": list(found.values())[:MOST_NAMED],
-                }
+                f"training_{name}": {"count": len(found), "modules": [*found.values()][:MOST_NAMED]}
                 for name, found in self._training.items()
             },
             "device": self._device(),
@@ -151,9 +141,7 @@ class SetupNotes:
         key = (name, training, grad, inference, autocast)
         call = self._calls.get(key)
         if call is None:
-            has_parameters, place = _has_parameters(module), self._place()
-            call = _Calls(name, training, grad, inference, autocast, has_parameters, place)
-            self._calls[key] = call
+            call = self._calls[key] = _Calls(*key, _has_parameters(module), self._place())
         call.calls += 1
         self._current = call
         if self._count is not None:
@@ -192,7 +180,7 @@ class SetupNotes:
         groups = [dict(group) for group in _own(optimizer, "param_groups") or ()]
         with self._torch._C.DisableTorchFunction():
             found = self._tensors(groups)
-        settings: dict[str, str | bool | None] = {
+        settings = {
             "name": kind.__name__,
             "base": next((each.__name__ for each in kind.__mro__ if _is_torchs(each)), None),
             **{flag: _agreed(groups, flag) for flag in _FLAGS},
@@ -201,37 +189,25 @@ class SetupNotes:
             "has_foreach": bool(groups) and all("foreach" in group for group in groups),
         }
         key = repr((settings, found))
-        if key in self._optimizers:
-            self._optimizers[key].calls += 1
-        else:
-            self._optimizers[key] = _Optimizer(settings, found, self._place())
+        if key not in self._optimizers:
+            self._optimizers[key] = {**settings, **found, "calls": 0, "place": self._place()}
+        self._optimizers[key]["calls"] += 1
 
     def _tensors(self, groups: list[Group]) -> dict[str, int | list[str]]:
         """Describe the parameters with gradients: number, bytes, devices and types."""
         base = self._torch._C.TensorBase
-        count, elements, nbytes, sparse = 0, 0, 0, 0
-        devices: set[str] = set()
-        types: set[str] = set()
-        for group in groups:
-            parameters: Any = group.get("params", ())
-            for parameter in parameters:
-                gradient = base.grad.__get__(parameter)
-                if gradient is None:
-                    continue
-                count += 1
-                size = base.numel(parameter)
-                elements += size
-                nbytes += size * base.element_size(parameter)
-                sparse += str(base.layout.__get__(gradient)) != "torch.strided"
-                devices.add(base.device.__get__(parameter).type)
-                types.add(str(base.dtype.__get__(parameter)).removeprefix("torch."))
+        parameters: Iterator[Any] = chain.from_iterable(group.get("params", ()) for group in groups)
+        found = [each for each in parameters if base.grad.__get__(each) is not None]
+        layouts = [str(base.layout.__get__(base.grad.__get__(each))) for each in found]
         return {
-            "tensors": count,
-            "elements": elements,
-            "parameter_bytes": nbytes,
-            "sparse_tensors": sparse,
-            "devices": sorted(devices),
-            "dtypes": sorted(types),
+            "tensors": len(found),
+            "elements": sum(map(base.numel, found)),
+            "parameter_bytes": sum(base.numel(each) * base.element_size(each) for each in found),
+            "sparse_tensors": len(layouts) - layouts.count("torch.strided"),
+            "devices": sorted({base.device.__get__(each).type for each in found}),
+            "dtypes": sorted(
+                {str(base.dtype.__get__(each)).removeprefix("torch.") for each in found}
+            ),
         }
 
     def _place(self) -> Place | None:
@@ -241,7 +217,7 @@ class SetupNotes:
             if self._places.is_own(frame.f_code.co_filename):
                 return {"file": frame.f_code.co_filename, "line": frame.f_lineno}
             if frame.f_back is None:
-                return None
+                break
             frame = frame.f_back
         return None
 
@@ -317,7 +293,7 @@ class SetupRecorder:
         if notes.failed:
             return listener
         self._noting = plan, notes
-        return _NotingListener(listener, notes)
+        return GuardedListener(notes, notes.fail, then=listener)
 
     def end(self) -> None:
         """Write the notes of the plan so far: the slice is over."""
@@ -325,52 +301,3 @@ class SetupRecorder:
         if noted is not None:
             plan, notes = noted
             self._write({FACT.format(plan=plan): notes.facts()})
-
-
-class _NotingListener(Listener):
-    """Takes notes first and then calls the slice's own listener, whose errors pass through."""
-
-    def __init__(self, listener: Listener, notes: SetupNotes) -> None:
-        self.takes_apart = listener.takes_apart
-        self._listener = listener
-        self._notes = notes
-
-    def enter(self, kind: str, name: str, module: Any = None) -> None:
-        """Begin a call, a pass, an optimizer's step or a region."""
-        if self._notes.failed is None:
-            with self._guard():
-                self._notes.entered(kind, name, module)
-        self._listener.enter(kind, name, module)
-
-    def leave(self, kind: str, name: str) -> None:
-        """End it."""
-        if self._notes.failed is None:
-            with self._guard():
-                self._notes.left(kind)
-        self._listener.leave(kind, name)
-
-    def step_ended(self, number: int) -> None:
-        """End a step."""
-        if self._notes.failed is None:
-            with self._guard():
-                self._notes.step_ended()
-        self._listener.step_ended(number)
-
-    def step_begun(self, number: int) -> None:
-        """Begin a step."""
-        self._listener.step_begun(number)
-
-    def enter_apart(self, key: int, name: str) -> None:
-        """Begin a region that need not nest."""
-        self._listener.enter_apart(key, name)
-
-    def leave_apart(self, key: int) -> None:
-        """End it."""
-        self._listener.leave_apart(key)
-
-    def _guard(self) -> Guard:
-        # An error in the notes ends these and nothing else.
-        return Guard(failed=self._fail, always=True)
-
-    def _fail(self, error: BaseException) -> None:
-        self._notes.failed = f"{type(error).__name__}: {error}"

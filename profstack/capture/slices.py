@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,22 @@ class Targets:
         return replace(
             self, slice_steps=max(self.slice_steps, 5), slice_s=0.0, final_s=0.0, settle_s=0.0
         )
+
+
+class Event(TypedDict, total=False):
+    """A line of the log of a run's progress: a step rule, a slice, the page, or the run's end."""
+
+    event: str
+    phase: str
+    rule: str
+    kind: str
+    layers: list[str] | None
+    steps: int
+    round: int
+    median_s: float | None
+    mean_s: float | None
+    total: int
+    stopped_by: str | None
 
 
 # Layers with the mode in which each observes.
@@ -110,11 +127,6 @@ def plan(layers: list[LayerPlan], targets: Targets, shared: Observing = ()) -> I
 def watch(number: int) -> SlicePlan:
     """Return the open-ended slice that nothing observes: its steps are only counted."""
     return SlicePlan("watch", (), number, 1, float("inf"))
-
-
-def again(planned: SlicePlan, targets: Targets) -> tuple[SlicePlan, SlicePlan]:
-    """Return the same slice once more, after steps to settle."""
-    return settle(targets, planned.round, planned.observers), planned
 
 
 def settle(targets: Targets, number: int, prepares: Observing = ()) -> SlicePlan:

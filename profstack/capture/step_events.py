@@ -34,68 +34,57 @@ class StepEvents:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        live_optimizers: Callable[[], frozenset[int]],
-        forced: str | None,
+        self, engine: Engine, live_optimizers: Callable[[], frozenset[int]], forced: str | None
     ) -> None:
         self._engine = engine
+        self._boundary = engine.boundary
         self._live_optimizers = live_optimizers
-        self.finder = StepFinder(live_optimizers, forced)
-        self.rule: str | None = None
         self.done = False
-        self.waiting = True
-        # Whether the ends of module calls matter: while searching, and where calls are steps.
-        self.follows_calls = True
-        self.follows_backward = True
-        self.thread: int | None = None
-        # False where the first call of a step is not looked for: its wait is not known then.
-        self.waits = True
-        self.activity: float | None = None
-        self.flags = 0
-        self.shape: Any = None
-        self.backward_seen = False
         # Whether the steps of the rule in use train.
         self._trains = False
         self._first: float | None = None
         self._first_training: float | None = None
-        self._first_module: weakref.ref[Any] | None = None
         self._backward_at = 0.0
+        self._inner: set[int] = set()
+        # All steps up to when the finder was last given the steps of the optimizer it follows.
+        self._steps_reported = 0
+        self._generating = False
+        # Whether a call of `profstack.step()` ends a step; None for always.
+        self.accepts_step: Callable[[], bool] | None = None
+        self._forget(forced)
+
+    def _forget(self, forced: str | None) -> None:
+        """Begin without a rule; only `forced` may be found, or any where it is None."""
+        self.finder = StepFinder(self._live_optimizers, forced)
+        self.rule: str | None = None
+        self.thread: int | None = None
+        # Whether the ends of module calls matter: while searching, and where calls are steps.
+        self.follows_calls = self.follows_backward = True
+        # False where the first call of a step is not looked for: its wait is not known then.
+        self.waits = True
+        self.backward_seen = self.evaluating = False
+        self._first_module: weakref.ref[Any] | None = None
         # Modules seen training under this rule: in eval mode they are evaluated. A teacher or a
         # frozen part never trains and is a part of every step.
         self._trained: set[int] = set()
-        self.evaluating = False
         self._optimizer: int | None = None
         self._followed: weakref.ref[Any] | None = None
         self._candidate: weakref.ref[Any] | None = None
         # Optimizers whose step is being taken, the outermost first.
         self._stepping: list[int] = []
-        self._inner: set[int] = set()
-        # All steps up to when the finder was last given the steps of the optimizer it follows.
-        self._steps_reported = 0
-        self._boundary = engine.boundary
-        self._generating = False
-        # Whether a call of `profstack.step()` ends a step; None for always.
-        self.accepts_step: Callable[[], bool] | None = None
+        self.begin_step()
 
     def begin_step(self) -> None:
         """Forget what is known of the step that has ended."""
-        self.activity = None
-        self.shape = None
+        self.activity: float | None = None
+        self.shape: Any = None
         self.flags = 0
         self.waiting = self.waits
 
     def start_over(self, rule: str) -> None:
         """Begin other work, with a step that begins now; from here on only `rule` ends steps."""
-        self.finder = StepFinder(self._live_optimizers, rule)
-        self.rule = None
+        self._forget(rule)
         self.thread = get_ident()
-        self.follows_calls = self.follows_backward = self.waits = True
-        self.backward_seen = self.evaluating = False
-        self._first_module = self._optimizer = self._followed = self._candidate = None
-        self._trained.clear()
-        self._stepping.clear()
-        self.begin_step()
         self._first = self._first_training = _perf_counter()
 
     def follow(self, rule: StepRule) -> None:
@@ -137,7 +126,7 @@ class StepEvents:
         if self._first is None:
             self._first = self.activity
             if not self.done:
-                self._guarded(self._engine.begin_discovery)
+                self.guarded(self._engine.begin_discovery)
         if module is not None:
             if self._first_module is None:
                 self._first_module = weakref.ref(module)
@@ -158,7 +147,7 @@ class StepEvents:
         if disturbs and not begins:
             self.flags |= EVAL
         if self.follows_calls and not (self.rule is None and self._generating):
-            self._guarded(self._call_started, named)
+            self.guarded(self._call_started, named)
         if disturbs and begins:
             # This call begins the step it belongs to: the one before has ended only now.
             self.flags |= EVAL
@@ -174,7 +163,7 @@ class StepEvents:
         if self.done or named.is_loss or self._foreign():
             return
         if (self.rule is None and not self._generating) or self.rule == "module":
-            self._guarded(self._call_ended, named)
+            self.guarded(self._call_ended, named)
 
     def backward_started(self) -> None:
         """Take the start of a backward pass."""
@@ -186,9 +175,9 @@ class StepEvents:
         if self.done or self._foreign() or self._stepping:
             return
         if self.rule == "backward":
-            self._guarded(self._engine.boundary)
+            self.guarded(self._engine.boundary)
         elif self.rule is None:
-            self._guarded(self._backward_candidate)
+            self.guarded(self._backward_ended)
 
     def optimizer_started(self, optimizer: Any) -> None:
         """Take the start of an `Optimizer.step`."""
@@ -209,7 +198,7 @@ class StepEvents:
             if followed is not None and followed() is not optimizer:
                 # Another one lies where the old one lay.
                 self.finder.forget_optimizers()
-                self._guarded(self._optimizer_ended, optimizer)
+                self.guarded(self._optimizer_ended, optimizer)
                 return
             try:
                 self._boundary()
@@ -222,13 +211,13 @@ class StepEvents:
             if self._stepping:
                 self._inner.add(id(optimizer))
             elif id(optimizer) not in self._inner:
-                self._guarded(self._optimizer_ended, optimizer)
+                self.guarded(self._optimizer_ended, optimizer)
 
     def look(self) -> None:
         """Look at the slice: a step has ended whose end was only stamped."""
         if not self.done:
             flags, self.flags = self.flags, 0
-            self._guarded(self._engine.quick_ended, flags)
+            self.guarded(self._engine.quick_ended, flags)
 
     def _leave(self, optimizer: Any) -> None:
         """Forget that the optimizer is stepping, also one whose step an exception ended."""
@@ -247,19 +236,19 @@ class StepEvents:
             return
         self._generating = False
         if completed and not self.done:
-            self._guarded(self._ended, "generate", self.finder.generate)
+            self.guarded(self._ended, "generate")
 
     def user_step(self) -> None:
         """Take a call of `profstack.step()`; it ends no step where a session marks them."""
-        if not (self.done or self._foreign()) and (
-            self.accepts_step is None or self.accepts_step()
-        ):
+        if self.done or self._foreign():
+            return
+        if self.accepts_step is None or self.accepts_step():
             self.marked()
 
     def marked(self) -> None:
         """End a step that the program marks itself."""
         if not (self.done or self._foreign()):
-            self._guarded(self._ended, "step", self.finder.user_step)
+            self.guarded(self._ended, "step")
 
     # -- to the engine -----------------------------------------------------------------------
 
@@ -279,7 +268,7 @@ class StepEvents:
         elif named.module_id == self.finder.source and self.finder.inference:
             self._engine.boundary()
 
-    def _backward_candidate(self) -> None:
+    def _backward_ended(self) -> None:
         now = _perf_counter()
         self._adopt(self.finder.backward_ended(self._backward_at, now), now)
 
@@ -300,23 +289,22 @@ class StepEvents:
         finally:
             self._steps_reported = self._engine.log.total
 
-    def _ended(self, rule: str, find: Callable[[float, float], StepRule | None]) -> None:
+    def _ended(self, rule: str) -> None:
         if self.rule == rule:
             self._engine.boundary()
-        else:
-            now = _perf_counter()
-            found = find(now, self._began(now))
-            if found is not None and rule == "step" and self.rule is not None:
-                # The step that ends was counted by the rule before: this one begins with the next.
-                found = replace(found, first_start=now, past_ends=())
-                self.backward_seen = self.backward_seen or self._trains
-            self._adopt(found, now)
+            return
+        now = _perf_counter()
+        found = self.finder.ended(rule, now, self._began(now))
+        if found is not None and rule == "step" and self.rule is not None:
+            # The step that ends was counted by the rule before: this one begins with the next.
+            found = replace(found, first_start=now, past_ends=())
+            self.backward_seen = self.backward_seen or self._trains
+        self._adopt(found, now)
 
     def _began(self, now: float) -> float:
         """Return when the step that ends now began: at the last boundary or the first training."""
-        last = self._engine.last_boundary()
-        if last is not None:
-            return last
+        if self.rule is not None:
+            return self._engine.log.last
         if self._first_training is not None:
             return self._first_training
         return self._first if self._first is not None else now
@@ -329,7 +317,8 @@ class StepEvents:
         """Return whether the event comes from another thread than the one that is measured."""
         return self.thread is not None and get_ident() != self.thread
 
-    def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
+    def guarded(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Act; an error of profstack's own ends the recording and goes no further."""
         # No `Guard`: this runs at calls of modules, and `StopRun` passes all the same.
         try:
             action(*arguments)

@@ -7,13 +7,13 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Any
 
 from profstack import code_owner
 from profstack.capture import user_regions
 from profstack.capture.module_names import ModuleNames
-from profstack.capture.slices import SlicePlan
+from profstack.capture.slices import Event, SlicePlan
 from profstack.capture.step_rules import StepRule
 from profstack.capture.threads import ThreadTimes
 from profstack.environment import rss_bytes
@@ -67,9 +67,8 @@ class CompileLog:
             rows = {"compilations": self._compiled(utils), "graph_breaks": self._broken(utils)}
         self._rows += sum(map(len, rows.values()))
         if self._rows > _MOST_ROWS:
-            self.reason = (
-                f"the first {_MOST_ROWS} compilations and graph breaks alone were recorded"
-            )
+            what = "compilations and graph breaks"
+            self.reason = f"the first {_MOST_ROWS} {what} alone were recorded"
         return {table: records for table, records in rows.items() if records}
 
     def _fail(self, error: BaseException) -> None:
@@ -136,13 +135,9 @@ def _last_failure(utils: Any, file: Any, line: Any) -> str | None:
 
 
 def _graph_break(reason: Any) -> Record:
-    stack = list(getattr(reason, "user_stack", None) or ())
-    return {
-        "reason": _text(getattr(reason, "reason", None)),
-        "stack": json.dumps(
-            [[frame.filename, frame.lineno, frame.name] for frame in stack[-_MOST_FRAMES:]]
-        ),
-    }
+    frames = list(getattr(reason, "user_stack", None) or ())[-_MOST_FRAMES:]
+    stack = json.dumps([[frame.filename, frame.lineno, frame.name] for frame in frames])
+    return {"reason": _text(getattr(reason, "reason", None)), "stack": stack}
 
 
 def _text(value: Any) -> str | None:
@@ -156,8 +151,8 @@ def _text(value: Any) -> str | None:
 # -- steps and slices ----------------------------------------------------------------------------
 
 # Flags of a step, which keep it out of medians.
-EVAL, PARTIAL, SWITCH = 1, 2, 4
-_FLAG_NAMES = ((EVAL, "eval"), (PARTIAL, "partial"), (SWITCH, "switch"))
+EVAL, SWITCH = 1, 2
+_FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"))
 
 # End of a step, process CPU time there, its first activity, its flags, shape of its input.
 Stamp = tuple[float, float | None, float | None, int, Any]
@@ -168,19 +163,6 @@ _process_time = time.process_time
 
 class StopRun(SystemExit):
     """Raised at a step boundary when the asked-for number of steps or seconds is reached."""
-
-
-class SliceEvent(TypedDict, total=False):
-    """The event that tells the parent process of a slice that has ended."""
-
-    event: str
-    kind: str
-    round: int
-    layers: list[str]
-    steps: int
-    total: int
-    median_s: float | None
-    mean_s: float | None
 
 
 class StepLog:
@@ -306,13 +288,11 @@ class StepLog:
             self._threads.end()
         else:
             self._threads.discard()
-        if self.quick_ends:
-            flags = self._quick_flags
-            self.rows.extend(
-                (end, None, None, flags.get(number, 0), None)
-                for number, end in enumerate(self.quick_ends)
-            )
-            self._forget_quick()
+        self.rows.extend(
+            (end, None, None, self._quick_flags.get(number, 0), None)
+            for number, end in enumerate(self.quick_ends)
+        )
+        self._forget_quick()
 
     def wait_for_device(self, planned: SlicePlan, *, complete: bool) -> None:
         """Move the last step's end to when the device is done, where tools observed."""
@@ -346,7 +326,7 @@ class StepLog:
 
     def end_slice(
         self, planned: SlicePlan, captured: Mapping[str, SliceData], stop_s: float
-    ) -> SliceEvent:
+    ) -> Event:
         """Write the ended slice with what its observers saw, in one transaction.
 
         Returns the event for the parent process.
@@ -366,14 +346,8 @@ class StepLog:
                 continue
             left_out = frozenset() if taken.holds_all else self.with_evaluation()
             mode = "shared" if len(planned.observers) > 1 else mode
-            frames["slices"].append(
-                {
-                    **self._observed_record(planned, layer, left_out, position),
-                    "layer": layer,
-                    "mode": mode,
-                    "stop_s": stop_s,
-                }
-            )
+            row = self._observed_record(planned, layer, left_out, position)
+            frames["slices"].append({**row, "layer": layer, "mode": mode, "stop_s": stop_s})
             for table, records in taken.frames.items():
                 frames.setdefault(table, []).extend(records)
         if not frames["slices"]:
@@ -397,7 +371,7 @@ class StepLog:
         self._write(frames)
         return event
 
-    def _slice_event(self, planned: SlicePlan) -> SliceEvent:
+    def _slice_event(self, planned: SlicePlan) -> Event:
         walls = sorted(after - before for before, after in itertools.pairwise(self.stamps()))
         return {
             "event": "slice",
@@ -466,7 +440,8 @@ class StepLog:
     def _step_records(self, *, after_switch: bool) -> list[Record]:
         """Return the rows of all steps; `after_switch` where none was spent to settle before."""
         rows = []
-        device_s = self._device_times()
+        marks = itertools.pairwise((self._first_event, *self._events))
+        device_s = [self.clock.elapsed_s(first, second) for first, second in marks]
         begin = self.start
         cpu_begin: float | None = self._cpu_start
         for number, (end, cpu, activity, flags, shape) in enumerate(self.rows):
@@ -519,15 +494,8 @@ class StepLog:
     def _cpu(self) -> float | None:
         if not self.rows:
             return None
-        end = self.rows[-1][1]
-        end = self._cpu_end if end is None else end
+        end = self.rows[-1][1] or self._cpu_end
         return end - self._cpu_start if end is not None else None
-
-    def _device_times(self) -> Sequence[float | None] | None:
-        if not self._events:
-            return None
-        marks = itertools.pairwise([self._first_event, *self._events])
-        return [self.clock.elapsed_s(first, second) for first, second in marks]
 
     def _sample_memory(self) -> None:
         allocated, reserved = self.clock.device_memory()

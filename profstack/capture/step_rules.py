@@ -9,11 +9,11 @@ step; it knows nothing of torch and is tested with made-up events.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from profstack.guard import compiling, strip_frame
+from profstack.guard import compiling, replace, strip_frame
 from profstack.models import in_training
 
 RULES = ("step", "optimizer", "generate", "module", "backward")
@@ -89,16 +89,13 @@ class OptimizerCycle:
 
     def _first_decision(self, key: int, live: Callable[[], frozenset[int]]) -> bool:
         count = self._counts[key]
-        if count == 1:
-            # Once every living optimizer has stepped, this one is the last of them.
-            last = key if live() <= self._counts.keys() else None
-        else:
-            last = list(self._counts)[-1] if count >= WAITED_FOR else None
-        if last is None:
+        # Once every living optimizer has stepped, this one is the last of them.
+        decided = live() <= self._counts.keys() if count == 1 else count >= WAITED_FOR
+        if not decided:
             return False
         self._members = set(self._counts)
-        self.last = last
-        self._ends = self._counts[last]
+        self.last = key if count == 1 else list(self._counts)[-1]
+        self._ends = self._counts[self.last]
         return True
 
     def _later_decision(self, key: int) -> bool:
@@ -157,11 +154,11 @@ class StepFinder:
             return rule == self._forced
         return self.rule is None or RULES.index(rule) <= RULES.index(self.rule)
 
-    def user_step(self, now: float, first: float) -> StepRule | None:
-        """Take a call of `profstack.step()`."""
-        if self.rule == "step" or not self.allowed("step"):
+    def ended(self, rule: str, now: float, first: float) -> StepRule | None:
+        """Take a call of `profstack.step()`, or the return of an outermost `generate`."""
+        if self.rule == rule or not self.allowed(rule):
             return None
-        return self._found("step", None, first, (now,))
+        return self._found(rule, None, first, (now,))
 
     def optimizer_step(self, key: int, now: float, first: float) -> StepRule | None:
         """Take the return of an outermost `Optimizer.step`."""
@@ -174,7 +171,7 @@ class StepFinder:
             if key == last:
                 self._optimizers.clear()
             return None
-        past = tuple(end for stepped, end in self._optimizers if stepped == last)
+        past = [end for stepped, end in self._optimizers if stepped == last]
         self._optimizers.clear()
         return self._found("optimizer", last, first, past)
 
@@ -190,17 +187,15 @@ class StepFinder:
         steps = [key for key, _ in self._optimizers]
         if steps and self.allowed("optimizer"):
             last = list(dict.fromkeys(steps))[-1]
-            past = tuple(end for key, end in self._optimizers if key == last)
+            past = [end for key, end in self._optimizers if key == last]
             return self._found("optimizer", last, first, past)
         if self._modules and self.allowed("module"):
             key, main = max(self._modules.items(), key=lambda item: item[1].parameters)
             self.inference = not main.backward
-            past = tuple(main.ends if self.inference else main.starts[1:])
+            past = main.ends if self.inference else main.starts[1:]
             return self._found("module", key, main.starts[0], past)
         if self._backward.ends and self.allowed("backward"):
-            return self._found(
-                "backward", None, self._backward.starts[0], tuple(self._backward.ends)
-            )
+            return self._found("backward", None, self._backward.starts[0], self._backward.ends)
         return None
 
     def cycles_ended(self, times: int) -> None:
@@ -209,26 +204,17 @@ class StepFinder:
             self._cycle.ended(times)
             self._optimizers.clear()
 
-    def generate(self, now: float, first: float) -> StepRule | None:
-        """Take the return of an outermost `generate`."""
-        if self.rule == "generate" or not self.allowed("generate"):
-            return None
-        return self._found("generate", None, first, (now,))
-
     def call_started(self, key: int, parameters: int, now: float) -> StepRule | None:
         """Take the start of an outermost call of a module that is no loss."""
         if self.rule is not None or not self.allowed("module"):
             return None
         candidate = self._modules.setdefault(key, Candidate(parameters=parameters))
         candidate.starts.append(now)
-        calls = len(candidate.starts)
-        if not candidate.backward or calls < PATIENCE or not self._is_main(candidate):
-            return None
-        if not self._patience_is_over(calls):
+        if not (candidate.backward and self._is_decided(len(candidate.starts), candidate)):
             return None
         # A hand-written update: the steps begin where the forward calls do.
         self.inference = False
-        return self._found("module", key, candidate.starts[0], tuple(candidate.starts[1:]))
+        return self._found("module", key, candidate.starts[0], candidate.starts[1:])
 
     def call_ended(self, key: int, now: float) -> StepRule | None:
         """Take the return of an outermost call of a module that is no loss."""
@@ -236,13 +222,10 @@ class StepFinder:
         if self.rule is not None or candidate is None or not self.allowed("module"):
             return None
         candidate.ends.append(now)
-        calls = len(candidate.ends)
-        if candidate.backward or calls < PATIENCE or not self._is_main(candidate):
-            return None
-        if not self._patience_is_over(calls):
+        if candidate.backward or not self._is_decided(len(candidate.ends), candidate):
             return None
         self.inference = True
-        return self._found("module", key, candidate.starts[0], tuple(candidate.ends))
+        return self._found("module", key, candidate.starts[0], candidate.ends)
 
     def backward_ended(self, started: float, now: float) -> StepRule | None:
         """Take the return of a backward pass."""
@@ -252,18 +235,24 @@ class StepFinder:
             return None
         if self._modules and self._forced is None:
             return None
-        self._backward.starts.append(started)
-        self._backward.ends.append(now)
-        calls = len(self._backward.ends)
-        if calls < PATIENCE or not self._patience_is_over(calls):
+        passes = self._backward
+        passes.starts.append(started)
+        passes.ends.append(now)
+        if not self._is_decided(len(passes.ends)):
             return None
-        first = self._backward.starts[0]
-        return self._found("backward", None, first, tuple(self._backward.ends))
+        return self._found("backward", None, passes.starts[0], passes.ends)
 
-    def _is_main(self, candidate: Candidate) -> bool:
-        return candidate.parameters >= max(other.parameters for other in self._modules.values())
+    def _is_decided(self, calls: int, module: Candidate | None = None) -> bool:
+        """Return whether, after so many calls, no optimizer is waited for any longer.
 
-    def _patience_is_over(self, calls: int) -> bool:
+        Calls of a `module` decide only where no other module has more parameters.
+        """
+        if calls < PATIENCE:
+            return False
+        if module is not None and any(
+            other.parameters > module.parameters for other in self._modules.values()
+        ):
+            return False
         if self._forced is not None or calls >= LONG_PATIENCE:
             return True
         if calls < self._next_look:
@@ -273,13 +262,13 @@ class StepFinder:
         return not self._live()
 
     def _found(
-        self, rule: str, source: int | None, first: float, past: tuple[float, ...]
+        self, rule: str, source: int | None, first: float, past: Iterable[float]
     ) -> StepRule:
         self.rule = rule
         self.source = source
         self._modules.clear()
         self._backward = Candidate()
-        return StepRule(rule, source, first, past)
+        return StepRule(rule, source, first, tuple(past))
 
 
 # -- evaluation between training steps, seen where the script switches to it -------------------
@@ -299,7 +288,7 @@ class EvaluationWatch:
         self._report = report
         self.watched: type | None = None
         self._wrapper: Any = None
-        self._own: Any = None
+        self._restore: Callable[[], None] = lambda: None
 
     def is_on(self, root: Any) -> bool:
         """Return whether the wrapper is on the root's class, with no other one on top of it."""
@@ -312,20 +301,15 @@ class EvaluationWatch:
         original = getattr(kind, "train", None)
         if original is None or kind is self._torch.nn.Module:
             return
-        self._own = kind.__dict__.get("train")
         self._wrapper = self._train(original)
-        kind.train = self._wrapper
+        self._restore = replace(kind, "train", self._wrapper)
         self.watched = kind
 
     def take_off(self) -> None:
         """Leave the class as it was found; a wrapper that the script put on top stays."""
-        kind, self.watched = self.watched, None
-        if kind is None or kind.__dict__.get("train") is not self._wrapper:
-            return
-        if self._own is None:
-            del kind.train  # type: ignore[attr-defined]  # put there above
-        else:
-            kind.train = self._own  # type: ignore[attr-defined]  # had it before
+        if self.watched is not None:
+            self._restore()
+            self.watched = None
 
     def _train(self, original: Any) -> Any:
         under_dynamo, compiler = compiling(self._torch)

@@ -19,15 +19,8 @@ from profstack.storage.schema.column import SqlValue
 
 # -- kinds of threads and processes: Python's by `threading`, torch's by the names it gives -------
 
-MAIN, BACKWARD, WORKER, PIN, OWN, NATIVE, OTHER = (
-    "main",
-    "backward",
-    "DataLoader worker",
-    "DataLoader pin memory",
-    "profstack",
-    "native",
-    "other",
-)
+MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", "other"
+WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # What torch calls its threads and processes.
 _WORKER_NAME, _PIN_NAME, _BACKWARD_NAME = "pt_data_worker", "pt_data_pin", "pt_autograd"
 _PIN_MODULE = "torch.utils.data._utils.pin_memory"
@@ -66,12 +59,9 @@ def kind_of_process(process: int) -> tuple[str, str]:
 def python_threads() -> dict[int, tuple[str, str | None]]:
     """Return the threads of `threading` by native number: name and module of their function."""
     return {
-        thread.native_id: (
-            thread.name,
-            getattr(getattr(thread, "_target", None), "__module__", None),
-        )
-        for thread in threading.enumerate()
-        if thread.native_id is not None
+        each.native_id: (each.name, getattr(getattr(each, "_target", None), "__module__", None))
+        for each in threading.enumerate()
+        if each.native_id is not None
     }
 
 
@@ -143,8 +133,7 @@ class ThreadTimes:
     def end(self) -> None:
         """Read the clocks after the slice; nothing where none had begun."""
         before, self._before = self._before, None
-        after = self._read(before) if before is not None else None
-        if before is not None and after is not None:
+        if before is not None and (after := self._read(before)) is not None:
             with Guard(failed=self._fail):
                 self._rows = self._compare(before, after)
 
@@ -280,18 +269,18 @@ def _cpu_s(number: int, which: int) -> float | None:
 
 
 def _thread_clocks(numbers: list[int]) -> dict[int, float]:
-    clocks = {number: _cpu_s(number, _THREAD) for number in numbers}
-    return {number: cpu_s for number, cpu_s in clocks.items() if cpu_s is not None}
+    clocks = ((number, _cpu_s(number, _THREAD)) for number in numbers)
+    return {number: cpu_s for number, cpu_s in clocks if cpu_s is not None}
 
 
 def _waited_s() -> float | None:
     """Return the CPU time of all child processes that were waited for."""
-    try:
+    with Guard(ImportError):
         import resource
-    except ImportError:
-        return None
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+    return None
 
 
 def _used(after_s: float, before_s: float | None) -> float:
@@ -305,19 +294,15 @@ def _own_rows(before: _Reading, after: _Reading) -> list[_ThreadRow]:
     python = before.python | after.python
     step = before.step_thread
     common = {thread_name(step), thread_name(os.getpid())}
-    # By kind and name: number of threads, and CPU time.
-    found: dict[tuple[str, str], tuple[int, float]] = {}
-    delay_s: dict[tuple[str, str], float] = {}
+    rows: dict[tuple[str, str], _ThreadRow] = {}
     for number, cpu_s in after.threads.items():
         key = kind_of_thread(number, step, python.get(number), common)
         if key is None:
             # It has ended since its clock was read: its time goes with that of the others.
             continue
-        threads, total_s = found.get(key, (0, 0.0))
-        found[key] = threads + 1, total_s + _used(cpu_s, before.threads.get(number))
+        row = rows.setdefault(key, _ThreadRow(*key, 0, 0, 0.0))
+        row.threads = (row.threads or 0) + 1
+        row.cpu_s = (row.cpu_s or 0.0) + _used(cpu_s, before.threads.get(number))
         if number == step and before.delay_s is not None and after.delay_s is not None:
-            delay_s[key] = after.delay_s - before.delay_s
-    return [
-        _ThreadRow(kind, name, 0, threads, cpu_s, delay_s.get((kind, name)))
-        for (kind, name), (threads, cpu_s) in found.items()
-    ]
+            row.delay_s = after.delay_s - before.delay_s
+    return list(rows.values())

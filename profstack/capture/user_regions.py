@@ -185,9 +185,8 @@ def frame_to_keep(frame: "FrameType") -> "FrameType | None":
     A generator made into a context manager is different: what it has entered is around the body.
     """
     resumed_by = frame.f_back
-    if resumed_by is not None and resumed_by.f_code.co_name in _ENTERS:
-        return None
-    return frame
+    is_around = resumed_by is not None and resumed_by.f_code.co_name in _ENTERS
+    return None if is_around else frame
 
 
 def is_elsewhere(span: RegionSpan) -> bool:

@@ -12,15 +12,13 @@ from __future__ import annotations
 import os
 import sys
 
-# In the order of the help. Only those whose module exists are offered.
+# In the order of the help.
 SUMMARIES = {
     "run": "run a script once and write its page",
     "bench": "measure a callable or a model cleanly, layer by layer",
     "report": "write the page of a recording again",
     "show": "print a recording's figures in the terminal",
     "view": "open a recording's page, or its profile in snakeviz",
-    "compare": "set two recordings side by side",
-    "merge": "make one report of several recordings",
     "import": "take in profiles made by other tools",
     "doctor": "say which layers and tools work here, and what to install",
 }
@@ -33,12 +31,7 @@ _BROKEN_PIPE = 141
 
 def command_names() -> list[str]:
     """Return the commands of this installation, in the order of the help."""
-    folder = os.path.dirname(os.path.abspath(__file__))
-    return [
-        name
-        for name in SUMMARIES
-        if os.path.isfile(os.path.join(folder, f"{_MODULES.get(name, name)}.py"))
-    ]
+    return list(SUMMARIES)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -114,10 +107,9 @@ def _unknown_command(name: str) -> Exception:
     known = command_names()
     if name.startswith("-"):
         return UsageError(f"no option {name}", next_step="see 'profstack --help'")
-    close = get_close_matches(name, known, n=1)
-    if close:
+    if close := get_close_matches(name, known, n=1):
         next_step = f"did you mean '{close[0]}'?"
-    elif "run" in known and name.endswith(".py"):
+    elif name.endswith(".py"):
         next_step = f"to run a script write 'profstack run {name}'"
     else:
         next_step = f"the commands are {', '.join(known)}"

@@ -14,10 +14,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profstack.commands.options import chosen_layers, count, not_written, number, open_page, tell
+from profstack.commands.options import (
+    add_recording_options,
+    chosen_layers,
+    count,
+    not_written,
+    number,
+    open_page,
+    shown,
+    tell,
+)
 from profstack.errors import UsageError
 from profstack.storage.folder import exit_facts, run_times, write_run
 
@@ -31,30 +41,6 @@ if TYPE_CHECKING:
 _NO_LAYERS = "none"
 _VARIANTS = ("eager", "compile", "trace", "script")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options, in groups."""
-    _add_target(parser)
-    _add_length(parser.add_argument_group("how long to measure"))
-    _add_parts(parser.add_argument_group("what else to measure"))
-    _add_recording(parser.add_argument_group("the recording"))
-
-
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("spec", metavar="TARGET", help="file.py:function or module:function")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument(
-        "--factory", action="store_const", const="factory", dest="kind", help="it gives a model"
-    )
-    kind.add_argument(
-        "--step", action="store_const", const="step", dest="kind", help="it is what is measured"
-    )
-    add("--input", action="append", default=[], metavar="SHAPE", help="1x3x224x224[:dtype]")
-    add("--device", metavar="D", help="move the model and its inputs there")
-    add("--batch-size", type=count, metavar="N", help="items of one call")
-    add("--grad", action="store_true", help="record gradients (forward alone is called)")
 
 
 def _add_length(group: argparse._ArgumentGroup) -> None:
@@ -95,26 +81,14 @@ def _add_parts(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_recording(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("-o", "--output", metavar="DIR", help="folder of the recording (default: profstack-runs/)")
-    add("--force", action="store_true", help="replace the recording in --output")
-    add("--open", action="store_true", help="open the page when it is written")
-    add("-q", "--quiet", action="store_true", help="no progress and no summary")
-    add("--json", action="store_true", help="print the figures as JSON")
-
-
 def request_of(arguments: argparse.Namespace) -> Request:
     """Return the target and the way to call it."""
     from profstack.bench.subject import Request
 
+    options = arguments
+    inputs = tuple(options.input)
     return Request(
-        arguments.spec,
-        arguments.kind,
-        tuple(arguments.input),
-        arguments.device,
-        arguments.batch_size,
-        arguments.grad,
+        options.spec, options.kind, inputs, options.device, options.batch_size, options.grad
     )
 
 
@@ -157,16 +131,12 @@ def asked_of(arguments: argparse.Namespace) -> BenchOptions:
 
 def _check_search(arguments: argparse.Namespace) -> None:
     """Raise UsageError for options of a search that was not asked for."""
-    of_search = {
-        "--search": arguments.search,
-        "--dtype": arguments.dtype,
-        "--memory-limit": arguments.memory_limit,
-        "--max-batch": arguments.max_batch,
-    }
-    given = [name for name, value in of_search.items() if value is not None]
+    of_search = ("search", "dtype", "memory_limit", "max_batch")
+    given = [name for name in of_search if getattr(arguments, name) is not None]
     if given and not arguments.throughput:
+        option = "--" + given[0].replace("_", "-")
         raise UsageError(
-            f"{given[0]} is of the search for the largest batch", next_step="add --throughput"
+            f"{option} is of the search for the largest batch", next_step="add --throughput"
         )
 
 
@@ -216,9 +186,22 @@ _INTERRUPTED = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the command's options, in groups."""
     parser.epilog = _TARGETS_HELP
-    add_options(parser)
+    add = parser.add_argument
+    add("spec", metavar="TARGET", help="file.py:function or module:function")
+    add_kind = parser.add_mutually_exclusive_group().add_argument
+    for kind, meaning in (("factory", "it gives a model"), ("step", "it is what is measured")):
+        add_kind(f"--{kind}", action="store_const", const=kind, dest="kind", help=meaning)
+    add("--input", action="append", default=[], metavar="SHAPE", help="1x3x224x224[:dtype]")
+    add("--device", metavar="D", help="move the model and its inputs there")
+    add("--batch-size", type=count, metavar="N", help="items of one call")
+    add("--grad", action="store_true", help="record gradients (forward alone is called)")
+    _add_length(parser.add_argument_group("how long to measure"))
+    _add_parts(parser.add_argument_group("what else to measure"))
+    recording = parser.add_argument_group("the recording")
+    add_recording_options(recording)
+    recording.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -237,29 +220,25 @@ def execute(arguments: argparse.Namespace) -> int:
     return _Bench(arguments, request, asked, layers).execute()
 
 
+@dataclass
 class _Bench:
     """One benchmark, from the folder to the exit code."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        request: Request,
-        asked: BenchOptions,
-        layers: list[str],
-    ) -> None:
+    options: argparse.Namespace
+    request: Request
+    asked: BenchOptions
+    layers: list[str]
+    codes: list[int] = field(default_factory=list)
+    # Of the process of the layers alone, if there is one.
+    layers_code: int | None = None
+
+    def __post_init__(self) -> None:
         from profstack.bench.target import short_name
         from profstack.recording import folder_name
         from profstack.storage.folder import create_folder
 
-        self.options = options
-        self.request = request
-        self.asked = asked
-        self.layers = layers
-        name = folder_name(f"bench-{short_name(request.spec)}")
-        self.folder = create_folder(name, options.output, force=options.force)
-        self.codes: list[int] = []
-        # Of the process of the layers alone, if there is one.
-        self.layers_code: int | None = None
+        name = folder_name(f"bench-{short_name(self.request.spec)}")
+        self.folder = create_folder(name, self.options.output, force=self.options.force)
         self._environment: dict[str, object] = {}
 
     def execute(self) -> int:
@@ -282,8 +261,8 @@ class _Bench:
             if code == _INTERRUPTED:
                 tell("profstack: interrupted before there was a sample: nothing was recorded")
             return code
-        self._write_run(started, time.perf_counter() - begun, results)
-        self._join(results)
+        seconds = time.perf_counter() - begun
+        self._join(results, self._run_facts(started, seconds, results))
         return self._finish() or code
 
     def _write_options(self) -> None:
@@ -291,8 +270,8 @@ class _Bench:
         from profstack.environment import environment_facts
 
         content = {
-            "request": self.request.as_json(),
-            "asked": self.asked.as_json(),
+            "request": asdict(self.request),
+            "asked": asdict(self.asked),
             "layers": self.layers,
             "layers_apart": self._layers_apart,
             "processes": self.options.processes,
@@ -319,13 +298,13 @@ class _Bench:
         arguments = [str(start), str(self.folder), str(process)]
         return _wait([sys.executable, *launch_process.interpreter_flags(), *arguments])
 
-    def _write_run(self, started: float, seconds: float, results: list[Any]) -> None:
-        """Keep the report's facts on the run; secrets in arguments are masked."""
+    def _run_facts(self, started: float, seconds: float, results: list[Any]) -> dict[str, object]:
+        """Return the report's facts on the run; secrets in arguments are masked."""
         from profstack.privacy import home_relative, presentable_argv
 
         code = self.layers_code or self.codes[-1]
         first = results[0] or {}
-        content = {
+        return {
             "script": home_relative(self.request.spec),
             "argv": presentable_argv(sys.argv[1:]),
             "run": {
@@ -337,23 +316,21 @@ class _Bench:
             },
             "environment": {**self._environment, **first.get("environment", {})},
         }
-        self._run_facts = content
 
-    def _join(self, results: list[Any]) -> None:
+    def _join(self, results: list[Any], run_facts: dict[str, object]) -> None:
         """Join the results of the processes into one recording."""
         from profstack import layer
         from profstack.bench import results as bench_results
         from profstack.launch.peaks import keep_peaks
 
         has_layers = bench_results.take_layers(self.folder)
-        write_run(self.folder, self._run_facts)
+        write_run(self.folder, run_facts)
         fact = bench_results.join_results(results, self.codes)
         # There the callable was not warm when the layers began.
         fact["layers_apart"] = self._layers_apart
         fact["problems"] += bench_results.layers_problems(self.folder, self.layers_code)
-        why = "left out by --layers none"
-        if self.layers:
-            why = "the benchmark ended before its layers began"
+        ended_early = "the benchmark ended before its layers began"
+        why = ended_early if self.layers else "left out by --layers none"
         names = [] if has_layers else layer.layer_names()
         bench_results.write_figures(self.folder, fact, dict.fromkeys(names, why))
         keep_peaks(
@@ -376,15 +353,11 @@ class _Bench:
         if self.options.json:
             print(json.dumps(report["benchmark"]))
         elif not self.options.quiet:
-            from profstack.report import terminal
-            from profstack.report.screen import colourful, fitting
+            from profstack.report.terminal import summary
 
-            width = shutil.get_terminal_size((80, 24)).columns
-            text = terminal.summary(report, width=width, colour=colourful(sys.stdout)).rstrip()
-            print(fitting(text, sys.stdout.encoding))
-        wrote = f"Wrote {page}"
+            print(shown(summary, report, sys.stdout))
         # A program reads JSON alone from standard output.
-        print(wrote, file=sys.stderr if self.options.json else sys.stdout)
+        print(f"Wrote {page}", file=sys.stderr if self.options.json else sys.stdout)
         if self.options.open:
             open_page(page)
         return 0

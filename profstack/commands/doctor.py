@@ -11,7 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import cast
+from typing import Any
 
 import profstack
 from profstack.commands.options import terminal_of
@@ -68,31 +68,25 @@ class Check:
     @property
     def state(self) -> str:
         """Return the state in one word."""
-        if self.works is None:
-            return "absent"
-        return "works" if self.works else "fails"
+        return {None: "absent", True: "works", False: "fails"}[self.works]
 
 
 def gather() -> list[Check]:
     """Try everything out; takes a few times as long as importing torch."""
     packages = {**_REQUIRED, **_OPTIONAL}
     layers, layers_problem = _probe("layers")
-    answer, torch_problem = _probe("torch")
-    torch = cast(TorchAnswer, answer)
+    torch, torch_problem = _probe("torch")
     found, packages_problem = _probe("packages:" + ",".join(packages))
     return [
-        *_layer_checks(cast(LayersAnswer, layers), layers_problem, torch, torch_problem),
+        *_layer_checks(layers, layers_problem, torch, torch_problem),
         *_torch_checks(torch, torch_problem),
-        *(
-            _package_check(name, cast(dict[str, PackageAnswer], found), packages_problem)
-            for name in packages
-        ),
+        *(_package_check(name, found, packages_problem) for name in packages),
         _nsys_check(),
         _memory_check(),
     ]
 
 
-def _probe(what: str) -> tuple[dict[str, object], str]:
+def _probe(what: str) -> tuple[Any, str]:
     """Return the probe's answer, or an empty one and the reason."""
     try:
         done = subprocess.run(
@@ -113,7 +107,7 @@ def _probe(what: str) -> tuple[dict[str, object], str]:
     except json.JSONDecodeError:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         return {}, f"the check ended with code {done.returncode}: {last}"
-    return dict(answer), ""
+    return answer, ""
 
 
 def _layer_checks(
@@ -160,21 +154,15 @@ def _torch_checks(torch: TorchAnswer, problem: str) -> list[Check]:
     if reason:
         install = "pip install 'torch>=2.6'"
         return [Check("tool", "torch", False, None, reason, install, required=True)]
-    checks = [
+    kineto, detail = torch["kineto"], "records operators and kernels"
+    if not kineto:
+        detail = "this torch was built without it: no trace"
+    remedy = None if kineto else "an official build of torch"
+    return [
         Check("tool", "torch", True, torch["version"], "the framework", required=True),
-        Check(
-            "tool",
-            "kineto",
-            torch["kineto"],
-            None,
-            "records operators and kernels"
-            if torch["kineto"]
-            else "this torch was built without it: no trace",
-            None if torch["kineto"] else "an official build of torch",
-            required=True,
-        ),
+        Check("tool", "kineto", kineto, None, detail, remedy, required=True),
+        *_device_checks(torch),
     ]
-    return [*checks, *_device_checks(torch)]
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -185,25 +173,18 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _device_checks(torch: TorchAnswer) -> list[Check]:
     """Return the lines on CUDA, and on kernel events by CUPTI."""
-    if torch["cuda_build"] is None:
+    build, detail = torch["cuda_build"], "no usable GPU or driver: host time only"
+    if build is None:
         detail = "this torch is built without CUDA: host time only"
-        return [Check("tool", "cuda", None, None, detail)]
-    if not torch["cuda"]:
-        detail = "no usable GPU or driver: host time only"
-        return [Check("tool", "cuda", None, torch["cuda_build"], detail)]
+    if build is None or not torch["cuda"]:
+        return [Check("tool", "cuda", None, build, detail)]
     device = f"{torch['gpu']}, compute capability {torch['capability']}"
-    events = torch.get("device_events", 0)
+    events, detail = bool(torch.get("device_events", 0)), "kernel events arrive"
+    if not events:
+        detail = "no kernel event arrived: another profiler holds it, or it is not permitted"
     return [
         Check("tool", "cuda", True, torch["cuda_build"], device),
-        Check(
-            "tool",
-            "cupti",
-            bool(events),
-            None,
-            "kernel events arrive"
-            if events
-            else "no kernel event arrived: another profiler holds it, or it is not permitted",
-        ),
+        Check("tool", "cupti", events, None, detail),
     ]
 
 
@@ -218,8 +199,7 @@ def _package_check(name: str, found: dict[str, PackageAnswer], problem: str) -> 
         return Check("tool", name, True, version, purpose, required=required)
     install = f"pip install {name}"
     if reason == "":
-        works = False if required else None
-        return Check("tool", name, works, None, purpose, install, required)
+        return Check("tool", name, False if required else None, None, purpose, install, required)
     return Check("tool", name, False, version, reason, install, required)
 
 
@@ -290,11 +270,10 @@ def _print_text(checks: list[Check], failed: bool) -> None:
     )
     print(f"{facts['cpu']}, {facts['usable_cores']} cores usable\n")
     _print_table(checks)
-    missing = [check for check in checks if check.install and not check.works]
+    absent = [check for check in checks if check.install and not check.works]
+    missing = [f"  {check.name}: {check.install}" for check in absent]
     if missing:
-        print("\nTo install what is missing:")
-    for check in missing:
-        print(f"  {check.name}: {check.install}")
+        print("\nTo install what is missing:", *missing, sep="\n")
     if failed:
         broken = [check.name for check in checks if check.required and not check.works]
         print(f"\nprofstack does not work here: {', '.join(broken)}")

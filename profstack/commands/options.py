@@ -6,6 +6,7 @@ import argparse
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -26,6 +27,15 @@ def chosen_layers(layers: str | None, skip: str | None) -> tuple[list[str], dict
             next_step=f"the layers are {', '.join(layer.BESIDE_NSYS)} there",
         )
     return kept, left_out
+
+
+def add_recording_options(group: argparse._ActionsContainer) -> None:
+    """Add the options of the commands that measure: the recording, its page, and the output."""
+    add = group.add_argument
+    add("-o", "--output", metavar="DIR", help="folder of the recording (default: profstack-runs/)")
+    add("--force", action="store_true", help="replace the recording in --output")
+    add("--open", action="store_true", help="open the page when it is written")
+    add("-q", "--quiet", action="store_true", help="no progress and no summary")
 
 
 def count(text: str) -> int:
@@ -92,6 +102,15 @@ def terminal_of(stream: TextIO, width: int = 80) -> tuple[int, bool]:
     if not stream.isatty():
         return width, False
     return shutil.get_terminal_size().columns, colourful(stream)
+
+
+def shown(text_of: Callable[..., str], report: object, stream: TextIO) -> str:
+    """Return a report as text for a stream, of the terminal's width even where it is none."""
+    from profstack.report.screen import colourful, fitting
+
+    width = shutil.get_terminal_size((80, 24)).columns
+    text = text_of(report, width=width, colour=colourful(stream))
+    return fitting(text.rstrip(), stream.encoding)
 
 
 def not_written(folder: Path, error: Exception) -> str:

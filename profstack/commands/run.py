@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import signal
 import sqlite3
 import sys
@@ -18,7 +17,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
@@ -26,11 +27,13 @@ from profstack.capture.slices import Targets
 from profstack.capture.step_rules import RULES
 from profstack.commands.options import (
     CommandParser,
+    add_recording_options,
     chosen_layers,
     count,
     not_written,
     number,
     open_page,
+    shown,
     tell,
 )
 from profstack.environment import environment_facts, under_nsys
@@ -42,6 +45,7 @@ from profstack.readers import nvtx as readers_nvtx
 from profstack.readers.nsys import tool
 from profstack.storage.folder import (
     DATABASE,
+    OPTIONS_FILE,
     PAGE_MARKER,
     Writer,
     create_folder,
@@ -89,10 +93,7 @@ def parser() -> argparse.ArgumentParser:
     result.epilog = _TARGETS_HELP
     result.usage = "profstack run [options] script.py [arguments]"
     add = result.add_argument
-    add("-o", "--output", metavar="DIR", help="folder of the recording (default: profstack-runs/)")
-    add("--force", action="store_true", help="replace the recording in --output")
-    add("--open", action="store_true", help="open the page when it is written")
-    add("-q", "--quiet", action="store_true", help="no progress and no summary")
+    add_recording_options(result)
     add("--layers", metavar="A,B", help="only these layers (see 'profstack doctor')")
     add("--skip", metavar="A,B", help="all layers but these")
     add("--step-by", choices=(*RULES, "none"), help="what ends a step (default: found out)")
@@ -118,13 +119,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the command and return the script's exit code."""
     options_parser = parser()
-    valued = {
-        flag
-        for action in options_parser._actions
-        if action.nargs is None
-        for flag in action.option_strings
-    }
-    own, words = target.split(argv, frozenset(valued))
+    valued = [each.option_strings for each in options_parser._actions if each.nargs is None]
+    own, words = target.split(argv, frozenset(chain.from_iterable(valued)))
     options = options_parser.parse_args(own)
     wanted = target.parse(words)
     if os.environ.get("PROFSTACK") == "0":
@@ -157,28 +153,22 @@ def _end_interrupted() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+@dataclass
 class _Run:
     """One run, from the recording's folder to the exit code."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        wanted: target.Target,
-        layers: list[str],
-        left_out: dict[str, str],
-        rank: int | None,
-        again: NsysRun | None,
-    ) -> None:
-        self.options = options
-        self.target = wanted
-        self.layers = layers
-        self.left_out = left_out
-        self.rank = rank
-        self.again = again
+    options: argparse.Namespace
+    target: Target
+    layers: list[str]
+    left_out: dict[str, str]
+    rank: int | None
+    again: NsysRun | None
+    stopped_by: str | None = None
+
+    def __post_init__(self) -> None:
         self.folder = self._make_folder()
         self.log = progress.ProgressLog(self.folder)
-        self.display = progress.Display(quiet=options.quiet)
-        self.stopped_by: str | None = None
+        self.display = progress.Display(quiet=self.options.quiet)
         self._environment: dict[str, object] = {}
         self._child_options: ChildOptions = {}
         self._page_thread: threading.Thread | None = None
@@ -209,14 +199,8 @@ class _Run:
 
     def _write_up(self, code: int, started: float, duration_s: float) -> None:
         """Write the end of the script into the recording, then write the page."""
-        facts = {
-            **run_times(started, duration_s),
-            **exit_facts(code),
-            "stopped_by": self.stopped_by,
-            "rank": self.rank,
-            "world_size": target.world_size(),
-        }
-        self._write_run(facts)
+        own = {"stopped_by": self.stopped_by, "rank": self.rank, "world_size": target.world_size()}
+        self._write_run({**run_times(started, duration_s), **exit_facts(code), **own})
         # A script that a signal ended was meant to end: it is not started again.
         if self.options.rerun and code >= 0:
             self._rerun()
@@ -253,8 +237,10 @@ class _Run:
             "whole": whole,
         }
         self._child_options = content
-        (self.folder / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
-        self._environment = self._facts()
+        _write_child_options(self.folder, content)
+        # Before the run, whose load the facts must not contain.
+        where = self.target.arguments[0] if self.target.kind == "script" else "."
+        self._environment = environment_facts(os.path.dirname(os.path.abspath(where)))
         self._write_run({"started_at": iso(time.time())})
         profile = (whole or options.startup == "cprofile") and "cprofile" in self.layers
         words = {"profile": profile, "watch": "watch" in self.layers}
@@ -262,19 +248,13 @@ class _Run:
 
     def _write_run(self, facts: Mapping[str, object]) -> None:
         """Write the report's facts on the run; secrets in arguments are masked."""
-        arguments = list(self.target.arguments)
         content = {
             "script": home_relative(self.target.program),
-            "argv": presentable_argv(arguments),
+            "argv": presentable_argv(list(self.target.arguments)),
             "run": facts,
             "environment": self._environment,
         }
         write_run(self.folder, content)
-
-    def _facts(self) -> dict[str, object]:
-        """Return facts of the machine before the run, whose load they must not contain."""
-        where = self.target.arguments[0] if self.target.kind == "script" else "."
-        return environment_facts(os.path.dirname(os.path.abspath(where)))
 
     def _poll(self) -> None:
         for event in self.log.events():
@@ -311,7 +291,10 @@ class _Run:
             page = write_report(self.folder)
         if not self.options.quiet:
             try:
-                self._summary()
+                from profstack.report.terminal import ending
+
+                report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
+                self.display.line(shown(ending, report, sys.stderr))
             except Exception as error:
                 self.display.line(f"profstack: no summary, {type(error).__name__}: {error}")
         self.display.line(f"Wrote {page}")
@@ -326,25 +309,14 @@ class _Run:
         tell = None if self.options.quiet else self.display.line
         keep_peaks(self.folder, measure=measure, tell=tell)
 
-    def _summary(self) -> None:
-
-        from profstack.report.screen import colourful, fitting
-        from profstack.report.terminal import ending
-
-        report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
-        width = shutil.get_terminal_size((80, 24)).columns
-        text = ending(report, width=width, colour=colourful(sys.stderr)).rstrip()
-        self.display.line(fitting(text, sys.stderr.encoding))
-
     def _rerun(self) -> None:
         """Run the script once more, as the user asked, for the layers that stayed empty."""
         layers = second_run.empty_layers(self.folder)
         if not layers:
             return
         again = self.folder / second_run.FOLDER
-        (again / "logs").mkdir(parents=True)
-        content = {**self._child_options, "layers": layers, "step_by": "none", "whole": True}
-        (again / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
+        content: ChildOptions = {**self._child_options, "layers": layers}
+        _write_child_options(again, {**content, "step_by": "none", "whole": True})
         self.display.line(f"profstack: running again for {', '.join(layers)}")
         profile = ["profile"] if "cprofile" in layers else []
         with self.display.beside_script():
@@ -355,6 +327,12 @@ class _Run:
                 f"profstack: the second run ended with exit code {code} and filled "
                 f"{', '.join(filled) or 'no layer'}"
             )
+
+
+def _write_child_options(folder: Path, options: ChildOptions) -> None:
+    """Write the options of the measured process into its folder."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
 
 
 # The second run, under Nsight Systems -----------------------------------------------------------
@@ -372,41 +350,42 @@ _SLOWER, _AT_LEAST_S = 3, 60
 
 def check(target: Target, layers: Sequence[str], rank: int | None) -> None:
     """Raise UsageError where there can be no second run under nsys."""
-    if under_nsys():
-        raise UsageError(
+    obstacles = (
+        (
+            under_nsys(),
             "Nsight Systems observes this run already",
-            where="--nsys",
-            next_step="leave --nsys away, or start profstack without nsys",
-        )
-    if rank is not None:
-        raise UsageError(
+            "leave --nsys away, or start profstack without nsys",
+        ),
+        (
+            rank is not None,
             "one rank of several cannot be run a second time",
-            where="--nsys",
-            next_step="start nsys by hand: nsys profile ... torchrun ... -m profstack run ...",
-        )
-    if target.kind == "stdin":
-        raise UsageError(
+            "start nsys by hand: nsys profile ... torchrun ... -m profstack run ...",
+        ),
+        (
+            target.kind == "stdin",
             "a script on standard input can be read once alone",
-            where="--nsys",
-            next_step="save it to a file and name that",
-        )
-    if "nvtx" not in layers:
-        raise UsageError(
+            "save it to a file and name that",
+        ),
+        (
+            "nvtx" not in layers,
             "the layer nvtx makes the ranges that nsys records, and is left out",
-            where="--nsys",
-            next_step="leave it in --layers, and out of --skip",
-        )
+            "leave it in --layers, and out of --skip",
+        ),
+    )
+    for is_met, what, next_step in obstacles:
+        if is_met:
+            raise UsageError(what, where="--nsys", next_step=next_step)
 
 
+@dataclass
 class NsysRun:
     """The second run of a script that an ordinary run has measured."""
 
-    def __init__(self, options: argparse.Namespace, target: Target) -> None:
-        self.options = options
-        self.target = target
-        self.problem: str | None = None
-        self.nsys: tool.Nsys | None = None
-        self._tell: Callable[[str], None] = print
+    options: argparse.Namespace
+    target: Target
+    problem: str | None = None
+    nsys: tool.Nsys | None = None
+    _tell: Callable[[str], None] = print
 
     @classmethod
     def prepared(
@@ -429,12 +408,9 @@ class NsysRun:
     def announce(self, tell: Callable[[str], None]) -> None:
         """Print what prevents the second run; `tell` prints a line, here and from here on."""
         self._tell = tell
-        if self.nsys is None:
-            tell(f"profstack: {self.problem}")
-            return
-        blind = self._blind()
-        if blind is not None:
-            tell(f"profstack: {blind}")
+        problem = self.problem if self.nsys is None else self._blind()
+        if problem is not None:
+            tell(f"profstack: {problem}")
 
     def _blind(self) -> str | None:
         """Return why this nsys sees no range, and the remedy; None where it may see them."""
@@ -453,29 +429,26 @@ class NsysRun:
         `code` and `duration_s` are of the first run. Problems are printed and noted.
         """
         if self.problem is None:
-            if code != 0:
-                how = f"exit code {code}" if code > 0 else f"signal {-code}"
-                self.problem = f"no run under Nsight Systems: the script ended with {how}"
-            else:
-                self._try(folder, child_options, duration_s)
+            try:
+                self._run(folder, code, child_options, duration_s)
+            except KeyboardInterrupt:
+                self.problem = "the run under Nsight Systems was interrupted"
+            except Exception as error:
+                # The first run's recording is whole and gets its page.
+                name = "" if isinstance(error, ProfstackError) else f"{type(error).__name__}: "
+                self.problem = f"the run under Nsight Systems came to nothing: {name}{error}"
             if self.problem is not None:
                 self._tell(f"profstack: {self.problem}")
         if self.problem is not None:
             note(folder, self.problem)
 
-    def _try(self, folder: Path, child_options: ChildOptions, duration_s: float) -> None:
-        try:
-            self._run(folder, child_options, duration_s)
-        except KeyboardInterrupt:
-            self.problem = "the run under Nsight Systems was interrupted"
-        except Exception as error:
-            # The first run's recording is whole and gets its page.
-            name = "" if isinstance(error, ProfstackError) else f"{type(error).__name__}: "
-            self.problem = f"the run under Nsight Systems came to nothing: {name}{error}"
-
-    def _run(self, folder: Path, child_options: ChildOptions, duration_s: float) -> None:
+    def _run(self, folder: Path, code: int, child_options: ChildOptions, duration_s: float) -> None:
         from profstack.readers.nsys.importing import import_file
 
+        if code != 0:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            self.problem = f"no run under Nsight Systems: the script ended with {how}"
+            return
         assert self.nsys is not None
         first = FirstRun.read(folder)
         blind = self._blind()
@@ -487,9 +460,7 @@ class NsysRun:
         self._tell(f"profstack: running again under Nsight Systems {self.nsys.version}")
         with tempfile.TemporaryDirectory(prefix="profstack-nsys-") as name:
             again = Path(name) / "again"
-            (again / "logs").mkdir(parents=True)
-            content = second_options(child_options, first)
-            (again / "logs" / "options.json").write_text(json.dumps(content), encoding="utf-8")
+            _write_child_options(again, second_options(child_options, first))
             command = [sys.executable, *process.interpreter_flags(), *self.target.arguments]
             captured = second_run.capture(
                 self.nsys,
@@ -553,14 +524,11 @@ class FirstRun:
     @classmethod
     def read(cls, folder: Path) -> FirstRun:
         """Read the facts of the first run from its recording."""
-        database = sqlite3.connect(folder / DATABASE, timeout=60)
-        try:
+        with closing(sqlite3.connect(folder / DATABASE, timeout=60)) as database:
             last = dict(database.execute("SELECT plan, max(step) FROM steps GROUP BY plan"))
             facts = dict(database.execute("SELECT key, value FROM facts"))
             rows = database.execute("SELECT status, reason FROM layers WHERE name = 'nvtx'")
             status, reason = next(iter(rows), ("skipped", None))
-        finally:
-            database.close()
         environment = json.loads(facts.get("environment", "{}"))
         # A script measured as a whole has one row, which is no step of it.
         rules = {plan: json.loads(facts.get(f"plan_{plan}", "{}")).get("rule") for plan in last}
@@ -594,9 +562,6 @@ def note(folder: Path, text: str) -> None:
     Secrets in it are masked.
     """
     text = presentable_argv([text])[0]
-    writer = Writer(folder)
-    try:
+    with closing(Writer(folder)) as writer:
         writer.write({"notes": [{"slug": "nsys-run", "layer": "nvtx", "text": text}]})
         writer.reason("nvtx", text)
-    finally:
-        writer.close()

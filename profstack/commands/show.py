@@ -45,26 +45,15 @@ The tables asked for most; every time and count in them is per step:
                  nsys_samples hold the rest of what was imported
 """
 
-# The column that a table is ordered by unless another one is asked for: its heaviest rows first.
+# Tables ordered otherwise than on the page, or on the page alone by the order of their rows.
 _HEAVIEST = {
-    "operators": "self_s",
-    "kernels": "device_s",
-    "functions": "self_s",
     "calls": "total_s",
     "lines": "operator_s",
-    "regions": "wall_s",
     "memory_owners": "peak_bytes",
-    "peak_holders": "bytes",
     "call_paths": "total_s",
     "threads": "share",
-    "gaps": "total_s",
     "nsys_modules": "host_s",
-    "nsys_kernels": "device_s",
-    "nsys_copies": "device_s",
-    "nsys_api": "host_s",
     "nsys_backtraces": "calls",
-    "nsys_samples": "self_samples",
-    "nsys_gaps": "total_s",
 }
 # Columns of text and these are sorted upwards, all others with the largest first.
 _TEXT_TYPES = frozenset({"TEXT", "JSON"})
@@ -145,18 +134,16 @@ def _check(arguments: argparse.Namespace) -> None:
             "--limit": arguments.limit is not None and not arguments.findings,
             f"--format {arguments.format}": arguments.format in ("md", "csv") and not chosen,
         }
-        for option, given in needs_table.items():
-            if given:
-                raise UsageError(
-                    f"{option} needs a table", where="show", next_step=f"--table is {tables}"
-                )
-        return
-    if arguments.table in REPORT:
+        for option in (option for option, given in needs_table.items() if given):
+            raise UsageError(
+                f"{option} needs a table", where="show", next_step=f"--table is {tables}"
+            )
+    elif arguments.table in REPORT:
         _check_sort(REPORT[arguments.table], arguments.sort)
 
 
 def _check_sort(table: Table, column: str | None) -> None:
-    if column is not None and column not in table.names:
+    if column not in (None, *table.names):
         raise UsageError(
             f"table {table.name} has no column '{column}'",
             where="show",
@@ -178,10 +165,10 @@ def _table_and_rows(
         raise UsageError(
             f"no table '{arguments.table}'", where="show", next_step=f"the tables are {tables}"
         )
-    columns = (
+    columns = [
         Column(each["meaning"], each["sense"], name=each["name"], type=each["type"])
         for each in facts["columns"]
-    )
+    ]
     table = Table(facts["name"], tuple(columns))
     _check_sort(table, arguments.sort)
     return table, list(facts["rows"])
@@ -192,9 +179,9 @@ def _table(
 ) -> str:
     """Return the chosen rows of the chosen table in the chosen format."""
     from profstack.report import export, terminal
-    from profstack.report.page_tables import forward_only
+    from profstack.report.page_tables import HEAVIEST, forward_only
 
-    column = arguments.sort or _HEAVIEST.get(table.name)
+    column = arguments.sort or (HEAVIEST | _HEAVIEST).get(table.name)
     if column is not None:
         rows = export.in_order(rows, column, falling=_falls(table, column))
     if arguments.sort is None:

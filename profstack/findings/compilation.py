@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import pandas as pd
+
 from profstack.code_owner import Places
-from profstack.findings import rules
-from profstack.findings.finding import clean_step_s, finding, severity_of, short
+from profstack.findings import reading, rules
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, records
 from profstack.storage.schema.report import Evidence, Finding, Report
@@ -63,18 +64,17 @@ def versions(recorded: Recorded) -> list[Version]:
     """Return all compilations in order of time, each with the time of its backward graph."""
     rows = [row for row in records(recorded.frames["compilations"]) if row["t_s"] is not None]
     rows.sort(key=lambda row: float(row["t_s"]))
-    backward_s: dict[str, float] = defaultdict(float)
-    for row in rows:
-        if row["backward"]:
-            backward_s[str(row["compile_id"])] += row["wall_s"] or 0.0
-    steps = _Steps(recorded)
+    backward_s = reading.sums_of(
+        (str(row["compile_id"]), row["wall_s"]) for row in rows if row["backward"]
+    )
+    steps = recorded.steps
     found = []
     for row in rows:
         if row["backward"]:
             continue
         compile_id = str(row["compile_id"])
         frame, _, number = compile_id.partition("/")
-        step, kind = steps.at(float(row["t_s"]))
+        step, kind = _step_at(steps, float(row["t_s"]))
         guard, file, line = failed_guard(row["reason"])
         found.append(
             Version(
@@ -84,7 +84,7 @@ def versions(recorded: Recorded) -> list[Version]:
                 name=row["name"],
                 file=row["file"],
                 line=None if row["line"] is None else int(row["line"]),
-                wall_s=(row["wall_s"] or 0.0) + backward_s[compile_id],
+                wall_s=(row["wall_s"] or 0.0) + backward_s.get(compile_id, 0.0),
                 step=step,
                 undisturbed=kind in _UNOBSERVED,
                 guard=guard,
@@ -116,25 +116,12 @@ def kind_of(guard: str | None) -> str | None:
     return None if guard is None else _VALUE.sub(lambda match: match[1] or "_", guard)
 
 
-class _Steps:
-    """The recorded steps by time."""
-
-    def __init__(self, recorded: Recorded) -> None:
-        steps = recorded.steps[recorded.steps["started_s"].notna()]
-        self._steps = [
-            (float(begun), float(begun + wall), int(step), str(kind))
-            for begun, wall, step, kind in zip(
-                steps["started_s"], steps["wall_s"], steps["step"], steps["kind"], strict=True
-            )
-            if wall > 0
-        ]
-
-    def at(self, t_s: float) -> tuple[int | None, str | None]:
-        """Return the step at a time and the kind of its slice; None outside the steps."""
-        for begun, ended, step, kind in self._steps:
-            if begun <= t_s < ended:
-                return step, kind
-        return None, None
+def _step_at(steps: pd.DataFrame, t_s: float) -> tuple[int | None, str | None]:
+    """Return the step at a time and the kind of its slice; None outside the steps."""
+    begun = steps["started_s"]
+    for _, row in steps[(begun <= t_s) & (t_s < begun + steps["wall_s"])].iterrows():
+        return int(row["step"]), str(row["kind"])
+    return None, None
 
 
 @dataclass(frozen=True)
@@ -202,25 +189,21 @@ _UNKNOWN_COST = (
 
 def _graph_breaks(
     report: Report, found: Sequence[Version], breaks: Sequence[Break]
-) -> Finding | None:
-    """Return the finding on breaks in functions whose compiled code runs in the steps."""
+) -> Iterator[Finding]:
+    """Yield the finding on breaks in functions whose compiled code runs in the steps."""
     calls = _graphs_per_step(report)
-    breaks = [
-        each
-        for each in breaks
-        if calls is None or any(calls.get(frame) for frame in frames_of(found, each))
-    ]
-    if not breaks:
-        return None
-    breaks = sorted(breaks, key=lambda each: -each.times)
     graphs = None
     if calls is not None:
+        breaks = [each for each in breaks if frames_of(found, each) & calls.keys()]
         frames = set().union(*(frames_of(found, each) for each in breaks))
         graphs = sum(count for frame, count in calls.items() if frame in frames)
+    if not breaks:
+        return
+    breaks = sorted(breaks, key=lambda each: -each.times)
     places = len({(each.file, each.line) for each in breaks})
     first = breaks[0]
-    where = f"{short(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
-    return finding(
+    where = f"{reading.short(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
+    yield reading.finding(
         rules.GRAPH_BREAKS,
         f"Graphs end early under torch.compile at {where}",
         severity="medium",
@@ -252,12 +235,11 @@ def _graphs_per_step(report: Report) -> dict[str, float] | None:
     layers = {row["name"]: row["status"] for row in report["layers"]}
     if layers.get("torch") != "recorded":
         return None
-    calls: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["regions"]:
-        found = _REGION.search(row["path"])
-        if found is not None and row["calls"]:
-            calls[found[1]] += row["calls"]
-    return calls
+    return reading.sums_of(
+        (found[1], row["calls"])
+        for row in report["tables"]["regions"]
+        if row["calls"] and (found := _REGION.search(row["path"]))
+    )
 
 
 # One failure of a guard is how dynamo learns that a value changes; the second shows it did not.
@@ -277,13 +259,11 @@ def compiling(recorded: Recorded, report: Report) -> list[Finding]:
     groups: dict[object, list[Version]] = defaultdict(list)
     for each in found:
         groups[names.get(each.frame, each.frame)].append(each)
-    findings = [
-        _recompiled(recorded, report, of_function, again)
-        for of_function in groups.values()
-        if _is_too_often(again := _again(of_function))
-    ]
-    findings.append(_graph_breaks(report, found, graph_breaks(recorded)))
-    return [each for each in findings if each is not None]
+    findings: list[Finding] = []
+    for of_function in groups.values():
+        if _is_too_often(again := _again(of_function)):
+            findings += _recompiled(recorded, report, of_function, again)
+    return [*findings, *_graph_breaks(report, found, graph_breaks(recorded))]
 
 
 def _again(of_function: Sequence[Version]) -> list[Version]:
@@ -298,42 +278,45 @@ def _again(of_function: Sequence[Version]) -> list[Version]:
     ]
 
 
-def _is_too_often(again: Sequence[Version]) -> bool:
+def _commonest(again: Sequence[Version]) -> tuple[str | None, int]:
+    """Return the kind of guard that failed most often, and how often."""
     guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
-    same = max(guards.values(), default=0)
+    return next(iter(guards.most_common(1)), (None, 0))
+
+
+def _is_too_often(again: Sequence[Version]) -> bool:
+    same = _commonest(again)[1]
     return same >= _SAME_GUARD or len(again) >= _IN_ALL or any(each.limit for each in again)
 
 
 def _recompiled(
     recorded: Recorded, report: Report, of_function: Sequence[Version], again: Sequence[Version]
-) -> Finding | None:
-    """Return the finding of one function; None where compiling took too little."""
+) -> Iterator[Finding]:
+    """Yield the finding of one function, unless compiling took too little."""
     named = next((each for each in of_function if each.name is not None), None)
-    step_s = clean_step_s(report)
+    step_s = reading.clean_step_s(report)
     steps = _steps_since(recorded, of_function)
     if named is None or not steps:
-        return None
+        return
     times, is_measured = _times(of_function, again)
     compile_s = sum(times) / len(times)
     compiling_steps = len({each.step for each in again})
     per_step_s = compile_s * compiling_steps / steps
     if step_s and per_step_s < rules.RECOMPILATIONS.threshold * step_s:
-        return None
-    guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
-    commonest = guards.most_common(1)[0][0] if guards else None
-    guard = next((each for each in again if kind_of(each.guard) == commonest), None)
+        return
+    # Where no guard is known to have failed, it is the first compilation without one.
+    guard = next(each for each in again if kind_of(each.guard) == _commonest(again)[0])
     made = sum(not each.limit for each in again)
     # The line on which the changing value is used says more than that of the function.
-    line = (guard.guard_line if guard is not None else None) or named.line
-    file = (guard.guard_file if guard is not None else None) or named.file
+    line, file = guard.guard_line or named.line, guard.guard_file or named.file
     # The median step holds it where most steps compile; else that step is as short without it.
     in_median = 2 * compiling_steps > steps
     observed = "" if is_measured else ", all of them under an observer, which slows the compiler"
     times_words = {1: "once", 2: "twice"}.get(made, f"{made} times")
-    return finding(
+    yield reading.finding(
         rules.RECOMPILATIONS,
         f"{function_of(named.name)} is compiled again {times_words} during the steps",
-        severity=severity_of(per_step_s, step_s or 0.0),
+        severity=reading.severity_of(per_step_s, step_s or 0.0),
         gain_s=min(median(times), step_s) if in_median and step_s else None,
         gain_is="measured" if is_measured else "estimated",
         gain_reason=f"most steps compile nothing, so that the median step does not hold it: as a "
@@ -356,7 +339,7 @@ def _recompiled(
             },
             *_guard_evidence(again),
         ],
-        advice=_advice(guard, per_step_s, steps, is_given_up=made < len(again)),
+        advice=_advice(guard.guard, per_step_s, steps, is_given_up=made < len(again)),
     )
 
 
@@ -396,7 +379,7 @@ def _guard_evidence(again: Sequence[Version]) -> list[Evidence]:
     return [rows[kind] for kind, _ in times.most_common(_MOST)]
 
 
-def _advice(guard: Version | None, per_step_s: float, steps: int, *, is_given_up: bool) -> str:
+def _advice(text: str | None, per_step_s: float, steps: int, *, is_given_up: bool) -> str:
     parts = [
         f"Over these {steps} steps compiling it again took {format_seconds(per_step_s)} per step."
     ]
@@ -404,7 +387,6 @@ def _advice(guard: Version | None, per_step_s: float, steps: int, *, is_given_up
         parts.append(
             "It was compiled so often that dynamo gave it up: from there on it runs uncompiled."
         )
-    text = guard.guard if guard is not None else None
     if text is None:
         parts.append("TORCH_LOGS=recompiles tells which guards fail.")
     elif re.search(r"size|stride|shape|\bdim\b", text):

@@ -7,38 +7,12 @@ user's own functions outside modules must take most of it. The gain is what over
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from profstack.analysis.functions import COST
-from profstack.findings import rules
-from profstack.findings.finding import (
-    CallGraph,
-    FunctionKey,
-    calibrated,
-    clean_step_s,
-    finding,
-    heaviest_line,
-    key_of,
-    line_evidence,
-    line_s,
-    lines_of,
-    own_lines,
-    severity_of,
-    short,
-    to_function,
-)
-from profstack.findings.loading_time import (
-    MOSTLY,
-    Loading,
-    before_first_work,
-    busy_share,
-    gain_of,
-    loader_ranges,
-    loaders,
-    loading_of,
-    wait_share,
-)
+from profstack.findings import loading_time, reading, rules
+from profstack.findings.loading_time import MOSTLY
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import FunctionRow, LineRow
@@ -72,27 +46,21 @@ class LoadingFunction:
     @property
     def place(self) -> str:
         """The function in words."""
-        return f"{self.row['name']} ({short(self.row['file'])}:{self.row['line']})"
+        return f"{self.row['name']}{reading.in_brackets(self.row)}"
 
     @property
     def evidence(self) -> Evidence:
         """A row of evidence; keys that do not apply are left out."""
         row, line = self.row, self.heaviest_line
-        caller: Evidence = {"called_from": self.called_from} if self.called_from else {}
-        heaviest: Evidence = {}
-        if line is not None:
-            text = (line["source"] or "").strip()
-            heaviest = {"heaviest_line": line["line"], "text": text}
         return {
             "function": row["name"],
-            "file": row["file"],
-            "line": row["line"],
-            **caller,
+            **reading.pick(row, "file", "line"),
+            **({"called_from": self.called_from} if self.called_from else {}),
             "calls": row["calls"],
             "clean_s": self.clean_s,
             "loading_share": self.share,
-            **heaviest,
-            "link": to_function(key_of(row)),
+            **({"heaviest_line": line["line"], "text": reading.text_of(line)} if line else {}),
+            "link": reading.to_function(reading.key_of(row)),
         }
 
 
@@ -102,35 +70,29 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
     The user's own by their time with what they call; a library's by its own time where none is the
     user's.
     """
-    graph = CallGraph(report)
-    roots = loaders(graph)
-    whole = sum(_total_s(graph.rows[key]) for key in roots)
+    graph = reading.CallGraph(report)
+    roots = loading_time.loaders(graph)
+    whole = reading.total((graph.rows[key] for key in roots), "total_s")
     if not whole:
         return []
 
     def described(row: FunctionRow, part_s: float) -> LoadingFunction:
         share = min(part_s / whole, 1.0)
-        caller = _caller(graph, key_of(row)) if row["own"] else None
-        line = _heaviest_line(report, graph, row)
+        caller = _caller(graph, reading.key_of(row)) if row["own"] else None
+        line = _heaviest_line(graph, row)
         return LoadingFunction(row, share, share * load_s, caller, line)
 
-    below = [graph.rows[key] for key in graph.below(roots) if key in graph.rows]
-    own = sorted((row for row in below if row["own"]), key=_total_s, reverse=True)
-    own = [row for row in own if _total_s(row) >= _LEAST_SHARE * whole]
+    below = [graph.rows[key] for key in graph.below(roots) & graph.rows.keys()]
+    own = reading.by_size((row for row in below if row["own"]), "total_s")
+    own_s = [reading.figure(row, "total_s") for row in own]
+    own = own[: sum(seconds >= _LEAST_SHARE * whole for seconds in own_s)]
     if not own:
-        library = max(below, key=_self_s, default=None)
-        return [described(library, _self_s(library))] if library is not None else []
-    first = _deepest(graph, [row for row in own if _total_s(row) >= MOSTLY * whole]) or own[0]
+        library = reading.by_size(below, "self_s")[:1]
+        return [described(row, reading.figure(row, "self_s")) for row in library]
+    most = own[: sum(seconds >= MOSTLY * whole for seconds in own_s)]
+    first = _deepest(graph, most) or own[0]
     rows = [first, *(row for row in own if row is not first)][:_MOST_ROWS]
-    return [described(row, _total_s(row)) for row in rows]
-
-
-def _total_s(row: FunctionRow) -> float:
-    return row["total_s"] or 0.0
-
-
-def _self_s(row: FunctionRow) -> float:
-    return row["self_s"] or 0.0
+    return [described(row, reading.figure(row, "total_s")) for row in rows]
 
 
 def most_of_it(functions: Sequence[LoadingFunction]) -> str:
@@ -146,36 +108,37 @@ def most_of_it(functions: Sequence[LoadingFunction]) -> str:
     return f"{words}."
 
 
-def _deepest(graph: CallGraph, rows: Sequence[FunctionRow]) -> FunctionRow | None:
+def _deepest(graph: reading.CallGraph, rows: Sequence[FunctionRow]) -> FunctionRow | None:
     """Return the function that calls none of the others; the longest where that is not one."""
-    known = {key_of(row): row for row in rows}
+    known = {reading.key_of(row): row for row in rows}
     last = [row for key, row in known.items() if not (graph.below([key]) - {key}) & known.keys()]
-    return max(last or rows, key=_total_s, default=None)
+    return reading.largest(last or rows, "total_s")
 
 
-def _caller(graph: CallGraph, key: FunctionKey) -> str | None:
+def _caller(graph: reading.CallGraph, key: reading.FunctionKey) -> str | None:
     """Return the user's own function that calls this one for longest."""
-    edges = [
-        (row["total_s"] or 0.0, caller)
-        for caller, row in graph.callers(key)
-        if caller != key and caller in graph.rows and graph.rows[caller]["own"]
+    own = [
+        (seconds, caller)
+        for caller, seconds in graph.callers_s.get(key, {}).items()
+        if caller in graph.rows and graph.rows[caller]["own"]
     ]
-    return max(edges)[1].name if edges else None
+    return max(own)[1].name if own else None
 
 
-def _heaviest_line(report: Report, graph: CallGraph, row: FunctionRow) -> LineRow | None:
+def _heaviest_line(graph: reading.CallGraph, row: FunctionRow) -> LineRow | None:
     """Return the heaviest line of a function of the user's, where all its lines were followed.
 
     Lines have no time of the user's functions that they call: where these have most of the
     function's, a line would be blamed for theirs.
     """
-    if not row["own"] or _in_others_s(graph, key_of(row)) > (1 - MOSTLY) * _total_s(row):
+    key, most_s = reading.key_of(row), (1 - MOSTLY) * reading.figure(row, "total_s")
+    if not row["own"] or _in_others_s(graph, key) > most_s:
         return None
-    line = heaviest_line(report, graph, key_of(row))
-    return line if line is not None and line_s(line) else None
+    line = graph.heaviest_line(key)
+    return line if line is not None and reading.line_s(line) else None
 
 
-def _in_others_s(graph: CallGraph, key: FunctionKey) -> float:
+def _in_others_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
     """Return the time in others of the user's, called by a function or through a library."""
     waiting, seen, total = [key], {key}, 0.0
     while waiting:
@@ -191,22 +154,24 @@ def _in_others_s(graph: CallGraph, key: FunctionKey) -> float:
     return total
 
 
-def data_starved(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return a finding where the wait for data is a quarter of the clean step or more."""
-    step_s, share = clean_step_s(report), wait_share(report)
-    if step_s is None or share is None:
-        return []
-    least = rules.DATA_STARVED.threshold
-    loading = loading_of(report, step_s, share)
-    if loading is None:
+@reading.family
+def data_starved(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield a finding where the wait for data is a quarter of the clean step or more."""
+    share, least = loading_time.wait_share(report), rules.DATA_STARVED.threshold
+    if share is None:
+        return
+    loading = loading_time.loading_of(report, step_s, share)
+    if loading is not None:
+        if loading.load_s >= least * step_s:
+            yield _with_loader(report, loading)
+    elif share >= least:
         slowed = (recorded.facts.get(COST) or {}).get("bytecode_factor", 1.0)
-        return _without_loader(report, step_s, share * step_s, slowed) if share >= least else []
-    return [_with_loader(report, loading)] if loading.load_s >= least * step_s else []
+        yield from _without_loader(report, step_s, share * step_s, slowed)
 
 
-def _with_loader(report: Report, loading: Loading) -> Finding:
+def _with_loader(report: Report, loading: loading_time.Loading) -> Finding:
     """Return the finding on a DataLoader: without workers, or with too few or too slow ones."""
-    gain, reason = gain_of(loading, loading.wanted())
+    gain, reason = loading_time.gain_of(loading, loading.wanted())
     wait: Evidence = {
         "loading_s": loading.load_s,
         "step_share": loading.load_s / loading.step_s,
@@ -216,19 +181,17 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
     }
     if loading.no_core_s:
         wait["waited_for_core_s"] = loading.no_core_s
-    cpu_s = report["processes"]["cpu_s"]
-    if cpu_s is not None:
+    if (cpu_s := report["processes"]["cpu_s"]) is not None:
         wait["mean_cpu_s"] = cpu_s
     wait["workers"] = loading.workers
     place: FunctionRow | LineRow | None
     if loading.workers:
-        busy = busy_share(report)
-        if busy is not None:
+        if (busy := loading_time.busy_share(report)) is not None:
             worker_cpu_s = report["processes"]["worker_cpu_s"]
             wait |= {"mean_worker_cpu_s": worker_cpu_s, "worker_busy_share": busy}
         # The longest line on which a loader is asked for its next batch.
-        place = max(own_lines(report, _ASKS), key=line_s, default=None)
-        rows = [line_evidence(place)] if place else []
+        place = max(reading.own_lines(report, _ASKS), key=reading.line_s, default=None)
+        rows = [reading.line_evidence(place)] if place else []
         advice = _advice_on_workers(loading, gain)
     else:
         functions = loading_functions(report, loading.load_s)
@@ -236,11 +199,11 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         rows = [each.evidence for each in functions]
         advice = _advice(loading, functions, gain)
     seen = {layer["name"] for layer in report["layers"] if layer["status"] == "recorded"}
-    return finding(
+    return reading.finding(
         rules.DATA_STARVED,
         f"Data loading takes {100 * loading.load_s / loading.step_s:.0f} % of a step, and the "
         "model waits for it",
-        severity=severity_of(loading.load_s, loading.step_s),
+        severity=reading.severity_of(loading.load_s, loading.step_s),
         gain_s=gain,
         gain_reason=reason,
         place=place,
@@ -250,7 +213,7 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
     )
 
 
-def _advice_on_workers(loading: Loading, gain: float | None) -> str:
+def _advice_on_workers(loading: loading_time.Loading, gain: float | None) -> str:
     who = "The one DataLoader worker makes"
     if loading.workers > 1:
         who = f"The {loading.workers} DataLoader workers make"
@@ -278,7 +241,9 @@ def _advice_on_workers(loading: Loading, gain: float | None) -> str:
     )
 
 
-def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float | None) -> str:
+def _advice(
+    loading: loading_time.Loading, functions: Sequence[LoadingFunction], gain: float | None
+) -> str:
     parts = [most_of_it(functions)] if functions else []
     if gain:
         parts.append(
@@ -299,70 +264,57 @@ def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float 
 
 def _range_evidence(report: Report) -> list[Evidence]:
     """Return the first of the ranges that torch puts round the loader's work."""
-    for row in loader_ranges(report)[:1]:
-        found: Evidence = {
-            "range": row["path"],
-            "calls": row["calls"],
-            "link": f"ranges/{row['path']}",
-        }
-        time = calibrated(report, row["wall_s"])
-        return [found if time is None else {**found, "calibrated_s": time}]
-    return []
+    found: list[Evidence] = []
+    for row in loading_time.loader_ranges(report)[:1]:
+        found = [{"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}]
+        if (time := reading.calibrated(report, row["wall_s"])) is not None:
+            found[0]["calibrated_s"] = time
+    return found
 
 
-def _without_loader(report: Report, step_s: float, wait_s: float, slowed: float) -> list[Finding]:
-    """Return the finding on a script that makes its batches itself, where its functions show it."""
+def _without_loader(
+    report: Report, step_s: float, wait_s: float, slowed: float
+) -> Iterator[Finding]:
+    """Yield the finding on a script that makes its batches itself, where its functions show it."""
+    graph = reading.CallGraph(report)
     functions = [
         each
-        for each in before_first_work(report, wait_s, slowed)
-        if _is_taken(report, key_of(each.row))
+        for each in loading_time.before_first_work(report, wait_s, slowed)
+        if _is_taken(report, graph, reading.key_of(each.row))
     ]
     taken = sum(each.clean_s for each in functions)
     if taken < MOSTLY * wait_s or taken < rules.DATA_STARVED.threshold * step_s:
-        return []
+        return
     first, share = functions[0], wait_s / step_s
     name = first.row["name"]
-    return [
-        finding(
-            rules.DATA_STARVED,
-            f"A step waits {100 * share:.0f} % of its time before its first work, "
-            f"most of it in {name}",
-            severity=severity_of(wait_s, step_s),
-            gain_reason="nothing tells whether this can be done beside the step: it runs on the "
-            "step's own thread",
-            place=first.row,
-            layers=["cprofile"],
-            evidence=[
-                {"wait_before_work_s": wait_s, "step_share": share, "link": "modules/(wait)"},
-                *(
-                    {
-                        "function": each.row["name"],
-                        "file": each.row["file"],
-                        "line": each.row["line"],
-                        "calls": each.row["calls"],
-                        "clean_s": each.clean_s,
-                        "link": to_function(key_of(each.row)),
-                    }
-                    for each in functions[:_MOST_ROWS]
-                ),
-            ],
-            advice=f"{name} ({short(first.row['file'])}:{first.row['line']}) takes "
-            f"{format_seconds(first.clean_s)} of a step of {format_seconds(step_s)}. If it "
-            "makes the batch, put it into a torch.utils.data.Dataset and let a DataLoader with "
-            "num_workers make batches while the model works; else make it cheaper or rarer.",
-        )
-    ]
+    yield reading.finding(
+        rules.DATA_STARVED,
+        f"A step waits {100 * share:.0f} % of its time before its first work, most of it in {name}",
+        severity=reading.severity_of(wait_s, step_s),
+        gain_reason="nothing tells whether this can be done beside the step: it runs on the step's "
+        "own thread",
+        place=first.row,
+        layers=["cprofile"],
+        evidence=[
+            {"wait_before_work_s": wait_s, "step_share": share, "link": "modules/(wait)"},
+            *(each.evidence for each in functions[:_MOST_ROWS]),
+        ],
+        advice=f"{name}{reading.in_brackets(first.row)} takes {format_seconds(first.clean_s)} of a "
+        f"step of {format_seconds(step_s)}. If it makes the batch, put it into a "
+        "torch.utils.data.Dataset and let a DataLoader with num_workers make batches while the "
+        "model works; else make it cheaper or rarer.",
+    )
 
 
-def _is_taken(report: Report, key: FunctionKey) -> bool:
+def _is_taken(report: Report, graph: reading.CallGraph, key: reading.FunctionKey) -> bool:
     """Whether a line of the user's takes what a function gives.
 
     One that gives nothing, or what is added to a sum, loads nothing. A loop calls its iterator
     without its name.
     """
     texts = [line["source"] or "" for line in report["tables"]["lines"]]
-    own = lines_of(report, CallGraph(report), key)
-    if key.name in _OF_LOOPS or any(_YIELDS.search(line["source"] or "") for line in own):
+    yields = any(_YIELDS.search(line["source"] or "") for line in graph.lines_of(key))
+    if key.name in _OF_LOOPS or yields:
         return any(_ASKS.search(text) for text in texts)
     taken = re.compile(rf"(?:[\w\s\]),]=(?!=)|\bin\b).*?\b{re.escape(key.name)}\(")
     return any(taken.search(text) for text in texts)

@@ -15,31 +15,16 @@ their geometric mean; else it is the lower one, and the finding says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings import rules
-from profstack.findings.finding import (
-    CallGraph,
-    FunctionKey,
-    calibrated,
-    clean_step_s,
-    finding,
-    heaviest_line,
-    lines_of,
-    on_accelerator,
-    roofline_points,
-    severity_of,
-    short,
-    to_function,
-    to_source,
-    traced_step_s,
-)
+from profstack.findings import reading, rules
 from profstack.findings.loading_time import loaders, loading_of, wait_share
-from profstack.storage.reader import Recorded
+from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import FunctionRow, ModuleRow
 from profstack.units import format_count, format_seconds, format_share
@@ -60,7 +45,7 @@ _MOST, _MOST_CALLERS = 3, 3
 class _OwnTime:
     """A function's own Python time per step: no less than `low_s`, no more than `high_s`."""
 
-    key: FunctionKey
+    key: reading.FunctionKey
     row: FunctionRow
     low_s: float
     high_s: float
@@ -76,38 +61,34 @@ class _OwnTime:
         return math.sqrt(self.low_s * self.high_s) if self.agreed else self.low_s
 
 
-def hot_spots(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return a finding for each of the functions, the one with most time first."""
-    step_s = clean_step_s(report)
-    if step_s is None:
-        return []
-    graph = CallGraph(report)
+@reading.family
+def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield a finding for each of the functions, the one with most time first."""
+    graph = reading.CallGraph(report)
     least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
     found = [
-        _own_time(recorded, report, graph, key, row)
+        _own_time(recorded, report, graph, key)
         for key, row in graph.rows.items()
         # The others cannot reach the limit, whatever the rest of it is.
         if row["own"] and (row["self_s"] or 0.0) + _builtins_s(graph, key) >= least_s
     ]
     hot = [each for each in found if each is not None and each.gain_s >= least_s]
     hot.sort(key=lambda each: -each.gain_s)
-    return [_finding(report, graph, each, step_s) for each in hot[:_MOST]]
+    for each in hot[:_MOST]:
+        yield _finding(graph, each, step_s)
 
 
-def _builtins_s(graph: CallGraph, key: FunctionKey) -> float:
+def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
     """Return the time of the built-in functions that a function calls."""
-    return sum(
-        row["self_s"] or 0.0
-        for callee, row in graph.callees.get(key, ())
-        if callee.file == BUILTIN_FILE
-    )
+    called = graph.callees.get(key, ())
+    return reading.total((row for callee, row in called if callee.file == BUILTIN_FILE), "self_s")
 
 
 def _own_time(
-    recorded: Recorded, report: Report, graph: CallGraph, key: FunctionKey, row: FunctionRow
+    recorded: Recorded, report: Report, graph: reading.CallGraph, key: reading.FunctionKey
 ) -> _OwnTime | None:
     """Return the limits of a function's own Python time; None where cProfile does not give it."""
-    cost = recorded.facts.get(COST)
+    cost, row = recorded.facts.get(COST), graph.rows[key]
     corrected = row["corrected_self_s"]
     if corrected is None or cost is None:
         return None
@@ -119,9 +100,9 @@ def _own_time(
         and each["calls"]
         and (each["self_s"] or 0.0) / each["calls"] - inner_s < _SHORT_S
     )
-    lines = lines_of(report, graph, key)
+    lines = graph.lines_of(key)
     # Of the operators on its lines those that no built-in call made were made by signs.
-    by_sign = sum(each["operator_s"] or 0.0 for each in lines) - _builtins_s(graph, key)
+    by_sign = reading.total(lines, "operator_s") - _builtins_s(graph, key)
     counts = [each["calls"] for each in lines if each["python_s"] is not None]
     lines_run = math.inf
     # Where lines ran fewer times than the function was called, not all calls were followed.
@@ -139,50 +120,42 @@ def _own_time(
 
 def _outside_operators(report: Report) -> float | None:
     """Return the calibrated time of a step outside operators; None where torch does not give it."""
-    step_s = traced_step_s(report)
-    inside = sum(row["self_s"] or 0.0 for row in report["tables"]["operators"])
+    step_s = reading.traced_step_s(report)
+    inside = reading.total(report["tables"]["operators"], "self_s")
     if not step_s or not inside or inside >= step_s:
         return None
-    return calibrated(report, step_s - inside)
+    return reading.calibrated(report, step_s - inside)
 
 
-def _loading_s(report: Report, graph: CallGraph, key: FunctionKey) -> float | None:
+def _loading_s(report: Report, graph: reading.CallGraph, key: reading.FunctionKey) -> float | None:
     """Return what clean steps wait for batches, of a function that a DataLoader calls."""
-    share, step_s = wait_share(report), clean_step_s(report)
+    share, step_s = wait_share(report), reading.clean_step_s(report)
     if share is None or step_s is None or key not in graph.below(loaders(graph)):
         return None
     loading = loading_of(report, step_s, share)
     return share * step_s if loading is None else loading.wait_s
 
 
-def _finding(report: Report, graph: CallGraph, own: _OwnTime, step_s: float) -> Finding:
+def _finding(graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
     key, row = own.key, own.row
     share = own.gain_s / step_s
     least = "" if own.agreed else "at least "
-    line = heaviest_line(report, graph, key)
+    line = graph.heaviest_line(key)
     evidence: list[Evidence] = [
         {
             "function": key.name,
-            "file": key.file,
-            "line": key.line,
-            "calls": row["calls"],
+            **reading.pick(row, "file", "line", "calls"),
             "own_low_s": own.low_s,
             "own_high_s": own.high_s,
             "corrected_self_s": row["corrected_self_s"],
             "step_share": share,
             "limits_agree": own.agreed,
-            "link": to_function(key),
+            "link": reading.to_function(key),
         }
     ]
     if line is not None:
-        evidence.append(
-            {
-                "heaviest_line": line["line"],
-                "text": line["source"],
-                "python_s": line["python_s"],
-                "link": to_source(line),
-            }
-        )
+        heaviest: Evidence = {"heaviest_line": line["line"], "text": line["source"]}
+        evidence.append({**heaviest, "python_s": line["python_s"], "link": reading.to_source(line)})
     # Those with most calls first; what ran all along is no row of cProfile's.
     callers = sorted(graph.callers(key), key=lambda edge: -(edge[1]["calls"] or 0.0))
     evidence += [
@@ -191,15 +164,15 @@ def _finding(report: Report, graph: CallGraph, own: _OwnTime, step_s: float) -> 
             "file": caller.file,
             "line": caller.line,
             "calls": call["calls"],
-            "link": to_function(caller),
+            "link": reading.to_function(caller),
         }
         for caller, call in callers[:_MOST_CALLERS]
     ]
-    return finding(
+    return reading.finding(
         rules.PYTHON_HOT_SPOT,
         f"{key.name} spends {least}{format_seconds(own.gain_s)} of each step in Python "
         f"({format_share(share)})",
-        severity=severity_of(own.gain_s, step_s),
+        severity=reading.severity_of(own.gain_s, step_s),
         gain_s=own.gain_s,
         place=row,
         layers=("cprofile", "torch"),
@@ -221,7 +194,7 @@ def _advice(own: _OwnTime) -> str:
     )
     # The sentence goes on after a colon where the limits differ.
     return (
-        f"{key.name} ({short(key.file)}:{key.line}) is called {often} a step. Replace {loop} by "
+        f"{key.name}{reading.in_brackets(own.row)} is called {often} a step. Replace {loop} by "
         "operations on whole tensors, or compute once, before the loop over the steps, what does "
         f"not change with them. Its own time is {limits}{'; ' if own.agreed else ': '}{end}"
     )
@@ -255,7 +228,7 @@ class _ModuleTime:
 
 def dominating(recorded: Recorded, report: Report) -> list[Finding]:
     """Return the finding where one module has most of the step."""
-    step_s = traced_step_s(report)
+    step_s = reading.traced_step_s(report)
     modules = _module_times(report)
     if not step_s or len(modules) < 2:
         return []
@@ -276,23 +249,21 @@ def _module_times(report: Report) -> list[_ModuleTime]:
     """Return the modules that ran, with their own time: on the device where there is one."""
     moved = {
         point["name"]: point["moved_bytes"]
-        for point in roofline_points(report)
+        for point in reading.roofline_points(report)
         if point["kind"] == "module"
     }
     rows = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
-    inside: dict[str, float] = {}
+    inside: dict[str, float] = defaultdict(float)
     for row in rows:
-        parent = row["path"].rpartition(".")[0]
-        inside[parent] = inside.get(parent, 0.0) + _device_s(row)
+        inside[row["path"].rpartition(".")[0]] += _device_s(row)
     found = []
     for row in rows:
         own = row["self_s"]
-        if on_accelerator(report):
-            own = max(0.0, _device_s(row) - inside.get(row["path"], 0.0))
+        if reading.on_accelerator(report):
+            own = max(0.0, _device_s(row) - inside[row["path"]])
         if own:
-            counts = [row["forward_flop"], row["backward_flop"]]
-            known = [float(count) for count in counts if count is not None]
-            flop = sum(known) if known else None
+            count = known_sum((row["forward_flop"], row["backward_flop"]))
+            flop = None if count is None else float(count)
             found.append(_ModuleTime(row["path"], row["type"], own, flop, moved.get(row["path"])))
     return found
 
@@ -317,12 +288,12 @@ def _among_equals(
     report: Report, first: _ModuleTime, equals: Sequence[_ModuleTime], fair: float, share: float
 ) -> Finding:
     alike = sorted(equals, key=lambda each: -each.own_s)[:_MOST_MODULES]
-    return finding(
+    return reading.finding(
         rules.MODULE_DOMINATES,
         f"{first.path} takes {format_share(share)} of the step: "
         f"{first.own_s / fair:.1f} times its due",
-        severity=severity_of((1.0 - fair / first.own_s) * share, 1.0),
-        gain_s=calibrated(report, first.own_s - fair),
+        severity=reading.severity_of((1.0 - fair / first.own_s) * share, 1.0),
+        gain_s=reading.calibrated(report, first.own_s - fair),
         gain_reason="the torch layer's slices were too few or too much disturbed to say what it "
         "takes in a clean step",
         module=first.path,
@@ -331,11 +302,10 @@ def _among_equals(
             _row(first) | {"step_share": share, "fair_s": fair, "equals": len(equals)},
             *(_row(each) for each in alike),
         ],
-        advice=f"The other {len(equals)} modules of class {first.kind} take "
-        f"{format_seconds(fair)} for as much work as {first.path} does in "
-        f"{format_seconds(first.own_s)}. Look at its operators and lines for what it does and they "
-        "do not: a check or a log left on, another dtype or memory layout, values so small that "
-        "they are computed slowly (denormal numbers).",
+        advice=f"The other {len(equals)} modules of class {first.kind} take {format_seconds(fair)} "
+        f"for as much work as {first.path} does in {format_seconds(first.own_s)}. Look at its "
+        "operators and lines for what it does and they do not: a check or a log left on, another "
+        "dtype or memory layout, values so small that they are computed slowly (denormal numbers).",
     )
 
 
@@ -351,7 +321,9 @@ def _row(each: _ModuleTime) -> Evidence:
 
 def _alone(report: Report, first: _ModuleTime, share: float) -> list[Finding]:
     """Return the finding on a module without equals, where its work is small for its time."""
-    step = next((point for point in roofline_points(report) if point["kind"] == "step"), None)
+    step = next(
+        (point for point in reading.roofline_points(report) if point["kind"] == "step"), None
+    )
     if step is None or not step["flop"] or not step["moved_bytes"] or not first.moved_bytes:
         return []
     uncounted = [each for row in report["tables"]["flops"][:1] for each in row["uncounted"] or ()]
@@ -363,11 +335,10 @@ def _alone(report: Report, first: _ModuleTime, share: float) -> list[Finding]:
     if max(flop_share, bytes_share) * _OUT_OF_PROPORTION > share:
         return []
     return [
-        finding(
+        reading.finding(
             rules.MODULE_DOMINATES,
             f"{first.path} takes {format_share(share)} of the step for "
-            f"{format_share(max(flop_share, bytes_share))} of "
-            "its work",
+            f"{format_share(max(flop_share, bytes_share))} of its work",
             severity="medium",
             gain_reason=f"no other module of class {first.kind} says what it should take",
             module=first.path,

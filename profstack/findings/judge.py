@@ -6,22 +6,12 @@ a warning, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from profstack.findings import rules
+from profstack.findings import reading, rules
 from profstack.findings.compilation import compiling
 from profstack.findings.data_loading import data_starved
-from profstack.findings.finding import (
-    CallGraph,
-    Extents,
-    FunctionKey,
-    bounded,
-    clean_step_s,
-    drop_unkeyed,
-    in_order,
-)
 from profstack.findings.hot_spots import dominating, hot_spots
 from profstack.findings.loading_time import loaders
 from profstack.findings.measurement import trust, uncounted
@@ -34,8 +24,7 @@ from profstack.findings.verdict import add_verdict
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Report
 
-Family = Callable[[Recorded, Report], list[Finding]]
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[reading.Family, ...] = (
     memory_growth,
     data_starved,
     forced_synchronisation,
@@ -55,15 +44,17 @@ FAMILIES: tuple[Family, ...] = (
 
 def add_findings(report: Report, recorded: Recorded) -> None:
     """Add the findings of the recording, most severe first, and the verdict."""
-    read = drop_unkeyed(report)
+    read = reading.drop_unkeyed(report)
     for family in FAMILIES:
         try:
             report["findings"] += family(recorded, read)
         except Exception as error:
             # The figures are right without it.
             _warn(report, "findings are missing", error)
-    step_s = clean_step_s(report)
-    report["findings"] = in_order(bounded(each, step_s) for each in report["findings"])
+    step_s = reading.clean_step_s(report)
+    report["findings"] = reading.in_order(
+        reading.bounded(each, step_s) for each in report["findings"]
+    )
     try:
         link_overlaps(report["findings"], read)
     except Exception as error:
@@ -86,7 +77,7 @@ def _warn(report: Report, lacks: str, error: Exception) -> None:
 class _Extent:
     """Functions, lines and modules that a finding's time is in."""
 
-    functions: set[FunctionKey] = field(default_factory=set)
+    functions: set[reading.FunctionKey] = field(default_factory=set)
     lines: set[tuple[str, int]] = field(default_factory=set)
     modules: set[str] = field(default_factory=set)
 
@@ -109,8 +100,7 @@ class _Overlaps:
     """Where the time of findings is spent, and which of them share some."""
 
     def __init__(self, report: Report) -> None:
-        self._graph = CallGraph(report)
-        self._extents = Extents(report)
+        self._graph = reading.CallGraph(report)
         self._modules = {
             (row["file"], row["line"]): row["module"]
             for row in report["tables"]["module_lines"]
@@ -125,11 +115,7 @@ class _Overlaps:
         if slug == rules.PYTHON_HOT_SPOT.slug:
             # Its own time alone: what it calls is no part of the finding.
             key = _functions(found)[0]
-            own = {
-                (file, line)
-                for file, line in self._modules
-                if file == key.file and self._extents.holds(key, line)
-            }
+            own = {place for place in self._modules if self._graph.is_own_line(key, place)}
             return _Extent({key}, own)
         if slug == rules.DATA_STARVED.slug:
             roots = {*_functions(found), *loaders(self._graph)}
@@ -150,9 +136,9 @@ class _Overlaps:
 
     def _within(self, inner: _Extent, outer: _Extent) -> bool:
         """Whether a line or a module of one is in a function or a module of the other."""
-        for file, line in inner.lines:
-            span = self._extents.around(file, line)
-            if span is not None and (file, span.first, span.name) in outer.functions:
+        for place in inner.lines:
+            span = self._graph.span_around(place)
+            if span is not None and (place[0], span.first, span.name) in outer.functions:
                 return True
         modules = inner.modules | {self._modules.get(place, "") for place in inner.lines}
         return any(
@@ -162,10 +148,10 @@ class _Overlaps:
         )
 
 
-def _functions(found: Finding) -> list[FunctionKey]:
+def _functions(found: Finding) -> list[reading.FunctionKey]:
     """Return the functions that a finding's evidence names."""
     return [
-        FunctionKey(str(row["file"]), int(row["line"] or 0), str(row["function"]))
+        reading.FunctionKey(str(row["file"]), int(row["line"] or 0), str(row["function"]))
         for row in found["evidence"]
         if "function" in row and row.get("file")
     ]

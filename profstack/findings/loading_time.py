@@ -12,17 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from profstack.findings.finding import (
-    WORTH_TELLING,
-    CallGraph,
-    FunctionKey,
-    calibrated,
-    clean_step_s,
-    module_rows,
-    traced_step_s,
-)
+from profstack.code_owner import BUILTIN_FILE
+from profstack.findings import reading
 from profstack.findings.step_cut import after_step, clean_wait_share, wait_alone
-from profstack.storage.schema.report import Report
+from profstack.storage.schema.report import Evidence, Report
 from profstack.storage.schema.rows import FunctionRow, RegionRow
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS, WAIT, ZERO_GRAD
 
@@ -86,7 +79,7 @@ def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:
     if loading.workers and count <= loading.workers:
         return None, _IN_USE
     gain = loading.step_s - loading.with_workers(count)
-    if gain >= WORTH_TELLING * loading.step_s:
+    if gain >= reading.WORTH_TELLING * loading.step_s:
         return min(gain, loading.load_s - loading.no_core_s), None
     if loading.cores < 2:
         return None, "with one core nothing can be loaded beside the step"
@@ -112,9 +105,9 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
     """
     wait_s = share * step_s
     # Batches that a step takes, by how often the loader was asked.
-    batches = sum(row["calls"] or 0.0 for row in loader_ranges(report))
+    batches = reading.total(loader_ranges(report), "calls")
     workers = int(report["processes"]["workers"] or 0)
-    several_s = calibrated(report, _range_s(report)) if batches >= _SEVERAL else None
+    several_s = reading.calibrated(report, _range_s(report)) if batches >= _SEVERAL else None
     if several_s is not None and several_s >= wait_s:
         wait_s = load_s = min(several_s, step_s)
     elif (in_loader := _loader_share(report)) is not None:
@@ -163,11 +156,11 @@ def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
 
 def _is_python(report: Report) -> bool:
     """Whether Python code takes most of the loading; taken to be so where it was not seen."""
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     roots = loaders(graph)
-    whole = sum(graph.rows[key]["total_s"] or 0.0 for key in roots)
-    own = (graph.rows[key] for key in graph.below(roots) if key in graph.rows)
-    return sum(row["self_s"] or 0.0 for row in own if row["file"] != "~") >= MOSTLY * whole
+    whole = reading.total((graph.rows[key] for key in roots), "total_s")
+    below = (key for key in graph.below(roots) & graph.rows.keys() if key.file != BUILTIN_FILE)
+    return reading.total((graph.rows[key] for key in below), "self_s") >= MOSTLY * whole
 
 
 def busy_share(report: Report) -> float | None:
@@ -187,8 +180,8 @@ def wait_share(report: Report) -> float | None:
         parts = (_traced_share(report, name) for name in (WAIT, ZERO_GRAD, OUTSIDE))
         alone = wait_alone(clean, *parts)
         return clean if alone is None else alone
-    step_s = clean_step_s(report)
-    row = module_rows(report).get("(wait)")
+    step_s = reading.clean_step_s(report)
+    row = reading.module_rows(report).get("(wait)")
     if step_s is None or row is None or row["calibrated_s"] is None:
         return None
     return row["calibrated_s"] / step_s
@@ -196,8 +189,8 @@ def wait_share(report: Report) -> float | None:
 
 def _traced_share(report: Report, part: int) -> float:
     """Return the share of the torch layer's steps that a part of the step has; 0 if unknown."""
-    step_s = traced_step_s(report)
-    row = module_rows(report).get(STEP_PARTS[part])
+    step_s = reading.traced_step_s(report)
+    row = reading.module_rows(report).get(STEP_PARTS[part])
     if row is None or row["calibrated_s"] is None or not step_s:
         return 0.0
     return (row["self_s"] or 0.0) / step_s
@@ -206,7 +199,7 @@ def _traced_share(report: Report, part: int) -> float:
 def _loader_share(report: Report) -> float | None:
     """Return the part of the wait in which the DataLoader was asked for a batch; None without."""
     taken = _range_s(report)
-    wait = module_rows(report).get("(wait)")
+    wait = reading.module_rows(report).get("(wait)")
     if taken is not None and wait is not None and wait["self_s"]:
         return min(taken / wait["self_s"], 1.0)
     totals = [
@@ -214,15 +207,14 @@ def _loader_share(report: Report) -> float | None:
         for row in report["tables"]["functions"]
         if _is_loader(row) and row["self_s"] and row["calibrated_s"]
     ]
-    step_s, share = clean_step_s(report), wait_share(report)
+    step_s, share = reading.clean_step_s(report), wait_share(report)
     if not totals or step_s is None or not share:
         return None
     return min(max(totals) / (share * step_s), 1.0)
 
 
 def _range_s(report: Report) -> float | None:
-    taken = [row["wall_s"] for row in loader_ranges(report) if row["wall_s"]]
-    return float(sum(taken)) if taken else None
+    return reading.total(loader_ranges(report), "wall_s") or None
 
 
 def loader_ranges(report: Report) -> list[RegionRow]:
@@ -234,7 +226,7 @@ def loader_ranges(report: Report) -> list[RegionRow]:
     ]
 
 
-def loaders(graph: CallGraph) -> list[FunctionKey]:
+def loaders(graph: reading.CallGraph) -> list[reading.FunctionKey]:
     """Return the functions by which a DataLoader is asked for a batch."""
     return [key for key, row in graph.rows.items() if _is_loader(row)]
 
@@ -265,6 +257,17 @@ class FunctionTime:
     row: FunctionRow
     clean_s: float
 
+    @property
+    def evidence(self) -> Evidence:
+        """A row of evidence."""
+        row = self.row
+        return {
+            "function": row["name"],
+            **reading.pick(row, "file", "line", "calls"),
+            "clean_s": self.clean_s,
+            "link": reading.to_function(reading.key_of(row)),
+        }
+
 
 def before_first_work(report: Report, wait_s: float, slowed: float) -> list[FunctionTime]:
     """Return the outermost such functions that may run in a wait of `wait_s` before the first work.
@@ -274,9 +277,9 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[Func
     Left out is what makes no input since it is called after the optimizer's step. Empty where the
     profiled times could not be calibrated.
     """
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     known = [row for row in graph.rows.values() if row["self_s"] and row["calibrated_s"]]
-    first = max(known, key=lambda row: row["self_s"] or 0.0, default=None)
+    first = reading.largest(known, "self_s")
     if first is None or not first["self_s"] or not first["calibrated_s"]:
         return []
     # Clean seconds of a second of the profiled steps.
@@ -294,7 +297,7 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[Func
     return sorted(found, key=lambda each: -each.clean_s)
 
 
-def _outermost(graph: CallGraph) -> list[FunctionKey]:
+def _outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
     """Return the user's own functions beside the model's work that no other such one calls."""
     work = {
         key
@@ -312,7 +315,7 @@ def _elsewhere_s(report: Report) -> float:
 
     Infinite where the torch layer, which slows no Python, does not give it.
     """
-    rows = module_rows(report)
+    rows = reading.module_rows(report)
     times = [rows[name]["calibrated_s"] for name in _ELSEWHERE if name in rows]
     if not times or None in times:
         return math.inf

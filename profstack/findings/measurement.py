@@ -8,10 +8,11 @@ that without anything wrong in the program, and what the other findings promise 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from profstack.analysis.doubts import FEW_STEPS, relative_half_width
-from profstack.findings import rules
-from profstack.findings.finding import clean_step_s, finding
+from profstack.analysis.benchmark import relative_half_width
+from profstack.analysis.clean_steps import FEW_STEPS
+from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.vocabulary import BENCH_FACT
@@ -26,19 +27,18 @@ _NO_TIME = "it says how far the other figures can be trusted; it costs no time"
 
 def trust(recorded: Recorded, report: Report) -> list[Finding]:
     """Return what speaks against the clean figures."""
-    found = [_noisy(report), _unsettled(recorded, report)]
-    return [each for each in found if each is not None]
+    return [*_noisy(report), *_unsettled(recorded, report)]
 
 
-def _noisy(report: Report) -> Finding | None:
+def _noisy(report: Report) -> Iterator[Finding]:
     figures = report["benchmark"]
     count = figures["n"]
     if not count:
         # Without any clean step there is no figure that could be doubted; a warning says why.
-        return None
+        return
     half = relative_half_width(figures)
     if count >= FEW_STEPS and (half is None or half <= rules.TOO_SHORT_OR_NOISY.threshold):
-        return None
+        return
     if count < FEW_STEPS:
         title = f"Only {count} clean {'step' if count == 1 else 'steps'}: the step time is rough"
     else:
@@ -49,7 +49,7 @@ def _noisy(report: Report) -> Finding | None:
         else f"the 95 % interval reaches {format_share(half)} of the median to a side, and "
         f"{format_share(_WANTED)} is wanted where two runs are compared"
     )
-    return finding(
+    yield reading.finding(
         rules.TOO_SHORT_OR_NOISY,
         title,
         severity="low",
@@ -58,9 +58,7 @@ def _noisy(report: Report) -> Finding | None:
             {
                 "clean_steps": count,
                 "clean_steps_wanted": FEW_STEPS,
-                "median_s": figures["median_s"],
-                "ci95_low_s": figures["ci95_low_s"],
-                "ci95_high_s": figures["ci95_high_s"],
+                **reading.pick(figures, "median_s", "ci95_low_s", "ci95_high_s"),
                 "interval_share": half,
                 "interval_wanted_share": _WANTED,
                 "link": "benchmark/samples",
@@ -73,23 +71,27 @@ def _noisy(report: Report) -> Finding | None:
     )
 
 
-def _unsettled(recorded: Recorded, report: Report) -> Finding | None:
-    """Return the finding where the unobserved steps change to the very end, and by much."""
+def _unsettled(recorded: Recorded, report: Report) -> Iterator[Finding]:
+    """Yield the finding where the unobserved steps change to the very end, and by much."""
     seen = [row["text"] for row in report["warnings"] if row["slug"] == "warmup-unsettled"]
-    if not seen or clean_step_s(report) is None or recorded.facts.get(BENCH_FACT) is not None:
-        return None
+    if (
+        not seen
+        or reading.clean_step_s(report) is None
+        or recorded.facts.get(BENCH_FACT) is not None
+    ):
+        return
     steps = recorded.steps
     free = steps[steps["kind"].isin(["settle", "clean", "watch"]) & (steps["wall_s"] > 0)]
     free = free[free["flags"] == ""]
     if len(free) < _FEWEST_FOR_TREND:
-        return None
+        return
     third = len(free) // 3
     early = float(free["wall_s"].iloc[third : 2 * third].median())
     late = float(free["wall_s"].iloc[-third:].median())
     change = late / early - 1.0
     if abs(change) <= rules.WARMUP_NEVER_SETTLES.threshold:
-        return None
-    return finding(
+        return
+    yield reading.finding(
         rules.WARMUP_NEVER_SETTLES,
         f"The step never settles: it is still getting {'slower' if change > 0 else 'faster'} "
         "when the run ends",
@@ -133,32 +135,26 @@ def uncounted(recorded: Recorded, report: Report) -> list[Finding]:
     record = record or next(iter(counters), None)
     if record is None:
         return []
-    rows = [(row["time_share"], row) for row in record["uncounted"] or () if row["time_share"]]
-    rows.sort(key=lambda each: -each[0])
-    share = min(1.0, sum(part for part, _ in rows))
+    rows = reading.by_size(record["uncounted"] or (), "time_share")
+    share = min(1.0, reading.total(rows, "time_share"))
     if share < rules.OPERATORS_WITHOUT_FLOP_FORMULA.threshold:
         return []
-    first = ", ".join(_GRAPH.sub(r"\g<graph>...", row["operator"]) for _, row in rows[:3])
+    rows = [row for row in rows if row["time_share"]]
+    first = ", ".join(_GRAPH.sub(r"\g<graph>...", row["operator"]) for row in rows[:3])
     first += ", ..." if len(rows) > 3 else ""
     operators = report["tables"]["operators"]
     known = {row["name"] for row in operators}
     # As the table of operators names them.
-    names = {
-        row["operator"]: row["operator"] if row["operator"] in known else f"aten::{row['operator']}"
-        for _, row in rows
-    }
-    listed: list[Evidence] = [
-        {
-            "operator": row["operator"],
-            "calls": row["calls"],
-            "time_share": part,
-            "link": f"operators/{names[row['operator']]}",
-        }
-        for part, row in rows[:_MOST]
+    names = [
+        row["operator"] if row["operator"] in known else f"aten::{row['operator']}" for row in rows
     ]
-    modules = {row["module"] for row in operators if row["name"] in names.values()} - {None}
+    listed: list[Evidence] = [
+        {**reading.pick(row, "operator", "calls", "time_share"), "link": f"operators/{name}"}
+        for row, name in zip(rows[:_MOST], names, strict=False)
+    ]
+    modules = {row["module"] for row in operators if row["name"] in names} - {None}
     return [
-        finding(
+        reading.finding(
             rules.OPERATORS_WITHOUT_FLOP_FORMULA,
             f"{format_share(share)} of the step is in operators without a FLOP formula ({first})",
             severity="low",
@@ -167,16 +163,11 @@ def uncounted(recorded: Recorded, report: Report) -> list[Finding]:
             module=modules.pop() if len(modules) == 1 else None,
             layers=("flops", "torch") if record["counter"] != "recorded_shapes" else ("torch",),
             evidence=[
-                {
-                    "counter": record["counter"],
-                    "uncounted_share": share,
-                    "link": "method/flops",
-                },
+                {"counter": record["counter"], "uncounted_share": share, "link": "method/flops"},
                 *listed,
             ],
-            advice="Do not judge this model by MFU or FLOP/s: "
-            f"{format_share(share)} of its time is in "
-            "operators whose operations are in no figure. Where you know their count, add it to "
-            "the forward and backward FLOP by hand and divide by the clean step time.",
+            advice=f"Do not judge this model by MFU or FLOP/s: {format_share(share)} of its time "
+            "is in operators whose operations are in no figure. Where you know their count, add it "
+            "to the forward and backward FLOP by hand and divide by the clean step time.",
         )
     ]

@@ -18,8 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from profstack.analysis.watch import watched
-from profstack.findings import rules
-from profstack.findings.finding import clean_step_s, finding, short
+from profstack.findings import reading, rules
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
@@ -176,7 +175,9 @@ class Holder:
     @property
     def place(self) -> str:
         """The line in words."""
-        return f"{short(self.file)}:{self.line}" + (f" ({self.source})" if self.source else "")
+        return f"{reading.short(self.file)}:{self.line}" + (
+            f" ({self.source})" if self.source else ""
+        )
 
     @property
     def bytes(self) -> float:
@@ -185,15 +186,10 @@ class Holder:
 
     def evidence(self, key: str) -> Evidence:
         """A row of evidence, with the bytes under this key."""
-        place: Evidence = {
-            "file": self.file,
-            "line": self.line,
-            "text": self.source,
-            "link": f"source/{self.file}:{self.line}",
-        }
-        if self.bytes_per_step is None:
-            return {key: True, **place}
-        return {key: self.bytes_per_step, "steps": self.steps, **place}
+        figures: Evidence = {key: self.bytes_per_step, "steps": self.steps}
+        link = f"source/{self.file}:{self.line}"
+        place: Evidence = {"file": self.file, "line": self.line, "text": self.source, "link": link}
+        return {**({key: True} if self.bytes_per_step is None else figures), **place}
 
 
 def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Holder]:
@@ -228,12 +224,11 @@ def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
         return []
     begun = float(open_ended["started_s"].min())
     seen = watched(recorded)
-    grown: dict[tuple[str, int], float] = {}
-    for each in seen.by_stack(one for one in seen.samples if one.t_s >= begun):
-        own = seen.own(each.stack)
-        if own and each.grown is not None:
-            place = (own[-1].file, own[-1].line)
-            grown[place] = grown.get(place, 0.0) + each.grown
+    grown = reading.sums_of(
+        ((own[-1].file, own[-1].line), each.grown)
+        for each in seen.by_stack(one for one in seen.samples if one.t_s >= begun)
+        if each.grown is not None and (own := seen.own(each.stack))
+    )
     return _likeliest(_holders(recorded, grown, steps), slope)
 
 
@@ -264,8 +259,7 @@ def _holders(
         texts |= dict(zip(places, known["source"].tolist(), strict=True))
     found = []
     for (file, line), total in totals.items():
-        text = texts.get((file, line))
-        source = text.strip() if text is not None else None
+        source = texts[file, line].strip() if (file, line) in texts else None
         found.append(Holder(home_relative(file), int(line), source, float(total / steps), steps))
     return found
 
@@ -290,9 +284,7 @@ def _likeliest(found: list[Holder], slope: float) -> list[Holder]:
 
     First comes one that by its text keeps what it took, then the one nearest to the whole of it.
     """
-    likely = [
-        holder for holder in found if _SMALLEST_SHARE <= holder.bytes / slope <= _LARGEST_SHARE
-    ]
+    likely = [each for each in found if _SMALLEST_SHARE <= each.bytes / slope <= _LARGEST_SHARE]
     likely.sort(key=lambda each: (not keeps(each.source), abs(math.log(each.bytes / slope))))
     return likely[:_MOST]
 
@@ -377,14 +369,9 @@ def _steps_at(recorded: Recorded, run: pd.DataFrame, times: Floats) -> Floats:
     steps = steps[steps["started_s"].notna()]
     ends = run["started_s"] + run["wall_s"]
     # Of a very long run the steps are only counted: its slices' edges are known all the same.
-    known = np.concatenate([_floats(steps["started_s"]), _floats(run["started_s"]), _floats(ends)])
-    numbers = np.concatenate(
-        [
-            _floats(steps["step"]),
-            _floats(run["first_step"]),
-            _floats(run["first_step"] + run["steps"]),
-        ]
-    )
+    known = np.concatenate([*map(_floats, (steps["started_s"], run["started_s"], ends))])
+    first, last = run["first_step"], run["first_step"] + run["steps"]
+    numbers = np.concatenate([*map(_floats, (steps["step"], first, last))])
     order = np.lexsort((numbers, known))
     found: Floats = np.interp(times, known[order], numbers[order])
     return found
@@ -427,20 +414,11 @@ def memory_growth(recorded: Recorded, report: Report) -> list[Finding]:
     own_bytes = held + min(covered(groups), _STEPS_HELD) * _BYTES_PER_STEP
     on_host = _growing(groups, _FEWEST_RESIDENT + own_bytes)
     on_gpu = _growing(on_device(recorded), _FEWEST_ON_DEVICE)
-    found = []
-    if on_host is not None:
-        allocating = allocators(recorded, on_host.slope, on_device=False)
-        watched = seen_growing(recorded, on_host.slope)
-        is_urgent = _is_urgent(report, on_host)
-        found.append(
-            _finding(report, "resident set", on_host, allocating, watched, is_urgent=is_urgent)
-        )
-    if on_gpu is not None:
-        allocating = allocators(recorded, on_gpu.slope, on_device=True)
-        found.append(
-            _finding(report, "live tensors on the device", on_gpu, allocating, [], is_urgent=False)
-        )
-    return found
+    return [
+        _finding(recorded, report, grown, is_device=is_device)
+        for grown, is_device in ((on_host, False), (on_gpu, True))
+        if grown is not None
+    ]
 
 
 def _growing(groups: Sequence[Group], least: float) -> Trend | None:
@@ -453,7 +431,7 @@ def _growing(groups: Sequence[Group], least: float) -> Trend | None:
 
 def _is_urgent(report: Report, grown: Trend) -> bool:
     """Whether the machine's memory would be taken up within a day."""
-    step_s, environment = clean_step_s(report), report["environment"]
+    step_s, environment = reading.clean_step_s(report), report["environment"]
     sizes = [environment.get(name) for name in ("memory_bytes", "memory_limit_bytes")]
     known = [float(size) for size in sizes if isinstance(size, (int, float)) and size]
     if step_s is None or not known:
@@ -461,20 +439,16 @@ def _is_urgent(report: Report, grown: Trend) -> bool:
     return min(known) / grown.slope * step_s < _URGENT_S
 
 
-def _finding(
-    report: Report,
-    source: str,
-    grown: Trend,
-    allocating: Sequence[Holder],
-    watched: Sequence[Holder],
-    *,
-    is_urgent: bool,
-) -> Finding:
+def _finding(recorded: Recorded, report: Report, grown: Trend, *, is_device: bool) -> Finding:
     """Return the finding on growth with the lines that took it, and those that may keep it."""
+    allocating = allocators(recorded, grown.slope, on_device=is_device)
+    watched = [] if is_device else seen_growing(recorded, grown.slope)
     kept = keepers(report)
+    source = "live tensors on the device" if is_device else "resident set"
+    is_urgent = not is_device and _is_urgent(report, grown)
     # Where its memory was asked for is measured; what keeps it is read from the text of the lines.
     first = next(iter([*allocating, *watched, *kept]), None)
-    return finding(
+    return reading.finding(
         rules.MEMORY_GROWTH,
         f"Memory grows by {format_bytes(grown.slope)} with every step ({source})",
         severity="high" if is_urgent else "medium",
@@ -494,19 +468,17 @@ def _finding(
             *(each.evidence("grown_under_the_watch_per_step_bytes") for each in watched),
             *(each.evidence("keeps_what_it_is_given") for each in kept),
         ],
-        advice=_advice(grown, clean_step_s(report), allocating, watched, kept),
+        advice=_advice(report, grown, allocating, watched, kept),
     )
 
 
-def _advice(
-    grown: Trend,
-    step_s: float | None,
-    allocating: Sequence[Holder],
-    watched: Sequence[Holder],
-    kept: Sequence[Holder],
-) -> str:
-    """Say what it comes to, where to look, and what such growth commonly is."""
-    steps = _GIB / grown.slope
+def _advice(report: Report, grown: Trend, *holders: Sequence[Holder]) -> str:
+    """Say what it comes to, where to look, and what such growth commonly is.
+
+    `holders` are the lines that took memory, that the watch saw, and that by their text keep it.
+    """
+    allocating, watched, kept = holders
+    steps, step_s = _GIB / grown.slope, reading.clean_step_s(report)
     until = f" ({format_seconds(steps * step_s)})" if step_s else ""
     parts = [f"At this rate there is 1 GiB more after {format_count(steps)} steps{until}."]
     if allocating:

@@ -9,26 +9,14 @@ since sampling with it is a method; it is in the evidence.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from profstack.findings import rules
-from profstack.findings.finding import (
-    HOST_BOUND,
-    WORTH_TELLING,
-    clean_step_s,
-    finding,
-    is_device_bound,
-    known_peaks,
-    roofline_points,
-    severity_of,
-    to_source,
-)
+from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Evidence,
     Finding,
-    ModuleOfKind,
     Report,
     RooflinePoint,
     Setup,
@@ -52,8 +40,7 @@ def inference(recorded: Recorded, report: Report) -> list[Finding]:
     calls = setup.get("calls")
     if not calls or not is_inference(recorded, report):
         return []
-    found = [_gradients(report, setup, calls), _normalisation(setup, calls)]
-    return [each for each in found if each is not None]
+    return [*_gradients(report, setup, calls), *_normalisation(setup, calls)]
 
 
 def is_inference(recorded: Recorded, report: Report) -> bool:
@@ -65,15 +52,15 @@ def is_inference(recorded: Recorded, report: Report) -> bool:
     return not frame.loc[frame["slice"].isin(slices), "backward"].fillna(0).any()
 
 
-def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Finding | None:
+def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Iterator[Finding]:
     if not calls["nodes"]:
-        return None
+        return
     nodes = calls["nodes"] / calls["count"]
     rows = report["tables"]["memory_owners"]
     kept = [row for row in rows if row["kind"] == ACTIVATIONS and row["largest_bytes"]]
     peak = sum(row["peak_bytes"] or 0 for row in rows)
     held = sum(row["largest_bytes"] or 0 for row in kept)
-    return finding(
+    yield reading.finding(
         rules.GRAD_IN_INFERENCE,
         f"Autograd records {nodes:.0f} nodes in each call, and no backward pass follows",
         severity="medium" if peak and held >= _MUCH * peak else "low",
@@ -105,12 +92,15 @@ def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Finding | Non
     )
 
 
-def _normalisation(setup: Setup, calls: SetupCalls) -> Finding | None:
+def _normalisation(setup: Setup, calls: SetupCalls) -> Iterator[Finding]:
     norms, dropouts = setup["training_norms"], setup["training_dropouts"]
     if not norms["count"]:
-        return None
-    modules = [*norms["modules"][:_MOST_NAMED], *dropouts["modules"][:_MOST_NAMED]]
-    return finding(
+        return
+    modes: list[Evidence] = [
+        {"type": each["type"], "training": True, "link": f"modules/{each['path']}"}
+        for each in (*norms["modules"][:_MOST_NAMED], *dropouts["modules"][:_MOST_NAMED])
+    ]
+    yield reading.finding(
         rules.BATCHNORM_TRAINING_AT_INFERENCE,
         f"{norms['count']} {'layer' if norms['count'] == 1 else 'layers'} of batch normalisation "
         "in training mode at inference",
@@ -119,7 +109,7 @@ def _normalisation(setup: Setup, calls: SetupCalls) -> Finding | None:
         place=calls["place"],
         module=norms["modules"][0]["path"],
         evidence=[
-            *map(_mode, modules),
+            *modes,
             {"batch_normalisations": norms["count"], "dropouts": dropouts["count"]},
             *_source(calls),
         ],
@@ -130,12 +120,8 @@ def _normalisation(setup: Setup, calls: SetupCalls) -> Finding | None:
     )
 
 
-def _mode(module: ModuleOfKind) -> Evidence:
-    return {"type": module["type"], "training": True, "link": f"modules/{module['path']}"}
-
-
 def _source(calls: SetupCalls) -> list[Evidence]:
-    return [{"link": to_source(calls["place"])}] if calls["place"] else []
+    return [{"link": reading.to_source(calls["place"])}] if calls["place"] else []
 
 
 # Numbers stored as float32 that a GPU multiplies at full precision, where it could use TF32. What
@@ -154,73 +140,72 @@ _NO_PEAKS = "the device's peaks in float32 and in TF32 and its bandwidth are not
 _MOST_ROWS = 5
 
 
-def float32_without_tf32(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return the finding where the device could use TF32 and does not."""
-    setup, step_s = report["setup"], clean_step_s(report)
+@reading.family
+def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where the device could use TF32 and does not."""
+    setup = report["setup"]
     device = setup.get("device")
     capability = tuple(device["capability"]) if device else ()
     off = [switch for switch in _SWITCHES if setup[switch] is False]
-    if step_s is None or capability < LEAST_CAPABILITY or not off:
-        return []
+    if capability < LEAST_CAPABILITY or not off:
+        return
     points = [
         point
-        for point in roofline_points(report)
+        for point in reading.roofline_points(report)
         if point["kind"] == "operator"
         and point["dtype"] == "float32"
         and point["seconds"]
         and switch_of(_operator(point)) in off
     ]
-    points.sort(key=lambda point: -(point["seconds"] or 0.0))
-    spent = sum(point["seconds"] or 0.0 for point in points)
+    points = reading.by_size(points, "seconds")
+    spent = reading.total(points, "seconds")
     if spent < rules.FLOAT32_MATMUL_WITHOUT_TF32.threshold * step_s:
-        return []
+        return
     gain, reason = _tf32_gain(report, points)
-    if gain is not None and gain < WORTH_TELLING * step_s:
-        return []
+    if gain is not None and gain < reading.WORTH_TELLING * step_s:
+        return
     used = {switch_of(_operator(point)) for point in points}
     switches = [switch for switch in off if switch in used]
     calls = " and ".join(_SWITCHES[switch] for switch in switches)
-    return [
-        finding(
-            rules.FLOAT32_MATMUL_WITHOUT_TF32,
-            f"{format_share(spent / step_s)} of the step multiplies float32 at full precision: "
-            "TF32 is off",
-            severity=severity_of(spent if gain is None else gain, step_s),
-            gain_s=gain,
-            gain_reason=reason,
-            layers=("torch",),
-            evidence=[
+    yield reading.finding(
+        rules.FLOAT32_MATMUL_WITHOUT_TF32,
+        f"{format_share(spent / step_s)} of the step multiplies float32 at full precision: "
+        "TF32 is off",
+        severity=reading.severity_of(spent if gain is None else gain, step_s),
+        gain_s=gain,
+        gain_reason=reason,
+        layers=("torch",),
+        evidence=[
+            {
+                "calibrated_s": spent,
+                "step_share": spent / step_s,
+                "capability": ".".join(map(str, capability)),
+                **dict.fromkeys(switches, False),
+            },
+            *(
                 {
-                    "calibrated_s": spent,
-                    "step_share": spent / step_s,
-                    "capability": ".".join(map(str, capability)),
-                    **dict.fromkeys(switches, False),
-                },
-                *(
-                    {
-                        "calibrated_s": point["seconds"],
-                        "flop": point["flop"],
-                        "operator": point["name"],
-                        "bound": point["bound"],
-                        "link": f"operators/{_operator(point)}",
-                    }
-                    for point in points[:_MOST_ROWS]
-                ),
-            ],
-            advice=f"Set {calls} where the results allow it: factors are rounded to 10 bits "
-            "after the point, sums are float32 as before. Or use autocast to bfloat16, which "
-            "halves the bytes too.",
-        )
-    ]
+                    "calibrated_s": point["seconds"],
+                    "flop": point["flop"],
+                    "operator": point["name"],
+                    "bound": point["bound"],
+                    "link": f"operators/{_operator(point)}",
+                }
+                for point in points[:_MOST_ROWS]
+            ),
+        ],
+        advice=f"Set {calls} where the results allow it: factors are rounded to 10 bits "
+        "after the point, sums are float32 as before. Or use autocast to bfloat16, which "
+        "halves the bytes too.",
+    )
 
 
 def _tf32_gain(report: Report, points: Sequence[RooflinePoint]) -> tuple[float | None, str | None]:
     """Return the seconds that TF32 would save, or why they are not known."""
-    flop, bandwidth = known_peaks(report)
+    flop, bandwidth = reading.known_peaks(report)
     if not bandwidth or not {"float32", "tf32"} <= flop.keys():
         return None, _NO_PEAKS
-    if not is_device_bound(report):
-        return None, HOST_BOUND
+    if not reading.is_device_bound(report):
+        return None, reading.HOST_BOUND
     gain = 0.0
     for point in points:
         if point["bound"] == "compute" and point["moved_bytes"] is not None:

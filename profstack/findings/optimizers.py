@@ -11,29 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from profstack.analysis.functions import PROFILED
-from profstack.findings import rules
-from profstack.findings.finding import (
-    HOST_BOUND,
-    WORTH_TELLING,
-    backward_passes,
-    calibrated,
-    clean_step_s,
-    finding,
-    is_device_bound,
-    known_peaks,
-    line_s,
-    module_rows,
-    on_accelerator,
-    own_lines,
-    severity_of,
-    to_source,
-    traced_step_s,
-)
+from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, OptimizerFacts, Report
 from profstack.storage.schema.rows import LineRow, OperatorRow
@@ -75,51 +57,49 @@ _STEPS = ("step", "_use_grad")
 _MOST_OPERATORS = 3
 
 
-def unfused_optimizer(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return the finding where the optimizer's part of the step is large enough."""
-    step_s = clean_step_s(report)
+@reading.family
+def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where the optimizer's part of the step is large enough."""
     seen = report["setup"].get("optimizers") or []
     able = [each for each in seen if can_be_fused(each)]
     rows = [row for row in report["tables"]["operators"] if row["module"] == PART]
-    if step_s is None or not able or any("_fused_" in row["name"] for row in rows):
-        return []
+    if not able or any("_fused_" in row["name"] for row in rows):
+        return
     share = _share(recorded, report, rows)
     if share is None or share < rules.UNFUSED_OPTIMIZER.threshold:
-        return []
-    is_disturbed = calibrated(report, 1.0) is None
+        return
+    is_disturbed = reading.calibrated(report, 1.0) is None
     gain: float | None = None
     reason: str | None = _DISTURBED if is_disturbed else _SEVERAL
     if not is_disturbed and len(able) == len(seen):
         gain, reason = _gain(report, rows, seen, share * step_s)
-    if gain is not None and gain < WORTH_TELLING * step_s:
-        return []
+    if gain is not None and gain < reading.WORTH_TELLING * step_s:
+        return
     first = max(able, key=lambda each: each["parameter_bytes"])
     # The step bar shows the update's Python as Python.
     bar = " The time holds the update's Python, which the step bar shows as Python."
-    return [
-        finding(
-            rules.UNFUSED_OPTIMIZER,
-            f"{first['name']} updates {first['tensors']} tensors one operator at a time",
-            severity=severity_of(share * step_s if gain is None else gain, step_s),
-            gain_s=gain,
-            gain_reason=reason,
-            place=first["place"],
-            module=PART,
-            layers=("torch",),
-            evidence=[
-                {
-                    "optimizer_s": None if is_disturbed else share * step_s,
-                    "step_share": share,
-                    "link": f"modules/{PART}",
-                },
-                *map(_options, able),
-                *_heaviest(rows),
-            ],
-            advice=f"Make it with fused=True ({first['name']}(..., fused=True)): the same update, "
-            "with all its tensors read and written once by one operator. Its results differ in "
-            f"the last digits.{'' if on_accelerator(report) else bar}",
-        )
-    ]
+    yield reading.finding(
+        rules.UNFUSED_OPTIMIZER,
+        f"{first['name']} updates {first['tensors']} tensors one operator at a time",
+        severity=reading.severity_of(share * step_s if gain is None else gain, step_s),
+        gain_s=gain,
+        gain_reason=reason,
+        place=first["place"],
+        module=PART,
+        layers=("torch",),
+        evidence=[
+            {
+                "optimizer_s": None if is_disturbed else share * step_s,
+                "step_share": share,
+                "link": f"modules/{PART}",
+            },
+            *map(_options, able),
+            *_heaviest(rows),
+        ],
+        advice=f"Make it with fused=True ({first['name']}(..., fused=True)): the same update, "
+        "with all its tensors read and written once by one operator. Its results differ in "
+        f"the last digits.{'' if reading.on_accelerator(report) else bar}",
+    )
 
 
 def can_be_fused(optimizer: OptimizerFacts) -> bool:
@@ -141,12 +121,12 @@ def _share(recorded: Recorded, report: Report, rows: Sequence[OperatorRow]) -> f
     On the CPU it is the torch layer's, which has a few steps: where other work took the core
     meanwhile, so that it is several times what cProfile saw, it is cProfile's.
     """
-    step_s = traced_step_s(report)
+    step_s = reading.traced_step_s(report)
     if not step_s:
         return None
-    if on_accelerator(report):
-        return sum(row["device_s"] or 0.0 for row in rows) / step_s
-    part = module_rows(report).get(PART)
+    if reading.on_accelerator(report):
+        return reading.total(rows, "device_s") / step_s
+    part = reading.module_rows(report).get(PART)
     if part is None or part["self_s"] is None:
         return None
     share = part["self_s"] / step_s
@@ -173,7 +153,7 @@ def _gain(
     report: Report, rows: Sequence[OperatorRow], seen: Sequence[OptimizerFacts], spent: float
 ) -> tuple[float | None, str | None]:
     """Return what fused steps would save of `spent`, or why that is not known."""
-    _, rate = known_peaks(report)
+    _, rate = reading.known_peaks(report)
     if not rate:
         return None, _NO_BANDWIDTH
     steps = report["setup"]["steps"] or 1
@@ -181,20 +161,20 @@ def _gain(
     once = sum(
         each["parameter_bytes"] * _passes(each) * (each["calls"] or steps) / steps for each in seen
     )
-    if on_accelerator(report):
-        if not is_device_bound(report):
-            return None, HOST_BOUND
+    if reading.on_accelerator(report):
+        if not reading.is_device_bound(report):
+            return None, reading.HOST_BOUND
         return max(spent - once / rate, 0.0), None
     if any("_foreach_" in row["name"] for row in rows):
         return None, _FOREACH
-    moved = sum(row["moved_bytes"] or 0.0 for row in rows)
+    moved = reading.total(rows, "moved_bytes")
     if not moved:
         return None, _NO_BYTES
-    inside = calibrated(report, sum(row["self_s"] or 0.0 for row in rows)) or 0.0
+    inside = reading.calibrated(report, reading.total(rows, "self_s")) or 0.0
     streaming = min(moved / rate, inside)
     called = min(_WITH_PYTHON * (inside - streaming), spent - streaming)
     # The share of the time of its operators' calls that a fused step saves.
-    calls = sum(row["calls"] or 0.0 for row in rows)
+    calls = reading.total(rows, "calls")
     more = _FUSED_CALLS * len(seen) / calls if calls else 1.0
     saved = max(1.0 - max(map(_calls_left, seen)) - more, 0.0)
     return saved * max(called, 0.0) + streaming * max(1 - once / moved, 0.0), None
@@ -214,23 +194,15 @@ def _calls_left(optimizer: OptimizerFacts) -> float:
 
 
 def _options(optimizer: OptimizerFacts) -> Evidence:
-    row: Evidence = {
-        "optimizer": optimizer["name"],
-        "fused": optimizer["fused"],
-        "foreach": optimizer["foreach"],
-        "tensors": optimizer["tensors"],
-        "parameter_bytes": optimizer["parameter_bytes"],
-    }
-    return row | ({"link": to_source(optimizer["place"])} if optimizer["place"] else {})
+    link: Evidence = {"link": reading.to_source(optimizer["place"])} if optimizer["place"] else {}
+    options = reading.pick(optimizer, "fused", "foreach", "tensors", "parameter_bytes")
+    return {"optimizer": optimizer["name"], **options, **link}
 
 
 def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
     """Return the operators that take most of it, over all shapes."""
-    calls: dict[str, float] = {}
-    times: dict[str, float] = {}
-    for row in rows:
-        calls[row["name"]] = calls.get(row["name"], 0.0) + (row["calls"] or 0.0)
-        times[row["name"]] = times.get(row["name"], 0.0) + (row["calibrated_s"] or 0.0)
+    calls = reading.sums_of((row["name"], row["calls"]) for row in rows)
+    times = reading.sums_of((row["name"], row["calibrated_s"]) for row in rows)
     return [
         {
             "operator": name,
@@ -260,87 +232,65 @@ _ELSEWHERE = (ACCUMULATION, "(loss)")
 _ZEROES = re.compile(r"^[^#]*(?:\bzero_grad\(|\.zero_\(|_foreach_zero_\()")
 
 
-@dataclass
-class _Work:
-    """Calls and time of one operator on one shape, in one step."""
-
-    calls: float = 0.0
-    host_s: float = 0.0
-    device_s: float = 0.0
-
-    def add(self, row: OperatorRow) -> None:
-        """Add a row of the operators."""
-        self.calls += row["calls"] or 0.0
-        self.host_s += row["total_s"] or 0.0
-        self.device_s += row["device_s"] or 0.0
-
-    def time_s(self, calls: float, *, on_device: bool) -> float:
-        """Return the seconds that this many of the calls take."""
-        whole = self.device_s if on_device else self.host_s
-        return whole * (calls / self.calls) if self.calls else 0.0
-
-
-def zero_grad_to_zeros(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return the finding where zeroing and adding cost enough."""
-    step_s, traced_s = clean_step_s(report), traced_step_s(report)
+@reading.family
+def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where zeroing and adding cost enough."""
+    traced_s, on_device = reading.traced_step_s(report), reading.on_accelerator(report)
     rows = report["tables"]["operators"]
     accumulating = [row for row in rows if row["module"] == ACCUMULATION]
-    zeroed = _by_shape((row for row in rows if _is_between(row)), _ZERO)
-    added = _by_shape(accumulating, _ADD)
-    on_device = on_accelerator(report)
+    zeroed = _by_shape((row for row in rows if _is_between(row)), _ZERO, on_device=on_device)
+    added = _by_shape(accumulating, _ADD, on_device=on_device)
     counted = {
-        shape: min(work.calls, added[shape].calls)
-        for shape, work in zeroed.items()
+        shape: min(calls, added[shape][0])
+        for shape, (calls, _) in zeroed.items()
         if shape in added and (on_device or 4 * prod(shape) <= LARGEST_ON_HOST)
     }
     count = sum(counted.values())
-    if step_s is None or not traced_s:
-        return []
-    if count < LEAST_PARAMETERS * _parameters(report, accumulating):
-        return []
+    if not traced_s or count < LEAST_PARAMETERS * _parameters(report, accumulating):
+        return
     zero_share, add_share = (
-        sum(works[shape].time_s(calls, on_device=on_device) for shape, calls in counted.items())
+        sum(
+            works[shape][1] * (calls / works[shape][0]) for shape, calls in counted.items() if calls
+        )
         / traced_s
         for works in (zeroed, added)
     )
     if zero_share + add_share < rules.ZERO_GRAD_TO_ZEROS.threshold:
-        return []
-    is_disturbed = calibrated(report, 1.0) is None
+        return
+    is_disturbed = reading.calibrated(report, 1.0) is None
     reason = None
     if is_disturbed:
         reason = _DISTURBED
-    elif on_device and not is_device_bound(report):
-        reason = HOST_BOUND
+    elif on_device and not reading.is_device_bound(report):
+        reason = reading.HOST_BOUND
     cost_s = zero_share * step_s + add_share * step_s
     line = _zeroing_line(report)
-    return [
-        finding(
-            rules.ZERO_GRAD_TO_ZEROS,
-            f"{count:.0f} gradients are set to zero in each step, and then added to",
-            severity=severity_of(cost_s, step_s),
-            gain_s=cost_s if reason is None else None,
-            gain_reason=reason,
-            place=line,
-            layers=("torch",),
-            evidence=[
-                {
-                    "operator": operator,
-                    "calls": count,
-                    "calibrated_s": None if is_disturbed else share * step_s,
-                    "step_share": share,
-                    "link": link,
-                }
-                for operator, share, link in (
-                    (_ZERO, zero_share, f"operators/{_ZERO}"),
-                    (f"{_ADD} in {ACCUMULATION}", add_share, f"modules/{ACCUMULATION}"),
-                )
-            ]
-            + ([{"text": (line["source"] or "").strip(), "link": to_source(line)}] if line else []),
-            advice="Let gradients go instead: optimizer.zero_grad() without set_to_none=False, or "
-            "parameter.grad = None. The backward pass then hands over new ones, and adds nothing. "
-            "What reads .grad between must expect None.",
-        )
-    ]
+    yield reading.finding(
+        rules.ZERO_GRAD_TO_ZEROS,
+        f"{count:.0f} gradients are set to zero in each step, and then added to",
+        severity=reading.severity_of(cost_s, step_s),
+        gain_s=cost_s if reason is None else None,
+        gain_reason=reason,
+        place=line,
+        layers=("torch",),
+        evidence=[
+            {
+                "operator": operator,
+                "calls": count,
+                "calibrated_s": None if is_disturbed else share * step_s,
+                "step_share": share,
+                "link": link,
+            }
+            for operator, share, link in (
+                (_ZERO, zero_share, f"operators/{_ZERO}"),
+                (f"{_ADD} in {ACCUMULATION}", add_share, f"modules/{ACCUMULATION}"),
+            )
+        ]
+        + ([{"text": reading.text_of(line), "link": reading.to_source(line)}] if line else []),
+        advice="Let gradients go instead: optimizer.zero_grad() without set_to_none=False, or "
+        "parameter.grad = None. The backward pass then hands over new ones, and adds nothing. What "
+        "reads .grad between must expect None.",
+    )
 
 
 def _is_between(row: OperatorRow) -> bool:
@@ -349,21 +299,24 @@ def _is_between(row: OperatorRow) -> bool:
     return module is None or (module.startswith("(") and module not in _ELSEWHERE)
 
 
-def _by_shape(rows: Iterable[OperatorRow], name: str) -> dict[tuple[int, ...], _Work]:
-    """Return the work of one operator by the shape of what it changes."""
-    found: dict[tuple[int, ...], _Work] = {}
+def _by_shape(
+    rows: Iterable[OperatorRow], name: str, *, on_device: bool
+) -> dict[tuple[int, ...], tuple[float, float]]:
+    """Return calls and seconds of one operator in a step, by the shape of what it changes."""
+    found: dict[tuple[int, ...], tuple[float, float]] = {}
     for row in rows:
-        if row["name"] == name and row["shapes"] is not None:
-            shapes = json.loads(row["shapes"])
-            if shapes and all(isinstance(size, int) for size in shapes[0]):
-                found.setdefault(tuple(shapes[0]), _Work()).add(row)
+        shapes = json.loads(row["shapes"] or "[]") if row["name"] == name else []
+        if shapes and all(isinstance(size, int) for size in shapes[0]):
+            calls, seconds = found.get(tuple(shapes[0]), (0.0, 0.0))
+            seconds += (row["device_s"] if on_device else row["total_s"]) or 0.0
+            found[tuple(shapes[0])] = (calls + (row["calls"] or 0.0), seconds)
     return found
 
 
 def _parameters(report: Report, accumulating: Sequence[OperatorRow]) -> float:
     """Return how many parameters get gradients in a step of any number of passes; at least 1."""
-    nodes = sum(row["calls"] or 0.0 for row in accumulating if row["name"] == _NODE)
-    return max(nodes / max(backward_passes(report), 1.0), 1.0)
+    nodes = reading.total((row for row in accumulating if row["name"] == _NODE), "calls")
+    return max(nodes / max(reading.backward_passes(report), 1.0), 1.0)
 
 
 def _zeroing_line(report: Report) -> LineRow | None:
@@ -371,5 +324,5 @@ def _zeroing_line(report: Report) -> LineRow | None:
 
     How often it ran is not known where its function was not traced to the end.
     """
-    lines = [row for row in own_lines(report, _ZEROES) if row["calls"] != 0]
-    return max(lines, key=line_s, default=None)
+    lines = [row for row in reading.own_lines(report, _ZEROES) if row["calls"] != 0]
+    return max(lines, key=reading.line_s, default=None)

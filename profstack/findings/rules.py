@@ -1,14 +1,15 @@
 """The rules of findings and verdicts, and the kinds of warnings, as data.
 
-Each kind of finding is one `FindingRule` here, listed in `RULES`: its slug, its title, the rule in
-words that a reader can check by hand, what its `gain_s` is or why it has none, and its threshold.
-A family makes a finding by `finding(rules.DATA_STARVED, ...)`. The page and the reference are made
-from these objects.
+Each kind of finding is one `FindingRule` here, and `RULES` has them all: its slug, its title, the
+rule in words that a reader can check by hand, what its `gain_s` is or why it has none, and its
+threshold. A family makes a finding by `reading.finding(rules.DATA_STARVED, ...)`. The page and the
+reference are made from these objects.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from profstack.storage.schema.report import VerdictSlug
 
@@ -202,25 +203,8 @@ OPERATORS_WITHOUT_FLOP_FORMULA = FindingRule(
     threshold=0.1,
 )
 
-RULES = (
-    DATA_STARVED,
-    FORCED_SYNCHRONISATION,
-    HOST_TO_DEVICE_COPY,
-    SMALL_OPERATORS,
-    UNFUSED_OPTIMIZER,
-    ZERO_GRAD_TO_ZEROS,
-    GRAD_IN_INFERENCE,
-    BATCHNORM_TRAINING_AT_INFERENCE,
-    FLOAT32_MATMUL_WITHOUT_TF32,
-    MEMORY_GROWTH,
-    RECOMPILATIONS,
-    GRAPH_BREAKS,
-    PYTHON_HOT_SPOT,
-    MODULE_DOMINATES,
-    TOO_SHORT_OR_NOISY,
-    WARMUP_NEVER_SETTLES,
-    OPERATORS_WITHOUT_FLOP_FORMULA,
-)
+# All of the above, in that order.
+RULES = tuple(each for each in tuple(globals().values()) if isinstance(each, FindingRule))
 
 
 # -----------------------------------------------------------------------------
@@ -263,7 +247,6 @@ class VerdictRule:
     """
 
     slug: VerdictSlug
-    title: str
     cause: str
     measure: str
     threshold: float
@@ -272,7 +255,6 @@ class VerdictRule:
 VERDICT_RULES = (
     VerdictRule(
         INPUT,
-        "Input-bound",
         "the wait for data",
         "The wait for the next batch: the time in a DataLoader, or without one the time before "
         "the step's first module call, less what reads and writes files, and what the loop does "
@@ -282,7 +264,6 @@ VERDICT_RULES = (
     ),
     VerdictRule(
         IO,
-        "I/O-bound",
         "reading and writing files",
         "Functions that read or write files, sockets or databases outside a DataLoader, by "
         "cProfile: checkpoints, logs, samples read by hand.",
@@ -290,7 +271,6 @@ VERDICT_RULES = (
     ),
     VerdictRule(
         COMMUNICATION,
-        "Communication-bound",
         "communication",
         "Collectives between ranks (gloo, NCCL, MPI), as far as the steps' thread, or the "
         "device, does nothing else meanwhile.",
@@ -298,7 +278,6 @@ VERDICT_RULES = (
     ),
     VerdictRule(
         PYTHON,
-        "Python-bound",
         "Python",
         "Time of the steps' thread outside operators, outside the wait, reading and writing, "
         "and not idle. On an accelerator, Python's part of the time in which the device is idle "
@@ -307,7 +286,6 @@ VERDICT_RULES = (
     ),
     VerdictRule(
         LAUNCH,
-        "Launch-bound",
         "calling small operators",
         "Own time of operators that take less than 10 µs a call: the cost of calling them. On "
         "an accelerator, the operators' part of the time in which the device is idle because "
@@ -316,7 +294,6 @@ VERDICT_RULES = (
     ),
     VerdictRule(
         COMPUTE,
-        "Compute-bound",
         "arithmetic",
         "Operators right of the roofline's ridge, half of whose time or more is explained by "
         "the machine's measured peak of operations per second.",
@@ -324,7 +301,6 @@ VERDICT_RULES = (
     ),
     VerdictRule(
         MEMORY,
-        "Memory-bound",
         "memory traffic",
         "Operators left of the roofline's ridge, or without a count of operations, half of "
         "whose time or more is explained by the machine's measured memory bandwidth.",
@@ -345,9 +321,8 @@ OTHERS: dict[VerdictSlug, str] = {
     "step or more, and for longer than any test measures.",
 }
 TITLES: dict[VerdictSlug, str] = {
-    **{rule.slug: rule.title for rule in VERDICT_RULES},
-    BALANCED: "Balanced",
-    UNCLEAR: "Unclear",
+    **{slug: slug.capitalize() for slug in get_args(VerdictSlug)},
+    IO: "I/O-bound",
 }
 
 

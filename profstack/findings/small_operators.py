@@ -13,23 +13,11 @@ tool can see.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from profstack.findings import rules
-from profstack.findings.finding import (
-    WORTH_TELLING,
-    backward_passes,
-    calibrated,
-    clean_step_s,
-    finding,
-    line_evidence,
-    line_s,
-    on_accelerator,
-    severity_of,
-    short,
-    traced_step_s,
-)
+from profstack.findings import reading, rules
 from profstack.findings.synchronization import has_carried_name, loop_lines
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
@@ -94,30 +82,33 @@ class Group:
 def repeated_groups(report: Report) -> Iterator[Group]:
     """Yield modules whose own operators, or whose children, are mostly repeated in each call."""
     modules = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
-    by_module: dict[str, list[OperatorRow]] = {}
+    by_module: dict[str, list[OperatorRow]] = defaultdict(list)
     for row in report["tables"]["operators"]:
         if row["module"] is not None and row["calls"]:
-            by_module.setdefault(row["module"], []).append(row)
+            by_module[row["module"]].append(row)
     for module in modules:
         calls = module["calls"]
         if not calls or module["type"] in _RECURRENT:
             continue
         own = by_module.get(module["path"], [])
-        again = [row for row in modules if _is_child(row, module) and _is_often(row, calls)]
+        below = (row for row in modules if row["path"].startswith(f"{module['path']}."))
+        children = (row for row in below if row["depth"] == (module["depth"] or 0) + 1)
+        again = [row for row in children if _is_often(row, calls)]
         child = max(again, key=_whole_s, default=None)
         repeated = [row for row in own if _is_often(row, calls)]
-        if child is None and _own_s(repeated) <= _MOSTLY * _own_s(own):
+        if child is None and reading.total(repeated, "self_s") <= _MOSTLY * reading.total(
+            own, "self_s"
+        ):
             continue
         chosen = [*repeated, *(row for one in again for row in _below(by_module, one["path"]))]
         seconds = (module["self_s"] or 0.0) + sum(map(_whole_s, again))
         if not chosen or not seconds:
             continue
         runs = _fewest(repeated, calls) if child is None else (child["calls"] or 0.0) / calls
-        operators = sum(row["calls"] or 0.0 for row in chosen)
-        yield Group(module, seconds, runs, operators, chosen, child)
+        yield Group(module, seconds, runs, reading.total(chosen, "calls"), chosen, child)
     # Where each call of a model has a backward pass of its own, gradients are gathered over small
     # batches, for want of memory.
-    if backward_passes(report) < _REPEATED / 2:
+    if reading.backward_passes(report) < _REPEATED / 2:
         yield from _repeated_models(modules, by_module)
 
 
@@ -136,25 +127,17 @@ def _repeated_models(
                 if (row["calls"] or 0.0) >= _REPEATED
             ]
             chosen = [*_below(by_module, module["path"]), *joined]
-            operators = sum(row["calls"] or 0.0 for row in chosen)
-            yield Group(module, _whole_s(module) + _own_s(joined), calls, operators, chosen, module)
+            seconds = _whole_s(module) + reading.total(joined, "self_s")
+            yield Group(module, seconds, calls, reading.total(chosen, "calls"), chosen, module)
 
 
 def _is_often(row: ModuleRow | OperatorRow, calls: float) -> bool:
     return (row["calls"] or 0.0) >= _REPEATED * calls
 
 
-def _is_child(row: ModuleRow, module: ModuleRow) -> bool:
-    is_below = row["path"].startswith(f"{module['path']}.")
-    return is_below and row["depth"] == (module["depth"] or 0) + 1
-
-
 def _below(by_module: dict[str, list[OperatorRow]], path: str) -> list[OperatorRow]:
     return [
-        row
-        for name, rows in by_module.items()
-        if name == path or name.startswith(f"{path}.")
-        for row in rows
+        row for name, rows in by_module.items() if f"{name}.".startswith(f"{path}.") for row in rows
     ]
 
 
@@ -162,67 +145,50 @@ def _whole_s(module: ModuleRow) -> float:
     return (module["forward_s"] or 0.0) + (module["backward_s"] or 0.0)
 
 
-def _own_s(rows: Iterable[OperatorRow]) -> float:
-    return sum(row["self_s"] or 0.0 for row in rows)
-
-
 def _fewest(rows: Iterable[OperatorRow], calls: float) -> float:
     """Return the fewest runs in one of so many calls that come with a good part of the time.
 
     One run may call an operator several times.
     """
-    seconds: dict[float, float] = {}
-    for row in rows:
-        runs = round((row["calls"] or 0.0) / calls, 2)
-        seconds[runs] = seconds.get(runs, 0.0) + (row["self_s"] or 0.0)
+    seconds = reading.sums_of(
+        (round((row["calls"] or 0.0) / calls, 2), row["self_s"]) for row in rows
+    )
     least = _GOOD_PART * sum(seconds.values())
     return min((runs for runs, taken in seconds.items() if taken >= least), default=1.0)
 
 
-def small_operators(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return at most one finding: a device that waits for launches, or a repeated group."""
-    step_s = clean_step_s(report)
-    if step_s is None:
-        return []
-    found = _on_device(report, step_s) if on_accelerator(report) else _on_cpu(report, step_s)
-    return [found] if found is not None else []
+@reading.family
+def small_operators(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield at most one finding: a device that waits for launches, or a repeated group."""
+    return (_on_device if reading.on_accelerator(report) else _on_cpu)(report, step_s)
 
 
-def _on_device(report: Report, step_s: float) -> Finding | None:
-    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "host late"]
-    idle = calibrated(report, sum(row["total_s"] or 0.0 for row in gaps))
+def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
+    gaps, idle = reading.gaps_by(report, "host late")
     if idle is None or idle < rules.SMALL_OPERATORS.threshold * step_s:
-        return None
-    means = report["launching"]
+        return
     kernels = [row for row in report["tables"]["kernels"] if not row["name"].startswith("Mem")]
-    count = sum(row["calls"] or 0.0 for row in kernels)
-    row: Evidence = {
-        "kernels": means["kernels"],
-        "launches": means["launches"],
-        "launch_s": means["launch_s"],
-        "operators": means["operators"],
-        "kernel_s": sum(row["device_s"] or 0.0 for row in kernels) / count if count else None,
-    }
+    count = reading.total(kernels, "calls")
+    means = reading.pick(report["launching"], "kernels", "launches", "launch_s", "operators")
+    if count:
+        means["kernel_s"] = reading.total(kernels, "device_s") / count
     # The gap says what was launched after it: "operator in module".
-    _, _, module = (max(gaps, key=lambda gap: gap["total_s"] or 0.0)["before"] or "").partition(
-        " in "
-    )
-    return finding(
+    _, _, module = (reading.by_size(gaps, "total_s")[0]["before"] or "").partition(" in ")
+    yield reading.finding(
         rules.SMALL_OPERATORS,
         "The device is idle while the host launches small operators",
-        severity=severity_of(idle, step_s),
+        severity=reading.severity_of(idle, step_s),
         gain_s=min(idle, step_s),
         module=module or None,
         layers=["torch"],
         evidence=[
-            {key: value for key, value in row.items() if value is not None}
+            {key: value for key, value in means.items() if value is not None}
             | {"idle_s": idle, "idle_share": idle / step_s, "link": "ranges/launches"},
             *(
                 {
                     "device": gap["device"],
                     "gaps": gap["count"],
-                    "longest_s": gap["longest_s"],
-                    "before": gap["before"],
+                    **reading.pick(gap, "longest_s", "before"),
                     "link": "ranges/gaps",
                 }
                 for gap in gaps[:_MOST_ROWS]
@@ -234,31 +200,31 @@ def _on_device(report: Report, step_s: float) -> Finding | None:
     )
 
 
-def _on_cpu(report: Report, step_s: float) -> Finding | None:
+def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
     groups = [group for group in repeated_groups(report) if group.is_small]
     group = max(groups, key=lambda each: each.seconds, default=None)
     # Where the torch layer slowed its steps too much for times, it still gives shares.
-    traced_s = traced_step_s(report)
-    if group is None or not traced_s:
-        return None
-    if group.seconds / traced_s < rules.SMALL_OPERATORS.threshold:
-        return None
-    cost = calibrated(report, group.seconds)
+    traced_s = reading.traced_step_s(report)
+    share = group.seconds / traced_s if group is not None and traced_s else 0.0
+    if group is None or share < rules.SMALL_OPERATORS.threshold:
+        return
+    cost = reading.calibrated(report, group.seconds)
     line = _line_of(report, group)
     gain, reason = _gain(report, group, cost, line, step_s)
     what = group.child["path"] if group.child is not None else _names(group.rows)
     who = "A step" if group.child is group.module else group.module["path"]
     each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
     times: Evidence = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
-    lines: list[Evidence] = []
-    if line is not None:
-        place = f"{short(line['file'])}:{line['line']}"
-        lines = [line_evidence(line, calls=line["calls"], place=place)]
-    return finding(
+    lines = (
+        [reading.line_evidence(line, "calls", place=reading.in_words(line))]
+        if line is not None
+        else []
+    )
+    yield reading.finding(
         rules.SMALL_OPERATORS,
         f"{who} calls {what} {format_count(group.runs)} times{each}",
         # What cannot be one operator may still be faster, by less.
-        severity="medium" if reason == _CARRIED else severity_of(group.seconds, traced_s),
+        severity="medium" if reason == _CARRIED else reading.severity_of(share, 1.0),
         gain_s=gain,
         gain_reason=reason,
         place=line,
@@ -268,7 +234,7 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
             {
                 "repeated": group.runs,
                 "operators": group.operators,
-                "step_share": group.seconds / traced_s,
+                "step_share": share,
                 **times,
                 "computing_s": _computing_s(group.rows),
                 "link": f"modules/{(group.child or group.module)['path']}",
@@ -276,12 +242,10 @@ def _on_cpu(report: Report, step_s: float) -> Finding | None:
             *(
                 {
                     "operator": row["name"],
-                    "calls": row["calls"],
-                    "self_s": row["self_s"],
-                    "module": row["module"],
+                    **reading.pick(row, "calls", "self_s", "module"),
                     "link": f"operators/{row['name']}",
                 }
-                for row in _longest(group.rows)[:_MOST_ROWS]
+                for row in reading.by_size(group.rows, "self_s")[:_MOST_ROWS]
             ),
             *lines,
         ],
@@ -300,7 +264,7 @@ def _gain(
     if line is None and group.child is group.module:
         return None, "no line of the script's own shows whether a call needs the one before"
     gain = cost * (1 - 1 / group.runs) - _computing_s(group.rows)
-    if gain < WORTH_TELLING * step_s:
+    if gain < reading.WORTH_TELLING * step_s:
         return None, "computing as much at once would take as long"
     return min(gain, step_s), None
 
@@ -308,17 +272,15 @@ def _gain(
 def _computing_s(rows: Iterable[OperatorRow]) -> float:
     """Return what computing all of it in one operator takes at rates that any core reaches."""
     chosen = [row for row in rows if not _PIECES.search(row["name"])]
-    flop = sum(row["flop"] or 0.0 for row in chosen)
-    moved = sum(row["moved_bytes"] or 0.0 for row in chosen)
-    return max(flop / _FLOP_PER_S, moved / _BYTES_PER_S)
-
-
-def _longest(rows: Iterable[OperatorRow]) -> list[OperatorRow]:
-    return sorted(rows, key=lambda row: -(row["self_s"] or 0.0))
+    return max(
+        reading.total(chosen, "flop") / _FLOP_PER_S,
+        reading.total(chosen, "moved_bytes") / _BYTES_PER_S,
+    )
 
 
 def _names(rows: Iterable[OperatorRow]) -> str:
-    known = [row["name"] for row in _longest(rows) if not row["name"].startswith("autograd::")]
+    names = [row["name"] for row in reading.by_size(rows, "self_s")]
+    known = [name for name in names if not name.startswith("autograd::")]
     return ", ".join(dict.fromkeys(known[:2]))
 
 
@@ -342,4 +304,4 @@ def _line_of(report: Report, group: Group) -> LineRow | None:
         if row["own"] and row["calls"] and row["operator_s"] and 0.5 <= row["calls"] / calls <= 2
     ]
     outside = [row for row in lines if (row["file"], row["line"]) not in inside]
-    return max(outside, key=line_s, default=None)
+    return max(outside, key=reading.line_s, default=None)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings.finding import key_of, short, to_function
+from profstack.findings import reading
 from profstack.findings.rules import IDLE_SHARE
-from profstack.findings.step_cut import Cut, callers_of, is_io, loading_share, name_of, own_caller
-from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart, Tables
+from profstack.findings.step_cut import Cut, is_io, loading_share
+from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
 from profstack.storage.schema.rows import FunctionRow, LaunchRow, ModuleRow
 from profstack.storage.vocabulary import OUTSIDE as OUTSIDE_NUMBER
 from profstack.storage.vocabulary import STEP_PARTS
@@ -72,12 +72,11 @@ def device_cut(report: Report) -> DeviceCut | None:
     if not by_device:
         return None
     busy_s = {
-        name: sum(row["device_busy_s"] or 0.0 for row in rows) / len(rows)
-        for name, rows in by_device.items()
+        name: reading.total(rows, "device_busy_s") / len(rows) for name, rows in by_device.items()
     }
     device = max(busy_s, key=lambda name: busy_s[name])
     rows = by_device[device]
-    step_s = busy_s[device] + sum(row["device_idle_s"] or 0.0 for row in rows) / len(rows)
+    step_s = busy_s[device] + reading.total(rows, "device_idle_s") / len(rows)
     if step_s <= 0:
         return None
     busy = busy_s[device] / step_s
@@ -86,10 +85,11 @@ def device_cut(report: Report) -> DeviceCut | None:
         for gap in tables["gaps"]
         if gap["device"] == device
     }
-    kernels = [(row["device_s"], row["name"]) for row in tables["kernels"] if row["device_s"]]
-    collectives = [each for each in kernels if _COMMUNICATION.search(each[1])]
-    communicated = sum(time for time, _ in collectives) / step_s
-    others = sum(time for time, _ in kernels) / step_s - communicated
+    kernels = [row for row in tables["kernels"] if row["device_s"]]
+    collectives = [row for row in kernels if _COMMUNICATION.search(row["name"])]
+    communicated = reading.total(collectives, "device_s") / step_s
+    others = reading.total(kernels, "device_s") / step_s - communicated
+    longest = reading.largest(collectives, "device_s")
     return DeviceCut(
         device,
         busy,
@@ -97,7 +97,7 @@ def device_cut(report: Report) -> DeviceCut | None:
         gaps,
         _kernel_parts(tables["modules"], busy, step_s),
         min(max(busy - others, 0.0), communicated),
-        max(collectives, key=lambda each: each[0])[1] if collectives else None,
+        longest["name"] if longest is not None else None,
     )
 
 
@@ -157,26 +157,21 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
     if device is not None and cut.torch:
         shares, wait_is, time_line = _device_shares(device), "calibrated", "device"
     links = _links(report, cut, device)
-    parts: list[StepBarPart] = []
-
-    def add(name: StepPart, seconds: float) -> None:
-        parts.append(
-            {
-                "name": name,
-                "seconds": seconds,
-                "share": seconds / median_s,
-                "link": links.get(name),
-                "is": wait_is if name in (DATA_WAIT, BEFORE) else "calibrated",
-            }
-        )
-
-    for name in NAMES:
-        share = shares.get(name)
-        if share is not None and share > _LEAST:
-            add(name, share * median_s)
-    rest = median_s - sum(part["seconds"] for part in parts)
+    known = ((name, shares.get(name)) for name in NAMES)
+    times = {name: share * median_s for name, share in known if share and share > _LEAST}
+    rest = median_s - sum(times.values())
     if abs(rest) > _LEAST * median_s:
-        add(REST, rest)
+        times[REST] = rest
+    parts: list[StepBarPart] = [
+        {
+            "name": name,
+            "seconds": seconds,
+            "share": seconds / median_s,
+            "link": links.get(name),
+            "is": wait_is if name in (DATA_WAIT, BEFORE) else "calibrated",
+        }
+        for name, seconds in times.items()
+    ]
     _add_up(parts, median_s)
     reason = None
     if not cut.torch:
@@ -200,7 +195,7 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
 def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> str | None:
     """Return why the wait's own row has another time than the bar; None where it has the same."""
     part = next((part for part in parts if part["name"] in (DATA_WAIT, BEFORE)), None)
-    row = next((row for row in report["tables"]["modules"] if row["path"] == "(wait)"), None)
+    row = reading.module_rows(report).get("(wait)")
     row_s = row["calibrated_s"] if row is not None else None
     if part is None or row_s is None or format_seconds(row_s) == format_seconds(part["seconds"]):
         return None
@@ -216,10 +211,11 @@ def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> 
 
 def _other_note(report: Report) -> str | None:
     """Return what is in "other": operators outside modules, by the lines that call most of them."""
-    times: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["module_lines"]:
-        if row["module"] in (None, OUTSIDE) and row["operator_s"]:
-            times[f"{short(row['file'])}:{row['line']}"] += row["operator_s"]
+    times = reading.sums_of(
+        (reading.in_words(row), row["operator_s"])
+        for row in report["tables"]["module_lines"]
+        if row["module"] in (None, OUTSIDE) and row["operator_s"]
+    )
     if not times or report["benchmark"]["target"] is not None:
         return None
     first = sorted(times, key=lambda place: -times[place])[:_MOST_LINES]
@@ -271,13 +267,13 @@ def _device_shares(device: DeviceCut) -> dict[StepPart, float | None]:
 
 def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart, str | None]:
     """Return the link to each part's rows; None where it has none."""
-    paths = {row["path"]: row for row in report["tables"]["modules"]}
+    paths = reading.module_rows(report)
     roots = [path for path, row in paths.items() if row["depth"] == 0 and path[0] != "("]
     models = [path for path in roots if paths[path]["parameters"]] or roots
     model = max(models, key=lambda path: paths[path]["forward_s"] or 0.0, default=None)
     losses = [path for path in roots if paths[path]["type"].endswith("Loss")]
     of_model = f"modules/{model}" if model is not None else None
-    python, writer = hottest(report["tables"]), cut.io_time.function or cut.io_time.heaviest
+    python, writer = hottest(report), cut.io_time.function or cut.io_time.heaviest
     idle = f"ranges/{cut.communication_name}" if cut.communication else "method/threads"
 
     def part(path: str) -> str | None:
@@ -290,32 +286,33 @@ def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart,
         "loss": part(losses[0] if losses else "(loss)"),
         "backward": of_model or part("(gradient accumulation)"),
         "optimizer": part("(optimizer)"),
-        "Python": to_function(key_of(python)) if python is not None else None,
-        "I/O": to_function(key_of(writer)) if writer is not None else None,
+        "Python": reading.to_function(reading.key_of(python)) if python is not None else None,
+        "I/O": reading.to_function(reading.key_of(writer)) if writer is not None else None,
         "idle": "ranges/gaps" if device is not None else idle,
         "other": part("(outside modules)"),
         REST: part("(not attributed)"),
     }
 
 
-def hottest(tables: Tables) -> FunctionRow | None:
+def hottest(report: Report) -> FunctionRow | None:
     """Return the function written in Python with the most time of its own, the user's own first.
 
     What data is loaded by belongs to the wait, and what reads and writes to I/O. A library's
     function comes first only where it has five times as much as the user's first one.
     """
-    loading = loading_share(tables)
+    graph = reading.CallGraph(report)
+    loading = loading_share(graph)
     timed = [
-        (row["self_s"], row)
-        for row in tables["functions"]
-        if row["phase"] == "step" and row["file"] != "~" and row["self_s"]
+        row
+        for key, row in graph.rows.items()
+        if key.file != BUILTIN_FILE and row["self_s"] and not is_io(row) and loading(key) < 0.5
     ]
-    timed.sort(key=lambda each: -each[0])
-    timed = [each for each in timed if not is_io(each[1]) and loading(each[1]) < 0.5]
-    users = next((each for each in timed if each[1]["own"]), None)
-    if users is None or timed[0][0] > 5 * users[0]:
-        return timed[0][1] if timed else None
-    return users[1]
+    first, user = (
+        reading.largest(rows, "self_s") for rows in (timed, [row for row in timed if row["own"]])
+    )
+    if first is None or user is None:
+        return first
+    return first if reading.figure(first, "self_s") > 5 * reading.figure(user, "self_s") else user
 
 
 # The idle time of the steps' thread, where neither data nor files nor other ranks explain it. How
@@ -334,7 +331,7 @@ def most_unknown(known: Iterable[float], idle: float) -> float:
 
 
 def idle_sentence(
-    tables: Tables, cut: Cut, step: str, idle: float, shares: Collection[float | None]
+    report: Report, cut: Cut, step: str, idle: float, shares: Collection[float | None]
 ) -> str | None:
     """Return why the verdict is unclear where the thread is idle for longer than for any cause.
 
@@ -347,19 +344,18 @@ def idle_sentence(
     if idle < IDLE_SHARE or idle <= max([*known, unknown]):
         return None
     return (
-        f"for {format_share(idle)} of {step} its thread stands still{_where(tables, cut, idle)}, "
+        f"for {format_share(idle)} of {step} its thread stands still{_where(report, cut, idle)}, "
         "which no wait for data, for files or for other ranks explains"
     )
 
 
-def _where(tables: Tables, cut: Cut, share: float) -> str:
+def _where(report: Report, cut: Cut, share: float) -> str:
     """Return the function in which the thread is idle, and who calls that, in words."""
-    rows = [row for row in tables["functions"] if row["phase"] == "step"]
-    built_in = [
-        (row["self_s"], row) for row in rows if row["file"] == BUILTIN_FILE and row["self_s"]
-    ]
-    time_s, first = max(built_in, key=lambda each: each[0], default=(0.0, None))
-    if first is None or time_s < _MOSTLY * share * cut.median_s:
+    graph = reading.CallGraph(report)
+    first = reading.largest(
+        (row for row in graph.rows.values() if row["file"] == BUILTIN_FILE), "self_s"
+    )
+    if first is None or reading.figure(first, "self_s") < _MOSTLY * share * cut.median_s:
         return ""
     name = first["name"]
     # Without what Python puts round the name of a built-in function.
@@ -367,8 +363,5 @@ def _where(tables: Tables, cut: Cut, share: float) -> str:
         name = f"{match['type']}.{match['name']}"
     elif match := _FUNCTION.fullmatch(name):
         name = match["name"]
-    by_name = {name_of(row): row for row in rows}
-    caller = own_caller({name_of(first): 1.0}, callers_of(tables["calls"]), by_name)
-    if caller is None:
-        return f" in {name}"
-    return f" in {name} ({caller['name']}, {short(caller['file'])}:{caller['line']})"
+    caller = graph.own_caller({reading.key_of(first): 1.0})
+    return f" in {name}" + (f" ({caller['name']}, {reading.in_words(caller)})" if caller else "")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
@@ -28,27 +28,12 @@ from typing import Literal
 import pandas as pd
 
 from profstack.analysis.modules import TIMED
-from profstack.findings.finding import (
-    CallGraph,
-    FunctionKey,
-    clean_step_s,
-    line_s,
-    lines_of,
-    parse_source,
-)
+from profstack.code_owner import BUILTIN_FILE
+from profstack.findings import reading
+from profstack.storage import vocabulary
 from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
-from profstack.storage.schema.report import Report, Tables
-from profstack.storage.schema.rows import CallRow, FunctionRow, ModuleLineRow
-from profstack.storage.vocabulary import (
-    BEFORE_OPTIMIZER,
-    LOSS,
-    OPTIMIZER,
-    OUTSIDE,
-    STEP_PARTS,
-    UNATTRIBUTED,
-    WAIT,
-    ZERO_GRAD,
-)
+from profstack.storage.schema.report import Report
+from profstack.storage.schema.rows import FunctionRow, ModuleLineRow
 
 # Why the torch layer has no slice however many steps a script makes, and what helps then.
 
@@ -142,7 +127,7 @@ class AfterStep:
     share: float
     outside_operators: float
     line: ModuleLineRow
-    functions: frozenset[FunctionKey]
+    functions: frozenset[reading.FunctionKey]
 
 
 def after_step(report: Report) -> AfterStep | None:
@@ -151,28 +136,28 @@ def after_step(report: Report) -> AfterStep | None:
     if found is None:
         return None
     file, statements = found
-    graph = CallGraph(report)
+    graph = reading.CallGraph(report)
     functions = _called(graph, statements)
     places = {(file, at) for each in statements for at in _lines(each)}
     for key in functions:
-        places |= {(row["file"], row["line"]) for row in lines_of(report, graph, key)}
-    outside = (None, STEP_PARTS[WAIT])
+        places |= {(row["file"], row["line"]) for row in graph.lines_of(key)}
+    outside = (None, vocabulary.STEP_PARTS[vocabulary.WAIT])
     idle = [row for row in report["tables"]["module_lines"] if row["module"] in outside]
     after = [row for row in idle if (row["file"], row["line"]) in places]
-    whole, taken = sum(map(line_s, idle)), sum(map(line_s, after))
+    whole, taken = sum(map(reading.line_s, idle)), sum(map(reading.line_s, after))
     if not whole or not taken:
         return None
-    python = sum(row["python_s"] or 0.0 for row in after) / taken
-    return AfterStep(taken / whole, python, max(after, key=line_s), frozenset(functions))
+    python = reading.total(after, "python_s") / taken
+    return AfterStep(taken / whole, python, max(after, key=reading.line_s), frozenset(functions))
 
 
 def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
     """Return the file of the loop, and its statements after the step that make no input."""
-    optimizer = STEP_PARTS[OPTIMIZER]
+    optimizer = vocabulary.STEP_PARTS[vocabulary.OPTIMIZER]
     steps = [row for row in report["tables"]["module_lines"] if row["module"] == optimizer]
     if not steps:
         return None
-    step = max(steps, key=line_s)
+    step = max(steps, key=reading.line_s)
     text = {row["file"]: row["text"] for row in report["sources"]}.get(step["file"])
     found = _without_input(text, step["line"]) if text else ()
     return (step["file"], found) if found else None
@@ -180,7 +165,7 @@ def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
 
 @cache
 def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
-    tree = parse_source(text)
+    tree = reading.parse_source(text)
     if tree is None:
         return ()
     loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and step in _lines(node)]
@@ -224,7 +209,7 @@ def _lines(node: ast.stmt) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
-def _called(graph: CallGraph, statements: Sequence[ast.stmt]) -> set[FunctionKey]:
+def _called(graph: reading.CallGraph, statements: Sequence[ast.stmt]) -> set[reading.FunctionKey]:
     """Return the user's own functions that statements call by name, and those that these call."""
     names = set()
     for node in (each for statement in statements for each in ast.walk(statement)):
@@ -271,102 +256,56 @@ class IoTime:
     reason: str | None = None
 
 
-def io_time(tables: Tables) -> IoTime:
-    """Return the reading and writing of a step, by the tables `functions` and `calls`."""
-    rows = [row for row in tables["functions"] if row["phase"] == "step"]
-    if not rows:
+def io_time(graph: reading.CallGraph) -> IoTime:
+    """Return the reading and writing of a step, by cProfile's functions and calls."""
+    if not graph.rows:
         return IoTime(None, reason="no slice of cProfile tells which functions a step calls")
-    loading = loading_share(tables)
-    outside: dict[str, float] = {}
-    for row in rows:
+    loading = loading_share(graph)
+    outside: dict[reading.FunctionKey, float] = {}
+    for key, row in graph.rows.items():
         if is_io(row):
             if row["calibrated_s"] is None:
                 why = (
                     "the slices of cProfile are too short, or slowed too much, to tell clean times"
                 )
                 return IoTime(None, reason=why)
-            outside[name_of(row)] = row["calibrated_s"] * (1 - loading(row))
+            outside[key] = row["calibrated_s"] * (1 - loading(key))
     seconds = sum(outside.values())
     if not seconds:
         return IoTime(0.0)
-    by_name = {name_of(row): row for row in rows}
-    heaviest = by_name[max(outside, key=lambda name: outside[name])]
-    return IoTime(seconds, own_caller(outside, callers_of(tables["calls"]), by_name), heaviest)
+    heaviest = graph.rows[max(outside, key=lambda key: outside[key])]
+    return IoTime(seconds, graph.own_caller(outside), heaviest)
 
 
-def loading_share(tables: Tables) -> Callable[[FunctionRow], float]:
-    """Return the share of a function's time that the loading of data calls for, by its row."""
-    callers, memo = callers_of(tables["calls"]), dict[str, float]()
-    return lambda row: _loading(name_of(row), callers, memo)
+def loading_share(graph: reading.CallGraph) -> Callable[[reading.FunctionKey], float]:
+    """Return the share of a function's time that the loading of data calls for, by its key."""
+    memo: dict[reading.FunctionKey, float] = {}
+
+    def share(key: reading.FunctionKey, depth: int = 0) -> float:
+        if _LOADERS.search(key.file):
+            return 1.0
+        if key not in memo:
+            above = graph.callers_s.get(key, {})
+            whole = sum(above.values())
+            memo[key] = 0.0
+            if whole and depth < _DEEPEST:
+                parts = (time * share(caller, depth + 1) for caller, time in above.items())
+                memo[key] = sum(parts) / whole
+        return memo[key]
+
+    return share
 
 
 def is_io(row: FunctionRow) -> bool:
     """Whether a function's own time is that of reading or writing."""
-    if row["file"] == "~":
+    if row["file"] == BUILTIN_FILE:
         return _BUILT_IN.search(row["name"]) is not None
     return _FILES.search(row["file"]) is not None
 
 
-def name_of(row: FunctionRow) -> str:
-    """Return a function as the table of calls names it."""
-    return f"{row['file']}:{row['line']}({row['name']})"
-
-
-def callers_of(calls: Iterable[CallRow]) -> dict[str, dict[str, float]]:
-    """Return for every function the time it took from each of its callers."""
-    edges: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in calls:
-        if row.get("phase", "step") == "step" and row["caller"] != row["callee"]:
-            edges[row["callee"]][row["caller"]] = row["total_s"] or 0.0
-    return edges
-
-
-def _loading(
-    name: str, callers: Mapping[str, Mapping[str, float]], memo: dict[str, float], depth: int = 0
-) -> float:
-    if _LOADERS.search(name):
-        return 1.0
-    if name in memo:
-        return memo[name]
-    above = callers.get(name) or {}
-    whole = sum(above.values())
-    memo[name] = 0.0
-    if whole and depth < _DEEPEST:
-        memo[name] = (
-            sum(time * _loading(caller, callers, memo, depth + 1) for caller, time in above.items())
-            / whole
-        )
-    return memo[name]
-
-
-def own_caller(
-    times: Mapping[str, float],
-    callers: Mapping[str, Mapping[str, float]],
-    by_name: Mapping[str, FunctionRow],
-) -> FunctionRow | None:
-    """Return the user's own function that most of the time was called from, the nearest one.
-
-    `times` are seconds by function, `callers` are `callers_of` the calls, `by_name` the rows.
-    """
-    sums: dict[str, float] = defaultdict(float)
-    for name, seconds in times.items():
-        at, seen = name, {name}
-        while at not in by_name or not by_name[at].get("own"):
-            above = {
-                caller: time for caller, time in callers.get(at, {}).items() if caller not in seen
-            }
-            if not above:
-                break
-            at = max(above, key=lambda caller: above[caller])
-            seen.add(at)
-        else:
-            sums[at] += seconds
-    return by_name[max(sums, key=lambda name: sums[name])] if sums else None
-
-
 _DATALOADER = "enumerate(DataLoader)"
 _COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
-_OPTIMIZERS = (OPTIMIZER, ZERO_GRAD, BEFORE_OPTIMIZER)
+_OPTIMIZERS = (vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD, vocabulary.BEFORE_OPTIMIZER)
 # Operators in which a host waits for its device: no work of its own.
 _WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 # An operator whose call takes less of its own than this is mostly the cost of being called.
@@ -416,10 +355,10 @@ class Cut:
 
 def host_cut(recorded: Recorded, report: Report) -> Cut | None:
     """Return the cut of the report's clean step; None where there is no clean step."""
-    median_s = clean_step_s(report)
+    median_s = reading.clean_step_s(report)
     if median_s is None:
         return None
-    cut = Cut(median_s, io_time=io_time(report["tables"]))
+    cut = Cut(median_s, io_time=io_time(reading.CallGraph(report)))
     clean_wait = clean_wait_share(report)
     timed = recorded.select("torch", TIMED)
     cut.torch_reason, cut.torch_step = unusable(timed, report)
@@ -452,8 +391,10 @@ class _OwnTimes:
         self.operators = recorded.rows("operators", timed)
         owned = self.operators[self.operators["module_id"].notna()]
         back = owned["backward"].fillna(0).astype(bool)
-        self.forward_ops = _by_owner(owned[~back], timed.wall_s)
-        self.backward_ops = _by_owner(owned[back], timed.wall_s)
+        self.forward_ops, self.backward_ops = (
+            _shares(rows.groupby("module_id")["self_s"].sum(), timed.wall_s)
+            for rows in (owned[~back], owned[back])
+        )
         loose = self.operators[self.operators["module_id"].isna()]
         self.loose_ops = float(loose["self_s"].sum()) / timed.wall_s
         self.losses = _losses(recorded)
@@ -464,14 +405,7 @@ class _OwnTimes:
 
 
 def _shares(totals: pd.Series, wall_s: float) -> dict[int, float]:
-    return {
-        int(number): float(total) / wall_s
-        for number, total in zip(totals.index.tolist(), totals.tolist(), strict=True)
-    }
-
-
-def _by_owner(frame: pd.DataFrame, wall_s: float) -> dict[int, float]:
-    return _shares(frame.groupby("module_id")["self_s"].sum(), wall_s) if len(frame) else {}
+    return dict(zip(totals.index.astype(int), (totals / wall_s).tolist(), strict=True))
 
 
 def _losses(recorded: Recorded) -> set[int]:
@@ -479,14 +413,14 @@ def _losses(recorded: Recorded) -> set[int]:
     frame = recorded.frames["modules"]
     named = frame["type"].astype(str).str.lower().str.endswith(("loss", "criterion"))
     chosen = frame[named & (frame["parameters"].fillna(0) == 0)]
-    return {int(number) for number in chosen["module_id"].tolist()}
+    return set(chosen["module_id"].astype(int))
 
 
 def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report) -> None:
     """Add how long the step waits for data, and what else comes before its first work."""
-    traced = min(max(own.forward.get(WAIT, 0.0), 0.0), 1.0)
-    outside = own.forward.get(OUTSIDE, 0.0)
-    before = wait_alone(clean_wait, traced, own.forward.get(ZERO_GRAD, 0.0), outside)
+    traced = min(max(own.forward.get(vocabulary.WAIT, 0.0), 0.0), 1.0)
+    outside = own.forward.get(vocabulary.OUTSIDE, 0.0)
+    before = wait_alone(clean_wait, traced, own.forward.get(vocabulary.ZERO_GRAD, 0.0), outside)
     cut.wait_is = "calibrated" if before is None else "clean"
     before = traced if before is None else before
     cut.scale = (1 - before) / (1 - traced) if traced < 1 else 0.0
@@ -500,8 +434,8 @@ def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report
     if not loaded or not traced:
         return
     step_s = own.timed.wall_s / own.timed.steps
-    in_loader = min(sum(row["wall_s"] or 0.0 for row in loaded) / step_s, traced)
-    operators = sum(row["operator_s"] or 0.0 for row in loaded) / step_s
+    in_loader = min(reading.total(loaded, "wall_s") / step_s, traced)
+    operators = reading.total(loaded, "operator_s") / step_s
     rest = before * (1 - in_loader / traced)
     # Operators outside modules are the loader's, the other work's outside modules, or in the wait
     # beside the loader.
@@ -534,17 +468,17 @@ def _add_parts(cut: Cut, own: _OwnTimes) -> None:
     parts: dict[str, float] = defaultdict(float)
     for number, share in own.forward.items():
         gap = min(own.gap(number), share)
-        if number == WAIT:
+        if number == vocabulary.WAIT:
             continue
-        if number == UNATTRIBUTED:
+        if number == vocabulary.UNATTRIBUTED:
             parts["python"] += share
-        elif number == OUTSIDE:
+        elif number == vocabulary.OUTSIDE:
             parts["other"] += share
         else:
             name = "forward"
             if number in _OPTIMIZERS:
                 name = "optimizer"
-            elif number == LOSS or number in own.losses:
+            elif number == vocabulary.LOSS or number in own.losses:
                 name = "loss"
             parts[name] += share - gap
             parts["python"] += gap
@@ -574,7 +508,7 @@ def _backward_gap(own: _OwnTimes) -> float:
 def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     """Add collectives between ranks, as far as the steps' thread has nothing else to do then."""
     regions = [
-        (row["wall_s"], row["path"])
+        row
         for row in report["tables"]["regions"]
         if _COMMUNICATION.match(row["path"]) and row["wall_s"]
     ]
@@ -583,14 +517,12 @@ def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     if not regions and not operators:
         return
     step_s = own.timed.wall_s / own.timed.steps
-    whole = max(sum(wall_s for wall_s, _ in regions) / step_s, operators)
+    whole = max(reading.total(regions, "wall_s") / step_s, operators)
     room = (_backward_gap(own) + operators) * cut.scale + cut.python
     cut.communication = min(whole * cut.scale, room)
-    cut.communication_name = (
-        max(regions, key=lambda region: region[0])[1]
-        if regions
-        else str(own.operators.loc[named, "name"].iloc[0])
-    )
+    longest = reading.largest(regions, "wall_s")
+    names = own.operators.loc[named, "name"]
+    cut.communication_name = str(names.iloc[0]) if longest is None else longest["path"]
 
 
 def _take_io(cut: Cut) -> None:

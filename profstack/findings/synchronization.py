@@ -10,139 +10,215 @@ element, or for a tensor that is printed with every step.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from profstack.analysis.functions import PROFILED
-from profstack.findings import rules
-from profstack.findings.finding import (
-    CallGraph,
-    FunctionKey,
-    calibrated,
-    clean_step_s,
-    finding,
-    function_around,
-    in_brackets,
-    line_evidence,
-    line_s,
-    on_accelerator,
-    own_lines,
-    severity_of,
-    to_function,
-)
-from profstack.storage.reader import Recorded
+from profstack.findings import reading, rules
+from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import GapRow, KernelRow, LineRow, OperatorRow
 from profstack.units import format_count, format_seconds
 
-# Copies from the host to the device inside the step. The device's own records of a copy say which
-# kind of memory it came from. A copy from pageable memory holds up the host as well, which then
-# launches nothing; one from pinned memory can go on beside the kernels if `non_blocking=True` asks
-# for it. A copy costs the time in which the device had nothing else to do, which the gaps give.
-
-# As CUDA's and ROCm's tools name them.
-_TO_DEVICE = re.compile(r"memcpy.*(?:HtoD|HostToDevice)", re.IGNORECASE)
-_MEMORY = re.compile("pageable|pinned", re.IGNORECASE)
-_COPIES = re.compile(r"\.(?:to|cuda|copy_|type)\(|\btorch\.(?:tensor|as_tensor|from_numpy)\(")
-_OPERATORS = ("aten::_to_copy", "aten::copy_")
 _MOST_ROWS = 4
 
+# Values that Python asks tensors for.
 
-def host_to_device_copies(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return the finding where copies to the device take a good part of the clean step."""
-    step_s = clean_step_s(report)
-    copies = [row for row in report["tables"]["kernels"] if _TO_DEVICE.search(row["name"])]
-    taken = calibrated(report, sum(row["device_s"] or 0.0 for row in copies))
-    if step_s is None or not copies or taken is None:
-        return []
-    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "copy"]
-    idle = calibrated(report, sum(row["total_s"] or 0.0 for row in gaps)) if gaps else None
-    cost = min(idle, step_s) if idle is not None else taken
-    if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
-        return []
-    kinds = {_memory_of(row) for row in copies}
-    lines = [row for row in own_lines(report, _COPIES) if row["operator_s"]]
-    lines = sorted(lines, key=line_s, reverse=True)[:_MOST_ROWS]
-    site = lines[0] if lines else None
-    kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
-    return [
-        finding(
-            rules.HOST_TO_DEVICE_COPY,
-            f"Steps copy from {kind} memory to the device{in_brackets(site)}",
-            severity=severity_of(cost, step_s),
-            gain_s=min(idle, step_s) if idle is not None else None,
-            gain_reason="the device was not seen idle for it: the copies may run beside kernels",
-            place=site,
-            module=max(copies, key=lambda row: row["device_s"] or 0.0)["module"],
-            layers=["torch"],
-            evidence=[
-                *map(_copy_evidence, copies[:_MOST_ROWS]),
-                *_copying_operators(report, copies),
-                *(_gap_evidence(report, row) for row in gaps),
-                *(
-                    line_evidence(row, operator_s=row["operator_s"], device_s=row["device_s"])
-                    for row in lines
-                ),
-            ],
-            advice=_copy_advice(kinds),
-        )
+# Values asked for in a step from which it is a loop over elements, and no logging of losses.
+_LOOP = 8
+# Operators that hand a value to Python, and on a device wait for it.
+_ITEM = "aten::item"
+_READS = (_ITEM, "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
+_ASKS = re.compile(r"\bitem\b|\btolist\(|\b(?:float|int|bool)\(|^\s*(?:if|elif|while|assert)\b")
+_ASKS_DEVICE = re.compile(
+    _ASKS.pattern + r"|\.(?:cpu|numpy|nonzero)\(|\bprint\(|\.to\(\s*[\"']cpu|synchronize\("
+)
+# What asks for one value, by its text.
+_VALUES = re.compile(r"\.item\(|\b(?:float|int|bool)\(")
+# A line that holds a whole loop: how often it runs does not say how often that does.
+_ALL_IN_ONE = re.compile(r"\s*(?!(?:async\s+)?for\b)\S.*(?:\bfor\b.*\bin\b|\b(?:map|filter)\()")
+_PRINTS = re.compile(r"\bprint\(|\b(?:str|repr|format)\(|\bf[\"']|\blog|\.(?:write|info|debug)\(")
+_PRINTER_FILE, _PRINTER = "torch/_tensor_str.py", "_str"
+_ALONE = "the calls alone, without the loop round them"
+_NEEDED = "a run of the loop needs what the one before has made: what else it does would stay"
+
+
+@reading.family
+def forced_synchronisation(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield a finding on waits for values, and one on tensors that are printed in each step."""
+    if reading.on_accelerator(report):
+        yield from _on_device(report, step_s)
+    else:
+        yield from _items(recorded, report, step_s)
+        yield from _printing(recorded, report, step_s)
+
+
+def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding on values that are asked for one after the other, on the CPU."""
+    lines = _working_lines(report, _ASKS)
+    loops = [row for row in lines if (row["calls"] or _LOOP) >= _LOOP]
+    loops = [row for row in loops if "item" in _text(row)] or loops
+    site = max(loops or lines, key=reading.line_s, default=None)
+    count = 0.0 if site is None else _asked(report, site)
+    if site is None or count < _LOOP:
+        return
+    graph = reading.CallGraph(report)
+    around = graph.function_around(site)
+    cost, how, reason = _cost_of_loop(recorded, report, graph, site)
+    if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
+        return
+    evidence: list[Evidence] = [
+        {"values_per_step": count, "cost_s": cost, "cost_is": how},
+        reading.line_evidence(site, "calls", "operator_s"),
+        *_operator_evidence(report, (_ITEM,)),
     ]
-
-
-def _memory_of(copy: KernelRow) -> str:
-    """Return the kind of host memory that a copy reads."""
-    match = _MEMORY.search(copy["name"])
-    return match[0].lower() if match else "unknown"
-
-
-def _copy_advice(kinds: set[str]) -> str:
-    parts = []
-    if "pageable" in kinds:
-        parts.append(
-            "From pageable memory a copy holds up the host until it is done: give the DataLoader "
-            "pin_memory=True (or call pin_memory() once) and copy with .to(device, "
-            "non_blocking=True)."
+    if around is not None:
+        calls = graph.rows[around]["calls"]
+        evidence.append(
+            {"function": around.name, "calls": calls, "link": reading.to_function(around)}
         )
-    if "pinned" in kinds:
-        parts.append(
-            "What is pinned already is copied beside the kernels only with non_blocking=True, and "
-            "best a step ahead of its use."
-        )
-    parts.append(
-        "What is the same in every step (masks, positions, weights) belongs on the device once, "
-        "before the loop; what is computed from nothing is best created there "
-        "(torch.zeros(..., device=device))."
+    yield reading.finding(
+        rules.FORCED_SYNCHRONISATION,
+        f"{format_count(count)} values are taken out of tensors one by one in every step"
+        f"{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
+        gain_s=None if reason else min(cost, step_s),
+        gain_reason=reason,
+        place=site,
+        layers=["torch", *(["cprofile"] if around else [])],
+        evidence=evidence,
+        advice=f"Work on the whole tensor ((scores.argmax(1) == labels).sum()) and ask for one "
+        f"value at the end, or take all of them at once with .tolist(). On the CPU the cost is "
+        f"the calls themselves, {format_seconds(cost / count)} for each value; on a GPU each one "
+        "would also wait for everything that was launched before it.",
     )
-    return " ".join(parts)
 
 
-def _copy_evidence(row: KernelRow) -> Evidence:
-    memory = _memory_of(row)
-    return {
-        "copy": row["name"],
-        "copies": row["calls"],
-        "device_s": row["device_s"],
-        "memory": memory,
-        "holds_up_the_host": True if memory == "pageable" else None,
-        "module": row["module"],
-        "operator": row["operator"],
-        "link": f"kernels/{row['name']}",
+def _asked(report: Report, site: LineRow) -> float:
+    """Return the values per step that the loop round a line asks tensors for, by its lines.
+
+    No more than were asked for outside the optimizer, which asks for its own counts of steps.
+    """
+    rows = [row for row in _operators(report, _ITEM) if row["module"] != "(optimizer)"]
+    loop = _loop(report, site)
+    if site["calls"] is None or any(_ALL_IN_ONE.match(_text(row)) for row in loop):
+        return reading.total(rows, "calls")
+    in_loop = sum((row["calls"] or 0.0) * len(_VALUES.findall(_text(row))) for row in loop)
+    return min(reading.total(rows, "calls"), in_loop or site["calls"])
+
+
+def _loop(report: Report, site: LineRow) -> list[LineRow]:
+    return [site] if site["calls"] is None else loop_lines(report, site)
+
+
+def _cost_of_loop(
+    recorded: Recorded, report: Report, graph: reading.CallGraph, site: LineRow
+) -> tuple[float | None, str, str | None]:
+    """Return the cost per step of a line's loop, how it is known, and why there is no gain."""
+    asks = [key for key in graph.rows if re.search(r"'(?:item|tolist)' of 'torch", key.name)]
+    if calls_the_model(report, site):
+        # One value for each call of a model is next to nothing beside that call.
+        return None, _ALONE, None
+    if has_carried_name(_loop(report, site)):
+        calls = reading.total((graph.rows[key] for key in asks), "calls")
+        least = clean_s_of(recorded, report, graph, asks)
+        part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
+        return None if least is None else least * part, _ALONE, _NEEDED
+    cost = clean_s_of(recorded, report, graph, _functions_of_loop(graph, site, asks))
+    if cost is not None:
+        return cost, "the function's own time and its calls, without cProfile's cost", None
+    cost = line_costs(recorded, report, site)
+    if cost is not None:
+        return cost, "the share of the loop's lines in the steps with traced lines", None
+    least = clean_s_of(recorded, report, graph, asks)
+    why = "the loop ran too many lines for them to be timed: in a function of its own it would be"
+    return least, _ALONE, why
+
+
+def _functions_of_loop(
+    graph: reading.CallGraph, site: LineRow, asks: Sequence[reading.FunctionKey]
+) -> set[reading.FunctionKey]:
+    """Return the function with a loop and what its time is in; none where it calls a model."""
+    around = graph.function_around(site)
+    below = graph.below([around] if around else [])
+    if around is None or any(key.name == "_call_impl" for key in below & graph.rows.keys()):
+        return set()
+    # Comprehensions and the like are functions of their own.
+    loops = {around} | {
+        key
+        for key in below
+        if key.file == around.file and key.line >= around.line and key.name.startswith("<")
     }
+    called = {callee for key in loops for callee, _ in graph.callees.get(key, ())}
+    # To go through a tensor makes a tensor of each element first.
+    begun = {key for key in called if key.name == "__iter__" and key.file.endswith("_tensor.py")}
+    called |= {callee for key in begun for callee, _ in graph.callees.get(key, ())}
+    beside = {key for key in called if key in asks or "unbind" in key.name} | begun
+    return loops | beside
 
 
-def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evidence]:
-    """Return what the operators that made these copies read and wrote, where that is known."""
-    made_by = {(row["operator"], row["module"]) for row in copies}
-    rows: list[Evidence] = []
-    for name in _OPERATORS:
-        some = [row for row in _operators(report, name) if (name, row["module"]) in made_by]
-        moved = [row["moved_bytes"] for row in some if row["moved_bytes"] is not None]
-        if some:
-            found: Evidence = {"operator": name, "calls": _calls(some)}
-            if moved:
-                # An operator reads a byte here and writes it there: half of it is copied.
-                found["copied_bytes"] = sum(moved) / 2
-            rows.append({**found, "link": f"operators/{name}"})
-    return rows
+def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding on tensors that are turned into text with every step."""
+    graph = reading.CallGraph(report)
+    printers = [
+        key
+        for key in graph.rows
+        if key.name == _PRINTER and key.file.replace("\\", "/").endswith(_PRINTER_FILE)
+    ]
+    # What they call is called by nothing else in most steps: it is all of it the printing's.
+    cost = clean_s_of(recorded, report, graph, graph.below(printers) | set(printers))
+    if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
+        return
+    site = max(_working_lines(report, _PRINTS), key=reading.line_s, default=None)
+    evidence: list[Evidence] = [
+        {
+            "function": _PRINTER,
+            "calls": graph.rows[printers[0]]["calls"],
+            "cost_s": cost,
+            "link": reading.to_function(printers[0]),
+        }
+    ]
+    if site is not None:
+        evidence.append(reading.line_evidence(site, "calls", "operator_s"))
+    yield reading.finding(
+        rules.FORCED_SYNCHRONISATION,
+        f"A tensor is printed or turned into text in the steps{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
+        gain_s=min(cost, step_s),
+        place=site,
+        layers=["cprofile", *(["torch"] if site else [])],
+        evidence=evidence,
+        advice=f"Turning tensors into text takes {format_seconds(cost)} of a step of "
+        f"{format_seconds(step_s)}: every element that is shown is asked for by itself. Log "
+        "loss.item() or a mean, and only every so many steps. On a GPU it would also wait for "
+        "everything that was launched before it.",
+    )
+
+
+def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding on a device that is idle after the host waited for a value."""
+    gaps, cost = reading.gaps_by(report, "synchronisation")
+    if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
+        return
+    # Where the host waits, time inside operators is long and what they launch is little.
+    lines = reading.by_size(_working_lines(report, _ASKS_DEVICE), "operator_s")[:_MOST_ROWS]
+    site = lines[0] if lines else None
+    yield reading.finding(
+        rules.FORCED_SYNCHRONISATION,
+        f"The host waits for values, and the device is idle after it{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
+        gain_s=min(cost, step_s),
+        place=site,
+        layers=["torch"],
+        evidence=[
+            *(_gap_evidence(report, row, after=row["after"]) for row in gaps),
+            *_operator_evidence(report, _READS),
+            *(reading.line_evidence(row, "calls", "operator_s") for row in lines),
+        ],
+        advice="Each .item(), .cpu(), .tolist(), bool(tensor), nonzero() or printed tensor waits "
+        "until the device has done everything launched before it. Keep values on the device "
+        "(sum losses there), ask for them every so many steps, use torch.where instead of if, "
+        "and copy with non_blocking=True.",
+    )
 
 
 # Loops of the script, as far as the counts and the texts of their lines show them.
@@ -215,16 +291,18 @@ def calls_the_model(report: Report, site: LineRow) -> bool:
 
 
 def clean_s_of(
-    recorded: Recorded, report: Report, graph: CallGraph, keys: Iterable[FunctionKey]
+    recorded: Recorded,
+    report: Report,
+    graph: reading.CallGraph,
+    keys: Iterable[reading.FunctionKey],
 ) -> float | None:
     """Return clean seconds per step of these functions' own time together.
 
     None where there are none, or cProfile's cost is not known.
     """
-    profiled, step_s = recorded.select("cprofile", PROFILED), clean_step_s(report)
-    times = [
-        graph.rows[key]["corrected_self_s"] for key in dict.fromkeys(keys) if key in graph.rows
-    ]
+    profiled, step_s = recorded.select("cprofile", PROFILED), reading.clean_step_s(report)
+    known = [graph.rows[key] for key in dict.fromkeys(keys) if key in graph.rows]
+    times = [row["corrected_self_s"] for row in known]
     own = [time for time in times if time is not None]
     if profiled is None or not profiled.steps or step_s is None or not own or None in times:
         return None
@@ -243,232 +321,121 @@ def line_costs(recorded: Recorded, report: Report, site: LineRow) -> float | Non
     The lines of the loop are the neighbours that run about as often. None where lines were not
     followed to their end.
     """
-    traced, step_s = recorded.select("torch", (("lines",),)), clean_step_s(report)
+    traced, step_s = recorded.select("torch", (("lines",),)), reading.clean_step_s(report)
     if site["calls"] is None or traced is None or not traced.steps or step_s is None:
         return None
     whole = traced.wall_s / traced.steps
-    return float(min(sum(map(line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
+    return float(min(sum(map(reading.line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
 
 
-# Values that Python asks tensors for.
+# Copies from the host to the device inside the step. The device's own records of a copy say which
+# kind of memory it came from. A copy from pageable memory holds up the host as well, which then
+# launches nothing; one from pinned memory can go on beside the kernels if `non_blocking=True` asks
+# for it. A copy costs the time in which the device had nothing else to do, which the gaps give.
 
-# Values asked for in a step from which it is a loop over elements, and no logging of losses.
-_LOOP = 8
-# Operators that hand a value to Python, and on a device wait for it.
-_ITEM = "aten::item"
-_READS = (_ITEM, "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
-_ASKS = re.compile(r"\bitem\b|\btolist\(|\b(?:float|int|bool)\(|^\s*(?:if|elif|while|assert)\b")
-_ASKS_DEVICE = re.compile(
-    _ASKS.pattern + r"|\.(?:cpu|numpy|nonzero)\(|\bprint\(|\.to\(\s*[\"']cpu|synchronize\("
-)
-# What asks for one value, by its text.
-_VALUES = re.compile(r"\.item\(|\b(?:float|int|bool)\(")
-# A line that holds a whole loop: how often it runs does not say how often that does.
-_ALL_IN_ONE = re.compile(r"\s*(?!(?:async\s+)?for\b)\S.*(?:\bfor\b.*\bin\b|\b(?:map|filter)\()")
-_PRINTS = re.compile(r"\bprint\(|\b(?:str|repr|format)\(|\bf[\"']|\blog|\.(?:write|info|debug)\(")
-_PRINTER_FILE, _PRINTER = "torch/_tensor_str.py", "_str"
-_ALONE = "the calls alone, without the loop round them"
-_NEEDED = "a run of the loop needs what the one before has made: what else it does would stay"
+# As CUDA's and ROCm's tools name them.
+_TO_DEVICE = re.compile(r"memcpy.*(?:HtoD|HostToDevice)", re.IGNORECASE)
+_MEMORY = re.compile("pageable|pinned", re.IGNORECASE)
+_COPIES = re.compile(r"\.(?:to|cuda|copy_|type)\(|\btorch\.(?:tensor|as_tensor|from_numpy)\(")
+_OPERATORS = ("aten::_to_copy", "aten::copy_")
 
 
-def forced_synchronisation(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return a finding on waits for values, and one on tensors that are printed in each step."""
-    step_s = clean_step_s(report)
-    if step_s is None:
-        return []
-    if on_accelerator(report):
-        found = [_on_device(report, step_s)]
-    else:
-        found = [_items(recorded, report, step_s), _printing(recorded, report, step_s)]
-    return [each for each in found if each is not None]
-
-
-def _items(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
-    """Return the finding on values that are asked for one after the other, on the CPU."""
-    lines = _working_lines(report, _ASKS)
-    loops = [row for row in lines if (row["calls"] or _LOOP) >= _LOOP]
-    loops = [row for row in loops if "item" in _text(row)] or loops
-    site = max(loops or lines, key=line_s, default=None)
-    if site is None:
-        return None
-    count = _asked(report, site)
-    if count < _LOOP:
-        return None
-    graph = CallGraph(report)
-    around = function_around(report, graph, site)
-    cost, how, reason = _cost_of_loop(recorded, report, graph, site, around)
-    if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
-        return None
-    evidence: list[Evidence] = [
-        {"values_per_step": count, "cost_s": cost, "cost_is": how},
-        line_evidence(site, calls=site["calls"], operator_s=site["operator_s"]),
-        *_operator_evidence(report, (_ITEM,)),
-    ]
-    if around is not None:
-        calls = graph.rows[around]["calls"]
-        evidence.append({"function": around.name, "calls": calls, "link": to_function(around)})
-    return finding(
-        rules.FORCED_SYNCHRONISATION,
-        f"{format_count(count)} values are taken out of tensors one by one in every step"
-        f"{in_brackets(site)}",
-        severity=severity_of(cost, step_s),
-        gain_s=None if reason else min(cost, step_s),
-        gain_reason=reason,
-        place=site,
-        layers=["torch", *(["cprofile"] if around else [])],
-        evidence=evidence,
-        advice=f"Work on the whole tensor ((scores.argmax(1) == labels).sum()) and ask for one "
-        f"value at the end, or take all of them at once with .tolist(). On the CPU the cost is "
-        f"the calls themselves, {format_seconds(cost / count)} for each value; on a GPU each one "
-        "would also wait for everything that was launched before it.",
-    )
-
-
-def _asked(report: Report, site: LineRow) -> float:
-    """Return the values per step that the loop round a line asks tensors for, by its lines.
-
-    No more than were asked for outside the optimizer, which asks for its own counts of steps.
-    """
-    rows = [row for row in _operators(report, _ITEM) if row["module"] != "(optimizer)"]
-    loop = _loop(report, site)
-    if site["calls"] is None or any(_ALL_IN_ONE.match(_text(row)) for row in loop):
-        return _calls(rows)
-    in_loop = sum((row["calls"] or 0.0) * len(_VALUES.findall(_text(row))) for row in loop)
-    return min(_calls(rows), in_loop or site["calls"])
-
-
-def _loop(report: Report, site: LineRow) -> list[LineRow]:
-    return [site] if site["calls"] is None else loop_lines(report, site)
-
-
-def _cost_of_loop(
-    recorded: Recorded,
-    report: Report,
-    graph: CallGraph,
-    site: LineRow,
-    around: FunctionKey | None,
-) -> tuple[float | None, str, str | None]:
-    """Return the cost per step of a line's loop, how it is known, and why there is no gain."""
-    asks = [key for key in graph.rows if re.search(r"'(?:item|tolist)' of 'torch", key.name)]
-    if calls_the_model(report, site):
-        # One value for each call of a model is next to nothing beside that call.
-        return None, _ALONE, None
-    if has_carried_name(_loop(report, site)):
-        calls = sum(graph.rows[key]["calls"] or 0.0 for key in asks)
-        least = clean_s_of(recorded, report, graph, asks)
-        part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
-        return None if least is None else least * part, _ALONE, _NEEDED
-    cost = None if around is None else _cost_of_function(recorded, report, graph, around, asks)
-    if cost is not None:
-        return cost, "the function's own time and its calls, without cProfile's cost", None
-    cost = line_costs(recorded, report, site)
-    if cost is not None:
-        return cost, "the share of the loop's lines in the steps with traced lines", None
-    least = clean_s_of(recorded, report, graph, asks)
-    why = "the loop ran too many lines for them to be timed: in a function of its own it would be"
-    return least, _ALONE, why
-
-
-def _cost_of_function(
-    recorded: Recorded,
-    report: Report,
-    graph: CallGraph,
-    around: FunctionKey,
-    asks: Sequence[FunctionKey],
-) -> float | None:
-    """Return the clean seconds of a function with a loop and of its calls; None of a model's."""
-    below = graph.below([around])
-    if any(key.name == "_call_impl" for key in below & graph.rows.keys()):
-        return None
-    # Comprehensions and the like are functions of their own.
-    loops = {around} | {
-        key
-        for key in below
-        if key.file == around.file and key.line >= around.line and key.name.startswith("<")
-    }
-    called = {callee for key in loops for callee, _ in graph.callees.get(key, ())}
-    # To go through a tensor makes a tensor of each element first.
-    begun = {key for key in called if key.name == "__iter__" and key.file.endswith("_tensor.py")}
-    called |= {callee for key in begun for callee, _ in graph.callees.get(key, ())}
-    beside = {key for key in called if key in asks or "unbind" in key.name} | begun
-    return clean_s_of(recorded, report, graph, loops | beside)
-
-
-def _printing(recorded: Recorded, report: Report, step_s: float) -> Finding | None:
-    """Return the finding on tensors that are turned into text with every step."""
-    graph = CallGraph(report)
-    printers = [
-        key
-        for key in graph.rows
-        if key.name == _PRINTER and key.file.replace("\\", "/").endswith(_PRINTER_FILE)
-    ]
-    if not printers:
-        return None
-    # What they call is called by nothing else in most steps: it is all of it the printing's.
-    cost = clean_s_of(recorded, report, graph, graph.below(printers) | set(printers))
-    if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
-        return None
-    site = max(_working_lines(report, _PRINTS), key=line_s, default=None)
-    evidence: list[Evidence] = [
-        {
-            "function": _PRINTER,
-            "calls": graph.rows[printers[0]]["calls"],
-            "cost_s": cost,
-            "link": to_function(printers[0]),
-        }
-    ]
-    if site is not None:
-        evidence.append(line_evidence(site, calls=site["calls"], operator_s=site["operator_s"]))
-    return finding(
-        rules.FORCED_SYNCHRONISATION,
-        f"A tensor is printed or turned into text in the steps{in_brackets(site)}",
-        severity=severity_of(cost, step_s),
-        gain_s=min(cost, step_s),
-        place=site,
-        layers=["cprofile", *(["torch"] if site else [])],
-        evidence=evidence,
-        advice=f"Turning tensors into text takes {format_seconds(cost)} of a step of "
-        f"{format_seconds(step_s)}: every element that is shown is asked for by itself. Log "
-        "loss.item() or a mean, and only every so many steps. On a GPU it would also wait for "
-        "everything that was launched before it.",
-    )
-
-
-def _on_device(report: Report, step_s: float) -> Finding | None:
-    """Return the finding on a device that is idle after the host waited for a value."""
-    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == "synchronisation"]
-    cost = calibrated(report, sum(row["total_s"] or 0.0 for row in gaps))
-    if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
-        return None
-    # Where the host waits, time inside operators is long and what they launch is little.
-    lines = _working_lines(report, _ASKS_DEVICE)
-    lines = sorted(lines, key=lambda row: -(row["operator_s"] or 0.0))[:_MOST_ROWS]
+@reading.family
+def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where copies to the device take a good part of the clean step."""
+    copies = [row for row in report["tables"]["kernels"] if _TO_DEVICE.search(row["name"])]
+    taken = reading.calibrated(report, reading.total(copies, "device_s"))
+    if not copies or taken is None:
+        return
+    gaps, seen_s = reading.gaps_by(report, "copy")
+    idle = None if seen_s is None or not gaps else min(seen_s, step_s)
+    cost = taken if idle is None else idle
+    if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
+        return
+    kinds = {_memory_of(row) for row in copies}
+    lines = sorted(_working_lines(report, _COPIES), key=reading.line_s, reverse=True)[:_MOST_ROWS]
     site = lines[0] if lines else None
-    return finding(
-        rules.FORCED_SYNCHRONISATION,
-        f"The host waits for values, and the device is idle after it{in_brackets(site)}",
-        severity=severity_of(cost, step_s),
-        gain_s=min(cost, step_s),
+    kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
+    yield reading.finding(
+        rules.HOST_TO_DEVICE_COPY,
+        f"Steps copy from {kind} memory to the device{reading.in_brackets(site)}",
+        severity=reading.severity_of(cost, step_s),
+        gain_s=idle,
+        gain_reason="the device was not seen idle for it: the copies may run beside kernels",
         place=site,
+        module=reading.by_size(copies, "device_s")[0]["module"],
         layers=["torch"],
         evidence=[
-            *(_gap_evidence(report, row, after=row["after"]) for row in gaps),
-            *_operator_evidence(report, _READS),
-            *(
-                line_evidence(row, calls=row["calls"], operator_s=row["operator_s"])
-                for row in lines
-            ),
+            *map(_copy_evidence, copies[:_MOST_ROWS]),
+            *_copying_operators(report, copies),
+            *(_gap_evidence(report, row) for row in gaps),
+            *(reading.line_evidence(row, "operator_s", "device_s") for row in lines),
         ],
-        advice="Each .item(), .cpu(), .tolist(), bool(tensor), nonzero() or printed tensor waits "
-        "until the device has done everything launched before it. Keep values on the device "
-        "(sum losses there), ask for them every so many steps, use torch.where instead of if, "
-        "and copy with non_blocking=True.",
+        advice=_copy_advice(kinds),
     )
+
+
+def _memory_of(copy: KernelRow) -> str:
+    """Return the kind of host memory that a copy reads."""
+    match = _MEMORY.search(copy["name"])
+    return match[0].lower() if match else "unknown"
+
+
+def _copy_advice(kinds: set[str]) -> str:
+    parts = []
+    if "pageable" in kinds:
+        parts.append(
+            "From pageable memory a copy holds up the host until it is done: give the DataLoader "
+            "pin_memory=True (or call pin_memory() once) and copy with .to(device, "
+            "non_blocking=True)."
+        )
+    if "pinned" in kinds:
+        parts.append(
+            "What is pinned already is copied beside the kernels only with non_blocking=True, and "
+            "best a step ahead of its use."
+        )
+    parts.append(
+        "What is the same in every step (masks, positions, weights) belongs on the device once, "
+        "before the loop; what is computed from nothing is best created there "
+        "(torch.zeros(..., device=device))."
+    )
+    return " ".join(parts)
+
+
+def _copy_evidence(row: KernelRow) -> Evidence:
+    memory = _memory_of(row)
+    return {
+        "copy": row["name"],
+        "copies": row["calls"],
+        "device_s": row["device_s"],
+        "memory": memory,
+        "holds_up_the_host": True if memory == "pageable" else None,
+        **reading.pick(row, "module", "operator"),
+        "link": f"kernels/{row['name']}",
+    }
+
+
+def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evidence]:
+    """Return what the operators that made these copies read and wrote, where that is known."""
+    made_by = {(row["operator"], row["module"]) for row in copies}
+    rows: list[Evidence] = []
+    for name in _OPERATORS:
+        some = [row for row in _operators(report, name) if (name, row["module"]) in made_by]
+        moved = known_sum(row["moved_bytes"] for row in some)
+        if some:
+            # An operator reads a byte here and writes it there: half of it is copied.
+            copied: Evidence = {} if moved is None else {"copied_bytes": moved / 2}
+            found: Evidence = {"operator": name, "calls": reading.total(some, "calls")}
+            rows.append({**found, **copied, "link": f"operators/{name}"})
+    return rows
+
+
+# Rows that both kinds of finding read and show.
 
 
 def _working_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
     """Return the user's own lines that ran operators and whose text has the pattern."""
-    return [row for row in own_lines(report, pattern) if row["operator_s"]]
+    return [row for row in reading.own_lines(report, pattern) if row["operator_s"]]
 
 
 def _text(row: LineRow) -> str:
@@ -478,7 +445,7 @@ def _text(row: LineRow) -> str:
 def _gap_evidence(report: Report, row: GapRow, **more: str | None) -> Evidence:
     return {
         "device": row["device"],
-        "idle_s": calibrated(report, row["total_s"]),
+        "idle_s": reading.calibrated(report, row["total_s"]),
         "gaps": row["count"],
         **more,
         "link": "ranges/gaps",
@@ -489,17 +456,13 @@ def _operators(report: Report, name: str) -> list[OperatorRow]:
     return [row for row in report["tables"]["operators"] if row["name"] == name]
 
 
-def _calls(rows: Iterable[OperatorRow]) -> float:
-    return float(sum(row["calls"] or 0.0 for row in rows))
-
-
 def _operator_evidence(report: Report, names: Iterable[str]) -> list[Evidence]:
     """Return the calls and time of the operators of these names, where they were called."""
     return [
         {
             "operator": name,
-            "calls": _calls(some),
-            "self_s": sum(row["self_s"] or 0.0 for row in some),
+            "calls": reading.total(some, "calls"),
+            "self_s": reading.total(some, "self_s"),
             "link": f"operators/{name}",
         }
         for name in names

@@ -5,43 +5,16 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profstack.analysis.benchmark import NONE_CLEAN
-from profstack.analysis.doubts import relative_half_width
-from profstack.findings.finding import PlaceRow, in_brackets, key_of, line_s, to_function, to_source
-from profstack.findings.rules import (
-    BALANCED,
-    COMMUNICATION,
-    COMPUTE,
-    FEWEST_CLEAN,
-    INPUT,
-    IO,
-    LAUNCH,
-    LEAST_APART,
-    MEMORY,
-    PYTHON,
-    RULE_OF,
-    SHOWN_INTERVAL,
-    TITLES,
-    UNCLEAR,
-    VERDICT_RULES,
-    WIDEST_INTERVAL,
-)
-from profstack.findings.step_bar import (
-    DeviceCut,
-    device_cut,
-    hottest,
-    idle_sentence,
-    most_unknown,
-    step_bar,
-)
-from profstack.findings.step_cut import Cut, had_all_slices, host_cut, name_of
+from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
+from profstack.findings import reading, rules, step_bar
+from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Benchmark,
+    Place,
     Report,
     Roofline,
     Verdict,
@@ -66,7 +39,7 @@ class Measure:
     share: float | None
     reason: str | None = None
     link: str | None = None
-    place: PlaceRow | None = None
+    place: Place | None = None
     name: str | None = None
     facts: VerdictFacts = field(default_factory=VerdictFacts)
 
@@ -78,11 +51,13 @@ class Measure:
 Measures = dict[VerdictSlug, Measure]
 
 
-def measures(report: Report, cut: Cut, device: DeviceCut | None) -> Measures:
+def measures(report: Report, cut: Cut, device: step_bar.DeviceCut | None) -> Measures:
     """Return the measures of all tests."""
     if not cut.torch:
-        found: Measures = {rule.slug: Measure(None, cut.torch_reason) for rule in VERDICT_RULES}
-        found[INPUT] = Measure(cut.wait, _NO_WAIT if cut.wait is None else None)
+        found: Measures = {
+            rule.slug: Measure(None, cut.torch_reason) for rule in rules.VERDICT_RULES
+        }
+        found[rules.INPUT] = Measure(cut.wait, _NO_WAIT if cut.wait is None else None)
     else:
         found = _device_measures(cut, device) if device is not None else _host_measures(cut)
         found |= _roofline_measures(report, cut.median_s, cut.scale if device is None else 1.0)
@@ -96,15 +71,15 @@ def _host_measures(cut: Cut) -> Measures:
         small["call_s"] = cut.small * cut.median_s / cut.small_calls
     # Waiting for other ranks is no Python, even where the thread is not known to be idle.
     return {
-        INPUT: Measure(cut.wait, _NO_WAIT if cut.wait is None else None, "modules/(wait)"),
-        IO: Measure(cut.io, cut.io_time.reason),
-        COMMUNICATION: Measure(cut.communication, name=cut.communication_name),
-        PYTHON: Measure(cut.python),
-        LAUNCH: Measure(cut.small, facts=small),
+        rules.INPUT: Measure(cut.wait, _NO_WAIT if cut.wait is None else None, "modules/(wait)"),
+        rules.IO: Measure(cut.io, cut.io_time.reason),
+        rules.COMMUNICATION: Measure(cut.communication, name=cut.communication_name),
+        rules.PYTHON: Measure(cut.python),
+        rules.LAUNCH: Measure(cut.small, facts=small),
     }
 
 
-def _device_measures(cut: Cut, device: DeviceCut) -> Measures:
+def _device_measures(cut: Cut, device: step_bar.DeviceCut) -> Measures:
     """Divide the device's idle time as the host's time is then."""
     waits, late = device.data_wait, device.host_late
     io = None
@@ -116,11 +91,11 @@ def _device_measures(cut: Cut, device: DeviceCut) -> Measures:
     work = max(1 - idle - cut.in_waits, 0.0)
     of_python = min(cut.python / work, 1.0) if work else 0.0
     return {
-        INPUT: Measure(waits, link="modules/(wait)"),
-        IO: Measure(io, cut.io_time.reason),
-        COMMUNICATION: Measure(device.communication, name=device.communication_name),
-        PYTHON: Measure(late * of_python),
-        LAUNCH: Measure(late * (1 - of_python), link="ranges/gaps"),
+        rules.INPUT: Measure(waits, link="modules/(wait)"),
+        rules.IO: Measure(io, cut.io_time.reason),
+        rules.COMMUNICATION: Measure(device.communication, name=device.communication_name),
+        rules.PYTHON: Measure(late * of_python),
+        rules.LAUNCH: Measure(late * (1 - of_python), link="ranges/gaps"),
     }
 
 
@@ -133,25 +108,25 @@ def _roofline_measures(report: Report, median_s: float, scale: float) -> Measure
     if roofline is None or roofline["bounds"] is None:
         peaks = roofline["peaks"] if roofline else None
         lacks = (peaks["reason"] if peaks else None) or _NO_PEAKS
-        return {slug: Measure(None, lacks) for slug in (COMPUTE, MEMORY)}
+        return {slug: Measure(None, lacks) for slug in (rules.COMPUTE, rules.MEMORY)}
     bounds = roofline["bounds"]
     compute_facts: VerdictFacts = {
-        **step_rates(roofline, COMPUTE),
+        **step_rates(roofline, rules.COMPUTE),
         "below_limits_share": min(bounds["overhead_s"] * scale / median_s, 1.0),
         "limit_unknown_share": min(bounds["unknown_s"] * scale / median_s, 1.0),
     }
     found: Measures = {}
     for slug, bound, bound_s, facts in (
-        (COMPUTE, "compute", bounds["compute_s"], compute_facts),
-        (MEMORY, "memory", bounds["memory_s"], step_rates(roofline, MEMORY)),
+        (rules.COMPUTE, "compute", bounds["compute_s"], compute_facts),
+        (rules.MEMORY, "memory", bounds["memory_s"], step_rates(roofline, rules.MEMORY)),
     ):
-        names = [
-            (point["seconds"], point["name"] or "")
+        points = (
+            point
             for point in roofline["points"]
             if point["kind"] == "operator" and point["bound"] == bound and point["seconds"]
-        ]
-        _, first = max(names, key=lambda each: each[0], default=(0.0, None))
-        link = f"operators/{first.partition(' in ')[0]}" if first is not None else None
+        )
+        first = reading.largest(points, "seconds")
+        link = f"operators/{(first['name'] or '').partition(' in ')[0]}" if first else None
         found[slug] = Measure(min(bound_s * scale / median_s, 1.0), link=link, facts=facts)
     return found
 
@@ -161,11 +136,9 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
     step = next((point for point in roofline["points"] if point["kind"] == "step"), None)
     if step is None:
         return {}
-    if slug == COMPUTE:
-        mfu = next((row for row in roofline["mfu"] if row["source"] == "measured"), None)
-        facts: VerdictFacts = {}
-        if mfu is not None and mfu["value"] is not None:
-            facts["peak_share"] = mfu["value"]
+    if slug == rules.COMPUTE:
+        mfu = next((row["value"] for row in roofline["mfu"] if row["source"] == "measured"), None)
+        facts: VerdictFacts = {} if mfu is None else {"peak_share": mfu}
         if step["flop_per_s"] is not None:
             facts["flop_per_s"] = step["flop_per_s"]
         return facts
@@ -175,56 +148,54 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
 
 def _add_places(found: Measures, report: Report, cut: Cut) -> None:
     """Add the functions and lines of the script at which the causes are."""
-    python = hottest(report["tables"])
-    if python is not None and found[PYTHON].share is not None:
-        found[PYTHON].link = to_function(key_of(python))
-        found[PYTHON].set_function(python)
+    python = step_bar.hottest(report)
+    if python is not None and found[rules.PYTHON].share is not None:
+        found[rules.PYTHON].link = reading.to_function(reading.key_of(python))
+        found[rules.PYTHON].set_function(python)
     if cut.after is not None and cut.after_python > cut.python / 2:
-        found[PYTHON].place, found[PYTHON].name = cut.after.line, None
-        found[PYTHON].link = to_source(cut.after.line)
-        found[PYTHON].facts["after_step_share"] = cut.after_python
+        found[rules.PYTHON].place, found[rules.PYTHON].name = cut.after.line, None
+        found[rules.PYTHON].link = reading.to_source(cut.after.line)
+        found[rules.PYTHON].facts["after_step_share"] = cut.after_python
     if cut.io_time.function is not None:
-        found[IO].set_function(cut.io_time.function)
+        found[rules.IO].set_function(cut.io_time.function)
     writer = cut.io_time.function or cut.io_time.heaviest
     if writer is not None:
-        found[IO].link = to_function(key_of(writer))
+        found[rules.IO].link = reading.to_function(reading.key_of(writer))
     loader = _loader_function(report) if cut.has_loader else None
     if loader is not None:
-        found[INPUT].set_function(loader)
+        found[rules.INPUT].set_function(loader)
     # No layer sees into workers, and a script's own first level is no function: then it is a line.
-    for slug, share in ((INPUT, cut.wait), (IO, cut.io)):
+    for slug, share in ((rules.INPUT, cut.wait), (rules.IO, cut.io)):
         if found[slug].place is None:
             found[slug].place = line_outside_work(report, share)
-    collective = found[COMMUNICATION]
+    collective = found[rules.COMMUNICATION]
     if collective.name and collective.link is None:
         view = "ranges" if cut.communication_name == collective.name else "kernels"
         collective.link = f"{view}/{collective.name}"
-    if found[LAUNCH].link is None and cut.torch:
-        found[LAUNCH].link = _most_called(report)
+    if found[rules.LAUNCH].link is None and cut.torch:
+        found[rules.LAUNCH].link = _most_called(report)
 
 
 def _most_called(report: Report) -> str | None:
     """Return the link to the operator that is called most often."""
-    calls: dict[str, float] = defaultdict(float)
-    for row in report["tables"]["operators"]:
-        if row["name"].startswith("aten::"):
-            calls[row["name"]] += row["calls"] or 0.0
+    rows = report["tables"]["operators"]
+    calls = reading.sums_of(
+        (row["name"], row["calls"]) for row in rows if row["name"][:6] == "aten::"
+    )
     return f"operators/{max(calls, key=lambda name: calls[name])}" if calls else None
 
 
 def _loader_function(report: Report) -> FunctionRow | None:
     """Return the user's own function that a data set's items come from."""
+    graph = reading.CallGraph(report)
     called = {
-        row["callee"]
-        for row in report["tables"]["calls"]
-        if "torch/utils/data/" in row["caller"].replace("\\", "/")
+        callee
+        for caller, edges in graph.callees.items()
+        if "torch/utils/data/" in caller.file.replace("\\", "/")
+        for callee, _ in edges
     }
-    rows = [
-        row
-        for row in report["tables"]["functions"]
-        if row["phase"] == "step" and row["own"] and name_of(row) in called
-    ]
-    return max(rows, key=lambda row: row["total_s"] or 0.0, default=None)
+    rows = (row for key, row in graph.rows.items() if row["own"] and key in called)
+    return reading.largest(rows, "total_s")
 
 
 def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
@@ -233,17 +204,18 @@ def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
     What a line does in modules, in the loss or in the optimizer does not count: a line that calls
     the model may take as long.
     """
-    working: dict[tuple[str, int], float] = defaultdict(float)
-    for row in report["tables"]["module_lines"]:
-        if row["module"] is not None and row["module"] != "(wait)":
-            working[row["file"], row["line"]] += line_s(row)
+    working = reading.sums_of(
+        ((row["file"], row["line"]), reading.line_s(row))
+        for row in report["tables"]["module_lines"]
+        if row["module"] not in (None, "(wait)")
+    )
     lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
-    whole = sum(map(line_s, lines))
+    whole = sum(map(reading.line_s, lines))
     if not whole or not wanted or not working:
         return None
 
     def outside_s(row: LineRow) -> float:
-        return line_s(row) - working.get((row["file"], row["line"]), 0.0)
+        return reading.line_s(row) - working.get((row["file"], row["line"]), 0.0)
 
     first = max(lines, key=outside_s)
     return first if 0.6 * wanted <= outside_s(first) / whole <= 1.2 * wanted else None
@@ -256,14 +228,14 @@ _MOSTLY_OPERATORS = 0.5
 
 
 def _title(slug: VerdictSlug) -> str:
-    return TITLES[slug] if slug == IO else TITLES[slug].lower()
+    return rules.TITLES[slug] if slug == rules.IO else rules.TITLES[slug].lower()
 
 
 def step_words(mark: Benchmark) -> str:
     """Return the clean step with its time, and with its interval where it is not known well."""
     words = f"a clean step of {format_seconds(mark['median_s'])}"
     half = relative_half_width(mark)
-    if half is None or half <= SHOWN_INTERVAL:
+    if half is None or half <= rules.SHOWN_INTERVAL:
         return words
     low, high = format_seconds(mark["ci95_low_s"]), format_seconds(mark["ci95_high_s"])
     return f"{words} (at 95 %: {low} to {high})"
@@ -273,27 +245,30 @@ def sentence(
     slug: VerdictSlug, found: Measures, step: str, margin: float | None, *, has_loader: bool
 ) -> str:
     """Return the verdict's words on the step, with the share and where to look."""
-    if slug == BALANCED:
+    if slug == rules.BALANCED:
         return _balanced(found, step, has_loader) + _nearest(found, margin)
     measure = found[slug]
     after = measure.facts.get("after_step_share")
     what = {
-        INPUT: "waits for the next batch"
+        rules.INPUT: "waits for the next batch"
         if has_loader
         else "goes by before its first work: in making its batch, or in what else the script does "
         "there",
-        IO: "reads and writes files",
-        COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
-        PYTHON: "is Python, outside all operators"
+        rules.IO: "reads and writes files",
+        rules.COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
+        rules.PYTHON: "is Python, outside all operators"
         + (", most of it after the optimizer's step" if after is not None else ""),
-        LAUNCH: "goes to operators so small that calling them is most of their cost"
+        rules.LAUNCH: "goes to operators so small that calling them is most of their cost"
         + _each(measure),
-        COMPUTE: "is in operators at the limit of the machine's arithmetic" + _reaches(measure),
-        MEMORY: "is in operators at the limit of the memory's bandwidth",
+        rules.COMPUTE: "is in operators at the limit of the machine's arithmetic"
+        + _reaches(measure),
+        rules.MEMORY: "is in operators at the limit of the memory's bandwidth",
     }[slug]
-    where = in_brackets(measure.place) if slug in (INPUT, IO, PYTHON) else ""
+    where = (
+        reading.in_brackets(measure.place) if slug in (rules.INPUT, rules.IO, rules.PYTHON) else ""
+    )
     unknown = ""
-    if slug == INPUT and not has_loader and found[IO].share is None:
+    if slug == rules.INPUT and not has_loader and found[rules.IO].share is None:
         unknown = "; how much of that reads or writes files is not known"
     return f"{format_share(measure.share or 0.0)} of {step} {what}{where}{unknown}"
 
@@ -316,9 +291,9 @@ def _balanced(found: Measures, step: str, has_loader: bool) -> str:
     words = _operators(found, step)
     if words is not None:
         return words
-    causes = {rule.slug: rule.cause for rule in VERDICT_RULES}
+    causes = {rule.slug: rule.cause for rule in rules.VERDICT_RULES}
     if not has_loader:
-        causes[INPUT] = "what comes before its first work"
+        causes[rules.INPUT] = "what comes before its first work"
     known = [(measure.share, causes[slug]) for slug, measure in found.items() if measure.share]
     largest = sorted(known, key=lambda each: -each[0])[:3]
     listed = ", ".join(f"{cause} {format_share(share)}" for share, cause in largest)
@@ -327,7 +302,7 @@ def _balanced(found: Measures, step: str, has_loader: bool) -> str:
 
 def _operators(found: Measures, step: str) -> str | None:
     """Return a step that is mostly operators by what limits them; None of any other step."""
-    arithmetic, traffic = found[COMPUTE], found[MEMORY]
+    arithmetic, traffic = found[rules.COMPUTE], found[rules.MEMORY]
     below = arithmetic.facts.get("below_limits_share")
     unknown = arithmetic.facts.get("limit_unknown_share")
     if arithmetic.share is None or traffic.share is None or below is None or unknown is None:
@@ -350,15 +325,15 @@ def _operators(found: Measures, step: str) -> str | None:
 
 def _nearest(found: Measures, margin: float | None) -> str:
     """Return the test that a small change would make the verdict; empty where none is near."""
-    if margin is None or margin >= LEAST_APART:
+    if margin is None or margin >= rules.LEAST_APART:
         return ""
     lacks = {
-        slug: RULE_OF[slug].threshold - measure.share
+        slug: rules.RULE_OF[slug].threshold - measure.share
         for slug, measure in found.items()
         if measure.share is not None
     }
     slug = min(lacks, key=lambda name: lacks[name])
-    share, threshold = format_share(found[slug].share), format_share(RULE_OF[slug].threshold)
+    share, threshold = format_share(found[slug].share), format_share(rules.RULE_OF[slug].threshold)
     return f"; nearly {_title(slug)} ({share}, which it is from {threshold} on)"
 
 
@@ -366,21 +341,21 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
     """Put `verdict` and `step_bar` into the report; a failure becomes a warning."""
     report["verdict"] = report["step_bar"] = None
     try:
-        cut = host_cut(recorded, report)
-        device = device_cut(report)
-        report["step_bar"] = step_bar(report, cut, device)
-        report["verdict"] = verdict(report, cut, device)
+        read = reading.drop_unkeyed(report)
+        cut, device = host_cut(recorded, read), step_bar.device_cut(read)
+        report["step_bar"] = step_bar.step_bar(read, cut, device)
+        report["verdict"] = verdict(read, cut, device)
     except Exception as error:
         # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"
         report["warnings"].append({"slug": "verdict-failed", "text": text})
 
 
-def verdict(report: Report, cut: Cut | None, device: DeviceCut | None) -> Verdict:
+def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) -> Verdict:
     """Return the verdict by the published rule, with a row of evidence for every test."""
     doubt = _doubt(report, cut)
     if cut is None or doubt is not None:
-        return _verdict(UNCLEAR, doubt or "there is no clean step", None, [])
+        return _verdict(rules.UNCLEAR, doubt or "there is no clean step", None, [])
     found = measures(report, cut, device)
     idle = (cut.idle or 0.0) - cut.communication if device is None else 0.0
     shares = {name: measure.share for name, measure in found.items()}
@@ -394,9 +369,9 @@ def verdict(report: Report, cut: Cut | None, device: DeviceCut | None) -> Verdic
             next_step = f"; {cut.torch_step}"
         words = f"{cut.torch_reason}{wait}{next_step}"
     step = step_words(report["benchmark"])
-    idleness = idle_sentence(report["tables"], cut, step, idle, shares.values())
+    idleness = step_bar.idle_sentence(report, cut, step, idle, shares.values())
     if idleness is not None:
-        slug, margin, words = UNCLEAR, None, idleness
+        slug, margin, words = rules.UNCLEAR, None, idleness
     if words is None:
         words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
     return _verdict(slug, words, margin, _evidence(found, cut.median_s))
@@ -412,22 +387,25 @@ def decide(
     """
     known = {slug: share for slug, share in shares.items() if share is not None}
     order = sorted(known, key=lambda slug: -known[slug])
-    candidates = [slug for slug in order if known[slug] >= RULE_OF[slug].threshold]
+    candidates = [slug for slug in order if known[slug] >= rules.RULE_OF[slug].threshold]
     could_be = _could_be(shares, known, idle)
     if not candidates:
         if could_be is not None:
-            return UNCLEAR, None, could_be
-        lacks = [RULE_OF[slug].threshold - share for slug, share in known.items()]
-        return BALANCED, min(lacks), None
+            return rules.UNCLEAR, None, could_be
+        lacks = [rules.RULE_OF[slug].threshold - share for slug, share in known.items()]
+        return rules.BALANCED, min(lacks), None
     first, *others = candidates
     share = known[first]
     next_ = known[others[0]] if others else 0.0
-    if others and share - next_ < LEAST_APART:
+    if others and share - next_ < rules.LEAST_APART:
         both = " and ".join(f"{_title(one)} ({format_share(known[one])})" for one in candidates[:2])
-        return UNCLEAR, share - next_, f"two causes weigh about the same, {both}"
-    if could_be is not None and most_unknown(known.values(), idle) > share - LEAST_APART:
-        return UNCLEAR, None, could_be
-    return first, min(share - RULE_OF[first].threshold, share - next_), None
+        return rules.UNCLEAR, share - next_, f"two causes weigh about the same, {both}"
+    if (
+        could_be is not None
+        and step_bar.most_unknown(known.values(), idle) > share - rules.LEAST_APART
+    ):
+        return rules.UNCLEAR, None, could_be
+    return first, min(share - rules.RULE_OF[first].threshold, share - next_), None
 
 
 def _could_be(
@@ -435,12 +413,12 @@ def _could_be(
 ) -> str | None:
     """Return what is not known and large enough to be the verdict; None where nothing is."""
     # Unknown reading and writing is inside the wait and Python.
-    apart = shares.get(PYTHON) is None
-    most = most_unknown(known.values(), idle)
+    apart = shares.get(rules.PYTHON) is None
+    most = step_bar.most_unknown(known.values(), idle)
     causes = [
-        RULE_OF[slug].cause
+        rules.RULE_OF[slug].cause
         for slug, share in shares.items()
-        if share is None and (apart or slug != IO) and most >= RULE_OF[slug].threshold
+        if share is None and (apart or slug != rules.IO) and most >= rules.RULE_OF[slug].threshold
     ]
     if not causes:
         return None
@@ -455,16 +433,15 @@ def _doubt(report: Report, cut: Cut | None) -> str | None:
     median, count = mark["median_s"], mark["n"]
     if median is None:
         return _without_steps(report)
-    if count < FEWEST_CLEAN:
+    if count < rules.FEWEST_CLEAN:
         steps = "1 clean step" if count == 1 else f"{count} clean steps"
-        return f"the run gave {steps}, and {FEWEST_CLEAN} are needed; let it make more steps"
+        return f"the run gave {steps}, and {rules.FEWEST_CLEAN} are needed; let it make more steps"
     low, high = mark["ci95_low_s"], mark["ci95_high_s"]
-    wide = low is not None and high is not None and high - low >= WIDEST_INTERVAL * median
+    wide = low is not None and high is not None and high - low >= rules.WIDEST_INTERVAL * median
     # With workers one step finds its batch ready and the next one waits for two: the median of such
     # steps is rough, and their wait in all is not.
-    is_wait_known = cut is not None and cut.wait is not None and cut.wait_is == "clean"
-    wait = cut.wait if cut is not None and is_wait_known else None
-    if wide and (wait is None or wait - (1 - wait) < LEAST_APART):
+    wait = cut.wait if cut is not None and cut.wait_is == "clean" else None
+    if wide and (wait is None or wait - (1 - wait) < rules.LEAST_APART):
         span = f"{format_seconds(low)} to {format_seconds(high)}"
         return (
             f"the clean step's time is too uncertain ({span} at 95 %): other work disturbed the "
@@ -503,8 +480,8 @@ def _without_steps(report: Report) -> str:
 
 def _whole(report: Report) -> str:
     """Return how much of a script's time its operators took; empty where torch has none."""
-    whole = sum(row["self_s"] or 0.0 for row in report["tables"]["modules"])
-    operators = sum(row["self_s"] or 0.0 for row in report["tables"]["operators"])
+    whole = reading.total(report["tables"]["modules"], "self_s")
+    operators = reading.total(report["tables"]["operators"], "self_s")
     if not whole:
         return ""
     share = format_share(min(operators / whole, 1.0))
@@ -514,14 +491,14 @@ def _whole(report: Report) -> str:
 def _verdict(
     slug: VerdictSlug, words: str, margin: float | None, evidence: list[VerdictEvidence]
 ) -> Verdict:
-    sentence = f"{TITLES[slug]}: {words}."
+    sentence = f"{rules.TITLES[slug]}: {words}."
     return {"slug": slug, "sentence": sentence, "margin": margin, "evidence": evidence}
 
 
 def _evidence(found: Measures, median_s: float) -> list[VerdictEvidence]:
     """Return a row for every test, the largest share first; those that are not known last."""
     rows: list[VerdictEvidence] = []
-    for rule in VERDICT_RULES:
+    for rule in rules.VERDICT_RULES:
         measure = found[rule.slug]
         where: VerdictFacts = {}
         if measure.place is not None:

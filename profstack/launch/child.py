@@ -73,10 +73,7 @@ class _Finder:
         self.callbacks = callbacks
 
     def find_spec(
-        self,
-        name: str,
-        path: "Sequence[str] | None" = None,
-        target: "ModuleType | None" = None,
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         callback = self.callbacks.get(name)
         if callback is None:
@@ -92,10 +89,6 @@ class _Finder:
                     spec.loader = _Loader(spec.loader, callback)  # type: ignore[assignment]
                 return spec
         return None
-
-    def remove(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
 
 
 def arm(folder: str, options: "Sequence[str]") -> None:
@@ -158,7 +151,7 @@ def detach() -> None:
 def user_step() -> None:
     """End a step, for `profstack.step()`."""
     if _engine is not None and _pid == os.getpid():
-        _engine.user_step()
+        _engine.events.user_step()
 
 
 def _torch_arrived(torch: "Any") -> None:
@@ -193,8 +186,8 @@ def _generation_arrived(module: "Any") -> None:
 
 def release() -> None:
     """Wait for no further import: the recording is over."""
-    if _finder is not None:
-        _finder.remove()
+    if _finder is not None and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
 
 
 def _finish_without_torch() -> None:

@@ -13,6 +13,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from profstack import layer
@@ -33,7 +34,6 @@ from profstack.storage.folder import Writer, create_folder, iso, run_times, writ
 
 # Engines that may be measuring, for processes forked meanwhile.
 _MEASURED: weakref.WeakSet[Engine] = weakref.WeakSet()
-_watches_forks = False
 
 
 class ProgramFolder:
@@ -101,17 +101,15 @@ def name_page(page: object) -> None:
         sys.stderr.write(f"Wrote {page}\n")
 
 
+@dataclass
 class InProcess:
     """A session's own engine; `stopped_by` is what ended it early, if anything did."""
 
-    def __init__(
-        self, name: str, layers: list[str], targets: Targets, *, keep_source: bool = True
-    ) -> None:
-        self.name = name
-        self.keep_source = keep_source
-        self.layers = layers
-        self.targets = targets
-        self.stopped_by: str | None = None
+    name: str
+    layers: list[str]
+    targets: Targets
+    keep_source: bool = True
+    stopped_by: str | None = None
 
     def begin(self, torch: Any, output: str | None, *, force: bool) -> Engine:
         """Make the folder, arm the engine and let it look for steps."""
@@ -133,13 +131,11 @@ class InProcess:
         self._folder.write_run(self.name, {"started_at": iso(self._folder.started)})
         child.attach(self.engine)
         try:
-            _abandon_in_children(self.engine)
+            _MEASURED.add(self.engine)
             if "watch" in layers:
                 # One that keeps time as the recording does.
                 self.engine.tools["watch"] = Sampler(self.engine.log.origin)
-            note = layer.nsys_note()
-            if note is not None:
-                slug, text = note
+            for slug, text in layer.nsys_notes():
                 self.note(slug, text)
             self.engine.begin()
         except BaseException:
@@ -151,7 +147,7 @@ class InProcess:
     def note(self, slug: str, text: str) -> None:
         """Record something that the reader of the report should know."""
         if not self.engine.events.done:
-            self.engine.observers.note(slug, text)
+            self.engine.observers.log.note(slug, text)
 
     def finish(self, failed: type[BaseException] | None, tell: bool) -> Recording:
         """End the recording and write its page; `tell` says where that is."""
@@ -176,19 +172,15 @@ class InProcess:
         return self._folder.recording()
 
 
-def _abandon_in_children(engine: Engine) -> None:
-    """Leave a process unmeasured that is forked while the session is open."""
-    global _watches_forks
-    _MEASURED.add(engine)
-    if not _watches_forks and hasattr(os, "register_at_fork"):
-        _watches_forks = True
-        os.register_at_fork(after_in_child=_abandon)
-
-
 def _abandon() -> None:
+    """Leave a process unmeasured that is forked while a session is open."""
     for engine in list(_MEASURED):
         if not engine.events.done:
             engine.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon)
 
 
 def _remove(folder: str, process: int) -> None:

@@ -32,7 +32,7 @@ from typing import Any, TypedDict
 from profstack.environment import environment_facts
 from profstack.stats.clock import Clock
 from profstack.storage.folder import DATABASE, PEAKS
-from profstack.storage.schema.report import FlopPeak, MemoryPeak, Peaks
+from profstack.storage.schema.report import MemoryPeak, Peaks
 from profstack.storage.vocabulary import OTHER_WORK
 
 # TF32 is how tensor cores multiply numbers that are stored as float32.
@@ -188,19 +188,12 @@ def _peaks_of(machine: Machine, rates: Sequence[CachedRate]) -> Peaks:
     found = no_peaks(machine, "; ".join(missing) or None)
     found["measured_at"] = memory["measured_at"]
     found["flop_per_s"] = [
-        {
-            "dtype": rate["dtype"],
-            "value": rate["value"],
-            "how": rate["how"],
-            "source": "measured",
-        }
+        {"dtype": rate["dtype"], "value": value, "how": rate["how"], "source": "measured"}
         for rate in products
-        if rate["value"] is not None
+        if (value := rate["value"]) is not None
     ]
-    if memory["value"] is not None:
-        found["bytes_per_s"] = [
-            {"value": memory["value"], "how": memory["how"], "source": "measured"}
-        ]
+    if (value := memory["value"]) is not None:
+        found["bytes_per_s"] = [{"value": value, "how": memory["how"], "source": "measured"}]
     return found
 
 
@@ -317,11 +310,10 @@ def processor_name() -> str | None:
 
 def this_machine(torch: Any, device: str) -> Machine:
     """Return the machine of this process."""
-    cpu = processor_name()
+    cpu, version = processor_name(), str(torch.__version__)
     if device == "cpu":
-        return Machine("cpu", cpu, cpu, torch.get_num_threads(), str(torch.__version__))
-    name = torch.cuda.get_device_name()
-    return Machine(device, name, cpu, None, str(torch.__version__))
+        return Machine("cpu", cpu, cpu, torch.get_num_threads(), version)
+    return Machine(device, torch.cuda.get_device_name(), cpu, None, version)
 
 
 @dataclass(frozen=True)
@@ -424,22 +416,21 @@ def _per_thread(torch: Any, busy: float, kind: str) -> float:
 
 def _fastest(call: Callable[[], object], seconds: float, kind: str, clock: Clock) -> _Block:
     """Return the fastest of at least three blocks, within `seconds`."""
-    firsts = []
-    for _ in range(3):
-        start = clock.now()
-        call()
-        clock.synchronize()
-        firsts.append(clock.now() - start)
-    calls = max(1, round(_BLOCK_S[kind] / max(min(firsts), 1e-9)))
-    begun = clock.now()
-    blocks: list[_Block] = []
-    while len(blocks) < _LEAST_BLOCKS or clock.now() - begun < seconds:
+
+    def block(calls: int) -> _Block:
         start, start_cpu = clock.now(), clock.cpu()
         for _ in range(calls):
             call()
         clock.synchronize()
         wall = clock.now() - start
-        blocks.append(_Block(wall / calls, (clock.cpu() - start_cpu) / wall))
+        return _Block(wall / calls, (clock.cpu() - start_cpu) / wall)
+
+    first = min(block(1).seconds for _ in range(3))
+    calls = max(1, round(_BLOCK_S[kind] / max(first, 1e-9)))
+    begun = clock.now()
+    blocks: list[_Block] = []
+    while len(blocks) < _LEAST_BLOCKS or clock.now() - begun < seconds:
+        blocks.append(block(calls))
         if clock.now() - begun > 4 * seconds:
             # Three blocks of such slow calls would be too many.
             break
@@ -482,18 +473,18 @@ def _rates(
     float64: float | None, float32: float, tf32: float | None, half: float
 ) -> dict[str, float]:
     """Return rates given in TFLOP/s; `half` is float16, and bfloat16 where there is TF32."""
-    rates = {"float32": float32 * _T, "float16": half * _T}
-    if float64 is not None:
-        rates["float64"] = float64 * _T
+    rates = {"float32": float32, "float16": half, "float64": float64, "tf32": tf32}
     if tf32 is not None:
-        rates["tf32"] = tf32 * _T
-        rates["bfloat16"] = half * _T
-    return rates
+        rates["bfloat16"] = half
+    return {dtype: rate * _T for dtype, rate in rates.items() if rate is not None}
 
 
 _V100 = _rates(7.8, 15.7, None, 125.0)
 _A100 = _rates(19.5, 19.5, 156.0, 312.0)
 _H100 = _rates(67.0, 67.0, 494.7, 989.4)
+_RTX_3090 = _rates(None, 35.6, 35.6, 71.0)
+_RTX_4090 = _rates(None, 82.6, 82.6, 165.2)
+_H100_PCIE = _rates(51.2, 51.2, 378.0, 756.0)
 _V100_SHEET = "NVIDIA V100 datasheet, January 2020"
 _A100_SHEET = "NVIDIA A100 datasheet, June 2021"
 
@@ -509,16 +500,10 @@ _SHEETS = {
     "NVIDIA L4": Sheet(_rates(None, 30.3, 60.0, 121.0), 300 * _G, "NVIDIA L4 datasheet, halved"),
     "NVIDIA L40S": Sheet(_rates(None, 91.6, 183.0, 362.05), 864 * _G, "NVIDIA L40S datasheet"),
     "NVIDIA H100 80GB HBM3": Sheet(_H100, 3350 * _G, "NVIDIA H100 whitepaper and datasheet, SXM5"),
-    "NVIDIA H100 PCIe": Sheet(
-        _rates(51.2, 51.2, 378.0, 756.0), 2000 * _G, "NVIDIA H100 whitepaper, PCIe"
-    ),
+    "NVIDIA H100 PCIe": Sheet(_H100_PCIE, 2000 * _G, "NVIDIA H100 whitepaper, PCIe"),
     "NVIDIA H200": Sheet(_H100, 4800 * _G, "NVIDIA H200 datasheet, halved where with sparsity"),
-    "NVIDIA GeForce RTX 3090": Sheet(
-        _rates(None, 35.6, 35.6, 71.0), 936 * _G, "NVIDIA Ampere GA102 whitepaper"
-    ),
-    "NVIDIA GeForce RTX 4090": Sheet(
-        _rates(None, 82.6, 82.6, 165.2), 1008 * _G, "NVIDIA Ada whitepaper"
-    ),
+    "NVIDIA GeForce RTX 3090": Sheet(_RTX_3090, 936 * _G, "NVIDIA Ampere GA102 whitepaper"),
+    "NVIDIA GeForce RTX 4090": Sheet(_RTX_4090, 1008 * _G, "NVIDIA Ada whitepaper"),
 }
 
 
@@ -559,19 +544,15 @@ def keep_peaks(
 def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) -> Peaks:
     """Return the peaks of a recording's machine: cached, measured, and stated by the maker."""
     environment, types = _read_facts(folder)
-    device, gpu, torch = (_text(environment.get(key)) for key in ("device", "gpu", "torch"))
+    device, gpu, torch = (environment.get(key) for key in ("device", "gpu", "torch"))
     if device is None:
         return no_peaks(None, NO_TORCH)
-    on_cpu, threads = device == "cpu", environment.get("torch_threads")
     cpu = processor_name()
-    machine = Machine(
-        device,
-        cpu if on_cpu else gpu,
-        cpu,
-        threads if on_cpu and isinstance(threads, int) else None,
-        torch,
-    )
-    if device not in ("cpu", "cuda"):
+    if device == "cpu":
+        machine = Machine(device, cpu, cpu, environment.get("torch_threads"), torch)
+    elif device == "cuda":
+        machine = Machine(device, gpu, cpu, None, torch)
+    else:
         unknown = Machine(device, None, None, None, None)
         return no_peaks(unknown, "peaks are measured on CPUs and on CUDA devices alone")
     wanted = _wanted(types, device)
@@ -586,41 +567,26 @@ def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) ->
         found = no_peaks(machine, f"{why}; next: {without}")
     stated = sheet(gpu)
     if stated is not None:
-        products: list[FlopPeak] = [
-            {
-                "dtype": dtype,
-                "value": value,
-                "source": "datasheet",
-                "how": f"{stated.source}, dense",
-            }
+        how = stated.source
+        found["flop_per_s"] += [
+            {"dtype": dtype, "value": value, "source": "datasheet", "how": f"{how}, dense"}
             for dtype, value in stated.flop_per_s.items()
         ]
-        memory: MemoryPeak = {
-            "value": stated.bytes_per_s,
-            "source": "datasheet",
-            "how": stated.source,
-        }
-        found["flop_per_s"] = [*(found["flop_per_s"] or ()), *products]
-        found["bytes_per_s"] = [*(found["bytes_per_s"] or ()), memory]
+        memory: MemoryPeak = {"value": stated.bytes_per_s, "source": "datasheet", "how": how}
+        found["bytes_per_s"].append(memory)
     return found
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _read_facts(folder: Path) -> tuple[Mapping[str, object], dict[str, float]]:
+def _read_facts(folder: Path) -> tuple[Mapping[str, Any], dict[str, float]]:
     """Read the environment of the measured process, and the operators' time by type."""
-    database = sqlite3.connect(f"{(folder / DATABASE).resolve().as_uri()}?mode=ro", uri=True)
-    try:
+    place = f"{(folder / DATABASE).resolve().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
         rows = database.execute("SELECT value FROM facts WHERE key = 'environment'").fetchall()
         times = database.execute(
-            "SELECT dtype, SUM(total_s) FROM moved_bytes WHERE dtype IS NOT NULL GROUP BY dtype"
+            "SELECT dtype, TOTAL(total_s) FROM moved_bytes WHERE dtype IS NOT NULL GROUP BY dtype"
         ).fetchall()
-    finally:
-        database.close()
-    environment: Mapping[str, object] = json.loads(rows[-1][0]) if rows else {}
-    return environment, {str(name): float(total or 0.0) for name, total in times}
+    environment: Mapping[str, Any] = json.loads(rows[-1][0]) if rows else {}
+    return environment, dict(times)
 
 
 def _wanted(types: Mapping[str, float], device: str) -> list[str]:

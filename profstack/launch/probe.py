@@ -12,6 +12,8 @@ import sys
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from profstack.layer import Wrapper
 
 
@@ -62,23 +64,21 @@ def try_layers() -> LayersAnswer:
     with contextlib.suppress(Exception):
         import torch  # noqa: F401
     for name in (*layer.layer_names(), *layer.ON_REQUEST):
-        try:
-            answers[name] = _try_layer(layer.load(name))
-        except Exception as error:
-            answers[name] = {"reason": _in_a_line(error)}
+        answers[name] = _try_layer(layer.load, name)
     added, problems = layer.third_party()
-    for name, wrapper in added.items():
-        try:
-            answers[name] = {**_try_layer(wrapper), "third_party": True}
-        except Exception as error:
-            answers[name] = {"reason": _in_a_line(error), "third_party": True}
+    for name in added:
+        answers[name] = {**_try_layer(added.__getitem__, name), "third_party": True}
     return {"layers": answers, "problems": problems}
 
 
-def _try_layer(wrapper: type[Wrapper]) -> LayerAnswer:
-    # A wrapper may import its tool here, and know its version only then.
-    reason = wrapper.unavailable_reason()
-    return {"tool": wrapper.description.tool, "version": wrapper.version(), "reason": reason}
+def _try_layer(load: Callable[[str], type[Wrapper]], name: str) -> LayerAnswer:
+    try:
+        wrapper = load(name)
+        # A wrapper may import its tool here, and know its version only then.
+        reason = wrapper.unavailable_reason()
+        return {"tool": wrapper.description.tool, "version": wrapper.version(), "reason": reason}
+    except Exception as error:
+        return {"reason": _in_a_line(error)}
 
 
 def try_torch() -> TorchAnswer:
@@ -124,16 +124,13 @@ def try_packages(names: list[str]) -> dict[str, PackageAnswer]:
 
     answers: dict[str, PackageAnswer] = {}
     for name in names:
-        version = package_version(name)
+        version, module, reason = package_version(name), name.replace("-", "_"), None
         try:
-            import_module(name.replace("-", "_"))
-        except ModuleNotFoundError as error:
-            missing = version is None and error.name == name.replace("-", "_")
-            answers[name] = {"version": version, "reason": "" if missing else _in_a_line(error)}
+            import_module(module)
         except Exception as error:
-            answers[name] = {"version": version, "reason": _in_a_line(error)}
-        else:
-            answers[name] = {"version": version, "reason": None}
+            missing = isinstance(error, ModuleNotFoundError) and error.name == module
+            reason = "" if missing and version is None else _in_a_line(error)
+        answers[name] = {"version": version, "reason": reason}
     return answers
 
 
@@ -145,11 +142,6 @@ def _in_a_line(error: Exception) -> str:
 def main(argv: list[str]) -> None:
     """Print the answer to the one argument."""
     what, _, names = argv[0].partition(":")
-    answer: object
-    if what == "layers":
-        answer = try_layers()
-    elif what == "torch":
-        answer = try_torch()
-    else:
-        answer = try_packages(names.split(","))
+    ways = {"layers": try_layers, "torch": try_torch}
+    answer = ways[what]() if what in ways else try_packages(names.split(","))
     sys.stdout.write("\n" + json.dumps(answer) + "\n")

@@ -1,9 +1,11 @@
-"""Start the measured script as a plain `python` of its own, and wait for it.
+"""Start the measured script in a Python process of its own, and wait for its end.
 
-The child differs from `python script.py` in its environment alone: a folder with our
-`sitecustomize` is first on PYTHONPATH, and is removed from it before the script begins. Signals
-sent to the parent alone are passed on; those of the terminal and of the whole process group reach
-the child by themselves.
+The process is started as `python script.py` is. Only its environment differs: the folder
+`injected`, which holds our `sitecustomize`, comes first on PYTHONPATH. `sitecustomize` removes the
+folder again before the script begins.
+
+A signal to the whole process group, such as Ctrl-C on a terminal, reaches the script by itself. A
+signal that was sent to the parent alone is passed on to the script.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ from pathlib import Path
 
 from profstack.errors import UsageError
 
-# -- the signal observer: has the script received a signal by itself? --------
-# The kernel says who sent a signal, but not who else received it. So an extra process beside the
-# script notes its signals: a signal to the process group, to the session, to all processes of a job
-# or to those with the script's name among their arguments reaches it like the script. A signal to
-# the parent alone does not.
+# -- the signal observer -----------------------------------------------------
+# When the parent gets a signal, it must find out whether the script has got it too. The kernel says
+# who sent a signal, but not who else received it. So a third process, the observer, runs beside the
+# script and notes the signals that it gets. A signal to the process group, to the session, to all
+# processes of a job, or to all processes with the script's name among their arguments reaches both
+# the script and the observer. A signal to the parent alone reaches neither of them.
 
-# The interpreter itself writes the number of every signal to standard output, and a zero follows
-# each request. The process ends with its parent, which holds the other end of standard input.
+# The program of the observer. For each signal the interpreter writes its number to standard output
+# (`set_wakeup_fd`). For each request, a byte on standard input, the loop writes a zero. The
+# observer ends when its standard input is closed, at the latest when the parent ends.
 _CODE = """
 import os, _signal as signal
 os.set_blocking(1, False)
@@ -41,14 +45,18 @@ while os.read(0, 1):
 _REQUEST = b"?"
 # The kernel signals the processes of a group one after the other.
 _ONE_AFTER_THE_OTHER_S = 0.02
-# A signal noted longer ago never came to the parent.
+# A signal noted longer ago is another one than the one that the parent has just received.
 _SAME_S = 1.0
 # It answers at once, unless it was stopped.
 _ANSWER_S = 2.0
 
 
 class SignalObserver:
-    """A process that notes its signals; they are blocked until it is ready."""
+    """Runs the observer, and reads which signals it has noted.
+
+    Make it while the signals are blocked. The observer inherits that, and unblocks them when it is
+    ready, so that it misses none.
+    """
 
     def __init__(self, arguments: Sequence[str]) -> None:
         # Without environment and site packages it is ready in 20 ms.
@@ -62,7 +70,7 @@ class SignalObserver:
         self._noted: dict[int, float] = {}
 
     def received(self, number: int) -> bool:
-        """Return whether a signal that the parent has just received has come here, too."""
+        """Return whether the observer has got the signal that the parent has just received."""
         time.sleep(_ONE_AFTER_THE_OTHER_S)
         assert self._process.stdin is not None
         try:
@@ -76,7 +84,10 @@ class SignalObserver:
         return time.monotonic() - self._noted.pop(number, -_SAME_S) < _SAME_S
 
     def read(self, wait_s: float = 0.0) -> bytes:
-        """Read and time its notes; called regularly, so that the times are about right."""
+        """Read new notes of the observer, and keep the present time as the time of each.
+
+        Call it regularly, so that these times are about right.
+        """
         assert self._process.stdout is not None
         said = b""
         if select.select([self._process.stdout], [], [], wait_s)[0]:
@@ -121,12 +132,9 @@ def child_environment(folder: Path, options: Sequence[str]) -> dict[str, str]:
     """Return the child's environment: our folder on PYTHONPATH, and the recording's folder."""
     environment = dict(os.environ)
     saved = environment.get("PYTHONPATH")
-    parts = [str(_INJECTED)]
     if saved is not None:
         environment["PROFSTACK_PYTHONPATH"] = saved
-        if saved:
-            parts.append(saved)
-    environment["PYTHONPATH"] = os.pathsep.join(parts)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_INJECTED), saved)))
     environment["PROFSTACK_CHILD"] = str(folder.resolve())
     if options:
         environment["PROFSTACK_CHILD_OPTIONS"] = " ".join(options)

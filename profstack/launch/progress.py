@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypedDict
+from typing import TYPE_CHECKING, TextIO
 
+from profstack.capture.slices import Event
 from profstack.storage.folder import PROGRESS
 from profstack.units import format_seconds
 
@@ -30,21 +31,6 @@ RULES = {
 }
 
 
-class Event(TypedDict, total=False):
-    """A line of the log: a step rule, a slice, the page, or the end of the run."""
-
-    event: str
-    phase: str
-    rule: str
-    kind: str
-    layers: list[str] | None
-    steps: int
-    round: int
-    median_s: float | None
-    total: int
-    stopped_by: str | None
-
-
 class ProgressLog:
     """Reads the measured process's log from where it was last read."""
 
@@ -55,8 +41,6 @@ class ProgressLog:
     def events(self) -> list[Event]:
         """Return the events written since the last call, without an unfinished line."""
         try:
-            if os.stat(self._path).st_size <= self._position:
-                return []
             with open(self._path, "rb") as file:
                 file.seek(self._position)
                 text = file.read()

@@ -8,6 +8,7 @@ before.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -25,7 +26,6 @@ from typing import IO
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.tool import Nsys, NsysError
 from profstack.storage.folder import DATABASE, declared_tables
-from profstack.storage.schema.column import SqlValue
 from profstack.storage.schema.recorded import RECORDED
 
 # Safe in containers, which lack the rights for sampling and context switches.
@@ -178,11 +178,8 @@ def empty_layers(folder: Path) -> list[str]:
     path = folder / DATABASE
     if not path.is_file():
         return []
-    database = sqlite3.connect(path, timeout=60)
-    try:
+    with contextlib.closing(sqlite3.connect(path, timeout=60)) as database:
         rows = database.execute("SELECT name FROM layers WHERE status = 'empty'").fetchall()
-    finally:
-        database.close()
     return [name for (name,) in rows]
 
 
@@ -190,86 +187,78 @@ def copy_layers(folder: Path, again: Path, layers: Sequence[str]) -> list[str]:
     """Copy `layers` of the recording `again` into the one in `folder`; return those copied."""
     if not (again / DATABASE).is_file():
         return []
-    database = sqlite3.connect(folder / DATABASE, timeout=60, isolation_level=None)
-    database.row_factory = sqlite3.Row
-    try:
+    path, marks = folder / DATABASE, ", ".join("?" * len(layers))
+    with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
         database.execute("ATTACH ? AS again", (str(again / DATABASE),))
-        marks = ", ".join("?" * len(layers))
-        filled = database.execute(
-            "SELECT * FROM again.layers WHERE status IN ('recorded', 'emitted') "
+        rows = database.execute(
+            "SELECT name FROM again.layers WHERE status IN ('recorded', 'emitted') "
             f"AND name IN ({marks})",
             tuple(layers),
-        ).fetchall()
+        )
+        filled = [name for (name,) in rows.fetchall()]
         database.execute("BEGIN")
-        for layer in filled:
-            _copy_layer(database, dict(layer))
+        for name in filled:
+            _copy_layer(database, name)
         database.execute("COMMIT")
-    finally:
-        database.close()
-    for layer in filled:
-        source = again / layer["name"]
-        if source.is_dir():
-            shutil.copytree(source, folder / layer["name"], dirs_exist_ok=True)
-    return [layer["name"] for layer in filled]
+    for name in filled:
+        if (again / name).is_dir():
+            shutil.copytree(again / name, folder / name, dirs_exist_ok=True)
+    return filled
 
 
-def _copy_layer(database: sqlite3.Connection, layer: Mapping[str, SqlValue]) -> None:
-    name = str(layer["name"])
-    numbers = _module_numbers(database)
-    after = database.execute("SELECT coalesce(max(slice), -1) + 1 FROM slices").fetchone()[0]
-    plan = database.execute("SELECT coalesce(min(plan), 1) FROM slices").fetchone()[0]
-    copied: dict[int, int] = {}
-    for row in database.execute("SELECT * FROM again.slices WHERE layer = ?", (name,)).fetchall():
-        copied[row["slice"]] = after + len(copied)
-        _insert(database, "slices", {**dict(row), "slice": copied[row["slice"]], "plan": plan})
-    there = {
-        row["key"]: json.loads(row["value"])
-        for row in database.execute("SELECT key, value FROM again.facts").fetchall()
-    }
+def _copy_layer(database: sqlite3.Connection, name: str) -> None:
+    _copy_modules(database)
+    after = database.execute("SELECT coalesce(max(slice), -1) + 1 FROM main.slices").fetchone()[0]
+    plan = database.execute("SELECT coalesce(min(plan), 1) FROM main.slices").fetchone()[0]
+    slices = database.execute("SELECT slice FROM again.slices WHERE layer = ?", (name,)).fetchall()
+    copied = {number: after + place for place, (number,) in enumerate(slices)}
+    database.create_function("new_slice", 1, copied.get)
+    _copy(database, "slices", "layer = ?", name)
+    database.execute("UPDATE main.slices SET plan = ? WHERE slice >= ?", (plan, after))
+    facts = database.execute("SELECT key, value FROM again.facts").fetchall()
+    there = {key: json.loads(value) for key, value in facts}
     own = [each for layer, each in declared_tables(there).values() if layer == name]
     for each in own:
         columns = ", ".join(f'"{column.name}" {column.type}' for column in each.table.columns)
         database.execute(f'CREATE TABLE IF NOT EXISTS main."{each.name}" ({columns})')
     for table in (*_BY_SLICE, *(each.name for each in own)):
-        for row in database.execute(f'SELECT * FROM again."{table}"').fetchall():
-            if row["slice"] not in copied:
-                continue
-            values = {**dict(row), "slice": copied[row["slice"]]}
-            for column, value in values.items():
-                if column.endswith("module_id") and value is not None:
-                    values[column] = numbers.get(value, value)
-            _insert(database, table, values)
-    database.execute("DELETE FROM layers WHERE name = ?", (name,))
-    _insert(database, "layers", layer)
-    for row in database.execute(
-        "SELECT * FROM again.artifacts WHERE layer = ?", (name,)
-    ).fetchall():
-        _insert(database, "artifacts", dict(row))
+        _copy(database, table, "new_slice(slice) IS NOT NULL")
+    database.execute("DELETE FROM main.layers WHERE name = ?", (name,))
+    _copy(database, "layers", "name = ?", name)
+    _copy(database, "artifacts", "layer = ?", name)
     # Names of a layer's facts begin with its own: they belong to its rows.
-    for row in database.execute("SELECT * FROM again.facts").fetchall():
-        if row["key"].startswith(f"{name}_"):
-            database.execute("DELETE FROM main.facts WHERE key = ?", (row["key"],))
-            _insert(database, "facts", dict(row))
+    for key in there:
+        if key.startswith(f"{name}_"):
+            database.execute("DELETE FROM main.facts WHERE key = ?", (key,))
+            _copy(database, "facts", "key = ?", key)
     text = f"the layer {name} was filled by a second run, measured as a whole (--rerun)"
-    _insert(database, "notes", {"slug": "rerun", "layer": name, "text": text})
+    note = ("rerun", name, text)
+    database.execute("INSERT INTO main.notes (slug, layer, text) VALUES (?, ?, ?)", note)
 
 
-def _module_numbers(database: sqlite3.Connection) -> dict[int, int]:
-    """Map the other recording's module numbers to ours, by path; add modules that are new."""
-    here = dict(database.execute("SELECT path, module_id FROM modules").fetchall())
-    rows = database.execute("SELECT * FROM again.modules ORDER BY module_id").fetchall()
-    numbers: dict[int, int] = {}
-    for row in rows:
-        if row["path"] not in here:
-            here[row["path"]] = max(here.values(), default=0) + 1
-            parent = numbers.get(row["parent_id"]) if row["parent_id"] is not None else None
-            values = {**dict(row), "module_id": here[row["path"]], "parent_id": parent}
-            _insert(database, "modules", values)
-        numbers[row["module_id"]] = here[row["path"]]
-    return numbers
+def _copy_modules(database: sqlite3.Connection) -> None:
+    """Copy the modules that are new here, and map the other recording's numbers to ours by path."""
+    here = dict(database.execute("SELECT path, module_id FROM main.modules").fetchall())
+    free = itertools.count(max(here.values(), default=0) + 1)
+    there = database.execute("SELECT path, module_id FROM again.modules ORDER BY module_id")
+    numbers = {old: here[path] if path in here else next(free) for path, old in there.fetchall()}
+    database.create_function("new_module", 1, lambda number: numbers.get(number, number))
+    _copy(database, "modules", "path NOT IN (SELECT path FROM main.modules)")
 
 
-def _insert(database: sqlite3.Connection, table: str, values: Mapping[str, SqlValue]) -> None:
-    names = ", ".join(f'"{name}"' for name in values)
-    marks = ", ".join("?" * len(values))
-    database.execute(f'INSERT INTO "{table}" ({names}) VALUES ({marks})', list(values.values()))
+def _copy(database: sqlite3.Connection, table: str, where: str, *values: str) -> None:
+    """Copy rows of the other recording into ours, with our numbers of modules and slices."""
+    columns = [row[1] for row in database.execute(f'PRAGMA again.table_info("{table}")')]
+    names = ", ".join(f'"{column}"' for column in columns)
+    ours = ", ".join(_renumbered(table, column) for column in columns)
+    database.execute(
+        f'INSERT INTO main."{table}" ({names}) SELECT {ours} FROM again."{table}" WHERE {where}',
+        values,
+    )
+
+
+def _renumbered(table: str, column: str) -> str:
+    if column == "slice":
+        return "new_slice(slice)"
+    is_module = column.endswith("module_id") or (table, column) == ("modules", "parent_id")
+    return f'new_module("{column}")' if is_module else f'"{column}"'

@@ -191,16 +191,13 @@ def parse(words: Sequence[str]) -> Target:
 
 
 def own_rank() -> int | None:
-    """The rank of this process; None where there is no launch of several."""
-    for name in ("RANK", "SLURM_PROCID"):
-        value = _int_variable(name)
-        if value is not None:
-            return value
-    return None
+    """Return the rank of this process; None without a launch of several processes."""
+    ranks = map(_int_variable, ("RANK", "SLURM_PROCID"))
+    return next((rank for rank in ranks if rank is not None), None)
 
 
 def world_size() -> int | None:
-    """How many processes the launch has; None where nothing says it."""
+    """Return the number of processes of the launch; None where it is not known."""
     return _int_variable("WORLD_SIZE")
 
 
@@ -214,7 +211,7 @@ def launch_key() -> str:
 
 
 def recording_ranks(ranks: str) -> set[int] | None:
-    """The ranks that record; None for all of them."""
+    """Return the ranks that record; None for all of them."""
     if ranks == "all":
         return None
     try:
@@ -226,7 +223,7 @@ def recording_ranks(ranks: str) -> set[int] | None:
 
 
 def missing_ranks(recorded: set[int] | None) -> str | None:
-    """In words which of the ranks that are to record the launch has not; None where it has all."""
+    """Return a text that names the ranks to record that the launch lacks; None if it has all."""
     size = world_size()
     missing = sorted(rank for rank in recorded or () if size is not None and rank >= size)
     if not missing or size is None:

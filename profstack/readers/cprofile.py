@@ -12,22 +12,25 @@ import marshal
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from profstack.guard import PACKAGE
 from profstack.layer import Artifact
-from profstack.storage.schema.column import Record
+from profstack.storage.schema.column import Record, SqlValue
 
 # File, line, name: the key of a function in pstats and snakeviz.
 Function = tuple[str, int, str]
 # `[primitive calls, calls, own s, total s, {caller: the same four}]` of every function.
 Table = dict[Function, list[Any]]
+# The columns of a function, and of its counts.
+_PLACE = ("file", "line", "name")
+_COUNTS = ("primitive_calls", "calls", "self_s", "total_s")
 
 
 def _own_folders() -> tuple[str, ...]:
@@ -190,38 +193,23 @@ def write_prof(path: Path, table: Table) -> Artifact:
 
 def records(table: Table, index: int | None) -> tuple[list[Record], list[Record]]:
     """Return rows of the tables `functions` and `calls`; index None is the start-up."""
-    functions: list[Record] = []
-    calls: list[Record] = []
-    for (file, line, name), (primitive, count, own, total, callers) in table.items():
-        functions.append(
-            {
-                "slice": index,
-                "file": file,
-                "line": line,
-                "name": name,
-                "calls": count,
-                "primitive_calls": primitive,
-                "self_s": own,
-                "total_s": total,
-            }
-        )
-        for (caller_file, caller_line, caller_name), four in callers.items():
-            calls.append(
-                {
-                    "slice": index,
-                    "caller_file": caller_file,
-                    "caller_line": caller_line,
-                    "caller_name": caller_name,
-                    "callee_file": file,
-                    "callee_line": line,
-                    "callee_name": name,
-                    "primitive_calls": four[0],
-                    "calls": four[1],
-                    "self_s": four[2],
-                    "total_s": four[3],
-                }
-            )
+    functions: list[Record] = [
+        {"slice": index, **_place("", function), **_counts(row)} for function, row in table.items()
+    ]
+    calls: list[Record] = [
+        {"slice": index, **_place("caller_", caller), **_place("callee_", callee), **_counts(four)}
+        for callee, (*_, callers) in table.items()
+        for caller, four in callers.items()
+    ]
     return functions, calls
+
+
+def _place(prefix: str, function: Sequence[SqlValue]) -> Record:
+    return {f"{prefix}{column}": value for column, value in zip(_PLACE, function, strict=True)}
+
+
+def _counts(row: Sequence[Any]) -> Record:
+    return dict(zip(_COUNTS, row[:4], strict=True))
 
 
 # --- The cost that cProfile adds to a call, measured in the process that it profiles --------------
@@ -241,19 +229,10 @@ _ROUNDS, _FEWEST = 15, 5
 _LONGEST_S = 0.02
 
 
-class CallCost(NamedTuple):
-    """Seconds that cProfile adds to a call of one kind of function; medians with their spread."""
-
-    inner_s: float
-    inner_spread_s: float
-    outer_s: float
-    outer_spread_s: float
-
-
 def measure() -> dict[str, object] | None:
     """Measure the seconds that cProfile adds to a call; None where that is not possible.
 
-    Returns a `CallCost` as a dictionary for `python` and for `builtin` functions, over `rounds`
+    Returns medians with their spread for `python` and for `builtin` functions, over `rounds`
     rounds of `calls` calls; spreads are interquartile ranges. `bytecode_factor` is the time of
     Python code without a single call under a profile function, over its time without: no count of
     calls covers that. Takes about 10 ms. Where this thread has a trace or profile function, nothing
@@ -274,21 +253,20 @@ def measure() -> dict[str, object] | None:
         # Another tool has the profiler's place, or takes it meanwhile.
         return None
     columns = {name: [each[name] for each in rounds] for name in rounds[0]}
-    costs = {kind: _call_cost(columns, kind) for kind in (PYTHON, BUILTIN)}
-    factor = median(columns["bytecode_factor"])
     return {
-        **{kind: cost._asdict() for kind, cost in costs.items()},
-        "bytecode_factor": factor,
+        **{kind: _call_cost(columns, kind) for kind in (PYTHON, BUILTIN)},
+        "bytecode_factor": median(columns["bytecode_factor"]),
         "calls": _CALLS,
         "rounds": len(rounds),
     }
 
 
-def _call_cost(columns: Mapping[str, list[float]], kind: str) -> CallCost:
-    inner, outer = columns[f"{kind}_inner"], columns[f"{kind}_outer"]
-    return CallCost(
-        max(0.0, median(inner)), _spread(inner), max(0.0, median(outer)), _spread(outer)
-    )
+def _call_cost(columns: Mapping[str, list[float]], kind: str) -> dict[str, float]:
+    cost: dict[str, float] = {}
+    for part in ("inner", "outer"):
+        seconds = columns[f"{kind}_{part}"]
+        cost |= {f"{part}_s": max(0.0, median(seconds)), f"{part}_spread_s": _spread(seconds)}
+    return cost
 
 
 def _round() -> dict[str, float]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profstack.readers.torchtrace.columns import Ints
+from profstack.storage.schema.column import Record
+
+S = 1e-9
 
 HOST_LATE = "host late"
 SYNCHRONISATION = "synchronisation"
@@ -41,11 +44,10 @@ class Intervals:
         order = np.argsort(start, kind="stable")
         order = order[end[order] > start[order]]
         start, end = start[order], end[order]
-        reach = np.maximum.accumulate(end) if len(end) else end
+        reach = np.maximum.accumulate(end)
         first = np.ones(len(start), np.bool_)
         first[1:] = start[1:] > reach[:-1]
-        last = np.flatnonzero(np.append(first[1:], True)) if len(start) else np.flatnonzero(first)
-        return cls(start[first], reach[last])
+        return cls(start[first], reach[np.append(first, True)[1:]])
 
     @cached_property
     def _lengths(self) -> Ints:
@@ -54,9 +56,7 @@ class Intervals:
     def before(self, moments: Ints) -> Ints:
         """Return the time in the intervals before each moment."""
         begun = np.searchsorted(self.start, moments, side="right")
-        if not len(self.start):
-            return np.zeros(len(moments), np.int64)
-        to_come = np.maximum(self.end[begun - 1] - moments, 0)
+        to_come = np.maximum(at(self.end, begun - 1) - moments, 0)
         return self._lengths[begun] - np.where(begun > 0, to_come, 0)
 
     def inside(self, begin: Ints, end: Ints) -> Ints:
@@ -111,18 +111,6 @@ class Gaps(NamedTuple):
     before: Ints
 
 
-@dataclass(frozen=True)
-class Cause:
-    """All gaps of one cause: number, nanoseconds, and the kernels around the longest one."""
-
-    cause: str
-    count: int
-    total: int
-    longest: int
-    after: int
-    before: int
-
-
 def gaps_between(
     kernels: Kernels,
     busy: Intervals,
@@ -135,22 +123,24 @@ def gaps_between(
     return Gaps(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def by_cause(gaps: Gaps, length: Ints | None = None) -> Iterator[Cause]:
-    """Yield the gaps summed by cause; `length` is the part of each that counts, else all of it."""
+def by_cause(gaps: Gaps, length: Ints | None = None) -> Iterator[tuple[Record, int, int]]:
+    """Yield a row for each cause, and the kernels after and before its longest gap.
+
+    `length` is the part of each gap that counts, else all of it.
+    """
     length = gaps.end - gaps.begin if length is None else length
     kept = np.flatnonzero(length > 0)
     causes, first = np.unique(gaps.cause[kept], return_index=True)
     for cause in causes[np.argsort(first)]:
         some = kept[gaps.cause[kept] == cause]
         longest = some[np.argmax(length[some])]
-        yield Cause(
-            str(cause),
-            len(some),
-            int(length[some].sum()),
-            int(length[longest]),
-            int(gaps.after[longest]),
-            int(gaps.before[longest]),
-        )
+        row: Record = {
+            "cause": str(cause),
+            "count": len(some),
+            "total_s": int(length[some].sum()) * S,
+            "longest_s": int(length[longest]) * S,
+        }
+        yield row, int(gaps.after[longest]), int(gaps.before[longest])
 
 
 def _gaps(
@@ -162,10 +152,10 @@ def _gaps(
     idle = end > begin
     begin, end = begin[idle], end[idle]
     next_ = np.searchsorted(kernels.start, end, side="left")
-    before = np.where(_at(kernels.start, next_, -1) == end, next_, -1)
+    before = np.where(at(kernels.start, next_) == end, next_, -1)
     ended = np.searchsorted(kernels.end[kernels.by_end], begin, side="right") - 1
-    after = np.where(ended >= 0, _at(kernels.by_end, ended, -1), -1)
-    launched = np.where(before >= 0, _at(kernels.launched, before, UNKNOWN), UNKNOWN)
+    after = at(kernels.by_end, ended)
+    launched = at(kernels.launched, before, UNKNOWN)
     cause = _causes(begin, end, np.minimum(launched, end), copies, host, run[1])
     return Gaps(begin, end, cause, after, before)
 
@@ -179,8 +169,8 @@ def _causes(
     """
     copied = copies.inside(begin, end)
     waited = host.waits.inside(begin, end)
-    synchronised = _at(host.synchronised, np.searchsorted(host.synchronised, begin), UNKNOWN)
-    edge = _at(host.edges, np.searchsorted(host.edges, begin), UNKNOWN)
+    synchronised = at(host.synchronised, np.searchsorted(host.synchronised, begin), UNKNOWN)
+    edge = at(host.edges, np.searchsorted(host.edges, begin), UNKNOWN)
     rules = [
         ((launched < begin) & (copied > 0), COPY),
         (launched < begin, QUEUED),
@@ -192,9 +182,6 @@ def _causes(
     return np.select([rule for rule, _ in rules], [cause for _, cause in rules], HOST_LATE)
 
 
-def _at(values: Ints, positions: Ints, default: int) -> Ints:
-    """Return the values at positions; `default` for positions outside."""
-    if not len(values):
-        return np.full(len(positions), default, np.int64)
-    known = (positions >= 0) & (positions < len(values))
-    return np.where(known, values[np.clip(positions, 0, len(values) - 1)], default)
+def at(values: NDArray[Any], positions: Ints, default: Any = -1) -> NDArray[Any]:
+    """Return the values at positions; `default` at -1 and right behind the last."""
+    return np.append(values, default)[positions]

@@ -12,6 +12,7 @@ import re
 import time
 from _thread import get_ident
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -20,14 +21,8 @@ from profstack.layer import Listener
 from profstack.models import is_loss
 
 DOMAIN = "profstack"
-STEP, MODULE, FORWARD, BACKWARD, OPTIMIZER, REGION = KINDS = (
-    "step",
-    "module",
-    "forward",
-    "backward",
-    "optimizer",
-    "region",
-)
+KINDS = ("step", "module", "forward", "backward", "optimizer", "region")
+STEP, MODULE, FORWARD, BACKWARD, OPTIMIZER, REGION = KINDS
 # A range in a step that was not seen to its end: it ends where the slice or the script does.
 CUT = "cut"
 # As numbers: a name that nvtx does not know makes it import matplotlib.
@@ -46,19 +41,17 @@ INJECTION = "NVTX_INJECTION64_PATH"
 _clock = time.perf_counter
 
 
+@dataclass(eq=False, slots=True)
 class Range:
     """One named range, with its count and cost since the step began."""
 
-    __slots__ = ("attributes", "calls", "emit_s", "inside", "kind", "name", "opens_forward")
-
-    def __init__(self, kind: str, name: str, attributes: Any, *, opens_forward: bool) -> None:
-        self.kind = kind
-        self.name = name
-        self.attributes = attributes
-        self.inside = kind in (MODULE, FORWARD, BACKWARD)
-        self.opens_forward = opens_forward
-        self.calls = 0
-        self.emit_s = 0.0
+    kind: str
+    name: str
+    attributes: Any
+    inside: bool = False
+    opens_forward: bool = False
+    calls: int = 0
+    emit_s: float = 0.0
 
 
 class Domain:
@@ -119,7 +112,7 @@ class Emitter(Listener):
         # Their names, starts and cost since the step began, by any thread.
         self._apart_costs: list[tuple[str, int, float]] = []
         self._known: dict[tuple[str, str], Range] = {}
-        self._step = Range(STEP, STEP, None, opens_forward=False)
+        self._step = Range(STEP, STEP, None)
         self._forward = self._range(FORWARD, FORWARD)
         self._open: list[Range] = []
         self._touched: list[Range] = []
@@ -164,9 +157,8 @@ class Emitter(Listener):
 
     def leave_apart(self, key: int) -> None:
         """End such a range on any thread; do nothing if it is not open."""
-        opened = self._apart.pop(key, None)
-        if opened is not None:
-            handle, name = opened
+        handle, name = self._apart.pop(key, (None, None))
+        if name is not None:
             begun = _clock()
             self._finish(handle)
             self._apart_costs.append((name, 0, _clock() - begun))
@@ -225,16 +217,15 @@ class Emitter(Listener):
     def _range(self, kind: str, name: str, module: Any = None) -> Range:
         text = f"{kind} {name}" if kind == OPTIMIZER else name
         opens_forward = kind == MODULE and not (module is not None and is_loss(module))
-        made = Range(kind, name, self._make(kind, text), opens_forward=opens_forward)
+        inside = kind in (MODULE, FORWARD, BACKWARD)
+        made = Range(kind, name, self._make(kind, text), inside, opens_forward)
         self._known[kind, name] = made
         return made
 
     def _is_inside(self) -> bool:
         """Return whether a module's call or a backward pass is open."""
         opened = self._open
-        if not opened or opened[-1] is self._step:
-            return False
-        return opened[-1].inside or any(each.inside for each in opened)
+        return bool(opened) and (opened[-1].inside or any(each.inside for each in opened))
 
     def _begin(self, range_: Range) -> None:
         push, attributes = self._push, range_.attributes

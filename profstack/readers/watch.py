@@ -150,14 +150,12 @@ class Samples:
     """Samples as parallel lists: a tuple for each would be work for the garbage collector."""
 
     def __init__(self) -> None:
-        self._times: list[float] = []
-        self._frames: list[int] = []
-        self._regions: list[str | None] = []
-        self._rss: list[int | None] = []
-        self._weights: list[float] = []
+        names = ("t_s", "frame", "region", "rss_bytes", "weight")
+        self._columns: dict[str, list[Any]] = {name: [] for name in names}
+        self._weights = self._columns["weight"]
 
     def __len__(self) -> int:
-        return len(self._times)
+        return len(self._weights)
 
     def add(
         self,
@@ -168,19 +166,16 @@ class Samples:
         weight: float = 0.0,
     ) -> None:
         """Add a sample; with weight 0 a reading of the resident set without time."""
-        self._times.append(t_s)
-        self._frames.append(frame)
-        self._regions.append(region)
-        self._rss.append(rss)
-        self._weights.append(weight)
-        if len(self._times) >= MOST_HELD:
+        sample = (t_s, frame or None, region, rss, weight)
+        for column, value in zip(self._columns.values(), sample, strict=True):
+            column.append(value)
+        if len(self) >= MOST_HELD:
             self._thin()
 
     def _thin(self) -> None:
         """Remove every second sample and add its weight to the next; keep those without weight."""
         weights, kept, owed = self._weights, 0, 0.0
-        columns: list[list[Any]]
-        columns = [self._times, self._frames, self._regions, self._rss, weights]
+        columns = self._columns.values()
         for number, weight in enumerate(weights):
             follows = weights[number + 1] if number + 1 < len(weights) else 0.0
             if weight and follows and not owed:
@@ -195,22 +190,13 @@ class Samples:
 
     def records(self) -> "list[Record]":
         """Return rows of all samples, in order of time."""
-        rows = zip(self._times, self._frames, self._regions, self._rss, self._weights, strict=True)
-        return [
-            {
-                "t_s": t_s,
-                "frame": frame or None,
-                "region": region,
-                "rss_bytes": rss,
-                "weight": weight,
-            }
-            for t_s, frame, region, rss, weight in rows
-        ]
+        columns = self._columns
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def memory_bytes(self) -> int:
         """Return their memory: two floats, an integer, and a place in each of five lists."""
         each = 2 * sys.getsizeof(0.0) + sys.getsizeof(1 << 40) + 5 * 8
-        return each * len(self._times)
+        return each * len(self)
 
 
 # Samples after which the interval doubles, and how often: 160 ms from the 50th minute on.

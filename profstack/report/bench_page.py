@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -110,14 +111,10 @@ def histogram(samples_s: Sequence[float]) -> Histogram | None:
     bars = min(max(math.ceil((end - start) / width), 8), MOST_BARS)
     width = (end - start) / bars or 1e-9
     counts = [0] * bars
-    below = beyond = 0
-    for sample in ordered:
-        if sample < start:
-            below += 1
-        elif sample > end:
-            beyond += 1
-        else:
-            counts[min(int((sample - start) / width), bars - 1)] += 1
+    below, last = bisect_left(ordered, start), bisect_right(ordered, end)
+    for sample in ordered[below:last]:
+        counts[min(int((sample - start) / width), bars - 1)] += 1
+    beyond = len(ordered) - last
     return Histogram(start, width, counts, below, beyond, ordered[0], ordered[-1])
 
 
@@ -131,15 +128,12 @@ def _warmup_curve(warmup_s: Sequence[float], steps: int | None) -> WarmupCurve:
     kept = calls[:_FIRST_CALLS] + extremes(
         calls[_FIRST_CALLS:], MOST_CALLS - _FIRST_CALLS, "wall_s"
     )
-    return WarmupCurve(
-        points=[[call["call"], compact(call["wall_s"])] for call in kept],
-        total=len(calls),
-        steps=steps,
-        left_out=None
-        if len(kept) == len(calls)
-        else f"{len(kept):,} of {len(calls):,} calls are drawn: "
-        "of the later ones the extremes of each stretch.",
-    )
+    left_out = None
+    if len(kept) < len(calls):
+        left_out = f"{len(kept):,} of {len(calls):,} calls are drawn: "
+        left_out += "of the later ones the extremes of each stretch."
+    points = [[call["call"], compact(call["wall_s"])] for call in kept]
+    return WarmupCurve(points, len(calls), steps, left_out)
 
 
 def roofline_page(roofline: RooflineFacts | None) -> Roofline | None:

@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from profstack.report.page import finite
 from profstack.report.page_tables import compact, number
 from profstack.report.screen import evidence_words, finding_cost, printable
-from profstack.storage.schema.column import Table, table
+from profstack.storage.schema.column import Table
 from profstack.storage.schema.report import Finding, Report
 
 Format = Literal["json", "csv", "md"]
@@ -23,45 +23,41 @@ _FINDING_COLUMNS = (
     "slug", "severity", "title", "gain_s", "gain_is", "gain_reason", "file", "line", "module",
     "layers", "evidence", "advice",
 )  # fmt: skip
-_TESTS = table(
-    "verdict",
-    "test TEXT slug of the test",
-    "share REAL what it measures, as a share of the clean step",
-    "threshold_share REAL the share from which it can be the verdict",
-    "time_s REAL that share of the clean median",
-    "file TEXT where to look",
-    "line INTEGER line",
-    "reason TEXT why the share is not known",
-    "link TEXT where its rows stand in the page",
-)
-_PARTS = table(
-    "step_bar",
-    "name TEXT part of the clean step",
-    "seconds REAL time",
-    "share REAL share of the clean median",
-    "link TEXT where its rows stand in the page",
-)
+# Columns of the verdict's tests, and of the parts of the step.
+_TESTS = ("test", "share", "threshold_share", "time_s", "file", "line", "reason", "link")
+_PARTS = ("name", "seconds", "share", "link")
+
+
+# Signs that Markdown reads as its own, in a table's cell and in running text.
+_IN_CELL = str.maketrans({"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " "})
+_IN_TEXT = str.maketrans({**{sign: "\\" + sign for sign in "\\`*_[]|"}, "<": "&lt;"})
 
 
 def in_order(rows: Rows, column: str, *, falling: bool) -> list[Mapping[str, object]]:
     """Return rows ordered by a column; those without a value there are last either way."""
     known = [row for row in rows if row.get(column) is not None]
-    if any(isinstance(row[column], (str, list)) for row in known):
-        known.sort(key=lambda row: str(row[column]), reverse=falling)
-    else:
-        known.sort(key=lambda row: number(row[column]), reverse=falling)
+    is_text = any(isinstance(row[column], (str, list)) for row in known)
+    key: Callable[[object], Any] = str if is_text else number
+    known.sort(key=lambda row: key(row[column]), reverse=falling)
     return known + [row for row in rows if row.get(column) is None]
 
 
 def table_as(form: Format, table: Table, rows: Rows) -> str:
     """Return rows of a table: a JSON list, CSV with a header, or a Markdown table."""
     if form == "json":
-        lines = (json.dumps(finite({name: row.get(name) for name in table.names})) for row in rows)
-        return "[\n" + ",\n".join(lines) + "\n]\n"
-    cells = [[_table_cell(row.get(name)) for name in table.names] for row in rows]
+        return _json({name: row.get(name) for name in table.names} for row in rows)
+    return _text_table(form, table.names, rows)
+
+
+def _json(rows: Iterable[Mapping[str, object]]) -> str:
+    return "[\n" + ",\n".join(json.dumps(finite(row)) for row in rows) + "\n]\n"
+
+
+def _text_table(form: Literal["csv", "md"], names: Sequence[str], rows: Rows) -> str:
+    cells = [[_table_cell(row.get(name)) for name in names] for row in rows]
     if form == "csv":
-        return _csv(table.names, cells)
-    return "\n".join(map(_markdown_row, (table.names, ["---"] * len(table.names), *cells))) + "\n"
+        return _csv(names, cells)
+    return "\n".join(map(_markdown_row, (names, ["---"] * len(names), *cells))) + "\n"
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -85,11 +81,7 @@ def _encodable(text: str) -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    escaped = (
-        cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-        for cell in cells
-    )
-    return "| " + " | ".join(escaped) + " |"
+    return "| " + " | ".join(cell.translate(_IN_CELL) for cell in cells) + " |"
 
 
 def verdict_as(form: Format, report: Report) -> str:
@@ -99,21 +91,20 @@ def verdict_as(form: Format, report: Report) -> str:
         return json.dumps(finite({"verdict": verdict, "step_bar": bar}), indent=1) + "\n"
     evidence = verdict["evidence"] if verdict else []
     if form == "csv":
-        return table_as("csv", _TESTS, evidence)
+        return _text_table("csv", _TESTS, evidence)
     sentence = (verdict["sentence"] if verdict else "") or "no verdict"
     sections = [f"**{printable(sentence).replace('<', '&lt;')}**\n"]
     if bar and bar["parts"]:
-        sections.append(table_as("md", _PARTS, bar["parts"]))
+        sections.append(_text_table("md", _PARTS, bar["parts"]))
     if evidence:
-        sections.append(table_as("md", _TESTS, evidence))
+        sections.append(_text_table("md", _TESTS, evidence))
     return "\n".join(sections)
 
 
 def findings_as(form: Format, findings: Sequence[Finding]) -> str:
     """Return findings: JSON as in report.json, CSV with a header, or a Markdown section each."""
     if form == "json":
-        lines = (json.dumps(finite(finding)) for finding in findings)
-        return "[\n" + ",\n".join(lines) + "\n]\n" if findings else "[]\n"
+        return _json(findings) if findings else "[]\n"
     if form == "csv":
         rows: Rows = findings
         cells = ([_finding_cell(row.get(name)) for name in _FINDING_COLUMNS] for row in rows)
@@ -148,7 +139,4 @@ def _section(number: int, finding: Finding) -> str:
 
 def _escaped(text: str) -> str:
     """Return text without the signs that Markdown reads as its own."""
-    words = printable(text)
-    for sign in "\\`*_[]|":
-        words = words.replace(sign, "\\" + sign)
-    return words.replace("<", "&lt;")
+    return printable(text).translate(_IN_TEXT)

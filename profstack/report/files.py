@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from profstack.errors import RecordingError
 from profstack.report.html import replace_text
 from profstack.report.page import finite
+from profstack.storage.folder import DATABASE, RUNS
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -112,9 +114,9 @@ _ALWAYS = {"steps", "modules", "operators", "functions", "calls", "lines"}
 
 def build(folder: Path) -> Report:
     """Return the report made from the recording's tables."""
-    if not (folder / "recording.sqlite").is_file():
+    if not (folder / DATABASE).is_file():
         raise RecordingError(
-            "the tables are missing (recording.sqlite)",
+            f"the tables are missing ({DATABASE})",
             where=str(folder),
             next_step="'profstack show' and 'profstack view' still read report.json",
         )
@@ -125,43 +127,39 @@ def load(folder: Path) -> Report:
     """Return the recording's report.json, or the report built anew where there is none."""
     path = folder / "report.json"
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return build(folder)
     except (OSError, UnicodeDecodeError) as error:
         raise RecordingError(f"cannot be read ({error})", where=str(path)) from error
-    return _checked(text, path)
-
-
-def _checked(text: str, path: Path) -> Report:
-    """Return the parsed report; raise RecordingError for anything else."""
-    remedy = f"write it again with 'profstack report {path.parent}'"
+    remedy = f"write it again with 'profstack report {folder}'"
     try:
-        report = json.loads(text)
+        report = json.loads(content)
     except ValueError as error:
-        raise RecordingError(
-            f"damaged JSON ({error})", where=str(path), next_step=remedy
-        ) from error
-    if not isinstance(report, dict) or not isinstance(report.get("tables"), dict):
-        raise RecordingError("not a profstack report", where=str(path), next_step=remedy)
+        what = f"damaged JSON ({error})"
+        raise RecordingError(what, where=str(path), next_step=remedy) from error
+    problem = _problem(report)
+    if problem is not None:
+        raise RecordingError(problem, where=str(path), next_step=remedy)
+    return cast("Report", report)
+
+
+def _problem(report: Any) -> str | None:
+    """Return why a file's content is no report that can be read; None where it is one."""
+    tables = report.get("tables") if isinstance(report, dict) else None
+    if not isinstance(tables, dict):
+        return "not a profstack report"
     version = report.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise RecordingError(
-            f"of version {version}, this profstack reads version {SCHEMA_VERSION}",
-            where=str(path),
-            next_step=remedy,
-        )
-    tables = report["tables"]
+        return f"of version {version}, this profstack reads version {SCHEMA_VERSION}"
     if not all(isinstance(rows, list) for rows in tables.values()) or not tables.keys() >= _ALWAYS:
-        raise RecordingError("its tables are not whole", where=str(path), next_step=remedy)
-    return cast("Report", report)
+        return "its tables are not whole"
+    return None
 
 
 # Finding a recording ----------------------------------------------------------------------------
 
-RUNS = "profstack-runs"
-_DATABASE = "recording.sqlite"
-_REPORT = "report.json"
+_FILES = (DATABASE, "report.json")
 _NEXT_STEP = "make one with 'profstack run script.py'"
 
 
@@ -189,7 +187,7 @@ def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
         return home
     if not exactly and path.is_dir() and any(_home(entry) for entry in _entries(path)):
         return newest_recording(path)
-    lacks = f"{_DATABASE} is not {'in' if path.is_dir() else 'beside'} it"
+    lacks = f"{DATABASE} is not {'in' if path.is_dir() else 'beside'} it"
     raise RecordingError(f"not a recording: {lacks}", where=given, next_step=_NEXT_STEP)
 
 
@@ -203,17 +201,15 @@ def _entries(folder: Path) -> list[Path]:
 
 def _home(folder: Path) -> Path | None:
     """Return the folder with the recording's files: of several ranks, that of the lowest."""
-    if any((folder / name).is_file() for name in (_DATABASE, _REPORT)):
+    if any((folder / name).is_file() for name in _FILES):
         return folder
     ranks = sorted(entry for entry in _entries(folder) if entry.name.startswith("rank-"))
-    return next((rank for rank in ranks if (rank / _DATABASE).is_file()), None)
+    return next((rank for rank in ranks if (rank / DATABASE).is_file()), None)
 
 
 def _written(home: Path) -> float:
     """Return when the recording was last written."""
-    for name in (_DATABASE, _REPORT):
-        try:
+    for name in _FILES:
+        with suppress(OSError):
             return (home / name).stat().st_mtime
-        except OSError:
-            continue
     return 0.0

@@ -103,8 +103,12 @@ def library() -> Library | None:
         script = file.read_bytes().decode("utf-8-sig")
     except (OSError, ValueError):
         return None
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return Library(packed_text(script), f"sha256-{digest}", _notice(script))
+    return Library(packed_text(script), script_digest(script), _notice(script))
+
+
+def script_digest(script: str) -> str:
+    """Return a script's digest, by which a content security policy allows it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def _file() -> Path | None:
@@ -135,18 +139,20 @@ def replace_text(path: Path, content: str) -> None:
     Bytes in file names that are not UTF-8 (lone surrogates in Python) are written as question
     marks, since no program opens a file with an invalid encoding.
     """
+    data = content.encode("utf-8", "replace")
     try:
         if path.exists() and not path.is_file():
             # A device or a pipe must not be replaced.
-            with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-                file.write(content)
+            path.write_bytes(data)
             return
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-                file.write(content)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
             # mkstemp makes private files; a page is as readable as any other new file.
-            Path(temporary).chmod(0o666 & ~_umask())
+            # The mask can only be read by setting it.
+            os.umask(mask := os.umask(0o022))
+            Path(temporary).chmod(0o666 & ~mask)
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -157,13 +163,6 @@ def replace_text(path: Path, content: str) -> None:
             where=str(path),
             next_step="choose another place with -o FILE",
         ) from error
-
-
-def _umask() -> int:
-    """Return the process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 # The page's scripts are modules, `import { a, b } from "./name.js";` and `export` before a
@@ -184,14 +183,15 @@ def render(report: Report, *, base: str = "") -> str:
     """Return the page as HTML; `base` is the path from the page's folder to the recording's."""
     data, parts = divide(prepare(report, base=base).as_dict())
     environment = _environment()
-    scripts = [_early_script(), _page_script()]
+    # The first runs before anything is drawn: the choice of light or dark.
+    scripts = [template("theme.js"), _page_script()]
     charts = library()
     imported = report.get("nsys")
     subject = report["script"] or (imported and imported["file"]) or "profstack"
     return environment.get_template("page.html.j2").render(
         # Without lone surrogates, which no encoding can write.
         title=f"{subject} - profstack".encode("utf-8", "replace").decode("utf-8"),
-        style=Markup("".join(map(_template, _STYLES))),
+        style=Markup("".join(map(template, _STYLES))),
         policy=_policy(scripts, [charts.digest] if charts else []),
         early_script=Markup(scripts[0]),
         page_script=Markup(scripts[-1]),
@@ -221,7 +221,7 @@ def _way(start: Path, recording: Path) -> str:
 def _environment() -> jinja2.Environment:
     """Return Jinja with escaping on and JSON without spaces, its keys in our order."""
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_template),
+        loader=jinja2.FunctionLoader(template),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -236,15 +236,10 @@ def _environment() -> jinja2.Environment:
 
 
 @cache
-def _template(name: str) -> str:
+def template(name: str) -> str:
     """Return the text of a file in `templates/`."""
     file = resources.files("profstack.report") / "templates" / name
     return file.read_text(encoding="utf-8")
-
-
-def _early_script() -> str:
-    """Return the script that runs before anything is drawn: the choice of light or dark."""
-    return _template("theme.js")
 
 
 @cache
@@ -266,7 +261,7 @@ def _add_module(name: str, modules: dict[str, str], importers: tuple[str, ...]) 
         return
     if name in importers:
         raise ValueError(f"modules import each other: {' -> '.join((*importers, name))}")
-    text = _template(name)
+    text = template(name)
     for _, imported in _IMPORT.findall(text):
         _add_module(imported, modules, (*importers, name))
     modules[name] = _module_scope(name, text)
@@ -283,9 +278,7 @@ def _module_scope(name: str, text: str) -> str:
 
 def _policy(scripts: list[str], digests: list[str]) -> str:
     """Return a policy that allows these scripts and those of these digests, and no loading."""
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
-    own = [f"sha256-{digest.decode()}" for digest in hashes]
-    allowed = " ".join(f"'{digest}'" for digest in [*own, *digests])
+    allowed = " ".join(f"'{digest}'" for digest in [*map(script_digest, scripts), *digests])
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         # A chart that is saved as a picture has an address in the page's own memory.

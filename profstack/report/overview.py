@@ -6,20 +6,18 @@ to the row in its own view. A figure that is not known is null, with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Literal
 
-from profstack.report.page_tables import AnyRow, OperatorSum, number, operators_by_name, weight
+from profstack.report.page_tables import AnyRow, number, operators_by_name, weight
 from profstack.report.screen import line_place
-from profstack.storage.schema.report import Report, StepBar
+from profstack.storage.schema.report import Report, RooflinePoint, StepBar
 from profstack.storage.schema.rows import (
-    FunctionRow,
-    LineRow,
-    MemoryOwnerRow,
+    CounterRow,
     MemoryRow,
-    ModuleRow,
-    OperatorRow,
     StepRow,
 )
 
@@ -60,13 +58,13 @@ def step_accounts(report: Report) -> list[Account]:
     counted = set(benchmark["counted_steps"] or ())
     own = [step["index"] or 0 for step in steps if phase is None or step["phase"] == phase]
     warm = min(own, default=0) + (benchmark["warmup_steps"] or 0)
-    sums: dict[tuple[str, str, bool], int] = {}
+    sums: Counter[tuple[str, str, bool]] = Counter()
     for step in steps:
         kind = kinds.get(step["slice"], "watch")
-        is_counted = step["index"] in counted
-        why = "in the clean median" if is_counted else _why_not(step, kind, phase, warm)
-        key = ("clean" if is_counted else kind, why, is_counted)
-        sums[key] = sums.get(key, 0) + 1
+        if step["index"] in counted:
+            sums["clean", "in the clean median", True] += 1
+        else:
+            sums[kind, _why_not(step, kind, phase, warm), False] += 1
     accounts = [Account(kind, count, why, own) for (kind, why, own), count in sums.items()]
     return sorted(accounts, key=lambda one: (not one.counted, one.kind != "clean", -one.steps))
 
@@ -169,86 +167,73 @@ class Overview:
 
 
 def overview_page(report: Report) -> Overview:
-    """Return the overview of a report."""
+    """Return the overview of a report, with the rules of the findings and of the verdicts."""
+    from profstack.findings.rules import OTHERS, RULES, TITLES, VERDICT_RULES
+
+    verdicts = {
+        rule.slug: f"{rule.measure} The verdict from {100 * rule.threshold:.0f} % of the step on."
+        for rule in VERDICT_RULES
+    }
     return Overview(
         step_bar=report.get("step_bar"),
         peaks=_peaks(report),
         work=_work(report),
         tops=_tops(report),
         accounts=step_accounts(report),
-        rules=_rules(),
-        verdicts=_verdicts(),
+        rules=[{"slug": rule.slug, "title": rule.title, "rule": rule.rule} for rule in RULES],
+        verdicts=[
+            {"slug": slug, "title": TITLES[slug], "rule": rule}
+            for slug, rule in (verdicts | OTHERS).items()
+        ],
     )
-
-
-def _rules() -> list[dict[str, str]]:
-    """Return the rules of the findings."""
-    from profstack.findings.rules import RULES
-
-    return [{"slug": rule.slug, "title": rule.title, "rule": rule.rule} for rule in RULES]
-
-
-def _verdicts() -> list[dict[str, str]]:
-    """Return the meaning of each verdict, and the share of the step from which it is chosen."""
-    from profstack.findings.rules import OTHERS, TITLES, VERDICT_RULES
-
-    rules = {
-        rule.slug: f"{rule.measure} The verdict from {100 * rule.threshold:.0f} % of the step on."
-        for rule in VERDICT_RULES
-    }
-    return [
-        {"slug": slug, "title": TITLES[slug], "rule": rule}
-        for slug, rule in (*rules.items(), *OTHERS.items())
-    ]
 
 
 def _peaks(report: Report) -> Peaks:
     memory = report["tables"]["memory"]
-    rss = _most(memory, "rss_bytes")
-    of: dict[str | None, list[MemoryOwnerRow]] = {}
-    for row in report["tables"].get("memory_owners") or []:
-        of.setdefault(row["device"], []).append(row)
-    why = report["columns_reason"].get("memory.rss_bytes")
-    why = why or "no layer read the memory of the process"
+    rss, why = _most(memory, "rss_bytes"), report["columns_reason"].get("memory.rss_bytes")
+    held = held_at_peak(report)
     return Peaks(
         rss_bytes=rss,
-        rss_reason=None if rss is not None else why,
+        rss_reason=None if rss is not None else why or "no layer read the memory of the process",
         allocated_bytes=_most(memory, "device_allocated_bytes"),
         reserved_bytes=_most(memory, "device_reserved_bytes"),
-        held=[_held(device, owned) for device, owned in of.items()],
-        held_reason=None if of else "no slice watched the memory of a step",
+        held=held,
+        held_reason=None if held else "no slice watched the memory of a step",
     )
 
 
-def _held(device: str | None, rows: Sequence[MemoryOwnerRow]) -> Held:
-    kinds = [
-        (row["kind"], row["peak_bytes"])
-        for row in sorted(rows, key=weight("peak_bytes"), reverse=True)
-        if row["peak_bytes"]
+def held_at_peak(report: Report) -> list[Held]:
+    """Return what each device held at the peak of the observed step, the largest kind first."""
+    devices: defaultdict[str | None, list[tuple[str, int]]] = defaultdict(list)
+    rows = report["tables"].get("memory_owners") or []
+    for row in sorted(rows, key=weight("peak_bytes"), reverse=True):
+        if row["peak_bytes"]:
+            devices[row["device"]].append((row["kind"], row["peak_bytes"]))
+    return [
+        Held(device, sum(size for _, size in devices[device]), devices[device])
+        for device in dict.fromkeys(row["device"] for row in rows)
     ]
-    return Held(device, sum(size for _, size in kinds), kinds)
 
 
 _MemoryColumn = Literal["rss_bytes", "device_allocated_bytes", "device_reserved_bytes"]
 
 
 def _most(rows: Iterable[MemoryRow], column: _MemoryColumn) -> int | None:
-    values = (row[column] for row in rows)
-    return max((value for value in values if value is not None), default=None)
+    return max((value for row in rows if (value := row[column]) is not None), default=None)
 
 
 def _work(report: Report) -> Work:
     """Return operations per step by the counter of record, and their share of the peak."""
     median = report["benchmark"]["median_s"]
-    counter, flop, reason = _counted(report)
-    if flop is None:
-        return Work(counter=counter, reason=reason)
+    record = counter_of_record(report)
+    if record is None or record["forward_flop"] is None:
+        return Work(reason=_reason(report, "flops") or "no layer counted operations")
+    counter = record["counter"]
+    flop = float(record["forward_flop"] + (record["backward_flop"] or 0))
     if not median:
         return Work(flop, None, counter, reason="there is no clean step time")
-    roofline = report.get("roofline")
-    points = (roofline.get("points") or []) if roofline else []
+    roofline, step = report.get("roofline"), step_point(report)
     shares = (roofline.get("mfu") or []) if roofline else []
-    step = next((row for row in points if row["kind"] == "step"), None)
     if step is not None and step["flop"] and step["flop_per_s"] is None:
         return Work(flop, None, counter, reason=str(step["reason"]))
     known = [(row["value"], row) for row in shares if row["value"] is not None]
@@ -270,141 +255,128 @@ def _work(report: Report) -> Work:
     )
 
 
-def _counted(report: Report) -> tuple[str | None, float | None, str | None]:
-    """Return the counter of record, its operations of a step, and why there are none."""
+def counter_of_record(report: Report) -> CounterRow | None:
+    """Return the counter whose operations the report's figures rest on; None where none counted."""
     source = report["columns_source"].get("modules.forward_flop", "")
     rows = report["tables"].get("flops") or []
-    record = next((row for row in rows if source and source.startswith(row["counter"])), None)
-    if record is None or record["forward_flop"] is None:
-        return None, None, _reasons(report).get("flops") or "no layer counted operations"
-    return record["counter"], float(record["forward_flop"] + (record["backward_flop"] or 0)), None
+    return next((row for row in rows if source and source.startswith(row["counter"])), None)
 
 
-def _reasons(report: Report) -> dict[str, str | None]:
-    return {layer["name"]: layer["reason"] for layer in report["layers"]}
+def step_point(report: Report) -> RooflinePoint | None:
+    """Return the whole step's point of the roofline; None where there is none."""
+    roofline = report.get("roofline")
+    points = (roofline.get("points") or []) if roofline else []
+    return next((point for point in points if point["kind"] == "step"), None)
 
 
-Row = TypeVar("Row")
+def _reason(report: Report, name: str) -> str | None:
+    """Return the reason of a layer; None for a layer without one."""
+    return next((each["reason"] for each in report["layers"] if each["name"] == name), None)
+
+
 OF_THE_STEP = "of the clean step"
 AS_SEEN = "of the step as the layer saw it"
+# The name of a row, its link, its seconds, and its detail.
+_Candidate = tuple[str, str, float, str | None]
+# The sense of the times, words for the whole of the shares, that whole in seconds, and the rows.
+_Candidates = tuple[str, str, float | None, list[_Candidate]]
 
 
 def _tops(report: Report) -> list[Top]:
     """Return the short tables; an empty one has the reason of its layer."""
-    tables, median = report["tables"], report["benchmark"]["median_s"]
-    attribution = report.get("attribution")
-    step = attribution["step_s"] if attribution else None
-    tops = [
-        _top_modules(tables["modules"], step, median),
-        _top_operators(tables["operators"], step, median),
-        _top_functions(tables["functions"], median),
-        _top_lines(tables["lines"]),
-    ]
-    layers = _reasons(report)
     why = report["columns_reason"].get("functions.calibrated_s", "the report does not tell why")
     unshared = {
         "cprofile": f"these times are not calibrated, and so no parts of a clean step: {why}",
         "torch": "it is not known how long a step took while this layer watched",
     }
-    tops = [replace(top, share_reason=unshared[top.layer]) for top in tops]
-    return [
-        top
-        if top.rows
-        else replace(
-            top, reason=layers.get(top.layer) or f"the {top.layer} layer has none in this run"
-        )
-        for top in tops
-    ]
+    tables = (
+        ("Modules", "modules", "torch", _modules(report)),
+        ("Operators", "operators", "torch", _operators(report)),
+        ("Python functions", "python", "cprofile", _functions(report)),
+        ("Lines of your own", "source", "torch", _lines(report)),
+    )
+    tops = []
+    for title, view, layer, (kind, of, whole, candidates) in tables:
+        ranked = sorted(candidates, key=itemgetter(2), reverse=True)[:MOST]
+        rows = [
+            TopRow(name, link, seconds, seconds / whole if whole else None, detail)
+            for name, link, seconds, detail in ranked
+            if seconds > 0
+        ]
+        reason = _reason(report, layer) or f"the {layer} layer has none in this run"
+        reason_if_empty = None if rows else reason
+        tops.append(Top(title, view, layer, kind, rows, reason_if_empty, of, unshared[layer]))
+    return tops
 
 
-def _top(
-    head: tuple[str, str, str, str],
-    share_of: str | None,
-    found: Iterable[tuple[Row, float]],
-    make: Callable[[Row, float], TopRow],
-) -> Top:
-    """Return the heaviest rows; those without a time are left out."""
-    ranked = sorted(found, key=lambda pair: pair[1], reverse=True)[:MOST]
-    rows = [make(record, seconds) for record, seconds in ranked if seconds > 0]
-    return Top(*head, rows, None, share_of)
+def _observed_step(report: Report) -> float | None:
+    """Return how long a step took while the torch layer watched."""
+    attribution = report.get("attribution")
+    return attribution["step_s"] if attribution else None
 
 
-def _top_modules(modules: Sequence[ModuleRow], step: float | None, median: float | None) -> Top:
-    """Return the modules with most own time; parts outside modules are in the bar of the step.
+def _modules(report: Report) -> _Candidates:
+    """Return own times of modules; parts outside modules are in the bar of the step.
 
     Own times have no calibrated column: they are calibrated as the whole times of the rows are.
     """
-    own = [row for row in modules if not row["path"].startswith("(")]
-    calibrated = any(row["calibrated_s"] is not None for row in own)
-    factor, kind, of = 1.0, "raw", AS_SEEN
-    if calibrated and median and step:
-        factor, kind, of = median / step, "calibrated", OF_THE_STEP
-
-    def make(row: ModuleRow, seconds: float) -> TopRow:
-        share = seconds / (factor * step) if step else None
-        return TopRow(row["path"], f"modules/{row['path']}", seconds, share, row["type"])
-
-    found = [(row, factor * number(row["self_s"])) for row in own]
-    return _top(("Modules", "modules", "torch", f"self time, {kind}"), of, found, make)
+    own = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
+    median, step = report["benchmark"]["median_s"], _observed_step(report)
+    factor, kind, of = 1.0, "self time, raw", AS_SEEN
+    if median and step and any(row["calibrated_s"] is not None for row in own):
+        factor, kind, of = median / step, "self time, calibrated", OF_THE_STEP
+    found: list[_Candidate] = [
+        (row["path"], f"modules/{row['path']}", factor * number(row["self_s"]), row["type"])
+        for row in own
+    ]
+    return kind, of, factor * step if step else None, found
 
 
-def _top_operators(
-    operators: Sequence[OperatorRow], step: float | None, median: float | None
-) -> Top:
-    summed = operators_by_name(operators)
-    column, kind, whole, of = _sense(summed, median)
-    held = whole or step
-
-    def make(row: OperatorSum, seconds: float) -> TopRow:
-        share = seconds / held if held else None
-        return TopRow(row["name"], f"operators/{row['name']}", seconds, share)
-
-    found = [(row, number(row[column])) for row in summed]
-    return _top(("Operators", "operators", "torch", f"self time, {kind}"), of, found, make)
+def _operators(report: Report) -> _Candidates:
+    summed = operators_by_name(report["tables"]["operators"])
+    column, kind, of, whole = _sense(summed, report)
+    found: list[_Candidate] = [
+        (row["name"], f"operators/{row['name']}", number(row[column]), None) for row in summed
+    ]
+    return kind, of, whole or _observed_step(report), found
 
 
-def _top_functions(functions: Sequence[FunctionRow], median: float | None) -> Top:
+def _functions(report: Report) -> _Candidates:
     # Operators are called through built-in functions, and have a table of their own.
+    functions = report["tables"]["functions"]
     steps = [row for row in functions if row["phase"] == "step" and row["file"] != "~"]
-    column, kind, whole, of = _sense(steps, median)
-
-    def make(row: FunctionRow, seconds: float) -> TopRow:
+    column, kind, of, whole = _sense(steps, report)
+    found: list[_Candidate] = []
+    for row in steps:
         link = f"python/{row['file']}:{row['line']}:{row['name']}"
-        share = seconds / whole if whole else None
-        return TopRow(row["name"], link, seconds, share, place(row["file"], row["line"]))
-
-    found = [(row, number(row[column])) for row in steps]
-    head = ("Python functions", "python", "cprofile", f"self time, {kind}")
-    return _top(head, of, found, make)
+        found.append((row["name"], link, number(row[column]), place(row["file"], row["line"])))
+    return kind, of, whole, found
 
 
 def _sense(
-    rows: Sequence[AnyRow], median: float | None
-) -> tuple[Literal["calibrated_s", "self_s"], str, float | None, str]:
+    rows: Sequence[AnyRow], report: Report
+) -> tuple[Literal["calibrated_s", "self_s"], str, str, float | None]:
     """Return the column of times to show, its sense, and the whole that the times are parts of.
 
     These are calibrated times where there are any, since shares of a clean step need them; one
     table never has both.
     """
+    median = report["benchmark"]["median_s"]
     if median and any(row.get("calibrated_s") is not None for row in rows):
-        return "calibrated_s", "calibrated", median, OF_THE_STEP
-    return "self_s", "raw", None, AS_SEEN
+        return "calibrated_s", "self time, calibrated", OF_THE_STEP, median
+    return "self_s", "self time, raw", AS_SEEN, None
 
 
-def _top_lines(lines: Sequence[LineRow]) -> Top:
-    """Return the user's own lines; the share is of the time on all of them."""
-    own = [row for row in lines if row.get("own") is not False and row.get("python_s") is not None]
-    found = [(row, number(row["python_s"]) + number(row["operator_s"])) for row in own]
-    whole = sum(seconds for _, seconds in found)
-
-    def make(row: LineRow, seconds: float) -> TopRow:
-        where = place(row["file"], row["line"])
-        text = (row["source"] or "").strip() or where
-        link = f"source/{row['file']}:{row['line']}"
-        return TopRow(text, link, seconds, seconds / whole, where)
-
-    head = ("Lines of your own", "source", "torch", "time on the line, raw")
-    return _top(head, "of the time on lines of your own", found, make)
+def _lines(report: Report) -> _Candidates:
+    """Return times of the user's own lines; the share is of the time on all of them."""
+    found: list[_Candidate] = []
+    for row in report["tables"]["lines"]:
+        if row.get("own") is not False and row.get("python_s") is not None:
+            where, link = place(row["file"], row["line"]), f"source/{row['file']}:{row['line']}"
+            seconds = number(row["python_s"]) + number(row["operator_s"])
+            found.append(((row["source"] or "").strip() or where, link, seconds, where))
+    whole = sum(seconds for _, _, seconds, _ in found)
+    return "time on the line, raw", "of the time on lines of your own", whole, found
 
 
 def place(file: str | None, line: int | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
@@ -16,9 +17,9 @@ from profstack.code_owner import with_package
 from profstack.report.bench_page import CUT_AWAY, BenchPage, Roofline, bench_page, roofline_page
 from profstack.report.overview import Overview, overview_page
 from profstack.report.page_tables import (
+    HEAVIEST,
     MOST_ROWS,
     AnyRow,
-    ColumnNotes,
     LayerPageTable,
     PageTable,
     SortKey,
@@ -59,23 +60,22 @@ class SourceFile:
 def with_source(lines: Sequence[LineRow], texts: Sequence[SourceText]) -> list[LineRow]:
     """Return the lines, each with its text where the text of its file is known."""
     known = {row["file"]: row["text"].split("\n") for row in texts if row["text"]}
-    filled: list[LineRow] = []
-    for line in lines:
-        text = known.get(line["file"], [])
-        place = line["line"] or 0
-        if line["source"] is None and 0 < place <= len(text):
-            line = {**line, "source": text[place - 1]}
-        filled.append(line)
-    return filled
+
+    def source(line: LineRow) -> str | None:
+        text, place = known.get(line["file"], []), line["line"] or 0
+        is_known = line["source"] is None and 0 < place <= len(text)
+        return text[place - 1] if is_known else line["source"]
+
+    return [{**line, "source": source(line)} for line in lines]
 
 
 def source_files(lines: Sequence[LineRow], texts: Sequence[SourceText]) -> list[SourceFile]:
     """Return the user's own files that have lines, the one with the most time first."""
     seconds_of = weight("python_s", "operator_s")
-    times: dict[str, float] = {}
+    times: defaultdict[str, float] = defaultdict(float)
     for line in lines:
         if line.get("own") is not False:
-            times[line["file"]] = times.get(line["file"], 0.0) + seconds_of(line)
+            times[line["file"]] += seconds_of(line)
     known = {row["file"]: (row["text"], row["reason"]) for row in texts}
     return [
         SourceFile(file, times[file], *known.get(file, (None, "no slice traced its lines")))
@@ -110,39 +110,25 @@ def path_records(
     """
     known = {record["node"]: record for record in records}
     kept: set[int | None] = set()
-    lost: set[int | None] = set()
     for record in sorted(records, key=weight(*times), reverse=True):
-        way, ending = _way_up(record["node"], known, kept, lost)
-        if ending is not None and ending not in kept:
-            lost.update(way)
-        elif len(kept) + len(way) <= most:
+        way: list[int | None] = []
+        node = record["node"]
+        while node is not None and node in known and node not in kept and node not in way:
+            way.append(node)
+            node = known[node]["parent"]
+        leads_to_the_top = node is None or node in kept
+        if leads_to_the_top and len(kept) + len(way) <= most:
             kept.update(way)
     return [record for record in records if record["node"] in kept]
-
-
-def _way_up(
-    node: int | None,
-    known: Mapping[int | None, Node],
-    kept: set[int | None],
-    lost: set[int | None],
-) -> tuple[list[int | None], int | None]:
-    """Return the nodes from here up that are not kept yet, and the next one: None at the top."""
-    way: list[int | None] = []
-    while node is not None and node not in kept:
-        if node not in known or node in lost or node in way:
-            return way, node
-        way.append(node)
-        node = known[node]["parent"]
-    return way, node
 
 
 def held_series(records: Sequence[NsysMemoryRow], most: int = MOST_ROWS) -> list[NsysMemoryRow]:
     """Return memory events to draw, in order of time: the extremes of each device and kind."""
     if len(records) <= most:
         return list(records)
-    series: dict[tuple[str | None, str | None], list[NsysMemoryRow]] = {}
+    series: defaultdict[tuple[str | None, str | None], list[NsysMemoryRow]] = defaultdict(list)
     for record in records:
-        series.setdefault((record["device"], record["kind"]), []).append(record)
+        series[record["device"], record["kind"]].append(record)
     share = max(most // len(series), 2)
     kept = [record for own in series.values() for record in extremes(own, share, "bytes")]
     return sorted(kept[:most], key=lambda record: number(record["t_s"]))
@@ -207,10 +193,7 @@ def prepare(report: Report, *, base: str = "") -> Page:
         facts={**dict.fromkeys(_FACTS), **facts, "benchmark": benchmark},
         steps=step_series(tables["steps"], report["slices"], report["benchmark"]),
         slices=report["slices"],
-        tables={
-            name: join_layers(table, own)
-            for name, table in _tables(tables, ColumnNotes.of(report)).items()
-        },
+        tables={name: join_layers(table, own) for name, table in _tables(tables, report).items()},
         counters=tables.get("flops") or [],
         call_trees=_call_trees(tables),
         module_picture=module_picture(tables["modules"], tables.get("peak_holders") or []),
@@ -234,54 +217,48 @@ def finite(value: object) -> Any:
     return value
 
 
-# Tables that are shown as they are, by the order of their rows: None keeps that of the report.
-_WEIGHTS: dict[str, Callable[[AnyRow], float] | None] = {
-    "steps": weight("wall_s"),
-    "operators": weight("self_s"),
-    "kernels": weight("device_s"),
-    "ranges": None,
-    "watch": weight("total_share"),
-    "outliers": weight("wall_s"),
-    "memory_owners": None,
-    "peak_holders": weight("bytes"),
-    "threads": None,
-    "launches": None,
-    "gaps": weight("total_s"),
-    "module_lines": weight("operator_s", "python_s"),
-    "artifacts": None,
-    "nsys_modules": None,
-    "nsys_steps": None,
-    "nsys_kernels": weight("device_s"),
-    "nsys_copies": weight("device_s"),
-    "nsys_api": weight("host_s"),
-    "nsys_samples": weight("self_samples"),
-    "nsys_gaps": weight("total_s"),
+# Columns that order the rows of tables on the page alone; tables shown in the report's own order.
+_WEIGHTS = {
+    "steps": ("wall_s",),
+    "watch": ("total_share",),
+    "outliers": ("wall_s",),
+    "module_lines": ("operator_s", "python_s"),
+    "nsys_backtraces": ("host_s",),
 }
+_AS_REPORTED = (
+    *("ranges", "memory_owners", "threads", "launches", "artifacts", "nsys_modules", "nsys_steps"),
+    *("memory", "nsys_memory"),
+)
 
 
-def _tables(tables: Tables, notes: ColumnNotes) -> dict[str, PageTable]:
-    """Return the page's tables, the heaviest rows first; those without a row are left out."""
-    rows = cast(Mapping[str, Sequence[AnyRow]], tables)
+def _tables(tables: Tables, notes: Report) -> dict[str, PageTable]:
+    """Return the page's tables, the heaviest rows first; those without a row are left out.
 
-    def table(
-        name: str, records: Sequence[AnyRow], by: Callable[[AnyRow], SortKey] | None = None
-    ) -> PageTable:
-        return page_table(name, records, notes, by=by, extra=_EXTRA.get(name, ()))
-
-    made = {name: table(name, rows.get(name) or [], by) for name, by in _WEIGHTS.items()}
-    timed = [{**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []]
-    made["regions"] = table("regions", timed, weight("wall_s"))
-    made["memory"] = table("memory", memory_series(tables["memory"]))
+    `notes` is the report that holds reasons and sources of the columns.
+    """
+    rows = dict(cast(Mapping[str, Sequence[AnyRow]], tables))
+    rows["regions"] = [
+        {**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []
+    ]
     # A frame on each line: names of C++ functions hold commas.
-    stacks = [
+    rows["nsys_backtraces"] = [
         {**row, "stack": "\n".join(row["stack"] or [])}
         for row in tables.get("nsys_backtraces") or []
     ]
-    made["nsys_backtraces"] = table("nsys_backtraces", stacks, weight("host_s"))
-    made["nsys_memory"] = table("nsys_memory", held_series(tables.get("nsys_memory") or []))
-    own = {"functions": own_first("self_s"), "lines": own_first("python_s", "operator_s")}
-    for name, first in own.items():
-        made[name] = table(name, with_package(rows[name]), first)
+    rows["memory"] = memory_series(tables["memory"])
+    rows["nsys_memory"] = held_series(tables.get("nsys_memory") or [])
+    rows |= {name: with_package(rows[name]) for name in ("functions", "lines")}
+    by: dict[str, Callable[[AnyRow], SortKey] | None] = {
+        **dict.fromkeys(_AS_REPORTED),
+        **{name: weight(*columns) for name, columns in _WEIGHTS.items()},
+        **{name: weight(column) for name, column in HEAVIEST.items()},
+        "functions": own_first("self_s"),
+        "lines": own_first("python_s", "operator_s"),
+    }
+    made = {
+        name: page_table(name, rows.get(name) or [], notes, by=key, extra=_EXTRA.get(name, ()))
+        for name, key in by.items()
+    }
     for name in ("memory_lines", "watch_lines"):
         made[name] = line_table(name, tables["lines"], notes)
     ranges = path_records(tables.get("nsys_ranges") or [], MOST_ROWS, ("wall_s", "device_s"))

@@ -6,13 +6,21 @@ What is left out is always said, with the place where the rest can be found.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypedDict, TypeVar, cast
 
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.layer_table import JOINS
-from profstack.storage.schema.report import REPORT, Benchmark, LayerTableFacts, Report, SliceFacts
+from profstack.storage.schema.report import (
+    REPORT,
+    Benchmark,
+    LayerColumn,
+    LayerTableFacts,
+    Report,
+    SliceFacts,
+)
 from profstack.storage.schema.rows import (
     CLEAN_SLICES,
     OTHER_SLICES,
@@ -57,35 +65,22 @@ class PageColumn:
     joined: str | None = None
 
 
-@dataclass(frozen=True)
-class ColumnNotes:
-    """Reasons for empty columns and cells, and sources of columns, by `table.column`."""
+def page_column(table: str, column: Column, notes: Report) -> PageColumn:
+    """Return the heading of one column of a report's table; `notes` is the report.
 
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    cells: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, report: Report) -> ColumnNotes:
-        """Return the notes of a report; one of an older version may lack some."""
-        return cls(
-            report["columns_reason"], report.get("cells_reason", {}), report["columns_source"]
-        )
-
-
-def page_column(table: str, column: Column, notes: ColumnNotes) -> PageColumn:
-    """Return the heading of one column of a report's table."""
+    A report of an older version may lack the reasons for single cells.
+    """
     key = f"{table}.{column.name}"
     return PageColumn(
-        key=column.name,
-        label=column.label,
-        unit=column.unit,
-        meaning=column.meaning,
-        reason=notes.reasons.get(key),
-        cell_reason=notes.cells.get(key),
-        source=notes.sources.get(key),
-        layer=column.layer,
-        kind=column.sense,
+        column.name,
+        column.label,
+        column.unit,
+        column.meaning,
+        notes["columns_reason"].get(key),
+        notes.get("cells_reason", {}).get(key),
+        notes["columns_source"].get(key),
+        column.layer,
+        column.sense,
     )
 
 
@@ -138,6 +133,22 @@ def weight(*columns: str) -> Callable[[AnyRow], float]:
     return lambda row: sum(max(number(row.get(column)), 0.0) for column in columns)
 
 
+# The column by which the rows of a table are ordered, the largest first.
+HEAVIEST = {
+    "operators": "self_s",
+    "kernels": "device_s",
+    "functions": "self_s",
+    "regions": "wall_s",
+    "peak_holders": "bytes",
+    "gaps": "total_s",
+    "nsys_kernels": "device_s",
+    "nsys_copies": "device_s",
+    "nsys_api": "host_s",
+    "nsys_samples": "self_samples",
+    "nsys_gaps": "total_s",
+}
+
+
 def left_out_text(kept: int, total: int, order: str) -> str | None:
     """Return the sentence about rows that are not on the page; None if all are there."""
     if kept >= total:
@@ -148,7 +159,7 @@ def left_out_text(kept: int, total: int, order: str) -> str | None:
 def page_table(
     name: str,
     records: Sequence[AnyRow],
-    notes: ColumnNotes,
+    notes: Report,
     *,
     by: Callable[[AnyRow], SortKey] | None = None,
     most: int = MOST_ROWS,
@@ -158,20 +169,27 @@ def page_table(
 
     `extra` are columns of the page alone; one that the report has too stays as it is.
     """
-    kept = list(records)
-    if by is not None:
-        kept.sort(key=by, reverse=True)
-    kept = kept[:most]
     known = REPORT[name]
     columns = (*known.columns, *(column for column in extra if column.name not in known.names))
-    order = "those with the most time" if by is not None else "the first"
-    return PageTable(
-        name=name,
-        columns=tuple(page_column(name, column, notes) for column in columns),
-        rows=[[compact(record.get(column.name)) for column in columns] for record in kept],
-        total=len(records),
-        left_out=left_out_text(len(kept), len(records), order),
-    )
+    headings = [page_column(name, column, notes) for column in columns]
+    if by is None:
+        return _cut_table(name, headings, records, "the first", most)
+    ordered = sorted(records, key=by, reverse=True)
+    return _cut_table(name, headings, ordered, "those with the most time", most)
+
+
+def _cut_table(
+    name: str,
+    columns: Sequence[PageColumn],
+    records: Sequence[AnyRow],
+    order: str,
+    most: int = MOST_ROWS,
+) -> PageTable:
+    """Return the first `most` records as a table; `order` says which ones these are."""
+    kept = records[:most]
+    rows = [[compact(record.get(column.key)) for column in columns] for record in kept]
+    left_out = left_out_text(len(kept), len(records), order)
+    return PageTable(name, tuple(columns), rows, len(records), left_out)
 
 
 # Parts of the step that are a forward pass; the others have their host time in `forward_s` too.
@@ -200,39 +218,30 @@ def module_records(records: Sequence[ModuleRow], most: int = MOST_ROWS) -> list[
     return [record for record in records if record["path"] in wanted]
 
 
-# Tables of the page that are columns of `lines`: their columns, weights, and order in words.
+# Tables of the page that are columns of `lines`: weights, other columns, and order in words.
 _CUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "memory_lines": (
-        (
-            *("file", "line", "source", "largest_bytes", "increment_bytes", "allocated_bytes"),
-            *("usage_bytes", "occurrences", "watch_bytes", "memory_source"),
-        ),
         ("largest_bytes", "increment_bytes", "allocated_bytes", "watch_bytes"),
+        ("usage_bytes", "occurrences", "memory_source"),
         "those that grew most",
     ),
     "watch_lines": (
-        ("file", "line", "source", "startup_share", "watch_share", "watch_bytes"),
         ("startup_share", "watch_share"),
+        ("watch_bytes",),
         "those with the largest shares",
     ),
 }
 
 
-def line_table(name: str, records: Sequence[LineRow], notes: ColumnNotes) -> PageTable:
+def line_table(name: str, records: Sequence[LineRow], notes: Report) -> PageTable:
     """Return one of `_CUTS`: the lines with a figure other than 0 there, the heaviest first."""
-    wanted, weights, order = _CUTS[name]
+    weights, others, order = _CUTS[name]
     rows: Sequence[AnyRow] = records
     seen = [row for row in rows if any(row.get(key) for key in weights)]
     seen.sort(key=lambda row: [number(row.get(key)) for key in weights], reverse=True)
-    whole = page_table("lines", seen, notes)
-    kept = [at for at, column in enumerate(whole.columns) if column.key in wanted]
-    return PageTable(
-        name=name,
-        columns=tuple(whole.columns[at] for at in kept),
-        rows=[[row[at] for at in kept] for row in whole.rows],
-        total=whole.total,
-        left_out=left_out_text(len(whole.rows), len(seen), order),
-    )
+    wanted = {"file", "line", "source", *weights, *others}
+    columns = [column for column in REPORT["lines"].columns if column.name in wanted]
+    return _cut_table(name, [page_column("lines", each, notes) for each in columns], seen, order)
 
 
 class OperatorSum(TypedDict):
@@ -259,19 +268,19 @@ def operators_by_name(records: Sequence[OperatorRow]) -> list[OperatorSum]:
     A sum with one part unknown is unknown: adding up only what was measured would be a smaller
     number that looks like the whole.
     """
-    groups: dict[str, list[OperatorRow]] = {}
+    groups: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for record in records:
-        groups.setdefault(record["name"], []).append(record)
-    summed = []
-    for name, members in groups.items():
-        row = {
+        groups[record["name"]].append(record)
+    summed = [
+        {
             "name": name,
             **{column: _sum(members, column) for column in _SUMMED},
             "shapes": len({member["shapes"] for member in members}),
             "modules": len({member["module"] for member in members}),
         }
-        summed.append(cast(OperatorSum, row))
-    return summed
+        for name, members in groups.items()
+    ]
+    return cast("list[OperatorSum]", summed)
 
 
 def _sum(rows: Sequence[AnyRow], column: str) -> float | None:
@@ -279,7 +288,7 @@ def _sum(rows: Sequence[AnyRow], column: str) -> float | None:
     return None if None in parts else sum(map(number, parts))
 
 
-def operator_summary(records: Sequence[OperatorRow], notes: ColumnNotes) -> PageTable:
+def operator_summary(records: Sequence[OperatorRow], notes: Report) -> PageTable:
     """Return the table of operators summed by name."""
     table = REPORT["operators"]
     meant = {column.name: page_column("operators", column, notes) for column in table.columns}
@@ -289,11 +298,8 @@ def operator_summary(records: Sequence[OperatorRow], notes: ColumnNotes) -> Page
         _number_of("shapes", "number of different input shapes"),
         _number_of("modules", "number of modules it was called from"),
     )
-    summed: list[AnyRow] = sorted(operators_by_name(records), key=weight("self_s"), reverse=True)
-    kept = summed[:MOST_ROWS]
-    rows = [[compact(row[column.key]) for column in columns] for row in kept]
-    left_out = left_out_text(len(kept), len(summed), "those with the most time")
-    return PageTable("operators_by_name", columns, rows, len(summed), left_out)
+    summed = sorted(operators_by_name(records), key=weight("self_s"), reverse=True)
+    return _cut_table("operators_by_name", columns, summed, "those with the most time")
 
 
 def _number_of(key: str, meaning: str) -> PageColumn:
@@ -318,31 +324,32 @@ class LayerPageTable:
 def layer_page_tables(tables: Sequence[LayerTableFacts]) -> list[LayerPageTable]:
     """Return the layers' own tables for the page, those with rows alone."""
     return [
-        LayerPageTable(each["layer"], each["title"], each["text"], _layer_page_table(each))
+        LayerPageTable(
+            each["layer"],
+            each["title"],
+            each["text"],
+            _cut_table(
+                each["name"],
+                [_layer_column(column, each, "not known of it") for column in each["columns"]],
+                each["rows"],
+                "the heaviest",
+            ),
+        )
         for each in tables
         if each["rows"]
     ]
 
 
-def _layer_page_table(facts: LayerTableFacts) -> PageTable:
-    rows = facts["rows"][:MOST_ROWS]
-    return PageTable(
-        name=facts["name"],
-        columns=tuple(
-            PageColumn(
-                key=column["name"],
-                label=column["label"],
-                unit=column["unit"],
-                meaning=column["meaning"],
-                cell_reason="not known of it",
-                layer=facts["layer"] if column["sense"] is not None else None,
-                kind=column["sense"],
-            )
-            for column in facts["columns"]
-        ),
-        rows=[[compact(row[column["name"]]) for column in facts["columns"]] for row in rows],
-        total=len(facts["rows"]),
-        left_out=left_out_text(len(rows), len(facts["rows"]), "the heaviest"),
+def _layer_column(column: LayerColumn, table: LayerTableFacts, why_empty: str) -> PageColumn:
+    """Return the heading of a column in a layer's own table."""
+    return PageColumn(
+        column["name"],
+        column["label"],
+        column["unit"],
+        column["meaning"],
+        cell_reason=why_empty,
+        layer=table["layer"] if column["sense"] is not None else None,
+        kind=column["sense"],
     )
 
 
@@ -357,27 +364,21 @@ def join_layers(whole: PageTable, tables: Sequence[LayerTableFacts]) -> PageTabl
         known = {tuple(row[key] for key in keys): row for row in facts["rows"]}
         places = [[column.key for column in whole.columns].index(key) for key in keys]
         added = [known.get(tuple(row[place] for place in places), {}) for row in whole.rows]
+        why_empty = f"the layer {facts['layer']} saw nothing of it"
         columns = [
-            PageColumn(
+            replace(
+                _layer_column(column, facts, why_empty),
                 key=f"{facts['name']}_{column['name']}",
                 label=f"{column['label']} ({facts['layer']})",
-                unit=column["unit"],
-                meaning=column["meaning"],
-                cell_reason=f"the layer {facts['layer']} saw nothing of it",
-                layer=facts["layer"],
-                kind=column["sense"],
                 joined=facts["layer"],
             )
             for column in figures
         ]
-        whole = replace(
-            whole,
-            columns=(*whole.columns, *columns),
-            rows=[
-                [*row, *(compact(extra.get(column["name"])) for column in figures)]
-                for row, extra in zip(whole.rows, added, strict=True)
-            ],
-        )
+        rows = [
+            [*row, *(compact(extra.get(column["name"])) for column in figures)]
+            for row, extra in zip(whole.rows, added, strict=True)
+        ]
+        whole = replace(whole, columns=(*whole.columns, *columns), rows=rows)
     return whole
 
 
@@ -411,7 +412,7 @@ def step_series(
     medians: dict[int | None, float | None]
     medians = {entry["index"]: entry["step_median_s"] for entry in slices}
     counted = set(benchmark["counted_steps"] or ())
-    kept = _thinned(steps, kinds) if len(steps) > MOST_POINTS else list(steps)
+    kept = _thinned(steps, kinds) if len(steps) > MOST_POINTS else steps
     points: list[list[object]] = []
     for step in kept:
         median, wall = medians.get(step["slice"]), step["wall_s"]
@@ -419,11 +420,8 @@ def step_series(
         values = (step["index"], wall, step["slice"], step["cpu_s"], step["wait_s"], step["phase"])
         flags = (compact(step.get("flags")), int(step["index"] in counted), int(outlier))
         points.append([*map(compact, values), *flags])
-    return StepSeries(
-        points,
-        len(steps),
-        left_out_text(len(kept), len(steps), "of the watched ones the extremes of each stretch"),
-    )
+    order = "of the watched ones the extremes of each stretch"
+    return StepSeries(points, len(steps), left_out_text(len(kept), len(steps), order))
 
 
 def _thinned(steps: Sequence[StepRow], kinds: Mapping[int | None, str]) -> list[StepRow]:

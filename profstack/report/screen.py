@@ -10,8 +10,8 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TextIO, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -25,6 +25,7 @@ from profstack.units import format_bytes, format_count, format_seconds
 Piece = str | tuple[str, str]
 # A heading, and the side on which its cells are aligned: l for words, r for figures.
 Heading = tuple[str, str]
+Row = TypeVar("Row")
 
 # Narrower terminals get lines of this width, which the terminal folds itself.
 NARROWEST = 40
@@ -113,6 +114,11 @@ class Screen:
             table.add_row(*(Text(*_styled(cell)) for cell in row))
         self._add(table)
 
+    def rows(self, rows: Iterable[Row], *columns: tuple[str, str, Callable[[Row], Piece]]) -> None:
+        """Add a table of rows: each column is its heading, its side, and what a cell shows."""
+        cells = [[cell_of(row) for _, _, cell_of in columns] for row in rows]
+        self.table([(heading, side) for heading, side, _ in columns], cells)
+
     def text(self) -> str:
         """Return all that was added, without spaces at the ends of lines."""
         return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines()) + "\n"
@@ -184,11 +190,10 @@ def blocks(
         texts = [place for place, text in enumerate(is_text) if text]
         lead = max(texts, key=lambda place: len(set(columns[place])), default=0)
     room = max(width, NARROWEST)
+    shares = [_SHARE_OF_LEAD if place == lead else _SHARE_OF_TEXT for place in range(len(columns))]
     taken = [
-        min(wide, int(room * (_SHARE_OF_LEAD if place == lead else _SHARE_OF_TEXT)))
-        if text
-        else wide
-        for place, (wide, text) in enumerate(zip(natural, is_text, strict=True))
+        min(wide, int(room * share)) if text else wide
+        for wide, share, text in zip(natural, shares, is_text, strict=True)
     ]
     found: list[list[int]] = []
     left = 0
@@ -224,20 +229,18 @@ def line_place(file: object, line: int | None) -> str:
 
 def label(key: str) -> str:
     """Return the name of a figure without its unit, in words."""
-    if key.endswith("_per_s"):
-        return key.removesuffix("_per_s").replace("_", " ") + "/s"
-    for ending in ("_bytes", "_share", "_s"):
-        if key.endswith(ending):
-            return key.removesuffix(ending).replace("_", " ")
-    return key.replace("_", " ")
+    stem = re.sub("_(bytes|share|s)$", "", re.sub("_per_s$", "/s", key))
+    return stem.replace("_", " ")
 
 
 def figure(key: str, value: object) -> str:
     """Return a figure with the unit that its name ends in; a word as it is."""
     if value is None:
         return "–"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "yes" if value is True else "no" if value is False else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
     if key.endswith("share"):
         return f"{100 * value:.1f} %"
     for ending, written in _ENDINGS:
@@ -270,23 +273,22 @@ def is_lower_limit(finding: Finding) -> bool:
     return isinstance(first, Mapping) and first.get("limits_agree") is False
 
 
+def _gain(finding: Finding, limit: str) -> str:
+    """Return the time that a remedy gains; `limit` precedes it, unless it is a lower limit."""
+    bound = "at least " if is_lower_limit(finding) else limit
+    return f"{bound}{format_seconds(finding['gain_s'])} a step, {finding['gain_is'] or 'estimated'}"
+
+
 def finding_cost(finding: Finding) -> str:
     """Return where a finding is, and the time that a remedy gains."""
-    words = [place] if (place := finding_place(finding)) is not None else []
-    if finding["gain_s"] is not None:
-        bound = "at least" if is_lower_limit(finding) else "up to"
-        gain = f"{bound} {format_seconds(finding['gain_s'])} a step"
-        words += [gain, finding["gain_is"] or "estimated"]
-    return ", ".join(words)
+    gain = _gain(finding, "up to ") if finding["gain_s"] is not None else None
+    return ", ".join(words for words in (finding_place(finding), gain) if words is not None)
 
 
 def finding_line(finding: Finding) -> str:
     """Return a finding in one paragraph: title, place, gain, and what to do."""
-    words = [place] if (place := finding_place(finding)) is not None else []
-    if finding["gain_s"] is not None:
-        bound = "at least " if is_lower_limit(finding) else ""
-        gain = f"{bound}{format_seconds(finding['gain_s'])} a step"
-        words.append(f"{gain}, {finding['gain_is'] or 'estimated'}")
+    gain = _gain(finding, "") if finding["gain_s"] is not None else None
+    words = [words for words in (finding_place(finding), gain) if words is not None]
     cost = f" ({'; '.join(words)})" if words else ""
     advice = f". {first_sentences(finding['advice'])}" if finding["advice"] else ""
     return f"{finding['title']}{cost}{advice}"

@@ -8,22 +8,21 @@ recording are served, and only its page as HTML.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import os
+import io
 import secrets
 import shutil
 import sys
-from contextlib import ExitStack
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
 import jinja2
+
+from profstack.report.html import script_digest, template
 
 LOOPBACK = "127.0.0.1"
 PAGE = "report.html"
@@ -35,6 +34,17 @@ _TYPES = {
     ".log": "text/plain; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
     ".dat": "text/plain; charset=utf-8",
+}
+
+
+_PAGE_TYPE = "text/html; charset=utf-8"
+# Headers that keep the content's type, and the address with its token, here.
+_GUARD = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
 
 
@@ -97,14 +107,13 @@ class RecordingServer(ThreadingHTTPServer):
     @cached_property
     def handover(self) -> tuple[bytes, str]:
         """Return the page that hands the trace to Perfetto, and its content security policy."""
-        script = _template("handover.js")
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        script = template("handover.js")
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-        text = environment.from_string(_template("handover.html.j2")).render(
+        text = environment.from_string(template("handover.html.j2")).render(
             script=script, trace=quote(_TRACE), title=self.folder.name, page=PAGE
         )
         policy = (
-            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+            f"default-src 'none'; script-src '{script_digest(script)}'; style-src 'unsafe-inline'; "
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
             "frame-ancestors 'none'"
         )
@@ -120,28 +129,35 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 30
 
-    def do_GET(self) -> None:
-        """Answer with a file of the recording."""
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer with the head that GET would have."""
-        self._answer(with_body=False)
-
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Print nothing: paths contain the token."""
 
-    def _answer(self, *, with_body: bool) -> None:
+    def do_GET(self) -> None:
+        """Answer with a file of the recording."""
+        with self._send_head() as body:
+            shutil.copyfileobj(body, self.wfile)
+
+    def do_HEAD(self) -> None:
+        """Answer with the head that GET would have."""
+        self._send_head().close()
+
+    def _send_head(self) -> BinaryIO:
+        """Send the head of the answer, and return its body.
+
+        Everything that is not served has one answer, so that it discloses nothing.
+        """
         name = self._wanted()
-        if name is None:
-            self._refuse(with_body=with_body)
-        elif name == HANDOVER and self.server.handover_address is not None:
-            body, policy = self.server.handover
-            self._begin("text/html; charset=utf-8", len(body), policy=policy)
-            if with_body:
-                self.wfile.write(body)
-        else:
-            self._give(name or PAGE, with_body=with_body)
+        if name == HANDOVER and self.server.handover_address is not None:
+            page, policy = self.server.handover
+            return self._begin(HTTPStatus.OK, _PAGE_TYPE, io.BytesIO(page), policy)
+        path = self.server.file(name or PAGE) if name is not None else None
+        status, kind = HTTPStatus.NOT_FOUND, _TYPES[".txt"]
+        body: BinaryIO = io.BytesIO(b"not found\n")
+        if path is not None:
+            with suppress(OSError):
+                body = open(path, "rb")  # noqa: SIM115 - the caller closes it
+                status, kind = HTTPStatus.OK, self._type(path)
+        return self._begin(status, kind, body)
 
     def _wanted(self) -> str | None:
         """Return the name below the token; None where the host or the token is wrong."""
@@ -152,57 +168,23 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return unquote(name)
 
-    def _give(self, name: str, *, with_body: bool) -> None:
-        path = self.server.file(name)
-        with ExitStack() as files:
-            try:
-                source = files.enter_context(open(path or os.devnull, "rb"))
-            except OSError:
-                path = None
-            if path is None:
-                self._refuse(with_body=with_body)
-                return
-            size = source.seek(0, 2)
-            source.seek(0)
-            self._begin(self._type(path), size)
-            if with_body:
-                shutil.copyfileobj(source, self.wfile)
-
     def _type(self, path: Path) -> str:
         """Return the content's type; a file's name alone never makes it a page."""
         if path == self.server.folder / PAGE:
-            return "text/html; charset=utf-8"
+            return _PAGE_TYPE
         return _TYPES.get(path.suffix, "application/octet-stream")
 
-    def _begin(self, kind: str, size: int, *, policy: str | None = None) -> None:
-        self.send_response(HTTPStatus.OK)
+    def _begin(
+        self, status: HTTPStatus, kind: str, body: BinaryIO, policy: str | None = None
+    ) -> BinaryIO:
+        """Send the status and the headers of a body, and return the body."""
+        self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Length", str(body.seek(0, 2)))
+        body.seek(0)
         if policy is not None:
             self.send_header("Content-Security-Policy", policy)
-        self._guard()
+        for name, value in _GUARD.items():
+            self.send_header(name, value)
         self.end_headers()
-
-    def _refuse(self, *, with_body: bool) -> None:
-        """Send one answer for everything that is not served, so that it discloses nothing."""
-        body = b"not found\n"
-        self.send_response(HTTPStatus.NOT_FOUND)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self._guard()
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    def _guard(self) -> None:
-        """Send headers that keep the content's type, and the address with its token, here."""
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("X-Frame-Options", "DENY")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Cache-Control", "no-store")
-
-
-def _template(name: str) -> str:
-    file = resources.files("profstack.report") / "templates" / name
-    return file.read_text(encoding="utf-8")
+        return body

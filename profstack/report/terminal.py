@@ -1,4 +1,4 @@
-"""The report in a terminal: a summary, the end of a run, and single tables."""
+"""The report in a terminal: a summary, the end of a run, verdict, findings, and single tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from profstack.report.bench_page import is_measured
+from profstack.report.overview import step_point
 from profstack.report.page_tables import MOST_ROWS, compact
 from profstack.report.screen import (
     CUT,
@@ -14,20 +15,17 @@ from profstack.report.screen import (
     Piece,
     Screen,
     blocks,
+    evidence_words,
+    figure,
+    file_name,
+    finding_cost,
     finding_line,
+    first_sentences,
+    label,
     printable,
     style_of,
 )
 from profstack.report.terminal_bench import mean_words, print_headline, print_parts
-from profstack.report.terminal_findings import (
-    drawn_parts,
-    print_bar,
-    print_bar_note,
-    print_evidence,
-    print_findings,
-    print_first_findings,
-    print_verdict,
-)
 from profstack.report.terminal_tables import (
     IMPORT_ALONE,
     highlights,
@@ -43,7 +41,9 @@ from profstack.storage.schema.report import (
     ProbeEffect,
     Report,
     RooflinePoint,
+    StepBarPart,
     Utilization,
+    VerdictEvidence,
 )
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -76,10 +76,10 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
         _headline(screen, report)
         if report["benchmark"]["median_s"] is not None and not is_import_alone(report):
             screen.line()
-    print_verdict(screen, report)
-    print_bar(screen, report)
-    print_bar_note(screen, report)
-    if report.get("verdict") or drawn_parts(report):
+    _print_verdict(screen, report)
+    _print_bar(screen, report)
+    _print_bar_note(screen, report)
+    if report.get("verdict") or _drawn_parts(report):
         screen.line()
     print_parts(screen, report)
     reasons = {layer["reason"] for layer in report["layers"]}
@@ -125,40 +125,40 @@ def _headline(screen: Screen, report: Report) -> None:
         span = f"95 % interval {low} to {high}"
     median = (format_seconds(mark["median_s"]), "bold")
     screen.line("clean step: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
-    details = [f"{format_count(mark['steps_per_s'])} steps/s"]
-    if mark["items_per_s"] is not None:
-        details.append(f"{format_count(mark['items_per_s'])} items/s")
-    details.append(f"IQR {format_seconds(mark['iqr_s'])}")
+    items = "" if mark["items_per_s"] is None else f", {format_count(mark['items_per_s'])} items/s"
     watcher = mark.get("first_step_layer")
     watched = f" (watched by {watcher})" if watcher else ""
-    details.append(f"first step {format_seconds(mark['first_step_s'])}{watched}")
-    screen.paragraph(", ".join(details), *[" " * 12] * 2)
+    screen.paragraph(
+        f"{format_count(mark['steps_per_s'])} steps/s{items}, IQR {format_seconds(mark['iqr_s'])}, "
+        f"first step {format_seconds(mark['first_step_s'])}{watched}",
+        *[" " * 12] * 2,
+    )
 
 
 def _layer_table(screen: Screen, report: Report) -> None:
     """Print a row per layer; for one without data the reason and the command that fills it."""
     effects = {effect["layer"]: effect for effect in report["probe_effect"]}
-    wide = screen.width >= WIDE
 
-    def cells(layer: LayerFacts) -> Iterable[Piece]:
-        status = layer["status"]
-        yield layer["name"]
-        yield status, style_of(status)
-        yield str(layer["steps"]) if layer["steps"] is not None else "–"
-        if wide:
-            yield layer["technique"] or "–"
-            yield format_bytes(layer["memory_bytes"])
+    def effect_words(layer: LayerFacts) -> str:
         words = probe_effect_words(effects.get(layer["name"]))
-        if layer["reason"]:
-            words = f"{words}; {layer['reason']}" if status in _WITH_DATA else layer["reason"]
-            if status == "empty" and layer["command"]:
-                words += f": {layer['command']}"
-        yield words
+        if not layer["reason"]:
+            return words
+        if layer["status"] in _WITH_DATA:
+            return f"{words}; {layer['reason']}"
+        hint = layer["command"] if layer["status"] == "empty" else None
+        return f"{layer['reason']}: {hint}" if hint else layer["reason"]
 
-    extra = (("technique", "l"), ("memory", "r")) if wide else ()
-    screen.table(
-        (("layer", "l"), ("status", "l"), ("steps", "r"), *extra, ("probe effect", "l")),
-        (list(cells(layer)) for layer in report["layers"]),
+    more: tuple[tuple[str, str, Callable[[LayerFacts], Piece]], ...] = (
+        ("technique", "l", lambda layer: layer["technique"] or "–"),
+        ("memory", "r", lambda layer: format_bytes(layer["memory_bytes"])),
+    )
+    screen.rows(
+        report["layers"],
+        ("layer", "l", lambda layer: layer["name"]),
+        ("status", "l", lambda layer: (layer["status"], style_of(layer["status"]))),
+        ("steps", "r", lambda layer: str(layer["steps"]) if layer["steps"] is not None else "–"),
+        *(more if screen.width >= WIDE else ()),
+        ("probe effect", "l", effect_words),
     )
 
 
@@ -182,11 +182,7 @@ def probe_effect_words(effect: ProbeEffect | None) -> str:
 def _warning_texts(report: Report, known: set[str | None]) -> list[str]:
     """Return the warnings of the run, but for reasons printed already, and of the benchmark."""
     texts = [warning["text"] for warning in report.get("warnings") or []]
-    own = report["benchmark"]["warnings"]
-    return [
-        *(text for text in texts if text not in known),
-        *own,
-    ]
+    return [text for text in texts if text not in known] + report["benchmark"]["warnings"]
 
 
 # The end of a run: one screen that says why a step takes its time, and what to do first ------
@@ -203,13 +199,13 @@ _SLOW = 2.0
 def ending(report: Report, *, width: int, colour: bool) -> str:
     """Return the screen that a run ends with; `profstack show` prints the rest."""
     screen = Screen(width, colour)
-    print_verdict(screen, report)
+    _print_verdict(screen, report)
     _headline(screen, report)
     _rates(screen, report)
-    print_bar(screen, report)
+    _print_bar(screen, report)
     screen.gap()
-    print_first_findings(screen, report.get("findings") or [], _FINDINGS)
-    print_top_tables(screen, report, _ROWS, parts=not drawn_parts(report))
+    _print_first_findings(screen, report.get("findings") or [], _FINDINGS)
+    print_top_tables(screen, report, _ROWS, parts=not _drawn_parts(report))
     screen.gap()
     _print_layers(screen, report)
     screen.paragraph(nsys_line(report) or "", "", "  ")
@@ -219,12 +215,8 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
 
 def _rates(screen: Screen, report: Report) -> None:
     """Print peak memory, operations and their share of the machine's peak in a paragraph."""
-    words = []
-    peak, roofline = peak_bytes(report), report.get("roofline")
-    if peak is not None:
-        words.append(f"tensors at the peak of a step: {format_bytes(peak)}")
-    points = (roofline.get("points") or []) if roofline else []
-    step = next((point for point in points if point["kind"] == "step"), None)
+    peak, roofline, step = peak_bytes(report), report.get("roofline"), step_point(report)
+    words = [] if peak is None else [f"tensors at the peak of a step: {format_bytes(peak)}"]
     if roofline and step is not None and step["flop"]:
         words += _work(step, roofline["mfu"], report)
     screen.paragraph("; ".join(words), "", "  ")
@@ -274,10 +266,8 @@ def _print_layers(screen: Screen, report: Report) -> None:
         screen.paragraph(f"layers without data: {missing}: {reasons.pop()}", "", "  ")
         return
     for layer in lacking:
-        words = f": {layer['reason']}"
-        if layer["command"]:
-            words += f"; next: {layer['command']}"
-        status = layer["status"]
+        status, command = layer["status"], layer["command"]
+        words = f": {layer['reason']}" + (f"; next: {command}" if command else "")
         screen.line(f"{layer['name']} ", (status, style_of(status)), words)
 
 
@@ -300,21 +290,194 @@ def _print_warnings(screen: Screen, report: Report) -> None:
         screen.line("the warnings in full: profstack show")
 
 
-# Verdict, findings and single tables --------------------------------------------------------
+# The verdict, the step bar and the findings --------------------------------------------------
+
+# The letter and the colour of each part of the step: letters, so that no colour is needed.
+_DRAWN = {
+    "data wait": ("W", "black on yellow"),
+    "before first work": ("W", "black on yellow"),
+    "forward": ("F", "black on cyan"),
+    "loss": ("L", "black on bright_cyan"),
+    "backward": ("B", "white on blue"),
+    "optimizer": ("O", "black on green"),
+    "Python": ("P", "white on magenta"),
+    "I/O": ("R", "black on bright_yellow"),
+    "idle": ("-", "white on bright_black"),
+    "other": ("x", "black on white"),
+    "not attributed": ("?", "black on bright_white"),
+}
+_UNKNOWN = ("#", "reverse")
+# Parts below this share of the step are left out of the bar and its legend.
+_LEAST = 0.005
+# Below this width the evidence is printed without threshold and time.
+_NARROW = 60
+# Columns of the evidence that are not among its figures.
+_EVIDENCE = frozenset(
+    ("test", "share", "threshold_share", "time_s", "file", "line", "name", "link", "reason")
+)
+# Characters of advice under the first finding: its first sentence may only say where, the next
+# one what to do.
+_ADVICE = 300
+_STYLES = {"high": "bold red", "medium": "yellow"}
+_INDENTS = "   ", "   "
+
+
+def _print_verdict(screen: Screen, report: Report) -> None:
+    """Print the verdict's sentence with its first words marked; nothing without a verdict."""
+    verdict = report.get("verdict")
+    if not verdict:
+        return
+    for number, line in enumerate(screen.wrapped(verdict["sentence"] or "")):
+        head, colon, rest = line.partition(": ")
+        if number or not colon:
+            screen.line((line, "bold"))
+        else:
+            screen.line((head + colon, "bold reverse"), (rest, "bold"))
+
+
+def _drawn_parts(report: Report) -> list[StepBarPart]:
+    """Return the parts of the step bar; none where nothing but a rest is known."""
+    bar = report.get("step_bar")
+    parts = [part for part in bar["parts"] if part["share"] >= _LEAST] if bar else []
+    return parts if any(part["name"] != "not attributed" for part in parts) else []
+
+
+def _print_bar(screen: Screen, report: Report) -> None:
+    """Print the clean step as a bar of letters with its legend; nothing where there is no bar."""
+    bar, parts = report.get("step_bar"), _drawn_parts(report)
+    if not bar or not parts:
+        return
+    # Two columns are the bar's brackets.
+    cells = cells_of([part["share"] for part in parts], screen.width - 2)
+    drawn = [_DRAWN.get(part["name"], _UNKNOWN) for part in parts]
+    stretches = ((sign * count, style) for (sign, style), count in zip(drawn, cells, strict=True))
+    screen.line("[", *stretches, "]")
+    owner = "the device's " if bar.get("time_line") == "device" else ""
+    line = ""
+    for part, (sign, _) in zip(parts, drawn, strict=True):
+        name = f"{owner}idle" if part["name"] == "idle" else part["name"]
+        time = format_seconds(part["seconds"])
+        words = f"{sign} {name} {100 * part['share']:.0f} % ({time})"
+        if line and len(line) + 3 + len(words) > screen.width:
+            screen.line(line)
+            line = words
+        else:
+            line = f"{line}   {words}" if line else words
+    screen.line(line)
+    screen.paragraph(bar.get("reason") or "")
+
+
+def _print_bar_note(screen: Screen, report: Report) -> None:
+    """Print why a row of the modules has another time than the wait in the bar."""
+    bar = report.get("step_bar")
+    if bar and any(
+        part["name"] in ("data wait", "before first work") and part["share"] >= _LEAST
+        for part in bar["parts"]
+    ):
+        screen.paragraph(bar.get("note") or "")
+
+
+def cells_of(shares: Sequence[float], room: int) -> list[int]:
+    """Divide `room` cells by shares: by largest remainders, at least one cell for each."""
+    whole = sum(max(share, 0.0) for share in shares)
+    if not whole or room < len(shares):
+        return [0] * len(shares)
+    exact = [max(share, 0.0) / whole * (room - len(shares)) for share in shares]
+    cells = [int(each) for each in exact]
+    left = room - len(shares) - sum(cells)
+    order = sorted(range(len(exact)), key=lambda place: cells[place] - exact[place])
+    for place in order[:left]:
+        cells[place] += 1
+    return [each + 1 for each in cells]
 
 
 def verdict(report: Report, *, width: int, colour: bool) -> str:
     """Return the verdict with the step bar and the evidence of every test."""
     screen = Screen(width, colour)
-    print_evidence(screen, report)
+    judged = report.get("verdict")
+    if not judged:
+        screen.line("verdict: this report has none")
+        return screen.text()
+    _print_verdict(screen, report)
+    margin = judged.get("margin")
+    if margin is not None:
+        screen.line(f"margin: {100 * margin:.0f} points of the step's share")
+    if _drawn_parts(report):
+        screen.line()
+        _print_bar(screen, report)
+    if not judged["evidence"]:
+        return screen.text()
+    screen.line()
+    more: tuple[tuple[str, str, Callable[[VerdictEvidence], str]], ...] = (
+        ("from", "r", lambda row: f"{100 * row['threshold_share']:.0f} %"),
+        ("time", "r", lambda row: format_seconds(row.get("time_s"))),
+    )
+    screen.rows(
+        judged["evidence"],
+        ("test", "l", lambda row: row["test"]),
+        ("share", "r", lambda row: figure("share", row.get("share"))),
+        *(more if screen.width >= _NARROW else ()),
+        ("what", "l", _figures),
+    )
     return screen.text()
+
+
+def _figures(row: Mapping[str, object]) -> str:
+    """Return the figures and the place of a row of evidence."""
+    if row.get("reason"):
+        return str(row["reason"])
+    place = str(row.get("name") or "")
+    if row.get("file"):
+        place = f"{file_name(row['file'])}:{row.get('line')} {place}".rstrip()
+    figures = (
+        f"{label(key)} {figure(key, value)}" for key, value in row.items() if key not in _EVIDENCE
+    )
+    return ", ".join(filter(None, (place, *figures)))
+
+
+def _print_first_findings(screen: Screen, findings: Sequence[Finding], most: int) -> None:
+    """Print the first findings in a few lines each: title, gain and place, and what to do."""
+    for number, finding in enumerate(findings[:most], 1):
+        style = _STYLES.get(str(finding["severity"]), "")
+        screen.paragraph(finding["title"], f"{number}. ", "   ", style)
+        advice = first_sentences(finding["advice"] or "", _ADVICE if number == 1 else 0)
+        screen.paragraph(": ".join(filter(None, (finding_cost(finding), advice))), *_INDENTS)
+    left = len(findings) - most
+    if left > 0:
+        more = "1 more finding" if left == 1 else f"{left} more findings"
+        screen.line(f"{more}: profstack show --findings")
 
 
 def findings(found: Sequence[Finding], *, width: int, colour: bool) -> str:
     """Return all of every finding."""
     screen = Screen(width, colour)
-    print_findings(screen, found)
+    if not found:
+        screen.line("findings: none in this recording")
+    for number, finding in enumerate(found, 1):
+        if number > 1:
+            screen.line()
+        severity = str(finding["severity"])
+        style = _STYLES.get(severity, "bold")
+        screen.paragraph(f"{number}. {finding['title']}", "", "   ", style)
+        screen.paragraph("; ".join(_facts(finding, severity)), *_INDENTS)
+        for row in finding["evidence"]:
+            screen.paragraph(f"- {evidence_words(row)}", *_INDENTS)
+        screen.paragraph(f"next: {finding['advice']}", *_INDENTS)
     return screen.text()
+
+
+def _facts(finding: Finding, severity: str) -> Iterable[str]:
+    """Return the slug, the place and the gain of a finding, and the layers that saw it."""
+    yield f"{finding['slug']}, {severity}"
+    if cost := finding_cost(finding):
+        yield cost
+    if finding.get("gain_reason"):
+        yield f"no gain is told: {finding['gain_reason']}"
+    if finding["layers"]:
+        yield f"seen by {', '.join(map(str, finding['layers']))}"
+
+
+# Single tables ------------------------------------------------------------------------------
 
 
 def table_text(
@@ -324,13 +487,10 @@ def table_text(
 
     A table wider than `width` characters is cut into blocks, each with the names of the rows.
     """
-    columns = [
-        column for column in table.columns if any(row.get(column.name) is not None for row in rows)
-    ]
-    names = [column.name for column in columns]
-    # Heading, cells, and whether they are words.
+    names = [name for name in table.names if any(row.get(name) is not None for row in rows)]
+    columns = [column for column in table.columns if column.name in names]
     printed = [
-        ([column.label, *(cell(row.get(column.name), column.unit) for row in rows[:MOST_ROWS])])
+        [column.label, *(cell(row.get(column.name), column.unit) for row in rows[:MOST_ROWS])]
         for column in columns
     ]
     is_text = [column.unit == "text" for column in columns]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from profstack.report.screen import WIDE, Piece, Screen, short_name, style_of
+from profstack.report.screen import WIDE, Piece, Screen, figure, short_name, style_of
 from profstack.storage.schema.report import (
     AblationCell,
     Benchmark,
@@ -79,15 +79,13 @@ def _rates(mark: Benchmark) -> list[str]:
 
 def _sampling(mark: Benchmark) -> list[str]:
     """Return the spread of the samples, the calls before them, and what ended them."""
-    words = [f"IQR {format_seconds(mark['iqr_s'])}"]
-    words.append(f"first call {format_seconds(mark['first_step_s'])}")
-    calls, outliers = mark["warmup_steps"], mark.get("outliers")
+    first, calls, outliers = mark["first_step_s"], mark["warmup_steps"], mark.get("outliers")
+    words = [f"IQR {format_seconds(mark['iqr_s'])}", f"first call {format_seconds(first)}"]
     if calls is not None:
         words.append("1 warm-up call" if calls == 1 else f"{calls} warm-up calls")
     if outliers:
         words.append("1 outlier" if outliers == 1 else f"{outliers} outliers")
-    ended = mark.get("stopped_by")
-    if ended is not None:
+    if (ended := mark.get("stopped_by")) is not None:
         words.append(_ENDED_BY.get(ended, f"ended by {ended}"))
     return words
 
@@ -110,29 +108,26 @@ def _other_mode(mark: Benchmark) -> Iterable[str]:
     pipelined, synchronised = mark.get("pipelined_median_s"), mark.get("synchronised_median_s")
     if pipelined is None or synchronised is None:
         return
+    words = f"synchronised {format_seconds(synchronised)}"
+    span = interval(mark["synchronised_ci95_low_s"], mark["synchronised_ci95_high_s"])
     if mark["mode"] == "synchronised":
         words = f"pipelined {format_seconds(pipelined)}"
         span = interval(mark["pipelined_ci95_low_s"], mark["pipelined_ci95_high_s"])
-    else:
-        words = f"synchronised {format_seconds(synchronised)}"
-        span = interval(mark["synchronised_ci95_low_s"], mark["synchronised_ci95_high_s"])
     yield words + (f" (95 % interval {span})" if span else "")
 
 
 def _between_processes(mark: Benchmark) -> Iterable[str]:
     """Return the spread between fresh processes, the error bar of a comparison."""
     between = mark.get("between_process")
-    if between is None:
+    medians = [one for one in (between and between["medians_s"]) or () if one is not None]
+    if between is None or len(medians) < 2:
         return
-    medians = [one for one in between["medians_s"] or () if one is not None]
-    if len(medians) < 2:
-        return
-    spread = between["spread"]
-    words = f"{len(medians)} fresh processes: {format_seconds(between['low_s'])} to "
-    words += format_seconds(between["high_s"])
-    if spread is not None:
-        words += f", {100 * spread:.1f} % apart"
-    yield words + ": the error bar of a comparison"
+    low, high, spread = between["low_s"], between["high_s"], between["spread"]
+    apart = "" if spread is None else f", {100 * spread:.1f} % apart"
+    yield (
+        f"{len(medians)} fresh processes: {format_seconds(low)} to {format_seconds(high)}{apart}: "
+        "the error bar of a comparison"
+    )
 
 
 # One interrupted call makes a mean of single calls, and leaves the factor as it is.
@@ -142,22 +137,13 @@ _INVALID, _EMPTY = "invalid", "no figure"
 
 def print_parts(screen: Screen, report: Report) -> None:
     """Print a table for each part that was asked for, and under it why figures are missing."""
-    mark = report["benchmark"]
-    compare, mistakes = mark.get("compare") or [], mark.get("mistakes") or []
-    ablation = mark.get("ablation") or []
-    rates, limits = mark.get("throughput") or [], mark.get("throughput_limits") or []
-    roofline = report.get("roofline")
+    mark, roofline = report["benchmark"], report.get("roofline")
     _shapes(screen, mark)
-    if limits or rates:
-        _throughput(screen, rates, limits)
-    if compare:
-        _compare(screen, compare)
-    if mistakes:
-        _mistakes(screen, mistakes)
-    if ablation:
-        _ablation(screen, ablation)
-    if roofline is not None and roofline.get("mfu"):
-        _utilization(screen, roofline["mfu"])
+    _throughput(screen, mark.get("throughput") or [], mark.get("throughput_limits") or [])
+    _compare(screen, mark.get("compare") or [])
+    _mistakes(screen, mark.get("mistakes") or [])
+    _ablation(screen, mark.get("ablation") or [])
+    _utilization(screen, (roofline.get("mfu") or []) if roofline is not None else [])
 
 
 def _notes(screen: Screen, notes: Iterable[tuple[object, str | None]]) -> None:
@@ -173,17 +159,12 @@ def _shapes(screen: Screen, mark: Benchmark) -> None:
     rows = mark.get("by_shape") or []
     if len(rows) < 2:
         return
-    screen.table(
-        (("input shapes", "l"), ("n", "r"), ("median", "r"), ("95 % interval", "l")),
-        (
-            (
-                short_name(row["shape"], 30),
-                str(row["n"]),
-                format_seconds(row["median_s"]),
-                interval(row["ci95_low_s"], row["ci95_high_s"]) or "–",
-            )
-            for row in rows
-        ),
+    screen.rows(
+        rows,
+        ("input shapes", "l", lambda row: short_name(row["shape"], 30)),
+        ("n", "r", lambda row: str(row["n"])),
+        ("median", "r", lambda row: format_seconds(row["median_s"])),
+        ("95 % interval", "l", lambda row: interval(row["ci95_low_s"], row["ci95_high_s"]) or "–"),
     )
     screen.line()
 
@@ -192,23 +173,16 @@ def _throughput(
     screen: Screen, rows: Sequence[ThroughputRow], limits: Sequence[ThroughputLimit]
 ) -> None:
     """Print the knee, the maximum and the largest batch of each data type."""
-    headings = (
-        ("throughput", "l"), ("knee", "r"), ("items/s", "r"), ("maximum", "r"), ("items/s", "r"),
-        ("largest", "r"),
-    )  # fmt: skip
-    screen.table(
-        headings,
-        (
-            (
-                str(limit["dtype"]),
-                _whole(limit["knee_batch"]),
-                format_count(limit["knee_items_per_s"]),
-                _whole(limit["max_batch"]),
-                format_count(limit["max_items_per_s"]),
-                _whole(limit["largest_batch"]),
-            )
-            for limit in limits
-        ),
+    if not (rows or limits):
+        return
+    screen.rows(
+        limits,
+        ("throughput", "l", lambda limit: str(limit["dtype"])),
+        ("knee", "r", lambda limit: _whole(limit["knee_batch"])),
+        ("items/s", "r", lambda limit: format_count(limit["knee_items_per_s"])),
+        ("maximum", "r", lambda limit: _whole(limit["max_batch"])),
+        ("items/s", "r", lambda limit: format_count(limit["max_items_per_s"])),
+        ("largest", "r", lambda limit: _whole(limit["largest_batch"])),
     )
     ends = {limit["dtype"]: limit["limited_by"] or limit["note"] for limit in limits}
     for row in rows:
@@ -224,25 +198,22 @@ def _whole(value: int | None) -> str:
 
 def _compare(screen: Screen, rows: Sequence[VariantRow]) -> None:
     """Print time and speedup of each variant, and whether its results are the same."""
-    headings = (
-        ("variant", "l"), ("median", "r"), ("speedup", "r"), ("compile", "r"), ("operators", "r"),
-        ("results", "l"),
-    )  # fmt: skip
-    screen.table(
-        headings,
-        (
-            (
-                row["variant"],
-                format_seconds(row["median_s"]),
-                _factor(row["speedup"], row["speedup_low"], row["speedup_high"]),
-                format_seconds(row["compile_s"]),
-                _whole(row["operators"]),
-                _results(row),
-            )
-            for row in rows
-        ),
+    if not rows:
+        return
+    screen.rows(
+        rows,
+        ("variant", "l", lambda row: row["variant"]),
+        ("median", "r", lambda row: format_seconds(row["median_s"])),
+        ("speedup", "r", _speedup),
+        ("compile", "r", lambda row: format_seconds(row["compile_s"])),
+        ("operators", "r", lambda row: _whole(row["operators"])),
+        ("results", "l", _results),
     )
     _notes(screen, ((row["variant"], _why_no_result(row)) for row in rows))
+
+
+def _speedup(row: VariantRow) -> str:
+    return _factor(row["speedup"], row["speedup_low"], row["speedup_high"])
 
 
 def _results(row: VariantRow) -> Piece:
@@ -272,21 +243,23 @@ def _factor(value: float | None, low: float | None, high: float | None) -> str:
 
 def _mistakes(screen: Screen, rows: Sequence[Mistake]) -> None:
     """Print the wrong time beside the right one for each mistake of timing."""
+    if not rows:
+        return
     wide = screen.width >= WIDE
 
-    def cells(row: Mistake) -> Sequence[Piece]:
-        words = _factor(row["factor"], row["ci95_low"], row["ci95_high"])
+    def factor(row: Mistake) -> str:
         if _why_no_factor(row) is not None:
-            words = "failed" if row["error"] else "cannot differ here"
-        return (
-            short_name(row["title"], screen.width - (54 if wide else 40)),
-            _mean(row["wrong_s"], row["wrong_std_s"] if wide else None),
-            _mean(row["right_s"], row["right_std_s"] if wide else None),
-            words,
-        )
+            return "failed" if row["error"] else "cannot differ here"
+        return _factor(row["factor"], row["ci95_low"], row["ci95_high"])
 
-    headings = (("timing mistake", "l"), ("wrong", "r"), ("right", "r"), ("factor", "l"))
-    screen.table(headings, map(cells, rows))
+    room = screen.width - (54 if wide else 40)
+    screen.rows(
+        rows,
+        ("timing mistake", "l", lambda row: short_name(row["title"], room)),
+        ("wrong", "r", lambda row: _mean(row["wrong_s"], row["wrong_std_s"] if wide else None)),
+        ("right", "r", lambda row: _mean(row["right_s"], row["right_std_s"] if wide else None)),
+        ("factor", "l", factor),
+    )
     _notes(screen, [_AVERAGES, *((row["title"], _why_no_factor(row)) for row in rows)])
 
 
@@ -304,18 +277,19 @@ def _mean(mean_s: float | None, std_s: float | None) -> str:
 
 def _ablation(screen: Screen, cells: Sequence[AblationCell]) -> None:
     """Print the cells in rows of clock and synchronisation."""
-    rows: dict[tuple[str, str, bool], dict[bool, AblationCell]] = {}
+    if not cells:
+        return
+    rows: dict[str, dict[bool, AblationCell]] = {}
     for cell in cells:
-        key = (cell["variant"], cell["timing"], cell["synchronise"])
-        rows.setdefault(key, {})[cell["warmup"]] = cell
-
-    def printed(key: tuple[str, str, bool], row: Mapping[bool, AblationCell]) -> Sequence[Piece]:
-        waited = "synchronised" if key[2] else "not synchronised"
-        name = short_name(f"{key[0]}: {key[1]}, {waited}", 40)
-        return name, _ablation_cell(row.get(True)), _ablation_cell(row.get(False))
-
-    headings = (("ablation", "l"), ("after warm-up", "l"), ("without warm-up", "l"))
-    screen.table(headings, (printed(key, row) for key, row in rows.items()))
+        waited = "synchronised" if cell["synchronise"] else "not synchronised"
+        name = f"{cell['variant']}: {cell['timing']}, {waited}"
+        rows.setdefault(name, {})[cell["warmup"]] = cell
+    screen.rows(
+        rows.items(),
+        ("ablation", "l", lambda row: short_name(row[0], 40)),
+        ("after warm-up", "l", lambda row: _ablation_cell(row[1].get(True))),
+        ("without warm-up", "l", lambda row: _ablation_cell(row[1].get(False))),
+    )
     # Every reason for a cell without a figure once, under the word that is in the cells.
     errors = dict.fromkeys(cell["error"] for cell in cells if cell["error"])
     empty = dict.fromkeys(cell["note"] for cell in cells if _is_empty(cell))
@@ -337,16 +311,13 @@ def _ablation_cell(cell: AblationCell | None) -> Piece:
 
 def _utilization(screen: Screen, rows: Sequence[Utilization]) -> None:
     """Print the share of each peak that the step reaches; a note where it would be above 100 %."""
-    screen.table(
-        (("MFU", "l"), ("of the peak", "r"), ("FLOP", "r"), ("note", "l")),
-        (
-            (
-                f"{row['source']}, {row['dtype']}",
-                "–" if row["value"] is None else f"{100 * row['value']:.1f} %",
-                format_count(row["flop"]),
-                row["warning"] or "",
-            )
-            for row in rows
-        ),
+    if not rows:
+        return
+    screen.rows(
+        rows,
+        ("MFU", "l", lambda row: f"{row['source']}, {row['dtype']}"),
+        ("of the peak", "r", lambda row: figure("share", row["value"])),
+        ("FLOP", "r", lambda row: format_count(row["flop"])),
+        ("note", "l", lambda row: row["warning"] or ""),
     )
     screen.line()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from profstack.report.page_tables import forward_only, operators_by_name, weight
-from profstack.report.screen import WIDE, Screen, file_name, line_place, short_name
+from profstack.report.overview import counter_of_record, held_at_peak
+from profstack.report.page_tables import AnyRow, forward_only, operators_by_name, weight
+from profstack.report.screen import WIDE, Screen, figure, file_name, label, line_place, short_name
 from profstack.storage.schema.nsys_rows import NsysModuleRow, NsysStepRow
 from profstack.storage.schema.report import NsysFacts, Processes, Report
-from profstack.storage.schema.rows import FunctionRow, LineRow, MemoryOwnerRow, ModuleRow
+from profstack.storage.schema.rows import FunctionRow
 from profstack.units import format_bytes, format_count, format_seconds
 
 # Parts of a capture by the names under which they may be missing, those that matter most first.
@@ -48,49 +50,44 @@ def print_top_tables(screen: Screen, report: Report, most: int, *, parts: bool =
     Without `parts` the parts of the step outside modules are left out.
     """
     if is_import_alone(report):
-        _nsys_ranges(screen, report, most)
-        _nsys_kernels(screen, report, most)
+        _print_nsys(screen, report, most)
         return
     print_modules(screen, report, most, parts=parts)
-    calls = (("calls", "r"),) if screen.width >= _NARROWEST else ()
-    room = screen.width - 36
-    operators = operators_by_name(report["tables"]["operators"])
-    _print_top(
-        screen,
-        (("operator", "l"), *calls, ("self", "r"), ("calibrated", "r")),
-        (
-            (
-                short_name(row["name"], room),
-                *(format_count(row["calls"]) for _ in calls),
-                format_seconds(row["self_s"]),
-                format_seconds(row["calibrated_s"]),
-            )
-            for row in sorted(operators, key=weight("self_s"), reverse=True)[:most]
-        ),
-    )
+    calls = ("calls",) if screen.width >= _NARROWEST else ()
     functions = [row for row in report["tables"]["functions"] if row["phase"] == "step"]
-    _print_top(
-        screen,
-        (("function", "l"), *calls, ("self", "r"), ("total", "r")),
-        (
-            (
-                short_name(_function_name(row), room),
-                *(format_count(row["calls"]) for _ in calls),
-                format_seconds(row["self_s"]),
-                format_seconds(row["total_s"]),
-            )
-            for row in sorted(functions, key=weight("self_s"), reverse=True)[:most]
-        ),
-    )
+    operators = [(row["name"], row) for row in operators_by_name(report["tables"]["operators"])]
+    _print_heaviest(screen, "operator", operators, (*calls, "self_s", "calibrated_s"), most)
+    named = [(_function_name(row), row) for row in functions]
+    _print_heaviest(screen, "function", named, (*calls, "self_s", "total_s"), most)
 
 
-def _print_top(
-    screen: Screen, headings: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
+def _print_heaviest(
+    screen: Screen,
+    heading: str,
+    named: Iterable[tuple[str, AnyRow]],
+    columns: Sequence[str],
+    most: int,
 ) -> None:
-    """Print a table after an empty line; nothing where it has no row."""
-    if found := list(rows):
+    """Print names with their figures, those with most of the first time in front."""
+    heavy = weight(next(key for key in columns if key.endswith("_s")))
+    first = sorted(named, key=lambda pair: heavy(pair[1]), reverse=True)[:most]
+    _print_rows(screen, heading, first, columns, screen.width - 36)
+
+
+def _print_rows(
+    screen: Screen,
+    heading: str,
+    named: Iterable[tuple[str, AnyRow]],
+    columns: Sequence[str],
+    room: int,
+) -> None:
+    """Print names with their figures after an empty line; nothing where there is no row."""
+    rows = [
+        [short_name(name, room), *(figure(key, row[key]) for key in columns)] for name, row in named
+    ]
+    if rows:
         screen.gap()
-        screen.table(headings, found)
+        screen.table([(heading, "l"), *((label(key), "r") for key in columns)], rows)
 
 
 def _function_name(row: FunctionRow) -> str:
@@ -104,83 +101,42 @@ def print_modules(screen: Screen, report: Report, most: int, *, parts: bool = Tr
     median = report["benchmark"]["median_s"]
     inside = [row for row in rows if not row["path"].startswith("(")]
     roots = [row for row in inside if row["depth"] == 0]
-    deeper = [row for row in inside if row["depth"]]
-    heavy = sorted(deeper, key=weight("self_s"), reverse=True)
+    heavy = sorted((row for row in inside if row["depth"]), key=weight("self_s"), reverse=True)
     # A part that this workload has not, as a loss in inference, is no row with nothing in it.
-    outside = [row for row in rows if parts and row["path"].startswith("(") and _has_time(row)]
+    timed = [row for row in rows if row["forward_s"] or row["backward_s"] or row["self_s"]]
+    outside = [row for row in timed if parts and row["path"].startswith("(")]
     wide = screen.width >= _NARROW
-    share = screen.width >= _NARROWEST
     rate = screen.width >= WIDE and any(row["flop_per_s"] is not None for row in inside)
-    backward = wide and any(row["backward_s"] for row in rows)
-    headings = [
-        *((name, "r") for name, shown in (("forward", wide), ("backward", backward)) if shown),
-        *(("self", "r"), ("calibrated", "r")),
-        *((name, "r") for name, shown in (("share", share), ("FLOP/s", rate)) if shown),
-    ]
-    room = screen.width - (57 if wide else 32) - 10 * rate
-
-    def cells(row: ModuleRow) -> Iterable[str]:
-        yield short_name(row["path"], room)
-        if wide:
-            yield format_seconds(row["forward_s"])
-        if backward:
-            yield format_seconds(row["backward_s"])
+    columns = {
+        "forward_s": wide,
+        "backward_s": wide and any(row["backward_s"] for row in rows),
+        "self_s": True,
+        "calibrated_s": True,
+        "share": screen.width >= _NARROWEST,
+        "FLOP_per_s": rate,
+    }
+    named: list[tuple[str, AnyRow]] = []
+    for row in forward_only([*roots, *heavy[:most], *outside]):
         calibrated = row["calibrated_s"]
-        yield format_seconds(row["self_s"])
-        yield format_seconds(calibrated)
-        if share:
-            known = calibrated is not None and median
-            yield f"{100 * (calibrated or 0.0) / median:.1f} %" if known and median else "–"
-        if rate:
-            yield format_count(row["flop_per_s"])
-
-    shown = forward_only([*roots, *heavy[:most], *outside])
-    if inside or outside:
-        _print_top(screen, (("module", "l"), *headings), (list(cells(row)) for row in shown))
+        share = None
+        if calibrated is not None and median:
+            share = f"{100 * calibrated / median:.1f} %"
+        named.append((row["path"], {**row, "share": share, "FLOP_per_s": row["flop_per_s"]}))
+    room = screen.width - (57 if wide else 32) - 10 * rate
+    shown = [key for key, is_shown in columns.items() if is_shown]
+    _print_rows(screen, "module", named, shown, room)
 
 
-def _has_time(row: ModuleRow) -> bool:
-    return bool(row["forward_s"] or row["backward_s"] or row["self_s"])
-
-
-def _nsys_ranges(screen: Screen, report: Report, most: int) -> None:
-    """Print the heaviest module ranges; of a capture without steps, the heaviest ranges."""
+def _print_nsys(screen: Screen, report: Report, most: int) -> None:
+    """Print the heaviest module ranges, of a capture without steps any ranges, and kernels."""
     modules = report["tables"].get("nsys_modules") or []
     ranges = report["tables"].get("nsys_ranges") or []
-    found = [(row["path"], row["calls"], row["host_s"], row["device_s"]) for row in modules]
+    found: list[tuple[str, AnyRow]] = [(row["path"], row) for row in modules]
     if not modules:
-        found = [(row["name"], row["calls"], row["wall_s"], row["device_s"]) for row in ranges]
-    found.sort(key=lambda row: max(row[2] or 0.0, 0.0), reverse=True)
-    _print_top(
-        screen,
-        (("range", "l"), ("calls", "r"), ("host", "r"), ("device", "r")),
-        (
-            (
-                short_name(name, screen.width - 36),
-                format_count(calls),
-                format_seconds(host_s),
-                format_seconds(device_s),
-            )
-            for name, calls, host_s, device_s in found[:most]
-        ),
-    )
-
-
-def _nsys_kernels(screen: Screen, report: Report, most: int) -> None:
-    """Print the heaviest kernels."""
-    kernels = report["tables"].get("nsys_kernels") or []
-    _print_top(
-        screen,
-        (("kernel", "l"), ("calls", "r"), ("device", "r")),
-        (
-            (
-                short_name(row["name"], screen.width - 36),
-                format_count(row["calls"]),
-                format_seconds(row["device_s"]),
-            )
-            for row in sorted(kernels, key=weight("device_s"), reverse=True)[:most]
-        ),
-    )
+        found = [(row["name"], {**row, "host_s": row["wall_s"]}) for row in ranges]
+    _print_heaviest(screen, "range", found, ("calls", "host_s", "device_s"), most)
+    kernels = [(row["name"], row) for row in report["tables"].get("nsys_kernels") or []]
+    _print_heaviest(screen, "kernel", kernels, ("calls", "device_s"), most)
 
 
 # Highlights ---------------------------------------------------------------------------------
@@ -195,18 +151,14 @@ def highlights(report: Report) -> list[str]:
     return [line for line in lines if line is not None]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def _owners(report: Report) -> str | None:
     """Return how much of the step has an owner, and what has none."""
     sums = report.get("attribution")
     if not sums or sums["owned_share"] is None:
         return None
-    words = f"owners: {_percent(sums['owned_share'])} of a step's time has one"
+    words = f"owners: {figure('share', sums['owned_share'])} of a step's time has one"
     rest = [(row["path"], row["share"] or 0.0) for row in sums["unowned"]]
-    named = ", ".join(f"{path} {_percent(share)}" for path, share in rest if share >= 0.0005)
+    named = ", ".join(f"{path} {figure('share', share)}" for path, share in rest if share >= 0.0005)
     return words + (f"; not {named}" if named else "")
 
 
@@ -223,38 +175,23 @@ def _threads(report: Report) -> str | None:
     return f"threads: {'; '.join(facts['sentences'][:2])}" if facts["sentences"] else None
 
 
-def _held_by_device(report: Report) -> dict[str | None, list[MemoryOwnerRow]]:
-    devices: dict[str | None, list[MemoryOwnerRow]] = {}
-    for row in report["tables"].get("memory_owners") or []:
-        devices.setdefault(row["device"], []).append(row)
-    return devices
-
-
-def _peak_of(rows: Iterable[MemoryOwnerRow]) -> int:
-    return sum(row["peak_bytes"] or 0 for row in rows)
-
-
 def peak_bytes(report: Report) -> int | None:
     """Return the bytes at the peak of a step, on the device that holds most; None if unknown."""
-    return max(map(_peak_of, _held_by_device(report).values()), default=0) or None
+    return max((held.total_bytes for held in held_at_peak(report)), default=0) or None
 
 
 def _peak(report: Report) -> str | None:
     """Return the kinds of the bytes at the peak of a step, on the device that holds most."""
-    whole = peak_bytes(report)
+    devices, whole = held_at_peak(report), peak_bytes(report)
     if whole is None:
         return None
-    devices = _held_by_device(report)
-    device = max(devices, key=lambda name: _peak_of(devices[name]))
-    kinds = [
-        f"{row['kind']} {format_bytes(row['peak_bytes'])}"
-        for row in sorted(devices[device], key=weight("peak_bytes"), reverse=True)
-        if (row["peak_bytes"] or 0) >= 0.01 * whole
-    ]
-    where = f" on {device}" if len(devices) > 1 else ""
+    most = max(devices, key=lambda held: held.total_bytes)
+    large = [(kind, size) for kind, size in most.kinds if size >= 0.01 * whole]
+    kinds = [f"{kind} {format_bytes(size)}" for kind, size in large]
+    where = f" on {most.device}" if len(devices) > 1 else ""
     words = f"bytes at the peak of a step{where}: {format_bytes(whole)}, {', '.join(kinds[:5])}"
     holders = report["tables"].get("peak_holders") or []
-    held = [row for row in holders if row["device"] == device and row["bytes"]]
+    held = [row for row in holders if row["device"] == most.device and row["bytes"]]
     if not held:
         return words
     first = max(held, key=weight("bytes"))
@@ -264,9 +201,7 @@ def _peak(report: Report) -> str | None:
 
 def _flops(report: Report) -> str | None:
     """Return the operations of a step by the counter of record, and those without a formula."""
-    source = report["columns_source"].get("modules.forward_flop", "")
-    rows = report["tables"].get("flops") or []
-    record = next((row for row in rows if source and source.startswith(row["counter"])), None)
+    record = counter_of_record(report)
     if record is None:
         return None
     words = f"operations: {format_count(record['forward_flop'])} FLOP forward"
@@ -277,25 +212,24 @@ def _flops(report: Report) -> str | None:
     return words + (f"; without a formula: {', '.join(left)}" if left else "")
 
 
-def _at(row: LineRow) -> str:
-    return line_place(row["file"], row["line"])
-
-
 def _growth(report: Report) -> str | None:
     """Return the line over which memory grew most at once."""
     lines = [row for row in report["tables"]["lines"] if row["largest_bytes"]]
     if not lines:
         return None
     line = max(lines, key=weight("largest_bytes"))
-    source = (line["source"] or "").strip()
-    return f"memory: largest growth {format_bytes(line['largest_bytes'])} at {_at(line)}  {source}"
+    at, source = line_place(line["file"], line["line"]), (line["source"] or "").strip()
+    return f"memory: largest growth {format_bytes(line['largest_bytes'])} at {at}  {source}"
 
 
 def _startup(report: Report) -> str | None:
     """Return the lines of the script that took most of its start-up."""
-    rows = ((row["startup_share"] or 0.0, row) for row in report["tables"]["lines"])
-    lines = sorted(rows, key=lambda pair: pair[0], reverse=True)[:3]
-    shares = [f"{100 * share:.0f} % {_at(row)}" for share, row in lines if share >= 0.01]
+    lines = sorted(report["tables"]["lines"], key=weight("startup_share"), reverse=True)[:3]
+    shares = [
+        f"{100 * share:.0f} % {line_place(row['file'], row['line'])}"
+        for row in lines
+        if (share := row["startup_share"] or 0.0) >= 0.01
+    ]
     return f"start-up: {', '.join(shares)}" if shares else None
 
 
@@ -346,22 +280,19 @@ def _missing_words(missing: Mapping[str, str]) -> str:
 
 def _device_words(steps: Sequence[NsysStepRow]) -> list[str]:
     """Return the median step's kernels, and how long the device was idle in it."""
-    idle, wall = [], []
-    # A step has a row for each device: its kernels are those of all of them.
-    counts: dict[int | None, float] = {}
-    devices = set()
-    for row in steps:
-        if row["kernels"] is not None and row["idle_s"] is not None:
-            counts[row["step"]] = counts.get(row["step"], 0) + row["kernels"]
-            idle.append(row["idle_s"])
-            wall.append(row["wall_s"] or 0.0)
-            devices.add(row["device"])
-    if not idle:
+    known = [row for row in steps if row["kernels"] is not None and row["idle_s"] is not None]
+    if not known:
         return []
-    where = f", on each of {len(devices)} devices" if len(devices) > 1 else ""
-    idle_words, wall_words = (format_seconds(statistics.median(times)) for times in (idle, wall))
+    # A step has a row for each device: its kernels are those of all of them.
+    counts: defaultdict[int | None, float] = defaultdict(float)
+    for row in known:
+        counts[row["step"]] += row["kernels"] or 0
+    devices = len({row["device"] for row in known})
+    where = f", on each of {devices} devices" if devices > 1 else ""
+    idle = format_seconds(statistics.median(row["idle_s"] or 0.0 for row in known))
+    wall = format_seconds(statistics.median(row["wall_s"] or 0.0 for row in known))
     kernels = format_count(statistics.median(counts.values()))
-    return [f"{kernels} kernels a step", f"no kernel for {idle_words} of {wall_words}{where}"]
+    return [f"{kernels} kernels a step", f"no kernel for {idle} of {wall}{where}"]
 
 
 def _module_words(rows: Sequence[NsysModuleRow]) -> list[str]:

@@ -10,6 +10,7 @@ the drawn areas less `below` are the sum of the roots' rows.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -34,26 +35,21 @@ _PART = "("
 _SCRIPTS_OWN = "(held by the script)"
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """The columns of a metric, to be added up, and whether they include the modules inside."""
-
-    columns: tuple[str, ...]
-    holds_children: bool = True
-
-
-_RULES = {
-    "calibrated_s": _Rule(("calibrated_s",)),
-    "self_s": _Rule(("self_s",), holds_children=False),
-    "forward_s": _Rule(("forward_s",)),
-    "backward_s": _Rule(("backward_s",)),
-    "python_s": _Rule(("python_s",), holds_children=False),
-    "device_s": _Rule(("forward_device_s", "backward_device_s")),
-    "flop": _Rule(("forward_flop", "backward_flop")),
-    "host_net_bytes": _Rule(("host_net_bytes",)),
-    "device_net_bytes": _Rule(("device_net_bytes",)),
-    "parameters": _Rule(("parameters",)),
+# The columns of each metric, to be added up.
+_COLUMNS = {
+    "calibrated_s": ("calibrated_s",),
+    "self_s": ("self_s",),
+    "forward_s": ("forward_s",),
+    "backward_s": ("backward_s",),
+    "python_s": ("python_s",),
+    "device_s": ("forward_device_s", "backward_device_s"),
+    "flop": ("forward_flop", "backward_flop"),
+    "host_net_bytes": ("host_net_bytes",),
+    "device_net_bytes": ("device_net_bytes",),
+    "parameters": ("parameters",),
 }
+# Metrics that do not include the modules inside.
+_WITHOUT_CHILDREN = ("self_s", "python_s")
 
 
 @dataclass(frozen=True)
@@ -87,21 +83,29 @@ class ModulePicture:
 
 @dataclass
 class _Node:
+    """A node of the picture: a module, a part of the step, or the sum of `count` nodes."""
+
     path: str
     parent: _Node | None
     record: AnyRow | None
+    count: int = 1
     children: list[_Node] = field(default_factory=list)
     own: dict[str, float | None] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> str:
+        """Return the kind of the node, as in `ModulePicture`."""
+        if self.count > 1:
+            return "rest"
+        return "part" if _is_part(self.path) else "module"
 
-@dataclass(frozen=True)
-class _Row:
-    """A node of the picture: a module, a part of the step, or the sum of `count` nodes."""
-
-    node: _Node
-    kind: str
-    count: int = 1
+    @property
+    def name(self) -> str:
+        """Return the path from the parent on, as in the tree of the modules."""
+        if self.parent is None or not self.path:
+            return self.path
+        return self.path[len(self.parent.path) + 1 :]
 
 
 def module_picture(
@@ -124,8 +128,7 @@ def _tree(modules: Sequence[ModuleRow]) -> dict[str, _Node]:
     nodes: dict[str, _Node] = {}
     for record in sorted(modules, key=lambda record: record["path"].count(".")):
         path = record["path"]
-        parent = None if _is_part(path) else _nearest(path, nodes)
-        nodes[path] = _Node(path, parent, record)
+        nodes[path] = _Node(path, _nearest(path, nodes), record)
     # In the report's own order from here on: it is that of the first calls.
     in_order = {record["path"]: nodes[record["path"]] for record in modules}
     for node in in_order.values():
@@ -139,8 +142,8 @@ def _is_part(path: str) -> bool:
 
 
 def _nearest(path: str, nodes: Mapping[str, _Node]) -> _Node | None:
-    """Return the row with the longest path that begins this one."""
-    while "." in path:
+    """Return the row with the longest path that begins this one; None of a part of the step."""
+    while "." in path and not _is_part(path):
         path = path.rpartition(".")[0]
         if path in nodes:
             return nodes[path]
@@ -158,13 +161,13 @@ def _downwards(nodes: Sequence[_Node]) -> Iterator[_Node]:
 
 def _column_metrics(nodes: Mapping[str, _Node]) -> Iterator[Metric]:
     """Yield the metrics that rest on columns of the modules, if anything was measured."""
-    for key, rule in _RULES.items():
-        figures = {path: _figure(node, rule.columns) for path, node in nodes.items()}
+    for key, columns in _COLUMNS.items():
+        figures = {path: _figure(node, columns) for path, node in nodes.items()}
         if all(figure is None for figure in figures.values()):
             continue
-        below = [_own(node, key, rule, figures) for node in reversed(list(nodes.values()))]
+        below = [_own(node, key, figures) for node in reversed(list(nodes.values()))]
         under = [gap for gap in below if gap]
-        yield Metric(key, rule.columns, [], sum(under), len(under))
+        yield Metric(key, columns, [], sum(under), len(under))
 
 
 def _figure(node: _Node, columns: Sequence[str]) -> float | None:
@@ -178,14 +181,14 @@ def _figure(node: _Node, columns: Sequence[str]) -> float | None:
     return float(sum(found)) if found else None
 
 
-def _own(node: _Node, key: str, rule: _Rule, figures: dict[str, float | None]) -> float:
+def _own(node: _Node, key: str, figures: dict[str, float | None]) -> float:
     """Set the figure that a node adds by itself; return by how much it would be below 0.
 
     Called for children before their parents. A container that never ran has no figure of its
     own: it gets the sum of what is inside it.
     """
     figure = figures[node.path]
-    if not rule.holds_children:
+    if key in _WITHOUT_CHILDREN:
         node.own[key] = None if figure is None else max(figure, 0.0)
         return max(-(figure or 0.0), 0.0)
     inside = [figures[child.path] for child in node.children]
@@ -218,10 +221,9 @@ def _owner(record: PeakHolderRow, nodes: dict[str, _Node]) -> _Node:
     """Return the node that holds these bytes; bytes of no module are a part beside the roots."""
     path = record["module"] or _SCRIPTS_OWN
     if path not in nodes:
-        parent = None if _is_part(path) else _nearest(path, nodes)
-        node = nodes[path] = _Node(path, parent, None)
-        if parent is not None:
-            parent.children.append(node)
+        node = nodes[path] = _Node(path, _nearest(path, nodes), None)
+        if node.parent is not None:
+            node.parent.children.append(node)
     return nodes[path]
 
 
@@ -238,15 +240,15 @@ def _cut(nodes: Sequence[_Node], metrics: Sequence[Metric], most: int) -> Module
     order = list(_downwards(nodes))
     keys = [metric.key for metric in metrics]
     kept = _largest(order, keys, most)
-    rows = [_Row(node, _kind(node)) for node in kept] + _rests(order, kept, keys)
+    rows = kept + _rests(order, kept, keys)
     numbers = {id(node): at for at, node in enumerate(kept)}
     return ModulePicture(
-        names=[_name(row.node) for row in rows],
-        parents=[-1 if row.node.parent is None else numbers[id(row.node.parent)] for row in rows],
-        kinds=[row.kind for row in rows],
-        counts=[row.count for row in rows],
+        names=[node.name for node in rows],
+        parents=[-1 if node.parent is None else numbers[id(node.parent)] for node in rows],
+        kinds=[node.kind for node in rows],
+        counts=[node.count for node in rows],
         metrics=[
-            replace(metric, own=[compact(row.node.own.get(metric.key)) for row in rows])
+            replace(metric, own=[compact(node.own.get(metric.key)) for node in rows])
             for metric in metrics
         ],
         total=len(order),
@@ -267,37 +269,26 @@ def _largest(order: Sequence[_Node], keys: Sequence[str], most: int) -> list[_No
     return [order[at] for at in sorted(heaviest)]
 
 
-def _rests(order: Sequence[_Node], kept: Sequence[_Node], keys: Sequence[str]) -> list[_Row]:
+def _rests(order: Sequence[_Node], kept: Sequence[_Node], keys: Sequence[str]) -> list[_Node]:
     """Return the nodes left out under each kept parent, and at the top, as one node."""
     known = {id(node) for node in kept}
-    left: dict[int, list[_Node]] = {}
+    left: defaultdict[int, list[_Node]] = defaultdict(list)
     for node in order:
         if id(node) not in known:
             top = node
             while top.parent is not None and id(top.parent) not in known:
                 top = top.parent
-            left.setdefault(id(top.parent), []).append(node)
+            left[id(top.parent)].append(node)
     rests = []
     for members in left.values():
         if len(members) == 1:  # One node takes no more room than a sum.
-            rests.append(_Row(members[0], _kind(members[0])))
+            rests += members
             continue
         # The first one left out lies in the parent itself; the nodes inside it come later.
-        rest = _Node("", members[0].parent, None)
+        rest = _Node("", members[0].parent, None, len(members))
         rest.own = {key: sum(node.own.get(key) or 0.0 for node in members) for key in keys}
-        rests.append(_Row(rest, "rest", len(members)))
+        rests.append(rest)
     return rests
-
-
-def _kind(node: _Node) -> str:
-    return "part" if _is_part(node.path) else "module"
-
-
-def _name(node: _Node) -> str:
-    """Return the path from the parent on, as in the tree of the modules."""
-    if node.parent is None or not node.path:
-        return node.path
-    return node.path[len(node.parent.path) + 1 :]
 
 
 # -----------------------------------------------------------------------------
@@ -343,26 +334,27 @@ class CallTree:
     left_out: str | None
 
 
-def call_label(row: FunctionRow) -> str:
-    """Return the name of a function of `tables.functions` in `tables.calls`."""
-    return f"{row['file']}:{row['line']}({row['name']})"
-
-
 def call_tree(functions: Sequence[FunctionRow], calls: Sequence[CallRow]) -> CallTree:
     """Return the call graph of one phase, cut to a size that a browser draws quickly."""
     kept = sorted(functions, key=weight("total_s"), reverse=True)[:MOST_ROWS]
-    numbers = {call_label(row): place for place, row in enumerate(kept)}
+    # By the name that a function of `tables.functions` has in `tables.calls`.
+    labels = (f"{row['file']}:{row['line']}({row['name']})" for row in kept)
+    numbers = {label: place for place, label in enumerate(labels)}
     edges: list[Edge] = []
-    callers_left: dict[int, list[float]] = {}
-    callees_left: dict[int, list[float]] = {}
+    # How many calls were left out at a function, and their sums.
+    callers_left: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    callees_left: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for call in sorted(calls, key=weight("total_s"), reverse=True):
         caller, callee = numbers.get(call["caller"]), numbers.get(call["callee"])
         if caller is not None and callee is not None and len(edges) < MOST_EDGES:
             seconds = float(f"{call['total_s'] or 0.0:.{DIGITS}g}")
             edges.append(Edge(caller, callee, compact(call["calls"]), seconds))
             continue
-        _add_left(callers_left, callee, call)
-        _add_left(callees_left, caller, call)
+        for sums_of, function in ((callers_left, callee), (callees_left, caller)):
+            if function is not None:
+                sums = sums_of[function]
+                added = (1, call["calls"] or 0.0, call["total_s"] or 0.0)
+                sums[:] = [known + more for known, more in zip(sums, added, strict=True)]
     fields = ("file", "line", "name", "calls", "self_s", "total_s", "package")
     groups = _groups(len(kept), edges)
     return CallTree(
@@ -370,24 +362,10 @@ def call_tree(functions: Sequence[FunctionRow], calls: Sequence[CallRow]) -> Cal
         edges=edges,
         cycles=[members for members in groups if len(members) > 1],
         roots=[[function, compact(seconds)] for function, seconds in entries(kept, edges, groups)],
-        callers_left=_as_lists(callers_left),
-        callees_left=_as_lists(callees_left),
+        callers_left=[[at, *map(compact, sums)] for at, sums in callers_left.items()],
+        callees_left=[[at, *map(compact, sums)] for at, sums in callees_left.items()],
         left_out=left_out_text(len(kept), len(functions), "those with the most time"),
     )
-
-
-def _add_left(left: dict[int, list[float]], function: int | None, call: CallRow) -> None:
-    """Add a call that is not among the edges to the sums of a function."""
-    if function is None:
-        return
-    known = left.setdefault(function, [0, 0.0, 0.0])
-    known[0] += 1
-    known[1] += call["calls"] or 0.0
-    known[2] += call["total_s"] or 0.0
-
-
-def _as_lists(left: Mapping[int, Sequence[float]]) -> list[list[object]]:
-    return [[function, *map(compact, sums)] for function, sums in left.items()]
 
 
 def entries(

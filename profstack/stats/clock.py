@@ -15,7 +15,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter, process_time
-from typing import Any, TypedDict
+from typing import Any
 
 
 def _nothing() -> None:
@@ -206,39 +206,6 @@ _REASONS = {
 SLOWING = tuple(_REASONS[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80))
 
 
-class DeviceState(TypedDict):
-    """State of one GPU; None where the driver does not give a value.
-
-    `power_state` is P0 for the fastest; `throttle_reasons` are in words.
-    """
-
-    index: int
-    name: str | None
-    persistence_mode: bool | None
-    power_state: str | None
-    sm_hz: float | None
-    sm_max_hz: float | None
-    memory_hz: float | None
-    memory_max_hz: float | None
-    throttle_reasons: list[str] | None
-    temperature_c: float | None
-    power_w: float | None
-
-
-class GpuList(TypedDict):
-    """State of every GPU."""
-
-    devices: list[DeviceState]
-
-
-class StatesAround(TypedDict):
-    """The report's `device_state`: the GPUs before and after the samples."""
-
-    before: GpuList | None
-    after: GpuList | None
-    reason: str | None
-
-
 def device_state() -> dict[str, object]:
     """Read the state of every NVIDIA GPU now: `devices`, or None with a `reason`.
 
@@ -273,12 +240,12 @@ def round_state(before: Mapping[str, object], after: Mapping[str, object]) -> di
     }
 
 
-def slowed_by(states: StatesAround | None) -> list[str]:
+def slowed_by(states: Mapping[str, Any] | None) -> list[str]:
     """List in words why GPUs ran below their speed; empty where none did or it is not known."""
-    sides = (("before", states["before"]), ("after", states["after"])) if states else ()
+    sides = {side: states[side] for side in ("before", "after")} if states else {}
     return [
         f"GPU {device['index']}: {reason} ({side} the samples)"
-        for side, found in sides
+        for side, found in sides.items()
         if found is not None
         for device in found["devices"]
         for reason in device["throttle_reasons"] or []
@@ -286,7 +253,11 @@ def slowed_by(states: StatesAround | None) -> list[str]:
     ]
 
 
-def _state(library: Any, index: int) -> DeviceState:
+def _state(library: Any, index: int) -> dict[str, Any]:
+    """Return the state of one GPU; None where the driver does not give a value.
+
+    `power_state` is P0 for the fastest; `throttle_reasons` are in words.
+    """
     handle = library.nvmlDeviceGetHandleByIndex(index)
 
     def ask(name: str, *arguments: Any) -> Any:

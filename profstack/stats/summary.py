@@ -1,18 +1,17 @@
 """Statistics of a series of step times, with intervals.
 
-Steps of one process are not independent: a slow one is followed by slow ones (measured: a
-correlation of 0.1 to 0.5 between neighbours), so the usual interval is up to half too narrow.
-Runs of neighbouring steps are resampled instead of single ones. All intervals are of this process
-on this machine; fresh processes differ by more.
+Steps of one process depend on each other: slow steps come in groups (measured: neighbours correlate
+by 0.1 to 0.5). An interval for independent steps is up to half too narrow. So blocks of
+neighbouring steps are resampled, not single steps. Intervals hold for this process on this machine;
+other processes differ by more.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist, median
-from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +48,10 @@ def rank_autocorrelation(slices: Sequence[FloatArray]) -> float | None:
 
 
 def student(confidence: float, freedom: float) -> float:
-    """Return Student's quantile over the normal one (Cornish-Fisher expansion, 0.5 % at 3)."""
+    """Return Student's quantile divided by the normal one.
+
+    By the Cornish-Fisher expansion, which is off by 0.5 % at 3 degrees of freedom.
+    """
     z = NORMAL.inv_cdf((1.0 + confidence) / 2.0)
     first = (z**2 + 1.0) / 4.0
     second = (5.0 * z**4 + 16.0 * z**2 + 3.0) / 96.0
@@ -59,9 +61,9 @@ def student(confidence: float, freedom: float) -> float:
 def supposed_dependence(slices: Sequence[FloatArray]) -> float:
     """Return a cautious estimate of the correlation of neighbours, from 0 to 0.9.
 
-    The ranks' correlation, turned into that of a normal series, plus its known bias (Kendall 1954)
-    and half its standard error: an interval too narrow is the worse mistake, and with these two
-    the coverage in tests/test_statistics.py is 94-97 % for correlations from 0 to 0.5.
+    The correlation of the ranks is converted to that of a normal series. Its known bias (Kendall
+    1954) and half its standard error are added, since too narrow an interval is the worse mistake.
+    With both, tests/test_statistics.py finds a coverage of 94-97 % for correlations from 0 to 0.5.
     """
     n = sum(one.size for one in slices)
     ranks = rank_autocorrelation(slices) or 0.0
@@ -71,7 +73,7 @@ def supposed_dependence(slices: Sequence[FloatArray]) -> float:
 
 
 def _block_length(n: int, dependence: float) -> int:
-    """Return Carlstein's (1986) length for a first-order series, Künsch's (1989) blocks."""
+    """Return the length of blocks (Künsch 1989) for a first-order series (Carlstein 1986)."""
     best: float = (2.0 * dependence / (1.0 - dependence**2)) ** (2 / 3) * (1.5 * n) ** (1 / 3)
     return max(1, min(math.ceil(best), n // 5))
 
@@ -79,15 +81,16 @@ def _block_length(n: int, dependence: float) -> int:
 def sign_variance(n: int, dependence: float) -> float:
     """Return n times the variance of the mean sign about the median; 1 for independent samples.
 
-    In a first-order normal series signs k apart correlate by (2 / pi) asin(dependence ** k); ranks
-    and signs do not change when such a series is stretched, so this holds for skewed ones too.
+    In a first-order normal series, signs at a distance of k steps correlate by
+    (2 / pi) asin(dependence ** k). Skewed series are stretched normal ones: ranks and signs are the
+    same there.
     """
     k = np.arange(1, min(n, 400))
     return float(1.0 + 2.0 * ((1.0 - k / n) * (2.0 / math.pi) * np.arcsin(dependence**k)).sum())
 
 
 def _block_sign_variance(slices: Sequence[FloatArray], length: int) -> float:
-    """Return the same variance as circular blocks of this series have it."""
+    """Return the same variance when the series is cut into circular blocks."""
     total = 0.0
     for one in slices:
         signs = np.sign(one - np.median(one))
@@ -131,59 +134,31 @@ def _resampled(x: FloatArray, length: int, rows: int, rng: np.random.Generator) 
 
 
 Slices = Sequence[Sequence[float]]
+# Of all intervals, where no other one is asked for.
+_CONFIDENCE = 0.95
 
 # A normal distribution's standard deviation over its median absolute deviation.
 _MAD_TO_SIGMA = 1.0 / NORMAL.inv_cdf(0.75)
 # Weights held at once while pairs are resampled: 32 MB.
 _CHUNK = 4_000_000
-
-
-class StepStatistics(TypedDict):
-    """Columns of the report's `benchmark` that come from one series."""
-
-    n: int
-    median_s: float
-    iqr_s: float | None
-    mean_s: float
-    std_s: float | None
-    min_s: float
-    p90_s: float | None
-    p99_s: float | None
-    ci95_low_s: float | None
-    ci95_high_s: float | None
-    outliers: int | None
-    autocorrelation: float | None
-    drift: float | None
-    steps_per_s: float | None
-    items_per_s: float | None
-
-
-class ShapeStatistics(TypedDict):
-    """Step times of inputs of one shape."""
-
-    shape: str | None
-    n: int
-    median_s: float | None
-    ci95_low_s: float | None
-    ci95_high_s: float | None
+# Figures of a series that are not in seconds.
+_UNITLESS = ("n", "outliers", "autocorrelation", "drift")
 
 
 @dataclass(frozen=True)
 class Summary:
     """Statistics of a series of step times; None where there are too few samples.
 
-    `n` samples are enough for
-    - `std`: 2; `iqr`: 4, one in each quarter;
-    - `outliers`: 5, samples further than 3 sigma from the median, sigma from the median absolute
-      deviation so that the outliers do not hide themselves; step times lean to the right, so a few
-      in a thousand are usual;
-    - `ci95_low`, `ci95_high`: 6, since of fewer not even the lowest and the highest enclose the
-      median in 95 of 100 cases. With neighbours correlated by 0.5 the stated interval covers
-      94-97 % from 50 samples on, 91 % with 30 and 83 % with 10: so few cannot show how they
-      are correlated;
-    - `drift`: 9, the change of the median from the first to the last third over the first;
-    - `p90`: 10 and `p99`: 100, one expected beyond it: with fewer it would be the maximum;
-    - `autocorrelation`: 10, between the ranks of neighbours, so that one slow step cannot decide.
+    The least number of samples for each figure:
+    - `std`: 2. `iqr`: 4, one in each quarter.
+    - `outliers`: 5. They are further than 3 sigma from the median. Sigma comes from the median
+      absolute deviation, which outliers do not enlarge. A few in a thousand are usual.
+    - `ci95_low` and `ci95_high`: 6. With fewer, even the range of all samples includes the median
+      in less than 95 % of cases. If neighbours correlate by 0.5, the interval covers 94-97 % from
+      50 samples on, 91 % with 30 and 83 % with 10: so few samples do not show their correlation.
+    - `drift`: 9. It is the change of the median from the first to the last third, over the first.
+    - `p90`: 10 and `p99`: 100, so that one sample is expected beyond it.
+    - `autocorrelation`: 10. It is that of the ranks, so that one slow step does not decide it.
     """
 
     n: int
@@ -200,26 +175,17 @@ class Summary:
     drift: float | None
     outliers: int | None
 
-    def columns(self, items: float | None) -> StepStatistics:
+    def columns(self, items: float | None) -> dict[str, float | None]:
         """Return columns of the report's `benchmark`; `items` are those of one step, if known.
 
-        Rates are over the total time: where steps are uneven, one over the median step is a rate
-        at which nothing ran.
+        Rates are steps over total time: with uneven steps, one over the median is no true rate.
         """
+        figures = asdict(self)
+        unitless = {name: figures.pop(name) for name in _UNITLESS}
         return {
-            "n": self.n,
-            "median_s": self.median,
-            "iqr_s": self.iqr,
-            "mean_s": self.mean,
-            "std_s": self.std,
-            "min_s": self.minimum,
-            "p90_s": self.p90,
-            "p99_s": self.p99,
-            "ci95_low_s": self.ci95_low,
-            "ci95_high_s": self.ci95_high,
-            "outliers": self.outliers,
-            "autocorrelation": self.autocorrelation,
-            "drift": self.drift,
+            **unitless,
+            "min_s": figures.pop("minimum"),
+            **{f"{name}_s": value for name, value in figures.items()},
             "steps_per_s": 1.0 / self.mean if self.mean else None,
             "items_per_s": items / self.mean if items and self.mean else None,
         }
@@ -239,13 +205,13 @@ class Ratio:
         return self.low is not None and self.high is not None and not self.low <= 1.0 <= self.high
 
 
-def summarize(samples_s: Sequence[float], *, seed: int = 0) -> Summary:
+def summarize(samples_s: Sequence[float]) -> Summary:
     """Return the statistics of at least one sample, in the order in which they were taken."""
     x = _array(samples_s)
     n = x.size
     if n == 0:
         raise ValueError("no samples to summarize")
-    interval = median_interval(samples_s, seed=seed)
+    interval = median_interval(samples_s)
     third = -(-n // 3)
     first, last = float(np.median(x[:third])), float(np.median(x[n - third :]))
     return Summary(
@@ -268,15 +234,15 @@ def summarize(samples_s: Sequence[float], *, seed: int = 0) -> Summary:
 def median_interval(
     samples: Sequence[float],
     *,
-    confidence: float = 0.95,
+    confidence: float = _CONFIDENCE,
     repeats: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float] | None:
     """Return the interval of the median of an autocorrelated series; None with too few samples.
 
-    A circular block bootstrap. Its percentiles alone cover 89-93 % at a correlation of 0.5, since
-    blocks cut the dependence off at their ends; so the percentiles are taken further out, by what
-    the blocks lack and by Student's factor for the independent samples the series is worth.
+    A circular block bootstrap. At a correlation of 0.5 its percentiles cover only 89-93 %, since
+    blocks lose the dependence at their ends. So wider percentiles are taken: by the dependence that
+    is lost, and by Student's factor for the number of independent samples.
     """
     x = _array(samples)
     if too_few_for_interval(x.size, confidence):
@@ -288,19 +254,14 @@ def median_interval(
 
 
 def ratio_interval(
-    numerator: Slices,
-    denominator: Slices,
-    *,
-    confidence: float = 0.95,
-    repeats: int = 2000,
-    seed: int = 0,
+    numerator: Slices, denominator: Slices, *, repeats: int = 2000, seed: int = 0
 ) -> Ratio:
     """Return the ratio of median steps of two kinds of slices: the probe effect, for one.
 
-    Steps are resampled in blocks inside their own slice, so that no block spans two slices. What
-    slices of one kind differ by beyond their steps' own noise widens the interval too; with one
-    slice of each kind that part cannot be known and is left out. With one or two steps on a side
-    there is no interval; three to five borrow the other side's spread.
+    Steps are resampled in blocks within their slice. Differences between slices of one kind, beyond
+    the noise of their steps, widen the interval; with one slice of each kind they are unknown and
+    left out. One or two steps on a side give no interval; three to five steps use the spread of the
+    other side as well.
     """
     sides = [
         [np.log(_positive(one)) for one in side if len(one)] for side in (numerator, denominator)
@@ -314,19 +275,15 @@ def ratio_interval(
         return Ratio(factor, None, None)
     rng = np.random.default_rng(seed)
     draws = [
-        _deviations(side, other, confidence, repeats, rng)
+        _deviations(side, other, repeats, rng)
         for side, other in ((sides[0], sides[1]), (sides[1], sides[0]))
     ]
     spread = draws[0] - draws[1] + _between_slices(sides, draws, rng)
-    return _ratio(above - below, spread, confidence)
+    return _ratio(above - below, spread)
 
 
 def pooled_ratio(
-    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
-    *,
-    confidence: float = 0.95,
-    repeats: int = 2000,
-    seed: int = 0,
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, repeats: int = 2000, seed: int = 0
 ) -> Ratio:
     """Return the ratio a/b of median steps from pairs of blocks (a, b) measured next to each other.
 
@@ -340,22 +297,22 @@ def pooled_ratio(
     levels = [(np.median(a) + np.median(b)) / 2.0 for a, b in kept]
     sides = [[pair[k] - level for pair, level in zip(kept, levels, strict=True)] for k in (0, 1)]
     centre = float(np.subtract(*(np.median(np.concatenate(side)) for side in sides)))
-    if too_few_for_interval(len(kept), confidence):
+    if too_few_for_interval(len(kept)):
         return Ratio(float(np.exp(centre)), None, None)
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(len(kept), np.full(len(kept), 1.0 / len(kept)), size=repeats)
     above, below = (_weighted_medians(side, drawn) for side in sides)
     # Resampled pairs vary by (n - 1) / n of what fresh ones would.
-    few = math.sqrt(len(kept) / (len(kept) - 1)) * student(confidence, len(kept) - 1)
-    return _ratio(centre, (above - below - centre) * few, confidence)
+    few = math.sqrt(len(kept) / (len(kept) - 1)) * student(_CONFIDENCE, len(kept) - 1)
+    return _ratio(centre, (above - below - centre) * few)
 
 
-def compare_before_after(before: Slices, after: Slices, *, seed: int = 0) -> Ratio:
+def compare_before_after(before: Slices, after: Slices) -> Ratio:
     """Return the ratio of clean slices after an observer to those before it."""
-    return ratio_interval(after, before, seed=seed)
+    return ratio_interval(after, before)
 
 
-def too_few_for_interval(n: int, confidence: float = 0.95) -> bool:
+def too_few_for_interval(n: int, confidence: float = _CONFIDENCE) -> bool:
     """Return whether even the lowest and highest of n samples miss the median too often."""
     return 2.0 * 0.5**n > 1.0 - confidence
 
@@ -379,23 +336,19 @@ def _outliers(x: FloatArray) -> int:
     return int((distance > 3.0 * _MAD_TO_SIGMA * np.median(distance)).sum())
 
 
-def _ratio(centre: float, deviations: FloatArray, confidence: float) -> Ratio:
-    tail = (1.0 - confidence) / 2.0
+def _ratio(centre: float, deviations: FloatArray) -> Ratio:
+    tail = (1.0 - _CONFIDENCE) / 2.0
     low, high = np.exp(centre + np.quantile(deviations, [tail, 1.0 - tail]))
     return Ratio(float(np.exp(centre)), float(low), float(high))
 
 
 def _deviations(
-    side: list[FloatArray],
-    other: list[FloatArray],
-    confidence: float,
-    repeats: int,
-    rng: np.random.Generator,
+    side: list[FloatArray], other: list[FloatArray], repeats: int, rng: np.random.Generator
 ) -> FloatArray:
     """Draw deviations of the side's median from the truth, `repeats` times."""
     n = sum(one.size for one in side)
     if n >= 6:
-        draws, widening = median_draws(side, confidence, repeats, rng)
+        draws, widening = median_draws(side, _CONFIDENCE, repeats, rng)
         return (draws - np.median(np.concatenate(side))) * widening
     own = np.concatenate([one - np.median(one) for one in side]) * math.sqrt(n / (n - 1))
     pool = np.concatenate([own, *(one - np.median(one) for one in other)])
@@ -406,10 +359,10 @@ def _deviations(
 def _between_slices(
     sides: Sequence[list[FloatArray]], draws: Sequence[FloatArray], rng: np.random.Generator
 ) -> FloatArray:
-    """Draw deviations from the slices' differences beyond their steps' noise; zeros for none.
+    """Draw deviations by which slices differ beyond the noise of their steps; zeros for none.
 
-    The excess of the slice medians' variance over what the steps' noise explains (the method of
-    moments), with Student's distribution for so few slices.
+    Their variance is that of the slice medians less what the noise of the steps explains (method of
+    moments). Student's distribution allows for the small number of slices.
     """
     repeats = draws[0].size
     squares, freedom, noise = 0.0, 0, 0.0
@@ -439,9 +392,9 @@ def _weighted_medians(blocks: list[FloatArray], drawn: NDArray[np.int64]) -> Flo
     return result
 
 
-def by_shape(times_s: Mapping[str, list[float]]) -> list[ShapeStatistics]:
+def by_shape(times_s: Mapping[str, list[float]]) -> list[dict[str, str | float | None]]:
     """Return step times by the shapes of the inputs, the commonest shape first."""
-    rows: list[ShapeStatistics] = []
+    rows: list[dict[str, str | float | None]] = []
     for shape, series in sorted(times_s.items(), key=lambda each: -len(each[1])):
         low, high = median_interval(series) or (None, None)
         rows.append(

@@ -56,13 +56,33 @@ class _Makers:
         return self.makers[position] if position >= 0 else None
 
 
-class Owners(Listener):
+class Calls(Listener):
+    """A listener that keeps the kind and name of what was entered and not yet left."""
+
+    def __init__(self) -> None:
+        # The last one was entered last.
+        self._stack: list[tuple[str, str]] = []
+
+    def leave(self, kind: str, name: str) -> None:
+        """Note its end, and the end of everything inside that an error ended."""
+        for position in range(len(self._stack) - 1, -1, -1):
+            if self._stack[position] == (kind, name):
+                del self._stack[position:]
+                self._changed()
+                return
+
+    def _changed(self) -> None:
+        """Act on a change of the stack."""
+
+
+class Owners(Calls):
     """A listener of calls and passes that knows the owner of the operator being run.
 
     `on_step` is called when a step has ended.
     """
 
     def __init__(self, torch: Any, on_step: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
         self._next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
         self._current_function: Callable[[], Any] = torch._C._current_autograd_node
         self._makes_functions: Callable[[], bool] = torch.is_grad_enabled
@@ -72,8 +92,6 @@ class Owners(Listener):
         self._on_step = on_step
         self._thread = threading.get_ident()
         self._made = {self._thread: _Makers(self._next_number())}
-        # Kind and name; the last one was entered last.
-        self._stack: list[tuple[str, str]] = []
         self._passes = 0
         self._paths: dict[int, str] = {}
 
@@ -86,14 +104,6 @@ class Owners(Listener):
             self._paths[id(module)] = name
         self._stack.append((kind, name))
         self._changed()
-
-    def leave(self, kind: str, name: str) -> None:
-        """Note its end, and the end of everything inside that an error ended."""
-        for position in range(len(self._stack) - 1, -1, -1):
-            if self._stack[position] == (kind, name):
-                del self._stack[position:]
-                self._changed()
-                return
 
     def step_ended(self, number: int) -> None:
         """Call `on_step`."""
@@ -200,13 +210,17 @@ class Owners(Listener):
 
 def _code_of_steps(optimizer: Any) -> CodeType | None:
     """Find the code of the wrapper through which torch calls every `Optimizer.step`."""
-    for constant in optimizer.profile_hook_step.__code__.co_consts:
-        if isinstance(constant, CodeType):
-            return constant
-    return None
+    constants = optimizer.profile_hook_step.__code__.co_consts
+    return next((constant for constant in constants if isinstance(constant, CodeType)), None)
 
 
 # --- Compilation: a counter that dynamo could see must be gone when it begins ---------------------
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return an error's type and the first line of its text."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 class CompileNotice:
@@ -376,8 +390,7 @@ class Count(Owners):
         except Exception as error:
             if is_scripts(error):
                 raise
-            text = str(error).partition("\n")[0]
-            self.failures[name] = f"its formula raises {type(error).__name__}: {text}".rstrip(": ")
+            self.failures[name] = f"its formula raises {in_one_line(error)}"
             return False
         return True
 

@@ -10,26 +10,20 @@ This module imports torch: import it only where a mode is made, never before the
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profstack.guard import unseen_by_dynamo
 
+if TYPE_CHECKING:
+    from profstack.readers.flops.counting import Count
+
 _BASE: Any = TorchDispatchMode
 _C: Any = torch._C
 _has_kernel_for: Any = torch._C._dispatch_has_kernel_for_dispatch_key
 _HIGHER = torch._ops.HigherOrderOperator
-
-
-class Counter(Protocol):
-    """An object whose `count` is called for every operator, while `on`."""
-
-    on: bool
-
-    def count(self, operator: Any, out: Any, args: Any, kwargs: Any) -> None:
-        """Count an operator that has run."""
 
 
 def _operator(namespace: Any, name: str) -> Any:
@@ -54,7 +48,7 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
 
     supports_higher_order_operators = True
 
-    def __init__(self, count: Counter) -> None:
+    def __init__(self, count: Count) -> None:
         super().__init__()
         self._count = count
         # Files whose frames are in tracebacks only because of the counting.

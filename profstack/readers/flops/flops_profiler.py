@@ -20,9 +20,8 @@ from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 from profstack.guard import Guard, compiling, has_compiled, strip_frame
-from profstack.layer import Listener
 from profstack.privacy import package_version
-from profstack.readers.flops.counting import CompileNotice
+from profstack.readers.flops.counting import Calls, CompileNotice, in_one_line
 from profstack.storage.schema.column import Record
 
 # --- The functions of torch that flops-profiler counts --------------------------------------------
@@ -99,7 +98,7 @@ class _Replaced:
             delattr(self.owner, self.name)
 
 
-class FencedFlopsProfiler(Listener):
+class FencedFlopsProfiler(Calls):
     """Counts the forward work of a slice by module with flops-profiler's formulas.
 
     A listener (`layer.Listener`) of module calls between `start` and `stop`; then `records` returns
@@ -109,6 +108,7 @@ class FencedFlopsProfiler(Listener):
     _in_use: ClassVar[FencedFlopsProfiler | None] = None
 
     def __init__(self) -> None:
+        super().__init__()
         self._torch: Any = None
         self._formulas: list[tuple[Any, str, Formula]] = []
         self._recurrent: Collection[type] = ()
@@ -116,7 +116,6 @@ class FencedFlopsProfiler(Listener):
         self._thread = 0
         self._step = 0
         self._counting = False
-        self._stack: list[tuple[str, str]] = []
         self._replaced: dict[tuple[Any, str], _Replaced] = {}
         # (step, module path, function, whether a formula gave a figure) -> calls, operations.
         self._counts: dict[tuple[int, str, str, bool], list[int]] = {}
@@ -186,17 +185,7 @@ class FencedFlopsProfiler(Listener):
             function = recurrent_function(module)
             self._failures[function] = "a multiply-add of it would count as one operation"
             self._add(function, None)
-        self._adjust()
-
-    def leave(self, kind: str, name: str) -> None:
-        """Note its end, and the end of everything inside that an error ended."""
-        if not self._counting:
-            return
-        for position in range(len(self._stack) - 1, -1, -1):
-            if self._stack[position] == (kind, name):
-                del self._stack[position:]
-                break
-        self._adjust()
+        self._changed()
 
     def step_ended(self, number: int) -> None:
         """Count the step."""
@@ -252,7 +241,7 @@ class FencedFlopsProfiler(Listener):
         kinds = [kind for kind, _ in self._stack]
         return "module" in kinds and "backward" not in kinds
 
-    def _adjust(self) -> None:
+    def _changed(self) -> None:
         """Put the wrappers on in forward calls only."""
         wanted = self._counting and self._in_forward()
         if wanted and not self._replaced:
@@ -321,8 +310,7 @@ class FencedFlopsProfiler(Listener):
         flop = None
 
         def fail(error: BaseException) -> None:
-            text = str(error).partition("\n")[0]
-            self._failures[name] = f"its formula raises {type(error).__name__}: {text}".rstrip(": ")
+            self._failures[name] = f"its formula raises {in_one_line(error)}"
 
         with Guard(failed=fail):
             if odd:

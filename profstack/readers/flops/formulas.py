@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain, repeat
 from math import prod
 from typing import Any
 
@@ -88,27 +89,14 @@ grouped_mm._get_raw = True  # type: ignore[attr-defined]  # how torch marks form
 # --- Convolution ----------------------------------------------------------------------------------
 
 
-def convolution_backward(
-    grad: Shape,
-    x: Shape,
-    weight: Shape,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: Any,
-    output_mask: Sequence[bool],
-    *rest: Any,
-    **named: Any,
-) -> int:
+def convolution_backward(grad: Shape, x: Shape, weight: Shape, *rest: Any, **named: Any) -> int:
     """Count as much as the forward for each of the two gradients.
 
     Each of the forward's multiply-adds takes one element of the input and one of the weights, and
     gives one product to the gradient of either. torch's own formula counts the gradient of the
     weights `groups` times.
     """
+    transposed, output_mask = rest[4], rest[7]
     positions = x[2:] if transposed else grad[2:]
     forward = 2 * x[0] * prod(positions) * prod(weight)
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
@@ -134,44 +122,24 @@ def attention_backward(
     return 2 * batch * heads * s * key[2] * (3 * e + 2 * value[3])
 
 
-def multi_head_attention(
-    query: Shape,
-    key: Shape,
-    value: Shape,
-    embed_dim: Any,
-    heads: Any,
-    qkv_weight: Shape,
-    qkv_bias: Any,
-    out_weight: Shape,
-    *rest: Any,
-    **named: Any,
-) -> int:
+def multi_head_attention(query: Shape, key: Shape, value: Shape, *rest: Any, **named: Any) -> int:
     """Count projections of queries, keys and values, attention, and the output projection.
 
     `qkv_weight` is (3 d, d): a third of it for each of the three inputs.
     """
+    qkv_weight: Shape = rest[2]
+    out_weight: Shape = rest[4]
     batch, s, d = query
     t = key[1]
     projections = (s + 2 * t) * (prod(qkv_weight) // 3) + s * prod(out_weight)
     return 2 * batch * (projections + 2 * s * t * d)
 
 
-def encoder_layer(
-    x: Shape,
-    embed_dim: Any,
-    heads: Any,
-    qkv_weight: Shape,
-    qkv_bias: Any,
-    out_weight: Shape,
-    out_bias: Any,
-    *rest: Any,
-    **named: Any,
-) -> int:
+def encoder_layer(x: Shape, *rest: Any, **named: Any) -> int:
     """Count self-attention, and the two linear layers after it."""
-    first: Shape = rest[7]
-    second: Shape = rest[9]
-    attention = multi_head_attention(x, x, x, None, None, qkv_weight, None, out_weight)
-    return attention + 2 * x[0] * x[1] * (prod(first) + prod(second))
+    first: Shape = rest[13]
+    second: Shape = rest[15]
+    return multi_head_attention(x, x, x, *rest) + 2 * x[0] * x[1] * (prod(first) + prod(second))
 
 
 # --- Recurrent layers -----------------------------------------------------------------------------
@@ -204,24 +172,16 @@ def cudnn_rnn_backward(x: Shape, weights: Sequence[Shape], *rest: Any, **named: 
 # --- Others ---------------------------------------------------------------------------------------
 
 
-def trilinear(
-    one: Shape,
-    two: Shape,
-    three: Shape,
-    expand_one: Sequence[int],
-    expand_two: Sequence[int],
-    expand_three: Sequence[int],
-    summed: Sequence[int],
-    unrolled: int = 1,
-    **named: Any,
-) -> int:
+def trilinear(one: Shape, two: Shape, three: Shape, *rest: Any, **named: Any) -> int:
     """Count sums over products of three tensors as the kernel does: two products of matrices.
 
     The first is of `one` and `two`, the second of the result and `three`; both are repeated for
     every place in the dimension `unrolled`.
     """
-    given = ((one, expand_one), (two, expand_two), (three, expand_three))
-    first, second, third = (_expanded(shape, places) for shape, places in given)
+    expand_three, summed = rest[2], rest[3]
+    # The last argument is left out where it is 1.
+    unrolled: int = rest[4] if len(rest) > 4 else 1
+    first, second, third = map(_expanded, (one, two, three), rest)
     size = max(first[unrolled], second[unrolled], third[unrolled])
     first[unrolled] = second[unrolled] = third[unrolled] = size
     inner = [dim for dim in summed if dim != unrolled]
@@ -257,8 +217,13 @@ def _sum_of_products(a: Shape, b: Shape, summed: Sequence[int]) -> int:
 
 def euclidean_dist(a: Shape, b: Shape, **named: Any) -> int:
     """Count distances by a product of matrices; two columns are appended for the squares."""
+    return _pairs(a, b) * (a[-1] + 2)
+
+
+def _pairs(a: Shape, b: Shape) -> int:
+    """Count two operations for every pair of rows."""
     batch = prod(max(left, right) for left, right in zip(a[:-2], b[:-2], strict=True))
-    return 2 * batch * a[-2] * b[-2] * (a[-1] + 2)
+    return 2 * batch * a[-2] * b[-2]
 
 
 def cdist(a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
@@ -266,10 +231,7 @@ def cdist(a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
 
     Other norms have no products: differences, powers and sums count nothing by convention.
     """
-    if p != 2:
-        return 0
-    batch = prod(max(left, right) for left, right in zip(a[:-2], b[:-2], strict=True))
-    return 2 * batch * a[-2] * b[-2] * a[-1]
+    return _pairs(a, b) * a[-1] if p == 2 else 0
 
 
 def cdist_backward(grad: Shape, a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
@@ -284,46 +246,36 @@ def conv_tbc(x: Shape, weight: Shape, bias: Shape, pad: int = 0, **named: Any) -
 
 # --- Formulas by operator  ------------------------------------------------------------------------
 
-_ADDED: Mapping[str, Formula] = {
-    # These three are torch's own, which fail where a type of the output is given.
-    "addmm": addmm,
-    "bmm": bmm,
-    "baddbmm": baddbmm,
-    "_scaled_mm_v2": mm,
-    "addmm_": addmm,
-    "_addmm_activation": addmm,
-    "baddbmm_": baddbmm,
-    "mv": mv,
-    "dot": mv,
-    "vdot": mv,
-    "addmv": addmv,
-    "addmv_": addmv,
-    "addbmm": baddbmm,
-    "addbmm_": baddbmm,
-    "linear": linear,
-    "mkldnn_linear": linear,
-    "_weight_int8pack_mm": linear,
-    "_weight_int4pack_mm": int4_linear,
-    "_weight_int4pack_mm_for_cpu": int4_linear,
-    "_grouped_mm": grouped_mm,
-    "convolution_backward": convolution_backward,
-    "_scaled_dot_product_flash_attention_for_cpu": attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
-    "_scaled_dot_product_fused_attention_overrideable": attention,
-    "_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
-    "_scaled_dot_product_attention_math_for_mps": attention,
-    "_native_multi_head_attention": multi_head_attention,
-    "_transformer_encoder_layer_fwd": encoder_layer,
-    "mkldnn_rnn_layer": rnn_layer,
-    "mkldnn_rnn_layer_backward": rnn_layer_backward,
-    "_cudnn_rnn": cudnn_rnn,
-    "_cudnn_rnn_backward": cudnn_rnn_backward,
-    "_trilinear": trilinear,
-    "_euclidean_dist": euclidean_dist,
-    "_cdist_forward": cdist,
-    "_cdist_backward": cdist_backward,
-    "conv_tbc": conv_tbc,
-}
+# addmm, bmm and baddbmm are torch's own, which fail where a type of the output is given.
+_FAMILIES: tuple[tuple[Formula, str], ...] = (
+    (mm, "_scaled_mm_v2"),
+    (addmm, "addmm addmm_ _addmm_activation"),
+    (bmm, "bmm"),
+    (baddbmm, "baddbmm baddbmm_ addbmm addbmm_"),
+    (mv, "mv dot vdot"),
+    (addmv, "addmv addmv_"),
+    (linear, "linear mkldnn_linear _weight_int8pack_mm"),
+    (int4_linear, "_weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
+    (grouped_mm, "_grouped_mm"),
+    (convolution_backward, "convolution_backward"),
+    (attention, "_scaled_dot_product_flash_attention_for_cpu"),
+    (attention, "_scaled_dot_product_fused_attention_overrideable"),
+    (attention, "_scaled_dot_product_attention_math_for_mps"),
+    (attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    (attention_backward, "_scaled_dot_product_fused_attention_overrideable_backward"),
+    (multi_head_attention, "_native_multi_head_attention"),
+    (encoder_layer, "_transformer_encoder_layer_fwd"),
+    (rnn_layer, "mkldnn_rnn_layer"),
+    (rnn_layer_backward, "mkldnn_rnn_layer_backward"),
+    (cudnn_rnn, "_cudnn_rnn"),
+    (cudnn_rnn_backward, "_cudnn_rnn_backward"),
+    (trilinear, "_trilinear"),
+    (euclidean_dist, "_euclidean_dist"),
+    (cdist, "_cdist_forward"),
+    (cdist_backward, "_cdist_backward"),
+    (conv_tbc, "conv_tbc"),
+)
+_ADDED = {name: formula for formula, names in _FAMILIES for name in names.split()}
 
 
 def custom_mapping(torch: Any) -> dict[Any, Formula]:
@@ -396,15 +348,13 @@ def flop_of(
         return None
     # torch wraps formulas of shapes, and leaves those that take tensors as they are.
     of_tensors = not hasattr(formula, "__wrapped__")
-    values = [*concrete_inputs, *[None] * (len(shapes) - len(concrete_inputs))]
+    tensor: Callable[[Shape], Any] = _ShapeOnly if of_tensors else list
     arguments = [
-        (_ShapeOnly(shape) if of_tensors else list(shape)) if shape else value
-        for shape, value in zip(shapes, values, strict=False)
+        tensor(shape) if shape else value
+        for shape, value in zip(shapes, chain(concrete_inputs, repeat(None)), strict=False)
     ]
     with Guard():
-        output = _output_shape(operator_name, arguments)
-        flop = formula(*arguments, out_val=output)
-        return int(flop)
+        return int(formula(*arguments, out_val=_output_shape(operator_name, arguments)))
     # Inputs that were not recorded, or of kinds that have no shape: there is no figure.
     return None
 
@@ -417,12 +367,17 @@ def _output_shape(name: str, arguments: Sequence[Any]) -> list[int] | None:
     if transposed:
         # Then the formula uses the input.
         return list(x)
-    lengths = zip(x[2:], weight[2:], stride, padding, dilation, strict=True)
-    positions = [
-        (size + 2 * pad - gap * (kernel - 1) - 1) // step + 1
-        for size, kernel, step, pad, gap in lengths
+    return [x[0], weight[0], *convolved(x[2:], weight[2:], stride, padding, dilation)]
+
+
+def convolved(
+    sizes: Shape, kernel: Shape, stride: Sequence[int], padding: Sequence[int], gaps: Sequence[int]
+) -> list[int]:
+    """Return the sizes of a convolution's output; `gaps` is its dilation."""
+    return [
+        (size + 2 * pad - gap * (width - 1) - 1) // step + 1
+        for size, width, step, pad, gap in zip(sizes, kernel, stride, padding, gaps, strict=True)
     ]
-    return [x[0], weight[0], *positions]
 
 
 # --- Operations that a causal mask leaves out -----------------------------------------------------
@@ -487,13 +442,10 @@ def _places(operator_name: str) -> dict[str, int] | None:
     """Return positions of an operator's arguments by name; None where it cannot be causal."""
     if not operator_name.startswith((_HEADS_FIRST, *_PLACES_FIRST)):
         return None
-    import torch
-
-    namespace, _, name = operator_name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    if packet is None:
+    default = overloads_of(operator_name).get("default")
+    if default is None:
         return None
-    places = {argument.name: at for at, argument in enumerate(packet.default._schema.arguments)}
+    places = {argument.name: at for at, argument in enumerate(default._schema.arguments)}
     return places if places.keys() & set(_CAUSAL) else None
 
 
@@ -523,21 +475,31 @@ _VISION = re.compile(r"torchvision::_?(?:ps_)?q?(?:nms|roi_align|roi_pool)(?:_ba
 _NO_WORK = frozenset(("prim", "prims", "profiler", "c10d", "_c10d_functional", "symm_mem"))
 
 
-@cache
-def is_composite(operator_name: str) -> bool:
-    """Return whether an operator only calls others: in a profile, only those are counted."""
+def overloads_of(operator_name: str) -> dict[str, Any]:
+    """Return the overloads of one of torch's operators by their names; {} for an unknown one."""
     import torch
 
     namespace, _, name = operator_name.partition("::")
     try:
         packet = getattr(getattr(torch.ops, namespace), name)
-        names = [getattr(packet, one).name() for one in packet.overloads() if one != "out"]
+        return {overload: getattr(packet, overload) for overload in packet.overloads()}
     except AttributeError:
-        return False
+        return {}
+
+
+@cache
+def is_composite(operator_name: str) -> bool:
+    """Return whether an operator only calls others: in a profile, only those are counted."""
+    import torch
+
+    overloads = overloads_of(operator_name)
+    names = [one.name() for overload, one in overloads.items() if overload != "out"]
     # Some overloads are TorchScript's alone.
     known: list[Any] = [name for name in names if torch._C._dispatch_has_kernel(name)]
     has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    return all(has(name, "CompositeImplicitAutograd") and not has(name, "CPU") for name in known)
+    return bool(overloads) and all(
+        has(name, "CompositeImplicitAutograd") and not has(name, "CPU") for name in known
+    )
 
 
 @cache
@@ -553,17 +515,10 @@ def is_missed(operator_name: str) -> bool:
     if _VISION.match(operator_name):
         return False
     if namespace != "aten":
-        return not _is_elementwise(namespace, name)
+        import torch
+
+        overloads = overloads_of(operator_name).values()
+        elementwise = (torch.Tag.pointwise in one.tags or one.is_view for one in overloads)
+        return not overloads or not all(elementwise)
     name = name.strip("_")
     return bool(_ARITHMETIC.search(name)) and not _NO_PRODUCT.search(name)
-
-
-def _is_elementwise(namespace: str, name: str) -> bool:
-    import torch
-
-    try:
-        packet = getattr(getattr(torch.ops, namespace), name)
-        overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    except AttributeError:
-        return False
-    return all(torch.Tag.pointwise in one.tags or one.is_view for one in overloads)

@@ -21,25 +21,16 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from profstack.guard import Guard, has_compiled
+from profstack.readers.flops.counting import in_one_line
 from profstack.readers.flops.formulas import is_missed
 from profstack.storage.schema.column import Record
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING
 
-
-@dataclass(frozen=True)
-class Given:
-    """A model and its inputs that may be called at will."""
-
-    model: Any
-    inputs: tuple[Any, ...]
-    named: Mapping[str, object]
-
-
-_given: Given | None = None
+# A call of a model with its inputs that may be made at will.
+_given: functools.partial[Any] | None = None
 
 # (name of the module inside the model, what was counted there) -> calls and count, None without.
 _Counts = dict[tuple[str, str], tuple[int, float | None]]
@@ -50,10 +41,8 @@ def given(call: Any) -> Iterator[None]:
     """Within this, count copies of the model of `call` if it is a `functools.partial` of one."""
     global _given
     before = _given
-    if isinstance(call, functools.partial) and hasattr(call.func, "named_modules"):
-        _given = Given(call.func, call.args, dict(call.keywords))
-    else:
-        _given = None
+    is_model = isinstance(call, functools.partial) and hasattr(call.func, "named_modules")
+    _given = call if is_model else None
     try:
         yield
     finally:
@@ -87,10 +76,9 @@ def count(
             problems: list[BaseException] = []
             with Guard(failed=problems.append):
                 counts = _counted(tool, _given)
-                rows += _rows(tool, index, counts, _numbers(_given.model, modules), steps)
+                rows += _rows(tool, index, counts, _numbers(_given.func, modules), steps)
             for error in problems:
-                text = str(error).strip().partition("\n")[0]
-                reason = f"it raises {type(error).__name__}: {text}".rstrip(": ")
+                reason = f"it raises {in_one_line(error)}"
         if reason is not None:
             notes.append(("flops-uncounted", f"{tool} has no figures: {reason}"))
     return rows, notes
@@ -107,9 +95,7 @@ def _numbers(model: Any, modules: Mapping[int, Any]) -> dict[str, int]:
 def _rows(
     tool: str, index: int, counts: _Counts, numbers: Mapping[str, int], steps: int
 ) -> list[Record]:
-    def flop(name: str, amount: float | None) -> int | None:
-        if amount is None:
-            return None
+    def flop(name: str, amount: float) -> int:
         return round(amount * (2 if name in MULTIPLYING[tool] else 1)) * steps
 
     return [
@@ -120,20 +106,20 @@ def _rows(
             "operator": name,
             "backward": 0,
             "calls": calls * steps,
-            "flop": flop(name, amount),
+            "flop": None if amount is None else flop(name, amount),
             "masked_flop": None,
         }
         for (place, name), (calls, amount) in counts.items()
     ]
 
 
-def _counted(tool: str, what: Given) -> _Counts:
+def _counted(tool: str, call: functools.partial[Any]) -> _Counts:
     """Count a copy with a tool, and restore the state of the process."""
     import torch
 
     run = {"thop": _thop, "fvcore": _fvcore}[tool]
-    with _quiet(), torch.random.fork_rng(_devices(what.model)), torch.no_grad():
-        model, inputs, named = _copied(what)
+    with _quiet(), torch.random.fork_rng(_devices(call.func)), torch.no_grad():
+        model, inputs, named = _copied(call)
         if named:
             # Neither tool takes inputs by name.
             inputs, model = (*inputs, *named.values()), _named_last(model, list(named))
@@ -174,16 +160,17 @@ def _unseen() -> Iterator[None]:
 # --- Copies ---------------------------------------------------------------------------------------
 
 
-def _copied(what: Given) -> tuple[Any, tuple[Any, ...], dict[str, object]]:
+def _copied(call: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[str, object]]:
     """Copy the model and its inputs, all but the parameters."""
     import torch
     from torch.utils._pytree import tree_map_only
 
     # Parameters are entered as copied already.
-    shared = {id(parameter): parameter for parameter in what.model.parameters()}
-    model = copy.deepcopy(what.model, dict(shared))
+    model: Any = call.func
+    shared = {id(parameter): parameter for parameter in model.parameters()}
+    model = copy.deepcopy(model, dict(shared))
     inputs, named = tree_map_only(
-        torch.Tensor, lambda tensor: tensor.detach().clone(), (what.inputs, dict(what.named))
+        torch.Tensor, lambda tensor: tensor.detach().clone(), (call.args, dict(call.keywords))
     )
     return model, inputs, named
 

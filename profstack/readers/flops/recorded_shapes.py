@@ -9,25 +9,24 @@ input is worked out once.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, repeat
 
 import numpy as np
 
 from profstack.readers.flops.formulas import flop_of, has_formula, is_composite, is_missed, left_out
-from profstack.readers.torchtrace.attribution import Attribution, in_steps
+from profstack.readers.torchtrace.attribution import Attribution, Groups
 from profstack.readers.torchtrace.columns import Bools, Ints, group
-from profstack.readers.torchtrace.events import HostEvents, around, holding
+from profstack.readers.torchtrace.events import (
+    HostEvents,
+    around,
+    holding,
+    is_compiled,
+    is_operator,
+)
 from profstack.storage.schema.column import Record
 
 COUNTER = "recorded_shapes"
-
-_OPERATOR = re.compile(r"\w+::\w+$")
-# Code that torch.compile made: it calls operators that are counted, and kernels that have no event
-# (C++) or one without shapes (Triton).
-_COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,12 @@ class CountedEvents:
     uncounted: Ints
 
 
-def count_events(
-    owned: Attribution,
-    boundaries_ns: Sequence[int],
-    device_ns: Ints,
-    left_out: Collection[int] = (),
-) -> CountedEvents:
-    """Count the operations of every event in all steps but those `left_out`.
+def count_events(owned: Attribution, device_ns: Ints) -> CountedEvents:
+    """Count the operations of every event in the steps that count.
 
     `device_ns` is the device time that each event launched.
     """
-    events = owned.events
-    inside = in_steps(events, boundaries_ns, left_out) & ~owned.is_range & ~events.memory
+    events, inside = owned.events, owned.is_work
     positions = np.flatnonzero(inside & events.names.where(_is_counted))
     figures, kind = _operations(events, positions)
     done = ~_broken_off(owned, positions, kind, device_ns)
@@ -73,9 +66,14 @@ def flop_records(owned: Attribution, index: int, counted: CountedEvents) -> list
     Operations are those of a module's own calls, without those of modules inside. Operators that
     do arithmetic and could not be counted have rows with flop None.
     """
+    groups, uncounted = Groups(owned, counted.positions), Groups(owned, counted.uncounted)
+    flop, masked = (groups.whole_sums(figures) for figures in counted.figures.T)
     return [
-        *_rows(owned, index, counted.positions, counted.figures),
-        *_rows(owned, index, counted.uncounted, None),
+        {**row, "counter": COUNTER}
+        for row in (
+            *groups.rows(index, "operator", flop=flop, masked_flop=masked),
+            *uncounted.rows(index, "operator", flop=None, masked_flop=None),
+        )
     ]
 
 
@@ -92,26 +90,22 @@ def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
     """
     if not len(positions):
         return np.zeros((0, 2), np.int64), positions
-    given = events.inputs.at(positions)
+    inputs = events.inputs.at(positions)
     names, ids = events.names.values, events.names.ids[positions]
     takes = np.array([_takes_values(name) for name in names], np.bool_)[ids]
     values, value_ids = events.values(positions, takes)
-    first, inverse = group([ids, given.shape_ids, value_ids])
+    first, inverse = group([ids, inputs.shape_ids, value_ids])
     figures = []
     for position in first.tolist():
-        shapes, concrete = given.shapes[given.shape_ids[position]], values[value_ids[position]]
+        shapes, concrete = inputs.shapes[inputs.shape_ids[position]], values[value_ids[position]]
         name = names[ids[position]]
         flop = flop_of(name, shapes, concrete)
-        masked = None if flop is None else _masked(name, shapes, concrete, flop)
+        # The operations that a causal mask leaves out, as far as an event's inputs show.
+        pairs = zip(shapes, chain(concrete, repeat(None)), strict=False)
+        given = [shape or value for shape, value in pairs]
+        masked = None if flop is None else left_out(name, given, {}, flop)
         figures.append([-1 if figure is None else figure for figure in (flop, masked)])
     return np.array(figures, np.int64)[inverse], inverse
-
-
-def _masked(name: str, shapes: Sequence[Any], concrete: Sequence[Any], flop: int) -> int | None:
-    """Return the operations that a causal mask leaves out, as far as an event's inputs show."""
-    values = [*concrete, *[None] * (len(shapes) - len(concrete))]
-    inputs = [shape or value for shape, value in zip(shapes, values, strict=False)]
-    return left_out(name, inputs, {}, flop)
 
 
 def _broken_off(owned: Attribution, positions: Ints, kind: Ints, device_ns: Ints) -> Bools:
@@ -149,37 +143,9 @@ def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) 
     missed = inside & (without | events.names.where(_is_missed))
     missed &= (around(events, known) == 0) & ~holding(events, known)
     missed &= around(events, np.flatnonzero(missed)) == 0
-    compiled = inside & events.names.where(lambda name: _COMPILED.match(name) is not None)
-    return np.flatnonzero(missed | compiled)
+    return np.flatnonzero(missed | (inside & events.names.where(is_compiled)))
 
 
 def _is_missed(name: str) -> bool:
-    is_operator = _OPERATOR.match(name) is not None and not has_formula(name)
-    return is_operator and is_missed(name) and not is_composite(name)
-
-
-def _rows(owned: Attribution, index: int, positions: Ints, figures: Ints | None) -> list[Record]:
-    """Return rows of the events at `positions`; `figures` None means that they have none."""
-    names = owned.events.names
-    owner = owned.owner[positions]
-    backward = owned.in_backward[positions].astype(np.int64)
-    first, inverse = group([names.ids[positions], owner, backward])
-    calls = np.bincount(inverse, minlength=len(first)).tolist()
-    # Whole numbers throughout: sums of a float64 are exact to 9e15 only.
-    added, unknown = np.zeros((len(first), 2), np.int64), np.zeros(len(first), np.bool_)
-    if figures is not None:
-        np.add.at(added, inverse, figures)
-        unknown[inverse[figures[:, 1] < 0]] = True
-    return [
-        {
-            "slice": index,
-            "counter": COUNTER,
-            "module_id": int(owner[position]) or None,
-            "operator": names.values[names.ids[positions[position]]],
-            "backward": int(backward[position]),
-            "calls": calls[number],
-            "flop": None if figures is None else int(added[number, 0]),
-            "masked_flop": None if figures is None or unknown[number] else int(added[number, 1]),
-        }
-        for number, position in enumerate(first.tolist())
-    ]
+    is_unknown = is_operator(name) and not has_formula(name)
+    return is_unknown and is_missed(name) and not is_composite(name)

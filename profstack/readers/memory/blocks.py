@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,10 @@ class Blocks:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Blocks(*map(np.concatenate, pairs))
 
+    def chosen(self, chosen: Bools) -> Blocks:
+        """Return some of the blocks."""
+        return Blocks(*(column[chosen] for column in vars(self).values()))
+
 
 def read_allocator(results: Any, events: HostEvents, asked: Ints) -> AllocatorEvents:
     """Read every event of the allocators in a profile that was taken with memory.
@@ -90,16 +95,10 @@ def read_allocator(results: Any, events: HostEvents, asked: Ints) -> AllocatorEv
     device = np.fromiter(map(numbers.__getitem__, columns[4]), np.int64, len(found))
     order = np.argsort(time, kind="stable")
     order = order[nbytes[order] != 0]
-    position = _positions(events, time, thread, nbytes)
-    return AllocatorEvents(
-        time[order],
-        address[order],
-        nbytes[order],
-        device[order],
-        position[order],
-        [str(device) for device in numbers],
-        used,
-    )
+    every = (time, address, nbytes, device, _positions(events, time, thread, nbytes))
+    time, address, nbytes, device, position = (column[order] for column in every)
+    names = [str(device) for device in numbers]
+    return AllocatorEvents(time, address, nbytes, device, position, names, used)
 
 
 def _walk(
@@ -117,20 +116,12 @@ def _walk(
         tag = event.tag
         if tag == is_allocation:
             fields = event.extra_fields
-            found.append(
-                (
-                    event.start_time_ns,
-                    event.start_tid,
-                    _signed(fields.ptr),
-                    fields.alloc_size,
-                    fields.device,
-                )
-            )
+            taken = (signed(fields.ptr), fields.alloc_size, fields.device)
+            found.append((event.start_time_ns, event.start_tid, *taken))
             continue
         if tag == is_operator and event.start_time_ns in wanted:
             for address in _inputs(event.extra_fields.inputs):
-                first = used.get(address, FOR_EVER)
-                used[address] = min(first, event.start_time_ns)
+                used[address] = min(used.get(address, FOR_EVER), event.start_time_ns)
         stack.extend(event.children)
     return found, used
 
@@ -140,13 +131,11 @@ def _inputs(inputs: list[Any]) -> Iterator[int]:
     for value in inputs:
         if isinstance(value, list):
             yield from _inputs(value)
-        else:
-            address = getattr(value, "storage_data_ptr", None)
-            if address:
-                yield _signed(address)
+        elif address := getattr(value, "storage_data_ptr", None):
+            yield signed(address)
 
 
-def _signed(address: int) -> int:
+def signed(address: int) -> int:
     """Return an address as a signed number of the same bits, as columns hold it."""
     return address - (1 << 64) if address >> 63 else address
 
@@ -155,12 +144,8 @@ def _positions(events: HostEvents, time: Ints, thread: Ints, nbytes: Ints) -> In
     """Return the host event of every allocation; -1 on threads that are not observed."""
     memory = np.flatnonzero(events.memory)
     raw = events.raw(memory)
-    keys = zip(
-        integers(raw, "start_ns").tolist(),
-        integers(raw, "start_thread_id").tolist(),
-        integers(raw, "nbytes").tolist(),
-        strict=True,
-    )
+    fields = ("start_ns", "start_thread_id", "nbytes")
+    keys = zip(*(integers(raw, field).tolist() for field in fields), strict=True)
     known = dict(zip(keys, memory.tolist(), strict=True))
     # The tree holds the bits of a thread's number as they are.
     asked = zip(time.tolist(), thread.tolist(), nbytes.tolist(), strict=True)
@@ -170,39 +155,19 @@ def _positions(events: HostEvents, time: Ints, thread: Ints, nbytes: Ints) -> In
 def blocks_of(allocator: AllocatorEvents) -> tuple[Blocks, Blocks]:
     """Return the blocks allocated in the profile, and those only freed in it."""
     order = np.lexsort((allocator.address, allocator.device))
-    address, device = allocator.address[order], allocator.device[order]
-    taken = allocator.nbytes[order] > 0
+    time, address, nbytes = allocator.time[order], allocator.address[order], allocator.nbytes[order]
+    device, position = allocator.device[order], allocator.position[order]
     same = np.zeros(len(order), np.bool_)
     same[:-1] = (address[:-1] == address[1:]) & (device[:-1] == device[1:])
-    after = np.minimum(np.arange(1, len(order) + 1), max(len(order) - 1, 0))
-    after = order[after] if len(order) else after
     # Allocated again without having been freed: another thread freed it, unseen.
-    end = np.where(same, allocator.time[after], FOR_EVER) if len(order) else order
-    freed = np.where(same & (allocator.nbytes[after] < 0), allocator.position[after], -1)
-    first = np.ones(len(order), np.bool_)
-    first[1:] = ~same[:-1]
-    born = _chosen(allocator, order, taken, allocator.time[order], end, freed)
-    only = ~taken & first
-    given_back = allocator.position[order]
-    since = np.full(len(order), SINCE_EVER)
-    older = _chosen(allocator, order, only, since, allocator.time[order], given_back)
-    older.position[:] = -1
-    return born, older
-
-
-def _chosen(
-    allocator: AllocatorEvents, order: Ints, chosen: Bools, begin: Ints, end: Ints, freed: Ints
-) -> Blocks:
-    kept = order[chosen]
-    return Blocks(
-        begin[chosen].astype(np.int64),
-        end[chosen].astype(np.int64),
-        allocator.address[kept],
-        np.abs(allocator.nbytes[kept]),
-        allocator.device[kept],
-        allocator.position[kept],
-        freed[chosen].astype(np.int64),
-    )
+    end = np.where(same, np.roll(time, -1), FOR_EVER)
+    freed = np.where(same & (np.roll(nbytes, -1) < 0), np.roll(position, -1), -1)
+    size = np.abs(nbytes)
+    first = ~np.roll(same, 1)
+    born = Blocks(time, end, address, size, device, position, freed)
+    since, nowhere = np.full(len(order), SINCE_EVER), np.full(len(order), -1)
+    older = Blocks(since, time, address, size, device, nowhere, position)
+    return born.chosen(nbytes > 0), older.chosen((nbytes <= 0) & first)
 
 
 # --- Bytes alive over a slice: levels at every moment, and their peak -----------------------------
@@ -235,8 +200,7 @@ class Curves:
         self._begins = rank[: len(blocks)]
         self._ends = np.full(len(blocks), len(order))
         self._ends[ends] = rank[len(blocks) :]
-        self.first = self.rank_at(np.array([boundaries_ns[0]]))[0]
-        self.last = self.rank_at(np.array([boundaries_ns[-1]]))[0]
+        self.first, self.last = self.rank_at(np.array([boundaries_ns[0], boundaries_ns[-1]]))
         self._counted = self._candidates(boundaries_ns, left_out)
 
     def rank_at(self, times: Ints) -> Ints:
@@ -246,15 +210,14 @@ class Curves:
 
     def _candidates(self, boundaries_ns: Sequence[int], left_out: Collection[int]) -> Ints:
         """Return the moments of the steps that count, with the ones before each step."""
-        edges = np.array(boundaries_ns, np.int64)
-        ranks = []
-        for step in range(len(edges) - 1):
-            if step not in left_out:
-                first, last = self.rank_at(edges[step : step + 2]).tolist()
-                ranks.append(np.arange(first, last + 1))
-        chosen = np.concatenate(ranks) if ranks else np.zeros(0, np.int64)
+        edges = self.rank_at(np.array(boundaries_ns, np.int64)).tolist()
+        ranks = [
+            np.arange(first, last + 1)
+            for step, (first, last) in enumerate(pairwise(edges))
+            if step not in left_out
+        ]
         # If all steps of a slice hold evaluation, all of it counts, as for its times.
-        return chosen if len(chosen) else np.arange(self.first, self.last + 1)
+        return np.concatenate(ranks or [np.arange(self.first, self.last + 1)])
 
     def levels(self, chosen: Bools) -> Ints:
         """Return bytes of the chosen blocks after each moment, with one entry before the first."""
@@ -298,22 +261,21 @@ def module_peaks(
         return []
     starts, ends = events.start[calls], events.end[calls]
     modules, of_call = np.unique(scopes.module[calls], return_inverse=True)
+    none = np.zeros(len(modules), np.int64)
     found: dict[bool, Ints] = {}
     for number, device in enumerate(devices):
-        on_host = device == HOST
         risen = curves.risen(curves.levels(curves.blocks.device == number), starts, ends)
-        highest = np.zeros(len(modules), np.int64)
-        np.maximum.at(highest, of_call, risen)
-        found[on_host] = np.maximum(found[on_host], highest) if on_host in found else highest
-    host, device_ = found.get(True), found.get(False)
+        np.maximum.at(found.setdefault(device == HOST, none.copy()), of_call, risen)
+    host = found.get(True, none).tolist()
+    on_devices = found[False].tolist() if False in found else [None] * len(modules)
     return [
         {
             "slice": index,
             "module_id": module,
-            "host_peak_bytes": int(host[at]) if host is not None else 0,
-            "device_peak_bytes": int(device_[at]) if device_ is not None else None,
+            "host_peak_bytes": host_bytes,
+            "device_peak_bytes": device_bytes,
         }
-        for at, module in enumerate(modules.tolist())
+        for module, host_bytes, device_bytes in zip(modules.tolist(), host, on_devices, strict=True)
     ]
 
 
@@ -354,8 +316,8 @@ class DeviceHistory:
         self.problems: list[tuple[str, str]] = []
         self._recording = False
         self._is_scripts = False
-        # Our wrappers of torch's switches, each with the original.
-        self._replaced: dict[str, tuple[Any, Any]] = {}
+        # Our wrappers of torch's switches.
+        self._replaced: dict[str, Any] = {}
 
     def begin(self) -> None:
         """Start the history where the script uses a CUDA device and records none itself."""
@@ -397,9 +359,8 @@ class DeviceHistory:
         for name in _SWITCHES:
             original = getattr(torch_c, name, None)
             if original is not None:
-                wrapper = self._noted(original)
-                self._replaced[name] = (wrapper, original)
-                setattr(torch_c, name, wrapper)
+                self._replaced[name] = self._noted(original)
+                setattr(torch_c, name, self._replaced[name])
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -411,7 +372,8 @@ class DeviceHistory:
 
     def _unwrap_switches(self) -> None:
         torch_c = sys.modules["torch"]._C
-        for name, (wrapper, original) in self._replaced.items():
+        for name, wrapper in self._replaced.items():
+            original = wrapper.__wrapped__
             # Another wrapper on top of ours stays, and ours passes calls on.
             if getattr(torch_c, name, None) is wrapper:
                 setattr(torch_c, name, original)

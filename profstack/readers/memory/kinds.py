@@ -20,6 +20,7 @@ import numpy as np
 
 from profstack.guard import is_scripts
 from profstack.models import instances_of
+from profstack.readers.device_gaps import at
 from profstack.readers.memory.blocks import Blocks
 from profstack.readers.torchtrace.attribution import Attribution
 from profstack.readers.torchtrace.columns import Bools, Ints
@@ -78,23 +79,17 @@ class Timeline:
 
     def begins_next(self, times: Ints) -> Ints:
         """Return the begin of the next backward pass in the same step; `_NEVER` for none."""
-        starts = self.passes[0]
-        at = np.searchsorted(starts, times, side="right")
-        found = np.append(starts, _NEVER)[at]
-        step = np.searchsorted(self.steps, times, side="right")
-        until = np.append(self.steps, _NEVER)[step]
-        return np.where(found < until, found, _NEVER)
+        found = _start_after(times, self.passes[0])
+        return np.where(found < _start_after(times, self.steps), found, _NEVER)
 
     def around(self, times: Ints) -> tuple[Ints, Ints]:
         """Return the last mark before each time and the next one, in the same step."""
-        step = np.searchsorted(self.steps, times, side="right")
-        edges = np.concatenate(([-_NEVER], self.steps, [_NEVER]))
-        at = np.searchsorted(self.starts, times, side="right")
-        starts = np.concatenate(([-_NEVER], self.starts, [_NEVER]))
-        what = np.concatenate(([_NOTHING], self.what, [_NOTHING]))
-        before = np.where(starts[at] >= edges[step], what[at], _NOTHING)
-        after = np.where(starts[at + 1] < edges[step + 1], what[at + 1], _NOTHING)
-        return before, after
+        next_ = np.searchsorted(self.starts, times, side="right")
+        begun = at(self.steps, np.searchsorted(self.steps, times, side="right") - 1, -_NEVER)
+        in_step = at(self.starts, next_ - 1, -_NEVER) >= begun
+        before = np.where(in_step, at(self.what, next_ - 1, _NOTHING), _NOTHING)
+        in_step = at(self.starts, next_, _NEVER) < _start_after(times, self.steps)
+        return before, np.where(in_step, at(self.what, next_, _NOTHING), _NOTHING)
 
     def loses_next(self, times: Ints) -> Bools:
         """Return whether the next mark after each time, but for optimizers, is a loss or a pass."""
@@ -115,11 +110,7 @@ class Timeline:
 
     def is_active(self, times: Ints) -> Bools:
         """Return whether a call or a backward pass has begun in the step before each time."""
-        begun = self.without_updates().starts
-        step = np.searchsorted(self.steps, times, side="right")
-        from_ = np.concatenate(([-_NEVER], self.steps))[step]
-        at = np.searchsorted(begun, times, side="right")
-        active: Bools = at > np.searchsorted(begun, from_)
+        active: Bools = self.without_updates().around(times)[0] != _NOTHING
         return active
 
 
@@ -196,21 +187,21 @@ class Owned:
 def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
     """Find kinds and owners of the blocks that were allocated in the slice."""
     seen = blocks.position >= 0
-    at = np.maximum(blocks.position, 0)
+    position = np.maximum(blocks.position, 0)
     scopes, events = owned.scopes, owned.events
     if not len(events):
         return Owned(
-            np.full(len(blocks), NUMBERS[UNOWNED]), np.zeros(len(blocks), np.int64), ~seen & False
+            np.full_like(position, NUMBERS[UNOWNED]), np.zeros_like(position), ~seen & False
         )
     begin, end = blocks.begin, blocks.end
-    backward = owned.in_backward[at] & seen
+    backward = owned.in_backward[position] & seen
     before = when.around(begin)[0]
     work_after = when.without_updates().around(begin)[1]
-    owner = np.where(seen, owned.owner[at], 0)
-    outside = seen & (scopes.nearest[at] == 0)
+    owner = np.where(seen, owned.owner[position], 0)
+    outside = seen & (scopes.nearest[position] == 0)
     owner = np.where(outside, _part(when, begin), owner)
     owner = np.where(backward & (owner == 0), UNATTRIBUTED, owner)
-    mark = np.maximum(scopes.nearest[at] - 1, 0)
+    mark = np.maximum(scopes.nearest[position] - 1, 0)
     update = np.isin(owner, _OPTIMIZERS)
     fresh = outside & (work_after == _CALL) & ~np.isin(before, (_CALL, _LOSS_CALL))
     outlives_pass = end > _end_of(begin, *when.passes)
@@ -219,7 +210,7 @@ def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
     next_pass = when.begins_next(begin)
     has_pass = next_pass < _NEVER
     called = _end_of(begin, *when.calls)
-    step_end = np.append(when.steps, _NEVER)[np.searchsorted(when.steps, begin, side="right")]
+    step_end = _start_after(begin, when.steps)
     kept = np.where(has_pass, end > next_pass, (end > called) & (called < _NEVER))
     held = outside & ~has_pass & (end > np.minimum(step_end, when.steps[-1]))
     first_call = _start_after(begin, when.calls[0])
@@ -259,31 +250,26 @@ def _part(when: Timeline, times: Ints) -> Ints:
 
 def _end_of(times: Ints, starts: Ints, ends: Ints) -> Ints:
     """Return the end of the stretch around each time; `_NEVER` where there is none."""
-    if not len(starts):
-        return np.full(len(times), _NEVER)
-    at = np.searchsorted(starts, times, side="right") - 1
-    end = ends[np.maximum(at, 0)]
-    inside: Ints = np.where((at >= 0) & (times <= end), end, _NEVER)
-    return inside
+    end = at(ends, np.searchsorted(starts, times, side="right") - 1, -_NEVER)
+    return np.where(times <= end, end, _NEVER)
 
 
 def _start_after(times: Ints, starts: Ints) -> Ints:
-    found: Ints = np.append(starts, _NEVER)[np.searchsorted(starts, times, side="right")]
-    return found
+    """Return the next start after each time; `_NEVER` where there is none."""
+    return at(starts, np.searchsorted(starts, times, side="right"), _NEVER)
 
 
 def _outermost_again(owned: Attribution, mark: Ints) -> Ints:
     """Return the outermost repeated call around each mark (plus 1), 0 for none."""
     scopes = owned.scopes
-    current = np.where(scopes.kind[mark] > 0, mark + 1, 0)
-    found = np.zeros(len(mark), np.int64)
+    found, current = np.zeros_like(mark), mark + 1
     while True:
         # The repeated calls end at the backward function that needs them.
-        climbing = (current > 0) & (scopes.kind[np.maximum(current - 1, 0)] == RECOMPUTED)
+        climbing = at(scopes.kind, current - 1, 0) == RECOMPUTED
         if not climbing.any():
             return found
         found[climbing] = current[climbing]
-        current = np.where(climbing, scopes.above[np.maximum(current - 1, 0)], 0)
+        current = np.where(climbing, at(scopes.above, current - 1, 0), 0)
 
 
 def _saved_again(owned: Attribution, blocks: Blocks, when: Timeline) -> Bools:
@@ -377,13 +363,13 @@ class _Walk:
         for parameter in parameters.values():
             self._add(parameter, PARAMETERS, parameter)
         # Without a module or an optimizer the script itself updates tensors with gradients.
-        loose = not parameters
+        loose, parameter_type = not parameters, self._torch.nn.Parameter
         leaves = [tensor for tensor in tensors if self._is_learned(tensor)]
         for leaf in leaves:
-            if id(leaf) not in parameters and (loose or self._is_parameter(leaf)):
+            if id(leaf) not in parameters and (loose or issubclass(type(leaf), parameter_type)):
                 self._add(leaf, PARAMETERS, None)
         for leaf in {**parameters, **{id(leaf): leaf for leaf in leaves}}.values():
-            self._add_gradient(leaf)
+            self._add(leaf, GRADIENTS, leaf)
         for optimizer in optimizers:
             for parameter, state in _items(_own(optimizer, "state")):
                 for tensor in self._tensors_in(state):
@@ -434,26 +420,14 @@ class _Walk:
                 raise
             return False
 
-    def _is_parameter(self, tensor: Any) -> bool:
-        return issubclass(type(tensor), self._torch.nn.Parameter)
-
-    def _add_gradient(self, parameter: Any) -> None:
-        try:
-            leaf = self._base.is_leaf.__get__(parameter)
-            # A tensor that is no leaf has no gradient, and torch warns on access.
-            gradient = self._base.grad.__get__(parameter) if leaf else None
-        except Exception as error:
-            if is_scripts(error):
-                raise
-            self._alive.unread += 1
-            return
-        if gradient is not None:
-            self._add(gradient, GRADIENTS, parameter)
-
     def _add(self, tensor: Any, kind: str, of: Any) -> None:
-        """Add the block of a tensor, with the holders of `of`."""
+        """Add the block of a tensor, or of its gradient, with the holders of `of`."""
         try:
-            for part in self._parts(tensor):
+            if kind == GRADIENTS:
+                # A tensor that is no leaf has no gradient, and torch warns on access.
+                is_leaf = self._base.is_leaf.__get__(tensor)
+                tensor = self._base.grad.__get__(tensor) if is_leaf else None
+            for part in self._parts(tensor) if tensor is not None else ():
                 self._add_block(part, kind, self._holders.get(id(of), ()))
         except Exception as error:
             if is_scripts(error):

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from profstack.code_owner import script_folder
-from profstack.privacy import home_relative, package_version, presentable_argv
+from profstack.privacy import home_relative, presentable_argv
 from profstack.readers.memory.readings import (
     CUDA,
     MALLOC,
@@ -43,12 +43,12 @@ _NEVER = np.iinfo(np.int64).min
 class LineFigures:
     """Figures of one line in bytes; None where they could not be read."""
 
-    usage_bytes: int | None = None
-    increment_bytes: int | None = None
-    largest_bytes: int | None = None
-    malloc_bytes: int | None = None
-    cuda_bytes: int | None = None
-    occurrences: int = 0
+    usage_bytes: int | None
+    increment_bytes: int | None
+    largest_bytes: int | None
+    malloc_bytes: int | None
+    cuda_bytes: int | None
+    occurrences: int
 
 
 @dataclass(frozen=True)
@@ -118,52 +118,41 @@ def line_figures(
     if tracer.readings.count < 2:
         return {}
     stretches = Stretches(tracer, stamps, left_out)
-    count = len(tracer.lines)
-    places = stretches.place
-    seen = np.bincount(places, minlength=count) > 0
-    sums = {
-        "increment_bytes": _sums(places, stretches.resident, count),
-        "malloc_bytes": _sums(places, stretches.heap, count),
-        "cuda_bytes": _sums(places, stretches.device, count),
-    }
-    occurrences = np.bincount(places[stretches.begins], minlength=count)
-    sampler = tracer.readings.sampler
-    highest = {
-        "usage_bytes": _usage(stretches, count),
-        "largest_bytes": np.maximum(
-            _largest(stretches, stretches.resident, sampler, sampler.resident, count),
-            _largest(stretches, stretches.heap, sampler, sampler.heap, count),
-        ),
-    }
-    found: dict[tuple[str, int], LineFigures] = {}
-    for place in np.flatnonzero(seen).tolist():
+    # A line of several code objects (a comprehension) has as many places, and one number.
+    numbers: dict[tuple[str, int], int] = {}
+    number = np.zeros(len(tracer.lines), np.int64)
+    for place in np.unique(stretches.place).tolist():
         code, line = tracer.lines[place]
-        new = (code.co_filename, line) not in found
-        figures = found.setdefault((code.co_filename, line), LineFigures())
-        figures.occurrences += int(occurrences[place])
-        for name, (total, known) in sums.items():
-            value = int(total[place]) if known[place] else None
-            setattr(figures, name, value if new else _plus(getattr(figures, name), value))
-        for name, most in highest.items():
-            value = int(most[place]) if most[place] != _NEVER else None
-            setattr(figures, name, _most(getattr(figures, name), value))
-    return found
+        number[place] = numbers.setdefault((code.co_filename, line), len(numbers))
+    places = stretches.place = number[stretches.place]
+    count, sampler = len(numbers), tracer.readings.sampler
+    largest = np.maximum(
+        _largest(stretches, stretches.resident, sampler, sampler.resident, count),
+        _largest(stretches, stretches.heap, sampler, sampler.heap, count),
+    )
+    columns = (
+        _known(_usage(stretches, count)),
+        _sums(places, stretches.resident, count),
+        _known(largest),
+        _sums(places, stretches.heap, count),
+        _sums(places, stretches.device, count),
+        np.bincount(places[stretches.begins], minlength=count).tolist(),
+    )
+    figures = (LineFigures(*each) for each in zip(*columns, strict=True))
+    return dict(zip(numbers, figures, strict=True))
 
 
-def _plus(first: int | None, second: int | None) -> int | None:
-    """Add values of a line of several code objects (a comprehension), if both are known."""
-    return None if first is None or second is None else first + second
+def _known(values: Ints) -> list[int | None]:
+    """Return values as they are in rows: None in place of `_NEVER`."""
+    return [None if value == _NEVER else value for value in values.tolist()]
 
 
-def _most(first: int | None, second: int | None) -> int | None:
-    return max((value for value in (first, second) if value is not None), default=None)
-
-
-def _sums(places: Ints, source: Source, count: int) -> tuple[Ints, Bools]:
-    """Return the sum by place, and whether every stretch of the place is known."""
+def _sums(places: Ints, source: Source, count: int) -> list[int | None]:
+    """Return the growth by place, None unless that of every stretch of the place is known."""
     total = np.zeros(count, np.int64)
     np.add.at(total, places, source.grown)
-    return total, np.bincount(places[~source.known], minlength=count) == 0
+    total[places[~source.known]] = _NEVER
+    return _known(total)
 
 
 def _usage(stretches: Stretches, count: int) -> Ints:
@@ -281,11 +270,6 @@ def missing() -> str | None:
     if find_spec("memory_profiler") is None:
         return "memory_profiler is not installed: pip install memory-profiler"
     return None
-
-
-def version() -> str | None:
-    """Return the version of memory_profiler."""
-    return package_version("memory-profiler")
 
 
 def listing(figures: Mapping[tuple[str, int], LineFigures]) -> str:

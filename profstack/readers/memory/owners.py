@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from profstack.readers.memory.blocks import (
     module_peaks,
     operators_around,
     read_allocator,
+    signed,
 )
 from profstack.readers.memory.kinds import (
     BUFFERS,
@@ -140,15 +142,13 @@ class TensorBlocks:
         return min(numbers, default=part)
 
     def _key(self, place: tuple[str, int]) -> _Key:
-        address = place[1]
-        return self._device(place[0]), address - (1 << 64) if address >> 63 else address
+        return self._device(place[0]), signed(place[1])
 
     def _device(self, name: str) -> int:
-        number = self._devices.get(name)
-        if number is None:
-            number = self._devices[name] = len(self._allocator.devices)
+        if name not in self._devices:
+            self._devices[name] = len(self._allocator.devices)
             self._allocator.devices.append(name)
-        return number
+        return self._devices[name]
 
 
 def _by_place(blocks: Blocks, values: Ints) -> dict[_Key, int]:
@@ -163,26 +163,17 @@ def _by_place(blocks: Blocks, values: Ints) -> dict[_Key, int]:
 def _joined(
     rows: Mapping[_Key, tuple[int, str, int]], begins: Mapping[_Key, int], ends: Mapping[_Key, int]
 ) -> tuple[Blocks, Owned]:
-    keys: Sequence[_Key] = list(rows)
-    count = len(keys)
-    begin = np.array([begins.get(key, SINCE_EVER) for key in keys], np.int64)
-    end = np.array([ends.get(key, FOR_EVER) for key in keys], np.int64)
-    nowhere = np.full(count, -1, np.int64)
-    blocks = Blocks(
-        begin,
-        np.maximum(begin, end),
-        np.array([key[1] for key in keys], np.int64),
-        np.array([row[0] for row in rows.values()], np.int64),
-        np.array([key[0] for key in keys], np.int64),
-        nowhere,
-        nowhere,
-    )
-    owned = Owned(
-        np.array([NUMBERS[kind] for _, kind, _ in rows.values()], np.int64),
-        np.array([owner for _, _, owner in rows.values()], np.int64),
-        np.zeros(count, np.bool_),
-    )
-    return blocks, owned
+    table = [
+        (
+            *(begins.get(key, SINCE_EVER), ends.get(key, FOR_EVER)),
+            *(key[1], nbytes, key[0], NUMBERS[kind], owner),
+        )
+        for key, (nbytes, kind, owner) in rows.items()
+    ]
+    begin, end, address, size, device, kinds, owners = np.array(table, np.int64).reshape(-1, 7).T
+    nowhere = np.full(len(rows), -1, np.int64)
+    blocks = Blocks(begin, np.maximum(begin, end), address, size, device, nowhere, nowhere)
+    return blocks, Owned(kinds, owners, np.zeros(len(rows), np.bool_))
 
 
 # --- Keep a line of torch's from the script's standard error --------------------------------------
@@ -233,6 +224,8 @@ def _level() -> Any:
 
 
 Frames = dict[str, Records]
+# Kind, owner, operator, and whether a backward pass took the block.
+_Holder = tuple[int, int, str | None, int | None]
 Notes = list[tuple[str, str]]
 
 _NO_EVENTS = (
@@ -362,7 +355,7 @@ def _holder_rows(
     for number, device in enumerate(devices):
         here = blocks.device == number
         alive = np.flatnonzero(curves.alive_at(curves.peak(curves.levels(here))) & here)
-        sums: dict[tuple[int, int, str | None, int | None], list[int]] = {}
+        tensors, sizes = Counter[_Holder](), Counter[_Holder]()
         for block in alive.tolist():
             position = int(blocks.position[block])
             taken_in_slice = position >= 0
@@ -373,39 +366,35 @@ def _holder_rows(
                 names.values[names.ids[operator - 1]] if operator else None,
                 int(found.backward[block]) if taken_in_slice else None,
             )
-            entry = sums.setdefault(key, [0, 0])
-            entry[0] += 1
-            entry[1] += int(blocks.nbytes[block])
-        for (kind, owner, name, backward), (tensors, nbytes) in sorted(
-            sums.items(), key=lambda item: -item[1][1]
-        ):
-            rows.append(
-                {
-                    "slice": index,
-                    "device": device,
-                    "kind": KINDS[kind],
-                    "module_id": owner or None,
-                    "operator": name,
-                    "backward": backward,
-                    "tensors": tensors,
-                    "bytes": nbytes,
-                }
-            )
+            tensors[key] += 1
+            sizes[key] += int(blocks.nbytes[block])
+        rows += [
+            {
+                "slice": index,
+                "device": device,
+                "kind": KINDS[key[0]],
+                "module_id": key[1] or None,
+                "operator": key[2],
+                "backward": key[3],
+                "tensors": tensors[key],
+                "bytes": nbytes,
+            }
+            for key, nbytes in sizes.most_common()
+        ]
     return rows
 
 
 def _notes(before: Alive) -> Notes:
-    notes = []
-    if before.left_out:
-        text = (
-            f"{before.left_out} tensors that the script held before the step are in no row of the "
-            "memory's owners: they were too many to be gone through"
-        )
-        notes.append(("tensors-left-out", text))
-    if before.unread:
-        text = (
-            f"{before.unread} tensors are in no row of the memory's owners: where they lie "
-            "is not known (tensors under a transform, or laid out in a way of their own)"
-        )
-        notes.append(("tensors-unread", text))
-    return notes
+    left_out = (
+        f"{before.left_out} tensors that the script held before the step are in no row of the "
+        "memory's owners: they were too many to be gone through"
+    )
+    unread = (
+        f"{before.unread} tensors are in no row of the memory's owners: where they lie "
+        "is not known (tensors under a transform, or laid out in a way of their own)"
+    )
+    notes = (
+        (before.left_out, "tensors-left-out", left_out),
+        (before.unread, "tensors-unread", unread),
+    )
+    return [(slug, text) for count, slug, text in notes if count]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import ctypes
-import importlib
 import os
 import sys
 import time
@@ -48,13 +47,8 @@ _PROBES = 3
 class _Mallinfo(ctypes.Structure):
     """`struct mallinfo2` of glibc 2.33 and newer."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    )
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names.split())
 
 
 class HeapCounter:
@@ -171,12 +165,10 @@ class MemorySampler(ForkSafeThread):
     def __init__(self, read: Callable[[], tuple[int, int]]) -> None:
         self._read = read
         # Full size from the start: the slice would see them grow.
-        self.times = array("q", bytes(8 * MOST_SAMPLES))
-        self.resident = array("q", bytes(8 * MOST_SAMPLES))
-        self.heap = array("q", bytes(8 * MOST_SAMPLES))
+        self.times, self.resident, self.heap = (_column(MOST_SAMPLES) for _ in range(3))
         self.count = 0
         self._interval_s = INTERVAL_S
-        self._signals: Any = importlib.import_module("_signal")
+        self._signals: Any = import_module("_signal")
         self._thread: _Thread | None = None
         self._wanted_in: int | None = None
 
@@ -194,7 +186,7 @@ class MemorySampler(ForkSafeThread):
 
     def release(self) -> None:
         """Free the samples; it has been stopped before."""
-        self.times, self.resident, self.heap = array("q"), array("q"), array("q")
+        self.times = self.resident = self.heap = array("q")
         self.count = 0
 
     def forget(self) -> None:
@@ -241,17 +233,15 @@ class MemorySampler(ForkSafeThread):
         """Add a sample."""
         if self.count == MOST_SAMPLES:
             self._thin()
-        self.times[self.count] = now
-        self.resident[self.count] = resident
-        self.heap[self.count] = heap
-        self.count += 1
+        number = self.count
+        self.times[number], self.resident[number], self.heap[number] = now, resident, heap
+        self.count = number + 1
 
     def _thin(self) -> None:
         """Keep the higher one of each two samples."""
         for kept in range(MOST_SAMPLES // 2):
-            first, second = 2 * kept, 2 * kept + 1
-            grown = self.resident[second] + self.heap[second]
-            higher = second if grown > self.resident[first] + self.heap[first] else first
+            pair = (2 * kept, 2 * kept + 1)
+            higher = max(pair, key=lambda number: self.resident[number] + self.heap[number])
             for column in (self.times, self.resident, self.heap):
                 column[kept] = column[higher]
         self.count = MOST_SAMPLES // 2
@@ -280,6 +270,11 @@ class _Own:
     resident: int = 0
     heap: int = 0
 
+    def net(self, resident: int | None, in_use: int) -> tuple[int, int]:
+        """Return a reading without the columns' own growth, `UNKNOWN` where it failed."""
+        known = UNKNOWN if resident is None else resident - self.resident
+        return known, in_use if in_use == UNKNOWN else in_use - self.heap
+
 
 class Readings:
     """Columns by event, the first `count` of each.
@@ -291,8 +286,8 @@ class Readings:
 
     def __init__(self) -> None:
         self.heap_counter = HeapCounter()
-        self.times, self.places, self.runs = _column(), _column(), _column()
-        self.resident, self.heap, self.device = _column(), _column(), _column()
+        self.times, self.places, self.runs = (_column(_ROOM) for _ in range(3))
+        self.resident, self.heap, self.device = (_column(_ROOM) for _ in range(3))
         self.count = 0
         self.place, self.run = NO_LINE, NO_LINE
         self._room = len(self.times)
@@ -315,37 +310,30 @@ class Readings:
             self._grow()
         self.places[number] = self.place = place
         self.runs[number] = self.run = run
-        resident = self._resident()
-        in_use = self.heap_counter.read()
-        self.resident[number] = UNKNOWN if resident is None else resident - self._own.resident
-        self.heap[number] = UNKNOWN if in_use == UNKNOWN else in_use - self._own.heap
+        net = self._own.net(self._resident(), self.heap_counter.read())
+        self.resident[number], self.heap[number] = net
         self.device[number] = self._cuda()[0] if self._cuda is not None else UNKNOWN
         self.times[number] = _clock()
         self.count = number + 1
 
     def release(self) -> None:
         """Free the columns."""
-        self.times, self.places, self.runs = array("q"), array("q"), array("q")
-        self.resident, self.heap, self.device = array("q"), array("q"), array("q")
+        self.times = self.places = self.runs = array("q")
+        self.resident = self.heap = self.device = array("q")
         self.count = self._room = 0
         self.sampler.release()
 
     def now(self) -> Reading:
         """Read the memory in use now."""
-        resident = self._resident()
-        in_use = self.heap_counter.read()
+        resident, heap = self._own.net(self._resident(), self.heap_counter.read())
+        known, counted = resident != UNKNOWN, heap != UNKNOWN
         device, peak = self._cuda() if self._cuda is not None else (None, None)
-        return Reading(
-            None if resident is None else resident - self._own.resident,
-            None if in_use == UNKNOWN else in_use - self._own.heap,
-            device,
-            peak,
-        )
+        return Reading(resident if known else None, heap if counted else None, device, peak)
 
     def _grow(self) -> None:
         resident, in_use = self._resident(), self.heap_counter.read()
         for column in self._columns():
-            column.extend(array("q", bytes(8 * self._room)))
+            column.extend(_column(self._room))
         self._room *= 2
         grown, in_use_now = self._resident(), self.heap_counter.read()
         if resident is not None and grown is not None:
@@ -360,20 +348,12 @@ class Readings:
 def _both(resident: Callable[[], int | None], own: _Own) -> Callable[[], tuple[int, int]]:
     """Return the function of the sampler's thread; it counts its own cost."""
     counter = HeapCounter()
-
-    def read() -> tuple[int, int]:
-        now, in_use = resident(), counter.read()
-        return (
-            UNKNOWN if now is None else now - own.resident,
-            UNKNOWN if in_use == UNKNOWN else in_use - own.heap,
-        )
-
-    return read
+    return lambda: own.net(resident(), counter.read())
 
 
-def _column() -> array[int]:
+def _column(room: int) -> array[int]:
     """Return a column with room for readings, all of its pages in memory."""
-    return array("q", bytes(8 * _ROOM))
+    return array("q", bytes(8 * room))
 
 
 def resident_reader() -> Callable[[], int | None]:

@@ -217,11 +217,8 @@ class MemoryTracer:
         """
         self.readings.release()
         self._on_end = lambda: None
-        self.lines.clear()
-        self.let_go.clear()
-        self._codes.clear()
-        self._resting.clear()
-        self._files.clear()
+        for held in (self.lines, self.let_go, self._codes, self._resting, self._files):
+            held.clear()
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
         try:
@@ -290,11 +287,10 @@ class MemoryTracer:
     def _place_of(self, traced: _TracedCode, frame: FrameType) -> int:
         # Code inserted by the compiler has no line.
         line = frame.f_lineno or traced.code.co_firstlineno
-        place = traced.places.get(line)
-        if place is None:
-            place = traced.places[line] = len(self.lines)
+        if line not in traced.places:
+            traced.places[line] = len(self.lines)
             self.lines.append((traced.code, line))
-        return place
+        return traced.places[line]
 
     def _is_own(self, frame: FrameType) -> bool:
         file = frame.f_code.co_filename
@@ -310,10 +306,9 @@ class MemoryTracer:
         return own
 
     def _known(self, code: CodeType) -> _TracedCode:
-        traced = self._codes.get(id(code))
-        if traced is None:
-            traced = self._codes[id(code)] = _TracedCode(code)
-        return traced
+        if id(code) not in self._codes:
+            self._codes[id(code)] = _TracedCode(code)
+        return self._codes[id(code)]
 
     def _state(self, frame: FrameType) -> _Frame | None:
         state = getattr(frame.f_trace, "__self__", None)

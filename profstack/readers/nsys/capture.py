@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from profstack.readers.device_gaps import Intervals
-from profstack.readers.nsys.export import Export
+from profstack.readers.device_gaps import Intervals, at
+from profstack.readers.nsys.export import PUSH_POP, Export
 from profstack.readers.nvtx import CUT, DOMAIN, KINDS, STEP
 from profstack.readers.torchtrace.columns import Bools, Ints
 
@@ -20,7 +21,6 @@ from profstack.readers.torchtrace.columns import Bools, Ints
 # Where a capture has them, only events inside them count: start-up, warm-up and the time after the
 # last one are no part of a figure per step. A capture of another program has none: all counts.
 
-PUSH_POP = "push_pop"
 _NUMBER = re.compile(r"step (\d+)$")
 
 
@@ -39,9 +39,7 @@ class Steps:
     def at(self, moments: Ints) -> Ints:
         """Return the position of the step around each moment, -1 for none."""
         found = np.searchsorted(self.times.start, moments, side="right") - 1
-        if not len(self):
-            return found
-        return np.where((found >= 0) & (moments < self.times.end[found]), found, -1)
+        return np.where(moments < at(self.times.end, found), found, -1)
 
     def count(self, moments: Ints) -> Bools:
         """Return whether each moment counts: it lies in a step, or the capture has none."""
@@ -52,36 +50,34 @@ class Steps:
         return self.times.inside(start, end) if len(self) else end - start
 
     def runs(self) -> list[tuple[int, int]]:
-        """Return first and last position of each run of steps with consecutive numbers."""
+        """Return begin and end of each run of steps with consecutive numbers."""
         runs: list[tuple[int, int]] = []
-        for position, number in enumerate(self.numbers):
-            before = self.numbers[position - 1] if position else None
-            if runs and number is not None and before is not None and number == before + 1:
-                runs[-1] = (runs[-1][0], position)
+        before = None
+        starts, ends = self.times.start.tolist(), self.times.end.tolist()
+        for number, start, end in zip(self.numbers, starts, ends, strict=True):
+            if before is not None and number == before + 1:
+                runs[-1] = (runs[-1][0], end)
             else:
-                runs.append((position, position))
+                runs.append((start, end))
+            before = number
         return runs
 
 
 def steps_of(export: Export) -> Steps:
     """Find the steps that were captured from begin to end."""
-    ranges = export.ranges
-    ours = (ranges["domain"] == DOMAIN) & (ranges["category"] == STEP)
-    some = ranges[ours & (ranges["style"] == PUSH_POP)]
-    none = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    if not len(some):
-        return Steps(None, [], none)
-    thread = int(some["thread"].value_counts().index[0])
+    ours = export.ranges[export.ranges["domain"] == DOMAIN]
+    some = ours[(ours["category"] == STEP) & (ours["style"] == PUSH_POP)]
+    thread = int(some["thread"].value_counts().index[0]) if len(some) else None
     some = some[some["thread"] == thread].sort_values("start", kind="stable")
     start, end = (some[name].to_numpy(np.int64) for name in ("start", "end"))
     # A step that begins before the last has ended would count time twice.
     apart = np.ones(len(start), np.bool_)
     apart[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
     # Leave out steps that were cut off by the end of the slice or of the script.
-    cut = ranges[(ranges["domain"] == DOMAIN) & (ranges["category"] == CUT)]
-    moments = cut.loc[cut["thread"] == thread, "start"].to_numpy(np.int64)
+    cut = ours[(ours["category"] == CUT) & (ours["thread"] == thread)]
+    moments = cut["start"].to_numpy(np.int64)
     cut_off = np.searchsorted(start, moments, side="right") - 1
-    apart[cut_off[(cut_off >= 0) & (moments < end[cut_off])]] = False
+    apart[cut_off[moments < at(end, cut_off)]] = False
     some = some[apart]
     numbers = [_number(*given) for given in zip(some["payload"], some["text"], strict=True)]
     return Steps(thread, numbers, Intervals(start[apart], end[apart]))
@@ -140,13 +136,12 @@ class Timeline:
 
     moments: Ints
     innermost: Ints
-    nests: bool
-    ours: bool
+    # Whether its ranges are our own, and nest.
+    ours: bool = False
 
     def at(self, moments: Ints) -> Ints:
         """Return the innermost range at each moment, -1 where none was open."""
-        found = np.searchsorted(self.moments, moments, side="right") - 1
-        return np.where(found >= 0, self.innermost[found], -1)
+        return at(self.innermost, np.searchsorted(self.moments, moments, side="right") - 1)
 
 
 @dataclass(frozen=True)
@@ -187,7 +182,7 @@ class RangeTree:
             start = np.where(is_open, self.start[found], begun)
             later = is_open & (start >= begun)
             chosen, begun = np.where(later, found, chosen), np.where(later, start, begun)
-            if timeline.ours and timeline.nests:
+            if timeline.ours:
                 own = np.where(is_open & ~self.is_step[found], found, -1)
         return np.where(own >= 0, own, chosen)
 
@@ -200,35 +195,29 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
     frame, start, end = frame[kept], start[kept], end[kept]
     frame = frame.assign(text=_without_numbers(frame))
     thread = frame["thread"].to_numpy(np.int64)
-    codes, labels = _labels(frame)
-    on_steps = thread == steps.thread if steps.thread is not None else np.zeros(len(frame), bool)
     nests = (frame["style"] == PUSH_POP).to_numpy(bool)
-    domains = pd.factorize(frame["domain"])[0].astype(np.int64)
+    ours = (frame["domain"] == DOMAIN).to_numpy(bool)
     # Our own before all others: rows are numbered in this order.
-    domains[(frame["domain"] == DOMAIN).to_numpy(bool)] = -1
+    domains = np.where(ours, -1, pd.factorize(frame["domain"])[0])
     domain_of = frame["domain"].fillna("").str.casefold().to_numpy(str)
-    builder = _TreeBuilder(start, end, codes.tolist(), labels, on_steps.tolist())
+    builder = _TreeBuilder(start, end, *_labels(frame), thread == steps.thread)
     timelines: dict[int, list[Timeline]] = {}
     for number, some in _by_value(thread):
         for _, inner in _by_value(domains[some]):
             where = some[inner]
-            ours = str(frame["domain"].iloc[where[0]]) == DOMAIN
-            of_thread = timelines.setdefault(number, [])
-            if domain_of[where[0]] == _GIL:
-                of_thread = []
+            found = []
             if nests[where].any():
-                of_thread.append(builder.nested(where[nests[where]], ours=ours))
+                found.append(builder.nested(where[nests[where]], ours=bool(ours[where[0]])))
             if not nests[where].all():
-                of_thread.append(builder.apart(where[~nests[where]], ours=ours))
-    is_step = np.array([each.domain == DOMAIN and each.kind == STEP for each in labels], bool)
+                found.append(builder.apart(where[~nests[where]]))
+            if domain_of[where[0]] != _GIL:
+                timelines.setdefault(number, []).extend(found)
+    is_step = ours & (frame["category"] == STEP).to_numpy(bool)
     node = np.array(builder.node, np.int64)
-    theirs = (frame["domain"] != DOMAIN).to_numpy(bool)
     autograd = export.threads["name"].str.startswith(_AUTOGRAD, na=False)
     on_autograd = np.isin(thread, export.threads["thread"][autograd])
-    is_mark = np.isin(domain_of, _LIBRARIES) | (on_autograd & theirs)
-    return RangeTree(
-        start, end, thread, node, builder.nodes, is_step[codes], is_mark, nests, timelines
-    )
+    is_mark = np.isin(domain_of, _LIBRARIES) | (on_autograd & ~ours)
+    return RangeTree(start, end, thread, node, builder.nodes, is_step, is_mark, nests, timelines)
 
 
 def _without_numbers(frame: pd.DataFrame) -> list[str | None]:
@@ -255,15 +244,14 @@ def _without(text: str | None, number: str) -> str | None:
 
 def _labels(frame: pd.DataFrame) -> tuple[Ints, list[Label]]:
     """Number the labels of ranges; return the number of each range, and the labels."""
-    columns = ["domain", "category", "text", "style"]
-    numbered = {name: pd.factorize(frame[name]) for name in columns}
-    codes = pd.DataFrame({name: found[0] for name, found in numbered.items()})
-    number = codes.groupby(columns, sort=False).ngroup().to_numpy(np.int64)
-    first = codes[~codes.duplicated()]
-    texts = (
-        [None if code < 0 else numbered[name][1][code] for code in first[name]] for name in columns
-    )
-    return number, [_label(*each) for each in zip(*texts, strict=True)]
+    number, different = numbered(frame[["domain", "category", "text", "style"]])
+    numbers: dict[Label, int] = {}
+    # Different rows may have equal labels.
+    known = [
+        numbers.setdefault(_label(*each), len(numbers))
+        for each in different.itertuples(index=False, name=None)
+    ]
+    return np.array(known, np.int64)[number], list(numbers)
 
 
 def _label(domain: str | None, category: str | None, text: str | None, style: str) -> Label:
@@ -280,42 +268,37 @@ class _TreeBuilder:
     """Builds the nodes from the ranges of one thread and domain after another."""
 
     def __init__(
-        self, start: Ints, end: Ints, codes: list[int], labels: list[Label], on_steps: list[bool]
+        self, start: Ints, end: Ints, codes: Ints, labels: list[Label], on_steps: Bools
     ) -> None:
         self._start, self._end = start, end
-        # Equal labels are one: each number of a label becomes the first of them.
-        first = {label: number for number, label in reversed(list(enumerate(labels)))}
-        self._codes = [first[labels[code]] for code in codes]
-        self._labels, self._on_steps = labels, on_steps
+        self._codes, self._labels, self._on_steps = codes.tolist(), labels, on_steps.tolist()
         self._known: dict[tuple[int, int, bool], int] = {}
         self.nodes: list[Node] = []
         self.node = [-1] * len(codes)
 
-    def _place(self, position: int, parent: int) -> int:
+    def _place(self, position: int, parent: int) -> None:
         code, on_steps = self._codes[position], self._on_steps[position]
         found = self._known.setdefault((parent, code, on_steps), len(self.nodes))
         if found == len(self.nodes):
             self.nodes.append(Node(parent, self._labels[code], on_steps))
         self.node[position] = found
-        return found
 
     def nested(self, where: Ints, *, ours: bool) -> Timeline:
         """Add ranges that were pushed and popped on one thread in one domain."""
-        start, end = self._start, self._end
-        order = where[np.lexsort((-end[where], start[where]))]
+        order = where[np.lexsort((-self._end[where], self._start[where]))]
         moments: list[int] = []
         innermost: list[int] = []
         opened: list[tuple[int, int]] = []
-        for position, begin, until in _rows(order, start[order], end[order]):
+        for position, begin, until in _rows(order, self._start[order], self._end[order]):
             _close(opened, begin, moments, innermost)
             self._place(position, self.node[opened[-1][1]] if opened else -1)
             opened.append((until, position))
             moments.append(begin)
             innermost.append(position)
         _close(opened, None, moments, innermost)
-        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), True, ours)
+        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), ours)
 
-    def apart(self, where: Ints, *, ours: bool) -> Timeline:
+    def apart(self, where: Ints) -> Timeline:
         """Add ranges with their own start and end: the innermost one began last."""
         start, end = self._start, self._end
         begun = where[np.argsort(start[where], kind="stable")]
@@ -341,7 +324,7 @@ class _TreeBuilder:
                     closed.remove(opened.pop())
             moments.append(moment)
             innermost.append(opened[-1] if opened else -1)
-        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64), False, ours)
+        return Timeline(np.array(moments, np.int64), np.array(innermost, np.int64))
 
 
 def _close(
@@ -437,17 +420,15 @@ def calls_in(frame: pd.DataFrame, tree: RangeTree, steps: Steps, *, lent: bool =
     return Calls(row, start, length, thread, elsewhere, innermost, made_on, marked)
 
 
-def outermost(calls: Calls, thread: Ints) -> Calls:
-    """Leave out calls made by another call on the same `thread`: its time contains theirs."""
-    order = np.lexsort((-calls.length, calls.start, thread))
+def outermost(calls: Calls) -> Calls:
+    """Leave out calls made by another call on the same thread: its time contains theirs."""
+    order = np.lexsort((-calls.length, calls.start, calls.made_on))
     end = (calls.start + calls.length)[order]
     inner = np.zeros(len(order), np.bool_)
-    for _, some in _by_value(thread[order]):
+    for _, some in _by_value(calls.made_on[order]):
         inner[some[1:]] = end[some[1:]] <= np.maximum.accumulate(end[some])[:-1]
     kept = np.sort(order[~inner])
-    return replace(
-        calls, **{name: getattr(calls, name)[kept] for name in Calls.__dataclass_fields__}
-    )
+    return Calls(*(column[kept] for column in vars(calls).values()))
 
 
 def work_in(frame: pd.DataFrame, all_calls: pd.DataFrame, calls: Calls, steps: Steps) -> Work:
@@ -456,7 +437,7 @@ def work_in(frame: pd.DataFrame, all_calls: pd.DataFrame, calls: Calls, steps: S
     launcher = _launchers(frame, all_calls)
     among = np.full(len(all_calls), -1, np.int64)
     among[calls.row] = np.arange(len(calls.row))
-    call = np.where(launcher >= 0, _at(among, launcher), -1)
+    call = at(among, launcher)
     row = np.flatnonzero((call >= 0) | ((launcher < 0) & steps.count(start)))
     row = row[np.argsort(start[row], kind="stable")]
     call = call[row]
@@ -466,14 +447,13 @@ def work_in(frame: pd.DataFrame, all_calls: pd.DataFrame, calls: Calls, steps: S
         frame["end"].to_numpy(np.int64)[row] - start[row],
         call,
         frame["kind"].isin((COPY, SET)).to_numpy(np.bool_)[row],
-        np.where(call >= 0, _at(calls.innermost, call), -1),
+        at(calls.innermost, call),
     )
 
 
 def launched(frame: pd.DataFrame, all_calls: pd.DataFrame, unknown: int) -> Ints:
     """Return when the host began to launch each row of work; `unknown` without a call."""
-    launcher = _launchers(frame, all_calls)
-    return np.where(launcher >= 0, _at(all_calls["start"].to_numpy(np.int64), launcher), unknown)
+    return at(all_calls["start"].to_numpy(np.int64), _launchers(frame, all_calls), unknown)
 
 
 def _launchers(frame: pd.DataFrame, calls: pd.DataFrame) -> Ints:
@@ -484,16 +464,9 @@ def _launchers(frame: pd.DataFrame, calls: pd.DataFrame) -> Ints:
     numbers = calls["correlation"].to_numpy(np.int64)
     order = np.lexsort((calls["start"].to_numpy(np.int64), numbers))
     order = order[numbers[order] > 0]
-    if not len(order):
-        return np.full(len(frame), -1, np.int64)
     wanted = frame["correlation"].to_numpy(np.int64)
-    found = np.minimum(np.searchsorted(numbers[order], wanted), len(order) - 1)
-    return np.where(numbers[order[found]] == wanted, order[found], -1)
-
-
-def _at(values: Ints, positions: Ints) -> Ints:
-    """Return values at positions; the value of a position below 0 is arbitrary."""
-    return values[positions] if len(values) else np.full(len(positions), -1, np.int64)
+    found = np.searchsorted(numbers[order], wanted)
+    return np.where(at(numbers[order], found, 0) == wanted, at(order, found), -1)
 
 
 def sums_of_calls(
@@ -505,12 +478,12 @@ def sums_of_calls(
     """
     sums = _sums_by_node(tree, calls.thread[call], calls.start[call], values)
     marked = calls.marked[call]
-    if marked.any():
-        some = call[marked]
-        own = {name: value[marked] for name, value in values.items()}
-        more = _sums_by_node(tree, calls.made_on[some], calls.start[some], own)
-        sums = {name: total + more[name] for name, total in sums.items()}
-    return sums
+    if not marked.any():
+        return sums
+    some = call[marked]
+    own = {name: value[marked] for name, value in values.items()}
+    more = _sums_by_node(tree, calls.made_on[some], calls.start[some], own)
+    return {name: total + more[name] for name, total in sums.items()}
 
 
 def _sums_by_node(
@@ -550,70 +523,18 @@ def _first_uncovered(tree: RangeTree) -> Ints:
     return begin
 
 
-# --- Groups of rows by columns of few different values --------------------------------------------
-
-# A capture may have a million kernels of a hundred names. Values are numbered once; the rest is
-# done on the numbers.
+# --- A capture ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Coded:
-    """A column by numbers of its different values; a number below 0 means None."""
+def numbered(frame: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
+    """Return the number of each row, the same for equal rows, and the different rows in order.
 
-    codes: Ints
-    values: Sequence[Any]
-
-    @classmethod
-    def of(cls, column: Any) -> Coded:
-        """Make one of a frame's column; missing values become None."""
-        codes, values = pd.factorize(np.asarray(column))
-        return cls(codes.astype(np.int64), values.tolist())
-
-    def at(self, positions: Ints) -> Coded:
-        """Return the column of the rows at `positions`; None where a position is below 0."""
-        if not len(self.codes):
-            return Coded(np.full(len(positions), -1, np.int64), self.values)
-        return Coded(np.where(positions >= 0, self.codes[positions], -1), self.values)
-
-    def value(self, row: int) -> Any:
-        """Return the value of one row."""
-        code = int(self.codes[row])
-        return self.values[code] if code >= 0 else None
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Rows with the same values in some columns."""
-
-    number: Ints
-    count: int
-    # A row of each group.
-    first: Ints
-
-    @classmethod
-    def by(cls, *columns: Coded) -> Groups:
-        """Group by all of these columns."""
-        frame = pd.DataFrame({place: column.codes for place, column in enumerate(columns)})
-        number = frame.groupby(list(frame), sort=False).ngroup().to_numpy(np.int64)
-        first = np.flatnonzero(~frame.duplicated().to_numpy(np.bool_))
-        return cls(number, len(first), first)
-
-    @property
-    def calls(self) -> Ints:
-        """Rows in each group."""
-        return np.bincount(self.number, minlength=self.count)
-
-    def sums(self, values: Ints | Bools) -> Ints:
-        """Return the sum of each group."""
-        total = np.zeros(self.count, np.int64)
-        np.add.at(total, self.number, values.astype(np.int64))
-        return total
-
-    def longest(self, values: Ints) -> Ints:
-        """Return the largest value of each group; at least 0."""
-        found = np.zeros(self.count, np.int64)
-        np.maximum.at(found, self.number, values)
-        return found
+    A capture may have a million kernels of a hundred names: values are numbered once, and the rest
+    is done on the numbers.
+    """
+    codes = pd.DataFrame({name: pd.factorize(frame[name])[0] for name in frame})
+    number = codes.groupby(list(codes), sort=False).ngroup().to_numpy(np.int64)
+    return number, frame[~codes.duplicated().to_numpy(np.bool_)]
 
 
 @dataclass(frozen=True)
@@ -643,12 +564,12 @@ class Capture:
         found: list[int] = np.unique(device[worked]).tolist()
         return found
 
-    def places(self, innermost: Ints) -> tuple[Coded, Coded]:
+    def places(self, innermost: Ints) -> dict[str, NDArray[np.object_]]:
         """Return kind and name of ranges by position, None where it is below 0."""
         labels = [node.label for node in self.tree.nodes]
-        node = np.where(innermost >= 0, self.tree.node[innermost], -1) if labels else innermost
         kinds, names = (
-            Coded.of(np.array(texts, dtype=object))
+            np.array([*texts, None], dtype=object)
             for texts in ([each.kind for each in labels], [each.name for each in labels])
         )
-        return kinds.at(node), names.at(node)
+        node = at(self.tree.node, innermost)
+        return {"range_kind": kinds[node], "range_name": names[node]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,105 +28,87 @@ from profstack.readers.nsys.export_file import (
     ExportFile,
     Ints,
     Objects,
+    among,
     frame_of,
     mapped,
+    needed,
 )
+from profstack.readers.nvtx import DOMAIN
 from profstack.readers.torchtrace.columns import Bools
+
+# --- Tables of events -----------------------------------------------------------------------------
+
+TABLE = "NVTX_EVENTS"
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+FILLS = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+CUDA_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+OS_CALLS = "OSRT_API"
+LIBRARIES = {"cudnn": "CUDNN_EVENTS", "cublas": "CUBLAS_EVENTS"}
+SAMPLES = "COMPOSITE_EVENTS"
+DEVICE_WORK = (KERNELS, COPIES, FILLS, GRAPHS)
+_OTHER_EVENTS = (CUDA_CALLS, *LIBRARIES.values(), OS_CALLS, MEMORY, SAMPLES)
 
 # --- NVTX: ranges, and the names of their domains and categories ----------------------------------
 
 _DETAILS = "ANALYSIS_DETAILS"
-TABLE = "NVTX_EVENTS"
-_STYLES = ("push_pop", "start_end")
+PUSH_POP = "push_pop"
 # A text is in the event itself, or among the strings if it was registered.
 _TEXT = {"text": Column("text", kind="text"), "text_id": Column("textId", from_one=True)}
 # Types of payloads; fractions are not read.
 _PAYLOADS = ("int64Value", "int32Value", "uint32Value", "uint64Value")
+_TYPES = "ENUM_NSYS_EVENT_TYPE"
+# The types of events, by nsys's own names and with the numbers of all versions so far. Those with
+# a t come from a text file of ranges that was imported by nsys.
+_PUSH_POP = {"NvtxPushPopRange": 59, "NvtxtPushPopRange": 70}
+_START_END = {"NvtxStartEndRange": 60, "NvtxtStartEndRange": 71}
+_RANGES = _PUSH_POP | _START_END
+_CATEGORY = {"NvtxCategory": 33, "NvtxtCategory": 64}
+_DOMAIN = {"NvtxDomainCreate": 75}
 
 
-@dataclass(frozen=True)
-class EventTypes:
-    """The numbers by which an export tells its NVTX events apart."""
-
-    push_pop: tuple[int, ...]
-    start_end: tuple[int, ...]
-    category: tuple[int, ...]
-    domain: tuple[int, ...]
-
-    @classmethod
-    def of(cls, file: ExportFile) -> EventTypes:
-        """Read the numbers from the file's own enumeration, else those of all versions so far."""
-        known: dict[str, int] = {}
-        if "name" in file.schema.get("ENUM_NSYS_EVENT_TYPE", ()):
-            known = dict(file.rows("SELECT name, CAST(id AS INTEGER) FROM ENUM_NSYS_EVENT_TYPE"))
-
-        def number(name: str, usual: int) -> int:
-            return known.get(name, usual)
-
-        # Those with a t come from a text file of ranges that was imported by nsys.
-        return cls(
-            push_pop=(number("NvtxPushPopRange", 59), number("NvtxtPushPopRange", 70)),
-            start_end=(number("NvtxStartEndRange", 60), number("NvtxtStartEndRange", 71)),
-            category=(number("NvtxCategory", 33), number("NvtxtCategory", 64)),
-            domain=(number("NvtxDomainCreate", 75),),
-        )
-
-    @property
-    def ranges(self) -> tuple[int, ...]:
-        """Ranges of either style."""
-        return self.push_pop + self.start_end
-
-
-def is_type(types: tuple[int, ...]) -> str:
+def _is_type(file: ExportFile, types: Mapping[str, int]) -> str:
     """Return SQL for events of these types."""
-    return f"eventType IN ({', '.join(map(str, types))})"
+    return among("eventType", file.numbers(_TYPES, types))
 
 
-def domains_of(file: ExportFile, types: EventTypes) -> dict[tuple[int, int], str | None]:
+def domains_of(file: ExportFile) -> dict[tuple[int, int], str | None]:
     """Read the names of all domains, by process and number."""
-    wanted = {"thread": Column("globalTid", needed=True), "domain": Column("domainId"), **_TEXT}
-    read = file.columns(TABLE, wanted, is_type(types.domain))
+    wanted = {**needed(thread="globalTid"), "domain": Column("domainId"), **_TEXT}
+    read = file.columns(TABLE, wanted, _is_type(file, _DOMAIN))
     processes = ((read["thread"] >> 24) & PROCESS_BITS).tolist()
     keys = zip(processes, read["domain"].tolist(), strict=True)
     return dict(zip(keys, _texts(file, read).tolist(), strict=True))
 
 
-def read_ranges(
-    file: ExportFile, process: int, types: EventTypes
-) -> tuple[pd.DataFrame, list[str]]:
+def read_ranges(file: ExportFile, process: int) -> tuple[pd.DataFrame, list[str]]:
     """Read the ranges of a process, and the texts of those still open at the capture's end."""
     wanted = {
-        "start": Column("start", needed=True),
-        "end": Column("end", needed=True),
-        "thread": Column("globalTid", needed=True),
-        "type": Column("eventType", needed=True),
+        **needed(start="start", end="end", thread="globalTid", type="eventType"),
         "domain": Column("domainId"),
         "category": Column("category", from_one=True),
+        **{name: Column(name, kind="payload") for name in _PAYLOADS},
         **_TEXT,
     }
-    payloads = [name for name in _PAYLOADS if name in file.schema.get(TABLE, ())]
-    wanted |= {name: Column(name, kind="payload") for name in payloads}
-    where = f"{is_type(types.ranges)} AND {file.is_of(TABLE, process)}"
+    where = f"{_is_type(file, _RANGES)} AND {file.is_of(TABLE, process)}"
     read = file.columns(TABLE, wanted, where, order="start")
     texts = _texts(file, read)
     # An older nsys gives a range that is still open the end of the capture itself.
     still_open = (read["end"] < read["start"]) | np.isin(read["end"], _ends(file))
-    domains = {
-        number: name for (pid, number), name in domains_of(file, types).items() if pid == process
-    }
+    domains = domains_of(file)
+    start_end = np.isin(read["type"], file.numbers(_TYPES, _START_END))
     frame = frame_of(
         "ranges",
         {
-            "start": read["start"],
-            "end": read["end"],
-            "thread": read["thread"],
-            "style": np.array(_STYLES, dtype=object)[
-                np.isin(read["type"], types.start_end).astype(int)
-            ],
-            "domain": mapped(read["domain"], lambda number: domains.get(number) or ""),
-            "category": _categories(file, process, types, read),
+            **read,
+            "style": np.where(start_end, "start_end", PUSH_POP),
+            "domain": mapped(read["domain"], lambda number: domains.get((process, number)) or ""),
+            "category": _categories(file, process, read),
             "text": np.where(pd.isna(texts), "", texts),
-            "payload": _first_known([read[name] for name in payloads], len(texts)),
+            "payload": _first_known([read[name] for name in _PAYLOADS]),
         },
     )
     closed = frame[~still_open].reset_index(drop=True)
@@ -141,16 +123,15 @@ def _ends(file: ExportFile) -> list[int]:
     return [end for rows in found for (end,) in rows if end]
 
 
-def _categories(file: ExportFile, process: int, types: EventTypes, read: Columns) -> Objects:
+def _categories(file: ExportFile, process: int, read: Columns) -> Objects:
     """Return the category of each range; a category belongs to a domain."""
     wanted = {"domain": Column("domainId"), "category": Column("category"), **_TEXT}
-    where = f"{is_type(types.category)} AND {file.is_of(TABLE, process)}"
+    where = f"{_is_type(file, _CATEGORY)} AND {file.is_of(TABLE, process)}"
     declared = file.columns(TABLE, wanted, where)
     keys = _joined(declared["domain"], declared["category"]).tolist()
     names = dict(zip(keys, _texts(file, declared).tolist(), strict=True))
-    return mapped(
-        _joined(read["domain"], read["category"]), lambda number: names.get(number) or None
-    )
+    ranges = _joined(read["domain"], read["category"])
+    return mapped(ranges, lambda number: names.get(number) or None)
 
 
 def _joined(domain: Ints, category: Ints) -> Ints:
@@ -165,105 +146,71 @@ def _texts(file: ExportFile, read: Columns) -> Objects:
     return texts
 
 
-def _first_known(columns: list[NDArray[Any]], count: int) -> Objects:
+def _first_known(columns: list[NDArray[Any]]) -> Objects:
     """Return row by row the first value that is not None; None where all are."""
-    first = np.full(count, None, dtype=object)
+    first: Objects = columns[-1]
     for column in reversed(columns):
-        known = ~pd.isna(column)
-        first[known] = column[known]
+        first = np.where(pd.isna(column), first, column)
     return first
 
 
 # --- The process to read --------------------------------------------------------------------------
 
-OUR_DOMAIN = "profstack"
-DEVICE_WORK = (
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-)
-_OTHER_EVENTS = (
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "CUDNN_EVENTS",
-    "CUBLAS_EVENTS",
-    "OSRT_API",
-    "CUDA_GPU_MEMORY_USAGE_EVENTS",
-    "COMPOSITE_EVENTS",
-)
 
-
-@dataclass
-class _EventCounts:
-    """Events by process."""
-
-    ours: Counter[int] = field(default_factory=Counter)
-    work: Counter[int] = field(default_factory=Counter)
-    ranges: Counter[int] = field(default_factory=Counter)
-    all: Counter[int] = field(default_factory=Counter)
-
-
-def target_process(
-    file: ExportFile, types: EventTypes, wanted: int | None = None
-) -> tuple[int, int]:
+def target_process(file: ExportFile, wanted: int | None = None) -> tuple[int, int]:
     """Choose the process to read; return it and the number of others with events.
 
     It is the one with most ranges of profstack, else with most work on devices, else with most
     ranges, else with most events; or the one `wanted`. Raises `ExportError` if there is none.
     """
-    counted = _EventCounts()
-    if file.has(TABLE):
-        _count_ranges(file, counted, types)
-    for table in (*DEVICE_WORK, *_OTHER_EVENTS):
-        if file.has(table):
-            found = _count_rows(file, table)
-            counted.all.update(found)
-            if table in DEVICE_WORK:
-                counted.work.update(found)
-    if not counted.all:
+    ours, work, ranges, every = (Counter[int]() for _ in range(4))
+    for pid, is_ours, count in _ranges_by_process(file):
+        ranges[pid] += count
+        ours[pid] += count * is_ours
+    every.update(ranges)
+    for table in filter(file.has, (*DEVICE_WORK, *_OTHER_EVENTS)):
+        query = f'SELECT {file.process_of(table)}, COUNT(*) FROM "{table}" GROUP BY 1'
+        found = {pid: count for pid, count in file.rows(query) if pid}
+        every.update(found)
+        if table in DEVICE_WORK:
+            work.update(found)
+    if not every:
         raise ExportError(
             "holds no event of any process",
             where=str(file.path),
             next_step="profile again, with nsys profile --trace cuda,nvtx,osrt",
         )
-    if wanted is not None and wanted not in counted.all:
-        known = ", ".join(f"{pid} ({count:,})" for pid, count in counted.all.most_common(8))
+    if wanted is not None and wanted not in every:
+        known = ", ".join(f"{pid} ({count:,})" for pid, count in every.most_common(8))
         raise ExportError(
             f"holds no event of process {wanted}",
             where=str(file.path),
             next_step=f"--process is one of these (with their events): {known}",
         )
-    by = (counted.ours, counted.work, counted.ranges, counted.all)
-    target = wanted or max(counted.all, key=lambda pid: (*(each[pid] for each in by), -pid))
-    return target, len(counted.all) - 1
+    target = wanted or max(
+        every, key=lambda pid: (ours[pid], work[pid], ranges[pid], every[pid], -pid)
+    )
+    return target, len(every) - 1
 
 
-def _count_rows(file: ExportFile, table: str) -> dict[int, int]:
-    rows = file.rows(f'SELECT {file.process_of(table)}, COUNT(*) FROM "{table}" GROUP BY 1')
-    return {pid: count for pid, count in rows if pid}
-
-
-def _count_ranges(file: ExportFile, counted: _EventCounts, types: EventTypes) -> None:
-    domains = domains_of(file, types)
+def _ranges_by_process(file: ExportFile) -> Iterator[tuple[int, bool, int]]:
+    """Yield numbers of ranges: the process, whether they are in our domain, and how many."""
+    if not file.has(TABLE):
+        return
+    domains = domains_of(file)
     number = file.expression(TABLE, Column("domainId"))
     file.expression(TABLE, Column("eventType", needed=True))
     rows = file.rows(
         f"SELECT {file.process_of(TABLE)}, {number}, COUNT(*) FROM {TABLE} "
-        f"WHERE {is_type(types.ranges)} GROUP BY 1, 2"
+        f"WHERE {_is_type(file, _RANGES)} GROUP BY 1, 2"
     )
-    for pid, domain, count in rows:
-        if pid:
-            counted.all[pid] += count
-            counted.ranges[pid] += count
-            if domains.get((pid, domain)) == OUR_DOMAIN:
-                counted.ours[pid] += count
+    yield from (
+        (pid, domains.get((pid, domain)) == DOMAIN, count) for pid, domain, count in rows if pid
+    )
 
 
 # --- Calls of the host: CUDA runtime and driver, cuDNN, cuBLAS and the system ---------------------
 
-CUDA_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
-OS_CALLS = "OSRT_API"
-LIBRARIES = {"cudnn": "CUDNN_EVENTS", "cublas": "CUBLAS_EVENTS"}
 # Marks among the calls of a library: its tracing began or ended.
 _MARKS = (31, 32, 33, 34, 35, 36)
 # Classes of calls in the table of CUDA, by nsys's own names; it has marks too.
@@ -278,12 +225,7 @@ _NO_MARK = f"eventClass NOT IN {_MARKS}"
 _CLASSES = "ENUM_NSYS_EVENT_CLASS"
 # 600 is "not ready", the answer to a query of an event or a stream: no error.
 _NO_FAILURE = (0, 600)
-_CALL = {
-    "start": Column("start", needed=True),
-    "end": Column("end", needed=True),
-    "thread": Column("globalTid", needed=True),
-    "name": Column("nameId", needed=True),
-}
+_CALL = needed(start="start", end="end", thread="globalTid", name="nameId")
 
 
 def read_calls(file: ExportFile, process: int) -> pd.DataFrame:
@@ -298,25 +240,23 @@ def read_calls(file: ExportFile, process: int) -> pd.DataFrame:
         "callchain": Column("callchainId", from_one=True),
         "class": Column("eventClass"),
     }
-    calls, stacks = _classes(file, _CALLS), _classes(file, _STACK)
-    kept = f"eventClass IN ({', '.join(map(str, calls + stacks))})"
+    kept = among("eventClass", file.numbers(_CLASSES, _CALLS | _STACK))
     read = _read(file, CUDA_CALLS, process, kept, **more)
     failed = ~np.isin(read["returned"], (*_NO_FAILURE, -1))
     # Names without the version of the interface, as in cudaLaunchKernel_v7000.
     names = mapped(read["name"], lambda name: re.sub(r"_v\d+$", "", name))
     frame = frame_of("calls", {**read, "failed": failed, "name": names})
-    frame = _with_stacks(frame, np.isin(read["class"], stacks))
+    frame = _with_stacks(frame, np.isin(read["class"], file.numbers(_CLASSES, _STACK)))
     frame["correlation"] = frame["correlation"].mask(frame["correlation"].duplicated(), -1)
     return frame
 
 
 def read_libraries(file: ExportFile, process: int) -> pd.DataFrame:
     """Read calls of cuDNN and cuBLAS, by begin."""
-    frames = []
-    for library, table in LIBRARIES.items():
-        read = _read(file, table, process, _NO_MARK)
-        read["library"] = np.full(len(read["start"]), library, dtype=object)
-        frames.append(frame_of("libraries", read))
+    frames = (
+        frame_of("libraries", {**_read(file, table, process, _NO_MARK), "library": library})
+        for library, table in LIBRARIES.items()
+    )
     both: pd.DataFrame = pd.concat(frames).sort_values("start", kind="stable", ignore_index=True)
     return both
 
@@ -336,14 +276,6 @@ def _read(file: ExportFile, table: str, process: int, of_class: str, **more: Col
     read = file.columns(table, {**_CALL, **more}, where, order="start")
     read["name"] = file.strings(read["name"], otherwise=UNNAMED)
     return read
-
-
-def _classes(file: ExportFile, known: Mapping[str, int]) -> list[int]:
-    """Return the numbers of these classes: the file's own, or the published ones."""
-    own: dict[str, int] = {}
-    if "name" in file.schema.get(_CLASSES, ()):
-        own = {name: int(number) for number, name in file.rows(f"SELECT id, name FROM {_CLASSES}")}
-    return [own.get(name, number) for name, number in known.items()]
 
 
 def _with_stacks(frame: pd.DataFrame, is_stack: Bools) -> pd.DataFrame:
@@ -370,56 +302,54 @@ def _with_stacks(frame: pd.DataFrame, is_stack: Bools) -> pd.DataFrame:
 
 # --- Work of devices: kernels, copies, fills, graphs, waits, and memory taken ---------------------
 
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
-FILLS = "CUPTI_ACTIVITY_KIND_MEMSET"
-GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-
 # Meanings of numbers where the file has no table of them.
-_DIRECTIONS = {
-    1: "host to device",
-    2: "device to host",
-    3: "host to array",
-    4: "array to host",
-    5: "array to array",
-    6: "array to device",
-    7: "device to array",
-    8: "device to device",
-    9: "host to host",
-    10: "peer to peer",
-    11: "unified host to device",
-    12: "unified device to host",
-    13: "unified device to device",
-}
-_MEMORIES = {
-    0: "pageable",
-    1: "pinned",
-    2: "device",
-    3: "array",
-    4: "managed",
-    5: "device static",
-    6: "managed static",
-}
+_DIRECTIONS = dict(
+    enumerate(
+        (
+            *("host to device", "device to host", "host to array", "array to host"),
+            *("array to array", "array to device", "device to array", "device to device"),
+            *("host to host", "peer to peer", "unified host to device"),
+            *("unified device to host", "unified device to device"),
+        ),
+        start=1,
+    )
+)
+_MEMORIES = dict(
+    enumerate(
+        ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
+    )
+)
 _WAITS = {1: "event sync", 2: "stream wait sync", 3: "stream sync", 4: "context sync"}
 _OPERATIONS = {0: "allocation", 1: "deallocation"}
 _EVENTS = {"allocation": "allocated", "deallocation": "freed"}
 _ON_DEVICE = {
-    "start": Column("start", needed=True),
-    "end": Column("end", needed=True),
-    "device": Column("deviceId", needed=True),
-    "stream": Column("streamId", needed=True),
+    **needed(start="start", end="end", device="deviceId", stream="streamId"),
     "correlation": Column("correlationId", from_one=True, needed=True),
 }
 _NODE = {"node": Column("graphNodeId", from_one=True)}
+# By kind of work: its table, and the columns that it has.
+_WORK: dict[str, tuple[str, dict[str, Column]]] = {
+    "kernel": (KERNELS, {**needed(name="demangledName"), **_NODE}),
+    "copy": (
+        COPIES,
+        {
+            **needed(bytes="bytes", direction="copyKind"),
+            "from_memory": Column("srcKind"),
+            "to_memory": Column("dstKind"),
+            "copies": Column("copyCount", from_one=True),
+            **_NODE,
+        },
+    ),
+    "set": (FILLS, {**needed(bytes="bytes"), "to_memory": Column("memKind"), **_NODE}),
+    "graph": (GRAPHS, {"name": Column("graphId")}),
+}
 # All streams at once, in a wait for a whole context.
 _NO_STREAM = 0xFFFFFFFF
 
 
 def read_work(file: ExportFile, process: int) -> tuple[pd.DataFrame, int]:
     """Read the work of devices, by begin, and count what was left out because it has no time."""
-    frames = [read(file, process) for read in (_kernels, _copies, _fills, _graphs)]
+    frames = [_work_of(file, process, kind) for kind in _WORK]
     work: pd.DataFrame = pd.concat([each for each in frames if len(each)] or frames[:1])
     # CUPTI gives both times as 0 where it could not take them.
     timed = (work["end"] > 0) & (work["end"] >= work["start"])
@@ -427,69 +357,30 @@ def read_work(file: ExportFile, process: int) -> tuple[pd.DataFrame, int]:
     return work, int((~timed).sum())
 
 
-def _kernels(file: ExportFile, process: int) -> pd.DataFrame:
-    more = {"name": Column("demangledName", needed=True), **_NODE}
-    read = _read_work(file, KERNELS, process, **more)
-    return _frame("kernel", read, name=file.strings(read["name"], otherwise=UNNAMED))
-
-
-def _copies(file: ExportFile, process: int) -> pd.DataFrame:
-    more = {
-        "bytes": Column("bytes", needed=True),
-        "kind": Column("copyKind", needed=True),
-        "from": Column("srcKind"),
-        "to": Column("dstKind"),
-        "copies": Column("copyCount", from_one=True),
-        **_NODE,
+def _work_of(file: ExportFile, process: int, kind: str) -> pd.DataFrame:
+    """Read one kind of work; what it does not have is None, and its bytes are NaN."""
+    table, more = _WORK[kind]
+    read = file.columns(table, {**_ON_DEVICE, **more}, file.is_of(table, process))
+    none = np.full(len(read["start"]), -1)
+    directions = file.words("ENUM_CUDA_MEMCPY_OPER", read.get("direction", none), _DIRECTIONS)
+    names: dict[str, Callable[[], Any]] = {
+        "kernel": lambda: file.strings(read["name"], otherwise=UNNAMED),
+        "copy": lambda: mapped(directions, lambda words: f"copy {words}" if words else "copy"),
+        "set": lambda: "fill",
+        "graph": lambda: mapped(read["name"], lambda number: f"graph {number}"),
     }
-    read = _read_work(file, COPIES, process, **more)
-    directions = file.words("ENUM_CUDA_MEMCPY_OPER", read["kind"], _DIRECTIONS)
-    return _frame(
-        "copy",
-        read,
-        name=mapped(directions, lambda words: f"copy {words}" if words else "copy"),
-        direction=directions,
-        from_memory=_memories(file, read["from"]),
-        to_memory=_memories(file, read["to"]),
-        bytes=read["bytes"],
-        copies=np.maximum(read["copies"], 1),
-    )
-
-
-def _fills(file: ExportFile, process: int) -> pd.DataFrame:
-    more = {"bytes": Column("bytes", needed=True), "to": Column("memKind"), **_NODE}
-    read = _read_work(file, FILLS, process, **more)
-    names = np.full(len(read["start"]), "fill", dtype=object)
-    return _frame(
-        "set", read, name=names, to_memory=_memories(file, read["to"]), bytes=read["bytes"]
-    )
-
-
-def _graphs(file: ExportFile, process: int) -> pd.DataFrame:
-    read = _read_work(file, GRAPHS, process, graph=Column("graphId"))
-    return _frame("graph", read, name=mapped(read["graph"], lambda number: f"graph {number}"))
-
-
-def _read_work(file: ExportFile, table: str, process: int, **more: Column) -> Columns:
-    return file.columns(table, {**_ON_DEVICE, **more}, file.is_of(table, process))
-
-
-def _frame(kind: str, read: Columns, **columns: NDArray[Any]) -> pd.DataFrame:
-    """Return rows of the frame `work`; columns not given are None, bytes NaN, copies 1."""
-    count = len(read["start"])
-    nothing = np.full(count, None, dtype=object)
-    filled = {
-        "kind": np.full(count, kind, dtype=object),
-        "bytes": np.full(count, np.nan),
-        "copies": np.ones(count, dtype=np.int64),
-        "direction": nothing,
-        "from_memory": nothing,
-        "to_memory": nothing,
-        "in_graph": read["node"] != -1 if "node" in read else np.ones(count, dtype=bool),
-        **{name: read[name] for name in _ON_DEVICE},
-        **columns,
+    columns = {
+        "bytes": np.nan,
+        **read,
+        "kind": kind,
+        "name": names[kind](),
+        "direction": directions,
+        "from_memory": _memories(file, read.get("from_memory", none)),
+        "to_memory": _memories(file, read.get("to_memory", none)),
+        "copies": np.maximum(read.get("copies", none), 1),
+        "in_graph": read["node"] != -1 if "node" in read else True,
     }
-    return frame_of("work", filled)
+    return frame_of("work", columns)
 
 
 def _memories(file: ExportFile, numbers: Ints) -> Objects:
@@ -498,7 +389,7 @@ def _memories(file: ExportFile, numbers: Ints) -> Objects:
 
 def read_synchronisations(file: ExportFile, process: int) -> pd.DataFrame:
     """Read waits of the host or of a stream, by begin; stream -1 is all of them."""
-    wanted = {**_ON_DEVICE, "kind": Column("syncType", needed=True)}
+    wanted = {**_ON_DEVICE, **needed(kind="syncType")}
     read = file.columns(WAITS, wanted, file.is_of(WAITS, process), order="start")
     read["stream"] = np.where(read["stream"] == _NO_STREAM, -1, read["stream"])
     read["kind"] = file.words("ENUM_CUPTI_SYNC_TYPE", read["kind"], _WAITS)
@@ -508,31 +399,23 @@ def read_synchronisations(file: ExportFile, process: int) -> pd.DataFrame:
 def read_memory(file: ExportFile, process: int) -> pd.DataFrame:
     """Read allocations and frees of memory, by time; other events are left out."""
     wanted = {
-        "t": Column("start", needed=True),
+        **needed(t="start", bytes="bytes", operation="memoryOperationType"),
         "device": Column("deviceId"),
         "kind": Column("memKind"),
-        "bytes": Column("bytes", needed=True),
-        "operation": Column("memoryOperationType", needed=True),
         "address": Column("address"),
     }
     read = file.columns(MEMORY, wanted, file.is_of(MEMORY, process), order="t")
     operations = file.words("ENUM_CUDA_DEV_MEM_EVENT_OPER", read["operation"], _OPERATIONS)
-    frame = frame_of(
-        "memory",
-        {
-            **read,
-            "bytes": np.abs(read["bytes"]),
-            "kind": _memories(file, read["kind"]),
-            "operation": mapped(operations, _EVENTS.get),
-        },
-    )
+    read["bytes"] = np.abs(read["bytes"])
+    read["kind"] = _memories(file, read["kind"])
+    read["operation"] = mapped(operations, _EVENTS.get)
+    frame = frame_of("memory", read)
     known: pd.DataFrame = frame[frame["operation"].notna()].reset_index(drop=True)
     return known
 
 
 # --- Callchains, and CPU samples ------------------------------------------------------------------
 
-SAMPLES = "COMPOSITE_EVENTS"
 # By source: the table of the chains, the table of their events, and its column with the number.
 _CHAINS = {
     "cuda": ("CUDA_CALLCHAINS", CUDA_CALLS, "callchainId"),
@@ -543,11 +426,7 @@ _CHAINS = {
 
 def read_samples(file: ExportFile, process: int) -> pd.DataFrame:
     """Read CPU samples, by time; a sample and its callchain have one number."""
-    wanted = {
-        "t": Column("start", needed=True),
-        "thread": Column("globalTid", needed=True),
-        "callchain": Column("id", needed=True),
-    }
+    wanted = needed(t="start", thread="globalTid", callchain="id")
     read = file.columns(SAMPLES, wanted, file.is_of(SAMPLES, process), order="t")
     return frame_of("samples", read)
 
@@ -559,26 +438,15 @@ def read_callchains(file: ExportFile, process: int) -> pd.DataFrame:
         if column not in file.schema.get(owners, ()):
             continue
         where = f'id IN (SELECT "{column}" FROM "{owners}" WHERE {file.is_of(owners, process)})'
-        wanted = {
-            "id": Column("id", needed=True),
-            "depth": Column("stackDepth", needed=True),
-            "symbol": Column("symbol", needed=True),
-            "module": Column("module", needed=True),
-        }
+        wanted = needed(id="id", depth="stackDepth", symbol="symbol", module="module")
         read = file.columns(table, wanted, where)
-        columns = {
-            **read,
-            "source": np.full(len(read["id"]), source, dtype=object),
-            "symbol": file.strings(read["symbol"], otherwise=UNNAMED),
-            # Libraries without their folders, which are private to the machine.
-            "module": mapped(file.strings(read["module"]), _file_name),
-        }
-        frames.append(frame_of("callchains", columns))
-    known = [frame for frame in frames if len(frame)]
-    if not known:
-        return frame_of("callchains")
+        read["symbol"] = file.strings(read["symbol"], otherwise=UNNAMED)
+        # Libraries without their folders, which are private to the machine.
+        read["module"] = mapped(file.strings(read["module"]), _file_name)
+        frames.append(frame_of("callchains", {**read, "source": source}))
     order = ["source", "id", "depth"]
-    chains: pd.DataFrame = pd.concat(known).sort_values(order, kind="stable", ignore_index=True)
+    every: pd.DataFrame = pd.concat([frame_of("callchains"), *frames])
+    chains: pd.DataFrame = every.sort_values(order, kind="stable", ignore_index=True)
     return chains
 
 
@@ -651,9 +519,8 @@ def read_export(path: Path, wanted: int | None = None) -> Export:
     Raises `ExportError` if the file cannot be read, or has nothing of that process.
     """
     with ExportFile(path) as file:
-        types = EventTypes.of(file)
-        process, others = target_process(file, types, wanted)
-        ranges, still_open = read_ranges(file, process, types)
+        process, others = target_process(file, wanted)
+        ranges, still_open = read_ranges(file, process)
         work, untimed = read_work(file, process)
         threads = _threads(file, process)
         observers = threads["thread"][threads["name"].str.startswith(_OBSERVER, na=False)]
@@ -699,10 +566,7 @@ def _versions(file: ExportFile) -> dict[str, str]:
 
 def _threads(file: ExportFile, process: int) -> pd.DataFrame:
     """Read the last name of each thread."""
-    wanted = {
-        "thread": Column("globalTid", needed=True),
-        "name": Column("nameId", needed=True),
-    }
+    wanted = needed(thread="globalTid", name="nameId")
     read = file.columns("ThreadNames", wanted, file.is_of("ThreadNames", process))
     frame = frame_of("threads", {**read, "name": file.strings(read["name"])})
     ordered = frame.sort_values("thread", kind="stable")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ Columns = dict[str, npt.NDArray[Any]]
 _MAGIC = b"SQLite format 3\0"
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _AGAIN = "export it again: nsys export --type sqlite --force-overwrite true <report>.nsys-rep"
+_GIVE = "give the file that nsys export --type sqlite has written"
 # The name of things that have none in the file.
 UNNAMED = "unnamed"
 _ROWS_AT_ONCE = 50_000
@@ -42,6 +43,10 @@ class ExportError(ProfstackError):
     """A file is no readable export of Nsight Systems: missing, damaged or of another kind."""
 
 
+def _error(path: Path, what: str, next_step: str) -> ExportError:
+    return ExportError(what, where=str(path), next_step=next_step)
+
+
 @dataclass(frozen=True)
 class Column:
     """A column to read: whole numbers, -1 for none; or texts or payloads, None for none."""
@@ -51,6 +56,11 @@ class Column:
     # Numbers that begin at 1: older files have 0 for none.
     from_one: bool = False
     kind: Literal["number", "text", "payload"] = "number"
+
+
+def needed(**columns: str) -> dict[str, Column]:
+    """Return columns of whole numbers that a table must have, by their keys."""
+    return {key: Column(name, needed=True) for key, name in columns.items()}
 
 
 class ExportFile:
@@ -94,15 +104,14 @@ class ExportFile:
         `where` is SQL over the table's own columns, `order` the key to sort by. Raises
         `ExportError` if a needed column is not there or the file is damaged.
         """
-        parts: list[Columns] = []
+        # With no rows the columns have their types.
+        parts: list[Columns] = [{key: np.array([], _dtype(each)) for key, each in wanted.items()}]
         if table in self.schema:
             selected = ", ".join(self.expression(table, column) for column in wanted.values())
             with self._readable():
                 cursor = self._database.execute(f'SELECT {selected} FROM "{table}" WHERE {where}')
                 while chunk := cursor.fetchmany(_ROWS_AT_ONCE):
                     parts.append(_arrays(chunk, wanted))
-        if not parts:
-            parts.append({key: np.array([], dtype=_dtype(each)) for key, each in wanted.items()})
         joined = {key: np.concatenate([part[key] for part in parts]) for key in wanted}
         return _sorted(joined, order) if order else joined
 
@@ -139,11 +148,16 @@ class ExportFile:
         numbers = np.unique(ids).tolist()
         found: dict[int, str] = {}
         for at in range(0, len(numbers), _IDS_AT_ONCE):
-            some = ",".join(map(str, numbers[at : at + _IDS_AT_ONCE]))
-            found |= self.rows(
-                f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({some})"
-            )
+            some = among("id", numbers[at : at + _IDS_AT_ONCE])
+            found |= self.rows(f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE {some}")
         return mapped(ids, lambda number: found.get(number, otherwise))
+
+    def numbers(self, enum: str, known: Mapping[str, int]) -> list[int]:
+        """Return the numbers of these names in an enumeration: the file's own, or those known."""
+        own: dict[str, int] = {}
+        if "name" in self.schema.get(enum, ()):
+            own = dict(self.rows(f'SELECT name, CAST(id AS INTEGER) FROM "{enum}"'))
+        return [own.get(name, number) for name, number in known.items()]
 
     def words(self, enum: str, numbers: Ints, known: Mapping[int, str]) -> Objects:
         """Return meanings of numbers of an enumeration, in small letters; None if unknown.
@@ -153,10 +167,8 @@ class ExportFile:
         """
         meanings = dict(known)
         if "label" in self.schema.get(enum, ()):
-            rows = self.rows(
-                f'SELECT id, CAST(label AS TEXT) FROM "{enum}" WHERE label IS NOT NULL'
-            )
-            for number, label in rows:
+            query = f'SELECT id, CAST(label AS TEXT) FROM "{enum}" WHERE label IS NOT NULL'
+            for number, label in self.rows(query):
                 meaning = label.lower().replace("-", " ")
                 if meaning in known.values() or number not in known:
                     meanings[number] = meaning
@@ -166,11 +178,10 @@ class ExportFile:
         """Read each table's columns, and whether they are declared never to be null."""
         tables = [row[0] for row in self.rows("SELECT name FROM sqlite_master WHERE type='table'")]
         if "StringIds" not in tables:
-            raise ExportError(
-                "is a SQLite file, but not an export of Nsight Systems (it has no table StringIds)",
-                where=str(self.path),
-                next_step="make one: nsys export --type sqlite <report>.nsys-rep",
+            what = (
+                "is a SQLite file, but not an export of Nsight Systems (it has no table StringIds)"
             )
+            raise _error(self.path, what, "make one: nsys export --type sqlite <report>.nsys-rep")
         return {
             table: {
                 row[1]: bool(row[3])
@@ -181,7 +192,7 @@ class ExportFile:
 
     def _unknown(self, table: str, column: str) -> ExportError:
         what = f"its table {table} has no column {column}, so it is of an nsys that is not known"
-        return ExportError(what, where=str(self.path), next_step="use nsys 2022 to 2026")
+        return _error(self.path, what, "use nsys 2022 to 2026")
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -190,19 +201,20 @@ class ExportFile:
             yield
         except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
             step = "wait until nsys has written it" if "locked" in str(error) else _AGAIN
-            raise ExportError(
-                f"cannot be read, it is damaged or not complete ({error})",
-                where=str(self.path),
-                next_step=step,
-            ) from None
+            what = f"cannot be read, it is damaged or not complete ({error})"
+            raise _error(self.path, what, step) from None
+
+
+def among(column: str, numbers: Sequence[int]) -> str:
+    """Return SQL for rows with one of these numbers in a column."""
+    return f"{column} IN ({', '.join(map(str, numbers))})"
 
 
 def mapped(values: npt.NDArray[Any], function: Callable[[Any], str | None]) -> Objects:
     """Apply a function to values of which few differ; it is called once for each."""
     codes, distinct = pd.factorize(values, use_na_sentinel=False)
-    results = np.empty(len(distinct), dtype=object)
-    results[:] = [function(None if pd.isna(each) else each) for each in distinct]
-    found: Objects = results[codes]
+    results = [function(None if pd.isna(each) else each) for each in distinct]
+    found: Objects = np.array(results, dtype=object)[codes]
     return found
 
 
@@ -211,29 +223,25 @@ def _checked_header(path: Path) -> bool:
 
     Raises `ExportError` unless it begins as SQLite files do and is as long as its header says.
     """
-    where = str(path)
     if path.suffix in _REPORTS:
         step = f"export it first: nsys export --type sqlite {path.name}"
-        raise ExportError("is a report of nsys, not its SQLite export", where=where, next_step=step)
+        raise _error(path, "is a report of nsys, not its SQLite export", step)
     try:
         with path.open("rb") as file:
             header = file.read(100)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        step = "give the file that nsys export --type sqlite has written"
-        raise ExportError(what, where=where, next_step=step) from None
+        raise _error(path, f"cannot be read ({error.strerror or error})", _GIVE) from None
     if not size:
-        raise ExportError("is empty", where=where, next_step=_AGAIN)
+        raise _error(path, "is empty", _AGAIN)
     if not header.startswith(_MAGIC):
-        step = "give the file that nsys export --type sqlite has written"
-        raise ExportError("is not a SQLite file", where=where, next_step=step)
+        raise _error(path, "is not a SQLite file", _GIVE)
     # A page size of 1 means 65536. The number of pages is 0 if it is not kept.
     page = int.from_bytes(header[16:18], "big")
     whole = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < max(whole, 100):
         what = f"is cut short: {size:,} of {max(whole, 100):,} bytes are there"
-        raise ExportError(what, where=where, next_step=_AGAIN)
+        raise _error(path, what, _AGAIN)
     return header[18:20] == b"\x02\x02"
 
 
@@ -247,12 +255,8 @@ def _address(path: Path, *, ahead: bool) -> str:
 
 
 def _arrays(rows: list[tuple[Any, ...]], wanted: Mapping[str, Column]) -> Columns:
-    arrays: Columns = {}
-    for (key, column), values in zip(wanted.items(), zip(*rows, strict=True), strict=True):
-        array = np.empty(len(values), dtype=_dtype(column))
-        array[:] = values
-        arrays[key] = array
-    return arrays
+    columns = zip(wanted.items(), zip(*rows, strict=True), strict=True)
+    return {key: np.array(values, dtype=_dtype(column)) for (key, column), values in columns}
 
 
 def _dtype(column: Column) -> Any:
@@ -302,12 +306,15 @@ FRAMES = {
 FRAMES["work"]["bytes"] = "float64"
 
 
-def frame_of(name: str, columns: Mapping[str, Iterable[Any]] | None = None) -> pd.DataFrame:
-    """Return the frame of that name with these columns in its order and types, or an empty one."""
+def frame_of(name: str, columns: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Return the frame of that name with these columns in its order and types, or an empty one.
+
+    A column may be one value for all rows.
+    """
+    given = columns or dict.fromkeys(FRAMES[name], ())
+    index = range(next(len(values) for values in given.values() if not np.isscalar(values)))
+    types = FRAMES[name].items()
     frame: pd.DataFrame = pd.DataFrame(
-        {
-            column: pd.Series(() if columns is None else columns[column], dtype=kind)
-            for column, kind in FRAMES[name].items()
-        }
+        {column: pd.Series(given[column], index=index, dtype=kind) for column, kind in types}
     )
     return frame

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from profstack.readers.device_gaps import UNKNOWN, Host, Intervals, Kernels, by_cause, gaps_between
+from profstack.readers.device_gaps import (
+    UNKNOWN,
+    Host,
+    Intervals,
+    Kernels,
+    S,
+    at,
+    by_cause,
+    gaps_between,
+)
 from profstack.readers.nsys.capture import (
     COPY,
     GRAPH,
     SET,
-    Calls,
     Capture,
-    Coded,
-    Groups,
     RangeTree,
-    Steps,
     calls_in,
     launched,
+    numbered,
     outermost,
     sums_of_calls,
 )
@@ -35,7 +40,6 @@ from profstack.storage.schema.column import Record, SqlValue
 
 # --- What ran in a capture: kernels, copies and calls by the range they belong to -----------------
 
-S = 1e-9
 # Rows of one table; a program that puts a number into every range's name makes any number of them.
 MOST_ROWS = 20_000
 
@@ -45,83 +49,80 @@ Cut = tuple[list[Record], int]
 
 def kernel_rows(capture: Capture) -> Cut:
     """Return rows of `nsys_kernels`: kernels, and graphs that were traced whole."""
-    work, frame = capture.work, capture.export.work
+    work, calls = capture.work, capture.calls
     some = np.flatnonzero(~work.moves)
-    ran = frame.iloc[work.row[some]]
-    calls = Coded.of(capture.export.calls["name"].iloc[capture.calls.row])
-    kinds, names = capture.places(work.innermost[some])
-    columns = {
-        "name": Coded.of(ran["name"].where(ran["name"].notna(), ran["kind"])),
+    ran = capture.export.work.iloc[work.row[some]]
+    call, start = work.call[some], work.start[some]
+    callers = capture.export.calls["name"].to_numpy(np.object_)[calls.row]
+    keys = {
+        "name": ran["name"].where(ran["name"].notna(), ran["kind"]),
         "device": device_names(ran["device"]),
-        "stream": Coded.of(ran["stream"]),
-        "range_kind": kinds,
-        "range_name": names,
-        "launched_by": calls.at(work.call[some]),
-        "in_graph": Coded.of(np.where((ran["kind"] == GRAPH) | ran["in_graph"], 1, 0)),
+        "stream": ran["stream"],
+        **capture.places(work.innermost[some]),
+        "launched_by": at(callers, call, None),
+        "in_graph": ((ran["kind"] == GRAPH) | ran["in_graph"]).astype(np.int64),
     }
-    groups = Groups.by(*columns.values())
-    call = work.call[some]
-    # Kernels without a call are groups of their own, which have no delay.
-    begun = capture.calls.start[call] if len(capture.calls.start) else work.start[some]
-    delay = groups.sums(work.start[some] - begun)
-    length = work.length[some]
-    return _rows(
-        groups,
-        columns,
-        {
-            "calls": groups.calls,
-            "device_s": groups.sums(length),
-            "longest_s": groups.longest(length),
-            "delay_s": [
-                int(each) if columns["launched_by"].codes[first] >= 0 else None
-                for each, first in zip(delay, groups.first, strict=True)
-            ],
-        },
-        by="device_s",
-    )
+    values = {
+        "calls": np.ones_like(call),
+        "device_s": work.length[some],
+        "longest_s": np.maximum(work.length[some], 0),
+        "delay_s": np.where(call >= 0, start - at(calls.start, call, 0), 0),
+    }
+    rows, left_out = _rows(keys, values, by="device_s")
+    # Kernels without a call are rows of their own, which have no delay.
+    unknown = {"delay_s": None}
+    return [{**row, **unknown} if row["launched_by"] is None else row for row in rows], left_out
 
 
 def copy_rows(capture: Capture) -> Cut:
     """Return rows of `nsys_copies`: copies, and memory filled."""
-    work, frame = capture.work, capture.export.work
+    work = capture.work
     some = np.flatnonzero(work.moves)
-    ran = frame.iloc[work.row[some]]
-    kinds, names = capture.places(work.innermost[some])
-    columns = {
-        "direction": Coded.of(ran["direction"].where(ran["kind"] == COPY, "fill")),
-        "from_memory": Coded.of(ran["from_memory"]),
-        "to_memory": Coded.of(ran["to_memory"]),
+    ran = capture.export.work.iloc[work.row[some]]
+    keys = {
+        "direction": ran["direction"].where(ran["kind"] == COPY, "fill"),
+        "from_memory": ran["from_memory"],
+        "to_memory": ran["to_memory"],
         "device": device_names(ran["device"]),
-        "range_kind": kinds,
-        "range_name": names,
+        **capture.places(work.innermost[some]),
     }
-    groups = Groups.by(*columns.values())
     length = work.length[some]
     values = {
-        "calls": groups.sums(ran["copies"].to_numpy(np.int64)),
-        "bytes": groups.sums(_bytes(ran)),
-        "device_s": groups.sums(length),
-        "longest_s": groups.longest(length),
+        "calls": ran["copies"].to_numpy(np.int64),
+        "bytes": _bytes(ran),
+        "device_s": length,
+        "longest_s": np.maximum(length, 0),
     }
-    return _rows(groups, columns, values, by="device_s")
+    return _rows(keys, values, by="device_s")
 
 
 def api_rows(capture: Capture) -> Cut:
     """Return rows of `nsys_api`: calls of CUDA, of its libraries and of the system."""
     export, tree, steps = capture.export, capture.tree, capture.steps
     parts = (
-        ("cuda", export.calls, capture.calls),
-        (None, export.libraries, calls_in(export.libraries, tree, steps)),
-        ("os", export.os_calls, calls_in(export.os_calls, tree, steps, lent=False)),
+        (export.calls.assign(library="cuda"), capture.calls),
+        (export.libraries.assign(failed=False), calls_in(export.libraries, tree, steps)),
+        (
+            export.os_calls.assign(library="os", failed=False),
+            calls_in(export.os_calls, tree, steps, lent=False),
+        ),
     )
-    cuts = [_api_rows(capture, *part) for part in parts]
-    rows = sorted(
-        (row for some, _ in cuts for row in some),
-        key=lambda row: float(row["host_s"] or 0),
-        reverse=True,
+    common = ["library", "name", "failed"]
+    calls = pd.concat(
+        frame[common].iloc[some.row].assign(length=some.length, **capture.places(some.innermost))
+        for frame, some in parts
     )
-    left_out = sum(left for _, left in cuts)
-    return rows[:MOST_ROWS], left_out + max(len(rows) - MOST_ROWS, 0)
+    length = calls["length"].to_numpy(np.int64)
+    values = {
+        "calls": np.ones_like(length),
+        "failed": calls["failed"].to_numpy(np.int64),
+        "host_s": length,
+        "longest_s": np.maximum(length, 0),
+    }
+    keys = calls.drop(columns=["failed", "length"])
+    rows, left_out = _rows(keys, values, by="host_s")
+    # Only CUDA's calls say whether they failed.
+    return [row if row["library"] == "cuda" else {**row, "failed": None} for row in rows], left_out
 
 
 def step_rows(capture: Capture) -> list[Record]:
@@ -133,25 +134,23 @@ def step_rows(capture: Capture) -> list[Record]:
         {"step": number, "device": None, "started_s": begun_ns * S, "wall_s": wall_ns * S}
         for number, begun_ns, wall_ns in zip(steps.numbers, begun, wall, strict=True)
     ]
+    if not alone:
+        return []
     kernels = np.flatnonzero(~work.moves & (work.call >= 0))
-    devices = {each.name: each for each in _devices(capture)} if len(steps) else {}
-    if not devices:
-        return alone
     # Without a call of any kernel it is not known which step launched them.
-    step = steps.at(capture.calls.start)[work.call[kernels]] if len(kernels) else kernels
+    step = steps.at(capture.calls.start)[work.call[kernels]]
     known = bool(len(capture.export.calls))
-    device = capture.export.work["device"].to_numpy(np.int64)[work.row[kernels]]
+    device = device_names(capture.export.work["device"].iloc[work.row[kernels]]).to_numpy()
     rows: list[Record] = []
-    for number in capture.devices():
-        own = device == number
+    for each in _devices(capture):
+        own = device == each.name
         count = np.bincount(step[own], minlength=len(steps)).tolist()
         spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps)).tolist()
-        name = device_name(number)
-        busy = devices[name].busy.inside(steps.times.start, steps.times.end).tolist()
+        busy = each.busy.inside(steps.times.start, steps.times.end).tolist()
         rows += [
             {
                 **row,
-                "device": name,
+                "device": each.name,
                 "kernels": count[position] if known else None,
                 "device_s": spent[position] * S if known else None,
                 "busy_s": busy[position] * S,
@@ -159,7 +158,7 @@ def step_rows(capture: Capture) -> list[Record]:
             }
             for position, row in enumerate(alone)
         ]
-    return rows
+    return rows or alone
 
 
 def device_name(number: int) -> str:
@@ -167,54 +166,31 @@ def device_name(number: int) -> str:
     return f"cuda:{number}"
 
 
-def device_names(column: pd.Series[int]) -> Coded:
+def device_names(column: pd.Series[int]) -> pd.Series[str]:
     """Return a column of devices by name."""
-    found = Coded.of(column)
-    return Coded(found.codes, [device_name(number) for number in found.values])
-
-
-def _api_rows(capture: Capture, library: str | None, frame: pd.DataFrame, calls: Calls) -> Cut:
-    some = frame.iloc[calls.row]
-    kinds, names = capture.places(calls.innermost)
-    columns = {"name": Coded.of(some["name"]), "range_kind": kinds, "range_name": names}
-    if library is None:
-        columns["library"] = Coded.of(some["library"])
-    groups = Groups.by(*columns.values())
-    failed = groups.sums(some["failed"].to_numpy(np.bool_)) if "failed" in some else None
-    values: dict[str, Sequence[int | None] | Ints] = {
-        "calls": groups.calls,
-        "failed": failed if failed is not None else [None] * groups.count,
-        "host_s": groups.sums(calls.length),
-        "longest_s": groups.longest(calls.length),
-    }
-    rows, left_out = _rows(groups, columns, values, by="host_s")
-    return [{"library": library, **row} for row in rows], left_out
+    return column.map({number: device_name(number) for number in column.unique()})
 
 
 def _rows(
-    groups: Groups,
-    columns: dict[str, Coded],
-    values: Mapping[str, Sequence[int | None] | Ints],
-    *,
-    by: str,
+    keys: Mapping[str, Any], values: Mapping[str, Ints], *, by: str, most: int | None = None
 ) -> Cut:
-    """Return a row per group, the largest first; times from nanoseconds to seconds."""
-    order = np.argsort(-np.asarray(values[by]), kind="stable")[:MOST_ROWS].tolist()
-    rows: list[Record] = [
-        {
-            **{name: column.value(groups.first[group]) for name, column in columns.items()},
-            **{name: _cell(name, value[group]) for name, value in values.items()},
-        }
-        for group in order
-    ]
-    return rows, groups.count - len(rows)
+    """Return a row for all things with the same keys, the largest first.
 
-
-def _cell(name: str, value: int | None) -> SqlValue:
-    """Return a value as its column holds it: a time in seconds."""
-    if value is None:
-        return None
-    return int(value) * S if name.endswith("_s") else int(value)
+    Values are summed, but of `longest_s` the largest is kept; nanoseconds become seconds.
+    """
+    number, different = numbered(pd.DataFrame(keys, dtype=np.object_))
+    kinds = {name: "max" if name == "longest_s" else "sum" for name in values}
+    sums = pd.DataFrame(values).groupby(number).agg(kinds)
+    order = np.argsort(-sums[by].to_numpy(np.int64), kind="stable")[: most or MOST_ROWS]
+    for name in sums:
+        if name.endswith("_s"):
+            sums[name] = sums[name] * S
+    different = different.iloc[order]
+    cells = {**different.where(different.notna(), None), **sums.iloc[order]}
+    columns = (column.tolist() for column in cells.values())
+    rows: list[Record]
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows, len(sums) - len(rows)
 
 
 def _bytes(work: pd.DataFrame) -> Ints:
@@ -251,13 +227,16 @@ def range_rows(capture: Capture) -> Cut:
                 "on_steps_thread": None
                 if steps.thread is None
                 else int(tree.nodes[node].on_steps_thread),
-                **{
-                    name: None if value is None else _cell(name, value[node])
-                    for name, value in values.items()
-                },
+                **{name: _cell(name, value, node) for name, value in values.items()},
             }
         )
     return rows, count - len(kept)
+
+
+def _cell(name: str, values: Ints | None, node: int) -> SqlValue:
+    if values is None:
+        return None
+    return int(values[node]) * S if name.endswith("_s") else int(values[node])
 
 
 def _own(tree: RangeTree, wall: Ints) -> Ints:
@@ -275,9 +254,8 @@ def _calls(capture: Capture) -> Mapping[str, Ints | None]:
     names = ("api_calls", "api_s")
     if "calls" in capture.export.missing:
         return dict.fromkeys(names)
-    calls = capture.calls
     # The time of a call contains that of the calls it makes on its thread.
-    calls = outermost(calls, calls.made_on)
+    calls = outermost(capture.calls)
     values = dict(zip(names, (np.ones_like(calls.start), calls.length), strict=True))
     every = np.arange(len(calls.start))
     return sums_of_calls(capture.tree, calls, every, values)
@@ -293,8 +271,7 @@ def _work(capture: Capture) -> Mapping[str, Ints | None]:
     call, row, length = (column[some] for column in (work.call, work.row, work.length))
     moves = work.moves[some]
     is_copy = (frame["kind"] == COPY).to_numpy(np.bool_)[row]
-    # Without kernels there may be no call.
-    elsewhere = calls.elsewhere[call] if len(call) else np.zeros(0, np.bool_)
+    elsewhere = calls.elsewhere[call]
     values = {
         "kernels": (~moves).astype(np.int64),
         "device_s": np.where(moves, 0, length),
@@ -332,8 +309,6 @@ MOST_DEEP = 100
 CUDA, SYSTEM, CPU = "cuda", "os", "cpu"
 NO_STACK = "no stack recorded"
 
-Function = tuple[str | None, str | None]
-
 
 class _Stacks:
     """The stacks of one source, by number, and their functions."""
@@ -341,31 +316,26 @@ class _Stacks:
     def __init__(self, callchains: pd.DataFrame, source: str) -> None:
         some = callchains[callchains["source"] == source]
         some = some.sort_values(["id", "depth"], kind="stable")
-        symbols, modules = Coded.of(some["symbol"]), Coded.of(some["module"])
-        frames = Groups.by(symbols, modules)
-        self.frame = frames.number
-        self.functions: list[Function] = [
-            (symbols.value(row), modules.value(row)) for row in frames.first
-        ]
+        self.frame, functions = numbered(some[["symbol", "module"]])
+        self.functions = list(functions.itertuples(index=False, name=None))
         self.ids, self.first = np.unique(some["id"].to_numpy(np.int64), return_index=True)
         self.end = np.append(self.first[1:], len(some))
 
     def positions(self, ids: Ints) -> Ints:
         """Return positions of the stacks of these numbers, -1 for those not in the file."""
-        if not len(self.ids):
-            return np.full(len(ids), -1, np.int64)
-        found = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        return np.where(self.ids[found] == ids, found, -1)
+        found = np.searchsorted(self.ids, ids)
+        known = (found < len(self.ids)) & (at(self.ids, found) == ids)
+        return np.where(known, found, -1)
 
     def alike(self) -> Ints:
-        """Number the stacks: the same number for stacks of the same functions."""
+        """Return for each stack the position of the first one with the same functions."""
         depth = np.arange(len(self.frame)) - np.repeat(self.first, self.end - self.first)
         # 64 mixed bits of function and place, added up: of a million stacks that differ, two
         # have the same sum in one capture of ten million.
-        mixed = _mixed(self.frame.astype(np.uint64) + (depth.astype(np.uint64) << np.uint64(32)))
-        running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
-        sums = running[self.end] - running[self.first]
-        return Coded.of(sums).codes
+        mixed = pd.util.hash_array(self.frame + (depth << 32))
+        sums = np.add.reduceat(mixed, self.first)
+        _, first, number = np.unique(sums, return_index=True, return_inverse=True)
+        return first[number]
 
     def text(self, position: int) -> str:
         """Return a stack as JSON: function and library, innermost first."""
@@ -402,19 +372,14 @@ def sample_rows(capture: Capture) -> list[Record]:
     once = ~pd.DataFrame({"stack": on, "frame": stacks.frame}).duplicated().to_numpy(np.bool_)
     total = np.zeros(len(stacks.functions), np.int64)
     np.add.at(total, stacks.frame[once], weight[on[once]])
-    order = np.lexsort((-total, -own))
-    rows = [
-        _row(stacks.functions[each], int(own[each]), int(total[each]))
-        for each in order[:MOST_FUNCTIONS].tolist()
-        if total[each]
-    ]
+    order = np.lexsort((-total, -own))[:MOST_FUNCTIONS].tolist()
     without = int((position < 0).sum())
-    return rows + ([_row((NO_STACK, None), without, without)] if without else [])
-
-
-def _row(function: Function, own: int, total: int) -> Record:
-    symbol, library = function
-    return {"symbol": symbol, "library": library, "self_samples": own, "total_samples": total}
+    rows = [
+        *((*stacks.functions[each], int(own[each]), int(total[each])) for each in order),
+        (NO_STACK, None, without, without),
+    ]
+    names = ("symbol", "library", "self_samples", "total_samples")
+    return [dict(zip(names, row, strict=True)) for row in rows if row[-1]]
 
 
 def _of_source(
@@ -426,29 +391,23 @@ def _of_source(
     some = np.flatnonzero(position >= 0)
     if not len(some):
         return []
-    alike = Coded(stacks.alike()[position[some]], [])
-    names = None if length is None else Coded.of(events["name"].iloc[some])
-    groups = Groups.by(alike, *([names] if names is not None else []))
-    spent = groups.sums(length[some]) if length is not None else None
-    order = np.argsort(-(groups.calls if spent is None else spent), kind="stable")
+    keys: dict[str, Any] = {"stack": stacks.alike()[position[some]]}
+    values = {"calls": np.ones_like(some)}
+    if length is None:
+        rows, _ = _rows(keys, values, by="calls", most=MOST_STACKS)
+    else:
+        keys["name"], values["host_s"] = events["name"].iloc[some], length[some]
+        rows, _ = _rows(keys, values, by="host_s", most=MOST_STACKS)
     return [
         {
             "source": source,
-            "name": names.value(groups.first[group]) if names is not None else None,
-            "stack": stacks.text(int(position[some[groups.first[group]]])),
-            "calls": int(groups.calls[group]),
-            "host_s": int(spent[group]) * S if spent is not None else None,
+            "name": row.get("name"),
+            "stack": stacks.text(int(row["stack"] or 0)),
+            "calls": row["calls"],
+            "host_s": row.get("host_s"),
         }
-        for group in order[:MOST_STACKS].tolist()
+        for row in rows
     ]
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread bits over the whole number, so that sums of different values differ."""
-    for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
-        values = (values + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(multiplier)
-        values ^= values >> np.uint64(29)
-    return values
 
 
 # --- Memory taken in the capture, over time -------------------------------------------------------
@@ -464,22 +423,16 @@ _TAKEN = "allocated"
 def memory_rows(export: Export) -> list[Record]:
     """Return rows of `nsys_memory`: a curve of each device and kind, over the whole capture."""
     frame = export.memory.sort_values("t", kind="stable")
-    devices, kinds = device_names(frame["device"]), Coded.of(frame["kind"])
-    groups = Groups.by(devices, kinds)
-    moment = frame["t"].to_numpy(np.int64) - export.begin_ns
+    curve, curves = numbered(frame[["device", "kind"]])
     rows: list[Record] = []
-    for number, first in enumerate(groups.first):
-        some = np.flatnonzero(groups.number == number)
-        held = _held(frame.iloc[some])
-        device, kind = devices.value(first), kinds.value(first)
+    for number, (device, kind) in enumerate(curves.itertuples(index=False, name=None)):
+        some = frame[curve == number]
+        held = _held(some)
+        kept = _highest(held)
+        moments = some["t"].to_numpy(np.int64)[kept] - export.begin_ns
         rows += [
-            {
-                "t_s": int(moment[some[point]]) * S,
-                "device": device,
-                "kind": kind,
-                "bytes": int(held[point]),
-            }
-            for point in _highest(held)
+            {"t_s": moment * S, "device": device_name(device), "kind": kind, "bytes": nbytes}
+            for moment, nbytes in zip(moments.tolist(), held[kept].tolist(), strict=True)
         ]
     return rows
 
@@ -546,20 +499,17 @@ def gap_rows(capture: Capture) -> list[Record]:
         if not len(some):
             continue
         kernels = Kernels(start[some], end[some], begun[some])
-        runs = _runs(steps) or [(int(start[some[0]]), int(end[some].max()))]
+        runs = steps.runs() or [(int(start[some[0]]), int(end[some].max()))]
         gaps = gaps_between(kernels, device.busy, device.copies, host, runs)
         # Time between two steps belongs to neither.
         rows += [
             {
                 "device": device.name,
-                "cause": cause.cause,
-                "count": cause.count,
-                "total_s": cause.total * S,
-                "longest_s": cause.longest * S,
-                "after": _kernel_label(capture, some, cause.after),
-                "before": _kernel_label(capture, some, cause.before),
+                **row,
+                "after": _kernel_label(capture, some, after),
+                "before": _kernel_label(capture, some, before),
             }
-            for cause in by_cause(gaps, steps.counted(gaps.begin, gaps.end))
+            for row, after, before in by_cause(gaps, steps.counted(gaps.begin, gaps.end))
         ]
     return sorted(rows, key=lambda row: float(row["total_s"] or 0), reverse=True)
 
@@ -587,8 +537,8 @@ def _host(capture: Capture) -> Host:
     names = calls["name"]
     waits = {name for name in names.unique() if _WAITS.match(str(name))}
     ended = calls["end"].to_numpy(np.int64)[names.isin(waits).to_numpy(np.bool_)]
-    edges = np.unique([*steps.times.start.tolist(), *(until for _, until in _runs(steps))])
-    return Host(np.sort(ended), _waits(capture), edges.astype(np.int64))
+    edges = np.array([*steps.times.start.tolist(), *(until for _, until in steps.runs())], np.int64)
+    return Host(np.sort(ended), _waits(capture), np.unique(edges))
 
 
 def _waits(capture: Capture) -> Intervals:
@@ -612,23 +562,15 @@ def _working(capture: Capture) -> Bools:
     return works[tree.node] & tree.nests & on_thread
 
 
-def _runs(steps: Steps) -> list[tuple[int, int]]:
-    """Return begin and end of each run of consecutive steps."""
-    start, end = steps.times.start.tolist(), steps.times.end.tolist()
-    return [(start[first], end[last]) for first, last in steps.runs()]
-
-
 def _kernel_label(capture: Capture, kernels: Ints, position: int) -> str | None:
     """Return a kernel's name and the range that it was launched in."""
     if position < 0:
         return None
-    row = int(kernels[position])
+    row, tree = int(kernels[position]), capture.tree
     name = str(capture.export.work["name"].iloc[row])
-    found = np.flatnonzero(capture.work.row == row)
-    innermost = int(capture.work.innermost[found[0]]) if len(found) else -1
-    if innermost < 0:
-        return name
-    return f"{name} in {capture.tree.nodes[int(capture.tree.node[innermost])].label.name}"
+    innermost = capture.work.innermost[capture.work.row == row]
+    inside = tree.node[innermost[innermost >= 0]].tolist()
+    return f"{name} in {tree.nodes[inside[0]].label.name}" if inside else name
 
 
 # --- All tables -----------------------------------------------------------------------------------

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from profstack.readers.torchtrace.columns import Bools, Floats, Ints, sums
+from profstack.readers.torchtrace.columns import (
+    Bools,
+    Floats,
+    Ints,
+    SmallInts,
+    group,
+    sums,
+    sums_by,
+)
 from profstack.readers.torchtrace.events import HostEvents, levels
 from profstack.readers.torchtrace.scopes import (
     BACKWARD,
@@ -27,7 +35,7 @@ from profstack.readers.torchtrace.scopes import (
     find_scopes,
 )
 from profstack.readers.torchtrace.step_parts import divide
-from profstack.storage.schema.column import Records
+from profstack.storage.schema.column import Records, SqlValue
 from profstack.storage.vocabulary import LOSS, OPTIMIZER, OUTSIDE, ZERO_GRAD
 
 _S = 1e-9
@@ -167,6 +175,11 @@ class Attribution:
     tree: CallTree
     rows: dict[int, ModuleSums] = field(default_factory=lambda: defaultdict(ModuleSums))
 
+    @property
+    def is_work(self) -> Bools:
+        """Return which events are neither ranges nor memory, in the steps that count."""
+        return self.inside & ~self.is_range & ~self.events.memory
+
 
 class CallTree:
     """Module calls inside module calls, for sums over a module with everything inside it.
@@ -194,9 +207,7 @@ class CallTree:
         for level in self._levels:
             np.add.at(total, self._up[level], total[level + 1])
         outer = np.flatnonzero(self._outermost)
-        numbers, inverse = np.unique(self.module[outer], return_inverse=True)
-        added = sums(inverse, total[outer + 1], len(numbers))
-        return dict(zip(numbers.tolist(), added.tolist(), strict=True))
+        return sums_by(self.module[outer], total[outer + 1])
 
     def _links(self, scopes: Scopes) -> Ints:
         """Return the call around each call (its number here plus 1), 0 for none."""
@@ -304,11 +315,12 @@ def _add_times(result: Attribution, thread: int) -> None:
             (RECOMPUTED,),
         )
     )
-    for owner, count in _per_owner(scopes, called, np.ones(len(called))):
+    owner_of = scopes.owner_of(scopes.scope)
+    for owner, count in sums_by(owner_of[called], np.ones(len(called))).items():
         rows[owner].calls = int(count)
-    for owner, time in _per_owner(scopes, ahead, own[ahead]):
+    for owner, time in sums_by(owner_of[ahead], own[ahead]).items():
         rows[owner].forward_self += time
-    for owner, time in _per_owner(scopes, again, own[again]):
+    for owner, time in sums_by(owner_of[again], own[again]).items():
         rows[owner].backward_self += time
     for module, time in tree.sums(scopes.scope[forward], own[forward]).items():
         rows[module].forward = time
@@ -326,15 +338,6 @@ def _add_times(result: Attribution, thread: int) -> None:
         same = (outer > 0) & (scopes.scope[np.maximum(outer - 1, 0)] == part)
         if len(marks):
             rows[part].calls = int((~same).sum())
-
-
-def _per_owner(
-    scopes: Scopes, marks: Ints, weights: NDArray[np.generic]
-) -> list[tuple[int, float]]:
-    owners = scopes.owner_of(scopes.scope[marks])
-    numbers, inverse = np.unique(owners, return_inverse=True)
-    added = sums(inverse, weights, len(numbers))
-    return list(zip(numbers.tolist(), added.tolist(), strict=True))
 
 
 def _add_memory(result: Attribution) -> None:
@@ -378,3 +381,47 @@ def module_records(result: Attribution, index: int, *, memory: bool) -> Records:
 
 def _seconds(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else nanoseconds * _S
+
+
+# Rows of events ---------------------------------------------------------------------------------
+
+
+class Groups:
+    """Events of one name, owner and direction together, each group one row of a table.
+
+    `first` is the place of the first of each group among the given positions; `keys` are further
+    numbers of the events by which they are kept apart.
+    """
+
+    def __init__(self, owned: Attribution, positions: Ints, *keys: Ints | SmallInts) -> None:
+        names = owned.events.names
+        ids, owner = names.ids[positions], owned.owner[positions]
+        backward = owned.in_backward[positions].astype(np.int64)
+        self.first, self._of = group([ids, owner, backward, *keys])
+        self._names = [names.values[number] for number in ids[self.first].tolist()]
+        self._columns: dict[str, Sequence[SqlValue]] = {
+            "module_id": [number or None for number in owner[self.first].tolist()],
+            "backward": backward[self.first].tolist(),
+            "calls": np.bincount(self._of, minlength=len(self.first)).tolist(),
+        }
+
+    def seconds(self, nanoseconds: NDArray[np.generic]) -> list[float]:
+        """Return the sum of the events' times for each group, in seconds."""
+        added: list[float] = (sums(self._of, nanoseconds, len(self.first)) * _S).tolist()
+        return added
+
+    def whole_sums(self, values: Ints) -> list[int | None]:
+        """Return sums of whole numbers, exactly; None where a value is not known: below 0."""
+        # Sums of a float64 are exact to 9e15 only.
+        added = np.zeros(len(self.first), np.int64)
+        np.add.at(added, self._of, values)
+        lacking = np.bincount(self._of, weights=values < 0, minlength=len(added)) > 0
+        pairs = zip(added.tolist(), lacking.tolist(), strict=True)
+        return [None if lacks else total for total, lacks in pairs]
+
+    def rows(self, index: int, name: str, **columns: Sequence[SqlValue] | None) -> Records:
+        """Return one row per group: its name in the column `name`, and further `columns`."""
+        count = len(self.first)
+        whole = {"slice": [index] * count, name: self._names, **self._columns}
+        whole.update({each: values or [None] * count for each, values in columns.items()})
+        return [dict(zip(whole, row, strict=True)) for row in zip(*whole.values(), strict=True)]

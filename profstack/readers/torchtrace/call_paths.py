@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profstack.guard import PACKAGE
+from profstack.readers.cprofile import is_own
 from profstack.readers.torchtrace.attribution import Attribution, attribute
 from profstack.readers.torchtrace.columns import Ints, StringColumn, column, integers
 from profstack.readers.torchtrace.events import (
@@ -122,14 +122,7 @@ _OBJECT = re.compile(r"( of pybind11_builtins\.\w+)? object at 0x[0-9A-Fa-f]+>$"
 # The call of a module, which takes the place of the function that `Module.__call__` is.
 _MODULE_CALL = "nn.Module: "
 
-_PROFSTACK = tuple(
-    os.path.join(folder, "")
-    for folder in (
-        PACKAGE,
-        os.path.realpath(PACKAGE),
-        os.path.join(os.path.dirname(os.path.realpath(PACKAGE)), "wrappers"),
-    )
-)
+
 # Functions in files of Python's and torch's that only call what they were given.
 _PASSING = {
     "threading": ("", {"_bootstrap", "_bootstrap_inner", "run"}),
@@ -165,7 +158,7 @@ def _function(name: str, definitions: Definitions) -> Callee:
     if match is None:
         return Callee(_FUNCTION, name, _BUILTIN_FILE, 0, follows_caller=True)
     file, line, function = match[1], int(match[2]), match[3]
-    if file.startswith(_PROFSTACK):
+    if is_own(file):
         visibility = _INTERNAL
     elif file.startswith(_PASSING_FILES) or function in _passing().get(file, ()):
         visibility = _TRANSPARENT

@@ -164,29 +164,16 @@ def integers(events: Sequence[Any], accessor: str) -> Ints:
         return unsigned.astype(np.int64)
 
 
-@dataclass
-class EventColumns:
-    """Columns of raw events: names, integers by accessor, and recorded inputs if they were read.
-
-    `of_name` are integers of the events of one name; all others have 0 there.
-    """
-
-    names: StringColumn
-    integers: dict[str, Ints]
-    of_name: dict[str, Ints]
-    inputs: RecordedInputs | None
-
-
 def read_columns(
     events: Sequence[Any],
     accessors: Sequence[str],
-    named: tuple[str, Sequence[str]] = ("", ()),
-    has_inputs: Callable[[str], bool] | None = None,
-) -> EventColumns:
-    """Read all events once.
+    named: tuple[str, Sequence[str]],
+    has_inputs: Callable[[str], bool] | None,
+) -> tuple[StringColumn, dict[str, Ints], dict[str, Ints], RecordedInputs | None]:
+    """Read all events once: names, integers by accessor, those of one name, and inputs.
 
-    `named` are a name and the accessors that are called on events of that name alone. Inputs are
-    read of the events whose name `has_inputs`; of none without it.
+    `named` are a name and the accessors that are called on events of that name alone; all others
+    have 0 there. Inputs are read of the events whose name `has_inputs`; of none without it.
     """
     count = len(events)
     numbers = _Numbering()
@@ -214,7 +201,7 @@ def read_columns(
         chosen = wanted[ids]
         reader.read(list(compress(block, chosen.tolist())), np.flatnonzero(chosen) + part.start)
     names = StringColumn(all_ids, list(numbers))
-    return EventColumns(names, columns, of_name, reader.inputs() if reader else None)
+    return names, columns, of_name, reader.inputs() if reader else None
 
 
 def group(keys: Sequence[Ints | SmallInts]) -> tuple[Ints, Ints]:
@@ -254,3 +241,9 @@ def sums(groups: Ints, values: NDArray[Any], count: int) -> Floats:
     # Of nothing numpy makes whole numbers, whatever the weights are.
     added: Floats = np.bincount(groups, weights=values, minlength=count).astype(np.float64)
     return added
+
+
+def sums_by(keys: Ints, values: NDArray[Any]) -> dict[int, float]:
+    """Return the sum of `values` by the number that each has in `keys`."""
+    numbers, groups = np.unique(keys, return_inverse=True)
+    return dict(zip(numbers.tolist(), sums(groups, values, len(numbers)).tolist(), strict=True))

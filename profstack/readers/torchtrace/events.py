@@ -66,6 +66,9 @@ _OVERHEAD = frozenset(
 )
 # An operator of torch's dispatcher, by its namespace.
 _OPERATOR = re.compile(r"\w+::\w+$")
+# Code that torch.compile made: it calls operators that are counted, and kernels that have no event
+# (C++) or one without shapes (Triton). No input or output of it is recorded.
+_COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
 _WAITS = frozenset({"Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event"})
 
 
@@ -81,6 +84,11 @@ def kinds_of(events: Sequence[Any]) -> list[str]:
 def is_operator(name: str) -> bool:
     """Return whether a name is an operator's, with its namespace (`aten::mm`)."""
     return _OPERATOR.match(name) is not None
+
+
+def is_compiled(name: str) -> bool:
+    """Return whether a name is that of code that torch.compile made."""
+    return _COMPILED.match(name) is not None
 
 
 def device_name(event: Any) -> str:
@@ -322,11 +330,9 @@ def read_host(
         host = (kind in HOST_KINDS or kind == MEMORY_KIND for kind in kinds)
         events = list(compress(events, host))
         accessors.append("correlation_id")
-    columns = read_columns(
+    names, read, of_memory, recorded = read_columns(
         events, accessors, (MEMORY_NAME, INSTANT_ACCESSORS), _has_inputs if inputs else None
     )
-    names, read, of_memory = columns.names, columns.integers, columns.of_name
-    recorded = columns.inputs
     kept = None
     if not HIDDEN_NAMES.isdisjoint(names.values):
         kept = np.flatnonzero(~names.where(HIDDEN_NAMES.__contains__))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,7 +26,7 @@ from profstack.readers.device_gaps import (
     gaps_between,
 )
 from profstack.readers.torchtrace.attribution import Attribution, main_thread
-from profstack.readers.torchtrace.columns import Ints, integers, sums
+from profstack.readers.torchtrace.columns import Ints, StringColumn, integers, sums
 from profstack.readers.torchtrace.events import (
     COPY_KIND,
     SET_KIND,
@@ -46,33 +45,24 @@ _READS_BACK = "aten::_local_scalar_dense"
 
 BY_RUNTIME, BY_OPERATOR = "runtime calls", "operators"
 
-# Begin and end of times in nanoseconds.
-_Spans = list[tuple[int, int]]
 # Some columns of a row.
 _Row = dict[str, SqlValue]
 
 
 @dataclass(frozen=True)
-class _Kernel:
-    """One kernel: when it ran, and when the host began to launch it, if that is known."""
+class _Work:
+    """Work of one device: its kernels in order of their begin, and when it was busy or copied.
 
-    start: int
-    end: int
-    launched: int | None
-    # The runtime's call that launched it, by number; below 0 there is none.
-    call: int
-    # The host event that launched it, or -1.
-    operator: int
-    name: str
+    `calls` are the numbers of the runtime's calls that launched the kernels, `operators` the host
+    events that did; -1 where there is none.
+    """
 
-
-@dataclass
-class _Device:
-    """Work of one device: kernels in order of their begin, fills of memory, copies."""
-
-    kernels: list[_Kernel]
-    fills: _Spans
-    copies: _Spans
+    kernels: Kernels
+    names: list[str]
+    calls: Ints
+    operators: Ints
+    busy: Intervals
+    copies: Intervals
 
 
 def launch_records(
@@ -90,34 +80,34 @@ def launch_records(
     counted = [step for step in range(len(edges) - 1) if step not in owned.left_out]
     called = _operator_columns(owned, index, counted)
     calls = _call_spans(runtime)
-    by_device = _by_device(owned, kernels, calls)
-    if not by_device:
+    if not kernels:
         return [called[step] for step in counted], []
+    by_device = _by_device(owned, kernels, calls)
     bounds = np.array(edges, np.int64)
     host = Host(_synchronised(owned, runtime), _waits(owned), bounds)
-    runs = [(edges[first], edges[last + 1]) for first, last in _runs(counted)]
+    # From the first to the last of consecutive steps.
+    together = np.split(counted, np.flatnonzero(np.diff(counted) > 1) + 1)
+    runs = [(edges[steps[0]], edges[steps[-1] + 1]) for steps in together if len(steps)]
     own_ns = owned.events.self_time()
     rows, gaps = list[_Row](), list[_Row]()
-    for name, device in by_device.items():
-        work = device.kernels
-        busy = _united([*((each.start, each.end) for each in work), *device.fills])
-        busy_ns = busy.inside(bounds[:-1], bounds[1:]).tolist()
+    for name, work in by_device.items():
+        busy_ns = work.busy.inside(bounds[:-1], bounds[1:]).tolist()
         # Kernels by the step in which the host launched them; they may run in a later one.
-        launched: dict[int, list[_Kernel]] = defaultdict(list)
-        for kernel in work:
-            moment = kernel.start if kernel.launched is None else kernel.launched
-            launched[bisect.bisect_right(edges, moment) - 1].append(kernel)
+        launched = work.kernels.launched
+        moments = np.where(launched == UNKNOWN, work.kernels.start, launched)
+        step_of = np.searchsorted(bounds, moments, side="right") - 1
         for step in counted:
+            here = step_of == step
             rows.append(
                 {
                     **called[step],
                     "device": name,
-                    **_launch_columns(launched[step], calls, own_ns),
+                    **_launch_columns(work.calls[here], work.operators[here], calls, own_ns),
                     "busy_s": busy_ns[step] * _S,
                     "idle_s": (edges[step + 1] - edges[step] - busy_ns[step]) * _S,
                 }
             )
-        found = gaps_between(_columns(work), busy, _united(device.copies), host, runs)
+        found = gaps_between(work.kernels, work.busy, work.copies, host, runs)
         gaps += _gap_rows(found, work, owned, index, name)
     return rows, gaps
 
@@ -128,7 +118,7 @@ def launch_records(
 def _operator_columns(owned: Attribution, index: int, counted: Sequence[int]) -> dict[int, _Row]:
     """Return the columns of each step that need no device: operators of torch's dispatcher."""
     events, edges = owned.events, owned.boundaries_ns
-    wanted = events.names.where(is_operator) & owned.inside & ~owned.is_range & ~events.memory
+    wanted = events.names.where(is_operator) & owned.is_work
     # Ranges named by the script may look like operators.
     doubtful = np.flatnonzero(wanted & ~events.names.where(lambda name: name.startswith("aten::")))
     wanted[doubtful] = events.integers("is_user_annotation", doubtful) == 0
@@ -175,13 +165,13 @@ def _waits(owned: Attribution) -> Intervals:
     scopes = owned.scopes
     working = np.isin(scopes.kind, (FORWARD, RECOMPUTED, BACKWARD, EVALUATED))
     working &= scopes.events.thread == main_thread(scopes)
-    begins = np.sort(scopes.events.start[working]).tolist()
-    waits: _Spans = []
-    for begin, end in pairwise(owned.boundaries_ns):
-        first = bisect.bisect_left(begins, begin)
-        if first < len(begins) and begins[first] < end:
-            waits.append((begin, begins[first]))
-    return _united(waits)
+    begins = [*np.sort(scopes.events.start[working]).tolist(), owned.boundaries_ns[-1]]
+    firsts = [
+        (begin, end, begins[bisect.bisect_left(begins, begin)])
+        for begin, end in pairwise(owned.boundaries_ns)
+    ]
+    waits = np.array([(begin, first) for begin, end, first in firsts if first < end], np.int64)
+    return Intervals.united(*waits.reshape(-1, 2).T)
 
 
 # The devices ------------------------------------------------------------------------------------
@@ -189,60 +179,51 @@ def _waits(owned: Attribution) -> Intervals:
 
 def _by_device(
     owned: Attribution, kernels: Sequence[Any], calls: dict[int, tuple[int, int]]
-) -> dict[str, _Device]:
-    events = owned.events
-    devices: dict[str, _Device] = {}
-    if not kernels:
-        return devices
-    operators = launchers(events, kernels).tolist()
-    for event, kind, operator in zip(kernels, kinds_of(kernels), operators, strict=True):
-        device = devices.setdefault(device_name(event), _Device([], [], []))
-        start = event.start_ns()
-        end = start + event.duration_ns()
-        if kind in (COPY_KIND, SET_KIND):
-            (device.copies if kind == COPY_KIND else device.fills).append((start, end))
-            continue
-        call = event.correlation_id()
-        launched = int(events.start[operator]) if operator >= 0 else None
-        if call in calls:
-            launched = calls[call][0]
-        else:
-            call = -1
-        device.kernels.append(_Kernel(start, end, launched, call, operator, event.name()))
-    for device in devices.values():
-        device.kernels.sort(key=lambda kernel: kernel.start)
-    return devices
-
-
-def _columns(work: Sequence[_Kernel]) -> Kernels:
-    return Kernels(
-        np.array([each.start for each in work], np.int64),
-        np.array([each.end for each in work], np.int64),
-        np.array([UNKNOWN if each.launched is None else each.launched for each in work], np.int64),
+) -> dict[str, _Work]:
+    start = integers(kernels, "start_ns")
+    end = start + integers(kernels, "duration_ns")
+    numbers = integers(kernels, "correlation_id")
+    numbers[~np.isin(numbers, list(calls))] = -1
+    # The last place is for kernels without an operator.
+    operators = launchers(owned.events, kernels)
+    launched = np.append(owned.events.start, UNKNOWN)[operators]
+    launched[numbers >= 0] = [calls[number][0] for number in numbers.tolist() if number >= 0]
+    kinds, devices = (
+        np.array(kinds_of(kernels)),
+        StringColumn.of(map(device_name, kernels), len(kernels)),
     )
-
-
-def _united(spans: _Spans) -> Intervals:
-    both = np.array(spans, np.int64).reshape(-1, 2)
-    return Intervals.united(both[:, 0], both[:, 1])
+    is_copy = kinds == COPY_KIND
+    found = {}
+    for device, name in enumerate(devices.values):
+        here = devices.ids == device
+        work = np.flatnonzero(here & ~is_copy & (kinds != SET_KIND))
+        work = work[np.argsort(start[work], kind="stable")]
+        found[name] = _Work(
+            Kernels(start[work], end[work], launched[work]),
+            [kernels[at].name() for at in work.tolist()],
+            numbers[work],
+            operators[work],
+            Intervals.united(start[here & ~is_copy], end[here & ~is_copy]),
+            Intervals.united(start[here & is_copy], end[here & is_copy]),
+        )
+    return found
 
 
 def _launch_columns(
-    kernels: Sequence[_Kernel], calls: dict[int, tuple[int, int]], own_ns: Ints
+    numbers: Ints, operators: Ints, calls: dict[int, tuple[int, int]], own_ns: Ints
 ) -> _Row:
     """Return how many kernels and launches there are, and the launches' host time.
 
     A launch is a call of the runtime (one of a graph starts many kernels); where the profiler saw
     none of these calls, it is an operator with kernels, and its time the operator's own.
     """
-    known = {kernel.call for kernel in kernels if kernel.call >= 0}
-    operators = {kernel.operator for kernel in kernels if kernel.operator >= 0}
-    columns: _Row = {"kernels": len(kernels), "launches": None, "launches_s": None}
-    if known or not kernels:
-        total = sum(calls[call][1] - calls[call][0] for call in known)
+    known, operators = np.unique(numbers[numbers >= 0]), np.unique(operators[operators >= 0])
+    columns: _Row = {"kernels": len(numbers), "launches": None, "launches_s": None}
+    if len(known) or not len(numbers):
+        total = sum(calls[call][1] - calls[call][0] for call in known.tolist())
         columns.update(launches=len(known), launches_s=total * _S, launched_by=BY_RUNTIME)
-    elif operators:
-        total = int(own_ns[list(operators)].sum())
+    elif len(operators):
+        total = int(own_ns[operators].sum())
         columns.update(launches=len(operators), launches_s=total * _S, launched_by=BY_OPERATOR)
     return columns
 
@@ -250,42 +231,26 @@ def _launch_columns(
 # Gaps -------------------------------------------------------------------------------------------
 
 
-def _gap_rows(
-    gaps: Gaps, work: Sequence[_Kernel], owned: Attribution, index: int, device: str
-) -> list[_Row]:
+def _gap_rows(gaps: Gaps, work: _Work, owned: Attribution, index: int, device: str) -> list[_Row]:
     return [
         {
             "slice": index,
             "device": device,
-            "cause": each.cause,
-            "count": each.count,
-            "total_s": each.total * _S,
-            "longest_s": each.longest * _S,
-            **_neighbour(work[each.after] if each.after >= 0 else None, owned, "after"),
-            **_neighbour(work[each.before] if each.before >= 0 else None, owned, "before"),
+            **row,
+            **_neighbour(work, after, owned, "after"),
+            **_neighbour(work, before, owned, "before"),
         }
-        for each in by_cause(gaps)
+        for row, after, before in by_cause(gaps)
     ]
 
 
-def _neighbour(kernel: _Kernel | None, owned: Attribution, which: str) -> _Row:
+def _neighbour(work: _Work, place: int, owned: Attribution, which: str) -> _Row:
     """Return the operator that launched a kernel and its module; without one, the kernel's name."""
-    if kernel is None:
+    if place < 0:
         return {}
-    names = owned.events.names
-    known = kernel.operator >= 0
+    names, operator = owned.events.names, int(work.operators[place])
+    known = operator >= 0
     return {
-        f"{which}_operator": names.values[names.ids[kernel.operator]] if known else kernel.name,
-        f"{which}_module_id": (int(owned.owner[kernel.operator]) or None) if known else None,
+        f"{which}_operator": names.values[names.ids[operator]] if known else work.names[place],
+        f"{which}_module_id": (int(owned.owner[operator]) or None) if known else None,
     }
-
-
-def _runs(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of each run of consecutive steps."""
-    runs: list[tuple[int, int]] = []
-    for step in steps:
-        if runs and runs[-1][1] == step - 1:
-            runs[-1] = (runs[-1][0], step)
-        else:
-            runs.append((step, step))
-    return runs

@@ -11,18 +11,18 @@ import linecache
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from profstack.guard import Guard
 from profstack.readers.torchtrace.attribution import attribute, in_steps
 from profstack.readers.torchtrace.columns import Bools, Ints, group, integers, sums
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE, HostEvents, launchers
 from profstack.readers.torchtrace.line_tracer import BUDGET, NO_LINE, LineTracer
 from profstack.readers.torchtrace.scopes import Scopes
+from profstack.readers.torchtrace.slice_tables import Frames, Notes, noting
 from profstack.storage.schema.column import Record, Records, SqlValue
 from profstack.storage.vocabulary import RANGE_PREFIX
 
@@ -40,16 +40,10 @@ NO_OWNER = 0
 class LineOwners:
     """Owners of moments and of events; numbers of modules, of step parts (below 0), or 0."""
 
-    def __init__(
-        self,
-        events: HostEvents,
-        boundaries_ns: Sequence[int],
-        is_loss: Callable[[int], bool],
-        left_out: Collection[int],
-        threads: Ints,
-    ) -> None:
+    def __init__(self, events: HostEvents, observed: LineSlice, threads: Ints) -> None:
         """`threads` are the one that makes the steps, then those that help it backward."""
-        owned = attribute(events, boundaries_ns, is_loss, left_out, int(threads[0]))
+        edges, left_out = observed.boundaries_ns, observed.left_out
+        owned = attribute(events, edges, observed.is_loss, left_out, int(threads[0]))
         self._of_event = owned.owner
         self._times, self._owners = _timeline(owned.scopes, threads[:1])
         if len(threads) > 1:
@@ -119,14 +113,8 @@ class Stretches:
     place in `tracer.lines`) and owner.
     """
 
-    def __init__(
-        self,
-        tracer: LineTracer,
-        boundaries_ns: Sequence[int],
-        left_out: Collection[int],
-        owners: LineOwners | None,
-    ) -> None:
-        edges = np.array(boundaries_ns, np.int64)
+    def __init__(self, tracer: LineTracer, observed: LineSlice, owners: LineOwners | None) -> None:
+        edges = np.array(observed.boundaries_ns, np.int64)
         times = np.array(tracer.times, np.int64)
         places = np.array(tracer.places, np.int64)
         before = np.searchsorted(times, edges[:-1], side="right") - 1
@@ -138,7 +126,7 @@ class Stretches:
         self._places = np.concatenate([places, going_on])[order]
         self._until = np.minimum(np.append(self._times[1:], edges[-1]), edges[-1])
         counted = np.ones(len(edges) + 1, np.bool_)
-        counted[[-1, len(edges) - 1, *left_out]] = False
+        counted[[-1, len(edges) - 1, *observed.left_out]] = False
         step = np.searchsorted(edges, self._times, side="right") - 1
         self._known = counted[step] & (self._places >= 0)
         self._runs = runs[order]
@@ -262,33 +250,26 @@ def source_records(files: Iterable[str], index: int) -> Records:
 # Rows -------------------------------------------------------------------------------------------
 
 
+_TIMES = ("python_s", "operator_s", "backward_s", "device_s")
+
+
 @dataclass
 class _Line:
-    """Sums of one line; nanoseconds, None where they are not known."""
+    """Sums of one line: calls, None where they are not known, and nanoseconds by column."""
 
     calls: int | None = 0
-    python: float = 0.0
-    operator: float = 0.0
-    backward: float = 0.0
-    device: float = 0.0
+    times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TIMES, 0.0))
     reason: str | None = None
 
     def add_times(self, other: _Line) -> None:
         """Add the times of another line, or of another owner's part."""
-        self.python += other.python
-        self.operator += other.operator
-        self.backward += other.backward
-        self.device += other.device
+        for column, time in other.times.items():
+            self.times[column] += time
 
     def columns(self, *, has_device: bool) -> dict[str, SqlValue]:
         """Return the columns of its row."""
-        return {
-            "calls": self.calls,
-            "python_s": self.python * _S,
-            "operator_s": self.operator * _S,
-            "backward_s": self.backward * _S,
-            "device_s": self.device * _S if has_device else None,
-        }
+        times: Record = {column: time * _S for column, time in self.times.items()}
+        return {"calls": self.calls, **times} | ({} if has_device else {"device_s": None})
 
 
 # Parts of lines by file, line and owner.
@@ -311,10 +292,6 @@ class LineSlice:
     is_loss: Callable[[int], bool] = lambda number: False
 
 
-Frames = dict[str, Records]
-Notes = list[tuple[str, str]]
-
-
 def line_tables(
     tracer: LineTracer, events: HostEvents, observed: LineSlice
 ) -> tuple[Frames, Notes]:
@@ -330,16 +307,12 @@ def line_tables(
     has_device = bool(len(observed.kernels))
     threads = _threads(events, in_steps(events, edges, left_out))
     owners, notes = None, Notes()
-
-    def fail(error: BaseException) -> None:
-        notes.append(("lines-unowned", f"no lines by module: {type(error).__name__}: {error}"))
-
-    with Guard(failed=fail):
-        owners = LineOwners(events, edges, observed.is_loss, left_out, threads)
+    with noting(notes, "lines-unowned", "no lines by module"):
+        owners = LineOwners(events, observed, threads)
     parts = _parts(tracer, events, observed, owners, threads)
     times = defaultdict[str, float](float)
     for (file, _, _), part in parts.items():
-        times[file] += part.python + part.operator
+        times[file] += part.times["python_s"] + part.times["operator_s"]
     files = sorted(times, key=times.__getitem__, reverse=True)
     frames: Frames = {
         "lines": _line_rows(parts, index, has_device=has_device),
@@ -390,7 +363,7 @@ def _parts(
     threads: Ints,
 ) -> _Parts:
     """Return the sums of each line, by file, line and owner."""
-    stretches = Stretches(tracer, observed.boundaries_ns, observed.left_out, owners)
+    stretches = Stretches(tracer, observed, owners)
     chosen = in_steps(events, observed.boundaries_ns, observed.left_out)
     chosen &= np.isin(events.thread, threads)
     operators = chosen & _operators(events)
@@ -400,14 +373,15 @@ def _parts(
         parts[place, NO_OWNER] = _Line()
     for key, calls in stretches.calls().items():
         parts[key].calls = int(calls)
-    for key, time in stretches.wall().items():
-        parts[key].python = time
-    for key, time in stretches.covered(events, operators).items():
-        parts[key].operator = time
-    for key, time in stretches.covered(events, operators & in_backward).items():
-        parts[key].backward = time
-    for key, time in stretches.launched(events, chosen, observed.kernels).items():
-        parts[key].device = time
+    times = (
+        stretches.wall(),
+        stretches.covered(events, operators),
+        stretches.covered(events, operators & in_backward),
+        stretches.launched(events, chosen, observed.kernels),
+    )
+    for column, by_key in zip(_TIMES, times, strict=True):
+        for key, time in by_key.items():
+            parts[key].times[column] = time
     return _by_line(tracer, parts)
 
 
@@ -418,7 +392,12 @@ def _by_line(tracer: LineTracer, parts: dict[tuple[int, int], _Line]) -> _Parts:
     touched = {place for place, owner in parts if owner}
     for (place, owner), part in parts.items():
         code, line = tracer.lines[place]
-        if not owner and place in touched and not (part.calls or part.python or part.device):
+        times = part.times
+        if (
+            not owner
+            and place in touched
+            and not (part.calls or times["python_s"] or times["device_s"])
+        ):
             # Prepared for a line that modules have all of.
             continue
         row = rows.setdefault((code.co_filename, line, owner), _Line())
@@ -427,7 +406,7 @@ def _by_line(tracer: LineTracer, parts: dict[tuple[int, int], _Line]) -> _Parts:
             row.calls, row.reason = None, _truncation(code)
         elif row.calls is not None:
             row.calls += part.calls or 0
-        part.python -= part.operator
+        times["python_s"] -= times["operator_s"]
         row.add_times(part)
     return rows
 

@@ -13,8 +13,10 @@ from functools import cache
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from profstack.guard import Guard
-from profstack.readers.flops.formulas import is_composite
+from profstack.readers.flops.formulas import convolved, is_composite
 from profstack.readers.torchtrace.operator_inputs import (
     BOOL,
     COMPLEX,
@@ -40,38 +42,27 @@ def _each(numbers: Sequence[int], count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
+def _output(x: Tensor, numel: int) -> int:
+    """Return the bytes of the input `x`, and of an output of its type with `numel` elements."""
+    return x.nbytes + numel * x.dtype.itemsize
+
+
 # Convolution ------------------------------------------------------------------------------------
 
 
-def _convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    *rest: Any,
-) -> int:
+def _convolution(x: Tensor, weight: Tensor, bias: Any, *rest: Any) -> int:
+    stride, padding, dilation, transposed, output_padding, groups = rest[:6]
     dims = len(x.shape) - 2
-    steps, pads, gaps = (_each(numbers, dims) for numbers in (stride, padding, dilation))
-    sides = zip(x.shape[2:], steps, pads, gaps, weight.shape[2:], strict=True)
+    placed = [_each(numbers, dims) for numbers in (stride, padding, dilation)]
+    sizes, channels = convolved(x.shape[2:], weight.shape[2:], *placed), weight.shape[0]
     if transposed:
+        more = _each(output_padding, dims)
+        sides = zip(x.shape[2:], weight.shape[2:], *placed, more, strict=True)
         sizes = [
-            (size - 1) * step - 2 * pad + gap * (width - 1) + more + 1
-            for (size, step, pad, gap, width), more in zip(
-                sides, _each(output_padding, dims), strict=True
-            )
+            (size - 1) * step - 2 * pad + gap * (width - 1) + added + 1
+            for size, width, step, pad, gap, added in sides
         ]
         channels = weight.shape[1] * groups
-    else:
-        sizes = [
-            (size + 2 * pad - gap * (width - 1) - 1) // step + 1
-            for size, step, pad, gap, width in sides
-        ]
-        channels = weight.shape[0]
     output = x.shape[0] * channels * prod(sizes) * x.dtype.itemsize
     return tensor_bytes((x, weight, bias)) + int(output)
 
@@ -125,18 +116,11 @@ def _max_pool_backward(grad: Tensor, x: Tensor, *rest: Any) -> int:
 
 
 def _avg_pool(x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: Any, *rest: Any) -> int:
-    numel = _pooled(x, kernel, stride, padding, (1,), ceil=bool(ceil))
-    return x.nbytes + numel * x.dtype.itemsize
-
-
-def _like_input(grad: Tensor, x: Tensor, *rest: Any) -> int:
-    """A gradient like the input, of which only the shape is needed."""
-    return grad.nbytes + x.nbytes
+    return _output(x, _pooled(x, kernel, stride, padding, (1,), ceil=bool(ceil)))
 
 
 def _adaptive_pool(x: Tensor, sizes: Sequence[int]) -> int:
-    dims = len(sizes)
-    return x.nbytes + prod(x.shape[:-dims]) * prod(sizes) * x.dtype.itemsize
+    return _output(x, prod(x.shape[: -len(sizes)]) * prod(sizes))
 
 
 def _upsample(x: Tensor, sizes: Sequence[int] | None, *rest: Any) -> int:
@@ -144,11 +128,11 @@ def _upsample(x: Tensor, sizes: Sequence[int] | None, *rest: Any) -> int:
     if sizes is None:
         factors = zip(x.shape[2:], rest[-1], strict=True)
         sizes = [int(size * factor) for size, factor in factors]
-    return x.nbytes + prod(x.shape[:2]) * prod(sizes) * x.dtype.itemsize
+    return _output(x, prod(x.shape[:2]) * prod(sizes))
 
 
 def _upsample_backward(grad: Tensor, sizes: Any, input_sizes: Sequence[int], *rest: Any) -> int:
-    return grad.nbytes + prod(input_sizes) * grad.dtype.itemsize
+    return _output(grad, prod(input_sizes))
 
 
 def _pad(x: Tensor, pads: Sequence[int], *rest: Any) -> int:
@@ -156,7 +140,7 @@ def _pad(x: Tensor, pads: Sequence[int], *rest: Any) -> int:
     added = [pads[place] + pads[place + 1] for place in range(0, len(pads), 2)]
     added += [0] * (len(x.shape) - len(added))
     sizes = [size + more for size, more in zip(reversed(x.shape), added, strict=True)]
-    return x.nbytes + prod(sizes) * x.dtype.itemsize
+    return _output(x, prod(sizes))
 
 
 def _repeat(x: Tensor, times: Sequence[int]) -> int:
@@ -179,19 +163,27 @@ def _sum(x: Tensor, dims: Any = None, keep: Any = None, dtype: Any = None, *rest
     """`sum(x, dtype)` is another variant, whose second input is a type."""
     if keep is None and isinstance(dims, int):
         dims, dtype = None, dims
-    each = x.dtype.itemsize if x.dtype.kind > INTEGER else _INT64
-    return x.nbytes + _left(x, dims) * (each if dtype is None else itemsize(dtype))
+    return x.nbytes + _left(x, dims) * _sum_itemsize(x, dtype)
+
+
+def _cumulated(x: Tensor, dim: int, dtype: Any = None, *rest: Any) -> int:
+    return x.nbytes + x.numel * _sum_itemsize(x, dtype)
+
+
+def _sum_itemsize(x: Tensor, dtype: Any) -> int:
+    """Return the bytes of one sum; sums of whole numbers are int64 where no type is given."""
+    if dtype is not None:
+        return itemsize(dtype)
+    return x.dtype.itemsize if x.dtype.kind > INTEGER else _INT64
 
 
 def _extreme(x: Tensor, dims: Any = None, *rest: Any) -> int:
-    return x.nbytes + _left(x, dims) * x.dtype.itemsize
+    return _output(x, _left(x, dims))
 
 
 def _deviation(x: Tensor, dims: Any = None, *rest: Any) -> int:
-    if isinstance(dims, bool):
-        # `var(x, unbiased)` is over all of it.
-        dims = None
-    return x.nbytes + _left(x, dims) * x.dtype.itemsize
+    # `var(x, unbiased)` is over all of it.
+    return _extreme(x, None if isinstance(dims, bool) else dims)
 
 
 def _two_deviations(x: Tensor, dims: Any = None, *rest: Any) -> int:
@@ -199,7 +191,7 @@ def _two_deviations(x: Tensor, dims: Any = None, *rest: Any) -> int:
 
 
 def _norm(x: Tensor, order: Any = None, dims: Any = None, *rest: Any) -> int:
-    return x.nbytes + _left(x, dims) * x.dtype.itemsize
+    return _extreme(x, dims)
 
 
 def _place(x: Tensor, dims: Any = None, *rest: Any) -> int:
@@ -359,10 +351,6 @@ def _loss(x: Tensor, target: Tensor, *rest: Any) -> int:
     return tensor_bytes((x, target, *weights)) + (x.nbytes if reduction == 0 else x.dtype.itemsize)
 
 
-def _loss_backward(grad: Tensor, x: Tensor, *rest: Any) -> int:
-    return tensor_bytes((grad, x, *rest)) + x.nbytes
-
-
 # Recurrent layers -------------------------------------------------------------------------------
 
 
@@ -414,17 +402,8 @@ def _pointwise(name: str, arguments: Sequence[Any]) -> int:
     tensors = [each for each in arguments if isinstance(each, Tensor)]
     if name.endswith("_"):
         return tensor_bytes(tensors) + tensors[0].nbytes
-    numel = prod(_broadcast([each.shape for each in tensors]))
+    numel = prod(np.broadcast_shapes(tensors[0].shape, *(each.shape for each in tensors[1:])))
     return tensor_bytes(tensors) + numel * _result_itemsize(name, tensors, arguments)
-
-
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that tensors of these shapes broadcast to."""
-    longest = max(len(shape) for shape in shapes)
-    padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]
-    return tuple(
-        next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)
-    )
 
 
 def _result_itemsize(name: str, tensors: Sequence[Tensor], arguments: Sequence[Any]) -> int:
@@ -465,13 +444,18 @@ def _same(*arguments: Any) -> int:
     return tensor_bytes(arguments) + int(arguments[0].nbytes)
 
 
-def _copy(target: Tensor, source: Tensor, *rest: Any) -> int:
-    return source.nbytes + target.nbytes
+def _like_second(*arguments: Any) -> int:
+    """Count all inputs, and an output like the second: a gradient like the input."""
+    return tensor_bytes(arguments) + int(arguments[1].nbytes)
+
+
+def _two(one: Tensor, other: Tensor, *rest: Any) -> int:
+    """Count a copy; or a gradient like the input, of which only the shape is needed."""
+    return one.nbytes + other.nbytes
 
 
 def _to_copy(x: Tensor, dtype: Any = None, *rest: Any) -> int:
-    each = x.dtype.itemsize if dtype is None else itemsize(dtype)
-    return x.nbytes + x.numel * each
+    return x.nbytes + (x.nbytes if dtype is None else x.numel * itemsize(dtype))
 
 
 def _drawn(x: Tensor, *rest: Any) -> int:
@@ -481,15 +465,6 @@ def _drawn(x: Tensor, *rest: Any) -> int:
 
 def _element(x: Tensor) -> int:
     return x.dtype.itemsize
-
-
-def _like_second(grad: Tensor, x: Tensor, *rest: Any) -> int:
-    return tensor_bytes((grad, x)) + x.nbytes
-
-
-def _cumulated(x: Tensor, dim: int, dtype: Any = None, *rest: Any) -> int:
-    each = x.dtype.itemsize if x.dtype.kind > INTEGER else _INT64
-    return x.nbytes + x.numel * (each if dtype is None else itemsize(dtype))
 
 
 def _dropout(x: Tensor, *rest: Any) -> int:
@@ -545,7 +520,6 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (_write_self, "fill_ zero_ normal_ uniform_ random_ exponential_ geometric_ log_normal_"),
     (_write_self, "cauchy_"),
     (_drawn, "bernoulli_"),
-    (_copy, "copy_"),
     (_to_copy, "_to_copy"),
     (_same, "hardtanh leaky_relu elu hardswish hardsigmoid softplus prelu _prelu_kernel"),
     (_same, "triu tril flip roll logcumsumexp masked_fill bernoulli"),
@@ -554,7 +528,8 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (_same, "hardsigmoid_backward softplus_backward mish_backward log_sigmoid_backward"),
     (_dropout, "native_dropout"),
     (_halved, "glu"),
-    (_like_second, "glu_backward"),
+    (_two, "copy_ avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward"),
+    (_two, "_adaptive_avg_pool3d_backward"),
     (_softmax, "_softmax _log_softmax"),
     (_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
     (_mm, "mm bmm"),
@@ -570,8 +545,6 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (_max_pool, "max_pool2d_with_indices max_pool3d_with_indices"),
     (_max_pool_backward, "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"),
     (_avg_pool, "avg_pool2d avg_pool3d"),
-    (_like_input, "avg_pool2d_backward avg_pool3d_backward"),
-    (_like_input, "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward"),
     (_adaptive_pool, "_adaptive_avg_pool2d _adaptive_avg_pool3d"),
     (_pad, "constant_pad_nd"),
     (_repeat, "repeat"),
@@ -603,14 +576,14 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (_nll, "nll_loss_forward nll_loss2d_forward"),
     (_nll_backward, "nll_loss_backward nll_loss2d_backward"),
     (_loss, "mse_loss smooth_l1_loss huber_loss binary_cross_entropy"),
-    (_loss_backward, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
-    (_loss_backward, "binary_cross_entropy_backward"),
+    (_like_second, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
+    (_like_second, "binary_cross_entropy_backward glu_backward"),
     (_rnn_layer, "mkldnn_rnn_layer"),
     (_rnn_layer_backward, "mkldnn_rnn_layer_backward"),
 )
 # These need shapes and types alone.
 _BY_SHAPE: tuple[Rule, ...] = (
-    *(_nothing, _write_self, _drawn, _copy, _same, _dropout, _halved, _like_second, _element),
+    *(_nothing, _write_self, _drawn, _two, _same, _dropout, _halved, _like_second, _element),
     *(_mm, _addmm, _mv, _addmv, _linear),
     *(_attention, _attention_backward, _embedding, _rnn_layer, _rnn_layer_backward),
 )

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, repeat
 from math import prod
 from typing import Any
+
+from profstack.readers.flops.formulas import overloads_of
 
 BOOL, INTEGER, FLOATING, COMPLEX = range(4)
 
@@ -48,7 +51,7 @@ _DTYPES = {
     **{f"c10::Float8_{name}": Dtype(f"float8_{name}", 1, FLOATING) for name in _FLOATS8},
 }
 # Type texts of inputs that are no tensors; "" is an input that was left out.
-_NO_TENSOR = frozenset(("", "Scalar", "ScalarList", "TensorList", "OptionalTensorList"))
+_NO_TENSOR = frozenset(("", "Scalar", "ScalarList"))
 # Bytes of one element by torch's number of a type (c10::ScalarType), as an argument `dtype` has it.
 _SIZES = {1: (0, 1, 11, 23, 24, 25, 26), 2: (2, 5, 15), 4: (3, 6, 8), 8: (4, 7, 9), 16: (10,)}
 _ITEMSIZES = {number: size for size, numbers in _SIZES.items() for number in numbers}
@@ -72,12 +75,8 @@ class Tensor:
         return self.numel * self.dtype.itemsize
 
 
-class TensorList:
-    """An input that is a list of tensors: the profile has no types and mostly no shapes of it."""
-
-
 class Unknown:
-    """An input of an unknown type."""
+    """An input of an unknown type, or a list of tensors: the profile has no types of these."""
 
 
 def tensor_bytes(arguments: Iterable[Any]) -> int:
@@ -112,19 +111,14 @@ def arguments_of(
 
     `values` may be shorter.
     """
-    padded = [*values, *[None] * (len(dtypes) - len(values))]
-    return [
-        _argument(shape, text, value)
-        for shape, text, value in zip(shapes, dtypes, padded, strict=False)
-    ]
+    padded = chain(values, repeat(None))
+    return [_argument(*given) for given in zip(shapes, dtypes, padded, strict=False)]
 
 
 def _argument(shape: Sequence[int], text: str, value: Any) -> Any:
     found = _DTYPES.get(text)
     if found is not None:
         return Tensor(tuple(shape), found)
-    if text.endswith("TensorList"):
-        return TensorList()
     return value if text in _NO_TENSOR else Unknown()
 
 
@@ -141,16 +135,10 @@ def has_own_kernel(operator: str) -> bool:
 
     if operator.startswith("aten::_foreach_"):
         return False
-
-    namespace, _, name = operator.partition("::")
-    try:
-        packet = getattr(getattr(torch.ops, namespace), name)
-        names = [getattr(packet, one).name() for one in packet.overloads()]
-    except AttributeError:
-        return True
+    names = [each.name() for each in overloads_of(operator).values()]
     has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     known: list[str] = [each for each in names if torch._C._dispatch_has_kernel(each)]
-    return any(has(each, key) for each in known for key in ("CPU", "CUDA"))
+    return not names or any(has(each, key) for each in known for key in ("CPU", "CUDA"))
 
 
 @cache
@@ -158,31 +146,17 @@ def tags_of(name: str) -> frozenset[str]:
     """Return `view` if an operator gives views, `pointwise` if it works element by element."""
     import torch
 
-    try:
-        packet = getattr(torch.ops.aten, name)
-        overloads = [getattr(packet, one) for one in packet.overloads()]
-    except AttributeError:
-        return frozenset()
-    found = set()
-    if overloads and overloads[0].is_view:
-        found.add("view")
-    if any(torch.Tag.pointwise in one.tags for one in overloads):
-        found.add("pointwise")
-    return frozenset(found)
+    overloads = list(overloads_of(f"aten::{name}").values())
+    views = bool(overloads) and overloads[0].is_view
+    pointwise = any(torch.Tag.pointwise in one.tags for one in overloads)
+    return frozenset(["view"] * views + ["pointwise"] * pointwise)
 
 
 @cache
 def inputs_among(name: str, count: int) -> int:
     """Return how many of `count` arguments are inputs: those of a variant `out=` end in outputs."""
-    import torch
-
-    try:
-        packet = getattr(torch.ops.aten, name)
-        schemas = [(one, getattr(packet, one)._schema.arguments) for one in packet.overloads()]
-    except AttributeError:
+    schemas = {name: each._schema.arguments for name, each in overloads_of(f"aten::{name}").items()}
+    fitting = {name: given for name, given in schemas.items() if len(given) == count}
+    if not fitting or not all(overload.endswith("out") for overload in fitting):
         return count
-    fitting = [(one, given) for one, given in schemas if len(given) == count]
-    if not fitting or not all(one.endswith("out") for one, _ in fitting):
-        return count
-    given = fitting[0][1]
-    return count - sum(bool(each.is_out) for each in given)
+    return count - sum(bool(each.is_out) for each in next(iter(fitting.values())))

@@ -7,8 +7,6 @@ another only the outermost one with a rule has its bytes counted.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,23 +14,31 @@ from typing import Any
 import numpy as np
 
 from profstack.readers.flops.formulas import is_composite
-from profstack.readers.torchtrace.attribution import Attribution
-from profstack.readers.torchtrace.columns import Bools, Ints, StringColumn, group, integers, sums
+from profstack.readers.torchtrace.attribution import Attribution, Groups
+from profstack.readers.torchtrace.columns import (
+    Bools,
+    Ints,
+    StringColumn,
+    distinct,
+    group,
+    integers,
+    sums,
+    sums_by,
+)
 from profstack.readers.torchtrace.events import (
     HostEvents,
     around,
     device_name,
     holding,
+    is_compiled,
     is_operator,
     launchers,
 )
 from profstack.readers.torchtrace.moved_bytes import moved_bytes, takes_values
 from profstack.readers.torchtrace.operator_inputs import floating_name, has_own_kernel
-from profstack.storage.schema.column import Records, SqlValue
+from profstack.storage.schema.column import Record, Records
 
 _S = 1e-9
-# Code that torch.compile made: no input or output of it is recorded.
-_COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
 
 
 @dataclass(frozen=True)
@@ -49,18 +55,13 @@ class Inputs:
     moved: Ints
 
 
-def _operators(result: Attribution) -> Ints:
-    """Find all events that are neither ranges nor memory, in the steps that count."""
-    return np.flatnonzero(result.inside & ~result.is_range & ~result.events.memory)
-
-
 def read_inputs(result: Attribution) -> Inputs:
     """Read shapes and types of every operator's inputs, and the bytes that follow from them.
 
     The profile must have been taken with shapes.
     """
     events = result.events
-    positions = _operators(result)
+    positions = np.flatnonzero(result.is_work)
     inputs = events.inputs.at(positions)
     ids, names = events.names.ids[positions], events.names.values
     kinds, kind_of = group([ids, inputs.shape_ids, inputs.type_ids])
@@ -95,51 +96,24 @@ def operator_records(
     Without `inputs` the rows have neither shapes nor bytes.
     """
     events = result.events
-    chosen = inputs.positions if inputs else _operators(result)
+    chosen = inputs.positions if inputs else np.flatnonzero(result.is_work)
     if not len(chosen):
         return []
-    owner = result.owner[chosen]
-    backward = result.in_backward[chosen].astype(np.int64)
-    keys = [inputs.shapes.ids, inputs.dtypes.ids] if inputs else []
-    first, inverse = group([events.names.ids[chosen], owner, backward, *keys])
-    count = len(first)
-    own = sums(inverse, events.self_time()[chosen], count)
-    total = sums(inverse, events.duration[chosen], count)
-    device = sums(inverse, device_ns[chosen], count)
-    calls = np.bincount(inverse, minlength=count)
-    moved = _whole_sums(inverse, inputs.moved, count) if inputs else [None] * count
-    has_device = bool(device_ns.any())
-    return [
-        {
-            "slice": index,
-            "name": events.names.values[events.names.ids[chosen[position]]],
-            "shapes": _at(inputs.shapes, position) if inputs else None,
-            "dtype": _at(inputs.dtypes, position) if inputs else None,
-            "module_id": int(owner[position]) or None,
-            "backward": int(backward[position]),
-            "calls": int(calls[number]),
-            "self_s": own[number] * _S,
-            "total_s": total[number] * _S,
-            "device_s": device[number] * _S if has_device else None,
-            "moved_bytes": moved[number],
-        }
-        for number, position in enumerate(first.tolist())
-    ]
+    groups = Groups(result, chosen, *([inputs.shapes.ids, inputs.dtypes.ids] if inputs else []))
+    return groups.rows(
+        index,
+        "name",
+        shapes=_texts(inputs.shapes, groups.first) if inputs else None,
+        dtype=_texts(inputs.dtypes, groups.first) if inputs else None,
+        self_s=groups.seconds(events.self_time()[chosen]),
+        total_s=groups.seconds(events.duration[chosen]),
+        device_s=groups.seconds(device_ns[chosen]) if device_ns.any() else None,
+        moved_bytes=groups.whole_sums(inputs.moved) if inputs else None,
+    )
 
 
-def _at(texts: StringColumn, position: int) -> str | None:
-    return texts.values[texts.ids[position]] or None
-
-
-def _whole_sums(groups: Ints, values: Ints, count: int) -> list[int | None]:
-    """Return sums per group; None where one of its values is not known."""
-    lacking = np.bincount(groups, weights=values < 0, minlength=count) > 0
-    added = np.zeros(count, np.int64)
-    np.add.at(added, groups, np.maximum(values, 0))
-    return [
-        None if lacks else total
-        for total, lacks in zip(added.tolist(), lacking.tolist(), strict=True)
-    ]
+def _texts(texts: StringColumn, positions: Ints) -> list[str | None]:
+    return [texts.values[number] or None for number in texts.ids[positions].tolist()]
 
 
 def moved_records(result: Attribution, index: int, inputs: Inputs, device_ns: Ints) -> Records:
@@ -161,36 +135,21 @@ def moved_records(result: Attribution, index: int, inputs: Inputs, device_ns: In
         np.add.at(device, nearest[nearest > 0] - 1, device_ns[nearest > 0])
     # Columns of all events are freed before others are made.
     del nearest
-    rows: list[dict[str, SqlValue]] = []
+    rows = list[Record]()
     for chosen, host, launched, is_counted in (
         (counted, events.duration[counted], device, True),
         (opaque, events.self_time()[opaque], device_ns, False),
     ):
-        owner = result.owner[chosen]
-        backward = result.in_backward[chosen].astype(np.int64)
         among = np.searchsorted(inputs.positions, chosen)
-        dtypes = inputs.dtypes.ids[among]
-        figures = inputs.moved[among] if is_counted else np.full(len(chosen), -1, np.int64)
-        first, inverse = group([events.names.ids[chosen], owner, backward, dtypes])
-        count = len(first)
-        total = sums(inverse, host, count)
-        device_total = sums(inverse, launched[chosen], count) if on_device else np.zeros(count)
-        calls = np.bincount(inverse, minlength=count)
-        added = _whole_sums(inverse, figures, count)
-        rows += [
-            {
-                "slice": index,
-                "module_id": int(owner[position]) or None,
-                "operator": events.names.values[events.names.ids[chosen[position]]],
-                "backward": int(backward[position]),
-                "dtype": inputs.dtypes.values[dtypes[position]] or None,
-                "calls": int(calls[number]),
-                "total_s": total[number] * _S,
-                "device_s": device_total[number] * _S if on_device else None,
-                "moved_bytes": added[number],
-            }
-            for number, position in enumerate(first.tolist())
-        ]
+        groups = Groups(result, chosen, inputs.dtypes.ids[among])
+        rows += groups.rows(
+            index,
+            "operator",
+            dtype=_texts(inputs.dtypes, among[groups.first]),
+            total_s=groups.seconds(host),
+            device_s=groups.seconds(launched[chosen]) if on_device else None,
+            moved_bytes=groups.whole_sums(inputs.moved[among]) if is_counted else None,
+        )
     return rows
 
 
@@ -203,8 +162,7 @@ def _opaque(events: HostEvents, positions: Ints, open_: Bools, moving: Ints) -> 
     names = events.names
     works = names.where(lambda name: is_operator(name) and not is_composite(name))
     calls_others = names.where(lambda name: is_operator(name) and not has_own_kernel(name))
-    compiled = names.where(lambda name: _COMPILED.match(name) is not None)
-    hidden = (works & ~(calls_others & holding(events, moving))) | compiled
+    hidden = (works & ~(calls_others & holding(events, moving))) | names.where(is_compiled)
     chosen = np.zeros(len(events), np.bool_)
     chosen[positions] = True
     return np.flatnonzero(hidden & chosen & open_)
@@ -226,28 +184,22 @@ def kernel_records(result: Attribution, kernels: Sequence[Any], index: int) -> t
     known = launched_by >= 0
     np.add.at(device_ns, launched_by[known], lengths[known])
     _add_device(result, launched_by[known], lengths[known])
-    calls, times = Counter[tuple[SqlValue, ...]](), Counter[tuple[SqlValue, ...]]()
-    for kernel, position, length in zip(
-        kernels, launched_by.tolist(), lengths.tolist(), strict=True
-    ):
-        key = (
+    keys = [
+        (
             kernel.name(),
             device_name(kernel),
             kernel.device_resource_id(),
             (int(result.owner[position]) or None) if position >= 0 else None,
             events.names.values[events.names.ids[position]] if position >= 0 else None,
         )
-        calls[key] += 1
-        times[key] += length
-    names = ("name", "device", "stream", "module_id", "operator")
-    records = [
-        {
-            "slice": index,
-            **dict(zip(names, key, strict=True)),
-            "calls": count,
-            "device_s": times[key] * _S,
-        }
-        for key, count in calls.items()
+        for kernel, position in zip(kernels, launched_by.tolist(), strict=True)
+    ]
+    first, groups = distinct(keys, len(keys))
+    calls, times = np.bincount(groups).tolist(), sums(groups, lengths, len(first)).tolist()
+    names = ("slice", "name", "device", "stream", "module_id", "operator", "calls", "device_s")
+    records: Records = [
+        dict(zip(names, (index, *keys[at], count, time * _S), strict=True))
+        for at, count, time in zip(first.tolist(), calls, times, strict=True)
     ]
     return records, device_ns
 
@@ -271,7 +223,4 @@ def _add_device(result: Attribution, launched_by: Ints, lengths: Ints) -> None:
 
 def _device_sums(result: Attribution, scope: Ints, lengths: Ints) -> dict[int, float]:
     """Return device time by module, inner calls included, and by step part."""
-    parts = np.unique(scope[scope < 0]).tolist()
-    return result.tree.sums(scope, lengths) | {
-        part: float(lengths[scope == part].sum()) for part in parts
-    }
+    return result.tree.sums(scope, lengths) | sums_by(scope[scope < 0], lengths[scope < 0])

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -60,17 +59,12 @@ _TORCH_RANGES = re.compile(
 _COMPILED = re.compile(r"## |triton_")
 
 
-@dataclass(frozen=True)
-class NamedRanges:
-    """The ranges of a slice: the source of every name, None for no range; and which events are
-    ranges, without profstack's own bookkeeping."""
-
-    sources: list[str | None]
-    is_range: Bools
+# The source of every name, None for no range or for profstack's own bookkeeping.
+Sources = list[str | None]
 
 
-def named_ranges(events: HostEvents, *, shapes: bool) -> NamedRanges:
-    """Find the ranges among the events of a slice.
+def range_sources(events: HostEvents, *, shapes: bool) -> Sources:
+    """Find the ranges among the names of a slice's events.
 
     `shapes` means that the profile has the inputs of operators; without them ranges that were
     begun in C look like operators.
@@ -79,13 +73,10 @@ def named_ranges(events: HostEvents, *, shapes: bool) -> NamedRanges:
     # The first event of each name.
     firsts = np.full(len(names.values), -1, np.int64)
     firsts[names.ids[::-1]] = np.arange(len(events))[::-1]
-    sources = [
+    return [
         _source(name, events, first, shapes=shapes) if first >= 0 else None
         for name, first in zip(names.values, firsts.tolist(), strict=True)
     ]
-    known = np.array([source is not None for source in sources], np.bool_)
-    is_range = known[names.ids] if len(known) else np.zeros(len(events), np.bool_)
-    return NamedRanges(sources, is_range)
 
 
 def _source(name: str, events: HostEvents, first: int, *, shapes: bool) -> str | None:
@@ -133,8 +124,8 @@ def region_records(
     index: int,
     device_ns: Ints,
     counted: CountedEvents | None,
+    sources: Sources,
     *,
-    named: NamedRanges,
     memory: bool,
 ) -> Records:
     """Return rows of `region_work`, one per source and name of the ranges in the steps that count.
@@ -144,11 +135,11 @@ def region_records(
     the module tree has rows for them.
     """
     events, inside = owned.events, owned.inside
-    keys = _keys(events, inside, named)
+    keys = _keys(events, inside, sources)
     if not keys:
         return []
     ranges = OpenRanges(events, keys, main_thread(owned.scopes))
-    operators = np.flatnonzero(inside & ~owned.is_range & ~named.is_range & ~events.memory)
+    operators = np.flatnonzero(owned.is_work)
     on_device = bool(device_ns.any())
     sets = ranges.sets_of(operators)
     host_s = ranges.sums(sets, events.self_time()[operators] * _S)
@@ -179,9 +170,9 @@ def region_records(
     ]
 
 
-def _keys(events: HostEvents, inside: Bools, named: NamedRanges) -> dict[int, Key]:
+def _keys(events: HostEvents, inside: Bools, sources: Sources) -> dict[int, Key]:
     """Return source and name of every range, by its position, in order of thread and time."""
-    names, sources = events.names, named.sources
+    names = events.names
     shown = np.array([source not in (None, OPTIMIZER) for source in sources], np.bool_)
     if not shown.any():
         return {}

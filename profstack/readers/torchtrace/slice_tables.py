@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from profstack.guard import Guard
 from profstack.readers.flops.recorded_shapes import CountedEvents, count_events, flop_records
 from profstack.readers.torchtrace.attribution import Attribution, module_records
@@ -20,7 +22,7 @@ from profstack.readers.torchtrace.operators import (
     operator_records,
     read_inputs,
 )
-from profstack.readers.torchtrace.regions import named_ranges, region_records
+from profstack.readers.torchtrace.regions import range_sources, region_records
 from profstack.storage.schema.column import Records
 
 Frames = dict[str, Records]
@@ -46,9 +48,10 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
     """Return rows by table, and notes on tables that could not be made."""
     index = observed.index
     kernel_rows, device_ns = kernel_records(owned, observed.kernels, index)
-    named = named_ranges(owned.events, shapes=observed.shapes)
+    sources = range_sources(owned.events, shapes=observed.shapes)
     # Named ranges are no operators in any table from here on.
-    owned = replace(owned, is_range=owned.is_range | named.is_range)
+    known = np.array([source is not None for source in sources], np.bool_)
+    owned = replace(owned, is_range=owned.is_range | known[owned.events.names.ids])
     inputs = read_inputs(owned) if observed.shapes else None
     frames: Frames = {
         "module_times": module_records(owned, index, memory=observed.memory),
@@ -56,34 +59,27 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
         "kernels": kernel_rows,
     }
     counted: CountedEvents | None = None
-
-    def count_flop() -> None:
-        nonlocal counted
-        counted = count_events(owned, owned.boundaries_ns, device_ns, owned.left_out)
-        frames["flop_counts"] = flop_records(owned, index, counted)
-
-    def add_regions() -> None:
+    notes = Notes()
+    if inputs is not None:
+        frames["moved_bytes"] = moved_records(owned, index, inputs, device_ns)
+        with noting(notes, "flops-uncounted", "no operations from recorded shapes"):
+            counted = count_events(owned, device_ns)
+            frames["flop_counts"] = flop_records(owned, index, counted)
+    with noting(notes, "regions-unread", "no work by region"):
         frames["region_work"] = region_records(
-            owned, index, device_ns, counted, named=named, memory=observed.memory
+            owned, index, device_ns, counted, sources, memory=observed.memory
         )
-
-    def add_launches() -> None:
+    with noting(notes, "launches-unread", "no launches and gaps"):
         frames["launches"], frames["gaps"] = launch_records(
             owned, index, observed.kernels, observed.runtime
         )
-
-    parts = [
-        ("regions-unread", "no work by region", add_regions),
-        ("launches-unread", "no launches and gaps", add_launches),
-    ]
-    if inputs is not None:
-        frames["moved_bytes"] = moved_records(owned, index, inputs, device_ns)
-        parts.insert(0, ("flops-uncounted", "no operations from recorded shapes", count_flop))
-    notes: Notes = []
-    for slug, lacking, add in parts:
-        problems: list[BaseException] = []
-        with Guard(failed=problems.append):
-            add()
-        for error in problems:
-            notes.append((slug, f"{lacking}: {type(error).__name__}: {error}"))
     return frames, notes
+
+
+def noting(notes: Notes, slug: str, lacking: str) -> Guard:
+    """Return a guard that notes an error of ours, and what is `lacking` because of it."""
+
+    def fail(error: BaseException) -> None:
+        notes.append((slug, f"{lacking}: {type(error).__name__}: {error}"))
+
+    return Guard(failed=fail)

@@ -16,12 +16,12 @@ The part follows from what comes before and after it on the thread that makes th
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from profstack.readers.device_gaps import Intervals
 from profstack.readers.torchtrace.columns import Bools, Ints
 from profstack.readers.torchtrace.events import HostEvents, holding
 from profstack.readers.torchtrace.scopes import (
@@ -135,17 +135,14 @@ def _graph(scopes: Scopes, tops: Ints, thread: int) -> Ints:
 
 def _inside(events: HostEvents, containers: Ints) -> Callable[[int, int], int]:
     """Return a function: the time between two moments that is inside the given events."""
-    if not len(containers):
-        return lambda begin, end: 0
-    starts, ends = events.start[containers].tolist(), events.end[containers].tolist()
-    before = [0, *np.cumsum(events.duration[containers]).tolist()]
+    spans = Intervals.united(events.start[containers], events.end[containers])
 
-    def until(moment: int) -> int:
-        number = bisect.bisect_right(starts, moment)
-        over = max(ends[number - 1] - moment, 0) if number else 0
-        return int(before[number]) - over
+    def inside(begin: int, end: int) -> int:
+        if not len(containers) or end <= begin:
+            return 0
+        return int(spans.inside(np.array([begin]), np.array([end]))[0])
 
-    return lambda begin, end: until(end) - until(begin) if end > begin else 0
+    return inside
 
 
 def _other_operators(scopes: Scopes, thread: int) -> tuple[Ints, Ints]:

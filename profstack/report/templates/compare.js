@@ -25,17 +25,6 @@ import {
   el,
   FACT,
   figure,
-  none,
-  OWN_COUNT,
-  quiet,
-  remark,
-  sentence,
-  shown,
-  swatch,
-  term,
-  withCommands,
-} from "./dom.js";
-import {
   formatBytes,
   formatCount,
   formatFactor,
@@ -43,8 +32,17 @@ import {
   formatPlain,
   formatSeconds,
   isNumber,
+  none,
+  OWN_COUNT,
+  quiet,
+  remark,
+  sentence,
+  shown,
   spanText,
-} from "./format.js";
+  swatch,
+  term,
+  withCommands,
+} from "./dom.js";
 import { cellWithReason, ownColumn, recordTable } from "./table.js";
 import { drop } from "./views.js";
 

@@ -25,15 +25,6 @@ import {
   el,
   FACT,
   figure,
-  none,
-  provenance,
-  RAW_TORCH,
-  remark,
-  TORCH_COUNT,
-  term,
-  withCommands,
-} from "./dom.js";
-import {
   formatBytes,
   formatCount,
   formatFactor,
@@ -41,8 +32,15 @@ import {
   formatSeconds,
   isNumber,
   NONE,
+  none,
   plural,
-} from "./format.js";
+  provenance,
+  RAW_TORCH,
+  remark,
+  TORCH_COUNT,
+  term,
+  withCommands,
+} from "./dom.js";
 import { asRecords, barCell, cellWithReason, makeTable, ownColumn } from "./table.js";
 import { drop, go, hasView, isImportAlone, linkTo, rowsOf, wayTo } from "./views.js";
 

@@ -3,9 +3,8 @@
 import { benchmarkView } from "./benchmark.js";
 import { byId, tip } from "./dom.js";
 import { flopsView } from "./flops.js";
-import { layersView } from "./layers.js";
 import { memoryView } from "./memory.js";
-import { environmentView, glossaryView, methodView } from "./method.js";
+import { environmentView, glossaryView, layersView, methodView } from "./method.js";
 import { modulesView } from "./modules.js";
 import { nsysView } from "./nsys.js";
 import { kernelsView, operatorsView } from "./operators.js";

@@ -5,9 +5,15 @@ import { axis, axisStyle, plot, sliceBands, tallAxis } from "./charts.js";
 import {
   byId,
   el,
+  exactPercent,
+  formatBytes,
+  formatPercent,
+  formatSeconds,
   hash,
   hideTip,
+  isNumber,
   kindColour,
+  NONE,
   none,
   remark,
   shown,
@@ -15,14 +21,6 @@ import {
   swatch,
   term,
 } from "./dom.js";
-import {
-  exactPercent,
-  formatBytes,
-  formatPercent,
-  formatSeconds,
-  isNumber,
-  NONE,
-} from "./format.js";
 import { asRecords, columnOf, lackingTable, makeTable, sourceCells, whyEmpty } from "./table.js";
 import { drop, linkTo } from "./views.js";
 

@@ -1,4 +1,4 @@
-// The views "How it was measured", "Environment" and "Glossary".
+// The views "How it was measured", "Environment", "Glossary" and "More layers".
 
 import { axis, axisTitle, plot, plotName, plotText, tickText } from "./charts.js";
 import {
@@ -15,10 +15,19 @@ import {
   FACT,
   figure,
   fileLink,
+  formatBytes,
+  formatFactor,
+  formatPercent,
+  formatPlain,
+  formatSeconds,
+  formatValue,
   hideTip,
+  isNumber,
   kindColour,
+  NONE,
   none,
   pairs,
+  plural,
   quiet,
   RAW_CLOCK,
   remark,
@@ -27,17 +36,6 @@ import {
   swatch,
   term,
 } from "./dom.js";
-import {
-  formatBytes,
-  formatFactor,
-  formatPercent,
-  formatPlain,
-  formatSeconds,
-  formatValue,
-  isNumber,
-  NONE,
-  plural,
-} from "./format.js";
 import { asRecords, makeTable, ownColumn, placeCell, sourceCells, whyEmpty } from "./table.js";
 import { drop, linkTo, rowsOf } from "./views.js";
 
@@ -886,4 +884,36 @@ function drawGlossary(page) {
         ]
       : null,
   ]);
+}
+
+// ---------- More layers ----------
+// The view "More layers": tables that layers of this or other packages declare in their own files.
+
+export const layersView = {
+  id: "other-layers",
+  title: "More layers",
+  needs: ["layer_tables"],
+  parts: [["layer-tables", drawLayerTables]],
+};
+
+function drawLayerTables(page) {
+  const list = byId("layer-table-list");
+  for (const one of page.layer_tables) {
+    const box = el("div");
+    append(list, [
+      el(
+        "section",
+        {},
+        el("h3", { class: "part" }, one.layer + ": " + one.title),
+        el("p", { class: "lead" }, one.text),
+        box,
+      ),
+    ]);
+    const keys = one.table.columns.map((column) => column.key);
+    makeTable(box, {
+      table: one.table,
+      name: one.title,
+      cells: keys.includes("file") && keys.includes("line") ? sourceCells : {},
+    });
+  }
 }

@@ -2,11 +2,26 @@
 // Parts of the step outside modules stand last.
 
 import {
+  cutText,
+  drawHierarchy,
+  insideList,
+  largestAreas,
+  PICTURES,
+  pointAt,
+  wayThrough,
+} from "./charts.js";
+import {
   append,
   byId,
   choice,
   el,
+  exactPercent,
   figure,
+  formatPercent,
+  formatSeconds,
+  formatValue,
+  formatWhole,
+  isNumber,
   none,
   pairs,
   partColour,
@@ -18,26 +33,18 @@ import {
   swatch,
   term,
 } from "./dom.js";
-import {
-  exactPercent,
-  formatPercent,
-  formatSeconds,
-  formatValue,
-  formatWhole,
-  isNumber,
-} from "./format.js";
-import {
-  cutText,
-  drawHierarchy,
-  insideList,
-  largestAreas,
-  PICTURES,
-  pointAt,
-  wayThrough,
-} from "./hierarchy.js";
 import { linesWithin } from "./python.js";
-import { asRecords, barCell, columnOf, plainCell, whyEmpty } from "./table.js";
-import { makeNode, makeTree, nearestParent, twigCell } from "./tree.js";
+import {
+  asRecords,
+  barCell,
+  columnOf,
+  makeNode,
+  makeTree,
+  nearestParent,
+  plainCell,
+  twigCell,
+  whyEmpty,
+} from "./table.js";
 import { drop, linkFiltered, linkTo, moduleWays, onKey, rowsOf, wayTo } from "./views.js";
 
 export const modulesView = {

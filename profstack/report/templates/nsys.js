@@ -9,38 +9,38 @@ import {
   command,
   el,
   figure,
-  hash,
-  none,
-  provenance,
-  quiet,
-  remark,
-  shown,
-  swatch,
-  term,
-} from "./dom.js";
-import {
   formatBytes,
   formatCount,
   formatFactor,
   formatPercent,
   formatPlain,
   formatSeconds,
+  hash,
   isNumber,
   medianOf,
+  none,
   plural,
+  provenance,
+  quiet,
+  remark,
+  shown,
+  swatch,
   tailOf,
-} from "./format.js";
+  term,
+} from "./dom.js";
 import {
   asRecords,
   barCell,
   columnMedian,
   columnOf,
   longestOf,
+  makeNode,
   makeTable,
+  makeTree,
   plainCell,
+  twigCell,
   whyEmpty,
 } from "./table.js";
-import { makeNode, makeTree, twigCell } from "./tree.js";
 import { linkTo } from "./views.js";
 
 export const nsysView = {

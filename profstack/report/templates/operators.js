@@ -1,9 +1,21 @@
 // The views "Operators" and "Kernels": totals by name, or one row for each combination, and the
 // callers of the chosen one.
 
-import { append, byId, choice, el, figure, pairs, quiet, remark } from "./dom.js";
+import {
+  append,
+  byId,
+  choice,
+  el,
+  figure,
+  formatPercent,
+  formatWhole,
+  isNumber,
+  pairs,
+  quiet,
+  remark,
+  tailOf,
+} from "./dom.js";
 import { shortPointName } from "./flops.js";
-import { formatPercent, formatWhole, isNumber, tailOf } from "./format.js";
 import { asRecords, COLUMN_WAYS, columnOf, compareBy, makeTable, ownColumn } from "./table.js";
 import { filterOf, linkTo, onFilter, onKey, rowsOf } from "./views.js";
 

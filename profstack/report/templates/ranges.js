@@ -10,6 +10,11 @@ import {
   card,
   el,
   figure,
+  formatCount,
+  formatPercent,
+  formatSeconds,
+  isNumber,
+  medianOf,
   none,
   OWN_COUNT,
   RAW_CLOCK,
@@ -19,7 +24,6 @@ import {
   TORCH_COUNT,
   term,
 } from "./dom.js";
-import { formatCount, formatPercent, formatSeconds, isNumber, medianOf } from "./format.js";
 import { drawNsysHint } from "./nsys.js";
 import {
   asRecords,
@@ -27,11 +31,14 @@ import {
   columnMedian,
   columnOf,
   longestOf,
+  makeNode,
   makeTable,
+  makeTree,
+  nearestParent,
   plainCell,
+  twigCell,
   whyEmpty,
 } from "./table.js";
-import { makeNode, makeTree, nearestParent, twigCell } from "./tree.js";
 import { drop, linkTo } from "./views.js";
 
 export const rangesView = {

@@ -7,15 +7,19 @@ import {
   choice,
   el,
   figure,
+  formatFactor,
+  formatSeconds,
+  isNumber,
   none,
   pairs,
+  plural,
   provenance,
   quiet,
   RAW_TORCH,
   remark,
+  shortPath,
   shown,
 } from "./dom.js";
-import { formatFactor, formatSeconds, isNumber, plural, shortPath } from "./format.js";
 import { isOwn } from "./python.js";
 import { asRecords, barCell, emptyColumns, makeTable, whyEmpty, withProvenance } from "./table.js";
 import {

@@ -25,8 +25,7 @@
 //                                    with a column `module` or `path` do it by themselves
 //   data-key="view/key"              on any element: what has no table is found by it
 
-import { append, byId, el, hideTip } from "./dom.js";
-import { isNumber } from "./format.js";
+import { append, byId, el, hideTip, isNumber } from "./dom.js";
 
 const ALL = "all";
 let allViews = []; // the views in the order of the navigation, see main.js

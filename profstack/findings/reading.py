@@ -5,21 +5,31 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from typing import Literal, NamedTuple, TypedDict, cast
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from typing import Literal, NamedTuple, TypeVar, cast
 
 from profstack.findings.rules import FindingRule
+from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Evidence,
     EvidenceValue,
     Finding,
+    Place,
     Report,
     RooflinePoint,
     Severity,
     Tables,
 )
-from profstack.storage.schema.rows import CallRow, FunctionRow, LineRow, ModuleLineRow, ModuleRow
+from profstack.storage.schema.rows import (
+    CallRow,
+    FunctionRow,
+    GapRow,
+    LineRow,
+    ModuleLineRow,
+    ModuleRow,
+)
 from profstack.units import format_share
 
 # A cost below this share of the clean step is left out: two runs differ by as much.
@@ -29,13 +39,6 @@ WORTH_TELLING = 0.01
 _HIGH, _MEDIUM = 0.2, 0.05
 _NO_NUMBER = "the figures that it would be made from are not all known"
 _ORDER = ("high", "medium", "low")
-
-
-class PlaceRow(TypedDict):
-    """A row with a file and a line."""
-
-    file: str
-    line: int
 
 
 def finding(
@@ -49,7 +52,7 @@ def finding(
     gain_s: float | None = None,
     gain_is: Literal["estimated", "measured"] = "estimated",
     gain_reason: str | None = None,
-    place: PlaceRow | None = None,
+    place: Place | None = None,
     module: str | None = None,
 ) -> Finding:
     """Return a finding of a rule; `gain_s` is in seconds per clean step.
@@ -72,6 +75,20 @@ def finding(
         "evidence": [dict(row) for row in evidence],
         "advice": advice,
     }
+
+
+Family = Callable[[Recorded, Report], list[Finding]]
+
+
+def family(make: Callable[[Recorded, Report, float], Iterable[Finding]]) -> Family:
+    """Give a family of rules the clean median in seconds; without one it makes no finding."""
+
+    @wraps(make)
+    def findings(recorded: Recorded, report: Report) -> list[Finding]:
+        step_s = clean_step_s(report)
+        return [] if step_s is None else list(make(recorded, report, step_s))
+
+    return findings
 
 
 def severity_of(cost_s: float, step_s: float) -> Severity:
@@ -158,6 +175,12 @@ def module_rows(report: Report) -> dict[str, ModuleRow]:
     return {row["path"]: row for row in report["tables"]["modules"]}
 
 
+def gaps_by(report: Report, cause: str) -> tuple[list[GapRow], float | None]:
+    """Return the device's gaps of one cause, and their calibrated time in a step."""
+    gaps = [row for row in report["tables"]["gaps"] if row["cause"] == cause]
+    return gaps, calibrated(report, total(gaps, "total_s"))
+
+
 class FunctionKey(NamedTuple):
     """File, line and name of a function."""
 
@@ -171,7 +194,7 @@ def key_of(row: FunctionRow) -> FunctionKey:
     return FunctionKey(row["file"], row["line"], row["name"])
 
 
-def to_source(place: PlaceRow) -> str:
+def to_source(place: Place) -> str:
     """Return the link to a line."""
     return f"source/{place['file']}:{place['line']}"
 
@@ -186,14 +209,24 @@ def short(file: str) -> str:
     return re.split(r"[/\\]", file)[-1]
 
 
-def in_brackets(place: PlaceRow | None) -> str:
+def in_words(place: Place) -> str:
+    """Return a place as `train.py:12`."""
+    return f"{short(place['file'])}:{place['line']}"
+
+
+def in_brackets(place: Place | None) -> str:
     """Return ` (train.py:12)` for the end of a title; empty without a place."""
-    return f" ({short(place['file'])}:{place['line']})" if place else ""
+    return f" ({in_words(place)})" if place else ""
 
 
 def line_s(row: LineRow | ModuleLineRow) -> float:
     """Return seconds per step on a line, inside operators and outside."""
     return (row["python_s"] or 0.0) + (row["operator_s"] or 0.0)
+
+
+def text_of(row: LineRow) -> str:
+    """Return the text of a line without its indentation; empty where it is not known."""
+    return (row["source"] or "").strip()
 
 
 def own_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
@@ -205,15 +238,47 @@ def own_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
     ]
 
 
-def line_evidence(row: LineRow, **figures: EvidenceValue) -> Evidence:
-    """Return a row of evidence: a line with its text, figures and link."""
-    return {
-        "file": row["file"],
-        "line": row["line"],
-        "text": (row["source"] or "").strip(),
-        **figures,
-        "link": to_source(row),
-    }
+Key = TypeVar("Key", bound=Hashable)
+Row = TypeVar("Row", bound=Mapping[str, object])
+
+
+def figure(row: Mapping[str, object], column: str) -> float:
+    """Return a figure of a report's row; 0 where it is not known."""
+    return cast(float, row[column] or 0.0)
+
+
+def total(rows: Iterable[Mapping[str, object]], column: str) -> float:
+    """Add up a column, as far as it is known."""
+    return sum((figure(row, column) for row in rows), 0.0)
+
+
+def by_size(rows: Iterable[Row], column: str) -> list[Row]:
+    """Sort rows by a column, the largest figure first and those that are not known last."""
+    return sorted(rows, key=lambda row: -figure(row, column))
+
+
+def largest(rows: Iterable[Row], column: str) -> Row | None:
+    """Return the row with the largest figure in a column; None where there is no row."""
+    return max(rows, key=lambda row: figure(row, column), default=None)
+
+
+def sums_of(pairs: Iterable[tuple[Key, float | None]]) -> dict[Key, float]:
+    """Add up the second of each pair by the first."""
+    sums: dict[Key, float] = defaultdict(float)
+    for key, value in pairs:
+        sums[key] += value or 0.0
+    return sums
+
+
+def pick(row: Mapping[str, object], *columns: str) -> Evidence:
+    """Return columns of a report's row, for a row of evidence."""
+    return {name: cast(EvidenceValue, row[name]) for name in columns}
+
+
+def line_evidence(row: LineRow, *columns: str, **figures: EvidenceValue) -> Evidence:
+    """Return a row of evidence: a line with its text, further columns and figures, and its link."""
+    place: Evidence = {"file": row["file"], "line": row["line"], "text": text_of(row)}
+    return {**place, **pick(row, *columns), **figures, "link": to_source(row)}
 
 
 # Functions: who calls whom, and the lines that are theirs.
@@ -227,29 +292,47 @@ def parse_function(place: str) -> FunctionKey | None:
     return FunctionKey(match["file"], int(match["line"]), match["name"]) if match else None
 
 
-class CallGraph:
-    """Calls between the functions of a step, by cProfile.
+class Span(NamedTuple):
+    """First and last line of a function; the first is that of its first decorator."""
 
-    A function that was running when the profiler began has no row.
+    name: str
+    first: int
+    last: int
+
+
+class CallGraph:
+    """Calls between the functions of a step, by cProfile, and the functions' own lines.
+
+    `callers_s` has the seconds of each function by caller, recursion left out.
+
+    A function that was running when the profiler began has no row, as the one with the loop over
+    the steps. Tools name a function by its first line alone: where it ends is read from the
+    recorded texts, since the next function with a row need not be the next one of the file.
     """
 
     def __init__(self, report: Report) -> None:
-        functions = report["tables"]["functions"]
-        self.rows = {key_of(row): row for row in functions if row["phase"] == "step"}
-        self.callees: dict[FunctionKey, list[tuple[FunctionKey, CallRow]]] = {}
-        for row in report["tables"]["calls"]:
+        tables = report["tables"]
+        self.rows = {key_of(row): row for row in tables["functions"] if row["phase"] == "step"}
+        self.callees: dict[FunctionKey, list[tuple[FunctionKey, CallRow]]] = defaultdict(list)
+        self.callers_s: dict[FunctionKey, dict[FunctionKey, float]] = defaultdict(dict)
+        for row in tables["calls"]:
             caller, callee = parse_function(row["caller"]), parse_function(row["callee"])
             if row["phase"] == "step" and caller and callee:
-                self.callees.setdefault(caller, []).append((callee, row))
+                self.callees[caller].append((callee, row))
+                if caller != callee:
+                    self.callers_s[callee][caller] = row["total_s"] or 0.0
+        self._lines = tables["lines"]
+        self._spans = {
+            row["file"]: _spans_by_line(row["text"]) for row in report["sources"] if row["text"]
+        }
 
     def below(self, roots: Iterable[FunctionKey]) -> set[FunctionKey]:
         """Return the functions that these call, directly or not."""
         waiting, seen = list(roots), set[FunctionKey]()
         while waiting:
-            for callee, _ in self.callees.get(waiting.pop(), ()):
-                if callee not in seen:
-                    seen.add(callee)
-                    waiting.append(callee)
+            called = {callee for callee, _ in self.callees.get(waiting.pop(), ())}
+            waiting += called - seen
+            seen |= called
         return seen
 
     def callers(self, key: FunctionKey) -> list[tuple[FunctionKey, CallRow]]:
@@ -261,40 +344,61 @@ class CallGraph:
             if callee == key
         ]
 
+    def own_caller(self, times: Mapping[FunctionKey, float]) -> FunctionRow | None:
+        """Return the user's own function that most of these times was called from, the nearest."""
+        sums: dict[FunctionKey, float] = defaultdict(float)
+        for key, seconds in times.items():
+            at, seen = key, {key}
+            while at not in self.rows or not self.rows[at]["own"]:
+                above = {
+                    caller: time
+                    for caller, time in self.callers_s.get(at, {}).items()
+                    if caller not in seen
+                }
+                if not above:
+                    break
+                at = max(above, key=lambda caller: above[caller])
+                seen.add(at)
+            else:
+                sums[at] += seconds
+        return self.rows[max(sums, key=lambda key: sums[key])] if sums else None
 
-class Span(NamedTuple):
-    """First and last line of a function; the first is that of its first decorator."""
+    def span_around(self, place: tuple[str, int]) -> Span | None:
+        """Return the innermost function that a line of a file is in."""
+        file, line = place
+        return (self._spans.get(file) or {}).get(line)
 
-    name: str
-    first: int
-    last: int
-
-
-class Extents:
-    """Where the functions of the recorded source files begin and end.
-
-    Tools name a function by its first line alone, and the next function with a row need not be the
-    next one of the file: the function with the loop over the steps was running all along and has
-    no row, and its lines would be taken for those of the function above it.
-    """
-
-    def __init__(self, report: Report) -> None:
-        self._files = {
-            row["file"]: _spans_by_line(row["text"]) for row in report["sources"] if row["text"]
-        }
-
-    def knows(self, file: str) -> bool:
-        """Whether the text of a file was recorded, and is Python."""
-        return self._files.get(file) is not None
-
-    def around(self, file: str, line: int) -> Span | None:
-        """Return the innermost function that a line is in."""
-        return (self._files.get(file) or {}).get(line)
-
-    def holds(self, key: FunctionKey, line: int) -> bool:
+    def is_own_line(self, key: FunctionKey, place: tuple[str, int]) -> bool:
         """Whether a line is a function's own, and not of a function defined within it."""
-        found = self.around(key.file, line)
-        return found is not None and (found.name, found.first) == (key.name, key.line)
+        span = self.span_around(place)
+        return span is not None and (place[0], span.first, span.name) == key
+
+    def function_around(self, place: Place) -> FunctionKey | None:
+        """Return the profiled function that a line is in.
+
+        None where the text of the file is not known, and for a function without a row.
+        """
+        span = self.span_around((place["file"], place["line"]))
+        key = None if span is None else FunctionKey(place["file"], span.first, span.name)
+        return key if key in self.rows else None
+
+    def lines_of(self, key: FunctionKey) -> list[LineRow]:
+        """Return the rows of `lines` that are a function's own.
+
+        Where the text of its file is not known, all up to the next function that has a row.
+        """
+        rows = [row for row in self._lines if row["file"] == key.file]
+        if self._spans.get(key.file) is not None:
+            return [row for row in rows if self.is_own_line(key, (row["file"], row["line"]))]
+        later = [line for file, line, _ in self.rows if file == key.file and line > key.line]
+        return [row for row in rows if key.line <= row["line"] < min(later, default=math.inf)]
+
+    def heaviest_line(self, key: FunctionKey) -> LineRow | None:
+        """Return a function's line with most time; None where not all its runs were followed."""
+        inside = self.lines_of(key)
+        if not inside or any(row["reason"] for row in inside):
+            return None
+        return max(inside, key=line_s)
 
 
 def parse_source(text: str) -> ast.Module | None:
@@ -323,38 +427,6 @@ def _spans_by_line(text: str) -> dict[int, Span] | None:
     return found
 
 
-def lines_of(report: Report, graph: CallGraph, key: FunctionKey) -> list[LineRow]:
-    """Return the rows of `lines` that are a function's own.
-
-    Where the text of its file is not known, all up to the next function that has a row.
-    """
-    extents = Extents(report)
-    rows = [row for row in report["tables"]["lines"] if row["file"] == key.file]
-    if extents.knows(key.file):
-        return [row for row in rows if extents.holds(key, row["line"])]
-    later = [line for file, line, _ in graph.rows if file == key.file and line > key.line]
-    return [row for row in rows if key.line <= row["line"] < min(later, default=math.inf)]
-
-
-def heaviest_line(report: Report, graph: CallGraph, key: FunctionKey) -> LineRow | None:
-    """Return the line of a function with most time; None where not all its runs were followed."""
-    inside = lines_of(report, graph, key)
-    if not inside or any(row["reason"] for row in inside):
-        return None
-    return max(inside, key=line_s)
-
-
-def function_around(report: Report, graph: CallGraph, place: PlaceRow) -> FunctionKey | None:
-    """Return the profiled function that a line is in.
-
-    None where the text of the file is not known, and for a function that was running before the
-    profiler was, as the one with the loop over the steps is: it has no row.
-    """
-    span = Extents(report).around(place["file"], place["line"])
-    key = None if span is None else FunctionKey(place["file"], span.first, span.name)
-    return key if key in graph.rows else None
-
-
 # An idle device waits for the host: a step is shorter for work saved on the device only where the
 # device is busy for most of it.
 BUSY_SHARE = 0.8
@@ -367,9 +439,8 @@ HOST_BOUND = (
 def is_device_bound(report: Report) -> bool:
     """Whether kernels run for most of the step, by the torch layer's slices."""
     rows = [row for row in report["tables"]["launches"] if row["device_busy_s"] is not None]
-    busy = sum(row["device_busy_s"] or 0.0 for row in rows)
-    idle = sum(row["device_idle_s"] or 0.0 for row in rows)
-    return busy > 0 and busy >= BUSY_SHARE * (busy + idle)
+    busy = total(rows, "device_busy_s")
+    return busy > 0 and busy >= BUSY_SHARE * (busy + total(rows, "device_idle_s"))
 
 
 # Columns without which no rule can name or link a row.
