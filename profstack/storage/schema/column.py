@@ -204,9 +204,3 @@ def _sql_type(kind: object) -> str:
 
 # The slice that a row belongs to.
 (SLICE,) = columns("slice INTEGER slice")
-# A function, in every table that names one.
-FUNCTION_COLUMNS = (
-    "file TEXT source file, or ~ for built-in functions",
-    "line INTEGER line of the function's definition",
-    "name TEXT function name",
-)

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from profstack.storage.schema.column import FUNCTION_COLUMNS, SLICE, Column, Table, columns
+from profstack.storage.schema.column import SLICE, Column, Table, columns
 
 SCHEMA_VERSION: Final = 1
+
+# A function, in every table that names one.
+_FUNCTION = (
+    "file TEXT source file, or ~ for built-in functions",
+    "line INTEGER line of the function's definition",
+    "name TEXT function name",
+)
 
 _OF_RUN: dict[str, tuple[Column, ...]] = {
     "facts": columns("key TEXT name of the fact", "value TEXT its value as JSON"),
@@ -60,7 +67,7 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
     ),
     "functions": columns(
         "slice INTEGER slice; null for the profile of the start-up",
-        *FUNCTION_COLUMNS,
+        *_FUNCTION,
         "calls INTEGER calls, recursive ones included",
         "primitive_calls INTEGER calls that were not recursive",
         "self_s REAL time without callees",
@@ -68,8 +75,8 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
     ),
     "calls": columns(
         "slice INTEGER slice; null for the profile of the start-up",
-        *(f"caller_{column}" for column in FUNCTION_COLUMNS),
-        *(f"callee_{column}" for column in FUNCTION_COLUMNS),
+        *(f"caller_{column}" for column in _FUNCTION),
+        *(f"callee_{column}" for column in _FUNCTION),
         "calls INTEGER calls from this caller",
         "primitive_calls INTEGER those that were not recursive",
         "self_s REAL time in the callee without its own callees",
