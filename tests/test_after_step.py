@@ -13,7 +13,7 @@ import pytest
 from data_findings import completed
 from finding_programs import had_no_core, run_script
 
-from profstack.findings.loading_time import before_first_work
+from profstack.findings.data_loading import before_first_work
 from profstack.findings.step_cut import after_step
 
 TRAIN = "/app/train.py"

@@ -20,7 +20,7 @@ from data_recording import Run, function, module, module_times, operator
 from finding_programs import PLACES, found, had_no_core, line_of, run_program, run_twins
 
 from profstack.code_owner import FACT
-from profstack.findings.loading_time import Loading, busy_share, gain_of, loading_of
+from profstack.findings.data_loading import Loading, busy_share, gain_of, loading_of
 from profstack.findings.reading import finding, in_order, severity_of
 from profstack.findings.rules import MEMORY_GROWTH, RULES
 from profstack.findings.synchronization import has_carried_name

@@ -12,8 +12,14 @@ import pytest
 from data_findings import completed
 from finding_programs import found, had_no_core, line_of, run_program, run_twins
 
-from profstack.findings.model_setup import float32_without_tf32, inference, switch_of
-from profstack.findings.optimizers import can_be_fused, unfused_optimizer, zero_grad_to_zeros
+from profstack.findings.model_setup import (
+    can_be_fused,
+    float32_without_tf32,
+    inference,
+    switch_of,
+    unfused_optimizer,
+    zero_grad_to_zeros,
+)
 
 pytestmark = pytest.mark.timed
 

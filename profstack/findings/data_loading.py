@@ -1,22 +1,333 @@
 """Data loading starves the step: the model waits for its batch.
 
-Of the wait counts what is known to be loading (`loading_time`); where there is no DataLoader, the
-user's own functions outside modules must take most of it. The gain is what overlapping would save.
+The wait of a step is measured in the clean steps: from the end of one step to the first module call
+or backward pass of the next. Not all of it is loading (a line that logs takes time there too), so
+only what torch's DataLoader takes counts, by the ranges that torch itself puts round it. Where a
+step takes several batches, these ranges have the waits after the first one, too. Where there is no
+DataLoader, the user's own functions outside modules must take most of it. The gain is what
+overlapping would save.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from profstack.analysis.functions import COST
-from profstack.findings import loading_time, reading, rules
-from profstack.findings.loading_time import MOSTLY
+from profstack.code_owner import BUILTIN_FILE
+from profstack.findings import reading, rules
+from profstack.findings.step_cut import after_step, clean_wait_share, wait_alone
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
-from profstack.storage.schema.rows import FunctionRow, LineRow
+from profstack.storage.schema.rows import FunctionRow, LineRow, RegionRow
+from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS, WAIT, ZERO_GRAD
 from profstack.units import format_seconds
+
+# A step that loads beside its work takes at least its work, at least its share of the loading over
+# the workers, and at least all CPU time over the cores that there are: a machine with one core
+# gains nothing.
+
+# What a small batch costs on its way from a worker to the step: about 0.1 to 0.3 ms on CPUs of
+# the 2020s, for the queue, the shared memory and the threads that wake.
+_HANDOVER_S = 0.2e-3
+# Where a worker runs Python code all the time, its thread that hands a batch over gets a turn only
+# when the interpreter switches threads: Python's own switch interval, 5 ms unless it was set.
+_SWITCH_S = 5e-3
+# Most workers to advise where they do nothing but wait for disks and networks.
+_MOST_WAITING = 16
+_IN_USE = "the cores are in use: what cheaper samples would save is not known"
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Loading of one step, in seconds per clean step, that of the median."""
+
+    step_s: float
+    wait_s: float
+    load_s: float
+    # CPU time of the process tree (None where it is not known), and the cores it may use.
+    cpu_s: float | None
+    cores: float
+    # DataLoader workers that were alive, and whether loading is mostly no use of a CPU.
+    workers: int
+    is_waiting: bool
+    # Whether making samples mostly is Python code, which holds the interpreter's lock.
+    is_python: bool
+    # Batches that a step takes: several where it gathers their gradients.
+    batches: float = 1.0
+    # Part of the loading in which the step's own thread may have lacked a core, with workers alive.
+    no_core_s: float = 0.0
+
+    @property
+    def work_s(self) -> float:
+        """The step without its loading; more workers give its thread no core."""
+        return max(self.step_s - self.load_s + self.no_core_s, 0.0)
+
+    def wanted(self) -> int:
+        """Workers with which loading is no longer the longest part, as far as there are cores."""
+        whole = self.load_s if not self.workers else self.workers * self.step_s
+        most = _MOST_WAITING if self.is_waiting else max(1, int(self.cores))
+        return max(1, min(math.ceil(whole / max(self.work_s, 1e-9)), most))
+
+    def with_workers(self, count: int) -> float:
+        """The step with so many workers: it cannot be shorter than any of its parts."""
+        whole = self.load_s if not self.workers else self.workers * self.step_s
+        cpu_s = self.cpu_s if self.cpu_s is not None else self.step_s
+        # What workers that are there already cost is a part of the step.
+        each = 0.0 if self.workers else _SWITCH_S if self.is_python else _HANDOVER_S
+        return max(self.work_s + self.batches * each, whole / count, cpu_s / self.cores)
+
+
+def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:
+    """Return what so many workers save of a step, or why that is not known."""
+    if loading.workers and count <= loading.workers:
+        return None, _IN_USE
+    gain = loading.step_s - loading.with_workers(count)
+    if gain >= reading.WORTH_TELLING * loading.step_s:
+        return min(gain, loading.load_s - loading.no_core_s), None
+    if loading.cores < 2:
+        return None, "with one core nothing can be loaded beside the step"
+    if loading.workers:
+        return None, _IN_USE
+    return None, "handing batches over would take about as long as making them does"
+
+
+_LOADER_FILE = "torch/utils/data/dataloader.py"
+_LOADER_RANGE = "DataLoaderIter.__next__"
+# Of a time, as much must be of a kind to call it so.
+MOSTLY = 0.5
+# Batches per step: above this it takes several, not one and sometimes the end of the loader.
+_SEVERAL = 1.5
+# With a core lacking for this share of the step, not all that has no CPU waits for something else.
+_CROWDED = 0.1
+
+
+def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
+    """Return the loading of a clean step of `step_s` seconds; None without a DataLoader.
+
+    `share` is the part of the step that it waits before its first work.
+    """
+    wait_s = share * step_s
+    # Batches that a step takes, by how often the loader was asked.
+    batches = reading.total(loader_ranges(report), "calls")
+    workers = int(report["processes"]["workers"] or 0)
+    several_s = reading.calibrated(report, _range_s(report)) if batches >= _SEVERAL else None
+    if several_s is not None and several_s >= wait_s:
+        wait_s = load_s = min(several_s, step_s)
+    elif (in_loader := _loader_share(report)) is not None:
+        load_s = in_loader * wait_s
+    else:
+        return None
+    is_waiting = _is_waiting(report, load_s, step_s)
+    # A batch may be ready while nothing lets the step's thread run to fetch it. It waits for it
+    # all the same: that counts as loading, and nothing is promised for it.
+    no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
+    environment = report["environment"]
+    names = ("usable_cores", "cpu_limit_cores", "logical_cores")
+    cores = [float(str(environment[name])) for name in names if environment.get(name)]
+    return Loading(
+        step_s,
+        wait_s,
+        load_s,
+        cpu_s=_at_median(report, "cpu_s", step_s),
+        cores=min(cores, default=1.0),
+        workers=workers,
+        is_waiting=is_waiting,
+        is_python=not is_waiting and _is_python(report),
+        batches=max(batches, 1.0),
+        no_core_s=min(no_core_s, load_s) if workers else 0.0,
+    )
+
+
+def _at_median(
+    report: Report, key: Literal["cpu_s", "no_core_s", "off_cpu_s"], step_s: float
+) -> float | None:
+    """Return a time of `processes`, which is of a mean step, at the clean median `step_s`."""
+    time, mean_s = report["processes"][key], report["processes"]["step_s"]
+    return None if time is None or not mean_s else time / mean_s * step_s
+
+
+def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
+    """Whether what loads mostly waits for something other than a CPU."""
+    no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
+    if report["processes"]["workers"]:
+        # Where the step's thread lacks a core its workers do, too: that is no disk or network.
+        busy = busy_share(report)
+        return busy is not None and busy < MOSTLY and no_core_s < _CROWDED * step_s
+    idle_s = (_at_median(report, "off_cpu_s", step_s) or 0.0) - no_core_s
+    return idle_s > MOSTLY * load_s
+
+
+def _is_python(report: Report) -> bool:
+    """Whether Python code takes most of the loading; taken to be so where it was not seen."""
+    graph = reading.CallGraph(report)
+    roots = loaders(graph)
+    whole = reading.total((graph.rows[key] for key in roots), "total_s")
+    below = (key for key in graph.below(roots) & graph.rows.keys() if key.file != BUILTIN_FILE)
+    return reading.total((graph.rows[key] for key in below), "self_s") >= MOSTLY * whole
+
+
+def busy_share(report: Report) -> float | None:
+    """Return the share of a step in which a worker used a CPU, mean over mean; None if unknown."""
+    processes = report["processes"]
+    cpu_s, step_s, workers = processes["worker_cpu_s"], processes["step_s"], processes["workers"]
+    return None if cpu_s is None or not step_s or not workers else cpu_s / (workers * step_s)
+
+
+def wait_share(report: Report) -> float | None:
+    """Return the share of the clean steps that is waiting, as the verdict has it.
+
+    Of quick steps the torch layer gives it.
+    """
+    clean = clean_wait_share(report, fewest=1)
+    if clean is not None:
+        parts = (_traced_share(report, name) for name in (WAIT, ZERO_GRAD, OUTSIDE))
+        alone = wait_alone(clean, *parts)
+        return clean if alone is None else alone
+    step_s = reading.clean_step_s(report)
+    row = reading.module_rows(report).get("(wait)")
+    if step_s is None or row is None or row["calibrated_s"] is None:
+        return None
+    return row["calibrated_s"] / step_s
+
+
+def _traced_share(report: Report, part: int) -> float:
+    """Return the share of the torch layer's steps that a part of the step has; 0 if unknown."""
+    step_s = reading.traced_step_s(report)
+    row = reading.module_rows(report).get(STEP_PARTS[part])
+    if row is None or row["calibrated_s"] is None or not step_s:
+        return 0.0
+    return (row["self_s"] or 0.0) / step_s
+
+
+def _loader_share(report: Report) -> float | None:
+    """Return the part of the wait in which the DataLoader was asked for a batch; None without."""
+    taken = _range_s(report)
+    wait = reading.module_rows(report).get("(wait)")
+    if taken is not None and wait is not None and wait["self_s"]:
+        return min(taken / wait["self_s"], 1.0)
+    totals = [
+        (row["total_s"] or 0.0) * row["calibrated_s"] / row["self_s"]
+        for row in report["tables"]["functions"]
+        if _is_loader(row) and row["self_s"] and row["calibrated_s"]
+    ]
+    step_s, share = reading.clean_step_s(report), wait_share(report)
+    if not totals or step_s is None or not share:
+        return None
+    return min(max(totals) / (share * step_s), 1.0)
+
+
+def _range_s(report: Report) -> float | None:
+    return reading.total(loader_ranges(report), "wall_s") or None
+
+
+def loader_ranges(report: Report) -> list[RegionRow]:
+    """Return the ranges that torch puts round the loader's work."""
+    return [
+        row
+        for row in report["tables"]["regions"]
+        if row["source"] == "torch" and _LOADER_RANGE in row["path"]
+    ]
+
+
+def loaders(graph: reading.CallGraph) -> list[reading.FunctionKey]:
+    """Return the functions by which a DataLoader is asked for a batch."""
+    return [key for key, row in graph.rows.items() if _is_loader(row)]
+
+
+def _is_loader(row: FunctionRow) -> bool:
+    file = row["file"].replace("\\", "/")
+    return row["phase"] == "step" and row["name"] == "__next__" and file.endswith(_LOADER_FILE)
+
+
+# The user's own functions that are called in a step and have nothing to do with the model's work:
+# they are neither called by a module, a backward pass or an optimizer, nor call one.
+
+_WORK = ("torch/nn/modules/module.py", "torch/_tensor.py", "torch/optim/", "torch/autograd/")
+_WORK_NAMES = ("_call_impl", "_wrapped_call_impl", "backward", "step", "zero_grad", "wrapper")
+# Where else in a step the script's own functions run, outside modules.
+_ELSEWHERE = (
+    "(compiled functions)", "(loss)", "(before the optimizer)", "(outside modules)",
+    "(not attributed)",
+)  # fmt: skip
+# Times of two layers that are as near are about the same.
+_ABOUT = 1.2
+
+
+@dataclass(frozen=True)
+class FunctionTime:
+    """A function with its seconds per clean step."""
+
+    row: FunctionRow
+    clean_s: float
+
+    @property
+    def evidence(self) -> Evidence:
+        """A row of evidence."""
+        row = self.row
+        return {
+            "function": row["name"],
+            **reading.pick(row, "file", "line", "calls"),
+            "clean_s": self.clean_s,
+            "link": reading.to_function(reading.key_of(row)),
+        }
+
+
+def before_first_work(report: Report, wait_s: float, slowed: float) -> list[FunctionTime]:
+    """Return the outermost such functions that may run in a wait of `wait_s` before the first work.
+
+    A function that took longer under cProfile runs elsewhere; unless profiling slowed its Python,
+    by `slowed` at most, and nowhere else in the step is as much time: then it has all the wait.
+    Left out is what makes no input since it is called after the optimizer's step. Empty where the
+    profiled times could not be calibrated.
+    """
+    graph = reading.CallGraph(report)
+    known = [row for row in graph.rows.values() if row["self_s"] and row["calibrated_s"]]
+    first = reading.largest(known, "self_s")
+    if first is None or not first["self_s"] or not first["calibrated_s"]:
+        return []
+    # Clean seconds of a second of the profiled steps.
+    ratio = first["calibrated_s"] / first["self_s"]
+    elsewhere_s = _elsewhere_s(report)
+    after = after_step(report)
+    found = []
+    for key in _outermost(graph):
+        if after is not None and key in after.functions:
+            continue
+        clean_s = (graph.rows[key]["total_s"] or 0.0) * ratio
+        is_there = elsewhere_s < clean_s / max(slowed, 1.0) <= _ABOUT * wait_s
+        if clean_s and (clean_s <= _ABOUT * wait_s or is_there):
+            found.append(FunctionTime(graph.rows[key], min(clean_s, wait_s)))
+    return sorted(found, key=lambda each: -each.clean_s)
+
+
+def _outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
+    """Return the user's own functions beside the model's work that no other such one calls."""
+    work = {
+        key
+        for key in graph.rows
+        if key.name in _WORK_NAMES and any(part in key.file.replace("\\", "/") for part in _WORK)
+    }
+    called = graph.below(work) | work
+    own = [key for key, row in graph.rows.items() if row["own"] and key not in called]
+    apart = [key for key in own if not graph.below([key]) & work]
+    return [key for key in apart if not any(key in graph.below([other]) for other in apart)]
+
+
+def _elsewhere_s(report: Report) -> float:
+    """Return the time of a clean step outside modules, without the wait and torch's own Python.
+
+    Infinite where the torch layer, which slows no Python, does not give it.
+    """
+    rows = reading.module_rows(report)
+    times = [rows[name]["calibrated_s"] for name in _ELSEWHERE if name in rows]
+    if not times or None in times:
+        return math.inf
+    return sum(time or 0.0 for time in times)
+
 
 # The functions that a step's loading goes to: first the one to look at, then the longest others.
 # What the loader calls has all of the loading, and says nothing by that. The one to look at is the
@@ -71,7 +382,7 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
     user's.
     """
     graph = reading.CallGraph(report)
-    roots = loading_time.loaders(graph)
+    roots = loaders(graph)
     whole = reading.total((graph.rows[key] for key in roots), "total_s")
     if not whole:
         return []
@@ -157,10 +468,10 @@ def _in_others_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
 @reading.family
 def data_starved(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield a finding where the wait for data is a quarter of the clean step or more."""
-    share, least = loading_time.wait_share(report), rules.DATA_STARVED.threshold
+    share, least = wait_share(report), rules.DATA_STARVED.threshold
     if share is None:
         return
-    loading = loading_time.loading_of(report, step_s, share)
+    loading = loading_of(report, step_s, share)
     if loading is not None:
         if loading.load_s >= least * step_s:
             yield _with_loader(report, loading)
@@ -169,9 +480,9 @@ def data_starved(recorded: Recorded, report: Report, step_s: float) -> Iterator[
         yield from _without_loader(report, step_s, share * step_s, slowed)
 
 
-def _with_loader(report: Report, loading: loading_time.Loading) -> Finding:
+def _with_loader(report: Report, loading: Loading) -> Finding:
     """Return the finding on a DataLoader: without workers, or with too few or too slow ones."""
-    gain, reason = loading_time.gain_of(loading, loading.wanted())
+    gain, reason = gain_of(loading, loading.wanted())
     wait: Evidence = {
         "loading_s": loading.load_s,
         "step_share": loading.load_s / loading.step_s,
@@ -186,7 +497,7 @@ def _with_loader(report: Report, loading: loading_time.Loading) -> Finding:
     wait["workers"] = loading.workers
     place: FunctionRow | LineRow | None
     if loading.workers:
-        if (busy := loading_time.busy_share(report)) is not None:
+        if (busy := busy_share(report)) is not None:
             worker_cpu_s = report["processes"]["worker_cpu_s"]
             wait |= {"mean_worker_cpu_s": worker_cpu_s, "worker_busy_share": busy}
         # The longest line on which a loader is asked for its next batch.
@@ -213,7 +524,7 @@ def _with_loader(report: Report, loading: loading_time.Loading) -> Finding:
     )
 
 
-def _advice_on_workers(loading: loading_time.Loading, gain: float | None) -> str:
+def _advice_on_workers(loading: Loading, gain: float | None) -> str:
     who = "The one DataLoader worker makes"
     if loading.workers > 1:
         who = f"The {loading.workers} DataLoader workers make"
@@ -241,9 +552,7 @@ def _advice_on_workers(loading: loading_time.Loading, gain: float | None) -> str
     )
 
 
-def _advice(
-    loading: loading_time.Loading, functions: Sequence[LoadingFunction], gain: float | None
-) -> str:
+def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float | None) -> str:
     parts = [most_of_it(functions)] if functions else []
     if gain:
         parts.append(
@@ -265,7 +574,7 @@ def _advice(
 def _range_evidence(report: Report) -> list[Evidence]:
     """Return the first of the ranges that torch puts round the loader's work."""
     found: list[Evidence] = []
-    for row in loading_time.loader_ranges(report)[:1]:
+    for row in loader_ranges(report)[:1]:
         found = [{"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}]
         if (time := reading.calibrated(report, row["wall_s"])) is not None:
             found[0]["calibrated_s"] = time
@@ -279,7 +588,7 @@ def _without_loader(
     graph = reading.CallGraph(report)
     functions = [
         each
-        for each in loading_time.before_first_work(report, wait_s, slowed)
+        for each in before_first_work(report, wait_s, slowed)
         if _is_taken(report, graph, reading.key_of(each.row))
     ]
     taken = sum(each.clean_s for each in functions)

@@ -23,7 +23,7 @@ from statistics import median
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading, rules
-from profstack.findings.loading_time import loaders, loading_of, wait_share
+from profstack.findings.data_loading import loaders, loading_of, wait_share
 from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import FunctionRow, ModuleRow

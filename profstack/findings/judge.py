@@ -11,13 +11,16 @@ from itertools import combinations
 
 from profstack.findings import reading, rules
 from profstack.findings.compilation import compiling
-from profstack.findings.data_loading import data_starved
+from profstack.findings.data_loading import data_starved, loaders
 from profstack.findings.hot_spots import dominating, hot_spots
-from profstack.findings.loading_time import loaders
 from profstack.findings.measurement import trust, uncounted
 from profstack.findings.memory_growth import memory_growth
-from profstack.findings.model_setup import float32_without_tf32, inference
-from profstack.findings.optimizers import unfused_optimizer, zero_grad_to_zeros
+from profstack.findings.model_setup import (
+    float32_without_tf32,
+    inference,
+    unfused_optimizer,
+    zero_grad_to_zeros,
+)
 from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
 from profstack.findings.verdict import add_verdict
@@ -25,21 +28,10 @@ from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Report
 
 FAMILIES: tuple[reading.Family, ...] = (
-    memory_growth,
-    data_starved,
-    forced_synchronisation,
-    host_to_device_copies,
-    small_operators,
-    compiling,
-    hot_spots,
-    dominating,
-    trust,
-    uncounted,
-    unfused_optimizer,
-    zero_grad_to_zeros,
-    inference,
-    float32_without_tf32,
-)
+    memory_growth, data_starved, forced_synchronisation, host_to_device_copies, small_operators,
+    compiling, hot_spots, dominating, trust, uncounted, unfused_optimizer, zero_grad_to_zeros,
+    inference, float32_without_tf32,
+)  # fmt: skip
 
 
 def add_findings(report: Report, recorded: Recorded) -> None:

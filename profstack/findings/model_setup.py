@@ -1,27 +1,33 @@
-"""Models set up wrongly for their use: gradients, training mode, precision.
+"""Models and optimizers set up wrongly for their use.
 
-Two rules look at steps that are no training: no optimizer ends them, and no backward pass ran in
-any step that was noted or traced. A layer of batch normalisation without a momentum does not count:
-that is how averages are gathered anew on purpose. Dropout in training mode is no finding by itself,
-since sampling with it is a method; it is in the evidence.
+Gradients, training mode and precision of models, optimizers that go tensor by tensor, and gradients
+set to zero. Two rules look at steps that are no training: no optimizer ends them, and no backward
+pass ran in any step that was noted or traced. A layer of batch normalisation without a momentum
+does not count: that is how averages are gathered anew on purpose. Dropout in training mode is no
+finding by itself, since sampling with it is a method; it is in the evidence.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Literal
 
+from profstack.analysis.functions import PROFILED
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Evidence,
     Finding,
+    OptimizerFacts,
     Report,
     RooflinePoint,
     Setup,
     SetupCalls,
 )
+from profstack.storage.schema.rows import LineRow, OperatorRow
 from profstack.units import format_share
 
 ACTIVATIONS = "activations"
@@ -225,3 +231,317 @@ def switch_of(operator: str) -> Switch | None:
     if _PRODUCTS.match(operator):
         return "tf32_products"
     return "tf32_convolutions" if _CONVOLUTIONS.search(operator) else None
+
+
+# Optimizers that go tensor by tensor. What a fused step saves follows from two ratios. Where time
+# goes to calls, it is the ratio of what both implementations take for tensors too small to matter;
+# where it goes to memory, the ratio of the bytes that both move: the recorded operators' and each
+# parameter, gradient and state once. The machine's memory bandwidth parts the one from the other.
+# What a step takes in Python whatever its tensors are stays, and of few tensors it is most of it.
+
+PART = "(optimizer)"
+_GPUS = frozenset({"cuda", "mps", "xpu"})
+# Where torch 2.6 and later have a fused implementation, by the class the optimizer is made from.
+_DEVICES = {
+    "Adam": _GPUS | {"cpu"},
+    "AdamW": _GPUS | {"cpu"},
+    "SGD": _GPUS | {"cpu"},
+    "Adagrad": frozenset({"cpu"}),
+}
+_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+# Tensors of a parameter's size that a fused step reads or writes for each parameter.
+_PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5}
+# What a step over parameters of 8 elements takes fused, over what it takes unfused, per tensor:
+# of 20 and of 200 tensors, torch 2.13, Python 3.11. Both are calls and Python alone, so that the
+# ratio hardly depends on the machine.
+_CALLS_LEFT = {"Adam": 0.19, "AdamW": 0.17, "SGD": 0.20, "Adagrad": 0.31}
+_CALLS_LEFT_PLAIN_SGD = 0.38
+# A call of an operator with the Python round it, over the operator alone: of 80 tensors, at which
+# the rest of a step does not count, 1.5 with SGD and 1.7 with AdamW.
+_WITH_PYTHON = 1.6
+# What a fused step takes more than another before it comes to its tensors, in such calls: about
+# 5 µs where each takes 0.7 to 1.7 µs.
+_FUSED_CALLS = 6
+_NO_BANDWIDTH = "the memory bandwidth of this machine is not known, which a fused step is bound by"
+_NO_BYTES = "how many bytes the optimizer's operators move is not known"
+_FOREACH = (
+    "the optimizer works over lists of tensors already: what is left of its calls is not known"
+)
+_SEVERAL = "several optimizers share the time, and not each of them has a fused implementation"
+_DISTURBED = "the torch layer slowed its steps too much for its times to be used"
+# Profiling slows Python and not operators, by less than this.
+_TOO_FAR = 3.0
+# The functions round these are also the end of a step, where profstack does work of its own.
+_STEPS = ("step", "_use_grad")
+_MOST_OPERATORS = 3
+
+
+@reading.family
+def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where the optimizer's part of the step is large enough."""
+    seen = report["setup"].get("optimizers") or []
+    able = [each for each in seen if can_be_fused(each)]
+    rows = [row for row in report["tables"]["operators"] if row["module"] == PART]
+    if not able or any("_fused_" in row["name"] for row in rows):
+        return
+    share = _share(recorded, report, rows)
+    if share is None or share < rules.UNFUSED_OPTIMIZER.threshold:
+        return
+    is_disturbed = reading.calibrated(report, 1.0) is None
+    gain: float | None = None
+    reason: str | None = _DISTURBED if is_disturbed else _SEVERAL
+    if not is_disturbed and len(able) == len(seen):
+        gain, reason = _gain(report, rows, seen, share * step_s)
+    if gain is not None and gain < reading.WORTH_TELLING * step_s:
+        return
+    first = max(able, key=lambda each: each["parameter_bytes"])
+    # The step bar shows the update's Python as Python.
+    bar = " The time holds the update's Python, which the step bar shows as Python."
+    yield reading.finding(
+        rules.UNFUSED_OPTIMIZER,
+        f"{first['name']} updates {first['tensors']} tensors one operator at a time",
+        severity=reading.severity_of(share * step_s if gain is None else gain, step_s),
+        gain_s=gain,
+        gain_reason=reason,
+        place=first["place"],
+        module=PART,
+        layers=("torch",),
+        evidence=[
+            {
+                "optimizer_s": None if is_disturbed else share * step_s,
+                "step_share": share,
+                "link": f"modules/{PART}",
+            },
+            *map(_options, able),
+            *_heaviest(rows),
+        ],
+        advice=f"Make it with fused=True ({first['name']}(..., fused=True)): the same update, "
+        "with all its tensors read and written once by one operator. Its results differ in "
+        f"the last digits.{'' if reading.on_accelerator(report) else bar}",
+    )
+
+
+def can_be_fused(optimizer: OptimizerFacts) -> bool:
+    """Whether torch has a fused implementation of an optimizer of the report's `setup`."""
+    return (
+        optimizer["has_fused"]
+        and not optimizer["fused"]
+        and not optimizer["differentiable"]
+        and not optimizer["sparse_tensors"]
+        and bool(optimizer["tensors"])
+        and set(optimizer["devices"]) <= _DEVICES.get(optimizer["base"] or "", frozenset())
+        and set(optimizer["dtypes"]) <= _TYPES
+    )
+
+
+def _share(recorded: Recorded, report: Report, rows: Sequence[OperatorRow]) -> float | None:
+    """Return the optimizer's share of a step: of the device's time where there is one.
+
+    On the CPU it is the torch layer's, which has a few steps: where other work took the core
+    meanwhile, so that it is several times what cProfile saw, it is cProfile's.
+    """
+    step_s = reading.traced_step_s(report)
+    if not step_s:
+        return None
+    if reading.on_accelerator(report):
+        return reading.total(rows, "device_s") / step_s
+    part = reading.module_rows(report).get(PART)
+    if part is None or part["self_s"] is None:
+        return None
+    share = part["self_s"] / step_s
+    profiled = _profiled_share(recorded, report)
+    return profiled if profiled and share > _TOO_FAR * profiled else share
+
+
+def _profiled_share(recorded: Recorded, report: Report) -> float | None:
+    """Return the share of the profiled steps in torch's optimizers, with what they call."""
+    taken = [
+        row["total_s"] or 0.0
+        for row in report["tables"]["functions"]
+        if row["phase"] == "step"
+        and row["name"] in _STEPS
+        and "torch/optim/" in row["file"].replace("\\", "/")
+    ]
+    profiled = recorded.select("cprofile", PROFILED) if taken else None
+    if profiled is None or not profiled.steps or not profiled.wall_s:
+        return None
+    return max(taken) * profiled.steps / profiled.wall_s
+
+
+def _gain(
+    report: Report, rows: Sequence[OperatorRow], seen: Sequence[OptimizerFacts], spent: float
+) -> tuple[float | None, str | None]:
+    """Return what fused steps would save of `spent`, or why that is not known."""
+    _, rate = reading.known_peaks(report)
+    if not rate:
+        return None, _NO_BANDWIDTH
+    steps = report["setup"]["steps"] or 1
+    # One of several may step more often than the others, or more rarely.
+    once = sum(
+        each["parameter_bytes"] * _passes(each) * (each["calls"] or steps) / steps for each in seen
+    )
+    if reading.on_accelerator(report):
+        if not reading.is_device_bound(report):
+            return None, reading.HOST_BOUND
+        return max(spent - once / rate, 0.0), None
+    if any("_foreach_" in row["name"] for row in rows):
+        return None, _FOREACH
+    moved = reading.total(rows, "moved_bytes")
+    if not moved:
+        return None, _NO_BYTES
+    inside = reading.calibrated(report, reading.total(rows, "self_s")) or 0.0
+    streaming = min(moved / rate, inside)
+    called = min(_WITH_PYTHON * (inside - streaming), spent - streaming)
+    # The share of the time of its operators' calls that a fused step saves.
+    calls = reading.total(rows, "calls")
+    more = _FUSED_CALLS * len(seen) / calls if calls else 1.0
+    saved = max(1.0 - max(map(_calls_left, seen)) - more, 0.0)
+    return saved * max(called, 0.0) + streaming * max(1 - once / moved, 0.0), None
+
+
+def _passes(optimizer: OptimizerFacts) -> int:
+    more = 2 * bool(optimizer["amsgrad"]) + 2 * bool(optimizer["momentum"])
+    return _PASSES[optimizer["base"] or ""] + more
+
+
+def _calls_left(optimizer: OptimizerFacts) -> float:
+    """Return the share of the time of calls that is left, of one class of optimizers."""
+    is_plain = not (optimizer["momentum"] or optimizer["weight_decay"])
+    if optimizer["base"] == "SGD" and is_plain:
+        return _CALLS_LEFT_PLAIN_SGD
+    return _CALLS_LEFT[optimizer["base"] or ""]
+
+
+def _options(optimizer: OptimizerFacts) -> Evidence:
+    link: Evidence = {"link": reading.to_source(optimizer["place"])} if optimizer["place"] else {}
+    options = reading.pick(optimizer, "fused", "foreach", "tensors", "parameter_bytes")
+    return {"optimizer": optimizer["name"], **options, **link}
+
+
+def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
+    """Return the operators that take most of it, over all shapes."""
+    calls = reading.sums_of((row["name"], row["calls"]) for row in rows)
+    times = reading.sums_of((row["name"], row["calibrated_s"]) for row in rows)
+    return [
+        {
+            "operator": name,
+            "calls": calls[name],
+            "calibrated_s": times[name],
+            "link": f"operators/{name}",
+        }
+        for name in sorted(times, key=lambda name: -times[name])[:_MOST_OPERATORS]
+    ]
+
+
+# Gradients that are set to zero and added to, where they could be let go and handed over anew: the
+# tensors that a step fills with zeros outside modules are as many and of the same shapes as those
+# that AccumulateGrad then adds to. On the CPU blocks above 64 KiB do not count: the C library gives
+# larger ones back to the system when gradients are let go, and the pages of the next ones have to
+# be faulted in, which was measured to cost more than zeroing does. Devices have an allocator that
+# keeps them.
+
+ACCUMULATION = "(gradient accumulation)"
+# Blocks up to here were measured to be kept by the C library: it trims from 128 KiB on.
+LARGEST_ON_HOST = 64 << 10
+# Fewer are a part that the script zeroes on purpose, as accumulators of its own.
+LEAST_PARAMETERS = 0.5
+_ZERO, _ADD, _NODE = "aten::zero_", "aten::add_", "torch::autograd::AccumulateGrad"
+# A script may zero what it likes in a module or in a loss; gradients are zeroed between.
+_ELSEWHERE = (ACCUMULATION, "(loss)")
+_ZEROES = re.compile(r"^[^#]*(?:\bzero_grad\(|\.zero_\(|_foreach_zero_\()")
+
+
+@reading.family
+def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where zeroing and adding cost enough."""
+    traced_s, on_device = reading.traced_step_s(report), reading.on_accelerator(report)
+    rows = report["tables"]["operators"]
+    accumulating = [row for row in rows if row["module"] == ACCUMULATION]
+    zeroed = _by_shape((row for row in rows if _is_between(row)), _ZERO, on_device=on_device)
+    added = _by_shape(accumulating, _ADD, on_device=on_device)
+    counted = {
+        shape: min(calls, added[shape][0])
+        for shape, (calls, _) in zeroed.items()
+        if shape in added and (on_device or 4 * prod(shape) <= LARGEST_ON_HOST)
+    }
+    count = sum(counted.values())
+    if not traced_s or count < LEAST_PARAMETERS * _parameters(report, accumulating):
+        return
+    zero_share, add_share = (
+        sum(
+            works[shape][1] * (calls / works[shape][0]) for shape, calls in counted.items() if calls
+        )
+        / traced_s
+        for works in (zeroed, added)
+    )
+    if zero_share + add_share < rules.ZERO_GRAD_TO_ZEROS.threshold:
+        return
+    is_disturbed = reading.calibrated(report, 1.0) is None
+    reason = None
+    if is_disturbed:
+        reason = _DISTURBED
+    elif on_device and not reading.is_device_bound(report):
+        reason = reading.HOST_BOUND
+    cost_s = zero_share * step_s + add_share * step_s
+    line = _zeroing_line(report)
+    yield reading.finding(
+        rules.ZERO_GRAD_TO_ZEROS,
+        f"{count:.0f} gradients are set to zero in each step, and then added to",
+        severity=reading.severity_of(cost_s, step_s),
+        gain_s=cost_s if reason is None else None,
+        gain_reason=reason,
+        place=line,
+        layers=("torch",),
+        evidence=[
+            {
+                "operator": operator,
+                "calls": count,
+                "calibrated_s": None if is_disturbed else share * step_s,
+                "step_share": share,
+                "link": link,
+            }
+            for operator, share, link in (
+                (_ZERO, zero_share, f"operators/{_ZERO}"),
+                (f"{_ADD} in {ACCUMULATION}", add_share, f"modules/{ACCUMULATION}"),
+            )
+        ]
+        + ([{"text": reading.text_of(line), "link": reading.to_source(line)}] if line else []),
+        advice="Let gradients go instead: optimizer.zero_grad() without set_to_none=False, or "
+        "parameter.grad = None. The backward pass then hands over new ones, and adds nothing. What "
+        "reads .grad between must expect None.",
+    )
+
+
+def _is_between(row: OperatorRow) -> bool:
+    """Whether a row is of the work between modules and passes."""
+    module = row["module"]
+    return module is None or (module.startswith("(") and module not in _ELSEWHERE)
+
+
+def _by_shape(
+    rows: Iterable[OperatorRow], name: str, *, on_device: bool
+) -> dict[tuple[int, ...], tuple[float, float]]:
+    """Return calls and seconds of one operator in a step, by the shape of what it changes."""
+    found: dict[tuple[int, ...], tuple[float, float]] = {}
+    for row in rows:
+        shapes = json.loads(row["shapes"] or "[]") if row["name"] == name else []
+        if shapes and all(isinstance(size, int) for size in shapes[0]):
+            calls, seconds = found.get(tuple(shapes[0]), (0.0, 0.0))
+            seconds += (row["device_s"] if on_device else row["total_s"]) or 0.0
+            found[tuple(shapes[0])] = (calls + (row["calls"] or 0.0), seconds)
+    return found
+
+
+def _parameters(report: Report, accumulating: Sequence[OperatorRow]) -> float:
+    """Return how many parameters get gradients in a step of any number of passes; at least 1."""
+    nodes = reading.total((row for row in accumulating if row["name"] == _NODE), "calls")
+    return max(nodes / max(reading.backward_passes(report), 1.0), 1.0)
+
+
+def _zeroing_line(report: Report) -> LineRow | None:
+    """Return the script's line that by its text sets gradients to zero, the longest first.
+
+    How often it ran is not known where its function was not traced to the end.
+    """
+    lines = [row for row in reading.own_lines(report, _ZEROES) if row["calls"] != 0]
+    return max(lines, key=reading.line_s, default=None)

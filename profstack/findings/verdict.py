@@ -43,10 +43,6 @@ class Measure:
     name: str | None = None
     facts: VerdictFacts = field(default_factory=VerdictFacts)
 
-    def set_function(self, row: FunctionRow) -> None:
-        """Point at a function of the script."""
-        self.place, self.name = row, row["name"]
-
 
 Measures = dict[VerdictSlug, Measure]
 
@@ -54,9 +50,7 @@ Measures = dict[VerdictSlug, Measure]
 def measures(report: Report, cut: Cut, device: step_bar.DeviceCut | None) -> Measures:
     """Return the measures of all tests."""
     if not cut.torch:
-        found: Measures = {
-            rule.slug: Measure(None, cut.torch_reason) for rule in rules.VERDICT_RULES
-        }
+        found = {rule.slug: Measure(None, cut.torch_reason) for rule in rules.VERDICT_RULES}
         found[rules.INPUT] = Measure(cut.wait, _NO_WAIT if cut.wait is None else None)
     else:
         found = _device_measures(cut, device) if device is not None else _host_measures(cut)
@@ -82,17 +76,15 @@ def _host_measures(cut: Cut) -> Measures:
 def _device_measures(cut: Cut, device: step_bar.DeviceCut) -> Measures:
     """Divide the device's idle time as the host's time is then."""
     waits, late = device.data_wait, device.host_late
-    io = None
-    if cut.io is not None:
-        io = min(cut.io, waits + late)
-        late -= max(io - waits, 0.0)
-        waits = max(waits - io, 0.0)
+    io = min(cut.io or 0.0, waits + late)
+    late -= max(io - waits, 0.0)
+    waits = max(waits - io, 0.0)
     idle = (cut.wait or 0.0) + (cut.io or 0.0) + (cut.idle or 0.0)
     work = max(1 - idle - cut.in_waits, 0.0)
     of_python = min(cut.python / work, 1.0) if work else 0.0
     return {
         rules.INPUT: Measure(waits, link="modules/(wait)"),
-        rules.IO: Measure(io, cut.io_time.reason),
+        rules.IO: Measure(None if cut.io is None else io, cut.io_time.reason),
         rules.COMMUNICATION: Measure(device.communication, name=device.communication_name),
         rules.PYTHON: Measure(late * of_python),
         rules.LAUNCH: Measure(late * (1 - of_python), link="ranges/gaps"),
@@ -120,12 +112,12 @@ def _roofline_measures(report: Report, median_s: float, scale: float) -> Measure
         (rules.COMPUTE, "compute", bounds["compute_s"], compute_facts),
         (rules.MEMORY, "memory", bounds["memory_s"], step_rates(roofline, rules.MEMORY)),
     ):
-        points = (
+        operators = (
             point
             for point in roofline["points"]
             if point["kind"] == "operator" and point["bound"] == bound and point["seconds"]
         )
-        first = reading.largest(points, "seconds")
+        first = reading.largest(operators, "seconds")
         link = f"operators/{(first['name'] or '').partition(' in ')[0]}" if first else None
         found[slug] = Measure(min(bound_s * scale / median_s, 1.0), link=link, facts=facts)
     return found
@@ -148,41 +140,34 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
 
 def _add_places(found: Measures, report: Report, cut: Cut) -> None:
     """Add the functions and lines of the script at which the causes are."""
-    python = step_bar.hottest(report)
-    if python is not None and found[rules.PYTHON].share is not None:
-        found[rules.PYTHON].link = reading.to_function(reading.key_of(python))
-        found[rules.PYTHON].set_function(python)
+    functions = {rules.IO: cut.io_time.function}
+    python = found[rules.PYTHON]
+    if python.share is not None and (hottest := step_bar.hottest(report)) is not None:
+        python.link = reading.to_function(reading.key_of(hottest))
+        functions[rules.PYTHON] = hottest
+    if cut.has_loader:
+        functions[rules.INPUT] = _loader_function(report)
+    for slug, row in functions.items():
+        if row is not None:
+            found[slug].place, found[slug].name = row, row["name"]
     if cut.after is not None and cut.after_python > cut.python / 2:
-        found[rules.PYTHON].place, found[rules.PYTHON].name = cut.after.line, None
-        found[rules.PYTHON].link = reading.to_source(cut.after.line)
-        found[rules.PYTHON].facts["after_step_share"] = cut.after_python
-    if cut.io_time.function is not None:
-        found[rules.IO].set_function(cut.io_time.function)
-    writer = cut.io_time.function or cut.io_time.heaviest
-    if writer is not None:
+        python.place, python.name = cut.after.line, None
+        python.link = reading.to_source(cut.after.line)
+        python.facts["after_step_share"] = cut.after_python
+    if (writer := cut.io_time.function or cut.io_time.heaviest) is not None:
         found[rules.IO].link = reading.to_function(reading.key_of(writer))
-    loader = _loader_function(report) if cut.has_loader else None
-    if loader is not None:
-        found[rules.INPUT].set_function(loader)
     # No layer sees into workers, and a script's own first level is no function: then it is a line.
     for slug, share in ((rules.INPUT, cut.wait), (rules.IO, cut.io)):
-        if found[slug].place is None:
-            found[slug].place = line_outside_work(report, share)
-    collective = found[rules.COMMUNICATION]
-    if collective.name and collective.link is None:
-        view = "ranges" if cut.communication_name == collective.name else "kernels"
-        collective.link = f"{view}/{collective.name}"
-    if found[rules.LAUNCH].link is None and cut.torch:
-        found[rules.LAUNCH].link = _most_called(report)
-
-
-def _most_called(report: Report) -> str | None:
-    """Return the link to the operator that is called most often."""
-    rows = report["tables"]["operators"]
+        found[slug].place = found[slug].place or line_outside_work(report, share)
+    if name := found[rules.COMMUNICATION].name:
+        view = "ranges" if cut.communication_name == name else "kernels"
+        found[rules.COMMUNICATION].link = f"{view}/{name}"
+    operators = report["tables"]["operators"]
     calls = reading.sums_of(
-        (row["name"], row["calls"]) for row in rows if row["name"][:6] == "aten::"
+        (row["name"], row["calls"]) for row in operators if row["name"].startswith("aten::")
     )
-    return f"operators/{max(calls, key=lambda name: calls[name])}" if calls else None
+    if found[rules.LAUNCH].link is None and cut.torch and calls:
+        found[rules.LAUNCH].link = f"operators/{max(calls, key=lambda name: calls[name])}"
 
 
 def _loader_function(report: Report) -> FunctionRow | None:
@@ -258,28 +243,19 @@ def sentence(
         rules.COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
         rules.PYTHON: "is Python, outside all operators"
         + (", most of it after the optimizer's step" if after is not None else ""),
-        rules.LAUNCH: "goes to operators so small that calling them is most of their cost"
-        + _each(measure),
+        rules.LAUNCH: "goes to operators so small that calling them is most of their cost",
         rules.COMPUTE: "is in operators at the limit of the machine's arithmetic"
         + _reaches(measure),
         rules.MEMORY: "is in operators at the limit of the memory's bandwidth",
     }[slug]
-    where = (
-        reading.in_brackets(measure.place) if slug in (rules.INPUT, rules.IO, rules.PYTHON) else ""
-    )
-    unknown = ""
+    if slug in (rules.INPUT, rules.IO, rules.PYTHON):
+        what += reading.in_brackets(measure.place)
     if slug == rules.INPUT and not has_loader and found[rules.IO].share is None:
-        unknown = "; how much of that reads or writes files is not known"
-    return f"{format_share(measure.share or 0.0)} of {step} {what}{where}{unknown}"
-
-
-def _each(measure: Measure) -> str:
-    """Return how many small operators there are and what one takes; empty on a device."""
-    call_s = measure.facts.get("call_s")
-    if not call_s:
-        return ""
-    calls = format_count(round(measure.facts["calls"]))
-    return f" ({calls} a step, {format_seconds(call_s)} each)"
+        what += "; how much of that reads or writes files is not known"
+    if call_s := measure.facts.get("call_s"):
+        calls = format_count(round(measure.facts["calls"]))
+        what += f" ({calls} a step, {format_seconds(call_s)} each)"
+    return f"{format_share(measure.share or 0.0)} of {step} {what}"
 
 
 def _reaches(measure: Measure) -> str:
@@ -288,8 +264,7 @@ def _reaches(measure: Measure) -> str:
 
 
 def _balanced(found: Measures, step: str, has_loader: bool) -> str:
-    words = _operators(found, step)
-    if words is not None:
+    if (words := _operators(found, step)) is not None:
         return words
     causes = {rule.slug: rule.cause for rule in rules.VERDICT_RULES}
     if not has_loader:
@@ -307,15 +282,15 @@ def _operators(found: Measures, step: str) -> str | None:
     unknown = arithmetic.facts.get("limit_unknown_share")
     if arithmetic.share is None or traffic.share is None or below is None or unknown is None:
         return None
-    whole = arithmetic.share + traffic.share + below + unknown
-    if whole < _MOSTLY_OPERATORS:
-        return None
     parts = {
         "at the limit of the machine's arithmetic": arithmetic.share,
         "at the memory's": traffic.share,
         "below both": below,
         "with a limit that is not known": unknown,
     }
+    whole = sum(parts.values())
+    if whole < _MOSTLY_OPERATORS:
+        return None
     listed = ", ".join(f"{format_share(share)} {name}" for name, share in parts.items() if share)
     return (
         f"operators take {format_share(whole)} of {step}, and no single cause holds most of it "
@@ -361,18 +336,15 @@ def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) 
     slug, margin, words = decide(shares, max(idle, 0.0))
     if words is not None and not cut.torch:
         # Where gradients are accumulated a step waits again within it.
-        wait = next_step = ""
+        words = str(cut.torch_reason)
         if cut.wait is not None:
-            wait = f"; before its first work a step waits {format_share(cut.wait)} of its time"
+            words += f"; before its first work a step waits {format_share(cut.wait)} of its time"
         if cut.torch_step:
-            next_step = f"; {cut.torch_step}"
-        words = f"{cut.torch_reason}{wait}{next_step}"
+            words += f"; {cut.torch_step}"
     step = step_words(report["benchmark"])
-    idleness = step_bar.idle_sentence(report, cut, step, idle, shares.values())
-    if idleness is not None:
+    if idleness := step_bar.idle_sentence(report, cut, step, idle, shares.values()):
         slug, margin, words = rules.UNCLEAR, None, idleness
-    if words is None:
-        words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
+    words = words or sentence(slug, found, step, margin, has_loader=cut.has_loader)
     return _verdict(slug, words, margin, _evidence(found, cut.median_s))
 
 
@@ -387,7 +359,19 @@ def decide(
     known = {slug: share for slug, share in shares.items() if share is not None}
     order = sorted(known, key=lambda slug: -known[slug])
     candidates = [slug for slug in order if known[slug] >= rules.RULE_OF[slug].threshold]
-    could_be = _could_be(shares, known, idle)
+    # What is not known and large enough to be the verdict. Unknown reading and writing is inside
+    # the wait and Python.
+    most = step_bar.most_unknown(known.values(), idle)
+    causes = [
+        rules.RULE_OF[slug].cause
+        for slug, share in shares.items()
+        if share is None and most >= rules.RULE_OF[slug].threshold
+        if slug != rules.IO or shares.get(rules.PYTHON) is None
+    ]
+    could_be = None
+    if causes:
+        listed = " or ".join(causes)
+        could_be = f"up to {format_share(most)} of the step could be {listed}, which is not known"
     if not candidates:
         if could_be is not None:
             return rules.UNCLEAR, None, could_be
@@ -399,31 +383,9 @@ def decide(
     if others and share - next_ < rules.LEAST_APART:
         both = " and ".join(f"{_title(one)} ({format_share(known[one])})" for one in candidates[:2])
         return rules.UNCLEAR, share - next_, f"two causes weigh about the same, {both}"
-    if (
-        could_be is not None
-        and step_bar.most_unknown(known.values(), idle) > share - rules.LEAST_APART
-    ):
+    if could_be is not None and most > share - rules.LEAST_APART:
         return rules.UNCLEAR, None, could_be
     return first, min(share - rules.RULE_OF[first].threshold, share - next_), None
-
-
-def _could_be(
-    shares: Mapping[VerdictSlug, float | None], known: Mapping[VerdictSlug, float], idle: float
-) -> str | None:
-    """Return what is not known and large enough to be the verdict; None where nothing is."""
-    # Unknown reading and writing is inside the wait and Python.
-    apart = shares.get(rules.PYTHON) is None
-    most = step_bar.most_unknown(known.values(), idle)
-    causes = [
-        rules.RULE_OF[slug].cause
-        for slug, share in shares.items()
-        if share is None and (apart or slug != rules.IO) and most >= rules.RULE_OF[slug].threshold
-    ]
-    if not causes:
-        return None
-    return (
-        f"up to {format_share(most)} of the step could be {' or '.join(causes)}, which is not known"
-    )
 
 
 def _doubt(report: Report, cut: Cut | None) -> str | None:
@@ -461,11 +423,18 @@ def _without_steps(report: Report) -> str:
             return f"{ended} before it imported torch"
         return "the script never imported torch"
     if report["step"]["rule"] == "whole":
+        # How much of a script's time its operators took, where torch has any.
+        whole = reading.total(report["tables"]["modules"], "self_s")
+        operators = reading.total(report["tables"]["operators"], "self_s")
+        words = "was measured as a whole"
+        if whole:
+            share = format_share(min(operators / whole, 1.0))
+            words += f": {share} of its {format_seconds(whole)} went to operators"
         if ended is not None:
-            return f"{ended}, and was measured as a whole{_whole(report)}"
+            return f"{ended}, and {words}"
         return (
-            f"no step that repeats was found, and the script was measured as a whole"
-            f"{_whole(report)}; profstack.step() at the end of each step makes more of it"
+            f"no step that repeats was found, and the script {words}; profstack.step() at the end "
+            "of each step makes more of it"
         )
     if report["nsys"] and not report["layers"]:
         return "the recording holds an import of Nsight Systems alone"
@@ -475,16 +444,6 @@ def _without_steps(report: Report) -> str:
     if had_all_slices(report):
         return f"of the script's {steps} none that went unobserved can be timed: {NONE_CLEAN}"
     return f"the script ended after {steps}, and none was both warm and clean; let it make more"
-
-
-def _whole(report: Report) -> str:
-    """Return how much of a script's time its operators took; empty where torch has none."""
-    whole = reading.total(report["tables"]["modules"], "self_s")
-    operators = reading.total(report["tables"]["operators"], "self_s")
-    if not whole:
-        return ""
-    share = format_share(min(operators / whole, 1.0))
-    return f": {share} of its {format_seconds(whole)} went to operators"
 
 
 def _verdict(
