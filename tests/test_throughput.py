@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402 - torch may be missing
 
 from profstack import environment  # noqa: E402
-from profstack.bench import batch_probers, batch_trial, fresh_process, throughput  # noqa: E402
+from profstack.bench import batch_trial, fresh_process, throughput  # noqa: E402
 from profstack.bench.batch_trial import (  # noqa: E402
     ENDED,
     FAILED,
@@ -610,7 +610,7 @@ def test_a_model_that_exhausts_memory_does_not_take_down_the_search(target):
     # What is mapped and not touched is not resident.
     assert peak is None or 0 < peak < 64 * MIB
     # One at a time finds the same, through one process that goes on until it is refused.
-    prober = batch_probers.ChildProber(
+    prober = throughput.ChildProber(
         subject.request, "bfloat16", QUICK, limit_bytes=160 * MIB, patience_s=180.0
     )
     walked = list(prober.walk(1, 65536))
@@ -634,7 +634,7 @@ def stand_in(monkeypatch):
         )
         monkeypatch.setattr(fresh_process, "_START", code.replace("{", "{{").replace("}", "}}"))
         trial = Trial(measure_s=0.0, warmup_s=0.0)
-        return batch_probers.ChildProber(
+        return throughput.ChildProber(
             Request("a.py:b"), None, trial, limit_bytes=None, patience_s=5.0
         )
 

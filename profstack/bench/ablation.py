@@ -55,7 +55,6 @@ class _Cell:
     valid: bool = True
     error: str | None = None
     times_s: list[float] = field(default_factory=list)
-    readings: int = 0
     refused: int = 0
 
     @property
@@ -97,6 +96,8 @@ def ablation(subject: Subject, policy: Policy, clock: Clock) -> list[AblationCel
 
 def _prepare(cell: _Cell, subject: Subject, on_device: bool) -> None:
     """Set a cell's notes, and its reason if it cannot be measured."""
+    import torch
+
     if cell.variant == COPY_HEAVY:
         size = format_bytes(input_bytes(subject))
         cell.notes.append(
@@ -109,7 +110,12 @@ def _prepare(cell: _Cell, subject: Subject, on_device: bool) -> None:
         cell.notes.append(_COLD)
     if cell.timing == EVENTS and not on_device:
         cell.valid = False
-        cell.fail("a CPU has no queue that events could stand in", _cpu_event_error())
+        cell.fail("a CPU has no queue that events could stand in")
+        try:
+            # Without a device it would be an event of the accelerator, and initialise it.
+            torch.Event("cpu", enable_timing=True).record()
+        except Exception as error:
+            cell.error = in_a_line(error)
     elif not cell.synchronise and not on_device:
         cell.fail(
             "cannot differ on a CPU: a call returns when its work is done; the cell that "
@@ -119,18 +125,6 @@ def _prepare(cell: _Cell, subject: Subject, on_device: bool) -> None:
         cell.valid = False
     elif not cell.synchronise:
         cell.notes.append("the clock stops when the work is launched, not when it is done")
-
-
-def _cpu_event_error() -> str | None:
-    """Return torch's error for an event of the CPU; None should it support them."""
-    import torch
-
-    try:
-        # Without a device it would be an event of the accelerator, and initialise it.
-        torch.Event("cpu", enable_timing=True).record()
-    except Exception as error:
-        return in_a_line(error)
-    return None
 
 
 def _take(cell: _Cell, subject: Subject, plan: Plan, clock: Clock) -> None:
@@ -174,7 +168,6 @@ def _event_times(cell: _Cell, step: Callable[[], Any], calls: int, clock: Clock)
             clock.synchronize()
         if first is None or second is None:
             raise CallUnavailableError("no event could be recorded")
-        cell.readings += 1
         try:
             # The clock would return None: the error itself is needed.
             cell.times_s.append(float(first[1].elapsed_time(second[1])) / 1e3)
@@ -190,11 +183,12 @@ def _row(cell: _Cell) -> AblationCell:
     # Readings that succeeded found a device that happened to be done: they are no samples.
     times: Sequence[float] = [] if cell.refused else cell.times_s
     notes = cell.notes if cell.reason is None else [cell.reason]
-    if cell.unreadable and cell.readings and cell.reason is None:
+    readings = len(cell.times_s) + cell.refused
+    if cell.unreadable and readings and cell.reason is None:
         notes.append(
-            f"{cell.refused} of {cell.readings} readings were refused: the events had not passed"
+            f"{cell.refused} of {readings} readings were refused: the events had not passed"
             if cell.refused
-            else f"all {cell.readings} readings found the device done by chance; nothing waits"
+            else f"all {readings} readings found the device done by chance; nothing waits"
         )
     return {
         "variant": cell.variant,

@@ -14,14 +14,14 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from profstack import environment
 from profstack.bench.fresh_process import receive
 from profstack.bench.measure import Policy, measure
-from profstack.bench.subject import Request, Subject, in_a_line, of_model
+from profstack.bench.subject import Request, Subject, causes, in_a_line, map_inputs, of_model
 from profstack.bench.target import load
 from profstack.errors import UsageError
 from profstack.stats.blocks import timed_block
@@ -139,7 +139,7 @@ class DeviceMemory:
     def peak(self) -> tuple[int | None, str | None]:
         """Most bytes in tensors since `begin`, the model's included, or None and why."""
         peak = self._if_there("max_memory_allocated")
-        return (None, "this device does not tell its peak memory") if peak is None else (peak, None)
+        return peak, "this device does not tell its peak memory" if peak is None else None
 
     def clear(self) -> None:
         """Return memory that no tensor holds to the device."""
@@ -152,8 +152,6 @@ class DeviceMemory:
 
 
 Memory = HostMemory | DeviceMemory
-
-
 Maker = Callable[[int], Subject]
 
 
@@ -174,13 +172,8 @@ def probe_of_error(error: BaseException, batch_size: int) -> Probe:
     """Return the result of a batch size that raised: refused by memory, or failed."""
     reason = in_a_line(error)
     reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
-    one: BaseException | None = error
-    seen: list[BaseException] = []
-    while one is not None and one not in seen:
-        if _is_refusal(one):
-            return Probe(batch_size, REFUSED, reason)
-        seen.append(one)
-        one = one.__cause__ or one.__context__
+    if any(map(_is_refusal, causes(error))):
+        return Probe(batch_size, REFUSED, reason)
     small = str(error).lower()
     return Probe(batch_size, FAILED, reason, certain=not any(map(small.__contains__, _UNCERTAIN)))
 
@@ -192,12 +185,10 @@ def says_no_memory(text: str) -> bool:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    # By name: its module differs between versions of torch.
-    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+    # The second by name: its module differs between versions of torch.
+    if any(kind.__name__ in ("MemoryError", "OutOfMemoryError") for kind in type(error).__mro__):
         return True
     return isinstance(error, RuntimeError) and says_no_memory(str(error))
 
@@ -332,13 +323,7 @@ def borrowed(subject: Subject, dtype: str | None) -> Iterator[Maker]:
 
 
 def _cast(inputs: Any, wanted: Any) -> Any:
-    import torch
-    from torch.utils import _pytree
-
-    def convert(tensor: Any) -> Any:
-        return tensor.to(wanted) if tensor.is_floating_point() else tensor
-
-    return _pytree.tree_map_only(torch.Tensor, convert, inputs)
+    return map_inputs(lambda one: one.to(wanted) if one.is_floating_point() else one, inputs)
 
 
 def _named_states(model: Any) -> list[tuple[str, Any]]:
@@ -367,8 +352,7 @@ class NoLimitError(Exception):
     """No memory limit works on this system; the text says why."""
 
 
-@dataclass(frozen=True)
-class MemoryLimit:
+class MemoryLimit(NamedTuple):
     """A limit in force: the bytes it allows in addition, and a call that lifts it."""
 
     allowance_bytes: int
@@ -437,70 +421,49 @@ def _refuses(number: int, limit: int, before: tuple[int, int]) -> bool:
 _PER_THREAD = 2**16
 
 
-@dataclass(frozen=True)
-class Task:
-    """The work of such a process: a target, the sizes to try, and the memory it may take.
-
-    Should it hang after its parent has ended, it ends itself after `give_up_s`.
-    """
-
-    request: Request
-    dtype: str | None
-    trial: Trial
-    first: int
-    last: int
-    timed: bool
-    threads: int
-    allowance_bytes: int | None
-    give_up_s: int
-
-
 def main() -> None:
-    """Try the sizes that the request names."""
-    given, answer = receive()
-    request, trial = Request(**given.pop("request")), Trial(**given.pop("trial"))
-    task = Task(request=request, trial=trial, **given)
-    signal.alarm(task.give_up_s)
+    """Try the sizes that the request names, the first to the last of `sizes`.
+
+    Should this process hang after its parent has ended, it ends itself after `give_up_s`.
+    """
+    task, answer = receive()
+    signal.alarm(task["give_up_s"])
     try:
-        make, dtype = _load(task)
+        import torch
+
+        torch.set_num_threads(task["threads"])
+        make, dtype = _load(Request(**task["request"]), task["dtype"])
     except (Exception, SystemExit) as error:
         answer({"failed": probe_of_error(error, 0).reason})
         return
-    _take_own_memory()
-    memory = HostMemory()
+    # Allocate the memory of torch's threads and of the measurement before it is counted.
+    torch.ones(torch.get_num_threads() * _PER_THREAD).add_(1.0)
+    torch.mm(torch.ones(128, 128), torch.ones(128, 128))
+    measure(lambda: None, Policy(repeat=100, max_warmup_s=0.05))
+    trial, clock, memory = Trial(**task["trial"]), Clock(), HostMemory()
     try:
-        limit = limit_memory(task.allowance_bytes or share_of_available())
+        allowance_bytes, lift = limit_memory(task["allowance_bytes"] or share_of_available())
     except NoLimitError as error:
         answer({"no_limit": str(error)})
         return
-    answer({"ready": {"allowance_bytes": limit.allowance_bytes, "dtype": dtype}})
-    clock = Clock()
-    for batch_size in range(task.first, task.last + 1):
-        signal.alarm(task.give_up_s)
-        probe = attempt(make, batch_size, trial, clock, memory, timed=task.timed)
+    answer({"ready": {"allowance_bytes": allowance_bytes, "dtype": dtype}})
+    first, last = task["sizes"]
+    for batch_size in range(first, last + 1):
+        signal.alarm(task["give_up_s"])
+        probe = attempt(make, batch_size, trial, clock, memory, timed=task["timed"])
         if not probe.worked:
             # The answer takes memory too, and a model may have kept all.
-            limit.lift()
+            lift()
         answer({"probe": asdict(probe)})
         if not probe.worked:
             return
 
 
-def _load(task: Task) -> tuple[Maker, str | None]:
-    """Return the maker of the target by batch size, and its floating-point type."""
-    import torch
+def _load(request: Request, dtype: str | None) -> tuple[Maker, str | None]:
+    """Return the maker of the target by batch size, and its floating-point type.
 
-    torch.set_num_threads(task.threads)
-    subject = load(task.request).subject
-    make = maker(subject, task.dtype)
+    The subject itself is not kept: it may hold tensors of the other type.
+    """
+    subject = load(request).subject
+    make = maker(subject, dtype)
     return make, own_dtype(subject)
-
-
-def _take_own_memory() -> None:
-    """Allocate the memory of torch's threads and of the measurement before it is counted."""
-    import torch
-
-    torch.ones(torch.get_num_threads() * _PER_THREAD).add_(1.0)
-    square = torch.ones(128, 128)
-    torch.mm(square, square)
-    measure(lambda: None, Policy(repeat=100, max_warmup_s=0.05))

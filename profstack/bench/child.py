@@ -75,9 +75,7 @@ class _InterruptHandler:
     """
 
     _SAME_S = 1.0
-
-    def __init__(self) -> None:
-        self._last = -self._SAME_S
+    _last = -_SAME_S
 
     def __call__(self, number: int, frame: object) -> None:
         now = time.monotonic()

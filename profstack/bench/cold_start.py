@@ -60,23 +60,15 @@ def fresh_processes(
     began = clock.now()
     limit_s = _LOADING_S + 10.0 * call_s * (3 * calls + _MOST_WARMING)
     while len(starts) < _MOST_STARTS and (not starts or clock.now() - began < seconds):
-        made = _start(request, calls, limit_s)
-        if isinstance(made, str):
-            return starts, made
-        starts.append(made)
+        with FreshProcess(__name__, {"request": asdict(request), "calls": calls}) as process:
+            answer = process.answer(limit_s)
+            if answer is None:
+                code = process.exit_code()
+                if code is None:
+                    return starts, f"a fresh process was not done after {limit_s:.0f} s"
+                return starts, f"a fresh process failed ({process.last_words() or f'exit {code}'})"
+            starts.append(Start(**answer))
     return starts, None
-
-
-def _start(request: Request, calls: int, limit_s: float) -> Start | str:
-    """Time one fresh process; return its failure in words where it has one."""
-    with FreshProcess(__name__, {"request": asdict(request), "calls": calls}) as process:
-        answer = process.answer(limit_s)
-        if answer is not None:
-            return Start(**answer)
-        code = process.exit_code()
-        if code is None:
-            return f"a fresh process was not done after {limit_s:.0f} s"
-        return f"a fresh process failed ({process.last_words() or f'exit {code}'})"
 
 
 def main() -> None:

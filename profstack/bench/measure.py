@@ -215,23 +215,16 @@ def _sample(
             gc.collect(1)
             collection_s, collected_at = perf_counter() - began, taken.total_s
         if len(taken.host_s) >= wanted:
-            ended = _why_enough(taken, policy)
-            if ended is not None:
-                return ended
+            if policy.repeat is not None:
+                return "repeat"
+            if len(taken.host_s) >= policy.max_samples:
+                return "samples"
+            series_s, _ = taken.series(policy.mode)
+            if taken.total_s >= policy.min_s and is_known(series_s, policy.target):
+                return "interval"
             wanted = min(math.ceil(wanted * _GROWTH), policy.max_samples)
         if policy.repeat is None and clock.now() >= until:
             return "time"
-
-
-def _why_enough(taken: Samples, policy: Policy) -> str | None:
-    """Return the reason that ends the sampling, None where it goes on."""
-    if policy.repeat is not None:
-        return "repeat"
-    if len(taken.host_s) >= policy.max_samples:
-        return "samples"
-    if taken.total_s < policy.min_s:
-        return None
-    return "interval" if is_known(taken.series(policy.mode)[0], policy.target) else None
 
 
 def is_known(series_s: Sequence[float], target: float) -> bool:

@@ -371,8 +371,16 @@ def _under_cprofile(bench: Bench) -> Figures:
 
 
 def _under_torch_profiler(bench: Bench) -> Figures:
+    import torch
+
     plan = replace(bench.plan, samples=min(bench.plan.samples, _MOST_PROFILED), calls=1)
-    profiler = functools.partial(_torch_profiler, uses_device(bench.subject, bench.clock))
+    kinds = torch.profiler.ProfilerActivity
+    activities = [kinds.CPU]
+    on_device = uses_device(bench.subject, bench.clock)
+    device = torch.accelerator.current_accelerator() if on_device else None
+    if device is not None and hasattr(kinds, device.type.upper()):
+        activities.append(getattr(kinds, device.type.upper()))
+    profiler = functools.partial(torch.profiler.profile, activities=activities, record_shapes=True)
     # The first profiler of a process initialises its tool, once.
     with ExitStack() as first:
         with quietly():
@@ -386,17 +394,6 @@ def _under_torch_profiler(bench: Bench) -> Figures:
     )
     bench = replace(bench, plan=plan)
     return bench.against_right(bench.median_of(bench.subject, profiler), note)
-
-
-def _torch_profiler(on_device: bool) -> AbstractContextManager[Any]:
-    import torch
-
-    kinds = torch.profiler.ProfilerActivity
-    activities = [kinds.CPU]
-    device = torch.accelerator.current_accelerator() if on_device else None
-    if device is not None and hasattr(kinds, device.type.upper()):
-        activities.append(getattr(kinds, device.type.upper()))
-    return torch.profiler.profile(activities=activities, record_shapes=True)
 
 
 # Tools come last, so that traces they leave change no other row.

@@ -66,6 +66,7 @@ class BenchOptions:
         return cls(**{**data, "policy": Policy(**data["policy"]), "process": process})
 
 
+@dataclass
 class BenchRun:
     """One process's benchmark of one subject.
 
@@ -73,25 +74,17 @@ class BenchRun:
     reader. `result` are the figures, under the names they have in the report.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        options: BenchOptions,
-        clock: Clock,
-        *,
-        first_s: float | None = None,
-        keep: Callable[[Figures], None] = lambda result: None,
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self.subject = subject
-        self.options = options
-        self.clock = clock
+    subject: Subject
+    options: BenchOptions
+    clock: Clock
+    first_s: float | None = None
+    keep: Callable[[Figures], None] = lambda result: None
+    tell: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
         self._part_problems: list[str] = []
         self.result: Figures = {"part_problems": self._part_problems}
-        self._first_s = first_s
         self._warmup_s: Sequence[float] = ()
-        self._keep = keep
-        self._tell = tell
 
     def check(self) -> None:
         """Raise UsageError for a part that this subject cannot have, before anything is timed."""
@@ -122,7 +115,7 @@ class BenchRun:
 
     def _measure(self, mode: str, measured: dict[str, Measurement]) -> None:
         policy = replace(self.options.policy, mode=mode)
-        first_s = next((one.first_s for one in measured.values()), self._first_s)
+        first_s = next((one.first_s for one in measured.values()), self.first_s)
         measured[mode] = measure(self.subject.step, policy, self.clock, first_s=first_s)
 
     def _device_state(self) -> dict[str, object]:
@@ -136,12 +129,12 @@ class BenchRun:
         self._warmup_s = head.warmup_s
         self.result.update(clean_figures(measured, summary, self.subject))
         self.result["device_state"] = round_state(before, self._device_state())
-        self._keep(self.result)
+        self.keep(self.result)
         said = f"{format_seconds(summary.median)} a call"
         if summary.ci95_low is not None:
             low, high = map(format_seconds, (summary.ci95_low, summary.ci95_high))
             said += f" (95 % interval {low} to {high})"
-        self._tell(f"{said}, {summary.n} samples, {head.policy.mode}")
+        self.tell(f"{said}, {summary.n} samples, {head.policy.mode}")
 
     def parts(self) -> None:
         """Measure the other parts asked for, one after the other.
@@ -173,7 +166,7 @@ class BenchRun:
             search=self.options.search,
             options=self._search_options(),
             clock=self.clock,
-            tell=self._tell,
+            tell=self.tell,
             keep=self._keep_throughput,
         )
         self._keep_throughput(rows, limits)
@@ -182,18 +175,18 @@ class BenchRun:
     def _keep_throughput(self, rows: list[ThroughputRow], limits: list[ThroughputLimit]) -> None:
         """Keep the results so far of a search: it may take long and be ended early."""
         self.result["throughput"], self.result["throughput_limits"] = rows, limits
-        self._keep(self.result)
+        self.keep(self.result)
 
     def _part(self, key: str, part: Callable[[], object]) -> None:
         """Measure one part and keep its rows; an error in it becomes a problem."""
-        self._tell(f"{key} ...")
+        self.tell(f"{key} ...")
         try:
             self.result[key] = part()
         except Exception as error:
             said = str(error).splitlines()[0] if str(error) else "no message"
             kind = "" if isinstance(error, ProfstackError) else f"{type(error).__name__}: "
             self._part_problems.append(f"--{key} gave nothing: {kind}{said}")
-        self._keep(self.result)
+        self.keep(self.result)
 
 
 def clean_figures(
@@ -212,7 +205,7 @@ def clean_figures(
     # All samples of a benchmark have the same inputs; those of a function are unknown.
     shapes = shapes_in_words((subject.inputs, dict(subject.named_inputs)))
     figures: Figures = {
-        "target": subject.spec,
+        "target": subject.request.spec if subject.request is not None else None,
         "mode": head.policy.mode,
         "clock": head.clock,
         **summary.columns(batch),

@@ -93,7 +93,6 @@ def shapes_in_words(inputs: Any) -> str | None:
 def resized(inputs: Any, batch_size: int) -> Any:
     """Return (nested) inputs with another leading dimension, repeated from the start or cut."""
     import torch
-    from torch.utils import _pytree
 
     def resize(tensor: Any) -> Any:
         if not tensor.dim():
@@ -103,15 +102,15 @@ def resized(inputs: Any, batch_size: int) -> Any:
             made = tensor.detach()[rows]
         return made.requires_grad_(tensor.requires_grad)
 
-    return _pytree.tree_map_only(torch.Tensor, resize, inputs)
+    return map_inputs(resize, inputs)
 
 
-def moved(inputs: Any, device: str) -> Any:
-    """Return (nested) inputs on another device."""
+def map_inputs(change: Callable[[Any], Any], inputs: Any) -> Any:
+    """Return (nested) inputs with `change` applied to every tensor."""
     import torch
     from torch.utils import _pytree
 
-    return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), inputs)
+    return _pytree.tree_map_only(torch.Tensor, change, inputs)
 
 
 def tensors_in(inputs: Any) -> list[Any]:
@@ -149,9 +148,9 @@ class Subject:
     A function that is called without arguments has no `model` and no `inputs`: parts that change
     either (batch sizes, compiled variants) are not available for it. A model is called in its own
     mode; gradients are off unless `gradients`. `batch_size` is the leading dimension of the inputs'
-    tensors, or the user's number; `batch_size_is` says which. `spec` is the target on the command
-    line and `request` its full description there, from which another process loads the same; both
-    are None for an object of a program. `of_batch(n)` returns the subject for another batch size;
+    tensors, or the user's number; `batch_size_is` says which. `request` is the description of the
+    target on the command line, from which another process loads the same; it is None for an object
+    of a program. `of_batch(n)` returns the subject for another batch size;
     where it is None, `why_no_batches` says why.
     """
 
@@ -163,7 +162,6 @@ class Subject:
     gradients: bool = False
     batch_size: int | None = None
     batch_size_is: str | None = None
-    spec: str | None = None
     of_batch: Callable[[int], Subject] | None = None
     why_no_batches: str | None = None
     request: Request | None = None
@@ -237,17 +235,12 @@ def of_model(
     named = dict(named_inputs or {})
     read = leading_dimension((inputs, named))
     subject = Subject(
-        name or type(model).__name__,
-        model,
-        model,
-        inputs,
-        named,
-        gradients,
-        read if batch_size is None else batch_size,
-        STATED if batch_size is not None else READ if read is not None else None,
-        request.spec if request is not None else None,
-        request=request,
+        name or type(model).__name__, model, model, inputs, named, gradients, request=request
     )
+    if batch_size is not None:
+        subject = replace(subject, batch_size=batch_size, batch_size_is=STATED)
+    elif read is not None:
+        subject = replace(subject, batch_size=read, batch_size_is=READ)
     if read is None:
         return replace(subject, why_no_batches="the inputs' tensors share no leading dimension")
     if batch_size is not None and batch_size != read:
@@ -338,6 +331,16 @@ def uses_device(subject: Subject, clock: Clock) -> bool:
     parameters = subject.model.parameters() if hasattr(subject.model, "parameters") else ()
     kinds = {one.device.type for one in (*subject.tensors, *parameters)}
     return not kinds or kinds != {"cpu"}
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error, its cause, the cause's cause and so on."""
+    found: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in found:
+        found.append(one)
+        one = one.__cause__ or one.__context__
+    return found
 
 
 def in_a_line(error: BaseException) -> str:

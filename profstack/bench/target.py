@@ -19,7 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from profstack.bench.subject import Request, Subject, make_input, moved, of_model, split_inputs
+from profstack.bench.subject import (
+    Request,
+    Subject,
+    make_input,
+    map_inputs,
+    of_model,
+    split_inputs,
+)
 from profstack.errors import TargetError
 from profstack.stats.blocks import timed_block, undisturbed
 from profstack.stats.clock import Clock
@@ -245,7 +252,6 @@ def _of_step(call: Callable[[], Any], name: str, request: Request) -> Subject:
         batch_size=request.batch_size,
         batch_size_is=STATED if request.batch_size is not None else None,
         gradients=request.gradients,
-        spec=request.spec,
         why_no_batches="the function makes its own inputs: a factory of (model, inputs) "
         "can be given other batch sizes",
         request=request,
@@ -265,7 +271,7 @@ def _of_model(
         )
     if request.device is not None:
         model = model.to(request.device)
-        inputs, named = moved((inputs, named), request.device)
+        inputs, named = map_inputs(lambda one: one.to(request.device), (inputs, named))
     gradients, size = request.gradients, request.batch_size
     subject = of_model(model, inputs, named, gradients=gradients, batch_size=size, request=request)
     return LoadedTarget(subject, build_s=build_s)

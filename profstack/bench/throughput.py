@@ -10,28 +10,35 @@ a fresh start has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from time import monotonic
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from profstack.bench.batch_probers import ChildProber, DeviceProber, Prober, limited_device
 from profstack.bench.batch_trial import (
     ENDED,
     FAILED,
     MEASURED,
     REFUSED,
+    SHARE,
     WORKED,
+    DeviceMemory,
+    Maker,
     Probe,
     Trial,
+    attempt,
     borrowed,
     check_dtype,
     device_kind,
     own_dtype,
     probe_of_error,
+    says_no_memory,
 )
-from profstack.bench.subject import Subject
+from profstack.bench.fresh_process import FreshProcess
+from profstack.bench.subject import Request, Subject
 from profstack.errors import UsageError
 from profstack.stats.clock import Clock
 from profstack.storage.schema.report import ThroughputLimit, ThroughputRow
@@ -48,6 +55,8 @@ KNEE_RULE = (
 )
 # How often the largest size is made smaller when it runs, but not while it is timed.
 _TRIES = 4
+# Of a process's last line so much is shown.
+_LONGEST_WORDS = 200
 _LINE_EVERY_S = 5.0
 
 
@@ -71,10 +80,195 @@ class Options:
 
 def knee(measured: Sequence[Probe]) -> Probe | None:
     """Return the smallest batch with 90 % of the highest rate, None without a rate."""
-    rates = [(one.items_per_s, one) for one in measured if one.items_per_s is not None]
-    enough = KNEE_SHARE * max((rate for rate, _ in rates), default=0.0)
-    fast = [one for rate, one in rates if rate >= enough]
+    rated = [one for one in measured if one.items_per_s is not None]
+    enough = KNEE_SHARE * max((one.items_per_s or 0.0 for one in rated), default=0.0)
+    fast = (one for one in rated if (one.items_per_s or 0.0) >= enough)
     return min(fast, key=lambda one: one.batch_size, default=None)
+
+
+# -- probers: on a device in this process, on a CPU in processes of their own
+# A device's allocator refuses a request and continues. On a CPU the system grants more than it has
+# and then kills a process: there a process under a memory limit tries, and its end is a result too.
+#
+# A prober tries batch sizes of one subject in one floating-point type. `attempt` tries one size, as
+# if it were the first; `walk` tries size after size without timing, up to the first that does not
+# run. `memory_limit_bytes` are the bytes that a probe may take, if known (after the first attempt,
+# for some); `dtype` is the type that is tried, if there is one; `about` says what the figures of
+# memory mean.
+
+
+@dataclass
+class DeviceProber:
+    """Tries in this process, on the device that the subject is on."""
+
+    make: Maker
+    dtype: str | None
+    memory: DeviceMemory
+    memory_limit_bytes: int | None
+    trial: Trial
+    clock: Clock
+    about: str = "peak memory is what the device's allocator had given out, the model included"
+
+    def attempt(self, batch_size: int, *, timed: bool) -> Probe:
+        """Try one size, then return its memory to the device."""
+        return attempt(self.make, batch_size, self.trial, self.clock, self.memory, timed=timed)
+
+    def walk(self, first: int, last: int) -> Generator[Probe, None, None]:
+        """Try size after size, up to the first that does not run."""
+        for batch_size in range(first, last + 1):
+            probe = self.attempt(batch_size, timed=False)
+            yield probe
+            if not probe.worked:
+                return
+
+
+@contextmanager
+def limited_device(kind: str, limit_bytes: int | None) -> Iterator[tuple[DeviceMemory, int | None]]:
+    """Let the current device's allocator allocate at most so much in addition.
+
+    Yields the device's memory and the bytes that are then free for a batch, if known. Raises
+    UsageError for a kind of device whose allocator takes no limit.
+    """
+    import torch
+
+    module: Any = getattr(torch, kind, None)
+    memory = DeviceMemory(module)
+    allow: Any = getattr(module, "set_per_process_memory_fraction", None)
+    # It returns the free and the total bytes of the current device.
+    ask: Any = getattr(module, "mem_get_info", None)
+    if limit_bytes is not None and (allow is None or ask is None):
+        raise UsageError(
+            f"--memory-limit: torch sets no limit for {kind}",
+            next_step="leave it out: the search ends where the device's memory does",
+        )
+    memory.clear()
+    if limit_bytes is None:
+        yield memory, int(ask()[0]) if ask is not None else None
+        return
+    held = module.memory_reserved()
+    # Older versions of torch cannot return the limit: assume that there is none.
+    before = getattr(module, "get_per_process_memory_fraction", lambda: 1.0)()
+    allow(min(before, (held + limit_bytes) / ask()[1]))
+    try:
+        yield memory, limit_bytes
+    finally:
+        allow(before)
+
+
+class ChildProber:
+    """Tries each size in a fresh process that may take so much memory above the loaded target.
+
+    Without `limit_bytes` the first process may take a share of the memory that is available once
+    it has loaded the target, and all others as much. A process without an answer after
+    `patience_s` (and the trial's own time) is killed. Raises UsageError where no memory limit can
+    be set.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        dtype: str | None,
+        trial: Trial,
+        *,
+        limit_bytes: int | None,
+        patience_s: float,
+    ) -> None:
+        self.dtype = dtype
+        self.memory_limit_bytes = limit_bytes
+        share = f", {100 * SHARE:.0f} % of what was available then" if limit_bytes is None else ""
+        self.about = (
+            f"memory is counted on top of the process with the model loaded: the limit{share}, and "
+            f"the peak"
+        )
+        self._request, self._wanted, self._trial = request, dtype, trial
+        self._patience_s = patience_s + trial.measure_s + trial.warmup_s
+
+    def attempt(self, batch_size: int, *, timed: bool) -> Probe:
+        """Try one size in a process of its own."""
+        with closing(self._tried(batch_size, batch_size, timed=timed)) as answers:
+            return next(answers)
+
+    def walk(self, first: int, last: int) -> Generator[Probe, None, None]:
+        """Try size after size, up to the first that does not run in a fresh process.
+
+        Many sizes share a process, which saves its start. A size that is refused there, where
+        earlier ones may have fragmented the memory, is tried again as the first of another process.
+        """
+        while first <= last:
+            begun_at = first
+            with closing(self._tried(first, last, timed=False)) as answers:
+                for probe in answers:
+                    if probe.worked:
+                        yield probe
+                        first = probe.batch_size + 1
+                    elif probe.batch_size == begun_at or probe.status != REFUSED:
+                        yield probe
+                        return
+
+    def _tried(self, first: int, last: int, *, timed: bool) -> Generator[Probe, None, None]:
+        """Yield one process's results: the sizes that ran, then the one that did not."""
+        import torch
+
+        task = {
+            "request": asdict(self._request),
+            "dtype": self._wanted,
+            "trial": asdict(self._trial),
+            "sizes": [first, last],
+            "timed": timed,
+            "threads": torch.get_num_threads(),
+            "allowance_bytes": self.memory_limit_bytes,
+            "give_up_s": math.ceil(2 * self._patience_s),
+        }
+        ready = None
+        with FreshProcess(attempt.__module__, task) as child:
+            while first <= last:
+                answer = child.answer(self._patience_s)
+                if answer is None:
+                    yield self._post_mortem(child, first, is_loaded=ready is not None)
+                    return
+                if "no_limit" in answer:
+                    raise UsageError(
+                        f"the largest batch on a CPU is looked for under a memory limit, but "
+                        f"{answer['no_limit']}",
+                        next_step="state one (--memory-limit 4GiB) or search on Linux",
+                    )
+                if "failed" in answer:
+                    yield Probe(first, FAILED, f"the target was not loaded: {answer['failed']}")
+                    return
+                if ready is None:
+                    ready = answer["ready"]
+                    self.memory_limit_bytes, self.dtype = ready["allowance_bytes"], ready["dtype"]
+                    continue
+                probe = Probe(**answer["probe"])
+                yield probe
+                if not probe.worked:
+                    return
+                first += 1
+
+    def _post_mortem(self, child: FreshProcess, batch_size: int, *, is_loaded: bool) -> Probe:
+        """Return the result for the size at which a process ended without an answer."""
+        code = child.exit_code()
+        if code is None:
+            reason = f"no answer after {format_seconds(self._patience_s)}: the process was ended"
+            return Probe(batch_size, ENDED, reason)
+        words = child.last_words()[:_LONGEST_WORDS]
+        said = f": {words}" if words else ""
+        known = {one.value: one.name for one in signal.Signals}
+        by = known.get(-code, f"signal {-code}") if code < 0 else f"exit code {code}"
+        if not is_loaded:
+            return Probe(batch_size, FAILED, f"the target was not loaded ({by}){said}")
+        if code < 0:
+            hint = " (so does the system when memory is short)" if code == -signal.SIGKILL else ""
+            reason = f"its process was killed by {by}{hint}{said}"
+            return Probe(batch_size, REFUSED, reason, certain=says_no_memory(words))
+        reason = f"its process ended with {by} and without an answer{said}"
+        return Probe(batch_size, REFUSED if says_no_memory(words) else FAILED, reason)
+
+
+Prober = DeviceProber | ChildProber
+
+
+# -- the search ---------------------------------------------------------------
 
 
 class Search:
@@ -120,7 +314,12 @@ class Search:
                 size *= 2
         else:
             self._double()
-            self._halve()
+            while self._not - self._worked > 1 and not self._is_late():
+                # Halve the range between a size that ran and one that memory refused.
+                if self._stopper is None or self._stopper.status != REFUSED:
+                    break
+                middle = (self._worked + self._not) // 2
+                self._take(prober.attempt(middle, timed=False))
         self._time_largest()
         self._notes.append(prober.about)
 
@@ -133,20 +332,22 @@ class Search:
         shown = [one for one in self._probes if one.status != WORKED]
         if self._stopper is not None and self._stopper not in shown:
             shown.append(self._stopper)
-        return [self._row(one) for one in sorted(shown, key=lambda one: one.batch_size)]
-
-    def _row(self, probe: Probe) -> ThroughputRow:
-        values = asdict(probe)
-        del values["certain"]
-        # For the report a size that took too long has failed.
-        values["status"] = FAILED if probe.status == ENDED else probe.status
-        return cast(ThroughputRow, {"dtype": self.dtype, **values})
+        rows = [asdict(one) for one in sorted(shown, key=lambda one: one.batch_size)]
+        for row in rows:
+            del row["certain"]
+            # For the report a size that took too long has failed.
+            row["status"] = FAILED if row["status"] == ENDED else row["status"]
+        return [cast(ThroughputRow, {"dtype": self.dtype, **row}) for row in rows]
 
     def limits(self) -> ThroughputLimit:
         """Return the search's row of `benchmark.throughput_limits`."""
         measured = [one for one in self._probes if one.status == MEASURED]
         bend = knee(measured)
         best = max(measured, key=lambda one: one.items_per_s or 0.0, default=None)
+        first, last = self._worked + 1, self._not - 1
+        has_stopped = self._stopper is not None or self._stopped_by is not None
+        is_open = first <= last and (has_stopped or not self.is_over)
+        untried = [f"batches of {first} to {last} were not tried"] if is_open else []
         return {
             "dtype": self.dtype,
             "search": LINEAR if self._linear else BINARY,
@@ -157,7 +358,7 @@ class Search:
             "knee_items_per_s": bend.items_per_s if bend else None,
             "max_items_per_s": best.items_per_s if best else None,
             "max_batch": best.batch_size if best else None,
-            "note": "; ".join([*self._untried(), *self._notes, KNEE_RULE]),
+            "note": "; ".join([*untried, *self._notes, KNEE_RULE]),
         }
 
     def _double(self) -> None:
@@ -167,14 +368,6 @@ class Search:
             if not self._take(self._prober.attempt(size, timed=True)):
                 return
             size = min(2 * size, self._options.max_batch)
-
-    def _halve(self) -> None:
-        """Halve the range between a size that ran and one that memory refused."""
-        while self._not - self._worked > 1 and not self._is_late():
-            if self._stopper is None or self._stopper.status != REFUSED:
-                return
-            middle = (self._worked + self._not) // 2
-            self._take(self._prober.attempt(middle, timed=False))
 
     def _time_largest(self) -> None:
         """Time the largest size, or a smaller one where timing it needs more memory."""
@@ -246,13 +439,6 @@ class Search:
         if self._stopper.status == ENDED:
             return f"time: a batch of {size} gave {self._stopper.reason}"
         return f"an error at a batch of {size}: {self._stopper.reason}"
-
-    def _untried(self) -> list[str]:
-        """Name the sizes between the last two tried, where there are any."""
-        first, last = self._worked + 1, self._not - 1
-        is_open = self._stopper is not None or self._stopped_by is not None
-        is_open = (is_open or not self.is_over) and first <= last
-        return [f"batches of {first} to {last} were not tried"] if is_open else []
 
 
 def search(
@@ -339,7 +525,7 @@ def check(subject: Subject, dtypes: Sequence[str], search: str, options: Options
         raise UsageError(
             f"--throughput needs other batch sizes: "
             f"{subject.why_no_batches or 'the target makes its own inputs'}",
-            where=subject.spec or subject.name,
+            where=subject.request.spec if subject.request is not None else subject.name,
             next_step="name a factory of (model, inputs), with a parameter batch_size if the batch "
             "is not the inputs' leading dimension",
         )

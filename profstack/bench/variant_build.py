@@ -15,10 +15,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from profstack.bench.subject import Subject
+from profstack.bench.subject import Subject, causes, map_inputs
 from profstack.models import in_training
 from profstack.privacy import home_relative
 
@@ -82,19 +82,15 @@ def compare_results(result: Any, reference: Leaves, *, flat: bool = False) -> Co
         return Comparison(False, None, tolerance, note)
     compared = [_beside(mine, other) for mine, other in zip(tensors, wanted, strict=True)]
     reasons = [why for why, _ in compared if why is not None]
-    equal = not reasons and (flat or all(map(_same, others, wanted_others)))
+    equal = not reasons and (flat or all(map(_is_same, others, wanted_others)))
     largest = max((each for _, each in compared if each is not None), default=None)
     notes = [f"not compared: {', '.join(sorted(set(opaque)))}"] if opaque else []
     notes = list(dict.fromkeys([*notes, *reasons]))
     return Comparison(equal, largest, tolerance, "; ".join(notes) or None)
 
 
-def flat_tensors(output: Any) -> list[Any]:
-    """Return the tensors of a result, in the order in which they are compared."""
-    return _leaves(output).tensors
-
-
 def _leaves(output: Any) -> Leaves:
+    """Return a result's leaves, in the order in which they are compared."""
     import torch
 
     found = Leaves([], [], [])
@@ -166,8 +162,8 @@ def _difference(mine: Any, other: Any) -> float | None:
     return largest if math.isfinite(largest) else None
 
 
-def _same(mine: Any, other: Any) -> bool:
-    """Whether two plain values are the same; NaN is NaN."""
+def _is_same(mine: Any, other: Any) -> bool:
+    """Return whether two plain values are the same; NaN is NaN."""
     return bool(mine == other) or (mine != mine and other != other)
 
 
@@ -197,28 +193,24 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class VariantCall:
-    """A variant of the model with its inputs.
+    """The subject with a variant of its model.
 
     A `flat` one returns the result's tensors as one tuple instead of the model's structure.
     """
 
-    function: Callable[..., Any]
-    inputs: tuple[Any, ...] = ()
-    named: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject
     flat: bool = False
     notes: tuple[str, ...] = ()
 
     @property
     def step(self) -> Callable[[], Any]:
         """One call without arguments."""
-        if not (self.inputs or self.named):
-            return self.function
-        return functools.partial(self.function, *self.inputs, **self.named)
+        return self.subject.step
 
     def once(self) -> Any:
         """Return the result of one call with copies of the inputs, which it may change."""
-        inputs, named = _copied((self.inputs, dict(self.named)))
-        return self.function(*inputs, **named)
+        inputs, named = _copied((self.subject.inputs, dict(self.subject.named_inputs)))
+        return self.subject.function(*inputs, **named)
 
 
 def uncompiled(subject: Subject) -> tuple[Subject, str | None]:
@@ -243,12 +235,12 @@ def build(
     torch's own errors.
     """
     if name == EAGER:
-        return VariantCall(subject.function, subject.inputs, subject.named_inputs)
+        return VariantCall(subject)
     if name == COMPILE:
         import torch
 
         compiled = torch.compile(subject.function, options=dict(options) if options else None)
-        return VariantCall(compiled, subject.inputs, subject.named_inputs)
+        return VariantCall(replace(subject, function=compiled))
     if subject.model is None:
         raise UnavailableError(f"torch.jit.{name} {_NO_MODEL}")
     if subject.function is not subject.model:
@@ -259,8 +251,8 @@ def build(
             return _trace(subject, gives_tensors)
         import torch
 
-        function = torch.jit.script(subject.model)
-        return VariantCall(function, subject.inputs, subject.named_inputs, notes=(_OPTIMISES,))
+        scripted = replace(subject, function=torch.jit.script(subject.model))
+        return VariantCall(scripted, notes=(_OPTIMISES,))
 
 
 def _trace(subject: Subject, gives_tensors: bool) -> VariantCall:
@@ -276,7 +268,8 @@ def _trace(subject: Subject, gives_tensors: bool) -> VariantCall:
     trace = functools.partial(torch.jit.trace, check_trace=False, strict=False)
     plain = not subject.named_inputs and all(isinstance(x, torch.Tensor) for x in subject.inputs)
     if plain and gives_tensors:
-        return VariantCall(trace(subject.model, subject.inputs), subject.inputs, notes=notes)
+        traced = replace(subject, function=trace(subject.model, subject.inputs))
+        return VariantCall(traced, notes=notes)
     leaves, layout = _pytree.tree_flatten((subject.inputs, dict(subject.named_inputs)))
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
@@ -292,9 +285,10 @@ def _trace(subject: Subject, gives_tensors: bool) -> VariantCall:
             left = iter(given)
             filled = [next(left) if isinstance(x, torch.Tensor) else x for x in leaves]
             inputs, named = _pytree.tree_unflatten(filled, layout)
-            return tuple(flat_tensors(self.model(*inputs, **named)))
+            return tuple(_leaves(self.model(*inputs, **named)).tensors)
 
-    return VariantCall(trace(Flat(), tensors), tensors, flat=True, notes=notes)
+    traced = replace(subject, function=trace(Flat(), tensors), inputs=tensors, named_inputs={})
+    return VariantCall(traced, flat=True, notes=notes)
 
 
 def gives_tensors(output: Any) -> bool:
@@ -312,7 +306,6 @@ def _copied(values: Any) -> Any:
     for the other kind.
     """
     import torch
-    from torch.utils import _pytree
 
     known: dict[int, Any] = {}
 
@@ -322,7 +315,7 @@ def _copied(values: Any) -> Any:
                 known[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
         return known[id(tensor)]
 
-    return _pytree.tree_map_only(torch.Tensor, copied, values)
+    return map_inputs(copied, values)
 
 
 @contextmanager
@@ -376,9 +369,11 @@ def kept(subject: Subject) -> Iterator[Callable[[], None]]:
 
 def why_failed(error: Exception) -> tuple[Literal["failed", "unavailable"], str]:
     """Return the status of a variant that raised, and one line of reason."""
-    missing = str(error) if isinstance(error, UnavailableError) else _missing_compiler(error)
-    if missing is not None:
-        return "unavailable", missing
+    if isinstance(error, UnavailableError):
+        return "unavailable", str(error)
+    for one in causes(error):
+        if type(one).__name__ in _MISSING:
+            return "unavailable", _MISSING[type(one).__name__]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Values of a tensor are the user's, and no reason.
     said = re.split(r"tensor\(|\[\[", lines[0])[0].rstrip(" ({[:,'") if lines else ""
@@ -387,15 +382,3 @@ def why_failed(error: Exception) -> tuple[Literal["failed", "unavailable"], str]
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     text = re.sub(r" at 0x[0-9a-f]+", "", home_relative(text.rstrip(":")))
     return "failed", text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
-
-
-def _missing_compiler(error: BaseException) -> str | None:
-    """Return what to install where the error or its cause is a missing compiler."""
-    seen: BaseException | None = error
-    for _ in range(10):
-        if seen is None:
-            break
-        if type(seen).__name__ in _MISSING:
-            return _MISSING[type(seen).__name__]
-        seen = seen.__cause__ or seen.__context__
-    return None

@@ -123,7 +123,10 @@ def counted(
     if not on_host:
         return Counts(note="not counted: the profiler saw nothing in this call")
     if on_device:
-        names = [event.name() for event in events if _is_kernel(event, profiler.DeviceType.CPU)]
+        # Neither copies nor named ranges.
+        marked = [event for event in events if not event.is_user_annotation()]
+        names = [one.name() for one in marked if one.device_type() != profiler.DeviceType.CPU]
+        names = [name for name in names if not name.startswith(_COPIES)]
     elif generated:
         names = [event.name() for event in on_host if _GENERATED.match(event.name())]
     else:
@@ -166,13 +169,6 @@ def _outermost(events: list[Any]) -> int:
             count += 1
             thread, until = of_thread, start - minus_duration
     return count
-
-
-def _is_kernel(event: Any, host: Any) -> bool:
-    """Return whether this is a kernel of a device: neither a copy nor a named range."""
-    if event.device_type() == host or event.is_user_annotation():
-        return False
-    return not event.name().startswith(_COPIES)
 
 
 @contextmanager
@@ -255,7 +251,12 @@ def measure_in_turn(variants: list[Variant], policy: Policy, clock: Clock, rotat
     for variant in variants:
         if variant.built is not None:
             with variant.guarded():
-                _warm_up(variant, variant.built, policy, clock)
+                # One sample: only the part of the loop before the samples is needed.
+                warm = measure(variant.built.step, replace(policy, repeat=1), clock)
+                variant.warm_s = float(median(warm.warmup_s[len(warm.warmup_s) // 2 :]))
+                variant.measured = replace(warm, samples=Samples(warm.samples.calls))
+                if not warm.warmup.settled:
+                    variant.notes.append(f"its warm-up had not ended: {warm.warmup.reason}")
     with undisturbed(collect=policy.collect):
         began, number = clock.now(), 0
         looked = _ROUNDS if policy.repeat is None else min(_ROUNDS, policy.repeat)
@@ -280,15 +281,6 @@ def _round(alive: list[Variant], number: int, rotate: int, policy: Policy, clock
     if not policy.collect:
         # Garbage of the blocks is young: to go through all of torch's objects takes 0.2 s.
         gc.collect(1)
-
-
-def _warm_up(variant: Variant, built: VariantCall, policy: Policy, clock: Clock) -> None:
-    # One sample: only the part of the loop before the samples is needed.
-    warm = measure(built.step, replace(policy, repeat=1), clock)
-    variant.warm_s = float(median(warm.warmup_s[len(warm.warmup_s) // 2 :]))
-    variant.measured = replace(warm, samples=Samples(warm.samples.calls))
-    if not warm.warmup.settled:
-        variant.notes.append(f"its warm-up had not ended: {warm.warmup.reason}")
 
 
 def _size(alive: list[Variant], policy: Policy, number: int) -> int:
