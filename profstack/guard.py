@@ -160,6 +160,8 @@ def delay_signals(work: "Callable[[], None]") -> None:
 native_numbers: "set[int]" = set()
 _fork_listeners: "list[ForkSafeThread]" = []
 _forks_registered = False
+# A thread of ours answers in microseconds. If it does not, the script goes on after this time.
+PATIENCE_S = 1.0
 
 
 def import_unseen(name: str) -> "Any":
@@ -181,12 +183,12 @@ def block_signals(signals: "Any") -> None:
     native_numbers.add(_thread.get_native_id())
 
 
-def wait_until_gone(native: "int | None", patience_s: float) -> None:
+def wait_until_gone(native: "int | None") -> None:
     """Wait until the system has removed an ended thread, given by its native number.
 
     The interpreter lets go of a thread before the system does, and a raw one cannot be joined.
     """
-    until = time.perf_counter() + patience_s
+    until = time.perf_counter() + PATIENCE_S
     native_numbers.discard(native or 0)
     with Guard(OSError):
         while hasattr(os, "sched_getaffinity") and native and time.perf_counter() < until:
@@ -238,6 +240,84 @@ def unwatch_forks(thread: ForkSafeThread) -> None:
     """End what `watch_forks` began; nothing where it was not called."""
     # By identity: a comparison could be anything's.
     _fork_listeners[:] = [each for each in _fork_listeners if each is not thread]
+
+
+def locked_lock() -> "Any":
+    """Return a new lock that is held already."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
+
+
+class _Run:
+    """One run of a thread, with locks to end it and to wait for its begin and end."""
+
+    def __init__(self) -> None:
+        self.halt, self.ready, self.gone = (locked_lock() for _ in range(3))
+        self.native: int | None = None
+
+
+class WorkerThread(ForkSafeThread):
+    """Base of what works on a thread of its own from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._signals = import_unseen("_signal")
+        self._running: _Run | None = None
+        self._wanted_in: int | None = None
+
+    def prepare(self) -> None:
+        """Do on the thread what `start` waits for."""
+
+    def work(self, halt: "Any") -> None:
+        """Work on the thread until the lock `halt` can be acquired."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Begin the thread; RuntimeError where the process may have no more threads."""
+        self._wanted_in = os.getpid()
+        watch_forks(self)
+        self.begin_thread()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; safe to call twice, and in a forked child."""
+        self._wanted_in = None
+        unwatch_forks(self)
+        self.end_thread()
+
+    def forget(self) -> None:
+        """Let go of the thread in the child of a fork: it was the parent's."""
+        self._wanted_in = self._running = None
+
+    def begin_thread(self) -> None:
+        """Start the thread if it is wanted and no fork is in progress."""
+        if self._running is not None or self.forking or self._wanted_in != os.getpid():
+            return
+        run = _Run()
+        _thread.start_new_thread(self._run, (run,))
+        self._running = run
+        run.ready.acquire(timeout=PATIENCE_S)
+
+    def end_thread(self) -> None:
+        """End the thread and wait until it is gone."""
+        run, self._running = self._running, None
+        if run is not None:
+            run.halt.release()
+            run.gone.acquire(timeout=PATIENCE_S)
+            wait_until_gone(run.native)
+
+    def _run(self, run: _Run) -> None:
+        try:
+            try:
+                block_signals(self._signals)
+                run.native = _thread.get_native_id()
+                self.prepare()
+            finally:
+                run.ready.release()
+            self.work(run.halt)
+        except Exception:
+            pass  # it would be printed; the script goes on without this thread
+        finally:
+            run.gone.release()
 
 
 def _call_after_fork(call: "Callable[[], None]") -> None:

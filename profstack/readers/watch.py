@@ -16,10 +16,12 @@ import time
 from profstack.environment import rss_bytes, rss_in, rss_text
 from profstack.guard import (
     PACKAGE,
+    PATIENCE_S,
     ForkSafeThread,
     Guard,
     block_signals,
     import_unseen,
+    locked_lock,
     unwatch_forks,
     wait_until_gone,
     watch_forks,
@@ -202,8 +204,6 @@ class Samples:
 # Samples after which the interval doubles, and how often: 160 ms from the 50th minute on.
 PER_LEVEL = 20_000
 MOST_LEVELS = 4
-# The thread answers in microseconds. If it does not, the script goes on after this time.
-PATIENCE_S = 1.0
 
 _perf_counter, _get_ident = time.perf_counter, _thread.get_ident
 
@@ -238,7 +238,7 @@ class Sampler(ForkSafeThread):
         self._native: int | None = None
         # The first is released to wake the thread; the others by the thread when it pauses, and
         # when it has ended.
-        self._wake, self._still, self._ended = (_locked() for _ in range(3))
+        self._wake, self._still, self._ended = (locked_lock() for _ in range(3))
         watch_forks(self)
 
     def resume(self) -> None:
@@ -259,7 +259,7 @@ class Sampler(ForkSafeThread):
         if self._alive:
             self._poke()
         else:
-            self._start()
+            self.begin_thread()
 
     def pause(self) -> None:
         """Pause until it is resumed: the thread waits when this returns."""
@@ -304,9 +304,9 @@ class Sampler(ForkSafeThread):
 
     # --- The thread
 
-    def _start(self) -> None:
-        if self.forking:
-            # It is started when the process has forked.
+    def begin_thread(self) -> None:
+        """Start the thread if it is wanted and no fork is in progress; else after the fork."""
+        if not self._wanted or self._alive or self.forking or os.getpid() != self._pid:
             return
         self._ending = False
         self._alive = True
@@ -335,7 +335,7 @@ class Sampler(ForkSafeThread):
             return
         self._ending = True
         self._ask(self._ended)
-        wait_until_gone(self._native, PATIENCE_S)
+        wait_until_gone(self._native)
 
     def _run(self) -> None:
         try:
@@ -390,7 +390,10 @@ class Sampler(ForkSafeThread):
         try:
             rss = rss_in(text)
             self._unread = rss is None
-            region = self._region()
+            # The user's region of the followed thread, if the script has any.
+            module = sys.modules.get("profstack.capture.user_regions")
+            current: Callable[[int], str | None] | None = getattr(module, "current", None)
+            region = current(self._followed) if current is not None else None
             number = self.stacks.place(_frame_of(self._followed) or _frame_of(self._made_on))
             now = _perf_counter()
             weight = (now - self._since) / WATCH_INTERVAL_S if number is not None else 0.0
@@ -408,18 +411,7 @@ class Sampler(ForkSafeThread):
         """Read the resident set at the edge of a pause: growth in between belongs to no sample."""
         self._samples.add(now - self._origin, rss_bytes())
 
-    def _region(self) -> "str | None":
-        """Return the user's region of the followed thread, if the script has any."""
-        module = sys.modules.get("profstack.capture.user_regions")
-        current: Callable[[int], str | None] | None = getattr(module, "current", None)
-        return current(self._followed) if current is not None else None
-
     # --- Forks
-
-    def begin_thread(self) -> None:
-        """Start the thread if it is wanted and no fork is in progress."""
-        if self._wanted and not self._alive and os.getpid() == self._pid:
-            self._start()
 
     def forget(self) -> None:
         """Drop everything in the child of a fork: this is the parent's sampler."""
@@ -427,12 +419,6 @@ class Sampler(ForkSafeThread):
         self._wanted = self._alive = False
         self._samples = Samples()
         self.stacks = Stacks()
-
-
-def _locked() -> "Any":
-    lock = _thread.allocate_lock()
-    lock.acquire()
-    return lock
 
 
 def _frame_of(thread: int) -> "Any":

@@ -205,8 +205,7 @@ class Curves:
 
     def rank_at(self, times: Ints) -> Ints:
         """Return the last moment up to each time; -1 before the first."""
-        ranks: Ints = np.searchsorted(self._times, times, side="right") - 1
-        return ranks
+        return np.searchsorted(self._times, times, side="right") - 1
 
     def _candidates(self, boundaries_ns: Sequence[int], left_out: Collection[int]) -> Ints:
         """Return the moments of the steps that count, with the ones before each step."""
@@ -223,8 +222,7 @@ class Curves:
         """Return bytes of the chosen blocks after each moment, with one entry before the first."""
         sizes = np.where(chosen, self.blocks.nbytes, 0)[self._block]
         steps = np.where(self._is_begin, sizes, -sizes)
-        levels: Ints = np.concatenate(([0], np.cumsum(steps)))
-        return levels
+        return np.concatenate(([0], np.cumsum(steps)))
 
     def peak(self, levels: Ints) -> int:
         """Return the first moment of the highest level in the steps that count."""
@@ -236,8 +234,7 @@ class Curves:
 
     def alive_at(self, rank: int) -> Bools:
         """Select the blocks alive after a moment."""
-        alive: Bools = (self._begins <= rank) & (self._ends > rank)
-        return alive
+        return (self._begins <= rank) & (self._ends > rank)
 
     def risen(self, levels: Ints, starts: Ints, ends: Ints) -> Ints:
         """Return the highest rise of the level from each start until each end."""
@@ -247,8 +244,7 @@ class Curves:
         padded = np.append(levels, levels[-1])
         pairs = np.stack((first, last + 1), axis=1).ravel()
         highest = np.maximum.reduceat(padded, pairs)[::2] if len(starts) else first
-        result: Ints = highest - levels[first]
-        return result
+        return highest - levels[first]
 
 
 def module_peaks(

@@ -91,8 +91,7 @@ class Stretches:
         """Return the stretch around each time; -1 where there is none that counts."""
         number = np.full(len(self._times) + 1, -1, np.int64)
         number[1:-1][self._chosen] = np.arange(len(self.place))
-        found: Ints = number[np.searchsorted(self._times, times, side="right")]
-        return found
+        return number[np.searchsorted(self._times, times, side="right")]
 
 
 def _whole(column: Any, count: int) -> Ints:
@@ -107,8 +106,7 @@ def _counted(times: Ints, stamps: Sequence[float], left_out: Collection[int]) ->
     counts = np.ones(len(edges) + 1, np.bool_)
     # The last two: after the last step, and (as -1) before the first.
     counts[[len(edges) - 1, -1, *left_out]] = False
-    chosen: Bools = counts[step]
-    return chosen
+    return counts[step]
 
 
 def line_figures(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import ctypes
-import os
 import sys
 import time
 from array import array
@@ -15,15 +13,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from profstack.environment import rss_bytes
-from profstack.guard import (
-    ForkSafeThread,
-    Guard,
-    block_signals,
-    is_scripts,
-    unwatch_forks,
-    wait_until_gone,
-    watch_forks,
-)
+from profstack.guard import Guard, WorkerThread, is_scripts
 
 # --- Bytes in use by allocators: the second source beside the resident set ------------------------
 
@@ -136,26 +126,11 @@ def cuda_counter() -> Callable[[], tuple[int, int]] | None:
 # begins; only another thread sees what it held in between.
 
 INTERVAL_S = 0.001
-# The thread answers in microseconds. If it does not, the script goes on after this time.
-_PATIENCE_S = 1.0
 # At this number every second sample is removed and the interval doubles.
 MOST_SAMPLES = 16_384
 
 
-class _Thread:
-    """One run of the thread, with locks to end it and to wait for its begin and end.
-
-    It is a raw thread: one of `threading` would show in the script's list of threads.
-    """
-
-    def __init__(self) -> None:
-        self.halt, self.ready, self.gone = (_thread.allocate_lock() for _ in range(3))
-        for lock in (self.halt, self.ready, self.gone):
-            lock.acquire()
-        self.native: int | None = None
-
-
-class MemorySampler(ForkSafeThread):
+class MemorySampler(WorkerThread):
     """Calls `read`, which returns the bytes in use by two sources, until it is stopped.
 
     Columns by sample, the first `count` of each: `times` (`time.perf_counter_ns`), `resident`
@@ -163,71 +138,32 @@ class MemorySampler(ForkSafeThread):
     """
 
     def __init__(self, read: Callable[[], tuple[int, int]]) -> None:
+        super().__init__()
         self._read = read
         # Full size from the start: the slice would see them grow.
         self.times, self.resident, self.heap = (_column(MOST_SAMPLES) for _ in range(3))
         self.count = 0
         self._interval_s = INTERVAL_S
-        self._signals: Any = import_module("_signal")
-        self._thread: _Thread | None = None
-        self._wanted_in: int | None = None
-
-    def start(self) -> None:
-        """Begin to sample; where no thread can be started there are no samples."""
-        self._wanted_in = os.getpid()
-        watch_forks(self)
-        self.begin_thread()
-
-    def stop(self) -> None:
-        """End the thread and wait for it; safe to call twice, and in a forked child."""
-        self._wanted_in = None
-        unwatch_forks(self)
-        self.end_thread()
 
     def release(self) -> None:
         """Free the samples; it has been stopped before."""
         self.times = self.resident = self.heap = array("q")
         self.count = 0
 
-    def forget(self) -> None:
-        """Drop the thread in the child of a fork: this is the parent's sampler."""
-        self._wanted_in = self._thread = None
-
     def begin_thread(self) -> None:
-        """Start the thread if it is wanted and no fork is in progress."""
-        if self._thread is not None or self.forking or self._wanted_in != os.getpid():
-            return
-        thread = _Thread()
-        # As many threads as this process may have: there are no samples then.
+        """Start the thread; there are no samples where the process may have no more threads."""
         with Guard(RuntimeError):
-            _thread.start_new_thread(self._run, (thread,))
-            self._thread = thread
-            # A thread brings memory of its own, which is no line's.
-            thread.ready.acquire(timeout=_PATIENCE_S)
+            super().begin_thread()
 
-    def end_thread(self) -> None:
-        """End the thread and wait until it is gone."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.halt.release()
-            thread.gone.acquire(timeout=_PATIENCE_S)
-            wait_until_gone(thread.native, _PATIENCE_S)
+    def prepare(self) -> None:
+        """Read once: a thread brings memory of its own, which is no line's."""
+        self._read()
 
-    def _run(self, thread: _Thread) -> None:
-        try:
-            try:
-                block_signals(self._signals)
-                thread.native = _thread.get_native_id()
-                self._read()
-            finally:
-                thread.ready.release()
-            while not thread.halt.acquire(timeout=self._interval_s):
-                resident, heap = self._read()
-                self.keep(time.perf_counter_ns(), resident, heap)
-        except Exception:
-            pass  # it would be printed; lines have their figures without more samples
-        finally:
-            thread.gone.release()
+    def work(self, halt: Any) -> None:
+        """Sample until `halt` can be acquired."""
+        while not halt.acquire(timeout=self._interval_s):
+            resident, heap = self._read()
+            self.keep(time.perf_counter_ns(), resident, heap)
 
     def keep(self, now: int, resident: int, heap: int) -> None:
         """Add a sample."""

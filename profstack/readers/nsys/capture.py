@@ -226,42 +226,31 @@ def _without_numbers(frame: pd.DataFrame) -> list[str | None]:
     Else a program that numbers its steps so would have a place for each of them.
     """
     foreign = frame["domain"] != DOMAIN
-    return [
-        _without(text, str(payload)) if is_foreign and payload is not None else text
-        for is_foreign, payload, text in zip(foreign, frame["payload"], frame["text"], strict=True)
-    ]
-
-
-def _without(text: str | None, number: str) -> str | None:
-    """Remove a number at the end of a text, unless it is a part of a longer number."""
-    if not text or not text.endswith(number):
-        return text
-    rest = text[: -len(number)]
-    if not rest or rest[-1].isdigit() or rest[-1] == ".":
-        return text
-    return rest.rstrip(_BETWEEN) or text
+    texts: list[str | None] = []
+    for is_foreign, payload, text in zip(foreign, frame["payload"], frame["text"], strict=True):
+        rest = ""
+        if is_foreign and payload is not None and text and text.endswith(str(payload)):
+            rest = text.removesuffix(str(payload))
+        # It may be a part of a longer number.
+        in_number = rest[-1:].isdigit() or rest.endswith(".")
+        texts.append(text if in_number else rest.rstrip(_BETWEEN) or text)
+    return texts
 
 
 def _labels(frame: pd.DataFrame) -> tuple[Ints, list[Label]]:
     """Number the labels of ranges; return the number of each range, and the labels."""
     number, different = numbered(frame[["domain", "category", "text", "style"]])
     numbers: dict[Label, int] = {}
-    # Different rows may have equal labels.
-    known = [
-        numbers.setdefault(_label(*each), len(numbers))
-        for each in different.itertuples(index=False, name=None)
-    ]
-    return np.array(known, np.int64)[number], list(numbers)
-
-
-def _label(domain: str | None, category: str | None, text: str | None, style: str) -> Label:
-    kind = category or RANGE
-    if domain == DOMAIN and kind == STEP:
+    known = []
+    for domain, category, text, style in different.itertuples(index=False, name=None):
+        foreign = domain != DOMAIN
+        kind = category if category and (foreign or category in KINDS) else RANGE
         # All steps are one place.
-        return Label(DOMAIN, STEP, STEP, style)
-    if domain == DOMAIN and kind not in KINDS:
-        kind = RANGE
-    return Label(domain or "", kind, text or "", style)
+        name = text if foreign or kind != STEP else STEP
+        # Different rows may have equal labels.
+        label = Label(domain or "", kind, name or "", style)
+        known.append(numbers.setdefault(label, len(numbers)))
+    return np.array(known, np.int64)[number], list(numbers)
 
 
 class _TreeBuilder:
@@ -567,9 +556,7 @@ class Capture:
     def places(self, innermost: Ints) -> dict[str, NDArray[np.object_]]:
         """Return kind and name of ranges by position, None where it is below 0."""
         labels = [node.label for node in self.tree.nodes]
-        kinds, names = (
-            np.array([*texts, None], dtype=object)
-            for texts in ([each.kind for each in labels], [each.name for each in labels])
-        )
+        kinds = np.array([*(each.kind for each in labels), None], dtype=object)
+        names = np.array([*(each.name for each in labels), None], dtype=object)
         node = at(self.tree.node, innermost)
         return {"range_kind": kinds[node], "range_name": names[node]}

@@ -11,13 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from profstack.readers.nsys.export_file import (
     PROCESS_BITS,
@@ -63,9 +62,8 @@ _PAYLOADS = ("int64Value", "int32Value", "uint32Value", "uint64Value")
 _TYPES = "ENUM_NSYS_EVENT_TYPE"
 # The types of events, by nsys's own names and with the numbers of all versions so far. Those with
 # a t come from a text file of ranges that was imported by nsys.
-_PUSH_POP = {"NvtxPushPopRange": 59, "NvtxtPushPopRange": 70}
 _START_END = {"NvtxStartEndRange": 60, "NvtxtStartEndRange": 71}
-_RANGES = _PUSH_POP | _START_END
+_RANGES = {"NvtxPushPopRange": 59, "NvtxtPushPopRange": 70} | _START_END
 _CATEGORY = {"NvtxCategory": 33, "NvtxtCategory": 64}
 _DOMAIN = {"NvtxDomainCreate": 75}
 
@@ -96,10 +94,15 @@ def read_ranges(file: ExportFile, process: int) -> tuple[pd.DataFrame, list[str]
     where = f"{_is_type(file, _RANGES)} AND {file.is_of(TABLE, process)}"
     read = file.columns(TABLE, wanted, where, order="start")
     texts = _texts(file, read)
-    # An older nsys gives a range that is still open the end of the capture itself.
-    still_open = (read["end"] < read["start"]) | np.isin(read["end"], _ends(file))
+    # An older nsys gives a range that is still open the end of the capture itself. Both columns
+    # are the same moment where the clock begins with the capture.
+    known = [name for name in ("duration", "stopTime") if name in file.schema.get(_DETAILS, ())]
+    found = (file.rows(f"SELECT {name} FROM {_DETAILS}") for name in known)
+    ends = [end for rows in found for (end,) in rows if end]
+    still_open = (read["end"] < read["start"]) | np.isin(read["end"], ends)
     domains = domains_of(file)
     start_end = np.isin(read["type"], file.numbers(_TYPES, _START_END))
+    payloads = [read[name] for name in reversed(_PAYLOADS)]
     frame = frame_of(
         "ranges",
         {
@@ -108,19 +111,12 @@ def read_ranges(file: ExportFile, process: int) -> tuple[pd.DataFrame, list[str]
             "domain": mapped(read["domain"], lambda number: domains.get((process, number)) or ""),
             "category": _categories(file, process, read),
             "text": np.where(pd.isna(texts), "", texts),
-            "payload": _first_known([read[name] for name in _PAYLOADS]),
+            # The first one that is not None.
+            "payload": reduce(lambda last, one: np.where(pd.isna(one), last, one), payloads),
         },
     )
     closed = frame[~still_open].reset_index(drop=True)
     return closed, frame["text"][still_open].tolist()
-
-
-def _ends(file: ExportFile) -> list[int]:
-    """Return when the capture ended, on the clock of its events."""
-    # The two are the same moment where the clock begins with the capture.
-    known = [name for name in ("duration", "stopTime") if name in file.schema.get(_DETAILS, ())]
-    found = (file.rows(f"SELECT {name} FROM {_DETAILS}") for name in known)
-    return [end for rows in found for (end,) in rows if end]
 
 
 def _categories(file: ExportFile, process: int, read: Columns) -> Objects:
@@ -136,22 +132,12 @@ def _categories(file: ExportFile, process: int, read: Columns) -> Objects:
 
 def _joined(domain: Ints, category: Ints) -> Ints:
     """Return one number for both; no domain and the default one are the same."""
-    joined: Ints = (np.maximum(domain, 0) << 32) | (category & 0xFFFFFFFF)
-    return joined
+    return (np.maximum(domain, 0) << 32) | (category & 0xFFFFFFFF)
 
 
 def _texts(file: ExportFile, read: Columns) -> Objects:
     inline = read["text"]
-    texts: Objects = np.where(pd.isna(inline), file.strings(read["text_id"]), inline)
-    return texts
-
-
-def _first_known(columns: list[NDArray[Any]]) -> Objects:
-    """Return row by row the first value that is not None; None where all are."""
-    first: Objects = columns[-1]
-    for column in reversed(columns):
-        first = np.where(pd.isna(column), first, column)
-    return first
+    return np.where(pd.isna(inline), file.strings(read["text_id"]), inline)
 
 
 # --- The process to read --------------------------------------------------------------------------
@@ -163,11 +149,11 @@ def target_process(file: ExportFile, wanted: int | None = None) -> tuple[int, in
     It is the one with most ranges of profstack, else with most work on devices, else with most
     ranges, else with most events; or the one `wanted`. Raises `ExportError` if there is none.
     """
-    ours, work, ranges, every = (Counter[int]() for _ in range(4))
+    ours, work, ranges = (Counter[int]() for _ in range(3))
     for pid, is_ours, count in _ranges_by_process(file):
         ranges[pid] += count
         ours[pid] += count * is_ours
-    every.update(ranges)
+    every = ranges.copy()
     for table in filter(file.has, (*DEVICE_WORK, *_OTHER_EVENTS)):
         query = f'SELECT {file.process_of(table)}, COUNT(*) FROM "{table}" GROUP BY 1'
         found = {pid: count for pid, count in file.rows(query) if pid}
@@ -200,13 +186,12 @@ def _ranges_by_process(file: ExportFile) -> Iterator[tuple[int, bool, int]]:
     domains = domains_of(file)
     number = file.expression(TABLE, Column("domainId"))
     file.expression(TABLE, Column("eventType", needed=True))
-    rows = file.rows(
+    for pid, domain, count in file.rows(
         f"SELECT {file.process_of(TABLE)}, {number}, COUNT(*) FROM {TABLE} "
         f"WHERE {_is_type(file, _RANGES)} GROUP BY 1, 2"
-    )
-    yield from (
-        (pid, domains.get((pid, domain)) == DOMAIN, count) for pid, domain, count in rows if pid
-    )
+    ):
+        if pid:
+            yield pid, domains.get((pid, domain)) == DOMAIN, count
 
 
 # --- Calls of the host: CUDA runtime and driver, cuDNN, cuBLAS and the system ---------------------
@@ -442,16 +427,14 @@ def read_callchains(file: ExportFile, process: int) -> pd.DataFrame:
         read = file.columns(table, wanted, where)
         read["symbol"] = file.strings(read["symbol"], otherwise=UNNAMED)
         # Libraries without their folders, which are private to the machine.
-        read["module"] = mapped(file.strings(read["module"]), _file_name)
+        read["module"] = mapped(
+            file.strings(read["module"]), lambda path: path and re.split(r"[\\/]", path)[-1]
+        )
         frames.append(frame_of("callchains", {**read, "source": source}))
     order = ["source", "id", "depth"]
     every: pd.DataFrame = pd.concat([frame_of("callchains"), *frames])
     chains: pd.DataFrame = every.sort_values(order, kind="stable", ignore_index=True)
     return chains
-
-
-def _file_name(path: str | None) -> str | None:
-    return None if path is None else path.replace("\\", "/").split("/")[-1]
 
 
 # --- The export -----------------------------------------------------------------------------------
@@ -535,33 +518,33 @@ def read_export(path: Path, wanted: int | None = None) -> Export:
             "samples": _without(observers, read_samples(file, process)),
             "callchains": read_callchains(file, process),
         }
-        begin, end = _span(frames)
-        versions = _versions(file)
+        timed = [frame for frame in frames.values() if len(frame)]
+        begins = [frame[name].min() for frame in timed for name in ("t", "start") if name in frame]
+        ends = [frame[name].max() for frame in timed for name in ("t", "end") if name in frame]
+        # The table changed its name after 2022.
+        versions: dict[str, str] = {}
+        for table in filter(file.has, ("EXPORT_META_DATA", "META_DATA_EXPORT")):
+            query = f"SELECT name, CAST(value AS TEXT) FROM {table} WHERE name LIKE '%VERSION'"
+            versions |= file.rows(query)
         return Export(
             source=path.name,
             version=versions.get("EXPORT_PRODUCT_VERSION"),
             schema=versions.get("EXPORT_SCHEMA_VERSION"),
             process=process,
             others=others,
-            begin_ns=begin,
-            end_ns=end,
+            begin_ns=int(min(begins, default=0)),
+            end_ns=int(max(ends, default=0)),
             open_ranges=len(still_open),
             **frames,
             threads=threads,
-            missing=_missing(frames),
+            # The file does not say which reason it is.
+            missing={
+                name: f"no {what} of the process: nothing of it happened, or nsys ran without {how}"
+                for name, (what, how) in _TAKES.items()
+                if not len(frames[name])
+            },
             notes=list(_notes(still_open, untimed, _lost_events(file, process))),
         )
-
-
-def _versions(file: ExportFile) -> dict[str, str]:
-    """Read the versions of nsys and of the schema; the table changed its name after 2022."""
-    found: dict[str, str] = {}
-    for table in ("EXPORT_META_DATA", "META_DATA_EXPORT"):
-        if file.has(table):
-            found |= file.rows(
-                f"SELECT name, CAST(value AS TEXT) FROM {table} WHERE name LIKE '%VERSION'"
-            )
-    return found
 
 
 def _threads(file: ExportFile, process: int) -> pd.DataFrame:
@@ -577,26 +560,6 @@ def _threads(file: ExportFile, process: int) -> pd.DataFrame:
 def _without(threads: pd.Series, frame: pd.DataFrame) -> pd.DataFrame:
     kept: pd.DataFrame = frame[~frame["thread"].isin(threads)].reset_index(drop=True)
     return kept
-
-
-def _span(frames: dict[str, pd.DataFrame]) -> tuple[int, int]:
-    """Return the first begin of an event and the last end."""
-    begins, ends = [], []
-    for frame in frames.values():
-        begin, end = ("t", "t") if "t" in frame else ("start", "end")
-        if begin in frame and len(frame):
-            begins.append(int(frame[begin].min()))
-            ends.append(int(frame[end].max()))
-    return min(begins, default=0), max(ends, default=0)
-
-
-def _missing(frames: dict[str, pd.DataFrame]) -> dict[str, str]:
-    """Return possible reasons for each frame without rows; the file does not say which it is."""
-    return {
-        name: f"no {what} of the process: nothing of it happened, or nsys ran without {option}"
-        for name, (what, option) in _TAKES.items()
-        if not len(frames[name])
-    }
 
 
 def _notes(still_open: list[str], untimed: int, lost: int) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,8 @@ Objects = npt.NDArray[np.object_]
 Columns = dict[str, npt.NDArray[Any]]
 
 _MAGIC = b"SQLite format 3\0"
-_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+# What nsys writes itself, newest first; all else is taken for an export.
+REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _AGAIN = "export it again: nsys export --type sqlite --force-overwrite true <report>.nsys-rep"
 _GIVE = "give the file that nsys export --type sqlite has written"
 # The name of things that have none in the file.
@@ -71,7 +72,12 @@ class ExportFile:
         self.path = path
         ahead = _checked_header(path)
         with self._readable():
-            address = _address(path, ahead=ahead)
+            place = path.resolve()
+            beside = place.with_name(f"{place.name}-wal").exists()
+            # No lock and no file is left beside the file: in write-ahead mode two more would be
+            # made there, even when it is only read.
+            immutable = not beside and (ahead or not os.access(place.parent, os.W_OK))
+            address = f"{place.as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
             self._database = sqlite3.connect(address, timeout=_PATIENCE_S, uri=True)
         try:
             # A kernel's name may be in any encoding.
@@ -87,9 +93,9 @@ class ExportFile:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def has(self, *tables: str) -> bool:
-        """Return whether the export has one of these tables."""
-        return any(table in self.schema for table in tables)
+    def has(self, table: str) -> bool:
+        """Return whether the export has this table."""
+        return table in self.schema
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query that has few of them."""
@@ -101,19 +107,30 @@ class ExportFile:
     ) -> Columns:
         """Read columns of a table as arrays by the keys of `wanted`; empty ones without the table.
 
-        `where` is SQL over the table's own columns, `order` the key to sort by. Raises
-        `ExportError` if a needed column is not there or the file is damaged.
+        `where` is SQL over the table's own columns, `order` the key to sort by; of two rows that
+        begin together the longer one comes first. Raises `ExportError` if a needed column is not
+        there or the file is damaged.
         """
+        types = {
+            key: np.int64 if column.kind == "number" else np.object_
+            for key, column in wanted.items()
+        }
         # With no rows the columns have their types.
-        parts: list[Columns] = [{key: np.array([], _dtype(each)) for key, each in wanted.items()}]
+        parts: list[Columns] = [{key: np.array([], kind) for key, kind in types.items()}]
         if table in self.schema:
             selected = ", ".join(self.expression(table, column) for column in wanted.values())
             with self._readable():
                 cursor = self._database.execute(f'SELECT {selected} FROM "{table}" WHERE {where}')
                 while chunk := cursor.fetchmany(_ROWS_AT_ONCE):
-                    parts.append(_arrays(chunk, wanted))
+                    columns = zip(types.items(), zip(*chunk, strict=True), strict=True)
+                    parts.append({key: np.array(each, kind) for (key, kind), each in columns})
         joined = {key: np.concatenate([part[key] for part in parts]) for key in wanted}
-        return _sorted(joined, order) if order else joined
+        # Since 2025 the order of rows is not guaranteed; most are sorted already.
+        if not order or np.all(joined[order][:-1] < joined[order][1:]):
+            return joined
+        ties = (-joined["end"], joined[order]) if "end" in joined else (joined[order],)
+        row = np.lexsort(ties)
+        return {key: values[row] for key, values in joined.items()}
 
     def expression(self, table: str, column: Column) -> str:
         """Return SQL for a column that a table has, may lack, or has with 0 in place of null."""
@@ -178,10 +195,9 @@ class ExportFile:
         """Read each table's columns, and whether they are declared never to be null."""
         tables = [row[0] for row in self.rows("SELECT name FROM sqlite_master WHERE type='table'")]
         if "StringIds" not in tables:
-            what = (
-                "is a SQLite file, but not an export of Nsight Systems (it has no table StringIds)"
-            )
-            raise _error(self.path, what, "make one: nsys export --type sqlite <report>.nsys-rep")
+            what = "is a SQLite file, but not an export of Nsight Systems"
+            step = "make one: nsys export --type sqlite <report>.nsys-rep"
+            raise _error(self.path, f"{what} (it has no table StringIds)", step)
         return {
             table: {
                 row[1]: bool(row[3])
@@ -214,8 +230,7 @@ def mapped(values: npt.NDArray[Any], function: Callable[[Any], str | None]) -> O
     """Apply a function to values of which few differ; it is called once for each."""
     codes, distinct = pd.factorize(values, use_na_sentinel=False)
     results = [function(None if pd.isna(each) else each) for each in distinct]
-    found: Objects = np.array(results, dtype=object)[codes]
-    return found
+    return np.array(results, dtype=object)[codes]
 
 
 def _checked_header(path: Path) -> bool:
@@ -223,7 +238,7 @@ def _checked_header(path: Path) -> bool:
 
     Raises `ExportError` unless it begins as SQLite files do and is as long as its header says.
     """
-    if path.suffix in _REPORTS:
+    if path.suffix in REPORTS:
         step = f"export it first: nsys export --type sqlite {path.name}"
         raise _error(path, "is a report of nsys, not its SQLite export", step)
     try:
@@ -243,35 +258,6 @@ def _checked_header(path: Path) -> bool:
         what = f"is cut short: {size:,} of {max(whole, 100):,} bytes are there"
         raise _error(path, what, _AGAIN)
     return header[18:20] == b"\x02\x02"
-
-
-def _address(path: Path, *, ahead: bool) -> str:
-    """Return an address with which SQLite leaves neither a lock nor a file beside the file."""
-    path = path.resolve()
-    beside = path.with_name(f"{path.name}-wal").exists()
-    # In write-ahead mode two more files are made beside the file, even when it is only read.
-    immutable = not beside and (ahead or not os.access(path.parent, os.W_OK))
-    return f"{path.as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
-
-
-def _arrays(rows: list[tuple[Any, ...]], wanted: Mapping[str, Column]) -> Columns:
-    columns = zip(wanted.items(), zip(*rows, strict=True), strict=True)
-    return {key: np.array(values, dtype=_dtype(column)) for (key, column), values in columns}
-
-
-def _dtype(column: Column) -> Any:
-    return np.int64 if column.kind == "number" else np.object_
-
-
-def _sorted(columns: Columns, key: str) -> Columns:
-    """Sort by `key`; of two that begin together the longer one comes first."""
-    first = columns[key]
-    # Since 2025 the order of rows is not guaranteed; most are sorted already.
-    if len(first) and np.all(first[:-1] < first[1:]):
-        return columns
-    ties = (-columns["end"], first) if "end" in columns else (first,)
-    order = np.lexsort(ties)
-    return {name: values[order] for name, values in columns.items()}
 
 
 # --- Frames -------------------------------------------------------------------------------------

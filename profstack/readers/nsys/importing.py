@@ -14,14 +14,13 @@ from pathlib import Path
 from profstack.errors import RecordingError
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.export import read_export
+from profstack.readers.nsys.export_file import REPORTS
 from profstack.readers.nsys.rows import CaptureFacts, rows_of
 from profstack.storage.folder import Writer, read_tables
 from profstack.storage.schema.column import Record
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 
 FACT = "nsys"
-# What nsys writes itself, newest first; all else is taken for an export.
-REPORTS = frozenset((".nsys-rep", ".qdrep", ".qdstrm"))
 
 
 class NsysImport(CaptureFacts):
@@ -80,12 +79,9 @@ def read_file(
         export = read_export(exported, process)
         rows, facts = rows_of(export)
     frames = {name: rows.get(name, []) for name in RECORDED_OF_NSYS}
-    notes = [
-        *export.notes,
-        *(
-            ("nsys-rows-left-out", f"{count:,} rows of {name} with the least time are left out")
-            for name, count in facts["left_out"].items()
-        ),
+    left_out = [
+        ["nsys-rows-left-out", f"{count:,} rows of {name} with the least time are left out"]
+        for name, count in facts["left_out"].items()
     ]
     fact: NsysImport = {
         "file": source.name,
@@ -94,7 +90,7 @@ def read_file(
         "process": export.process,
         "other_processes": export.others,
         "missing": dict(export.missing),
-        "notes": [list(note) for note in notes],
+        "notes": [*map(list, export.notes), *left_out],
         **facts,
     }
     return frames, fact

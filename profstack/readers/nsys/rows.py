@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -35,8 +34,8 @@ from profstack.readers.nsys.capture import (
 )
 from profstack.readers.nsys.export import Export
 from profstack.readers.nvtx import BACKWARD, DOMAIN, FORWARD, MODULE
-from profstack.readers.torchtrace.columns import Bools, Ints
-from profstack.storage.schema.column import Record, SqlValue
+from profstack.readers.torchtrace.columns import Ints
+from profstack.storage.schema.column import Record
 
 # --- What ran in a capture: kernels, copies and calls by the range they belong to -----------------
 
@@ -142,15 +141,15 @@ def step_rows(capture: Capture) -> list[Record]:
     known = bool(len(capture.export.calls))
     device = device_names(capture.export.work["device"].iloc[work.row[kernels]]).to_numpy()
     rows: list[Record] = []
-    for each in _devices(capture):
-        own = device == each.name
+    for name, _, working, _ in _devices(capture):
+        own = device == name
         count = np.bincount(step[own], minlength=len(steps)).tolist()
         spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps)).tolist()
-        busy = each.busy.inside(steps.times.start, steps.times.end).tolist()
+        busy = working.inside(steps.times.start, steps.times.end).tolist()
         rows += [
             {
                 **row,
-                "device": each.name,
+                "device": name,
                 "kernels": count[position] if known else None,
                 "device_s": spent[position] * S if known else None,
                 "busy_s": busy[position] * S,
@@ -207,65 +206,51 @@ def range_rows(capture: Capture) -> Cut:
     count = len(tree.nodes)
     wall = np.zeros(count, np.int64)
     np.add.at(wall, tree.node, steps.counted(tree.start, tree.end))
+    # The time of each node without the nodes in it.
+    own = wall.copy()
+    parent = np.array([node.parent for node in tree.nodes], np.int64)
+    np.subtract.at(own, parent[parent >= 0], wall[parent >= 0])
     values: dict[str, Ints | None] = {
         "calls": np.bincount(tree.node, minlength=count),
         "wall_s": wall,
-        "self_s": _own(tree, wall),
-        **_calls(capture),
-        **_work(capture),
+        "self_s": np.maximum(own, 0),
+        **_begun(capture),
     }
+    columns = {
+        name: (column * S if name.endswith("_s") else column).tolist()
+        for name, column in values.items()
+        if column is not None
+    }
+    unknown: Record = dict.fromkeys(("on_steps_thread", *values))
+    if steps.thread is not None:
+        columns["on_steps_thread"] = [int(node.on_steps_thread) for node in tree.nodes]
     kept = _largest(tree, wall)
-    number = {node: place for place, node in enumerate(kept, start=1)}
-    rows: list[Record] = []
-    for node, place in number.items():
-        parent, label = tree.nodes[node].parent, tree.nodes[node].label
-        rows.append(
-            {
-                "node": place,
-                "parent": number[parent] if parent >= 0 else None,
-                **label._asdict(),
-                "on_steps_thread": None
-                if steps.thread is None
-                else int(tree.nodes[node].on_steps_thread),
-                **{name: _cell(name, value, node) for name, value in values.items()},
-            }
-        )
+    number = {-1: None, **{node: place for place, node in enumerate(kept, start=1)}}
+    rows: list[Record] = [
+        {
+            "node": number[node],
+            "parent": number[tree.nodes[node].parent],
+            **tree.nodes[node].label._asdict(),
+            **unknown,
+            **{name: column[node] for name, column in columns.items()},
+        }
+        for node in kept
+    ]
     return rows, count - len(kept)
 
 
-def _cell(name: str, values: Ints | None, node: int) -> SqlValue:
-    if values is None:
-        return None
-    return int(values[node]) * S if name.endswith("_s") else int(values[node])
-
-
-def _own(tree: RangeTree, wall: Ints) -> Ints:
-    """Return the time of each node without the nodes in it."""
-    own: Ints = wall.copy()
-    parent = np.array([node.parent for node in tree.nodes], np.int64)
-    inner = np.flatnonzero(parent >= 0)
-    np.subtract.at(own, parent[inner], wall[inner])
-    own[own < 0] = 0
-    return own
-
-
-def _calls(capture: Capture) -> Mapping[str, Ints | None]:
-    """Sum the CUDA calls of each node."""
-    names = ("api_calls", "api_s")
+def _begun(capture: Capture) -> dict[str, Ints | None]:
+    """Sum the CUDA calls of each node, and the device work by the call that began it."""
+    names = ("api_calls", "api_s", "kernels", "device_s", "elsewhere_s", "copies", "copied_bytes")
+    sums: dict[str, Ints | None] = dict.fromkeys((*names, "copies_s"))
     if "calls" in capture.export.missing:
-        return dict.fromkeys(names)
+        return sums
     # The time of a call contains that of the calls it makes on its thread.
-    calls = outermost(capture.calls)
-    values = dict(zip(names, (np.ones_like(calls.start), calls.length), strict=True))
-    every = np.arange(len(calls.start))
-    return sums_of_calls(capture.tree, calls, every, values)
-
-
-def _work(capture: Capture) -> Mapping[str, Ints | None]:
-    """Sum the device work of each node, by the call that began it."""
-    names = ("kernels", "device_s", "elsewhere_s", "copies", "copied_bytes", "copies_s")
-    if {"work", "calls"} & set(capture.export.missing):
-        return dict.fromkeys(names)
+    outer = outermost(capture.calls)
+    values = {"api_calls": np.ones_like(outer.start), "api_s": outer.length}
+    sums |= sums_of_calls(capture.tree, outer, np.arange(len(outer.start)), values)
+    if "work" in capture.export.missing:
+        return sums
     work, calls, frame = capture.work, capture.calls, capture.export.work
     some = np.flatnonzero(work.call >= 0)
     call, row, length = (column[some] for column in (work.call, work.row, work.length))
@@ -280,7 +265,7 @@ def _work(capture: Capture) -> Mapping[str, Ints | None]:
         "copied_bytes": np.where(is_copy, _bytes(frame)[row], 0),
         "copies_s": np.where(moves, length, 0),
     }
-    return sums_of_calls(capture.tree, calls, call, values)
+    return sums | sums_of_calls(capture.tree, calls, call, values)
 
 
 def _largest(tree: RangeTree, wall: Ints) -> list[int]:
@@ -393,21 +378,12 @@ def _of_source(
         return []
     keys: dict[str, Any] = {"stack": stacks.alike()[position[some]]}
     values = {"calls": np.ones_like(some)}
-    if length is None:
-        rows, _ = _rows(keys, values, by="calls", most=MOST_STACKS)
-    else:
+    if length is not None:
         keys["name"], values["host_s"] = events["name"].iloc[some], length[some]
-        rows, _ = _rows(keys, values, by="host_s", most=MOST_STACKS)
-    return [
-        {
-            "source": source,
-            "name": row.get("name"),
-            "stack": stacks.text(int(row["stack"] or 0)),
-            "calls": row["calls"],
-            "host_s": row.get("host_s"),
-        }
-        for row in rows
-    ]
+    by = "calls" if length is None else "host_s"
+    rows, _ = _rows(keys, values, by=by, most=MOST_STACKS)
+    common: Record = {"source": source, "name": None, "host_s": None}
+    return [{**common, **row, "stack": stacks.text(int(row["stack"] or 0))} for row in rows]
 
 
 # --- Memory taken in the capture, over time -------------------------------------------------------
@@ -417,7 +393,6 @@ def _of_source(
 
 # Points of one curve.
 MOST_POINTS = 2_000
-_TAKEN = "allocated"
 
 
 def memory_rows(export: Export) -> list[Record]:
@@ -427,7 +402,16 @@ def memory_rows(export: Export) -> list[Record]:
     rows: list[Record] = []
     for number, (device, kind) in enumerate(curves.itertuples(index=False, name=None)):
         some = frame[curve == number]
-        held = _held(some)
+        # An address is freed with the size with which it was allocated. One that is allocated
+        # again without having been freed was freed unseen.
+        address = some["address"].to_numpy(np.int64)
+        taken = (some["operation"] == "allocated").to_numpy(np.bool_)
+        size = np.where(taken, some["bytes"].to_numpy(np.int64), 0)
+        by_address = np.argsort(address, kind="stable")
+        same = address[by_address][1:] == address[by_address][:-1]
+        before = np.zeros(len(address), np.int64)
+        before[by_address[1:]] = np.where(same, size[by_address[:-1]], 0)
+        held = np.cumsum(size - before)
         kept = _highest(held)
         moments = some["t"].to_numpy(np.int64)[kept] - export.begin_ns
         rows += [
@@ -435,22 +419,6 @@ def memory_rows(export: Export) -> list[Record]:
             for moment, nbytes in zip(moments.tolist(), held[kept].tolist(), strict=True)
         ]
     return rows
-
-
-def _held(events: pd.DataFrame) -> Ints:
-    """Return the bytes held after each event of one curve, in order of time.
-
-    An address is freed with the size with which it was allocated. One that is allocated again
-    without having been freed was freed unseen.
-    """
-    address = events["address"].to_numpy(np.int64)
-    taken = (events["operation"] == _TAKEN).to_numpy(np.bool_)
-    size = np.where(taken, events["bytes"].to_numpy(np.int64), 0)
-    by_address = np.argsort(address, kind="stable")
-    same = address[by_address][1:] == address[by_address][:-1]
-    before = np.zeros(len(address), np.int64)
-    before[by_address[1:]] = np.where(same, size[by_address[:-1]], 0)
-    return np.cumsum(size - before)
 
 
 def _highest(held: Ints) -> Ints:
@@ -475,16 +443,6 @@ def _highest(held: Ints) -> Ints:
 _WAITS = re.compile(r"cu(da)?\w*Synchronize|cu(da)?Memcpy(?!\w*(Async|DtoD|Peer))")
 
 
-@dataclass(frozen=True)
-class _Device:
-    """Work of one device; positions in the export's frame of work."""
-
-    name: str
-    kernels: Ints
-    busy: Intervals
-    copies: Intervals
-
-
 def gap_rows(capture: Capture) -> list[Record]:
     """Return rows of `nsys_gaps`; none where the file has no calls: causes would be guesses."""
     if not len(capture.export.calls):
@@ -494,17 +452,16 @@ def gap_rows(capture: Capture) -> list[Record]:
     begun = launched(frame, capture.export.calls, UNKNOWN)
     host = _host(capture)
     rows: list[Record] = []
-    for device in _devices(capture):
-        some = device.kernels
+    for name, some, busy, copies in _devices(capture):
         if not len(some):
             continue
         kernels = Kernels(start[some], end[some], begun[some])
         runs = steps.runs() or [(int(start[some[0]]), int(end[some].max()))]
-        gaps = gaps_between(kernels, device.busy, device.copies, host, runs)
+        gaps = gaps_between(kernels, busy, copies, host, runs)
         # Time between two steps belongs to neither.
         rows += [
             {
-                "device": device.name,
+                "device": name,
                 **row,
                 "after": _kernel_label(capture, some, after),
                 "before": _kernel_label(capture, some, before),
@@ -514,8 +471,12 @@ def gap_rows(capture: Capture) -> list[Record]:
     return sorted(rows, key=lambda row: float(row["total_s"] or 0), reverse=True)
 
 
-def _devices(capture: Capture) -> Iterator[_Device]:
-    """Yield the work of each device, also that launched before the first step."""
+def _devices(capture: Capture) -> Iterator[tuple[str, Ints, Intervals, Intervals]]:
+    """Yield the name, kernels, busy times and copies of each device.
+
+    Kernels are positions in the export's frame of work; those launched before the first step are
+    among them.
+    """
     frame = capture.export.work
     start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
     copies, sets = ((frame["kind"] == kind).to_numpy(np.bool_) for kind in (COPY, SET))
@@ -524,42 +485,27 @@ def _devices(capture: Capture) -> Iterator[_Device]:
         own = device == number
         works, copied = own & ~copies, own & copies
         kernels = in_order[(works & ~sets)[in_order]]
-        yield _Device(
-            device_name(number),
-            kernels,
-            Intervals.united(start[works], end[works]),
-            Intervals.united(start[copied], end[copied]),
-        )
+        busy, copying = (Intervals.united(start[some], end[some]) for some in (works, copied))
+        yield device_name(number), kernels, busy, copying
 
 
 def _host(capture: Capture) -> Host:
-    calls, steps = capture.export.calls, capture.steps
+    calls, steps, tree = capture.export.calls, capture.steps, capture.tree
     names = calls["name"]
     waits = {name for name in names.unique() if _WAITS.match(str(name))}
     ended = calls["end"].to_numpy(np.int64)[names.isin(waits).to_numpy(np.bool_)]
     edges = np.array([*steps.times.start.tolist(), *(until for _, until in steps.runs())], np.int64)
-    return Host(np.sort(ended), _waits(capture), np.unique(edges))
-
-
-def _waits(capture: Capture) -> Intervals:
-    """Return the time from each step's begin to its first module, forward or backward range."""
-    tree, steps = capture.tree, capture.steps
-    begins = np.sort(tree.start[_working(capture)])
-    first = np.searchsorted(begins, steps.times.start)
-    known = first < len(begins)
-    start, first = steps.times.start[known], begins[first[known]]
-    inside = first < steps.times.end[known]
-    return Intervals.united(start[inside], first[inside])
-
-
-def _working(capture: Capture) -> Bools:
-    """Select the ranges in which the model works, on the steps' thread."""
-    tree = capture.tree
+    # From each step's begin to the first range in which the model works, on the steps' thread.
     labels = [node.label for node in tree.nodes]
     kinds = (MODULE, FORWARD, BACKWARD)
     works = np.array([each.domain == DOMAIN and each.kind in kinds for each in labels], np.bool_)
-    on_thread: Bools = tree.thread == capture.steps.thread
-    return works[tree.node] & tree.nests & on_thread
+    works = works[tree.node] & tree.nests & (tree.thread == steps.thread)
+    begins = np.sort(tree.start[works])
+    start, end = steps.times.start, steps.times.end
+    first = at(begins, np.searchsorted(begins, start), UNKNOWN)
+    inside = first < end
+    ahead = Intervals.united(start[inside], first[inside])
+    return Host(np.sort(ended), ahead, np.unique(edges))
 
 
 def _kernel_label(capture: Capture, kernels: Ints, position: int) -> str | None:
@@ -608,15 +554,11 @@ def rows_of(export: Export) -> tuple[dict[str, list[Record]], CaptureFacts]:
         "nsys_samples": sample_rows(capture),
         "nsys_gaps": gap_rows(capture),
     }
-    return rows, _facts(capture, {name: count for name, (_, count) in cut.items() if count})
-
-
-def _facts(capture: Capture, left_out: dict[str, int]) -> CaptureFacts:
-    export, steps, work = capture.export, capture.steps, capture.work
+    steps, work = capture.steps, capture.work
     numbers = [number for number in steps.numbers if number is not None]
     wall = int((steps.times.end - steps.times.start).sum())
     graphs = (export.work["kind"] == GRAPH).to_numpy(np.bool_)[work.row]
-    return {
+    return rows, {
         "steps": len(steps),
         "first_step": min(numbers, default=None),
         "last_step": max(numbers, default=None),
@@ -626,5 +568,5 @@ def _facts(capture: Capture, left_out: dict[str, int]) -> CaptureFacts:
         "unlaunched": int((work.call < 0).sum()),
         "graphs_whole": int(graphs.sum()),
         "open_ranges": export.open_ranges,
-        "left_out": left_out,
+        "left_out": {name: count for name, (_, count) in cut.items() if count},
     }

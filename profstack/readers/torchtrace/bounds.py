@@ -24,15 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat, takewhile
 from typing import Any
 
-from profstack.guard import (
-    ForkSafeThread,
-    block_signals,
-    has_compiled,
-    is_scripts,
-    unwatch_forks,
-    wait_until_gone,
-    watch_forks,
-)
+from profstack.guard import WorkerThread, has_compiled, is_scripts
 from profstack.readers.torchtrace.events import HostEvents, has_python_calls
 from profstack.storage.vocabulary import RANGE_PREFIX
 
@@ -47,7 +39,6 @@ _BETWEEN_CALLS_S = 0.25e-6
 _TRACED_CALL_S = 0.5e-6
 _LONGER = 1.1
 _SLACK_S = 0.03
-_PATIENCE_S = 1.0
 # How soon an error of a signal handler in `_cut` is raised again.
 _RERAISE_S = 0.01
 
@@ -192,7 +183,7 @@ def _trace_this_thread_alone() -> None:
             gc.enable()
 
 
-class _Deadline(ForkSafeThread):
+class _Deadline(WorkerThread):
     """Ends the tracing of calls when the calling thread has run for `allowed_s` seconds.
 
     Only the thread itself can end the tracing of its calls: the interpreter calls `_cut` on it
@@ -200,16 +191,13 @@ class _Deadline(ForkSafeThread):
     """
 
     def __init__(self, allowed_s: float) -> None:
+        super().__init__()
         self.allowed_s = allowed_s
         self.cut = False
         self._spent = _clock_of_this_thread()
         self._begun = self._spent()
         self._owner = _thread.get_ident()
         self._traced_by = sys.getprofile()
-        self._signals: Any = importlib.import_module("_signal")
-        self._wanted_in: int | None = None
-        self._locks: tuple[Any, Any] | None = None
-        self._native: int | None = None
         # An error of a signal's handler inside `_cut`, which cannot leave it: to be raised again.
         self._swallowed: type[BaseException] | None = None
         ctypes: Any = importlib.import_module("ctypes")
@@ -217,58 +205,21 @@ class _Deadline(ForkSafeThread):
         # Kept alive until the interpreter has called it.
         self._pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._cut)
 
-    def start(self) -> None:
-        """Start waiting."""
-        self._wanted_in = os.getpid()
-        watch_forks(self)
-        self.begin_thread()
-
     def stop(self) -> None:
         """Stop waiting; nothing is cut off after this."""
-        self._wanted_in = None
-        unwatch_forks(self)
-        self.end_thread()
+        super().stop()
         self._reraise()
 
-    def forget(self) -> None:
-        """Forget the thread in the child of a fork: the deadline is the parent's."""
-        self._wanted_in = self._locks = None
-
-    def begin_thread(self) -> None:
-        """Start the thread if it is wanted and no fork is in progress."""
-        if self._locks is not None or self.forking or self._wanted_in != os.getpid():
-            return
-        locks = _thread.allocate_lock(), _thread.allocate_lock()
-        for lock in locks:
-            lock.acquire()
-        _thread.start_new_thread(self._run, locks)
-        self._locks = locks
-
-    def end_thread(self) -> None:
-        """End the thread and wait until it is gone."""
-        locks, self._locks = self._locks, None
-        if locks is not None:
-            halt, gone = locks
-            halt.release()
-            gone.acquire(timeout=_PATIENCE_S)
-            wait_until_gone(self._native, _PATIENCE_S)
-
-    def _run(self, halt: Any, gone: Any) -> None:
-        try:
-            block_signals(self._signals)
-            self._native = _thread.get_native_id()
-            left_s = self.allowed_s
-            while left_s > 0:
-                if halt.acquire(timeout=left_s):
-                    return
-                left_s = self.allowed_s - (self._spent() - self._begun)
-            self._api.Py_AddPendingCall(self._pending, None)
-            while not halt.acquire(timeout=_RERAISE_S):
-                self._reraise()
-        except Exception:
-            pass  # it would be printed; the trace is still bounded by the refusal beforehand
-        finally:
-            gone.release()
+    def work(self, halt: Any) -> None:
+        """Wait for the deadline, then have the tracing ended, until `halt` can be acquired."""
+        left_s = self.allowed_s
+        while left_s > 0:
+            if halt.acquire(timeout=left_s):
+                return
+            left_s = self.allowed_s - (self._spent() - self._begun)
+        self._api.Py_AddPendingCall(self._pending, None)
+        while not halt.acquire(timeout=_RERAISE_S):
+            self._reraise()
 
     def _cut(self, _: Any) -> int:
         """End the tracing; the interpreter calls it on the traced thread and ignores errors."""
