@@ -188,13 +188,23 @@ class CallTree:
     """
 
     def __init__(self, scopes: Scopes) -> None:
-        self.calls = np.flatnonzero((scopes.kind == FORWARD) | (scopes.kind == RECOMPUTED))
+        self.calls = scopes.marks(FORWARD, RECOMPUTED)
         self.module = scopes.module[self.calls]
         number = np.zeros(len(scopes.events) + 1, np.int64)
         number[self.calls + 1] = np.arange(1, len(self.calls) + 1)
         self._number = number
         self._up = self._links(scopes)
-        self._levels, self._outermost = self._climb()
+        # Calls level by level, innermost first; and which are outside their own module.
+        depth = np.zeros(len(self.calls), np.int64)
+        self._outermost = np.ones(len(self.calls), np.bool_)
+        above = self._up.copy()
+        while above.any():
+            has = above > 0
+            depth[has] += 1
+            holder = np.maximum(above - 1, 0)
+            self._outermost &= ~(has & (self.module[holder] == self.module))
+            above = np.where(has, self._up[holder], 0)
+        self._levels = levels(depth)[::-1]
 
     def sums(self, scope: Ints, weights: NDArray[np.generic]) -> dict[int, float]:
         """Return sums of `weights` per module, with the calls inside its calls.
@@ -223,19 +233,6 @@ class CallTree:
             if link:
                 links[call] = links[link - 1]
         return links
-
-    def _climb(self) -> tuple[list[Ints], Bools]:
-        """Return calls level by level, innermost first; and which are outside their own module."""
-        depth = np.zeros(len(self.calls), np.int64)
-        outermost = np.ones(len(self.calls), np.bool_)
-        above = self._up.copy()
-        while above.any():
-            has = above > 0
-            depth[has] += 1
-            holder = np.maximum(above - 1, 0)
-            outermost &= ~(has & (self.module[holder] == self.module))
-            above = np.where(has, self._up[holder], 0)
-        return levels(depth)[::-1], outermost
 
 
 def attribute(
@@ -305,16 +302,9 @@ def _add_times(result: Attribution, thread: int) -> None:
     """Add own times of all marks to their owners, and the times with everything inside."""
     scopes, rows, tree = result.scopes, result.rows, result.tree
     own = own_times(scopes, thread)
-    called, ahead, again, forward, recomputed = (
-        np.flatnonzero(np.isin(scopes.kind, kinds))
-        for kinds in (
-            (FORWARD, REGION),
-            (FORWARD, REGION, OPTIMIZED),
-            (RECOMPUTED, EVALUATED, BACKWARD),
-            (FORWARD,),
-            (RECOMPUTED,),
-        )
-    )
+    called, ahead = scopes.marks(FORWARD, REGION), scopes.marks(FORWARD, REGION, OPTIMIZED)
+    again = scopes.marks(RECOMPUTED, EVALUATED, BACKWARD)
+    forward, recomputed = scopes.marks(FORWARD), scopes.marks(RECOMPUTED)
     owner_of = scopes.owner_of(scopes.scope)
     for owner, count in sums_by(owner_of[called], np.ones(len(called))).items():
         rows[owner].calls = int(count)

@@ -11,11 +11,10 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import compress, starmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -235,9 +234,7 @@ def path_records(
     kinds = kinds_of(events)
     observed = of_observed_thread(events).tolist()
     each = list(zip(events, kinds, observed, strict=True))
-    functions = _in_step(
-        [event for event, kind, on in each if on and kind == PYTHON_KIND], boundaries_ns
-    )
+    functions = [event for event, kind, on in each if on and kind == PYTHON_KIND]
     host = read_host([event for event, kind, on in each if on and kind in HOST_KINDS])
     clip_to_steps(host, boundaries_ns)
     owned = attribute(host, boundaries_ns, lambda number: modules[number].is_loss)
@@ -260,14 +257,6 @@ def path_records(
     return _rows(root, index, device=device)
 
 
-def _in_step(events: Sequence[Any], boundaries_ns: Sequence[int]) -> list[Any]:
-    """Return the events that reach into the step; the profiler's own start and end do not."""
-    start = integers(events, "start_ns")
-    end = start + integers(events, "duration_ns")
-    inside = (end > boundaries_ns[0]) & (start < boundaries_ns[-1])
-    return list(compress(events, inside.tolist()))
-
-
 def _backward_callees(owned: Attribution, modules: Mapping[int, Any]) -> dict[int, Callee]:
     """Return the node to put above each evaluation of a backward function, by its position."""
     evaluated = owned.events.names.where(lambda name: name.startswith(EVALUATE))
@@ -281,29 +270,19 @@ def _backward_callees(owned: Attribution, modules: Mapping[int, Any]) -> dict[in
     return {at: made[owner] for at, owner in zip(positions, owners, strict=True)}
 
 
-class _Call(NamedTuple):
-    """A call of a function or an operator, cut off at the step's edges.
-
-    `callee` is its number; `position` an operator's among the host's events, else -1; `begun` is
-    false for a call that was running before the step.
-    """
-
-    thread: int
-    start: int
-    end: int
-    callee: int
-    position: int
-    begun: bool
-
-
 def _calls(
     owned: Attribution,
     events: Sequence[Any],
     function: Ints,
     functions: int,
     boundaries_ns: Sequence[int],
-) -> Iterator[_Call]:
-    """Return calls of functions and operators by thread and begin, callers before callees."""
+) -> Iterator[tuple[int, int, int, int, int, bool]]:
+    """Return calls of functions and operators by thread and begin, callers before callees.
+
+    Each has its thread, its begin and end, cut off at the step's edges, the number of its callee,
+    the position of an operator among the host's events, else -1, and whether it began in the step
+    rather than before it.
+    """
     host, first, last = owned.events, boundaries_ns[0], boundaries_ns[-1]
     # Ranges are no operators: nothing calls them.
     kinds = StringColumn.of(kinds_of(host.raw(np.arange(len(host)))), len(host))
@@ -328,11 +307,14 @@ def _calls(
         position[order],
         start[order] >= first,
     )
-    return starmap(_Call, zip(*(each.tolist() for each in columns), strict=True))
+    return zip(*(each.tolist() for each in columns), strict=True)
 
 
 def _add_calls(
-    root: Node, calls: Iterator[_Call], callees: Sequence[Callee], backward: Mapping[int, Callee]
+    root: Node,
+    calls: Iterable[tuple[int, int, int, int, int, bool]],
+    callees: Sequence[Callee],
+    backward: Mapping[int, Callee],
 ) -> dict[int, Node]:
     """Add every call to the tree; return the nodes of the operators, by position.
 
@@ -341,26 +323,24 @@ def _add_calls(
     of_event: dict[int, Node] = {}
     # Running calls: end, node or the caller's node, and whether it is profstack's.
     running: list[tuple[int, Node, bool]] = []
-    thread = None
-    for call in calls:
-        if call.thread != thread:
-            thread = call.thread
+    running_on = None
+    for thread, start, until, number, position, begun in calls:
+        if thread != running_on:
+            running_on = thread
             running.clear()
-        while running and running[-1][0] <= call.start:
+        while running and running[-1][0] <= start:
             running.pop()
-        limit, node, internal = running[-1] if running else (call.end, root, False)
-        end = min(call.end, limit)
-        callee = callees[call.callee]
+        limit, node, internal = running[-1] if running else (until, root, False)
+        end, callee = min(until, limit), callees[number]
         if callee.visibility != _SHOWN or (internal and callee.follows_caller):
             running.append((end, node, callee.visibility == _INTERNAL or internal))
             continue
-        if call.position in backward:
-            node = node.child(backward[call.position])
-            node.add(end - call.start, begun=call.begun)
-        node = node.child(callee)
-        node.add(end - call.start, begun=call.begun)
-        if call.position >= 0:
-            of_event[call.position] = node
+        for called in (backward.get(position), callee):
+            if called is not None:
+                node = node.child(called)
+                node.add(end - start, begun=begun)
+        if position >= 0:
+            of_event[position] = node
         running.append((end, node, False))
     return of_event
 

@@ -343,23 +343,13 @@ def read_host(
         for column_set in (read, of_memory):
             column_set.update({name: values[order] for name, values in column_set.items()})
         recorded = recorded.at(order) if recorded else None
-    start, thread = read.pop("start_ns"), read.pop("start_thread_id")
+    start, thread, sequence = map(read.pop, ("start_ns", "start_thread_id", "sequence_nr"))
     end = start + read.pop("duration_ns")
     parent, depth = nest_threads(start, end, thread)
     memory = names.where(lambda name: name == MEMORY_NAME)
+    instants = {name: values[memory] for name, values in of_memory.items()}
     return HostEvents(
-        source=events,
-        names=names,
-        start=start,
-        end=end,
-        thread=thread,
-        sequence=read.pop("sequence_nr"),
-        memory=memory,
-        parent=parent,
-        depth=depth,
-        read=read,
-        read_instants={name: values[memory] for name, values in of_memory.items()},
-        read_inputs=recorded,
+        events, names, start, end, thread, sequence, memory, parent, depth, read, instants, recorded
     )
 
 
@@ -462,16 +452,13 @@ def holding(events: HostEvents, marked: Ints) -> Bools:
     return found
 
 
-_CLOCK_READINGS = 5
-
-
 def clock_offset_ns() -> int:
     """Return how far the profiler's clock is ahead of `time.perf_counter`: the best of 5 readings.
 
     Another thread or program may run between the readings of the two clocks.
     """
     readings = []
-    for _ in range(_CLOCK_READINGS):
+    for _ in range(5):
         before, there, after = time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()
         readings.append((after - before, there - (before + after) // 2))
     return min(readings)[1]

@@ -8,7 +8,6 @@ do not make it busy; they are a cause of being idle.
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +17,6 @@ import numpy as np
 
 from profstack.readers.device_gaps import (
     UNKNOWN,
-    Gaps,
     Host,
     Intervals,
     Kernels,
@@ -40,7 +38,6 @@ from profstack.readers.torchtrace.scopes import BACKWARD, EVALUATED, FORWARD, RE
 from profstack.storage.schema.column import Records, SqlValue
 
 _S = 1e-9
-_SYNCHRONISES = re.compile(r"Synchronize")
 _READS_BACK = "aten::_local_scalar_dense"
 
 BY_RUNTIME, BY_OPERATOR = "runtime calls", "operators"
@@ -79,10 +76,12 @@ def launch_records(
     edges = owned.boundaries_ns
     counted = [step for step in range(len(edges) - 1) if step not in owned.left_out]
     called = _operator_columns(owned, index, counted)
-    calls = _call_spans(runtime)
     if not kernels:
         return [called[step] for step in counted], []
-    by_device = _by_device(owned, kernels, calls)
+    # Begin and end of the runtime's calls by their correlation numbers.
+    start = integers(runtime, "start_ns")
+    spans = zip(start.tolist(), (start + integers(runtime, "duration_ns")).tolist(), strict=True)
+    calls = dict(zip(integers(runtime, "correlation_id").tolist(), spans, strict=True))
     bounds = np.array(edges, np.int64)
     host = Host(_synchronised(owned, runtime), _waits(owned), bounds)
     # From the first to the last of consecutive steps.
@@ -90,7 +89,7 @@ def launch_records(
     runs = [(edges[steps[0]], edges[steps[-1] + 1]) for steps in together if len(steps)]
     own_ns = owned.events.self_time()
     rows, gaps = list[_Row](), list[_Row]()
-    for name, work in by_device.items():
+    for name, work in _by_device(owned, kernels, calls).items():
         busy_ns = work.busy.inside(bounds[:-1], bounds[1:]).tolist()
         # Kernels by the step in which the host launched them; they may run in a later one.
         launched = work.kernels.launched
@@ -108,7 +107,10 @@ def launch_records(
                 }
             )
         found = gaps_between(work.kernels, work.busy, work.copies, host, runs)
-        gaps += _gap_rows(found, work, owned, index, name)
+        for row, after, before in by_cause(found):
+            around_it = _neighbour(work, after, owned, "after")
+            around_it.update(_neighbour(work, before, owned, "before"))
+            gaps.append({"slice": index, "device": name, **row, **around_it})
     return rows, gaps
 
 
@@ -143,19 +145,11 @@ def _operator_columns(owned: Attribution, index: int, counted: Sequence[int]) ->
     }
 
 
-def _call_spans(runtime: Sequence[Any]) -> dict[int, tuple[int, int]]:
-    """Return begin and end of the runtime's calls by their correlation numbers."""
-    numbers = integers(runtime, "correlation_id").tolist()
-    start = integers(runtime, "start_ns")
-    end = start + integers(runtime, "duration_ns")
-    return dict(zip(numbers, zip(start.tolist(), end.tolist(), strict=True), strict=True))
-
-
 def _synchronised(owned: Attribution, runtime: Sequence[Any]) -> Ints:
     """Return when the host stopped waiting for a device, in order."""
     events = owned.events
     reads = np.flatnonzero(events.names.where(lambda name: name == _READS_BACK))
-    waited = [event for event in runtime if _SYNCHRONISES.search(event.name())]
+    waited = [event for event in runtime if "Synchronize" in event.name()]
     ends = integers(waited, "start_ns") + integers(waited, "duration_ns")
     return np.sort(np.concatenate([events.end[reads], ends]))
 
@@ -188,10 +182,8 @@ def _by_device(
     operators = launchers(owned.events, kernels)
     launched = np.append(owned.events.start, UNKNOWN)[operators]
     launched[numbers >= 0] = [calls[number][0] for number in numbers.tolist() if number >= 0]
-    kinds, devices = (
-        np.array(kinds_of(kernels)),
-        StringColumn.of(map(device_name, kernels), len(kernels)),
-    )
+    kinds = np.array(kinds_of(kernels))
+    devices = StringColumn.of(map(device_name, kernels), len(kernels))
     is_copy = kinds == COPY_KIND
     found = {}
     for device, name in enumerate(devices.values):
@@ -229,19 +221,6 @@ def _launch_columns(
 
 
 # Gaps -------------------------------------------------------------------------------------------
-
-
-def _gap_rows(gaps: Gaps, work: _Work, owned: Attribution, index: int, device: str) -> list[_Row]:
-    return [
-        {
-            "slice": index,
-            "device": device,
-            **row,
-            **_neighbour(work, after, owned, "after"),
-            **_neighbour(work, before, owned, "before"),
-        }
-        for row, after, before in by_cause(gaps)
-    ]
 
 
 def _neighbour(work: _Work, place: int, owned: Attribution, which: str) -> _Row:

@@ -73,16 +73,10 @@ def _mkldnn_convolution(
     return _convolution(x, weight, bias, stride, padding, dilation, False, (0,), groups)
 
 
-def _cudnn_convolution(x: Tensor, weight: Tensor, *rest: Any) -> int:
-    return _mkldnn_convolution(x, weight, None, *rest[:4])
-
-
 def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> int:
     """The input is read for the gradient of the weights, and the other way round."""
     bias_sizes, mask = rest[0], rest[7]
-    moved = grad.nbytes
-    moved += weight.nbytes + x.nbytes if mask[0] else 0
-    moved += x.nbytes + weight.nbytes if mask[1] else 0
+    moved = grad.nbytes + (x.nbytes + weight.nbytes) * (bool(mask[0]) + bool(mask[1]))
     return moved + (prod(bias_sizes) * grad.dtype.itemsize if mask[2] else 0)
 
 
@@ -110,19 +104,6 @@ def _max_pool(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, 
     return x.nbytes + numel * (x.dtype.itemsize + _INT64)
 
 
-def _max_pool_backward(grad: Tensor, x: Tensor, *rest: Any) -> int:
-    """Of the input only the shape is needed; the last argument are the places."""
-    return tensor_bytes((grad, rest[-1])) + x.nbytes
-
-
-def _avg_pool(x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: Any, *rest: Any) -> int:
-    return _output(x, _pooled(x, kernel, stride, padding, (1,), ceil=bool(ceil)))
-
-
-def _adaptive_pool(x: Tensor, sizes: Sequence[int]) -> int:
-    return _output(x, prod(x.shape[: -len(sizes)]) * prod(sizes))
-
-
 def _upsample(x: Tensor, sizes: Sequence[int] | None, *rest: Any) -> int:
     """To sizes, or by factors, which then come last."""
     if sizes is None:
@@ -131,20 +112,12 @@ def _upsample(x: Tensor, sizes: Sequence[int] | None, *rest: Any) -> int:
     return _output(x, prod(x.shape[:2]) * prod(sizes))
 
 
-def _upsample_backward(grad: Tensor, sizes: Any, input_sizes: Sequence[int], *rest: Any) -> int:
-    return _output(grad, prod(input_sizes))
-
-
 def _pad(x: Tensor, pads: Sequence[int], *rest: Any) -> int:
     """`pads` are two numbers for each dimension, the last one first."""
     added = [pads[place] + pads[place + 1] for place in range(0, len(pads), 2)]
     added += [0] * (len(x.shape) - len(added))
     sizes = [size + more for size, more in zip(reversed(x.shape), added, strict=True)]
     return _output(x, prod(sizes))
-
-
-def _repeat(x: Tensor, times: Sequence[int]) -> int:
-    return x.nbytes * (1 + prod(times))
 
 
 # Reductions -------------------------------------------------------------------------------------
@@ -166,10 +139,6 @@ def _sum(x: Tensor, dims: Any = None, keep: Any = None, dtype: Any = None, *rest
     return x.nbytes + _left(x, dims) * _sum_itemsize(x, dtype)
 
 
-def _cumulated(x: Tensor, dim: int, dtype: Any = None, *rest: Any) -> int:
-    return x.nbytes + x.numel * _sum_itemsize(x, dtype)
-
-
 def _sum_itemsize(x: Tensor, dtype: Any) -> int:
     """Return the bytes of one sum; sums of whole numbers are int64 where no type is given."""
     if dtype is not None:
@@ -186,22 +155,6 @@ def _deviation(x: Tensor, dims: Any = None, *rest: Any) -> int:
     return _extreme(x, None if isinstance(dims, bool) else dims)
 
 
-def _two_deviations(x: Tensor, dims: Any = None, *rest: Any) -> int:
-    return 2 * _deviation(x, dims) - x.nbytes
-
-
-def _norm(x: Tensor, order: Any = None, dims: Any = None, *rest: Any) -> int:
-    return _extreme(x, dims)
-
-
-def _place(x: Tensor, dims: Any = None, *rest: Any) -> int:
-    return x.nbytes + _left(x, dims) * _INT64
-
-
-def _truth(x: Tensor, dims: Any = None, *rest: Any) -> int:
-    return x.nbytes + _left(x, dims)
-
-
 def _max(x: Tensor, *rest: Any) -> int:
     """Of all of it, along a dimension with the places, or of two tensors element by element."""
     if not rest:
@@ -209,21 +162,6 @@ def _max(x: Tensor, *rest: Any) -> int:
     if isinstance(rest[0], Tensor):
         raise ValueError("the element-wise variant calls maximum")
     return x.nbytes + _left(x, rest[0]) * (x.dtype.itemsize + _INT64)
-
-
-def _sort(x: Tensor, *rest: Any) -> int:
-    return 2 * x.nbytes + x.numel * _INT64
-
-
-def _topk(x: Tensor, count: int, dim: int = -1, *rest: Any) -> int:
-    return x.nbytes + _left(x, dim) * count * (x.dtype.itemsize + _INT64)
-
-
-def _upsampling(name: str) -> Rule | None:
-    """Return the rule of one of the many variants of `upsample_`; None for other operators."""
-    if not name.startswith(("upsample_", "_upsample_")):
-        return None
-    return _upsample_backward if name.endswith("_backward") else _upsample
 
 
 # Attention --------------------------------------------------------------------------------------
@@ -320,28 +258,15 @@ def _embedding(weight: Tensor, indices: Tensor, *rest: Any) -> int:
     return indices.nbytes + 2 * rows
 
 
-def _embedding_backward(grad: Tensor, indices: Tensor, count: int, *rest: Any) -> int:
-    """Count the gradient of the whole table, however few rows were used."""
-    return tensor_bytes((grad, indices)) + count * grad.shape[-1] * grad.dtype.itemsize
-
-
 def _index_select(x: Tensor, dim: int, indices: Tensor) -> int:
     chosen = x.numel // x.shape[dim] * indices.numel * x.dtype.itemsize if x.shape else x.nbytes
     return indices.nbytes + 2 * chosen
-
-
-def _gather(x: Tensor, dim: int, indices: Tensor, *rest: Any) -> int:
-    return indices.nbytes + 2 * indices.numel * x.dtype.itemsize
 
 
 def _nll(x: Tensor, target: Tensor, weight: Any, reduction: int, *rest: Any) -> int:
     """Count one element of each row read; the loss and the sum of weights written."""
     losses = target.numel if reduction == 0 else 1
     return tensor_bytes((target, weight)) + (target.numel + losses + 1) * x.dtype.itemsize
-
-
-def _nll_backward(grad: Tensor, x: Tensor, target: Tensor, weight: Any, *rest: Any) -> int:
-    return tensor_bytes((grad, target, weight, *rest)) + x.nbytes
 
 
 def _loss(x: Tensor, target: Tensor, *rest: Any) -> int:
@@ -364,34 +289,22 @@ def _rnn_layer(x: Tensor, w_ih: Tensor, w_hh: Tensor, *rest: Any) -> int:
     return tensor_bytes((x, w_ih, w_hh, *biases, *states)) + outputs
 
 
-def _rnn_layer_backward(*arguments: Any) -> int:
-    """Count gradients of the input, of both weights and biases, and of both first states."""
-    # The last argument is the forward's workspace.
-    return tensor_bytes(arguments[:-1]) + tensor_bytes(arguments[:7])
-
-
 # Element-wise operators: type and shape of the output --------------------------------------------
 
-_TRUTHS = frozenset(
-    (
-        *("eq", "ne", "lt", "le", "gt", "ge", "greater", "less", "isnan", "isinf", "isfinite"),
-        *("isposinf", "isneginf", "signbit", "isclose"),
-        *("logical_and", "logical_or", "logical_xor", "logical_not"),
-    )
-)
+_TRUTHS = {
+    *("eq", "ne", "lt", "le", "gt", "ge", "greater", "less", "isnan", "isinf", "isfinite"),
+    *("isposinf", "isneginf", "signbit", "isclose"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not"),
+}
 # Whole numbers stay whole in these; in others (true division, sqrt) they become the default type.
-_KEEP_INTEGERS = frozenset(
-    (
-        *("add", "sub", "rsub", "mul", "neg", "abs", "sign", "square", "pow", "remainder", "fmod"),
-        *("maximum", "minimum", "clamp", "clamp_min", "clamp_max", "relu", "where", "clone"),
-        *("floor", "ceil", "round", "trunc", "floor_divide"),
-        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
-        *("bitwise_left_shift", "bitwise_right_shift"),
-    )
-)
-_KEEP_COMPLEX = frozenset(
-    ("add", "sub", "rsub", "mul", "div", "neg", "reciprocal", "where", "clone")
-)
+_KEEP_INTEGERS = {
+    *("add", "sub", "rsub", "mul", "neg", "abs", "sign", "square", "pow", "remainder", "fmod"),
+    *("maximum", "minimum", "clamp", "clamp_min", "clamp_max", "relu", "where", "clone"),
+    *("floor", "ceil", "round", "trunc", "floor_divide"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
+    *("bitwise_left_shift", "bitwise_right_shift"),
+}
+_KEEP_COMPLEX = {"add", "sub", "rsub", "mul", "div", "neg", "reciprocal", "where", "clone"}
 
 
 def _pointwise(name: str, arguments: Sequence[Any]) -> int:
@@ -454,36 +367,6 @@ def _two(one: Tensor, other: Tensor, *rest: Any) -> int:
     return one.nbytes + other.nbytes
 
 
-def _to_copy(x: Tensor, dtype: Any = None, *rest: Any) -> int:
-    return x.nbytes + (x.nbytes if dtype is None else x.numel * itemsize(dtype))
-
-
-def _drawn(x: Tensor, *rest: Any) -> int:
-    """Count the probabilities too, which may be a tensor."""
-    return x.nbytes + tensor_bytes(rest)
-
-
-def _element(x: Tensor) -> int:
-    return x.dtype.itemsize
-
-
-def _dropout(x: Tensor, *rest: Any) -> int:
-    """Count the output, and a mask of bytes."""
-    return 2 * x.nbytes + x.numel
-
-
-def _halved(x: Tensor, *rest: Any) -> int:
-    return x.nbytes + x.nbytes // 2
-
-
-def _softmax(x: Tensor, dim: Any, to_float: Any = None, *rest: Any) -> int:
-    return x.nbytes + x.numel * (4 if to_float else x.dtype.itemsize)
-
-
-def _softmax_backward(grad: Tensor, output: Tensor, dim: Any, dtype: Any) -> int:
-    return grad.nbytes + output.nbytes + grad.numel * itemsize(dtype)
-
-
 # Products of matrices ---------------------------------------------------------------------------
 
 
@@ -493,17 +376,8 @@ def _mm(a: Tensor, b: Tensor, *rest: Any) -> int:
     return tensor_bytes((a, b)) + prod(a.shape[:-1]) * b.shape[-1] * a.dtype.itemsize
 
 
-def _addmm(c: Tensor, a: Tensor, b: Tensor, *rest: Any) -> int:
-    """Accept two factors, or a flag for the other activation, after the matrices."""
-    return c.nbytes + _mm(a, b, *rest[3:])
-
-
 def _mv(a: Tensor, b: Tensor, *rest: Any) -> int:
     return tensor_bytes((a, b)) + prod(a.shape[:-1]) * a.dtype.itemsize
-
-
-def _addmv(c: Tensor, a: Tensor, b: Tensor, *rest: Any) -> int:
-    return c.nbytes + _mv(a, b)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Any = None, *rest: Any) -> int:
@@ -512,83 +386,123 @@ def _linear(x: Tensor, weight: Tensor, bias: Any = None, *rest: Any) -> int:
 
 # Rules by name ----------------------------------------------------------------------------------
 
-# Without `aten::`; in-place variants go by the name without `_`.
-_FAMILIES: tuple[tuple[Rule, str], ...] = (
+# Without `aten::`; in-place variants go by the name without `_`. First rules that need shapes and
+# types alone.
+_BY_SHAPE: tuple[tuple[Rule, str], ...] = (
     (_nothing, "empty empty_like empty_strided empty_permuted new_empty new_empty_strided"),
     (_nothing, "resize_ resize_as_ as_strided_ squeeze_ unsqueeze_ transpose_ t_ swapaxes_"),
     (_nothing, "swapdims_ detach_ set_ is_same_size cudnn_is_acceptable _unsafe_view unsafe_split"),
     (_write_self, "fill_ zero_ normal_ uniform_ random_ exponential_ geometric_ log_normal_"),
     (_write_self, "cauchy_"),
-    (_drawn, "bernoulli_"),
-    (_to_copy, "_to_copy"),
+    # The probabilities count too; they may be a tensor.
+    (lambda x, *rest: x.nbytes + tensor_bytes(rest), "bernoulli_"),
     (_same, "hardtanh leaky_relu elu hardswish hardsigmoid softplus prelu _prelu_kernel"),
     (_same, "triu tril flip roll logcumsumexp masked_fill bernoulli"),
-    (_cumulated, "cumsum cumprod"),
     (_same, "hardtanh_backward leaky_relu_backward elu_backward hardswish_backward"),
     (_same, "hardsigmoid_backward softplus_backward mish_backward log_sigmoid_backward"),
-    (_dropout, "native_dropout"),
-    (_halved, "glu"),
+    # The output, and a mask of bytes.
+    (lambda x, *_: 2 * x.nbytes + x.numel, "native_dropout"),
+    (lambda x, *_: x.nbytes + x.nbytes // 2, "glu"),
     (_two, "copy_ avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward"),
     (_two, "_adaptive_avg_pool3d_backward"),
-    (_softmax, "_softmax _log_softmax"),
-    (_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
     (_mm, "mm bmm"),
-    (_addmm, "addmm baddbmm _addmm_activation"),
+    # Two factors, or a flag for the other activation, come after the matrices.
+    (lambda c, a, b, *rest: c.nbytes + _mm(a, b, *rest[3:]), "addmm baddbmm _addmm_activation"),
     (_mv, "mv dot vdot"),
-    (_addmv, "addmv"),
+    (lambda c, a, b, *_: c.nbytes + _mv(a, b), "addmv"),
     (_linear, "linear mkldnn_linear"),
-    (_element, "_local_scalar_dense"),
+    (lambda x: x.dtype.itemsize, "_local_scalar_dense"),
+    (_attention, "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"),
+    (_attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    (_attention_backward, "_scaled_dot_product_flash_attention_backward"),
+    (_embedding, "embedding"),
+    (_like_second, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
+    (_like_second, "binary_cross_entropy_backward glu_backward"),
+    (_rnn_layer, "mkldnn_rnn_layer"),
+    # Gradients of the input, of both weights and biases, and of both first states. The last
+    # argument is the forward's workspace.
+    (lambda *given: tensor_bytes((*given[:-1], *given[:7])), "mkldnn_rnn_layer_backward"),
+)
+_BY_VALUES: tuple[tuple[Rule, str], ...] = (
+    (
+        lambda x, to=None, *_: x.nbytes + (x.nbytes if to is None else x.numel * itemsize(to)),
+        "_to_copy",
+    ),
+    (lambda x, _, to=None, *__: x.nbytes + x.numel * _sum_itemsize(x, to), "cumsum cumprod"),
+    # The last argument is whether half precision becomes float32.
+    (
+        lambda x, _, to_float=None, *__: x.nbytes + x.numel * (4 if to_float else x.dtype.itemsize),
+        "_softmax _log_softmax",
+    ),
+    (
+        lambda grad, output, _, to: grad.nbytes + output.nbytes + grad.numel * itemsize(to),
+        "_softmax_backward_data _log_softmax_backward_data",
+    ),
     (_convolution, "convolution _convolution convolution_overrideable"),
     (_mkldnn_convolution, "mkldnn_convolution"),
-    (_cudnn_convolution, "cudnn_convolution"),
+    (lambda x, weight, *rest: _mkldnn_convolution(x, weight, None, *rest[:4]), "cudnn_convolution"),
     (_convolution_backward, "convolution_backward"),
     (_max_pool, "max_pool2d_with_indices max_pool3d_with_indices"),
-    (_max_pool_backward, "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"),
-    (_avg_pool, "avg_pool2d avg_pool3d"),
-    (_adaptive_pool, "_adaptive_avg_pool2d _adaptive_avg_pool3d"),
+    # Of the input only the shape is needed; the last argument are the places.
+    (
+        lambda grad, x, *rest: tensor_bytes((grad, rest[-1])) + x.nbytes,
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward",
+    ),
+    (
+        lambda x, kernel, stride, padding, ceil, *_: _output(
+            x, _pooled(x, kernel, stride, padding, (1,), ceil=bool(ceil))
+        ),
+        "avg_pool2d avg_pool3d",
+    ),
+    (
+        lambda x, sizes: _output(x, prod(x.shape[: -len(sizes)]) * prod(sizes)),
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d",
+    ),
     (_pad, "constant_pad_nd"),
-    (_repeat, "repeat"),
+    (lambda x, times: x.nbytes * (1 + prod(times)), "repeat"),
     (_sum, "sum mean prod"),
     (_extreme, "amax amin logsumexp"),
     (_deviation, "var std"),
-    (_two_deviations, "var_mean std_mean"),
-    (_norm, "norm linalg_vector_norm"),
-    (_place, "argmax argmin"),
-    (_truth, "any all"),
+    (lambda x, dims=None, *_: 2 * _deviation(x, dims) - x.nbytes, "var_mean std_mean"),
+    (lambda x, _=None, dims=None, *__: _extreme(x, dims), "norm linalg_vector_norm"),
+    # Places of the extremes, and truth values.
+    (lambda x, dims=None, *_: x.nbytes + _left(x, dims) * _INT64, "argmax argmin"),
+    (lambda x, dims=None, *_: x.nbytes + _left(x, dims), "any all"),
     (_max, "max min"),
-    (_sort, "sort"),
-    (_topk, "topk"),
-    (_attention, "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"),
+    (lambda x, *_: 2 * x.nbytes + x.numel * _INT64, "sort"),
+    (
+        lambda x, k, dim=-1, *_: x.nbytes + _left(x, dim) * k * (x.dtype.itemsize + _INT64),
+        "topk",
+    ),
     (_attention_with_mask, "_scaled_dot_product_efficient_attention"),
     (_attention_with_mask, "_scaled_dot_product_cudnn_attention"),
-    (_attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward"),
-    (_attention_backward, "_scaled_dot_product_flash_attention_backward"),
     (_layer_norm, "native_layer_norm"),
     (_layer_norm_backward, "native_layer_norm_backward"),
     (_batch_norm, "native_batch_norm cudnn_batch_norm miopen_batch_norm"),
     (_batch_norm_backward, "native_batch_norm_backward"),
     (_group_norm, "native_group_norm"),
     (_group_norm_backward, "native_group_norm_backward"),
-    (_embedding, "embedding"),
-    (_embedding_backward, "embedding_dense_backward"),
+    # The gradient of the whole table, however few rows were used.
+    (
+        lambda grad, indices, count, *_: (
+            tensor_bytes((grad, indices)) + count * grad.shape[-1] * grad.dtype.itemsize
+        ),
+        "embedding_dense_backward",
+    ),
     (_index_select, "index_select"),
-    (_gather, "gather"),
+    (lambda x, _, places, *__: places.nbytes + 2 * places.numel * x.dtype.itemsize, "gather"),
     (_nll, "nll_loss_forward nll_loss2d_forward"),
-    (_nll_backward, "nll_loss_backward nll_loss2d_backward"),
+    # Of the input only the shape is needed, for the gradient.
+    (
+        lambda grad, x, *rest: tensor_bytes((grad, *rest)) + x.nbytes,
+        "nll_loss_backward nll_loss2d_backward",
+    ),
     (_loss, "mse_loss smooth_l1_loss huber_loss binary_cross_entropy"),
-    (_like_second, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
-    (_like_second, "binary_cross_entropy_backward glu_backward"),
-    (_rnn_layer, "mkldnn_rnn_layer"),
-    (_rnn_layer_backward, "mkldnn_rnn_layer_backward"),
 )
-# These need shapes and types alone.
-_BY_SHAPE: tuple[Rule, ...] = (
-    *(_nothing, _write_self, _drawn, _two, _same, _dropout, _halved, _like_second, _element),
-    *(_mm, _addmm, _mv, _addmv, _linear),
-    *(_attention, _attention_backward, _embedding, _rnn_layer, _rnn_layer_backward),
-)
-_RULES = {name: rule for rule, names in _FAMILIES for name in names.split()}
-_PLAIN = frozenset(name for name, rule in _RULES.items() if rule in _BY_SHAPE)
+_RULES = {name: rule for rule, names in (*_BY_SHAPE, *_BY_VALUES) for name in names.split()}
+_PLAIN = frozenset(name for _, names in _BY_SHAPE for name in names.split())
+# Operators with many variants, for each number of dimensions and each way to interpolate.
+_UPSAMPLES = ("upsample_", "_upsample_")
 
 
 def moved_bytes(
@@ -618,7 +532,7 @@ def takes_values(operator: str, dtypes: Sequence[str]) -> bool:
     name = operator.removeprefix("aten::")
     if name in _PLAIN or name.rstrip("_") in _PLAIN:
         return False
-    if name in _RULES or name.rstrip("_") in _RULES or _upsampling(name):
+    if name in _RULES or name.rstrip("_") in _RULES or name.startswith(_UPSAMPLES):
         return True
     # An element-wise operator gives floating-point numbers for floating-point numbers; for whole
     # ones it depends on its other inputs.
@@ -638,4 +552,8 @@ def _rule(name: str) -> Rule | None:
         return _nothing
     if "pointwise" in tags:
         return lambda *arguments: _pointwise(name, arguments)
-    return _upsampling(name)
+    if not name.startswith(_UPSAMPLES):
+        return None
+    if name.endswith("_backward"):
+        return lambda grad, sizes, input_sizes, *_: _output(grad, prod(input_sizes))
+    return _upsample

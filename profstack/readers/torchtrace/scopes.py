@@ -72,26 +72,21 @@ class Scopes:
         self.nearest = self.events.inherit(np.where(self.kind > 0, positions, 0))
         parent = self.events.parent
         self.above = np.where(parent >= 0, self.nearest[np.maximum(parent, 0)], 0)
-        self._drop_ended_holders()
-        called = (self.kind == FORWARD) | (self.kind == RECOMPUTED)
-        self.scope = np.where(called, positions, 0)
-        self.made_by = np.full(len(self.events), -1, np.int64)
-        self._resolve()
-
-    def _drop_ended_holders(self) -> None:
-        """Take events out of ranges that were cut off before them, at a step that is left out."""
-        events = self.events
+        # Events are taken out of ranges that were cut off before them, at a step that is left out.
         for holders in (self.above, self.nearest):
             while True:
                 outer = np.maximum(holders - 1, 0)
-                past = np.flatnonzero((holders > 0) & (events.start > events.end[outer]))
+                past = np.flatnonzero((holders > 0) & (self.events.start > self.events.end[outer]))
                 if not len(past):
                     break
                 holders[past] = self.above[outer[past]]
+        self.scope = np.where(np.isin(self.kind, (FORWARD, RECOMPUTED)), positions, 0)
+        self.made_by = np.full(len(self.events), -1, np.int64)
+        self._resolve()
 
-    def marks(self, kind: int) -> Ints:
-        """Return the positions of the marks of one kind."""
-        return np.flatnonzero(self.kind == kind)
+    def marks(self, *kinds: int) -> Ints:
+        """Return the positions of the marks of these kinds."""
+        return np.flatnonzero(np.isin(self.kind, kinds))
 
     def kind_of(self, marks: Ints) -> Ints:
         """Return the kinds of marks (positions plus 1); `NO_MARK` for 0."""
@@ -136,13 +131,13 @@ class Scopes:
         around = self.climb(around, (BACKWARD,))
         by_mark = self.kind_of(around)
         scope = np.where(made_by >= 0, OUTSIDE, UNATTRIBUTED)
-        scope = np.where((by_mark == FORWARD) | (by_mark == RECOMPUTED), around, scope)
+        scope = np.where(np.isin(by_mark, (FORWARD, RECOMPUTED)), around, scope)
         scope = np.where(by_mark == REGION, COMPILED, scope)
         # Made by an operator inside another backward function: it goes where that one goes.
-        waiting = by_mark == EVALUATED
-        accumulates = self.events.names.where(lambda name: name == EVALUATE + ACCUMULATE)
-        scope = np.where(accumulates[evaluated], ACCUMULATION, scope)
-        waiting &= ~accumulates[evaluated]
+        names = self.events.names
+        accumulates = names.where(lambda name: name == EVALUATE + ACCUMULATE)[evaluated]
+        scope = np.where(accumulates, ACCUMULATION, scope)
+        waiting = (by_mark == EVALUATED) & ~accumulates
         self.scope[evaluated] = np.where(waiting, 0, scope)
         for _ in range(_HIGHEST_ORDER):
             if not waiting.any():
