@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import pandas as pd
-
 from profstack.code_owner import Places
 from profstack.findings import reading, rules
 from profstack.privacy import home_relative
@@ -68,13 +66,12 @@ def versions(recorded: Recorded) -> list[Version]:
         (str(row["compile_id"]), row["wall_s"]) for row in rows if row["backward"]
     )
     steps = recorded.steps
+    ends = steps["started_s"] + steps["wall_s"]
     found = []
-    for row in rows:
-        if row["backward"]:
-            continue
+    for row in (row for row in rows if not row["backward"]):
         compile_id = str(row["compile_id"])
         frame, _, number = compile_id.partition("/")
-        step, kind = _step_at(steps, float(row["t_s"]))
+        during = steps[(steps["started_s"] <= row["t_s"]) & (row["t_s"] < ends)]
         guard, file, line = failed_guard(row["reason"])
         found.append(
             Version(
@@ -85,8 +82,8 @@ def versions(recorded: Recorded) -> list[Version]:
                 file=row["file"],
                 line=None if row["line"] is None else int(row["line"]),
                 wall_s=(row["wall_s"] or 0.0) + backward_s.get(compile_id, 0.0),
-                step=step,
-                undisturbed=kind in _UNOBSERVED,
+                step=None if during.empty else int(during["step"].iloc[0]),
+                undisturbed=bool(during["kind"][:1].isin(_UNOBSERVED).any()),
                 guard=guard,
                 guard_file=file,
                 guard_line=line,
@@ -114,14 +111,6 @@ def failed_guard(reason: str | None) -> tuple[str | None, str | None, int | None
 def kind_of(guard: str | None) -> str | None:
     """Return a guard's text without the values that it compares with."""
     return None if guard is None else _VALUE.sub(lambda match: match[1] or "_", guard)
-
-
-def _step_at(steps: pd.DataFrame, t_s: float) -> tuple[int | None, str | None]:
-    """Return the step at a time and the kind of its slice; None outside the steps."""
-    begun = steps["started_s"]
-    for _, row in steps[(begun <= t_s) & (t_s < begun + steps["wall_s"])].iterrows():
-        return int(row["step"]), str(row["kind"])
-    return None, None
 
 
 @dataclass(frozen=True)
@@ -154,13 +143,12 @@ def graph_breaks(recorded: Recorded) -> list[Break]:
 def _reason(text: str | None) -> str:
     """Return dynamo's reason in one line: what it could not do, and how it explains that."""
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    parts = lines[:1] or ["dynamo gave no reason"]
-    parts += [
-        line.removeprefix("Explanation: ") for line in lines[1:] if line.startswith("Explanation: ")
-    ]
-    if parts[0].startswith("generic_jump"):
-        parts = [f"a branch (if, while) asks for the value of a tensor ({parts[0]})"]
-    return home_relative(": ".join(parts[:2])[:_LONGEST_REASON]).rstrip(".")
+    first, *others = lines or ["dynamo gave no reason"]
+    if first.startswith("generic_jump"):
+        first, others = f"a branch (if, while) asks for the value of a tensor ({first})", []
+    mark = "Explanation: "
+    whys = [line.removeprefix(mark) for line in others if line.startswith(mark)]
+    return home_relative(": ".join([first, *whys[:1]])[:_LONGEST_REASON]).rstrip(".")
 
 
 def function_of(code: str | None) -> str | None:
@@ -232,8 +220,7 @@ def _graph_breaks(
 
 def _graphs_per_step(report: Report) -> dict[str, float] | None:
     """Return calls per step of every compiled code, by its number; None without the torch layer."""
-    layers = {row["name"]: row["status"] for row in report["layers"]}
-    if layers.get("torch") != "recorded":
+    if ("torch", "recorded") not in {(row["name"], row["status"]) for row in report["layers"]}:
         return None
     return reading.sums_of(
         (found[1], row["calls"])
@@ -261,16 +248,16 @@ def compiling(recorded: Recorded, report: Report) -> list[Finding]:
         groups[names.get(each.frame, each.frame)].append(each)
     findings: list[Finding] = []
     for of_function in groups.values():
-        if _is_too_often(again := _again(of_function)):
+        again = _again(of_function)
+        same, gave_up = _commonest(again)[1], any(each.limit for each in again)
+        if same >= _SAME_GUARD or len(again) >= _IN_ALL or gave_up:
             findings += _recompiled(recorded, report, of_function, again)
     return [*findings, *_graph_breaks(report, found, graph_breaks(recorded))]
 
 
 def _again(of_function: Sequence[Version]) -> list[Version]:
     """Return the later versions that were compiled in steps, after the step of their first one."""
-    first: dict[str, int | None] = {}
-    for each in of_function:
-        first.setdefault(each.frame, each.step)
+    first = {each.frame: each.step for each in reversed(of_function)}
     return [
         each
         for each in of_function
@@ -282,11 +269,6 @@ def _commonest(again: Sequence[Version]) -> tuple[str | None, int]:
     """Return the kind of guard that failed most often, and how often."""
     guards = Counter(kind_of(each.guard) for each in again if each.guard is not None)
     return next(iter(guards.most_common(1)), (None, 0))
-
-
-def _is_too_often(again: Sequence[Version]) -> bool:
-    same = _commonest(again)[1]
-    return same >= _SAME_GUARD or len(again) >= _IN_ALL or any(each.limit for each in again)
 
 
 def _recompiled(
@@ -345,9 +327,8 @@ def _recompiled(
 
 def _steps_since(recorded: Recorded, of_function: Sequence[Version]) -> int:
     """Return the steps of the plan after the one in which the function was compiled first."""
-    first, since = of_function[0].step, recorded.steps
-    if first is not None:
-        since = since[since["step"] > first]
+    first, steps = of_function[0].step, recorded.steps["step"]
+    since = steps if first is None else steps[steps > first]
     return len(since) + int(recorded.facts.get("steps_only_counted") or 0)
 
 
@@ -358,11 +339,9 @@ def _times(of_function: Sequence[Version], again: Sequence[Version]) -> tuple[li
     """
     steps = {each.step: each.undisturbed for each in again}
     undisturbed = any(steps.values())
-    sums = {step: 0.0 for step, free in steps.items() if free or not undisturbed}
-    for each in of_function:
-        if each.step in sums:
-            sums[each.step] += each.wall_s
-    return list(sums.values()), undisturbed
+    counted = [step for step, free in steps.items() if free or not undisturbed]
+    sums = reading.sums_of((each.step, each.wall_s) for each in of_function)
+    return [sums[step] for step in counted], undisturbed
 
 
 def _guard_evidence(again: Sequence[Version]) -> list[Evidence]:
@@ -380,24 +359,20 @@ def _guard_evidence(again: Sequence[Version]) -> list[Evidence]:
 
 
 def _advice(text: str | None, per_step_s: float, steps: int, *, is_given_up: bool) -> str:
-    parts = [
-        f"Over these {steps} steps compiling it again took {format_seconds(per_step_s)} per step."
-    ]
+    took = format_seconds(per_step_s)
+    words = f"Over these {steps} steps compiling it again took {took} per step. "
     if is_given_up:
-        parts.append(
-            "It was compiled so often that dynamo gave it up: from there on it runs uncompiled."
-        )
+        words += "It was compiled so often that dynamo gave it up: from there on it runs "
+        words += "uncompiled. "
     if text is None:
-        parts.append("TORCH_LOGS=recompiles tells which guards fail.")
-    elif re.search(r"size|stride|shape|\bdim\b", text):
-        parts.append(
-            f"The guard that fails is on a shape ({text}): pad or bucket inputs to a few sizes, "
-            "drop the last short batch, or mark the size with torch._dynamo.mark_dynamic (and do "
-            "not compile with dynamic=False)."
+        return f"{words}TORCH_LOGS=recompiles tells which guards fail."
+    if re.search(r"size|stride|shape|\bdim\b", text):
+        return (
+            f"{words}The guard that fails is on a shape ({text}): pad or bucket inputs to a few "
+            "sizes, drop the last short batch, or mark the size with torch._dynamo.mark_dynamic "
+            "(and do not compile with dynamic=False)."
         )
-    else:
-        parts.append(
-            f"The guard that fails is on a Python value ({text}): a value that changes with the "
-            "steps belongs in a tensor, or outside the compiled function."
-        )
-    return " ".join(parts)
+    return (
+        f"{words}The guard that fails is on a Python value ({text}): a value that changes with the "
+        "steps belongs in a tensor, or outside the compiled function."
+    )

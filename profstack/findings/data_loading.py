@@ -66,26 +66,27 @@ class Loading:
         """The step without its loading; more workers give its thread no core."""
         return max(self.step_s - self.load_s + self.no_core_s, 0.0)
 
+    @property
+    def whole_s(self) -> float:
+        """All loading of a step, whoever does it."""
+        return self.workers * self.step_s if self.workers else self.load_s
+
     def wanted(self) -> int:
         """Workers with which loading is no longer the longest part, as far as there are cores."""
-        whole = self.load_s if not self.workers else self.workers * self.step_s
         most = _MOST_WAITING if self.is_waiting else max(1, int(self.cores))
-        return max(1, min(math.ceil(whole / max(self.work_s, 1e-9)), most))
-
-    def with_workers(self, count: int) -> float:
-        """The step with so many workers: it cannot be shorter than any of its parts."""
-        whole = self.load_s if not self.workers else self.workers * self.step_s
-        cpu_s = self.cpu_s if self.cpu_s is not None else self.step_s
-        # What workers that are there already cost is a part of the step.
-        each = 0.0 if self.workers else _SWITCH_S if self.is_python else _HANDOVER_S
-        return max(self.work_s + self.batches * each, whole / count, cpu_s / self.cores)
+        return max(1, min(math.ceil(self.whole_s / max(self.work_s, 1e-9)), most))
 
 
 def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:
     """Return what so many workers save of a step, or why that is not known."""
     if loading.workers and count <= loading.workers:
         return None, _IN_USE
-    gain = loading.step_s - loading.with_workers(count)
+    cpu_s = loading.step_s if loading.cpu_s is None else loading.cpu_s
+    # What workers that are there already cost is a part of the step.
+    each = 0.0 if loading.workers else _SWITCH_S if loading.is_python else _HANDOVER_S
+    # The step with so many workers cannot be shorter than any of its parts.
+    work_s = loading.work_s + loading.batches * each
+    gain = loading.step_s - max(work_s, loading.whole_s / count, cpu_s / loading.cores)
     if gain >= reading.WORTH_TELLING * loading.step_s:
         return min(gain, loading.load_s - loading.no_core_s), None
     if loading.cores < 2:
@@ -114,17 +115,24 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
     # Batches that a step takes, by how often the loader was asked.
     batches = reading.total(loader_ranges(report), "calls")
     workers = int(report["processes"]["workers"] or 0)
-    several_s = reading.calibrated(report, _range_s(report)) if batches >= _SEVERAL else None
+    range_s = reading.total(loader_ranges(report), "wall_s") or None
+    several_s = reading.calibrated(report, range_s) if batches >= _SEVERAL else None
     if several_s is not None and several_s >= wait_s:
         wait_s = load_s = min(several_s, step_s)
     elif (in_loader := _loader_share(report)) is not None:
         load_s = in_loader * wait_s
     else:
         return None
-    is_waiting = _is_waiting(report, load_s, step_s)
     # A batch may be ready while nothing lets the step's thread run to fetch it. It waits for it
     # all the same: that counts as loading, and nothing is promised for it.
     no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
+    # Whether what loads mostly waits for something other than a CPU. Where the step's thread lacks
+    # a core its workers do, too: that is no disk or network.
+    idle_s = (_at_median(report, "off_cpu_s", step_s) or 0.0) - no_core_s
+    is_waiting = idle_s > MOSTLY * load_s
+    if workers:
+        busy = busy_share(report)
+        is_waiting = busy is not None and busy < MOSTLY and no_core_s < _CROWDED * step_s
     environment = report["environment"]
     names = ("usable_cores", "cpu_limit_cores", "logical_cores")
     cores = [float(str(environment[name])) for name in names if environment.get(name)]
@@ -150,17 +158,6 @@ def _at_median(
     return None if time is None or not mean_s else time / mean_s * step_s
 
 
-def _is_waiting(report: Report, load_s: float, step_s: float) -> bool:
-    """Whether what loads mostly waits for something other than a CPU."""
-    no_core_s = _at_median(report, "no_core_s", step_s) or 0.0
-    if report["processes"]["workers"]:
-        # Where the step's thread lacks a core its workers do, too: that is no disk or network.
-        busy = busy_share(report)
-        return busy is not None and busy < MOSTLY and no_core_s < _CROWDED * step_s
-    idle_s = (_at_median(report, "off_cpu_s", step_s) or 0.0) - no_core_s
-    return idle_s > MOSTLY * load_s
-
-
 def _is_python(report: Report) -> bool:
     """Whether Python code takes most of the loading; taken to be so where it was not seen."""
     graph = reading.CallGraph(report)
@@ -182,46 +179,40 @@ def wait_share(report: Report) -> float | None:
 
     Of quick steps the torch layer gives it.
     """
-    clean = clean_wait_share(report, fewest=1)
+    clean, rows = clean_wait_share(report, fewest=1), reading.module_rows(report)
     if clean is not None:
-        parts = (_traced_share(report, name) for name in (WAIT, ZERO_GRAD, OUTSIDE))
-        alone = wait_alone(clean, *parts)
+        traced_s = reading.traced_step_s(report)
+        # Shares of the torch layer's steps; 0 where they are not known.
+        wait, zeroed, outside = (
+            reading.figure(rows[name], "self_s") / traced_s
+            if traced_s and name in rows and rows[name]["calibrated_s"] is not None
+            else 0.0
+            for name in (STEP_PARTS[part] for part in (WAIT, ZERO_GRAD, OUTSIDE))
+        )
+        alone = wait_alone(clean, wait, zeroed, outside)
         return clean if alone is None else alone
-    step_s = reading.clean_step_s(report)
-    row = reading.module_rows(report).get("(wait)")
+    step_s, row = reading.clean_step_s(report), rows.get("(wait)")
     if step_s is None or row is None or row["calibrated_s"] is None:
         return None
     return row["calibrated_s"] / step_s
 
 
-def _traced_share(report: Report, part: int) -> float:
-    """Return the share of the torch layer's steps that a part of the step has; 0 if unknown."""
-    step_s = reading.traced_step_s(report)
-    row = reading.module_rows(report).get(STEP_PARTS[part])
-    if row is None or row["calibrated_s"] is None or not step_s:
-        return 0.0
-    return (row["self_s"] or 0.0) / step_s
-
-
 def _loader_share(report: Report) -> float | None:
     """Return the part of the wait in which the DataLoader was asked for a batch; None without."""
-    taken = _range_s(report)
+    taken = reading.total(loader_ranges(report), "wall_s")
     wait = reading.module_rows(report).get("(wait)")
-    if taken is not None and wait is not None and wait["self_s"]:
+    if taken and wait is not None and wait["self_s"]:
         return min(taken / wait["self_s"], 1.0)
+    graph = reading.CallGraph(report)
     totals = [
         (row["total_s"] or 0.0) * row["calibrated_s"] / row["self_s"]
-        for row in report["tables"]["functions"]
-        if _is_loader(row) and row["self_s"] and row["calibrated_s"]
+        for row in map(graph.rows.__getitem__, loaders(graph))
+        if row["self_s"] and row["calibrated_s"]
     ]
     step_s, share = reading.clean_step_s(report), wait_share(report)
     if not totals or step_s is None or not share:
         return None
     return min(max(totals) / (share * step_s), 1.0)
-
-
-def _range_s(report: Report) -> float | None:
-    return reading.total(loader_ranges(report), "wall_s") or None
 
 
 def loader_ranges(report: Report) -> list[RegionRow]:
@@ -235,12 +226,8 @@ def loader_ranges(report: Report) -> list[RegionRow]:
 
 def loaders(graph: reading.CallGraph) -> list[reading.FunctionKey]:
     """Return the functions by which a DataLoader is asked for a batch."""
-    return [key for key, row in graph.rows.items() if _is_loader(row)]
-
-
-def _is_loader(row: FunctionRow) -> bool:
-    file = row["file"].replace("\\", "/")
-    return row["phase"] == "step" and row["name"] == "__next__" and file.endswith(_LOADER_FILE)
+    named = (key for key in graph.rows if key.name == "__next__")
+    return [key for key in named if key.file.replace("\\", "/").endswith(_LOADER_FILE)]
 
 
 # The user's own functions that are called in a step and have nothing to do with the model's work:
@@ -287,11 +274,15 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[Func
     graph = reading.CallGraph(report)
     known = [row for row in graph.rows.values() if row["self_s"] and row["calibrated_s"]]
     first = reading.largest(known, "self_s")
-    if first is None or not first["self_s"] or not first["calibrated_s"]:
+    if first is None:
         return []
     # Clean seconds of a second of the profiled steps.
-    ratio = first["calibrated_s"] / first["self_s"]
-    elsewhere_s = _elsewhere_s(report)
+    ratio = reading.figure(first, "calibrated_s") / reading.figure(first, "self_s")
+    # The time of a clean step outside modules, without the wait and torch's own Python, as far as
+    # the torch layer, which slows no Python, gives it.
+    modules = reading.module_rows(report)
+    times = [modules[name]["calibrated_s"] for name in _ELSEWHERE if name in modules]
+    elsewhere_s = sum(math.inf if time is None else time for time in times) if times else math.inf
     after = after_step(report)
     found = []
     for key in _outermost(graph):
@@ -315,18 +306,6 @@ def _outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
     own = [key for key, row in graph.rows.items() if row["own"] and key not in called]
     apart = [key for key in own if not graph.below([key]) & work]
     return [key for key in apart if not any(key in graph.below([other]) for other in apart)]
-
-
-def _elsewhere_s(report: Report) -> float:
-    """Return the time of a clean step outside modules, without the wait and torch's own Python.
-
-    Infinite where the torch layer, which slows no Python, does not give it.
-    """
-    rows = reading.module_rows(report)
-    times = [rows[name]["calibrated_s"] for name in _ELSEWHERE if name in rows]
-    if not times or None in times:
-        return math.inf
-    return sum(time or 0.0 for time in times)
 
 
 # The functions that a step's loading goes to: first the one to look at, then the longest others.
@@ -387,23 +366,28 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
     if not whole:
         return []
 
-    def described(row: FunctionRow, part_s: float) -> LoadingFunction:
-        share = min(part_s / whole, 1.0)
-        caller = _caller(graph, reading.key_of(row)) if row["own"] else None
+    def described(row: FunctionRow, column: str) -> LoadingFunction:
+        share = min(reading.figure(row, column) / whole, 1.0)
+        # The user's own function that calls it for longest.
+        callers = graph.callers_s.get(reading.key_of(row), {}) if row["own"] else {}
+        known = (key for key in callers if key in graph.rows and graph.rows[key]["own"])
+        caller = max(known, key=lambda key: (callers[key], key), default=None)
         line = _heaviest_line(graph, row)
-        return LoadingFunction(row, share, share * load_s, caller, line)
+        return LoadingFunction(row, share, share * load_s, caller.name if caller else None, line)
 
     below = [graph.rows[key] for key in graph.below(roots) & graph.rows.keys()]
     own = reading.by_size((row for row in below if row["own"]), "total_s")
-    own_s = [reading.figure(row, "total_s") for row in own]
-    own = own[: sum(seconds >= _LEAST_SHARE * whole for seconds in own_s)]
+    own = [row for row in own if reading.figure(row, "total_s") >= _LEAST_SHARE * whole]
     if not own:
-        library = reading.by_size(below, "self_s")[:1]
-        return [described(row, reading.figure(row, "self_s")) for row in library]
-    most = own[: sum(seconds >= MOSTLY * whole for seconds in own_s)]
-    first = _deepest(graph, most) or own[0]
+        return [described(row, "self_s") for row in reading.by_size(below, "self_s")[:1]]
+    most = {
+        reading.key_of(row): row for row in own if reading.figure(row, "total_s") >= MOSTLY * whole
+    }
+    # Those that call none of the others; the longest where that is not one.
+    last = [row for key, row in most.items() if not (graph.below([key]) - {key}) & most.keys()]
+    first = reading.largest(last or most.values(), "total_s") or own[0]
     rows = [first, *(row for row in own if row is not first)][:_MOST_ROWS]
-    return [described(row, reading.figure(row, "total_s")) for row in rows]
+    return [described(row, "total_s") for row in rows]
 
 
 def most_of_it(functions: Sequence[LoadingFunction]) -> str:
@@ -417,23 +401,6 @@ def most_of_it(functions: Sequence[LoadingFunction]) -> str:
     if called is not None and first.heaviest_line is None:
         words += f"; the longest of what that calls is {called.place}"
     return f"{words}."
-
-
-def _deepest(graph: reading.CallGraph, rows: Sequence[FunctionRow]) -> FunctionRow | None:
-    """Return the function that calls none of the others; the longest where that is not one."""
-    known = {reading.key_of(row): row for row in rows}
-    last = [row for key, row in known.items() if not (graph.below([key]) - {key}) & known.keys()]
-    return reading.largest(last or rows, "total_s")
-
-
-def _caller(graph: reading.CallGraph, key: reading.FunctionKey) -> str | None:
-    """Return the user's own function that calls this one for longest."""
-    own = [
-        (seconds, caller)
-        for caller, seconds in graph.callers_s.get(key, {}).items()
-        if caller in graph.rows and graph.rows[caller]["own"]
-    ]
-    return max(own)[1].name if own else None
 
 
 def _heaviest_line(graph: reading.CallGraph, row: FunctionRow) -> LineRow | None:
@@ -509,6 +476,11 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         place = next((each.row for each in functions if each.row["own"]), None)
         rows = [each.evidence for each in functions]
         advice = _advice(loading, functions, gain)
+    ranges: list[Evidence] = []
+    for row in loader_ranges(report)[:1]:
+        ranges = [{"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}]
+        if (time := reading.calibrated(report, row["wall_s"])) is not None:
+            ranges[0]["calibrated_s"] = time
     seen = {layer["name"] for layer in report["layers"] if layer["status"] == "recorded"}
     return reading.finding(
         rules.DATA_STARVED,
@@ -519,7 +491,7 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         gain_reason=reason,
         place=place,
         layers=seen & {"torch", "cprofile"},
-        evidence=[wait, *_range_evidence(report), *rows],
+        evidence=[wait, *ranges, *rows],
         advice=advice,
     )
 
@@ -553,32 +525,21 @@ def _advice_on_workers(loading: Loading, gain: float | None) -> str:
 
 
 def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float | None) -> str:
-    parts = [most_of_it(functions)] if functions else []
+    words = f"{most_of_it(functions)} " if functions else ""
     if gain:
-        parts.append(
+        words += (
             f"With num_workers={loading.wanted()}, persistent_workers=True the DataLoader makes "
             "the next batches while the model works on this one (each worker holds "
-            "prefetch_factor=2 batches ready; pin_memory=True helps only where a GPU trains)."
+            "prefetch_factor=2 batches ready; pin_memory=True helps only where a GPU trains). "
         )
     elif loading.cores < 2:
-        parts.append("There is one core: workers would take it from the step.")
+        words += "There is one core: workers would take it from the step. "
     if functions and "collate" in f"{functions[0].row['name']} {functions[0].called_from}":
-        parts.append("Collate whole tensors at once (torch.stack, torch.cat) without Python loops.")
-    parts.append(
-        "Else make samples cheaper: decode and transform once and keep the result (in memory or "
-        "in a file of tensors), or work on whole batches instead of sample after sample."
+        words += "Collate whole tensors at once (torch.stack, torch.cat) without Python loops. "
+    return (
+        f"{words}Else make samples cheaper: decode and transform once and keep the result (in "
+        "memory or in a file of tensors), or work on whole batches instead of sample after sample."
     )
-    return " ".join(parts)
-
-
-def _range_evidence(report: Report) -> list[Evidence]:
-    """Return the first of the ranges that torch puts round the loader's work."""
-    found: list[Evidence] = []
-    for row in loader_ranges(report)[:1]:
-        found = [{"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}]
-        if (time := reading.calibrated(report, row["wall_s"])) is not None:
-            found[0]["calibrated_s"] = time
-    return found
 
 
 def _without_loader(

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
@@ -67,14 +68,13 @@ def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     graph = reading.CallGraph(report)
     least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
     found = [
-        _own_time(recorded, report, graph, key)
+        _own_time(recorded.facts.get(COST), report, graph, key, step_s)
         for key, row in graph.rows.items()
         # The others cannot reach the limit, whatever the rest of it is.
         if row["own"] and (row["self_s"] or 0.0) + _builtins_s(graph, key) >= least_s
     ]
     hot = [each for each in found if each is not None and each.gain_s >= least_s]
-    hot.sort(key=lambda each: -each.gain_s)
-    for each in hot[:_MOST]:
+    for each in sorted(hot, key=lambda each: -each.gain_s)[:_MOST]:
         yield _finding(graph, each, step_s)
 
 
@@ -85,10 +85,10 @@ def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
 
 
 def _own_time(
-    recorded: Recorded, report: Report, graph: reading.CallGraph, key: reading.FunctionKey
+    cost: Any, report: Report, graph: reading.CallGraph, key: reading.FunctionKey, step_s: float
 ) -> _OwnTime | None:
     """Return the limits of a function's own Python time; None where cProfile does not give it."""
-    cost, row = recorded.facts.get(COST), graph.rows[key]
+    row = graph.rows[key]
     corrected = row["corrected_self_s"]
     if corrected is None or cost is None:
         return None
@@ -104,36 +104,26 @@ def _own_time(
     # Of the operators on its lines those that no built-in call made were made by signs.
     by_sign = reading.total(lines, "operator_s") - _builtins_s(graph, key)
     counts = [each["calls"] for each in lines if each["python_s"] is not None]
-    lines_run = math.inf
+    lines_run = sum(count or 0.0 for count in counts)
     # Where lines ran fewer times than the function was called, not all calls were followed.
-    if counts and None not in counts:
-        followed = sum(count or 0.0 for count in counts)
-        lines_run = math.inf if followed < (row["calls"] or 0.0) else followed
+    if not counts or None in counts or lines_run < (row["calls"] or 0.0):
+        lines_run = math.inf
     own_s = min(corrected - max(0.0, by_sign), _LINE_S * lines_run)
     if own_s <= 0:
         return None
     slowed = max(1.0, float(cost["bytecode_factor"]))
-    most = [_outside_operators(report), _loading_s(report, graph, key)]
-    high_s = min([own_s + cheap, *(each for each in most if each is not None)])
-    return _OwnTime(key, row, min(own_s / slowed + cheap, high_s), high_s)
-
-
-def _outside_operators(report: Report) -> float | None:
-    """Return the calibrated time of a step outside operators; None where torch does not give it."""
-    step_s = reading.traced_step_s(report)
+    # No more than the step has outside operators, where the torch layer gives that.
+    traced_s = reading.traced_step_s(report) or 0.0
     inside = reading.total(report["tables"]["operators"], "self_s")
-    if not step_s or not inside or inside >= step_s:
-        return None
-    return reading.calibrated(report, step_s - inside)
-
-
-def _loading_s(report: Report, graph: reading.CallGraph, key: reading.FunctionKey) -> float | None:
-    """Return what clean steps wait for batches, of a function that a DataLoader calls."""
-    share, step_s = wait_share(report), reading.clean_step_s(report)
-    if share is None or step_s is None or key not in graph.below(loaders(graph)):
-        return None
-    loading = loading_of(report, step_s, share)
-    return share * step_s if loading is None else loading.wait_s
+    outside = reading.calibrated(report, traced_s - inside) if 0 < inside < traced_s else None
+    # What a DataLoader calls takes no more than clean steps wait for batches.
+    share = wait_share(report) if key in graph.below(loaders(graph)) else None
+    waited = None
+    if share is not None:
+        loading = loading_of(report, step_s, share)
+        waited = share * step_s if loading is None else loading.wait_s
+    high_s = min(each for each in (own_s + cheap, outside, waited) if each is not None)
+    return _OwnTime(key, row, min(own_s / slowed + cheap, high_s), high_s)
 
 
 def _finding(graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
@@ -187,16 +177,13 @@ def _advice(own: _OwnTime) -> str:
     limits = low if low == high else f"{low} to {high}"
     often = "once" if 0.5 < calls < _OFTEN else f"{format_count(calls)} times"
     loop = "its loop" if calls < _OFTEN else "the loop in it, or the one that calls it,"
-    end = (
-        "all of it goes away at best."
-        if own.agreed
-        else "cProfile slows plain Python on this interpreter, and the smaller figure counts."
-    )
-    # The sentence goes on after a colon where the limits differ.
+    end = ": cProfile slows plain Python on this interpreter, and the smaller figure counts."
+    if own.agreed:
+        end = "; all of it goes away at best."
     return (
         f"{key.name}{reading.in_brackets(own.row)} is called {often} a step. Replace {loop} by "
         "operations on whole tensors, or compute once, before the loop over the steps, what does "
-        f"not change with them. Its own time is {limits}{'; ' if own.agreed else ': '}{end}"
+        f"not change with them. Its own time is {limits}{end}"
     )
 
 
@@ -239,7 +226,15 @@ def dominating(recorded: Recorded, report: Report) -> list[Finding]:
     equals = [each for each in modules if each.kind == first.kind and each is not first]
     if len(equals) < _FEWEST_EQUALS:
         return _alone(report, first, share)
-    fair = _fair(first, equals)
+    fair = None
+    # What it would take at the pace of its equals, where their work is known.
+    for own, works in (
+        (first.flop, [each.flop for each in equals]),
+        (first.moved_bytes, [each.moved_bytes for each in equals]),
+    ):
+        paces = [each.own_s / work for each, work in zip(equals, works, strict=True) if work]
+        if fair is None and own and len(paces) >= _FEWEST_EQUALS:
+            fair = median(paces) * own
     if fair is None or first.own_s < _TIMES_FAIR * fair:
         return []
     return [_among_equals(report, first, equals, fair, share)]
@@ -270,18 +265,6 @@ def _module_times(report: Report) -> list[_ModuleTime]:
 
 def _device_s(row: ModuleRow) -> float:
     return (row["forward_device_s"] or 0.0) + (row["backward_device_s"] or 0.0)
-
-
-def _fair(first: _ModuleTime, equals: Sequence[_ModuleTime]) -> float | None:
-    """Return what it would take at the pace of its equals; None where their work is not known."""
-    for own, works in (
-        (first.flop, [each.flop for each in equals]),
-        (first.moved_bytes, [each.moved_bytes for each in equals]),
-    ):
-        paces = [each.own_s / work for each, work in zip(equals, works, strict=True) if work]
-        if own and len(paces) >= _FEWEST_EQUALS:
-            return median(paces) * own
-    return None
 
 
 def _among_equals(
@@ -321,9 +304,8 @@ def _row(each: _ModuleTime) -> Evidence:
 
 def _alone(report: Report, first: _ModuleTime, share: float) -> list[Finding]:
     """Return the finding on a module without equals, where its work is small for its time."""
-    step = next(
-        (point for point in reading.roofline_points(report) if point["kind"] == "step"), None
-    )
+    points = reading.roofline_points(report)
+    step = next((point for point in points if point["kind"] == "step"), None)
     if step is None or not step["flop"] or not step["moved_bytes"] or not first.moved_bytes:
         return []
     uncounted = [each for row in report["tables"]["flops"][:1] for each in row["uncounted"] or ()]

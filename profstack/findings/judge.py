@@ -6,21 +6,16 @@ a warning, and the others go on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Set
 from itertools import combinations
+from typing import NamedTuple
 
-from profstack.findings import reading, rules
+from profstack.findings import model_setup, reading, rules
 from profstack.findings.compilation import compiling
 from profstack.findings.data_loading import data_starved, loaders
 from profstack.findings.hot_spots import dominating, hot_spots
 from profstack.findings.measurement import trust, uncounted
 from profstack.findings.memory_growth import memory_growth
-from profstack.findings.model_setup import (
-    float32_without_tf32,
-    inference,
-    unfused_optimizer,
-    zero_grad_to_zeros,
-)
 from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
 from profstack.findings.verdict import add_verdict
@@ -29,8 +24,8 @@ from profstack.storage.schema.report import Finding, Report
 
 FAMILIES: tuple[reading.Family, ...] = (
     memory_growth, data_starved, forced_synchronisation, host_to_device_copies, small_operators,
-    compiling, hot_spots, dominating, trust, uncounted, unfused_optimizer, zero_grad_to_zeros,
-    inference, float32_without_tf32,
+    compiling, hot_spots, dominating, trust, uncounted, model_setup.unfused_optimizer,
+    model_setup.zero_grad_to_zeros, model_setup.inference, model_setup.float32_without_tf32,
 )  # fmt: skip
 
 
@@ -44,9 +39,8 @@ def add_findings(report: Report, recorded: Recorded) -> None:
             # The figures are right without it.
             _warn(report, "findings are missing", error)
     step_s = reading.clean_step_s(report)
-    report["findings"] = reading.in_order(
-        reading.bounded(each, step_s) for each in report["findings"]
-    )
+    found = (reading.bounded(each, step_s) for each in report["findings"])
+    report["findings"] = reading.in_order(found)
     try:
         link_overlaps(report["findings"], read)
     except Exception as error:
@@ -66,13 +60,12 @@ def _warn(report: Report, lacks: str, error: Exception) -> None:
 # the other.
 
 
-@dataclass
-class _Extent:
+class _Extent(NamedTuple):
     """Functions, lines and modules that a finding's time is in."""
 
-    functions: set[reading.FunctionKey] = field(default_factory=set)
-    lines: set[tuple[str, int]] = field(default_factory=set)
-    modules: set[str] = field(default_factory=set)
+    functions: Set[reading.FunctionKey] = frozenset()
+    lines: Set[tuple[str, int]] = frozenset()
+    modules: Set[str] = frozenset()
 
 
 def link_overlaps(findings: list[Finding], report: Report) -> None:
@@ -120,22 +113,16 @@ class _Overlaps:
         return _Extent(modules=modules) if slug == rules.MODULE_DOMINATES.slug else None
 
     def meet(self, one: _Extent, other: _Extent) -> bool:
-        """Whether two have a function, a line or a module in common."""
-        return (
-            bool(one.functions & other.functions or one.lines & other.lines)
-            or self._within(one, other)
-            or self._within(other, one)
-        )
+        """Whether two have a function, a line or a module in common, or one is in the other."""
+        is_shared = one.functions & other.functions or one.lines & other.lines
+        return bool(is_shared) or self._within(one, other) or self._within(other, one)
 
     def _within(self, inner: _Extent, outer: _Extent) -> bool:
         """Whether a line or a module of one is in a function or a module of the other."""
-        for place in inner.lines:
-            span = self._graph.span_around(place)
-            if span is not None and (place[0], span.first, span.name) in outer.functions:
-                return True
+        places = [(key, place) for key in outer.functions for place in inner.lines]
         modules = inner.modules | {self._modules.get(place, "") for place in inner.lines}
-        return any(
-            module == whole or module.startswith(f"{whole}.")
+        return any(self._graph.is_own_line(key, place) for key, place in places) or any(
+            f"{module}.".startswith(f"{whole}.")
             for module in modules - {""}
             for whole in outer.modules
         )

@@ -73,7 +73,9 @@ def trend(groups: Sequence[Group]) -> Trend | None:
     parts = [part for group in groups for part in _parts(group)]
     if not len(slopes) or len(parts) < FEWEST_PARTS:
         return None
-    spread = _Z95 * math.sqrt(sum(_variance(len(group[0])) for group in groups))
+    # The variance of Kendall's statistic over so many readings without a trend.
+    sizes = [len(steps) for steps, _ in groups]
+    spread = _Z95 * math.sqrt(sum(size * (size - 1) * (2 * size + 5) / 18 for size in sizes))
     count = len(slopes)
     first = math.floor((count - spread) / 2)
     last = math.ceil((count + spread) / 2)
@@ -97,22 +99,14 @@ def _pair_slopes(group: Group) -> Floats:
     return slopes
 
 
-def _variance(count: int) -> float:
-    """Return the variance of Kendall's statistic over `count` readings without a trend."""
-    return count * (count - 1) * (2 * count + 5) / 18
-
-
 def _parts(group: Group) -> list[tuple[float, float]]:
     """Return steps and growth of consecutive parts, from the middle of a stretch to the next.
 
     A single reading may lie anywhere in the noise; the median of a stretch does not.
     """
-    steps, values = group
-    count = min(PARTS, max(1, len(steps) // 2))
-    stretches = np.array_split(np.arange(len(steps)), count + 1)
-    middles = [
-        (float(np.median(steps[inside])), float(np.median(values[inside]))) for inside in stretches
-    ]
+    size = len(group[0])
+    stretches = np.array_split(np.arange(size), min(PARTS, max(1, size // 2)) + 1)
+    middles = [[float(np.median(each[at])) for each in group] for at in stretches]
     return [
         (end - begin, after - before)
         for (begin, before), (end, after) in pairwise(middles)
@@ -124,15 +118,12 @@ def _is_persistent(parts: Sequence[tuple[float, float]], slope: float) -> bool:
     """Return whether nearly all parts grow, later ones not much slower, without a jump."""
     if slope <= 0:
         return False
-    every = sum(steps for steps, _ in parts)
-    total = sum(grown for _, grown in parts)
+    every, total = (sum(each) for each in zip(*parts, strict=True))
     growing = sum(steps for steps, grown in parts if grown >= _GROWS * slope * steps)
     rates = [grown / steps for steps, grown in parts]
     half = len(rates) // 2
     early, late = float(np.median(rates[:half])), float(np.median(rates[half:]))
-    jumps = any(
-        grown > _TREND_SHARE * total and grown > 2 * slope * steps for steps, grown in parts
-    )
+    jumps = any(grown > max(_TREND_SHARE * total, 2 * slope * steps) for steps, grown in parts)
     goes_on = late >= _GOES_ON * max(early, slope) and all(
         sum(grown for _, grown in last) >= _GOES_ON * slope * sum(steps for steps, _ in last)
         for last in (parts[-1:], parts[-max(1, len(parts) // 3) :])
@@ -164,32 +155,28 @@ _NUMBERS = re.compile(
 
 @dataclass(frozen=True)
 class Holder:
-    """A line, the bytes per step that it took and did not give back, and the steps seen."""
+    """A line, the bytes per step that it took and did not give back, and the steps seen.
+
+    There are no steps where the bytes are not known.
+    """
 
     file: str
     line: int
     source: str | None
-    bytes_per_step: float | None
-    steps: float | None
+    bytes: float = 0.0
+    steps: float | None = None
 
     @property
     def place(self) -> str:
         """The line in words."""
-        return f"{reading.short(self.file)}:{self.line}" + (
-            f" ({self.source})" if self.source else ""
-        )
-
-    @property
-    def bytes(self) -> float:
-        """Bytes per step; 0 where they are not known."""
-        return self.bytes_per_step or 0.0
+        text = f" ({self.source})" if self.source else ""
+        return f"{reading.short(self.file)}:{self.line}{text}"
 
     def evidence(self, key: str) -> Evidence:
         """A row of evidence, with the bytes under this key."""
-        figures: Evidence = {key: self.bytes_per_step, "steps": self.steps}
-        link = f"source/{self.file}:{self.line}"
-        place: Evidence = {"file": self.file, "line": self.line, "text": self.source, "link": link}
-        return {**({key: True} if self.bytes_per_step is None else figures), **place}
+        figures: Evidence = {key: self.bytes, "steps": self.steps} if self.steps else {key: True}
+        place: Evidence = {"file": self.file, "line": self.line, "text": self.source}
+        return {**figures, **place, "link": f"source/{self.file}:{self.line}"}
 
 
 def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Holder]:
@@ -219,8 +206,7 @@ def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
     """Return the lines on which the watch saw the resident set grow, in its own slices."""
     slices = recorded.slices
     open_ended = slices[(slices["kind"] == "watch") & (slices["steps"] > 0)]
-    steps = float(open_ended["steps"].sum())
-    if not steps:
+    if open_ended.empty:
         return []
     begun = float(open_ended["started_s"].min())
     seen = watched(recorded)
@@ -229,13 +215,13 @@ def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
         for each in seen.by_stack(one for one in seen.samples if one.t_s >= begun)
         if each.grown is not None and (own := seen.own(each.stack))
     )
-    return _likeliest(_holders(recorded, grown, steps), slope)
+    return _likeliest(_holders(recorded, grown, float(open_ended["steps"].sum())), slope)
 
 
 def keepers(report: Report) -> list[Holder]:
     """Return lines of the user's own that run with every step and, by their text, keep a thing."""
     return [
-        Holder(row["file"], row["line"], (row["source"] or "").strip(), None, None)
+        Holder(row["file"], row["line"], reading.text_of(row))
         for row in report["tables"]["lines"]
         if row["own"] and keeps(row["source"]) and (row["calls"] or 0.0) >= _EVERY_STEP
     ][:_MOST]
@@ -254,25 +240,24 @@ def _holders(
     texts: dict[tuple[str, int], str] = {}
     for table in ("watch_frames", "lines", "memory_lines"):
         frame = recorded.frames[table]
-        known = frame[frame["source"].notna()]
-        places = zip(known["file"].tolist(), known["line"].tolist(), strict=True)
-        texts |= dict(zip(places, known["source"].tolist(), strict=True))
-    found = []
-    for (file, line), total in totals.items():
-        source = texts[file, line].strip() if (file, line) in texts else None
-        found.append(Holder(home_relative(file), int(line), source, float(total / steps), steps))
-    return found
+        known = frame[frame["source"].notna()].set_index(["file", "line"])["source"]
+        texts |= dict(known.items())
+    stripped = {place: text.strip() for place, text in texts.items()}
+    return [
+        Holder(home_relative(at[0]), int(at[1]), stripped.get(at), float(total / steps), steps)
+        for at, total in totals.items()
+    ]
 
 
 def _kept(found: list[Holder]) -> list[Holder]:
     """Drop the lines whose memory another line gives back: a line that keeps nothing first."""
     kept = list(found)
     for giver in found:
-        given = -giver.bytes
+        apart = [abs(holder.bytes + giver.bytes) for holder in kept]
         alike = [
-            (keeps(holder.source), abs(holder.bytes - given), number)
-            for number, holder in enumerate(kept)
-            if abs(holder.bytes - given) <= _ALIKE * given
+            (keeps(kept[at].source), each, at)
+            for at, each in enumerate(apart)
+            if each <= _ALIKE * -giver.bytes
         ]
         if alike:
             kept.pop(min(alike)[-1])
@@ -295,7 +280,6 @@ def _likeliest(found: list[Holder], slope: float) -> list[Holder]:
 # them; it goes up and down within a step, so of many readings the lowest of each stretch is taken:
 # what is kept over it.
 
-_UNOBSERVED = ("clean", "watch")
 # Stretches that a long group is divided into, and the readings that each has at least.
 _MOST_STRETCHES = 40
 _FEWEST_READINGS = 8
@@ -337,9 +321,8 @@ def _floats(column: pd.Series) -> Floats:
 def _runs(recorded: Recorded) -> list[pd.DataFrame]:
     """Return slices that nothing observed, those together that follow without a gap."""
     slices = recorded.slices
-    chosen = slices[
-        slices["kind"].isin(_UNOBSERVED) & (slices["round"] > 1) & (slices["steps"] > 0)
-    ]
+    chosen = slices[slices["kind"].isin(("clean", "watch"))]
+    chosen = chosen[(chosen["round"] > 1) & (chosen["steps"] > 0)]
     after = chosen["first_step"] + chosen["steps"]
     breaks = (chosen["first_step"] != after.shift()).cumsum()
     return [run for _, run in chosen.groupby(breaks)]
@@ -382,17 +365,9 @@ def _lowest(steps: Floats, values: Floats, count: int) -> Group:
     stretches = max(1, min(_MOST_STRETCHES, len(steps) // _FEWEST_READINGS, count))
     edges = np.linspace(steps[0], steps[-1], stretches + 1)
     at = np.clip(np.searchsorted(edges, steps, side="right") - 1, 0, stretches - 1)
-    chosen = [
-        inside[values[inside].argmin()]
-        for inside in (np.flatnonzero(at == number) for number in range(stretches))
-        if len(inside)
-    ]
+    inside = [np.flatnonzero(at == number) for number in np.unique(at)]
+    chosen = [each[values[each].argmin()] for each in inside]
     return steps[chosen], values[chosen]
-
-
-def covered(groups: Sequence[Group]) -> float:
-    """Return the steps from the first to the last reading of each group, added up."""
-    return float(sum(steps[-1] - steps[0] for steps, _ in groups))
 
 
 _MIB = 1 << 20
@@ -411,12 +386,15 @@ def memory_growth(recorded: Recorded, report: Report) -> list[Finding]:
     # What the watch and the log of steps may have come to hold meanwhile.
     layers, groups = recorded.frames["layers"], resident(recorded)
     held = float(layers.loc[layers["name"] == "watch", "memory_bytes"].sum())
-    own_bytes = held + min(covered(groups), _STEPS_HELD) * _BYTES_PER_STEP
-    on_host = _growing(groups, _FEWEST_RESIDENT + own_bytes)
-    on_gpu = _growing(on_device(recorded), _FEWEST_ON_DEVICE)
+    covered = float(sum(steps[-1] - steps[0] for steps, _ in groups))
+    own_bytes = held + min(covered, _STEPS_HELD) * _BYTES_PER_STEP
+    found = (
+        _growing(groups, _FEWEST_RESIDENT + own_bytes),
+        _growing(on_device(recorded), _FEWEST_ON_DEVICE),
+    )
     return [
         _finding(recorded, report, grown, is_device=is_device)
-        for grown, is_device in ((on_host, False), (on_gpu, True))
+        for grown, is_device in zip(found, (False, True), strict=True)
         if grown is not None
     ]
 
@@ -426,17 +404,15 @@ def _growing(groups: Sequence[Group], least: float) -> Trend | None:
     found = trend(groups)
     if found is None or not found.persistent or found.low <= 0:
         return None
-    return found if found.low * found.steps > least and found.total > least else None
+    return found if min(found.low * found.steps, found.total) > least else None
 
 
 def _is_urgent(report: Report, grown: Trend) -> bool:
     """Whether the machine's memory would be taken up within a day."""
     step_s, environment = reading.clean_step_s(report), report["environment"]
     sizes = [environment.get(name) for name in ("memory_bytes", "memory_limit_bytes")]
-    known = [float(size) for size in sizes if isinstance(size, (int, float)) and size]
-    if step_s is None or not known:
-        return False
-    return min(known) / grown.slope * step_s < _URGENT_S
+    known = (float(size) for size in sizes if isinstance(size, (int, float)) and size)
+    return min(known, default=math.inf) / grown.slope * (step_s or math.inf) < _URGENT_S
 
 
 def _finding(recorded: Recorded, report: Report, grown: Trend, *, is_device: bool) -> Finding:

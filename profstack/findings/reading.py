@@ -22,14 +22,7 @@ from profstack.storage.schema.report import (
     Severity,
     Tables,
 )
-from profstack.storage.schema.rows import (
-    CallRow,
-    FunctionRow,
-    GapRow,
-    LineRow,
-    ModuleLineRow,
-    ModuleRow,
-)
+from profstack.storage.schema.rows import CallRow, FunctionRow, GapRow, LineRow, ModuleRow
 from profstack.units import format_share
 
 # A cost below this share of the clean step is left out: two runs differ by as much.
@@ -129,9 +122,9 @@ def calibrated(report: Report, raw_s: float | None) -> float | None:
     None where the layer has no slice, or was disturbed too much.
     """
     found = report["attribution"]
-    if found is None or raw_s is None or not found["step_s"]:
+    if found is None or raw_s is None or found["calibrated_owned_s"] is None:
         return None
-    if found["calibrated_owned_s"] is None or found["clean_median_s"] is None:
+    if not found["step_s"] or found["clean_median_s"] is None:
         return None
     return raw_s / found["step_s"] * found["clean_median_s"]
 
@@ -162,10 +155,11 @@ def known_peaks(report: Report) -> tuple[dict[str, float], float | None]:
     peaks = report["roofline"]["peaks"] if report["roofline"] else None
     if peaks is None:
         return {}, None
-    flop: dict[str, float] = {}
-    for rate in peaks["flop_per_s"] or ():
-        if rate["dtype"] is not None and rate["value"] is not None:
-            flop.setdefault(rate["dtype"], rate["value"])
+    flop = {
+        rate["dtype"]: rate["value"]
+        for rate in reversed(peaks["flop_per_s"] or ())
+        if rate["dtype"] is not None and rate["value"] is not None
+    }
     memory = peaks["bytes_per_s"]
     return flop, memory[0]["value"] if memory else None
 
@@ -219,9 +213,9 @@ def in_brackets(place: Place | None) -> str:
     return f" ({in_words(place)})" if place else ""
 
 
-def line_s(row: LineRow | ModuleLineRow) -> float:
+def line_s(row: Mapping[str, object]) -> float:
     """Return seconds per step on a line, inside operators and outside."""
-    return (row["python_s"] or 0.0) + (row["operator_s"] or 0.0)
+    return figure(row, "python_s") + figure(row, "operator_s")
 
 
 def text_of(row: LineRow) -> str:
@@ -353,18 +347,14 @@ class CallGraph:
         for key, seconds in times.items():
             at, seen = key, {key}
             while at not in self.rows or not self.rows[at]["own"]:
-                above = {
-                    caller: time
-                    for caller, time in self.callers_s.get(at, {}).items()
-                    if caller not in seen
-                }
-                if not above:
+                times_s = self.callers_s.get(at, {})
+                if not times_s.keys() - seen:
                     break
-                at = max(above, key=lambda caller: above[caller])
+                at = max((each for each in times_s if each not in seen), key=times_s.__getitem__)
                 seen.add(at)
             else:
                 sums[at] += seconds
-        return self.rows[max(sums, key=lambda key: sums[key])] if sums else None
+        return self.rows[max(sums, key=sums.__getitem__)] if sums else None
 
     def span_around(self, place: tuple[str, int]) -> Span | None:
         """Return the innermost function that a line of a file is in."""
@@ -399,9 +389,8 @@ class CallGraph:
     def heaviest_line(self, key: FunctionKey) -> LineRow | None:
         """Return a function's line with most time; None where not all its runs were followed."""
         inside = self.lines_of(key)
-        if not inside or any(row["reason"] for row in inside):
-            return None
-        return max(inside, key=line_s)
+        followed = not any(row["reason"] for row in inside)
+        return max(inside, key=line_s, default=None) if followed else None
 
 
 def parse_source(text: str) -> ast.Module | None:

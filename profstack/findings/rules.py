@@ -249,7 +249,7 @@ class VerdictRule:
     slug: VerdictSlug
     cause: str
     measure: str
-    threshold: float
+    threshold: float = 0.40
 
 
 VERDICT_RULES = (
@@ -282,7 +282,6 @@ VERDICT_RULES = (
         "Time of the steps' thread outside operators, outside the wait, reading and writing, "
         "and not idle. On an accelerator, Python's part of the time in which the device is idle "
         "because the host is late.",
-        0.40,
     ),
     VerdictRule(
         LAUNCH,
@@ -290,21 +289,18 @@ VERDICT_RULES = (
         "Own time of operators that take less than 10 µs a call: the cost of calling them. On "
         "an accelerator, the operators' part of the time in which the device is idle because "
         "the host is late.",
-        0.40,
     ),
     VerdictRule(
         COMPUTE,
         "arithmetic",
         "Operators right of the roofline's ridge, half of whose time or more is explained by "
         "the machine's measured peak of operations per second.",
-        0.40,
     ),
     VerdictRule(
         MEMORY,
         "memory traffic",
         "Operators left of the roofline's ridge, or without a count of operations, half of "
         "whose time or more is explained by the machine's measured memory bandwidth.",
-        0.40,
     ),
 )
 RULE_OF = {rule.slug: rule for rule in VERDICT_RULES}

@@ -38,28 +38,18 @@ _COMMUNICATION = re.compile("nccl|rccl", re.IGNORECASE)
 
 @dataclass
 class DeviceCut:
-    """Shares of a step by the device that is busy longest; `parts` are those of its kernels.
+    """Shares of a step by the device that is busy longest.
 
+    `data_wait` and `host_late` say for how long it is idle since the host waits for data, or has
+    not launched the next kernel yet; `parts` are its kernels and why none ran then.
     `communication` is the part of the busy time in which nothing but collectives can have run.
     """
 
-    device: str
-    busy: float
-    idle: float
-    gaps: Mapping[str, float]
+    data_wait: float
+    host_late: float
     parts: Mapping[StepPart, float]
     communication: float
     communication_name: str | None
-
-    @property
-    def data_wait(self) -> float:
-        """Share of the step in which it is idle since the host waits for data."""
-        return min(self.gaps.get(DEVICE_DATA_WAIT, 0.0), self.idle)
-
-    @property
-    def host_late(self) -> float:
-        """Share of the step in which it is idle since the next kernel was not launched yet."""
-        return self.gaps.get(HOST_LATE, 0.0) + self.gaps.get(START, 0.0)
 
 
 def device_cut(report: Report) -> DeviceCut | None:
@@ -90,12 +80,12 @@ def device_cut(report: Report) -> DeviceCut | None:
     communicated = reading.total(collectives, "device_s") / step_s
     others = reading.total(kernels, "device_s") / step_s - communicated
     longest = reading.largest(collectives, "device_s")
+    waits = min(gaps.get(DEVICE_DATA_WAIT, 0.0), 1 - busy)
+    kernel_parts = _kernel_parts(tables["modules"], busy, step_s)
     return DeviceCut(
-        device,
-        busy,
-        1 - busy,
-        gaps,
-        _kernel_parts(tables["modules"], busy, step_s),
+        waits,
+        gaps.get(HOST_LATE, 0.0) + gaps.get(START, 0.0),
+        {**kernel_parts, DATA_WAIT: waits, "idle": max(1 - busy - waits, 0.0)},
         min(max(busy - others, 0.0), communicated),
         longest["name"] if longest is not None else None,
     )
@@ -155,7 +145,7 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
     shares, wait_is = _host_shares(cut), cut.wait_is
     time_line: Literal["host", "device"] = "host"
     if device is not None and cut.torch:
-        shares, wait_is, time_line = _device_shares(device), "calibrated", "device"
+        shares, wait_is, time_line = device.parts, "calibrated", "device"
     links = _links(report, cut, device)
     known = ((name, shares.get(name)) for name in NAMES)
     times = {name: share * median_s for name, share in known if share and share > _LEAST}
@@ -188,7 +178,7 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
         "time_line": time_line,
         "parts": parts,
         "reason": reason,
-        "note": "; ".join(each for each in notes if each is not None) or None,
+        "note": "; ".join(filter(None, notes)) or None,
     }
 
 
@@ -199,12 +189,12 @@ def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> 
     row_s = row["calibrated_s"] if row is not None else None
     if part is None or row_s is None or format_seconds(row_s) == format_seconds(part["seconds"]):
         return None
-    whose = "the device's, which had no kernel to run"
+    time = "the device's, which had no kernel to run"
     if time_line == "host":
         slices = "clean steps" if part["is"] == "clean" else "the torch layer's slices"
-        whose = f"that of {slices}, less what other parts have of it"
+        time = f"that of {slices}, less what other parts have of it"
     return (
-        f"'{part['name']}' is {whose}; the row (wait) of the modules has the whole wait as the "
+        f"'{part['name']}' is {time}; the row (wait) of the modules has the whole wait as the "
         f"torch layer saw it, calibrated: {format_seconds(row_s)}"
     )
 
@@ -221,9 +211,8 @@ def _other_note(report: Report) -> str | None:
     first = sorted(times, key=lambda place: -times[place])[:_MOST_LINES]
     if sum(times[place] for place in first) < sum(times.values()) / 2:
         return None
-    return (
-        f"other is operators that the script calls outside modules, most at {' and '.join(first)}"
-    )
+    places = " and ".join(first)
+    return f"other is operators that the script calls outside modules, most at {places}"
 
 
 def _add_up(parts: Sequence[StepBarPart], median_s: float) -> None:
@@ -239,12 +228,11 @@ def _add_up(parts: Sequence[StepBarPart], median_s: float) -> None:
     parts[-1]["seconds"] += median_s - sum(part["seconds"] for part in parts)
 
 
-def _host_shares(cut: Cut) -> dict[StepPart, float | None]:
-    wait = DATA_WAIT if cut.has_loader else BEFORE
+def _host_shares(cut: Cut) -> Mapping[StepPart, float | None]:
+    wait: dict[StepPart, float | None] = {DATA_WAIT if cut.has_loader else BEFORE: cut.wait}
     if not cut.torch:
-        return {wait: cut.wait}
-    return {
-        wait: cut.wait,
+        return wait
+    return wait | {
         "forward": cut.forward,
         "loss": cut.loss,
         "backward": cut.backward,
@@ -253,15 +241,6 @@ def _host_shares(cut: Cut) -> dict[StepPart, float | None]:
         "I/O": cut.io,
         "idle": cut.idle,
         "other": cut.other,
-    }
-
-
-def _device_shares(device: DeviceCut) -> dict[StepPart, float | None]:
-    """Return kernels by part of the step, and why none ran then."""
-    return {
-        **device.parts,
-        DATA_WAIT: device.data_wait,
-        "idle": max(device.idle - device.data_wait, 0.0),
     }
 
 
@@ -307,9 +286,8 @@ def hottest(report: Report) -> FunctionRow | None:
         for key, row in graph.rows.items()
         if key.file != BUILTIN_FILE and row["self_s"] and not is_io(row) and loading(key) < 0.5
     ]
-    first, user = (
-        reading.largest(rows, "self_s") for rows in (timed, [row for row in timed if row["own"]])
-    )
+    first = reading.largest(timed, "self_s")
+    user = reading.largest((row for row in timed if row["own"]), "self_s")
     if first is None or user is None:
         return first
     return first if reading.figure(first, "self_s") > 5 * reading.figure(user, "self_s") else user
@@ -321,8 +299,6 @@ def hottest(report: Report) -> FunctionRow | None:
 
 # As much of the time must be in one function to name it.
 _MOSTLY = 0.5
-_METHOD = re.compile(r"<method '(?P<name>.+)' of '(?P<type>.+)' objects>")
-_FUNCTION = re.compile(r"<built-in method (?P<name>.+)>")
 
 
 def most_unknown(known: Iterable[float], idle: float) -> float:
@@ -357,11 +333,8 @@ def _where(report: Report, cut: Cut, share: float) -> str:
     )
     if first is None or reading.figure(first, "self_s") < _MOSTLY * share * cut.median_s:
         return ""
-    name = first["name"]
     # Without what Python puts round the name of a built-in function.
-    if match := _METHOD.fullmatch(name):
-        name = f"{match['type']}.{match['name']}"
-    elif match := _FUNCTION.fullmatch(name):
-        name = match["name"]
+    name = re.sub(r"^<method '(.+)' of '(.+)' objects>$", r"\2.\1", first["name"])
+    name = re.sub(r"^<built-in method (.+)>$", r"\1", name)
     caller = graph.own_caller({reading.key_of(first): 1.0})
     return f" in {name}" + (f" ({caller['name']}, {reading.in_words(caller)})" if caller else "")

@@ -63,15 +63,13 @@ def had_all_slices(report: Report) -> bool:
     return any(row["kind"] == "watch" for row in report["slices"])
 
 
-_NO_SLICE = "the torch layer has no slice of these steps"
-
-
 def unusable(timed: Selection | None, report: Report) -> tuple[str | None, str | None]:
     """Return why the torch layer's slices say nothing of a clean step, and what helps."""
+    no_slice = "the torch layer has no slice of these steps", MORE_STEPS
     if timed is None:
-        return without_torch(report) or (_NO_SLICE, MORE_STEPS)
+        return without_torch(report) or no_slice
     if not timed.wall_s:
-        return _NO_SLICE, MORE_STEPS
+        return no_slice
     effect = {row["layer"]: row for row in report["probe_effect"]}.get("torch")
     factor, note = (effect["factor"], effect["note"]) if effect else (None, None)
     done = had_all_slices(report)
@@ -88,11 +86,10 @@ def unusable(timed: Selection | None, report: Report) -> tuple[str | None, str |
     low, high = effect["ci95_low"], effect["ci95_high"]
     if low is not None and low <= 1:
         # Steps that differ so much among themselves, or other work, explain it all.
-        took = (
-            f"{factor:.1f} times as long as the clean ones beside them "
-            f"(95 %: {low:.1f} to {high:.1f} times)"
-        )
-        return f"how much the torch layer slowed its steps is not known: they took {took}", more
+        return (
+            f"how much the torch layer slowed its steps is not known: they took {factor:.1f} times "
+            f"as long as the clean ones beside them (95 %: {low:.1f} to {high:.1f} times)"
+        ), more
     slowed = f"the torch layer slowed its steps {factor:.1f} times, which is too much"
     return slowed, LONGER_STEPS if done else more
 
@@ -115,7 +112,9 @@ def clean_wait_share(report: Report, fewest: int = FEWEST_STEPS) -> float | None
 # of the loop over the steps: a statement after the one with the optimizer's step makes no input
 # where nothing that it binds, or could change, is read by the statements before.
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+# What a file defines or imports.
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias)
 
 
 @dataclass(frozen=True)
@@ -132,17 +131,22 @@ class AfterStep:
 
 def after_step(report: Report) -> AfterStep | None:
     """Return what such statements take; None where there are none, or no lines were followed."""
-    found = _statements(report)
-    if found is None:
+    rows, names = report["tables"]["module_lines"], vocabulary.STEP_PARTS
+    of_optimizer = (row for row in rows if row["module"] == names[vocabulary.OPTIMIZER])
+    step = max(of_optimizer, key=reading.line_s, default=None)
+    if step is None:
         return None
-    file, statements = found
+    # The statements after the step in its loop that make no input.
+    text = {row["file"]: row["text"] for row in report["sources"]}.get(step["file"])
+    statements = _without_input(text, step["line"]) if text else ()
+    if not statements:
+        return None
     graph = reading.CallGraph(report)
     functions = _called(graph, statements)
-    places = {(file, at) for each in statements for at in _lines(each)}
+    places = {(step["file"], at) for each in statements for at in _lines(each)}
     for key in functions:
         places |= {(row["file"], row["line"]) for row in graph.lines_of(key)}
-    outside = (None, vocabulary.STEP_PARTS[vocabulary.WAIT])
-    idle = [row for row in report["tables"]["module_lines"] if row["module"] in outside]
+    idle = [row for row in rows if row["module"] in (None, names[vocabulary.WAIT])]
     after = [row for row in idle if (row["file"], row["line"]) in places]
     whole, taken = sum(map(reading.line_s, idle)), sum(map(reading.line_s, after))
     if not whole or not taken:
@@ -151,40 +155,30 @@ def after_step(report: Report) -> AfterStep | None:
     return AfterStep(taken / whole, python, max(after, key=reading.line_s), frozenset(functions))
 
 
-def _statements(report: Report) -> tuple[str, Sequence[ast.stmt]] | None:
-    """Return the file of the loop, and its statements after the step that make no input."""
-    optimizer = vocabulary.STEP_PARTS[vocabulary.OPTIMIZER]
-    steps = [row for row in report["tables"]["module_lines"] if row["module"] == optimizer]
-    if not steps:
-        return None
-    step = max(steps, key=reading.line_s)
-    text = {row["file"]: row["text"] for row in report["sources"]}.get(step["file"])
-    found = _without_input(text, step["line"]) if text else ()
-    return (step["file"], found) if found else None
-
-
 @cache
 def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
     tree = reading.parse_source(text)
     if tree is None:
         return ()
-    loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and step in _lines(node)]
-    if not loops:
+    nodes = list(ast.walk(tree))
+    loops = (node for node in nodes if isinstance(node, (ast.For, ast.AsyncFor, ast.While)))
+    around = (loop for loop in loops if step in _lines(loop))
+    loop = max(around, key=lambda node: node.lineno, default=None)
+    if loop is None:
         return ()
-    loop = max(loops, key=lambda node: node.lineno)
     # Several statements on one line have one time.
-    at = max(
-        (at for at, each in enumerate(loop.body) if step in _lines(each)), default=len(loop.body)
-    )
+    last = [at for at, each in enumerate(loop.body) if step in _lines(each)] or [len(loop.body)]
     header = [loop.test] if isinstance(loop, ast.While) else [loop.iter, loop.target]
-    before = [*header, *loop.body[: at + 1]]
+    before, after = [*header, *loop.body[: last[-1] + 1]], loop.body[last[-1] + 1 :]
     read, bound = _names(before, ast.Load), _names(before, ast.Store)
     # Objects that live on from step to step could be changed by a statement that reads them;
-    # modules, classes and functions are taken not to be.
-    lasting = read - bound - _defined(tree)
+    # modules, classes and functions that the file defines or imports are taken not to be.
+    named = (node for node in nodes if isinstance(node, _NAMED))
+    defined = {(getattr(node, "asname", None) or node.name).split(".")[0] for node in named}
+    lasting = read - bound - defined
     return tuple(
         each
-        for each in loop.body[at + 1 :]
+        for each in after
         if not _names([each], ast.Store) & read and not _names([each], ast.Load) & lasting
     )
 
@@ -194,29 +188,16 @@ def _names(nodes: Iterable[ast.AST], kind: type[ast.expr_context]) -> set[str]:
     return {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, kind)}
 
 
-def _defined(tree: ast.AST) -> set[str]:
-    """Return the names of modules, classes and functions that a file defines or imports."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {(each.asname or each.name).split(".")[0] for each in node.names}
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-    return names
-
-
 def _lines(node: ast.stmt) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _called(graph: reading.CallGraph, statements: Sequence[ast.stmt]) -> set[reading.FunctionKey]:
     """Return the user's own functions that statements call by name, and those that these call."""
-    names = set()
-    for node in (each for statement in statements for each in ast.walk(statement)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            names.add(node.func.attr)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            names.add(node.func.id)
+    nodes = (each for statement in statements for each in ast.walk(statement))
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    # The name of a plain call, or that of the method.
+    names = {getattr(each, "id", getattr(each, "attr", None)) for each in called}
     own = {key for key, row in graph.rows.items() if row["own"]}
     named = {key for key in own if key.name in names}
     return named | (graph.below(named) & own)
@@ -261,15 +242,11 @@ def io_time(graph: reading.CallGraph) -> IoTime:
     if not graph.rows:
         return IoTime(None, reason="no slice of cProfile tells which functions a step calls")
     loading = loading_share(graph)
-    outside: dict[reading.FunctionKey, float] = {}
-    for key, row in graph.rows.items():
-        if is_io(row):
-            if row["calibrated_s"] is None:
-                why = (
-                    "the slices of cProfile are too short, or slowed too much, to tell clean times"
-                )
-                return IoTime(None, reason=why)
-            outside[key] = row["calibrated_s"] * (1 - loading(key))
+    known = {key: row["calibrated_s"] for key, row in graph.rows.items() if is_io(row)}
+    if None in known.values():
+        why = "the slices of cProfile are too short, or slowed too much, to tell clean times"
+        return IoTime(None, reason=why)
+    outside = {key: (time or 0.0) * (1 - loading(key)) for key, time in known.items()}
     seconds = sum(outside.values())
     if not seconds:
         return IoTime(0.0)
@@ -305,7 +282,14 @@ def is_io(row: FunctionRow) -> bool:
 
 _DATALOADER = "enumerate(DataLoader)"
 _COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
-_OPTIMIZERS = (vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD, vocabulary.BEFORE_OPTIMIZER)
+# What the parts of a step that are no modules belong to.
+_PARTS = {
+    **dict.fromkeys((vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD), "optimizer"),
+    vocabulary.BEFORE_OPTIMIZER: "optimizer",
+    vocabulary.LOSS: "loss",
+    vocabulary.OUTSIDE: "other",
+    vocabulary.UNATTRIBUTED: "python",
+}
 # Operators in which a host waits for its device: no work of its own.
 _WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 # An operator whose call takes less of its own than this is mostly the cost of being called.
@@ -397,23 +381,20 @@ class _OwnTimes:
         )
         loose = self.operators[self.operators["module_id"].isna()]
         self.loose_ops = float(loose["self_s"].sum()) / timed.wall_s
-        self.losses = _losses(recorded)
-
-    def gap(self, number: int) -> float:
-        """Return the share of a forward part that no operator covers."""
-        return max(self.forward.get(number, 0.0) - self.forward_ops.get(number, 0.0), 0.0)
+        # The backward pass outside operators: autograd's engine, or waiting.
+        self.backward_gap = sum(
+            max(share - self.backward_ops.get(number, 0.0), 0.0)
+            for number, share in self.backward.items()
+        )
+        # The modules that are losses: named so, and without parameters.
+        frame = recorded.frames["modules"]
+        named = frame["type"].astype(str).str.lower().str.endswith(("loss", "criterion"))
+        losses = frame[named & (frame["parameters"].fillna(0) == 0)]
+        self.losses = set(losses["module_id"].astype(int))
 
 
 def _shares(totals: pd.Series, wall_s: float) -> dict[int, float]:
     return dict(zip(totals.index.astype(int), (totals / wall_s).tolist(), strict=True))
-
-
-def _losses(recorded: Recorded) -> set[int]:
-    """Return the numbers of the modules that are losses: named so, and without parameters."""
-    frame = recorded.frames["modules"]
-    named = frame["type"].astype(str).str.lower().str.endswith(("loss", "criterion"))
-    chosen = frame[named & (frame["parameters"].fillna(0) == 0)]
-    return set(chosen["module_id"].astype(int))
 
 
 def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report) -> None:
@@ -465,23 +446,16 @@ def wait_alone(
 
 def _add_parts(cut: Cut, own: _OwnTimes) -> None:
     """Add forward, loss, backward and optimizer without their Python, which is one share."""
+    names = dict.fromkeys(own.losses, "loss") | _PARTS
     parts: dict[str, float] = defaultdict(float)
     for number, share in own.forward.items():
-        gap = min(own.gap(number), share)
         if number == vocabulary.WAIT:
             continue
-        if number == vocabulary.UNATTRIBUTED:
-            parts["python"] += share
-        elif number == vocabulary.OUTSIDE:
-            parts["other"] += share
-        else:
-            name = "forward"
-            if number in _OPTIMIZERS:
-                name = "optimizer"
-            elif number == vocabulary.LOSS or number in own.losses:
-                name = "loss"
-            parts[name] += share - gap
-            parts["python"] += gap
+        name, gap = names.get(number, "forward"), 0.0
+        if name not in ("python", "other"):
+            gap = min(max(share - own.forward_ops.get(number, 0.0), 0.0), share)
+        parts[name] += share - gap
+        parts["python"] += gap
     parts["backward"] = sum(own.backward.values())
     for name, share in parts.items():
         setattr(cut, name, getattr(cut, name) + share * cut.scale)
@@ -497,14 +471,6 @@ def _add_parts(cut: Cut, own: _OwnTimes) -> None:
     cut.small_calls = float(sums["calls"][small].sum()) / own.timed.steps
 
 
-def _backward_gap(own: _OwnTimes) -> float:
-    """Return the share of the backward pass outside operators: autograd's engine, or waiting."""
-    return sum(
-        max(share - own.backward_ops.get(number, 0.0), 0.0)
-        for number, share in own.backward.items()
-    )
-
-
 def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     """Add collectives between ranks, as far as the steps' thread has nothing else to do then."""
     regions = [
@@ -518,7 +484,7 @@ def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
         return
     step_s = own.timed.wall_s / own.timed.steps
     whole = max(reading.total(regions, "wall_s") / step_s, operators)
-    room = (_backward_gap(own) + operators) * cut.scale + cut.python
+    room = (own.backward_gap + operators) * cut.scale + cut.python
     cut.communication = min(whole * cut.scale, room)
     longest = reading.largest(regions, "wall_s")
     names = own.operators.loc[named, "name"]
@@ -560,7 +526,7 @@ def _take_idle(cut: Cut, own: _OwnTimes, report: Report) -> None:
         return
     unexplained = (off_s - (processes["no_core_s"] or 0.0)) / step_s
     unexplained -= (cut.wait or 0.0) + (cut.io or 0.0)
-    engine = min(_backward_gap(own) * cut.scale, cut.backward)
+    engine = min(own.backward_gap * cut.scale, cut.backward)
     room = cut.python + engine
     idle = min(max(unexplained, 0.0), room)
     if idle <= 0:

@@ -56,7 +56,7 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findin
     """Yield the finding on values that are asked for one after the other, on the CPU."""
     lines = _working_lines(report, _ASKS)
     loops = [row for row in lines if (row["calls"] or _LOOP) >= _LOOP]
-    loops = [row for row in loops if "item" in _text(row)] or loops
+    loops = [row for row in loops if "item" in reading.text_of(row)] or loops
     site = max(loops or lines, key=reading.line_s, default=None)
     count = 0.0 if site is None else _asked(report, site)
     if site is None or count < _LOOP:
@@ -99,15 +99,13 @@ def _asked(report: Report, site: LineRow) -> float:
     No more than were asked for outside the optimizer, which asks for its own counts of steps.
     """
     rows = [row for row in _operators(report, _ITEM) if row["module"] != "(optimizer)"]
-    loop = _loop(report, site)
-    if site["calls"] is None or any(_ALL_IN_ONE.match(_text(row)) for row in loop):
+    loop = loop_lines(report, site)
+    if site["calls"] is None or any(_ALL_IN_ONE.match(reading.text_of(row)) for row in loop):
         return reading.total(rows, "calls")
-    in_loop = sum((row["calls"] or 0.0) * len(_VALUES.findall(_text(row))) for row in loop)
+    in_loop = sum(
+        reading.figure(row, "calls") * len(_VALUES.findall(reading.text_of(row))) for row in loop
+    )
     return min(reading.total(rows, "calls"), in_loop or site["calls"])
-
-
-def _loop(report: Report, site: LineRow) -> list[LineRow]:
-    return [site] if site["calls"] is None else loop_lines(report, site)
 
 
 def _cost_of_loop(
@@ -118,20 +116,18 @@ def _cost_of_loop(
     if calls_the_model(report, site):
         # One value for each call of a model is next to nothing beside that call.
         return None, _ALONE, None
-    if has_carried_name(_loop(report, site)):
+    if has_carried_name(loop_lines(report, site)):
         calls = reading.total((graph.rows[key] for key in asks), "calls")
         least = clean_s_of(recorded, report, graph, asks)
         part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
         return None if least is None else least * part, _ALONE, _NEEDED
-    cost = clean_s_of(recorded, report, graph, _functions_of_loop(graph, site, asks))
-    if cost is not None:
+    functions = _functions_of_loop(graph, site, asks)
+    if (cost := clean_s_of(recorded, report, graph, functions)) is not None:
         return cost, "the function's own time and its calls, without cProfile's cost", None
-    cost = line_costs(recorded, report, site)
-    if cost is not None:
+    if (cost := line_costs(recorded, report, site)) is not None:
         return cost, "the share of the loop's lines in the steps with traced lines", None
-    least = clean_s_of(recorded, report, graph, asks)
     why = "the loop ran too many lines for them to be timed: in a function of its own it would be"
-    return least, _ALONE, why
+    return clean_s_of(recorded, report, graph, asks), _ALONE, why
 
 
 def _functions_of_loop(
@@ -169,16 +165,6 @@ def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
         return
     site = max(_working_lines(report, _PRINTS), key=reading.line_s, default=None)
-    evidence: list[Evidence] = [
-        {
-            "function": _PRINTER,
-            "calls": graph.rows[printers[0]]["calls"],
-            "cost_s": cost,
-            "link": reading.to_function(printers[0]),
-        }
-    ]
-    if site is not None:
-        evidence.append(reading.line_evidence(site, "calls", "operator_s"))
     yield reading.finding(
         rules.FORCED_SYNCHRONISATION,
         f"A tensor is printed or turned into text in the steps{reading.in_brackets(site)}",
@@ -186,7 +172,15 @@ def _printing(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
         gain_s=min(cost, step_s),
         place=site,
         layers=["cprofile", *(["torch"] if site else [])],
-        evidence=evidence,
+        evidence=[
+            {
+                "function": _PRINTER,
+                "calls": graph.rows[printers[0]]["calls"],
+                "cost_s": cost,
+                "link": reading.to_function(printers[0]),
+            },
+            *([reading.line_evidence(site, "calls", "operator_s")] if site else []),
+        ],
         advice=f"Turning tensors into text takes {format_seconds(cost)} of a step of "
         f"{format_seconds(step_s)}: every element that is shown is asked for by itself. Log "
         "loss.item() or a mean, and only every so many steps. On a GPU it would also wait for "
@@ -236,9 +230,7 @@ def loop_lines(report: Report, site: LineRow) -> list[LineRow]:
     rows = {row["line"]: row for row in report["tables"]["lines"] if row["file"] == site["file"]}
     calls = site["calls"] or 0.0
     found = [site]
-    if calls < 2:
-        return found
-    for way in (-1, 1):
+    for way in (-1, 1) if calls >= 2 else ():
         at = site["line"] + way
         while at in rows and 1 / _ABOUT <= (rows[at]["calls"] or 0.0) / calls <= _ABOUT:
             found.append(rows[at])
@@ -255,14 +247,15 @@ def has_carried_name(rows: Iterable[LineRow]) -> bool:
     reads: list[tuple[set[str], set[str]]] = []
     targets: set[str] = set()
     for row in sorted(rows, key=lambda row: row["line"]):
-        for statement in _text(row).split("#")[0].split(";"):
+        for statement in reading.text_of(row).split("#")[0].split(";"):
             if statement.lstrip().startswith("for "):
                 continue
-            added, assigned = _ADDS.match(statement), _ASSIGNS.match(statement)
-            made = set(_NAMES.findall(assigned[1])) if assigned and not added else set()
-            targets |= made | ({added[1]} if added else set())
-            text = added[2] if added else assigned[2] if assigned else statement
-            reads.append((set(_NAMES.findall(text)), made))
+            match = _ADDS.match(statement) or _ASSIGNS.match(statement)
+            names, text = match.groups() if match else ("", statement)
+            made = set(_NAMES.findall(names))
+            targets |= made
+            is_sum = match is not None and match.re is _ADDS
+            reads.append((set(_NAMES.findall(text)), set() if is_sum else made))
     held: set[str] = set()
     for read, made in reads:
         if read & (targets - held):
@@ -303,8 +296,8 @@ def clean_s_of(
     profiled, step_s = recorded.select("cprofile", PROFILED), reading.clean_step_s(report)
     known = [graph.rows[key] for key in dict.fromkeys(keys) if key in graph.rows]
     times = [row["corrected_self_s"] for row in known]
-    own = [time for time in times if time is not None]
-    if profiled is None or not profiled.steps or step_s is None or not own or None in times:
+    own_s = sum(time or 0.0 for time in times)
+    if profiled is None or not profiled.steps or step_s is None or not times or None in times:
         return None
     cost_s = sum(
         (row["self_s"] or 0.0) - row["corrected_self_s"]
@@ -312,7 +305,7 @@ def clean_s_of(
         if row["corrected_self_s"] is not None
     )
     whole = profiled.wall_s / profiled.steps - cost_s
-    return min(float(sum(own)) / whole, 1.0) * step_s if whole > 0 else None
+    return min(own_s / whole, 1.0) * step_s if whole > 0 else None
 
 
 def line_costs(recorded: Recorded, report: Report, site: LineRow) -> float | None:
@@ -338,6 +331,14 @@ _TO_DEVICE = re.compile(r"memcpy.*(?:HtoD|HostToDevice)", re.IGNORECASE)
 _MEMORY = re.compile("pageable|pinned", re.IGNORECASE)
 _COPIES = re.compile(r"\.(?:to|cuda|copy_|type)\(|\btorch\.(?:tensor|as_tensor|from_numpy)\(")
 _OPERATORS = ("aten::_to_copy", "aten::copy_")
+# What to do about copies from each kind of memory.
+_COPY_ADVICE = {
+    "pageable": "From pageable memory a copy holds up the host until it is done: give the "
+    "DataLoader pin_memory=True (or call pin_memory() once) and copy with .to(device, "
+    "non_blocking=True). ",
+    "pinned": "What is pinned already is copied beside the kernels only with non_blocking=True, "
+    "and best a step ahead of its use. ",
+}
 
 
 @reading.family
@@ -352,10 +353,10 @@ def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> 
     cost = taken if idle is None else idle
     if cost < rules.HOST_TO_DEVICE_COPY.threshold * step_s:
         return
-    kinds = {_memory_of(row) for row in copies}
+    kinds = set(map(_memory_of, copies))
     lines = sorted(_working_lines(report, _COPIES), key=reading.line_s, reverse=True)[:_MOST_ROWS]
     site = lines[0] if lines else None
-    kind = "pageable" if "pageable" in kinds else "pinned" if "pinned" in kinds else "host"
+    kind = next((each for each in ("pageable", "pinned") if each in kinds), "host")
     yield reading.finding(
         rules.HOST_TO_DEVICE_COPY,
         f"Steps copy from {kind} memory to the device{reading.in_brackets(site)}",
@@ -371,7 +372,10 @@ def host_to_device_copies(recorded: Recorded, report: Report, step_s: float) -> 
             *(_gap_evidence(report, row) for row in gaps),
             *(reading.line_evidence(row, "operator_s", "device_s") for row in lines),
         ],
-        advice=_copy_advice(kinds),
+        advice="".join(words for memory, words in _COPY_ADVICE.items() if memory in kinds)
+        + "What is the same in every step (masks, positions, weights) belongs on the device once, "
+        "before the loop; what is computed from nothing is best created there "
+        "(torch.zeros(..., device=device)).",
     )
 
 
@@ -379,27 +383,6 @@ def _memory_of(copy: KernelRow) -> str:
     """Return the kind of host memory that a copy reads."""
     match = _MEMORY.search(copy["name"])
     return match[0].lower() if match else "unknown"
-
-
-def _copy_advice(kinds: set[str]) -> str:
-    parts = []
-    if "pageable" in kinds:
-        parts.append(
-            "From pageable memory a copy holds up the host until it is done: give the DataLoader "
-            "pin_memory=True (or call pin_memory() once) and copy with .to(device, "
-            "non_blocking=True)."
-        )
-    if "pinned" in kinds:
-        parts.append(
-            "What is pinned already is copied beside the kernels only with non_blocking=True, and "
-            "best a step ahead of its use."
-        )
-    parts.append(
-        "What is the same in every step (masks, positions, weights) belongs on the device once, "
-        "before the loop; what is computed from nothing is best created there "
-        "(torch.zeros(..., device=device))."
-    )
-    return " ".join(parts)
 
 
 def _copy_evidence(row: KernelRow) -> Evidence:
@@ -436,10 +419,6 @@ def _copying_operators(report: Report, copies: Iterable[KernelRow]) -> list[Evid
 def _working_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
     """Return the user's own lines that ran operators and whose text has the pattern."""
     return [row for row in reading.own_lines(report, pattern) if row["operator_s"]]
-
-
-def _text(row: LineRow) -> str:
-    return row["source"] or ""
 
 
 def _gap_evidence(report: Report, row: GapRow, **more: str | None) -> Evidence:
