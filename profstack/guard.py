@@ -211,7 +211,11 @@ class ForkSafeThread:
         """Begin the thread again: the process has forked."""
         # An object made while another thread forks has seen no beginning of that fork.
         self.forking = max(0, self.forking - 1)
-        _call_after_fork(self.begin_thread)
+        if sys.version_info >= (3, 13):
+            # Python counts the process's threads after all functions registered for forks.
+            _CalledByCollector(self.begin_thread)
+        else:
+            self.begin_thread()
 
     def begin_thread(self) -> None:
         """Start the thread if it is wanted and no fork is in progress."""
@@ -318,15 +322,6 @@ class WorkerThread(ForkSafeThread):
             pass  # it would be printed; the script goes on without this thread
         finally:
             run.gone.release()
-
-
-def _call_after_fork(call: "Callable[[], None]") -> None:
-    """Call as soon as Python has counted the threads that the forked process has."""
-    if sys.version_info >= (3, 13):
-        # It counts after all functions registered for forks.
-        _CalledByCollector(call)
-    else:
-        call()
 
 
 class _CalledByCollector:

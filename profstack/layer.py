@@ -116,6 +116,16 @@ class Mode:
     in_discovery: bool = False
     occupies: frozenset[str] | None = None
 
+    @property
+    def counts(self) -> bool:
+        """Whether it measures no time: it needs no more than its steps, and no warmth."""
+        return self.turn <= COUNTING
+
+    @property
+    def turn_in_later_rounds(self) -> int:
+        """Its place in the order of every round from the second on."""
+        return self.turn if self.later_turn is None else self.later_turn
+
 
 class Listener:
     """Gets the events of the thread that makes the steps, in slices of a mode `LISTENED`.

@@ -34,7 +34,6 @@ from profstack.stats.clock import Clock
 from profstack.storage.vocabulary import READ, STATED
 
 if TYPE_CHECKING:
-    from profstack.capture.engine import Engine
     from profstack.capture.marks import Marks
 
 Item = TypeVar("Item")
@@ -146,7 +145,15 @@ class Session:
         if around is None and child.is_armed():
             self._problem = "profstack run could not measure this process"
         elif around is None:
-            around = self._begin_own(torch)
+            own = InProcess(self.name, self._layers, self._targets, keep_source=self._keep_source)
+            try:
+                around = own.begin(torch, self._output, force=self._force)
+                self._own = own
+            except Exception as problem:
+                if isinstance(problem, ProfstackError) or is_scripts(problem):
+                    raise
+                # A defect of ours: the program goes on unmeasured.
+                self._fail(problem)
         else:
             complain(f"session {self.name!r} marks the steps of the run it is in")
             self._recording = Recording(around.folder, still_written=True)
@@ -155,19 +162,6 @@ class Session:
             self._marks.entered()
         self._state = "open"
         return self
-
-    def _begin_own(self, torch: Any) -> Engine | None:
-        own = InProcess(self.name, self._layers, self._targets, keep_source=self._keep_source)
-        try:
-            engine = own.begin(torch, self._output, force=self._force)
-        except Exception as problem:
-            if isinstance(problem, ProfstackError) or is_scripts(problem):
-                raise
-            # A defect of ours: the program goes on unmeasured.
-            self._fail(problem)
-            return None
-        self._own = own
-        return engine
 
     def _fail(self, problem: BaseException) -> None:
         self._problem = f"{type(problem).__name__}: {problem}"
@@ -356,9 +350,16 @@ def benchmark(
     """
     if mode not in MODES:
         raise UsageError(f"no mode {mode!r}", next_step=f"give one of {', '.join(MODES)}")
+    limits = {"warmup": warmup, "repeat": repeat, "target": target_interval, "max_s": max_seconds}
+    given: dict[str, Any] = {key: each for key, each in limits.items() if each is not None}
+    for key, value in given.items():
+        if not value > 0:
+            raise UsageError(f"{key} is {value}", next_step="give a number above 0")
+    if max_seconds is not None:
+        given["max_warmup_s"] = max_seconds
     asked = BenchOptions(
         mode=mode,
-        policy=_policy(warmup, repeat, target_interval, max_seconds, collect=collect),
+        policy=Policy(**given, collect=collect),
         mistakes=mistakes,
         ablation=ablation,
         compare=list(compare),
@@ -370,7 +371,13 @@ def benchmark(
     )
     subject = _subject(target, inputs, named_inputs, name, gradients, batch_size)
     chosen = [] if layers is not None and not layers else layer.pick(layers)
-    _check_alone()
+    if os.environ.get("PROFSTACK") == "0":
+        raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to measure")
+    if child.is_armed():
+        raise UsageError(
+            "a benchmark inside a measured run would measure its observers",
+            next_step="run the program by itself, or leave the session first",
+        )
     where = None if output is None else os.fspath(output)
     folder = ProgramFolder(f"bench-{subject.name}", where, force=force)
     run = BenchRun(subject, asked, Clock())
@@ -411,24 +418,6 @@ def _write_benchmark(
     return write_report(folder.path)
 
 
-def _policy(
-    warmup: int | None,
-    repeat: int | None,
-    target: float | None,
-    max_seconds: float | None,
-    *,
-    collect: bool,
-) -> Policy:
-    values = {"warmup": warmup, "repeat": repeat, "target": target, "max_s": max_seconds}
-    given: dict[str, Any] = {key: each for key, each in values.items() if each is not None}
-    for key, value in given.items():
-        if not value > 0:
-            raise UsageError(f"{key} is {value}", next_step="give a number above 0")
-    if max_seconds is not None:
-        given["max_warmup_s"] = max_seconds
-    return Policy(**given, collect=collect)
-
-
 def _subject(
     target: Any,
     inputs: tuple[Any, ...],
@@ -458,14 +447,3 @@ def _subject(
         batch_size_is=STATED if batch_size is not None else READ if read is not None else None,
         why_no_batches="a function's inputs are its own business: give a model with its inputs",
     )
-
-
-def _check_alone() -> None:
-    """Raise UsageError where something of profstack's observes this process already."""
-    if os.environ.get("PROFSTACK") == "0":
-        raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to measure")
-    if child.is_armed():
-        raise UsageError(
-            "a benchmark inside a measured run would measure its observers",
-            next_step="run the program by itself, or leave the session first",
-        )

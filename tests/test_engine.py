@@ -26,8 +26,9 @@ from torch import nn
 from profstack.capture.engine import Engine, Limits
 from profstack.capture.observers import Observers
 from profstack.capture.run import make_plan, shared_modes
-from profstack.capture.slices import LayerPlan, Targets, plan
+from profstack.capture.slices import Targets, plan
 from profstack.capture.step_log import StopRun
+from profstack.layer import Mode
 from profstack.readers.torchtrace import line_tracer
 from profstack.readers.watch import Sampler
 from profstack.storage.folder import Writer, create_folder, read_tables
@@ -271,7 +272,7 @@ def test_an_observer_cut_off_in_mid_slice_gives_no_rows(
     table = {"cprofile": "functions", "torch": "operators"}[layer]
     one = bench(
         layer,
-        make_plan=lambda: plan([LayerPlan(layer, "timed", 2)], TARGETS),
+        make_plan=lambda: plan([(layer, Mode("timed", 2))], TARGETS),
     )
     one.engine.begin()
     # One that shows the rule, one to settle, and two of the three that the slice wants.
@@ -289,7 +290,7 @@ def test_the_tail_after_the_last_boundary_is_not_counted(bench: Callable[..., Be
     one = bench(
         "cprofile",
         targets=targets,
-        make_plan=lambda: plan([LayerPlan("cprofile", "timed", 2)], targets),
+        make_plan=lambda: plan([("cprofile", Mode("timed", 2))], targets),
     )
     one.engine.begin()
     Training().run(8)

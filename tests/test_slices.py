@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from profstack.capture.run import make_plan
-from profstack.capture.slices import LayerPlan, SlicePlan, Targets, plan
+from profstack.capture.slices import SlicePlan, Targets, plan
+from profstack.layer import COUNTING, Mode
 
 LAYERS = [["cprofile", "torch"], ["cprofile"], ["torch"]]
 TARGETS = Targets(
@@ -139,8 +140,8 @@ def test_the_timed_layers_come_before_those_that_a_short_script_can_do_without()
 
 
 def test_what_counts_takes_no_more_steps_than_it_asks_for() -> None:
-    counts = LayerPlan("a", "count", 2, 2, 10, counts=True)
-    slices = plan([counts, LayerPlan("b", "timed", 2, 2)], Targets(slice_s=0.25))
+    counts = ("a", Mode("count", 2, 2, turn=COUNTING, steps=10))
+    slices = plan([counts, ("b", Mode("timed", 2, 2))], Targets(slice_s=0.25))
     observed = [(one.kind, one.steps, one.min_s) for one in slices if one.observers]
     assert observed == [("a", 10, 0.0), ("b", 3, 0.25)]
 
@@ -157,7 +158,7 @@ def test_without_layers_only_clean_steps_are_measured() -> None:
 
 
 def test_a_layer_takes_part_in_the_rounds_it_names() -> None:
-    slices = plan([LayerPlan("a", "timed", 2, 3), LayerPlan("b", "once")], Targets(rounds=4))
+    slices = plan([("a", Mode("timed", 2, 3)), ("b", Mode("once"))], Targets(rounds=4))
     by_layer = {
         name: [one.round for one in group]
         for name, group in itertools.groupby(

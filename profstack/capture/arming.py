@@ -86,8 +86,7 @@ class Arming:
 
     def learn(self, event: Event) -> None:
         """Note how long the steps of a slice took."""
-        mean_s = event.get("mean_s")
-        if event["kind"] == "clean" and mean_s:
+        if event["kind"] == "clean" and (mean_s := event.get("mean_s")):
             self._clean_means.append(mean_s)
 
     def forget(self) -> None:
@@ -117,8 +116,12 @@ class Arming:
             mode = LIGHT
         else:
             mode = OFF
-        by_backward = self.events.rule == "backward"
-        self.hooks.set_mode(mode, self._root(), backward=by_backward)
+        # The module that ends steps; else the one first called.
+        root = self.events.first_module()
+        if calls_end_steps:
+            named = self.hooks.names.by_number().get(self.events.finder.source or 0)
+            root = named.alive() if named is not None else None
+        self.hooks.set_mode(mode, root, backward=self.events.rule == "backward")
         if calls_end_steps and mode == ROOT and self.hooks.root_class is None:
             self.hooks.set_mode(DISCOVER)
 
@@ -162,9 +165,8 @@ class Arming:
         slice counts with its mean: a step that finds its batch ready is not short if the next one
         waits for two batches.
         """
-        if planned.round <= 1 or self.log.clock.has_device or not self._clean_means:
-            return False
-        return statistics.median(self._clean_means) < SHORT_S
+        judged = planned.round > 1 and not self.log.clock.has_device and self._clean_means
+        return bool(judged) and statistics.median(self._clean_means) < SHORT_S
 
     def _quick_hook(self, planned: SlicePlan) -> Any:
         """Return the hook that stamps short steps; None where the usual one is needed.
@@ -182,10 +184,3 @@ class Arming:
             self.events.look,
             self.events.optimizer_ended,
         )
-
-    def _root(self) -> Any:
-        """Return the module whose calls are watched: it ends steps, or is the first called."""
-        if self.events.rule != "module":
-            return self.events.first_module()
-        named = self.hooks.names.by_number().get(self.events.finder.source or 0)
-        return named.alive() if named is not None else None

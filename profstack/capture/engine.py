@@ -29,8 +29,6 @@ from profstack.storage.folder import PAGE_MARKER, Writer, append_event
 
 # Slices of one run that are repeated because evaluation fell into them.
 MOST_REPEATED = 4
-# A number of steps that no slice reaches.
-_NEVER = 1 << 60
 
 
 class SliceQueue:
@@ -50,16 +48,15 @@ class SliceQueue:
         """Begin a new plan."""
         self._plan = self._make_plan()
 
-    def put_first(self, planned: SlicePlan) -> None:
-        """Put a slice before all others of the plan."""
-        self._plan = chain((planned,), self._plan)
+    def put_first(self, *planned: SlicePlan) -> None:
+        """Put slices before all others of the plan."""
+        self._plan = chain(planned, self._plan)
 
     def repeat(self, planned: SlicePlan) -> None:
         """Put a spoilt slice first once more, where it is worth another one."""
         if planned.round >= 2 and self._repeated < MOST_REPEATED:
             self._repeated += 1
-            first = settle(self.targets, planned.round, planned.observers)
-            self._plan = chain((first, planned), self._plan)
+            self.put_first(settle(self.targets, planned.round, planned.observers), planned)
 
     def next(self, total: int) -> SlicePlan:
         """Return the slice that begins after `total` steps.
@@ -155,8 +152,9 @@ class Limits:
 
     def next_look(self, steps: int) -> list[int]:
         """Return in how many steps from now a limit can be reached; empty without limits."""
-        looks = [] if self.max_steps is None else [max(1, self.max_steps - steps)]
-        return looks if self.max_seconds is None else [*looks, 1]
+        if self.max_seconds is not None:
+            return [1]
+        return [] if self.max_steps is None else [max(1, self.max_steps - steps)]
 
 
 _perf_counter, _process_time = time.perf_counter, time.process_time
@@ -202,11 +200,6 @@ class Engine:
         self._discovering: Observing = ()
         self._most: int | None = None
         self._slice_start = 0.0
-
-    @property
-    def rule(self) -> str | None:
-        """The step rule in use, if one is found."""
-        return self.events.rule
 
     def generation_arrived(self, module: Any) -> None:
         """Hook the generation code that `transformers` has loaded."""
@@ -393,18 +386,16 @@ class Engine:
             if planned.observers or planned.kind == "clean":
                 # What was launched before would end, and be seen, in the slice.
                 self.log.clock.synchronize()
-            log = self.log
-            if planned.observers and not self.observers.start(
-                planned, log.next_slice, planned.steps, log.total
-            ):
+            index, total = self.log.next_slice, self.log.total
+            if planned.observers and not self.observers.start(planned, index, planned.steps, total):
                 return False
         self.planned = planned
         self._page.measuring()
-        self._most = planned.longest(self.observers.step_limits(), log.total)
+        self._most = planned.longest(self.observers.step_limits(), total)
         self.arming.begin(planned)
         if is_watched:
             self.observers.watch(on=True)
-        self._slice_start = log.begin_slice(planned, since_origin=since_origin)
+        self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)
         self._aim(planned.steps)
         return True
 
@@ -432,9 +423,8 @@ class Engine:
         if not complete and planned.observers and log.count < planned.steps:
             observers.discard()
         else:
-            captured = observers.take(
-                log.stamps(), self.names.by_number(), log.with_evaluation(), complete=complete
-            )
+            stamps, modules = log.stamps(), self.names.by_number()
+            captured = observers.take(stamps, modules, log.with_evaluation(), complete=complete)
         event = log.end_slice(planned, captured, _perf_counter() - begun)
         log.write_modules(self.names)
         self.arming.learn(event)
@@ -443,7 +433,8 @@ class Engine:
     def pause(self) -> None:
         """Let only the layers in the background observe: what comes now is no step."""
         self.hooks.set_mode(OFF)
-        self.arming.aim.steps = _NEVER
+        # No slice has so many steps.
+        self.arming.aim.steps = 1 << 60
         self.observers.watch(on=True)
 
     # -- ending --------------------------------------------------------------------------------

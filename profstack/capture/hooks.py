@@ -96,9 +96,8 @@ class HookState:
         if self.ranging == here:
             return True
         thread = threading._active.get(here)  # type: ignore[attr-defined]  # no other way
-        if thread is not None and not isinstance(thread, threading._DummyThread):
-            return False
-        return bool(self.torch._C._current_graph_task_id() >= 0)
+        made_by_python = thread is not None and not isinstance(thread, threading._DummyThread)
+        return not made_by_python and bool(self.torch._C._current_graph_task_id() >= 0)
 
     def active_listener(self) -> Listener | None:
         """Return the listener, on the thread that it listens to; else None."""
@@ -353,19 +352,19 @@ class HookedPasses:
         def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
             if local.generating:
                 return original(self, *args, **kwargs)
-            local.generating = True
+            local.generating, completed = True, False
             try:
                 if events.waiting:
                     events.first_activity(None, args, kwargs)
                 events.generate_started()
                 result = original(self, *args, **kwargs)
+                completed = True
             except BaseException as error:
-                local.generating = False
-                events.generate_ended(completed=False)
                 strip_frame(error)
                 raise
-            local.generating = False
-            events.generate_ended(completed=True)
+            finally:
+                local.generating = False
+                events.generate_ended(completed=completed)
             return result
 
         return generate
@@ -376,8 +375,7 @@ class HookedPasses:
 
         def started(optimizer: Any) -> None:
             report(optimizer)
-            listener = state.active_listener()
-            if listener is not None:
+            if (listener := state.active_listener()) is not None:
                 listener.enter("optimizer", type(optimizer).__name__, optimizer)
 
         return self._hook(started)
@@ -387,10 +385,8 @@ class HookedPasses:
         state, report = self.state, self.state.events.optimizer_ended
 
         def ended(optimizer: Any) -> None:
-            if state.listener is not None:
-                listener = state.active_listener()
-                if listener is not None:
-                    listener.leave("optimizer", type(optimizer).__name__)
+            if state.listener is not None and (listener := state.active_listener()) is not None:
+                listener.leave("optimizer", type(optimizer).__name__)
             report(optimizer)
 
         return self._hook(ended)
@@ -421,7 +417,8 @@ class TorchHooks:
         self.state = HookState(torch, events, names)
         self.root_class: type | None = None
         self._module = torch.nn.Module
-        self._calls: HookedCalls | None = None
+        # The wrappers of each `Module.__call__` found so far; the last ones are in use.
+        self._calls: list[HookedCalls] = []
         passes = self._passes = HookedPasses(self.state)
         self._handles: list[Any] = []
         self._step_hook, self._start_hook = passes.optimizer_ended(), passes.optimizer_started()
@@ -438,7 +435,6 @@ class TorchHooks:
         self._evaluation = EvaluationWatch(
             torch, lambda module: events.evaluated(names.by_identity.get(id(module)))
         )
-        self._originals: list[tuple[Any, Any]] = []
         self._wrap_calls()
 
     @property
@@ -541,14 +537,13 @@ class TorchHooks:
     def _wrap_calls(self) -> None:
         """Make the wrappers, again if the script has put its own on `Module.__call__`."""
         current = self._module.__call__
-        if self._calls is None or current is not self._calls.original:
-            self._calls = HookedCalls(self.state, current)
-            self._originals += [(wrapper, current) for wrapper in self._hooked.values()]
+        if not self._calls or current is not self._calls[-1].original:
+            self._calls.append(HookedCalls(self.state, current))
 
     @property
     def _hooked(self) -> dict[str, Any]:
         """The wrappers by mode."""
-        return self._calls.wrappers if self._calls is not None else {}
+        return self._calls[-1].wrappers
 
     def emit_ranges(self, on: bool) -> None:
         """Begin or end the ranges of this thread's calls in mode RANGES, with the profiler."""
@@ -591,6 +586,6 @@ class TorchHooks:
                 del self.root_class.__call__
             self.root_class = None
         self._current = self.state.live = None
-        for wrapper, original in self._originals:
-            if self._module.__call__ is wrapper:
-                self._module.__call__ = original
+        for calls in self._calls:
+            if any(self._module.__call__ is wrapper for wrapper in calls.wrappers.values()):
+                self._module.__call__ = calls.original

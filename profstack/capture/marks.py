@@ -140,8 +140,7 @@ class Marks:
         For use after `begin`. Returns the last call's result, the number of calls, and whether
         they ended in time.
         """
-        began, calls, in_time = time.perf_counter(), 0, True
-        result = None
+        began, calls, in_time, result = time.perf_counter(), 0, True, None
         try:
             while in_time and not (calls and self.complete):
                 # The last result must not be held while the next call needs the memory.
@@ -149,8 +148,7 @@ class Marks:
                 result = call()
                 calls += 1
                 self.ended()
-                late = time.perf_counter() - began > max_seconds
-                in_time = not (late and self.all_seen)
+                in_time = time.perf_counter() - began <= max_seconds or not self.all_seen
         except BaseException as error:
             self.end(cut=True)
             strip_frame(error)
@@ -168,10 +166,8 @@ class Marks:
         """Return whether the call of `profstack.step()` in progress ends a step."""
         if self._marking is not None:
             if not self._noted:
-                self._noted = True
-                self._engine.events.guarded(
-                    self._engine.observers.log.note, "step-ignored", _IGNORED
-                )
+                self._noted, note = True, self._engine.observers.log.note
+                self._engine.events.guarded(note, "step-ignored", _IGNORED)
             return False
         if self._workload is not _BY_SCRIPT:
             # The step that ends here began unseen: the next one is the first.
@@ -185,7 +181,7 @@ class Marks:
         self._count_cut()
         engine = self._engine
         self._steps_before = engine.log.total
-        if workload == self._workload and engine.rule == "step":
+        if workload == self._workload and engine.events.rule == "step":
             if self._last_loop >= LONG_LOOP:
                 engine.begin_slice(settle(engine.queue.targets, engine.queue.finished_round))
             else:
@@ -196,7 +192,7 @@ class Marks:
 
     def _end(self, cut: bool) -> None:
         engine, log = self._engine, self._engine.log
-        if engine.rule is None:
+        if engine.events.rule is None:
             # Not one step was completed.
             engine.end_discovery(None)
             self._workload = None

@@ -78,10 +78,8 @@ class ModuleNames:
         for key, named in self.by_identity.items():
             # A part that outlived the whole it was named in has lost its path to the new part.
             if id(named.alive()) == key:
-                inner = named.parent_id is not None and not named.wrapped
-                inner = inner or named.is_loss
-                names = self.inner_ranges if inner else self.root_ranges
-                names[key] = named.range_name
+                inner = named.is_loss or (named.parent_id is not None and not named.wrapped)
+                (self.inner_ranges if inner else self.root_ranges)[key] = named.range_name
 
     def end_ranges(self) -> None:
         """Forget the range names: from now on every module is looked up in full."""
@@ -92,16 +90,13 @@ class ModuleNames:
         """Forget a dead module: its address may be another one's by the next call."""
         self.inner_ranges.pop(key, None)
         self.root_ranges.pop(key, None)
-        named = self.by_identity.get(key)
-        if named is not None and named.alive is dead:
+        if (named := self.by_identity.get(key)) is not None and named.alive is dead:
             del self.by_identity[key]
 
     def known(self, module: Any) -> ModuleInfo | None:
         """Return the name of a module seen before; None for a new one, also at a reused address."""
         named = self.by_identity.get(id(module))
-        if named is not None and named.alive() is module:
-            return named
-        return None
+        return named if named is not None and named.alive() is module else None
 
     def root(self, module: Any, label: str | None) -> ModuleInfo:
         """Return the name of a module called outside every other module, made at need."""
@@ -116,12 +111,10 @@ class ModuleNames:
         return self._name(module, parent, None)
 
     def _name(self, module: Any, parent: ModuleInfo | None, label: str | None) -> ModuleInfo:
-        named = self.known(module)
-        if named is not None:
+        if (named := self.known(module)) is not None:
             return named
         core = innermost(module)
-        known = self.known(core)
-        if known is not None:
+        if (known := self.known(core)) is not None:
             # It ran before anything was put around it.
             path, instance = known.path, known.instance
         elif parent is None:
@@ -145,10 +138,8 @@ class ModuleNames:
         while True:
             path = base if instance == 1 else f"{base}#{instance}"
             holder = self.by_path.get(path)
-            if holder is None:
-                return path, instance
-            alike = holder.type == kind and count in (None, holder.parameters)
-            if alike and holder.alive() is None:
+            alike = holder is None or (holder.type == kind and count in (None, holder.parameters))
+            if alike and (holder is None or holder.alive() is None):
                 return path, instance
             instance += 1
 
@@ -162,12 +153,10 @@ class ModuleNames:
         around: tuple[int, ...],
     ) -> ModuleInfo:
         """Name a module and what it holds; torch's wrapper around it gets a name of its own."""
-        known = self.known(module)
-        if known is not None:
+        if (known := self.known(module)) is not None:
             return known
         around = (*around, id(module))
-        wrapped = wrapped_module(module)
-        if wrapped is None:
+        if (wrapped := wrapped_module(module)) is None:
             named = self._add(module, path, parent, label, instance)
             self._add_children(module, named, around)
             return named
@@ -183,8 +172,7 @@ class ModuleNames:
             if inside.parent_id is None:
                 inside.parent_id = named.module_id
             inside.wrapped = True
-        held = path if parent is not None else type(module).__name__
-        own_path = f"{held}.{WRAPPERS[kind]}"
+        own_path = f"{type(module).__name__ if parent is None else path}.{WRAPPERS[kind]}"
         if own_path not in inside.aliases:
             inside.aliases.append(own_path)
         return named
@@ -199,8 +187,7 @@ class ModuleNames:
                 continue
             path = f"{named.path}.{name}"
             core = innermost(child)
-            known = self.known(core)
-            if known is None:
+            if (known := self.known(core)) is None:
                 path, _ = self._free_path(path, core)
                 self._enter(child, path, named, None, named.instance, around)
             else:
@@ -212,10 +199,9 @@ class ModuleNames:
     def _add(
         self, module: Any, path: str, parent: ModuleInfo | None, label: str | None, instance: int
     ) -> ModuleInfo:
-        named = self.by_path.get(path)
-        if named is None:
+        if (named := self.by_path.get(path)) is None:
             number = len(self.by_path) + 1
-            named = ModuleInfo(
+            named = self.by_path[path] = ModuleInfo(
                 number,
                 path,
                 label,
@@ -226,7 +212,6 @@ class ModuleNames:
                 is_loss(module),
                 f"{MODULE_PREFIX}{number}",
             )
-            self.by_path[path] = named
         named.alive = weakref.ref(module, partial(self._forget, id(module)))
         self.by_identity[id(module)] = named
         return named
@@ -241,12 +226,11 @@ def script_label(module: Any, frame: FrameType | None) -> str | None:
         frame = frame.f_back
     if frame is None:
         return None
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        # Not `f_locals`: up to Python 3.12 the frame keeps that copy, and with it everything the
-        # function holds right now, also what it lets go of later.
-        called = _called_name(frame)
-        if called is not None:
-            return called
+    # Not `f_locals`: up to Python 3.12 the frame keeps that copy, and with it everything the
+    # function holds right now, also what it lets go of later.
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_function and (called := _called_name(frame)) is not None:
+        return called
     names = (name for name, value in list(frame.f_globals.items()) if value is module)
     return next((name for name in names if not name.startswith("_")), None)
 

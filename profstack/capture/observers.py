@@ -197,8 +197,7 @@ class LayerLog:
                 state.reason = text
         state.truncated = taken.truncated or state.truncated
         state.keep(taken.artifacts)
-        grown = taken.memory_bytes
-        after = rss_bytes()
+        grown, after = taken.memory_bytes, rss_bytes()
         if grown is None and after is not None and self.rss_before is not None:
             grown = after - self.rss_before
         if grown is not None:
@@ -271,8 +270,7 @@ class Observers:
         state = self.layers[name] = LayerState(name, None)
         with self.log.guard(state):
             kind = profstack_layer.load(name)
-            reason = kind.unavailable_reason()
-            if reason is not None:
+            if (reason := kind.unavailable_reason()) is not None:
                 state.end("unavailable", reason)
                 return
             state.wrapper = kind()
@@ -290,13 +288,11 @@ class Observers:
         self._over.clear()
         for position, (name, mode) in enumerate(planned.observers):
             state = self.layers[name]
-            wrapper = state.wrapper
-            if wrapper is None:
+            if (wrapper := state.wrapper) is None:
                 continue
             with self.log.guard(state):
                 try:
-                    busy = wrapper.busy_reason(mode)
-                    if busy is not None:
+                    if (busy := wrapper.busy_reason(mode)) is not None:
                         self.log.gave_way(state, busy)
                         continue
                     number, place = index + position, self._folder_of(state)

@@ -14,17 +14,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from profstack import layer as profstack_layer
 from profstack.capture.engine import Engine, Limits
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
-from profstack.capture.slices import LayerPlan, Observing, SlicePlan, Targets, plan, watch
+from profstack.capture.slices import LayerMode, Observing, SlicePlan, Targets, plan, watch
 from profstack.capture.threads import made_by_multiprocessing
 from profstack.environment import under_nsys
 from profstack.guard import Guard, complain, delay_signals
-from profstack.layer import COUNTING, Mode, Wrapper
+from profstack.layer import Mode, Wrapper
 from profstack.models import instances_of
 from profstack.storage.folder import Writer, append_event
 
@@ -56,8 +56,7 @@ class RunOptions(TypedDict, total=False):
 
 def read_options(folder: Path) -> RunOptions:
     """Return the options of the run, as the parent wrote them."""
-    options: RunOptions = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
-    return options
+    return cast(RunOptions, json.loads((folder / OPTIONS).read_text(encoding="utf-8")))
 
 
 def live_optimizers() -> frozenset[int]:
@@ -66,26 +65,14 @@ def live_optimizers() -> frozenset[int]:
 
     # One that only passes steps on (accelerate's, lightning's) was never made by Optimizer's own
     # __init__, which hooks the class: the optimizer inside reports its steps.
-    found = instances_of(Optimizer)
-    return frozenset(id(each) for each in found if getattr(type(each).step, "hooked", False))
+    hooked = (each for each in instances_of(Optimizer) if getattr(type(each).step, "hooked", False))
+    return frozenset(map(id, hooked))
 
 
-def layer_plans(layers: list[str]) -> list[LayerPlan]:
-    """Return the slices that the layers' wrappers ask for, in the order of their turns."""
-    wanted = sorted(_modes(layers), key=lambda each: each[2].turn)
-    return [
-        LayerPlan(
-            layer,
-            mode.name,
-            mode.first_round,
-            mode.last_round,
-            mode.steps,
-            counts=mode.turn <= COUNTING,
-            later_turn=mode.turn if mode.later_turn is None else mode.later_turn,
-        )
-        for layer, _, mode in wanted
-        if mode.last_round
-    ]
+def layer_modes(layers: list[str]) -> list[LayerMode]:
+    """Return the layers with the modes that take part in rounds, in the order of their turns."""
+    modes = [(layer, mode) for layer, _, mode in _modes(layers) if mode.last_round]
+    return sorted(modes, key=lambda each: each[1].turn)
 
 
 def _modes(layers: list[str]) -> Iterator[tuple[str, type[Wrapper], Mode]]:
@@ -121,11 +108,13 @@ def make_plan(
     """Return the slices of one plan; with `capture` those of a run for Nsight Systems alone."""
     if capture is not None:
         return capture_plan(layers, targets, warmup=capture["warmup"], steps=capture["steps"])
-    plans = layer_plans(layers)
+    modes = layer_modes(layers)
     if under_nsys():
         # A capture range ends with the first slice: that must not be a single cold step.
-        plans = [replace(each, first_round=max(2, each.first_round)) for each in plans]
-    return plan(plans, targets, shared_modes(layers))
+        modes = [
+            (layer, replace(mode, first_round=max(2, mode.first_round))) for layer, mode in modes
+        ]
+    return plan(modes, targets, shared_modes(layers))
 
 
 def capture_plan(
@@ -135,7 +124,7 @@ def capture_plan(
 
     Where no layer can observe them they go by unobserved, and the plan is over after them too.
     """
-    observers = tuple((each.layer, each.mode) for each in layer_plans(layers)[:1])
+    observers = tuple((layer, mode.name) for layer, mode in layer_modes(layers)[:1])
     yield SlicePlan("settle", (), 1, warmup, prepares=observers)
     kind = observers[0][0] if observers else "clean"
     yield SlicePlan(kind, observers, 2, steps, targets.slice_s)
@@ -257,8 +246,7 @@ def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
 
 def _note_uncaught(writer: Writer) -> None:
     """Note an error that ended the script; the interpreter has printed it and remembers it."""
-    kind = getattr(sys, "last_type", None)
-    if kind is not None:
+    if (kind := getattr(sys, "last_type", None)) is not None:
         writer.facts({"uncaught": kind.__name__})
 
 
@@ -271,17 +259,15 @@ def record_without_torch(folder_name: str, tools: Mapping[str, object], origin: 
     try:
         options = read_options(folder)
         writer = Writer(folder)
-        left_out = options.get("left_out")
-        observers = Observers(folder, list(options["layers"]), writer, left_out)
+        observers = Observers(folder, options["layers"], writer, options.get("left_out"))
         _note_uncaught(writer)
         log = StepLog(writer, Clock(), origin)
         for name, state in observers.layers.items():
             if state.wrapper is not None and name not in tools:
                 state.end("skipped", "nothing to observe in the script: it never imported torch")
         # Without cProfile only the watch has seen it, if it was to be watched.
-        planned = SlicePlan("watch", (), 0, 1)
-        if "cprofile" in tools:
-            planned = SlicePlan("whole", (("cprofile", "whole"),), 0, 1)
+        observing = (("cprofile", "whole"),) if "cprofile" in tools else ()
+        planned = SlicePlan("whole" if observing else "watch", observing, 0, 1)
         log.begin_plan("whole", "other")
         log.begin_slice(planned, since_origin=True)
         log.stamp()

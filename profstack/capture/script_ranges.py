@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from _thread import _local
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from profstack.capture import user_regions
@@ -47,22 +47,19 @@ def _push(source: str, domain: Any, name: Any) -> None:
     around.append(user_regions.begin(source, str(name), [each for each in around if each]))
 
 
-def _pop(source: str, domain: Any) -> None:
+def _pop(source: str, domain: Any = None) -> None:
     around = _stacks.open.get((source, domain))
-    span = around.pop() if around else None
-    if span is not None:
+    if around and (span := around.pop()) is not None:
         user_regions.end(span)
 
 
 def _start(source: str, handle: Any, name: Any) -> None:
-    span = user_regions.begin(source, str(name), [])
-    if span is not None:
+    if (span := user_regions.begin(source, str(name), [])) is not None:
         _apart[source, handle] = span
 
 
-def _end(source: str, handle: Any) -> None:
-    span = _apart.pop((source, handle), None)
-    if span is not None:
+def _end(source: str, handle: Any = None) -> None:
+    if (span := _apart.pop((source, handle), None)) is not None:
         user_regions.end(span)
 
 
@@ -84,7 +81,7 @@ class _NvtxProxy:
         return depth
 
     def rangePop(self) -> Any:  # noqa: N802  # torch's name
-        _note(_pop, TORCH, None)
+        _note(_pop, TORCH)
         return self._module.rangePop()
 
     def rangeStartA(self, message: Any) -> Any:  # noqa: N802  # torch's name
@@ -118,18 +115,17 @@ def remove() -> None:
 
 def _install_package(package: Any) -> None:
     annotate: Any = getattr(package, "annotate", None)
-    if not hasattr(annotate, "__enter__") or has_compiled():
-        return
-    if hasattr(annotate.__dict__.get("__enter__"), _WRAPS) or "__enter__" not in vars(annotate):
-        # On it already; or NVTX_DISABLE has put a stand-in there.
+    # There is none where NVTX_DISABLE has put a stand-in; it may be wrapped already.
+    enter = getattr(annotate, "__dict__", {}).get("__enter__")
+    if enter is None or hasattr(enter, _WRAPS) or has_compiled():
         return
     for owner, name, before, after in (
         (annotate, "__enter__", None, _annotated),
         (annotate, "__exit__", _left, None),
         (package, "push_range", None, _pushed),
-        (package, "pop_range", _popped, None),
+        (package, "pop_range", partial(_pop, NVTX), None),
         (package, "start_range", None, _started),
-        (package, "end_range", _ended, None),
+        (package, "end_range", partial(_end, NVTX), None),
     ):
         if name in vars(owner):
             _restore.append(replace(owner, name, _passing(vars(owner)[name], before, after)))
@@ -165,15 +161,16 @@ def _note(take: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         take(*args, **kwargs)
 
 
-def _annotated(_result: Any, self: Any) -> None:
-    domain = _domain(self)
-    if domain != _OWN_DOMAIN:
-        _push(NVTX, domain, _message(self))
+def _annotated(_result: Any, annotation: Any) -> None:
+    if (domain := _domain(annotation)) != _OWN_DOMAIN:
+        given = getattr(annotation, "init_args", None)
+        message = given[0] if given is not None else annotation.attributes.message
+        # A registered one is an object with its text.
+        _push(NVTX, domain, getattr(message, "string", message) or "")
 
 
-def _left(self: Any, *_error: Any) -> None:
-    domain = _domain(self)
-    if domain != _OWN_DOMAIN:
+def _left(annotation: Any, *_error: Any) -> None:
+    if (domain := _domain(annotation)) != _OWN_DOMAIN:
         _pop(NVTX, domain)
 
 
@@ -183,23 +180,10 @@ def _domain(annotation: Any) -> Any:
     return given[2] if given is not None else annotation.domain.name
 
 
-def _message(annotation: Any) -> Any:
-    """Return an annotation's message, as it was given or as it was registered."""
-    given = getattr(annotation, "init_args", None)
-    if given is not None:
-        return given[0] or ""
-    message = annotation.attributes.message
-    return getattr(message, "string", message) or ""
-
-
 def _pushed(
     _result: Any, message: Any = None, color: Any = None, domain: Any = None, *_: Any, **__: Any
 ) -> None:
     _push(NVTX, domain, message or "")
-
-
-def _popped(domain: Any = None) -> None:
-    _pop(NVTX, domain)
 
 
 def _started(
@@ -207,8 +191,3 @@ def _started(
 ) -> None:
     if result is not None and domain != _OWN_DOMAIN:
         _start(NVTX, result, message or "")
-
-
-def _ended(handle: Any = None) -> None:
-    if handle is not None:
-        _end(NVTX, handle)

@@ -95,7 +95,9 @@ class SetupNotes(Listener):
         if kind == "module":
             self._depth = max(self._depth - 1, 0)
             if not self._depth and not self._inside:
-                self._call_ends()
+                call, self._current = self._current, None
+                if call is not None and self._count is not None:
+                    call.nodes += self._count() - self._before
         elif kind in ("backward", "optimizer"):
             self._inside = max(self._inside - 1, 0)
 
@@ -109,6 +111,8 @@ class SetupNotes(Listener):
         """Return the notes as plain values; `nodes` is None where torch does not count them."""
         # A loss is a module too, and has no parameters.
         calls = [call for call in self._calls.values() if call.has_parameters]
+        cuda = self._torch.cuda
+        used = cuda.is_initialized()
         return {
             "steps": self._steps,
             "failed": self.failed,
@@ -128,7 +132,7 @@ class SetupNotes(Listener):
                 f"training_{name}": {"count": len(found), "modules": [*found.values()][:MOST_NAMED]}
                 for name, found in self._training.items()
             },
-            "device": self._device(),
+            "device": {"capability": [*cuda.get_device_capability()]} if used else None,
         }
 
     # -- taking notes ----------------------------------------------------------------------------
@@ -137,7 +141,10 @@ class SetupNotes(Listener):
         torch = self._torch
         training = bool(_own(module, "training"))
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        autocast = self._autocast()
+        # The type that autocast computes in here, None where it is off.
+        device, autocast = "cuda" if torch.cuda.is_initialized() else "cpu", None
+        if torch.is_autocast_enabled(device):
+            autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         key = (name, training, grad, inference, autocast)
         call = self._calls.get(key)
         if call is None:
@@ -147,32 +154,21 @@ class SetupNotes(Listener):
         if self._count is not None:
             self._before = self._count()
 
-    def _call_ends(self) -> None:
-        call, self._current = self._current, None
-        if call is not None and self._count is not None:
-            call.nodes += self._count() - self._before
-
-    def _autocast(self) -> str | None:
-        """Return the type that autocast computes in here, None where it is off."""
-        torch = self._torch
-        device = "cuda" if torch.cuda.is_initialized() else "cpu"
-        if not torch.is_autocast_enabled(device):
-            return None
-        return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-
     def _look_at(self, name: str, module: Any) -> None:
         """Note a module that works differently in training and at inference."""
         kind = type(module)
         if issubclass(kind, self._norm):
             # Without averages of its own it works on the batch in both modes, by design.
-            known = (_own(module, "_buffers") or {}).get("running_mean") is not None
+            differs = (_own(module, "_buffers") or {}).get("running_mean") is not None
             # Without a momentum it computes new averages, which is the purpose of such a pass.
-            if known and _own(module, "training") and _own(module, "momentum") is not None:
-                self._training["norms"].setdefault(name, {"path": name, "type": kind.__name__})
+            family, differs = "norms", differs and _own(module, "momentum") is not None
         elif issubclass(kind, self._dropout):
             share = _own(module, "p")
-            if _own(module, "training") and isinstance(share, (int, float)) and share > 0:
-                self._training["dropouts"].setdefault(name, {"path": name, "type": kind.__name__})
+            family, differs = "dropouts", isinstance(share, (int, float)) and share > 0
+        else:
+            return
+        if differs and _own(module, "training"):
+            self._training[family].setdefault(name, {"path": name, "type": kind.__name__})
 
     def _optimizer(self, optimizer: Any) -> None:
         """Note an optimizer by its class and settings, and how much it has to update."""
@@ -180,9 +176,10 @@ class SetupNotes(Listener):
         groups = [dict(group) for group in _own(optimizer, "param_groups") or ()]
         with self._torch._C.DisableTorchFunction():
             found = self._tensors(groups)
+        torchs = [each for each in kind.__mro__ if each.__module__.startswith("torch.optim.")]
         settings = {
             "name": kind.__name__,
-            "base": next((each.__name__ for each in kind.__mro__ if _is_torchs(each)), None),
+            "base": next((each.__name__ for each in torchs if each.__name__ != "Optimizer"), None),
             **{flag: _agreed(groups, flag) for flag in _FLAGS},
             **{flag: _any_number(groups, flag) for flag in _MOVING},
             "has_fused": bool(groups) and all("fused" in group for group in groups),
@@ -199,15 +196,14 @@ class SetupNotes(Listener):
         parameters: Iterator[Any] = chain.from_iterable(group.get("params", ()) for group in groups)
         found = [each for each in parameters if base.grad.__get__(each) is not None]
         layouts = [str(base.layout.__get__(base.grad.__get__(each))) for each in found]
+        dtypes = {str(base.dtype.__get__(each)) for each in found}
         return {
             "tensors": len(found),
             "elements": sum(map(base.numel, found)),
             "parameter_bytes": sum(base.numel(each) * base.element_size(each) for each in found),
             "sparse_tensors": len(layouts) - layouts.count("torch.strided"),
             "devices": sorted({base.device.__get__(each).type for each in found}),
-            "dtypes": sorted(
-                {str(base.dtype.__get__(each)).removeprefix("torch.") for each in found}
-            ),
+            "dtypes": sorted(each.removeprefix("torch.") for each in dtypes),
         }
 
     def _place(self) -> Place | None:
@@ -220,13 +216,6 @@ class SetupNotes(Listener):
                 break
             frame = frame.f_back
         return None
-
-    def _device(self) -> dict[str, list[int]] | None:
-        """Return the capability of the GPU in use; None without one."""
-        cuda = self._torch.cuda
-        if not cuda.is_initialized():
-            return None
-        return {"capability": list(cuda.get_device_capability())}
 
 
 def _own(thing: Any, name: str) -> Any:
@@ -243,10 +232,6 @@ def _has_parameters(module: Any) -> bool:
             return True
         waiting += [child for child in (_own(each, "_modules") or {}).values() if child is not None]
     return False
-
-
-def _is_torchs(kind: type) -> bool:
-    return kind.__module__.startswith("torch.optim.") and kind.__name__ != "Optimizer"
 
 
 def _agreed(groups: list[Group], flag: str) -> bool | None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from profstack.layer import Mode
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -79,41 +81,28 @@ class SlicePlan:
         return min(bounds, default=None)
 
 
-@dataclass(frozen=True)
-class LayerPlan:
-    """A layer's slices: which mode, in which rounds, and how many steps at least after round 1.
-
-    Layers take their turns in the order given; later rounds go in the order of `later_turn`.
-    `counts` marks one that measures no time: it needs no more steps than these, and in round 1
-    neither warmth nor clean steps beside it.
-    """
-
-    layer: str
-    mode: str
-    first_round: int = 1
-    last_round: int = 1_000_000
-    steps: int = 0
-    counts: bool = False
-    later_turn: int = 0
+# A layer with one of its modes.
+LayerMode = tuple[str, Mode]
 
 
-def plan(layers: list[LayerPlan], targets: Targets, shared: Observing = ()) -> Iterator[SlicePlan]:
+def plan(layers: list[LayerMode], targets: Targets, shared: Observing = ()) -> Iterator[SlicePlan]:
     """Yield all slices of one plan, in order; the last one, `watch`, never ends by itself.
 
-    Layers that only count come first, since they need no warmth. `shared` are the layers that can
+    Layers take their turns in the order given, and from round 2 on in that of their later turns.
+    Those that only count come first, since they need no warmth. `shared` are the layers that can
     observe together: they have one step together, so that a script of few steps leaves none of
     them empty.
     """
     yield from _first_round(layers, shared)
-    later = sorted(layers, key=lambda layer: layer.later_turn)
+    later = sorted(layers, key=lambda each: each[1].turn_in_later_rounds)
     for number in range(2, targets.rounds + 1):
-        for layer in later:
-            if layer.first_round <= number <= layer.last_round:
-                observers = ((layer.layer, layer.mode),)
+        for layer, mode in later:
+            if mode.first_round <= number <= mode.last_round:
+                observers = ((layer, mode.name),)
                 yield settle(targets, number, observers)
-                steps = max(targets.slice_steps, layer.steps)
-                min_s = 0.0 if layer.counts else targets.slice_s
-                yield SlicePlan(layer.layer, observers, number, steps, min_s)
+                steps = max(targets.slice_steps, mode.steps)
+                min_s = 0.0 if mode.counts else targets.slice_s
+                yield SlicePlan(layer, observers, number, steps, min_s)
                 yield settle(targets, number)
                 yield SlicePlan("clean", (), number, targets.clean_steps, targets.slice_s)
     last = targets.rounds + 1
@@ -138,17 +127,17 @@ def settle(targets: Targets, number: int, prepares: Observing = ()) -> SlicePlan
     return SlicePlan("settle", (), number, 1, targets.settle_s, targets.max_settle_steps, prepares)
 
 
-def _first_round(layers: list[LayerPlan], shared: Observing) -> Iterator[SlicePlan]:
+def _first_round(layers: list[LayerMode], shared: Observing) -> Iterator[SlicePlan]:
     """Yield one step each and no settling: eight steps must be enough for every layer."""
     clean = SlicePlan("clean", (), 1, 1)
-    first = [layer for layer in layers if layer.first_round == 1]
-    for layer in first:
-        if layer.counts:
-            yield SlicePlan(layer.layer, ((layer.layer, layer.mode),), 1, 1)
+    first = [(layer, mode) for layer, mode in layers if mode.first_round == 1]
+    for layer, mode in first:
+        if mode.counts:
+            yield SlicePlan(layer, ((layer, mode.name),), 1, 1)
     if len(shared) > 1:
         yield SlicePlan("shared", shared, 1, 1)
         yield clean
-    for layer in first:
-        if not layer.counts:
-            yield SlicePlan(layer.layer, ((layer.layer, layer.mode),), 1, 1)
+    for layer, mode in first:
+        if not mode.counts:
+            yield SlicePlan(layer, ((layer, mode.name),), 1, 1)
             yield clean

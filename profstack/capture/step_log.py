@@ -251,11 +251,8 @@ class StepLog:
         if planned.kind == "clean":
             self._threads.begin()
         self._first_event = self.clock.record_event() if self.timed else None
-        self._cpu_start = _process_time()
-        self.start = _perf_counter()
-        if since_origin:
-            self._cpu_start = 0.0
-            self.start = self.origin
+        self._cpu_start = 0.0 if since_origin else _process_time()
+        self.start = self.origin if since_origin else _perf_counter()
         user_regions.begin_slice(self.start)
         return self.start
 
@@ -409,6 +406,7 @@ class StepLog:
         """Return the row of the slice in progress; `left_out` are steps that do not count."""
         stamps = self.stamps()
         wall_s = self.last - self.start
+        cpu_end = self.rows[-1][1] or self._cpu_end if self.rows else None
         return {
             **self._slice_record(kind, self.count, self.start, self.last),
             "slice": self.next_slice + position,
@@ -416,7 +414,7 @@ class StepLog:
             "settle_steps": self._settled,
             "counted_steps": self.count - len(left_out),
             "counted_wall_s": wall_s - sum(stamps[n + 1] - stamps[n] for n in left_out),
-            "cpu_s": self._cpu(),
+            "cpu_s": cpu_end - self._cpu_start if cpu_end is not None else None,
         }
 
     def _step_record(
@@ -490,12 +488,6 @@ class StepLog:
     def _count(self, steps: int) -> None:
         self.counts[self._phase] = self.counts.get(self._phase, 0) + steps
         self._written += steps
-
-    def _cpu(self) -> float | None:
-        if not self.rows:
-            return None
-        end = self.rows[-1][1] or self._cpu_end
-        return end - self._cpu_start if end is not None else None
 
     def _sample_memory(self) -> None:
         allocated, reserved = self.clock.device_memory()

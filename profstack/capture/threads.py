@@ -23,7 +23,6 @@ MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", 
 WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # What torch calls its threads and processes.
 _WORKER_NAME, _PIN_NAME, _BACKWARD_NAME = "pt_data_worker", "pt_data_pin", "pt_autograd"
-_PIN_MODULE = "torch.utils.data._utils.pin_memory"
 UNNAMED = "threads without a name"
 
 
@@ -42,7 +41,7 @@ def kind_of_thread(
     name = thread_name(number)
     if python is not None:
         called, made_of = python
-        pins = name == _PIN_NAME or made_of == _PIN_MODULE
+        pins = name == _PIN_NAME or made_of == "torch.utils.data._utils.pin_memory"
         return (PIN, _PIN_NAME) if pins else (OTHER, called)
     if name is not None and name.startswith(_BACKWARD_NAME):
         return BACKWARD, name
@@ -83,7 +82,6 @@ def made_by_multiprocessing() -> int:
 
 
 ENDED_THREADS, ENDED_PROCESSES = "threads that ended", "processes that ended"
-_NO_PROC = "this system does not tell the CPU time of single threads"
 
 
 @dataclass
@@ -153,17 +151,15 @@ class ThreadTimes:
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self, before: _Reading | None) -> _Reading | None:
-        if self.reason is not None:
-            return None
-        reading = None
-        with Guard(failed=self._fail):
-            reading = self._read_first() if before is None else self._read_last(before)
-            if reading is None:
-                self.reason = _NO_PROC
-        if reading is not None:
-            self.readings += 1
-            self.took_s += reading.took_s
-        return reading
+        if self.reason is None:
+            with Guard(failed=self._fail):
+                reading = self._read_first() if before is None else self._read_last(before)
+                if reading is not None:
+                    self.readings += 1
+                    self.took_s += reading.took_s
+                    return reading
+                self.reason = "this system does not tell the CPU time of single threads"
+        return None
 
     def _fail(self, error: BaseException) -> None:
         self.reason = f"reading them failed: {type(error).__name__}: {error}"
@@ -175,13 +171,11 @@ class ThreadTimes:
         if numbers is None:
             return None
         own = threading.get_native_id()
-        children, python = self._children(), python_threads()
-        delay_s, waited_s = run_delay_s(own), _waited_s()
+        others = (self._children(), _waited_s(), run_delay_s(own), python_threads())
         threads = _thread_clocks(numbers)
         process_s = time.process_time()
         threads[own] = time.thread_time()
-        took_s = time.perf_counter() - begun
-        return _Reading(own, took_s, process_s, threads, children, waited_s, delay_s, python)
+        return _Reading(own, time.perf_counter() - begun, process_s, threads, *others)
 
     def _read_last(self, before: _Reading) -> _Reading | None:
         """Read after the slice: the step's own clocks first."""
@@ -197,10 +191,8 @@ class ThreadTimes:
         threads.pop(own, None)
         if own_s is not None:
             threads[own] = own_s
-        delay_s, waited_s = run_delay_s(own), _waited_s()
-        children, python = self._children(), python_threads()
-        took_s = time.perf_counter() - begun
-        return _Reading(own, took_s, process_s, threads, children, waited_s, delay_s, python)
+        others = (self._children(), _waited_s(), run_delay_s(own), python_threads())
+        return _Reading(own, time.perf_counter() - begun, process_s, threads, *others)
 
     def _children(self) -> dict[int, float]:
         """Return the CPU time of all processes below this one that have not ended."""
