@@ -134,8 +134,8 @@ def on_a_device(work_s: float) -> Cells:
     subject.step()
     with pytest.MonkeyPatch.context() as patch:
         # The tests' machines have no tensors of a device, nor anything to copy to.
-        patch.setattr("profstack.bench.ablation.uses_device", lambda *_: True)
-        patch.setattr("profstack.bench.ablation.copying_step", copying)
+        patch.setattr(Subject, "uses_device", lambda *_: True)
+        patch.setattr(Subject, "copying_step", copying)
         return by_cell(ablation(subject, Policy(max_s=2.0), machine.clock()))
 
 

@@ -25,16 +25,7 @@ from virtual_machine import Machine
 from profstack.bench import cold_start
 from profstack.bench.measure import Policy
 from profstack.bench.mistakes import FEWEST, mistakes, plan_for
-from profstack.bench.subject import (
-    CallUnavailableError,
-    Request,
-    Subject,
-    copying_step,
-    fresh_copy,
-    in_a_line,
-    input_bytes,
-    of_model,
-)
+from profstack.bench.subject import CallUnavailableError, Request, Subject, in_a_line, of_model
 from profstack.stats.clock import Clock
 
 pytestmark = pytest.mark.timed
@@ -416,14 +407,14 @@ class TestPlan:
 class TestOtherCalls:
     def test_a_fresh_copy_is_called_in_place_of_the_model(self) -> None:
         subject = of_model(nn.Linear(3, 2), (torch.ones(1, 3),))
-        copied = fresh_copy(subject)
+        copied = subject.fresh_copy()
         assert copied.function is copied.model is not subject.model
         assert torch.equal(copied.step(), subject.step())
 
     def test_a_method_of_the_model_becomes_the_copys(self) -> None:
         model = nn.Linear(3, 2)
         subject = replace(of_model(model, (torch.ones(1, 3),)), function=model.forward)
-        assert fresh_copy(subject).function.__self__ is not model
+        assert subject.fresh_copy().function.__self__ is not model
 
     @pytest.mark.parametrize("wrong", ["no model", "another function", "not to be copied"])
     def test_says_what_cannot_be_copied(self, wrong: str) -> None:
@@ -436,13 +427,13 @@ class TestOtherCalls:
         else:
             model.lock = (i for i in ())  # type: ignore[assignment]  # any object can be one
         with pytest.raises(CallUnavailableError):
-            fresh_copy(subject)
+            subject.fresh_copy()
 
     def test_copies_tensors_wherever_they_stand(self) -> None:
         seen: list[Any] = []
         inputs = (torch.ones(2), [torch.zeros(3), "text"], {"key": torch.ones(4)})
         subject = Subject("model", lambda *a, **k: seen.append((a, k)), nn.Identity(), inputs)
-        copying_step(subject)()
+        subject.copying_step()()
         ((first, (second, text), mapping), named) = seen[0]
         assert text == "text"
         assert named == {}
@@ -453,7 +444,7 @@ class TestOtherCalls:
         ):
             assert torch.equal(copied, original)
             assert copied.data_ptr() != original.data_ptr()
-        assert input_bytes(subject) == 4 * (2 + 3 + 4)
+        assert subject.input_bytes() == 4 * (2 + 3 + 4)
 
     def test_an_error_in_a_line(self) -> None:
         assert in_a_line(RuntimeError("first\nsecond")) == "RuntimeError: first"

@@ -104,7 +104,12 @@ class CProfileWrapper(Wrapper):
 
     def stop(self) -> None:
         """Stop profiling, unless the script's own profiler has replaced ours."""
-        self._unguard()
+        if self._guarded:
+            import cProfile
+
+            kind: Any = cProfile.Profile
+            del kind.enable
+            self._guarded = False
         if self._profiler is None or self._lost:
             return
         if sys.version_info < (3, 12) and sys.getprofile() is not self._profiler:
@@ -126,14 +131,6 @@ class CProfileWrapper(Wrapper):
         if "enable" not in vars(kind):
             kind.enable = enable
             self._guarded = True
-
-    def _unguard(self) -> None:
-        if self._guarded:
-            import cProfile
-
-            kind: Any = cProfile.Profile
-            del kind.enable
-            self._guarded = False
 
     def take(
         self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()

@@ -131,7 +131,15 @@ class FlopsWrapper(Wrapper):
         context, count, check = self._context, self._count, self._check
         self._context = self._count = self._check = None
         if context is not None and context.mode == CHECK:
-            return _checked(check, context.index, modules, len(stamps) - 1, left_out)
+            if check is not None:
+                rows, notes = check.records(context.index, modules, left_out), check.notes()
+            else:
+                reason = _why_no_check(FencedFlopsProfiler())
+                rows, notes = [], [("gave-way", reason)] if reason is not None else []
+            # Others count a copy of the model.
+            counted = max(len(stamps) - 1 - len(left_out), 1)
+            others, more = model_copies.count(context.index, modules, counted)
+            return SliceData(frames={"flop_counts": [*rows, *others]}, notes=[*notes, *more])
         if context is None or count is None:
             return SliceData()
         if count.error is not None:
@@ -157,23 +165,6 @@ class FlopsWrapper(Wrapper):
 def _why_no_check(fence: FencedFlopsProfiler) -> str | None:
     """Return why flops-profiler cannot count now; None if it can."""
     return fence.unavailable_reason() or fence.busy_reason()
-
-
-def _checked(
-    check: FencedFlopsProfiler | None,
-    index: int,
-    modules: Mapping[int, Any],
-    steps: int,
-    left_out: Collection[int],
-) -> SliceData:
-    """Return flops-profiler's counts of the slice, and others' counts of a copy of the model."""
-    if check is not None:
-        rows, notes = check.records(index, modules, left_out), check.notes()
-    else:
-        reason = _why_no_check(FencedFlopsProfiler())
-        rows, notes = [], [("gave-way", reason)] if reason is not None else []
-    others, more = model_copies.count(index, modules, max(steps - len(left_out), 1))
-    return SliceData(frames={"flop_counts": [*rows, *others]}, notes=[*notes, *more])
 
 
 def _records(index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int]) -> list[Record]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,7 +90,7 @@ class MemoryWrapper(Wrapper):
     def start(self, context: SliceContext) -> None:
         """Trace the script's lines, also of running frames."""
         self._context = context
-        self._release()
+        self.close()
         self._tracer = MemoryTracer(self.on_end)
         self._modules = ModuleGrowth(self._tracer)
         self._snapshot = None
@@ -113,10 +114,7 @@ class MemoryWrapper(Wrapper):
         self.stop()
 
     def close(self) -> None:
-        """Release a slice that was discarded."""
-        self._release()
-
-    def _release(self) -> None:
+        """Release the slice."""
         tracer, self._tracer, self._modules = self._tracer, None, None
         if tracer is not None:
             tracer.stop()
@@ -126,10 +124,8 @@ class MemoryWrapper(Wrapper):
         self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int] = ()
     ) -> SliceData:
         """Return rows of `memory_lines` and `module_memory`, and memory_profiler's files."""
-        try:
+        with closing(self):
             return self._taken(stamps, modules, left_out)
-        finally:
-            self._release()
 
     def _taken(
         self, stamps: Sequence[float], modules: Mapping[int, Any], left_out: Collection[int]
@@ -160,15 +156,22 @@ class MemoryWrapper(Wrapper):
         problems: list[BaseException] = []
         with Guard(failed=problems.append):
             if context.keep_source:
-                artifacts.append(self._listing(context, lines.listing(figures)))
+                text = f"Slice {context.index}, from step {context.first_step}"
+                path = context.folder / "lines.txt"
+                with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(f"{text}\n\n{lines.listing(figures)}\n")
+                artifacts.append(Artifact(path, "any editor"))
         for error in problems:
             # The figures are there without it.
             text = f"memory_profiler could not write its listing: {type(error).__name__}: {error}"
             notes.append(("no-listing", text))
         if self._snapshot is not None:
             artifacts.append(Artifact(self._snapshot, "pytorch.org/memory_viz"))
-        memory_bytes = tracer.readings.memory_bytes
-        return SliceData(frames, artifacts, notes, _left_out(tracer), memory_bytes=memory_bytes)
+        parts = [f"some lines of {traced.code.co_name}" for traced in tracer.let_go.values()]
+        if tracer.ended is not None:
+            parts.append(f"everything {tracer.ended}")
+        truncated, memory_bytes = "; ".join(parts) or None, tracer.readings.memory_bytes
+        return SliceData(frames, artifacts, notes, truncated, memory_bytes=memory_bytes)
 
     def _plot(self, context: SliceContext, tracer: MemoryTracer) -> Artifact:
         """Add the slice's readings to `mprofile.dat`."""
@@ -179,21 +182,6 @@ class MemoryWrapper(Wrapper):
                 file.write(lines.command_line())
             file.writelines(lines.plot_lines(times.tolist(), values.tolist()))
         return Artifact(path, "mprof plot")
-
-    def _listing(self, context: SliceContext, listing: str) -> Artifact:
-        """Add the slice's lines to `lines.txt`."""
-        path = context.folder / "lines.txt"
-        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"Slice {context.index}, from step {context.first_step}\n\n{listing}\n")
-        return Artifact(path, "any editor")
-
-
-def _left_out(tracer: MemoryTracer) -> str | None:
-    """Say in words what the slice does not hold."""
-    parts = [f"some lines of {traced.code.co_name}" for traced in tracer.let_go.values()]
-    if tracer.ended is not None:
-        parts.append(f"everything {tracer.ended}")
-    return "; ".join(parts) or None
 
 
 class _Growth:

@@ -294,17 +294,18 @@ class _StackPlaces:
         python = self._python.get(record.stack_id)
         if python is None:
             stack = [_Frame(*frame) for frame in record.stack_trace()]
-            python = self._python[record.stack_id] = (self._line(stack), self._module(stack))
+            own = (frame for frame in stack if self._places.is_own(frame.file))
+            _, file, line = next(chain(own, stack), (None, None, None))
+            python = self._python[record.stack_id] = ((file, line), self._module(stack))
         stacks = (record.native_stack_id, record.native_segment_generation)
         native = self._native.get(stacks)
         if native is None:
-            native = self._native[stacks] = (_native_function(record),)
+            trace = record.native_stack_trace(max_stacks=_NATIVE_FRAMES)
+            names = (str(name) for name, *_ in trace if not str(name).startswith(_ALLOCATORS))
+            # Templates of C++ may be longer than a screen.
+            function = next((name.split("(")[0][:200] for name in names), "(unknown)")
+            native = self._native[stacks] = (function,)
         return *python, native
-
-    def _line(self, stack: Sequence[_Frame]) -> tuple[str | None, int | None]:
-        own = (frame for frame in stack if self._places.is_own(frame.file))
-        _, file, line = next(chain(own, stack), (None, None, None))
-        return file, line
 
     def _module(self, stack: Iterable[_Frame]) -> tuple[str, str | None]:
         """The pattern of module paths whose forwards are on the stack, and the innermost class."""
@@ -348,12 +349,3 @@ def _forwards(modules: Iterable[Any]) -> dict[str, list[_Forward]]:
         paths = tuple(sorted({info.path for info in infos}))
         found[code.co_filename].append(_Forward(min(lines), max(lines), infos[0].type, paths))
     return found
-
-
-def _native_function(record: Any) -> str:
-    """The innermost native function that is no allocator."""
-    for name, *_ in record.native_stack_trace(max_stacks=_NATIVE_FRAMES):
-        if not str(name).startswith(_ALLOCATORS):
-            # Templates of C++ may be longer than a screen.
-            return str(name).split("(")[0][:200]
-    return "(unknown)"

@@ -98,9 +98,18 @@ class NvtxWrapper(Wrapper):
             self._domain = Domain()
             self._emitter = Emitter(self._domain)
             if not self._domain.is_taken and _NSYS in os.environ:
-                self._notes.append(("no-listener", self._why_not_taken()))
+                why = "Nsight Systems was started without nvtx in --trace: no range reached it"
+                if os.environ.get(INJECTION):
+                    what = f"Nsight Systems takes no range of nvtx {self.version()}"
+                    why = f"{what}: {limit_of_old_nsys()}; {REMEDY}"
+                self._notes.append(("no-listener", why))
         self._context = context
-        self._start_cuda_profiler()
+        torch = sys.modules.get("torch")
+        # CUDA is not initialised for this.
+        if torch is not None and torch.cuda.is_initialized():
+            profiler = importlib.import_module("torch.cuda.profiler")
+            if self._call_cuda("cudaProfilerStart", profiler.start):
+                self._cuda_profiler = profiler
         self._observing = True
         self._emitter.start(context.first_step)
 
@@ -136,20 +145,6 @@ class NvtxWrapper(Wrapper):
             notes = [("empty-capture", "no step ended in the slice of NVTX ranges")]
         status = "recorded" if self._domain.is_taken else "emitted"
         return SliceData({"ranges": rows}, notes=notes, status=status)
-
-    def _why_not_taken(self) -> str:
-        if not os.environ.get(INJECTION):
-            return "Nsight Systems was started without nvtx in --trace: no range reached it"
-        what = f"Nsight Systems takes no range of nvtx {self.version()}"
-        return f"{what}: {limit_of_old_nsys()}; {REMEDY}"
-
-    def _start_cuda_profiler(self) -> None:
-        """Start the CUDA profiler where the script uses CUDA; CUDA is not initialised for this."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            profiler = importlib.import_module("torch.cuda.profiler")
-            if self._call_cuda("cudaProfilerStart", profiler.start):
-                self._cuda_profiler = profiler
 
     def _call_cuda(self, name: str, call: Callable[[], Any]) -> bool:
         """Return whether the call succeeded; an error becomes a note: the ranges go on."""

@@ -210,8 +210,17 @@ class TorchProfilerWrapper(Wrapper):
             text = "torch.profiler gave way to one the script started itself"
             return SliceData(notes=[("gave-way", text)])
         events = results.events()
+        # The slice's start and the ends of its steps on the profiler's clock.
+        boundaries = [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
         if context.mode == "stacks":
-            return self._call_paths(context.index, events, stamps, modules, left_out)
+            lacking = self._bound.cut
+            if left_out:
+                why = "the script evaluated its model in the step that was traced"
+                lacking = f"no call paths: {why}"
+            if lacking is not None:
+                return SliceData(notes=[("no-call-paths", lacking)])
+            rows = path_records(events, boundaries, modules, context.index, device=self._on_device)
+            return SliceData({"call_paths": rows})
         if self._every_thread:
             events = list(compress(events, of_observed_thread(events).tolist()))
         # Without a device every event is the host's.
@@ -221,7 +230,6 @@ class TorchProfilerWrapper(Wrapper):
             return SliceData(notes=[("empty-capture", "torch.profiler saw no event in its slice")])
         steps = max(1, len(stamps) - 1)
         self._size.learn(len(events), steps)
-        boundaries = self._boundaries(stamps)
         clip_to_steps(host, boundaries, left_out)
         kernels = _of_kinds(DEVICE_KINDS, events, kinds)
 
@@ -243,10 +251,6 @@ class TorchProfilerWrapper(Wrapper):
         frames, notes = self._tables(results, owned, observed, modules)
         return SliceData(frames, self._export(results, steps, context), notes)
 
-    def _boundaries(self, stamps: Sequence[float]) -> list[int]:
-        """Return the slice's start and the ends of its steps on the profiler's clock."""
-        return [round(stamp * 1e9) + self._clock_offset_ns for stamp in stamps]
-
     def _tables(
         self, results: Any, owned: Attribution, observed: ObservedSlice, modules: Mapping[int, Any]
     ) -> tuple[Frames, Notes]:
@@ -265,24 +269,6 @@ class TorchProfilerWrapper(Wrapper):
     def _counted(self) -> float | None:
         """Return calls of functions per step of this run, by the layer that counts them."""
         return calls_per_step(self._context.folder.parent) if self._context is not None else None
-
-    def _call_paths(
-        self,
-        index: int,
-        events: Sequence[Any],
-        stamps: Sequence[float],
-        modules: Mapping[int, Any],
-        left_out: Collection[int],
-    ) -> SliceData:
-        """Return rows of `call_paths`; where the trace is incomplete, a reason."""
-        lacking = self._bound.cut
-        if left_out:
-            lacking = "no call paths: the script evaluated its model in the step that was traced"
-        if lacking is not None:
-            return SliceData(notes=[("no-call-paths", lacking)])
-        boundaries = self._boundaries(stamps)
-        rows = path_records(events, boundaries, modules, index, device=self._on_device)
-        return SliceData({"call_paths": rows})
 
     def _export(self, results: Any, steps: int, context: SliceContext) -> list[Artifact]:
         """Write the trace of the longest slice so far; the parent compresses it."""

@@ -83,10 +83,18 @@ class WatchWrapper(Wrapper):
             return SliceData()
         frames, samples = self._sampler.flush()
         self._seen = self._seen or any(sample["weight"] for sample in samples)
+        notes, cut = self._notes(self._sampler), []
+        if self._sampler.thinned:
+            times = [f"{1e3 * each:.0f} ms from {s:.0f} s on" for s, each in self._sampler.thinned]
+            times.append(f"{1e3 * WATCH_INTERVAL_S:.0f} ms before")
+            less = "to stay small the watch samples less often in a long run"
+            cut.append(f"{less}: every {', every '.join(times)}")
+        if self._sampler.stacks.cut:
+            cut.append("stacks were too deep or too many: some are cut short")
         return SliceData(
             {"watch_frames": frames, "watch_samples": samples} if self._seen else {},
-            notes=self._notes(self._sampler),
-            truncated=self._truncated(self._sampler),
+            notes=notes,
+            truncated="; ".join(cut) or None,
             memory_bytes=self._sampler.memory_bytes(),
         )
 
@@ -112,18 +120,6 @@ class WatchWrapper(Wrapper):
         """End the sampler's thread."""
         if self._sampler is not None:
             self._sampler.close()
-
-    @staticmethod
-    def _truncated(sampler: Sampler) -> str | None:
-        parts = []
-        if sampler.thinned:
-            less = "to stay small the watch samples less often in a long run"
-            rates = [f"{1e3 * every_s:.0f} ms from {s:.0f} s on" for s, every_s in sampler.thinned]
-            rates.append(f"{1e3 * WATCH_INTERVAL_S:.0f} ms before")
-            parts.append(f"{less}: every {', every '.join(rates)}")
-        if sampler.stacks.cut:
-            parts.append("stacks were too deep or too many: some are cut short")
-        return "; ".join(parts) or None
 
     def _notes(self, sampler: Sampler) -> list[tuple[str, str]]:
         notes = []

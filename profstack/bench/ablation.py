@@ -14,19 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean, median, stdev
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from profstack.bench.measure import Policy
 from profstack.bench.mistakes import Plan, plan_for, settled, typical_s
-from profstack.bench.subject import (
-    CallUnavailableError,
-    Subject,
-    copying_step,
-    fresh_copy,
-    in_a_line,
-    input_bytes,
-    uses_device,
-)
+from profstack.bench.subject import CallUnavailableError, Subject, in_a_line
 from profstack.stats.blocks import undisturbed
 from profstack.stats.clock import Clock
 from profstack.storage.schema.report import AblationCell
@@ -74,7 +66,7 @@ def ablation(subject: Subject, policy: Policy, clock: Clock) -> list[AblationCel
     on this device, has no figures and a note; `valid` is False for an invalid way of timing.
     An error in a cell's calls is its `error` and ends that cell alone.
     """
-    on_device = uses_device(subject, clock)
+    on_device = subject.uses_device(clock)
     combinations = product((COMPUTE, COPY_HEAVY), (True, False), (True, False), (HOST, EVENTS))
     with undisturbed(collect=policy.collect):
         with subject.conditions():
@@ -99,7 +91,7 @@ def _prepare(cell: _Cell, subject: Subject, on_device: bool) -> None:
     import torch
 
     if cell.variant == COPY_HEAVY:
-        size = format_bytes(input_bytes(subject))
+        size = format_bytes(subject.input_bytes())
         cell.notes.append(
             f"each call first copies its inputs ({size}, pageable) from the host to the device"
             if on_device
@@ -132,8 +124,8 @@ def _take(cell: _Cell, subject: Subject, plan: Plan, clock: Clock) -> None:
     if cell.reason is not None:
         return
     try:
-        used = subject if cell.warmup else fresh_copy(subject)
-        step = copying_step(used) if cell.variant == COPY_HEAVY else used.step
+        used = subject if cell.warmup else subject.fresh_copy()
+        step = used.copying_step() if cell.variant == COPY_HEAVY else used.step
         with used.conditions():
             clock.synchronize()
             if cell.warmup:
@@ -190,16 +182,13 @@ def _row(cell: _Cell) -> AblationCell:
             if cell.refused
             else f"all {readings} readings found the device done by chance; nothing waits"
         )
-    return {
-        "variant": cell.variant,
-        "warmup": cell.warmup,
-        "synchronise": cell.synchronise,
-        "timing": cell.timing,
-        "mean_s": fmean(times) if times else None,
-        "median_s": median(times) if times else None,
-        "std_s": stdev(times) if len(times) > 1 else None,
-        "n": len(times),
-        "valid": cell.valid,
-        "error": cell.error,
-        "note": "; ".join(notes) or None,
-    }
+    # In the order of the report's columns.
+    row = cast(AblationCell, dict.fromkeys(AblationCell.__annotations__))
+    row["variant"], row["warmup"] = cell.variant, cell.warmup
+    row["synchronise"], row["timing"] = cell.synchronise, cell.timing
+    if times:
+        row["mean_s"], row["median_s"] = fmean(times), median(times)
+    row["std_s"] = stdev(times) if len(times) > 1 else None
+    row["n"], row["valid"], row["error"] = len(times), cell.valid, cell.error
+    row["note"] = "; ".join(notes) or None
+    return row

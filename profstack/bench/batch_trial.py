@@ -10,6 +10,7 @@ import errno
 import functools
 import gc
 import mmap
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,22 +33,16 @@ WORKED, MEASURED = "worked", "measured"
 REFUSED, FAILED, ENDED = "refused", "failed", "ended"
 
 # Messages of allocators that have nothing left.
-_REFUSALS = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "defaultcpuallocator: not enough memory",
-    "std::bad_alloc",
-    "alloc_failed",
-    "memoryerror",
-    "thread creation failed",
+_REFUSALS = re.compile(
+    "out of memory|can('t|not) allocate memory|DefaultCPUAllocator: not enough memory|"
+    "std::bad_alloc|ALLOC_FAILED|MemoryError|thread creation failed",
+    re.IGNORECASE,
 )
 # Messages of libraries when memory is short, but not only then.
-_UNCERTAIN = (
-    "could not create a primitive",
-    "could not create a memory",
-    "could not execute a primitive",
-    "unable to find a valid cudnn algorithm",
+_UNCERTAIN = re.compile(
+    "could not create a (primitive|memory)|could not execute a primitive|"
+    "unable to find a valid cuDNN algorithm",
+    re.IGNORECASE,
 )
 _LONGEST_REASON = 240
 # The kernel counts resident pages per core and adds them up late: readings are off by as much.
@@ -174,14 +169,12 @@ def probe_of_error(error: BaseException, batch_size: int) -> Probe:
     reason = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
     if any(map(_is_refusal, causes(error))):
         return Probe(batch_size, REFUSED, reason)
-    small = str(error).lower()
-    return Probe(batch_size, FAILED, reason, certain=not any(map(small.__contains__, _UNCERTAIN)))
+    return Probe(batch_size, FAILED, reason, certain=not _UNCERTAIN.search(str(error)))
 
 
 def says_no_memory(text: str) -> bool:
     """Return whether a program's last line is that of an allocator with nothing left."""
-    small = text.lower()
-    return any(phrase in small for phrase in _REFUSALS)
+    return _REFUSALS.search(text) is not None
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -147,14 +147,9 @@ class _BenchProcess:
             self._record_layers(target)
             return
         self._tell(_description(target))
-        run = BenchRun(
-            subject,
-            BenchOptions.of_json(self.options["asked"], int(self.process)),
-            clock,
-            first_s=target.first_s,
-            keep=lambda figures: self._keep({"figures": figures}),
-            tell=self._tell,
-        )
+        asked = BenchOptions.of_json(self.options["asked"], int(self.process))
+        run = BenchRun(subject, asked, clock, first_s=target.first_s, tell=self._tell)
+        run.keep = lambda figures: self._keep({"figures": figures})
         run.result["initialisation_s"] = opened[0] if opened and clock.has_device else None
         run.result["import_s"], run.result["build_s"] = target.import_s, target.build_s
         run.check()

@@ -193,21 +193,17 @@ def _sample(
     if wanted is None:
         wanted = max(policy.min_samples, math.ceil(policy.min_s / max(sample_s, 1e-9)))
         wanted = min(wanted, policy.max_samples)
+    waits, cpu = policy.mode == SYNCHRONISED, sample_s >= _SHORTEST_WITH_CPU_S
     collection_s = collected_at = 0.0
     while True:
         # A call may take far longer now than it did before.
         left_s = until - clock.now() if policy.repeat is None else math.inf
-        taken.extend(
-            timed_block(
-                call,
-                _within(wanted - len(taken.host_s), sample_s, _LONGEST_BLOCK_S),
-                taken.calls,
-                clock,
-                synchronised=policy.mode == SYNCHRONISED,
-                with_cpu=sample_s >= _SHORTEST_WITH_CPU_S,
-                longest_s=min(left_s, 2 * _LONGEST_BLOCK_S),
-            )
+        longest_s = min(left_s, 2 * _LONGEST_BLOCK_S)
+        size = _within(wanted - len(taken.host_s), sample_s, _LONGEST_BLOCK_S)
+        block = timed_block(
+            call, size, taken.calls, clock, synchronised=waits, with_cpu=cpu, longest_s=longest_s
         )
+        taken.extend(block)
         if not policy.collect and taken.total_s - collected_at > _COLLECT_EVERY * collection_s:
             began = perf_counter()
             # Older objects were collected before the series: with torch's compiler loaded going

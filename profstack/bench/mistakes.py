@@ -21,15 +21,7 @@ import numpy as np
 
 from profstack.bench import cold_start
 from profstack.bench.measure import Policy
-from profstack.bench.subject import (
-    CallUnavailableError,
-    Subject,
-    copying_step,
-    fresh_copy,
-    in_a_line,
-    input_bytes,
-    uses_device,
-)
+from profstack.bench.subject import CallUnavailableError, Subject, in_a_line
 from profstack.bench.variants import quietly
 from profstack.stats.blocks import timed_block, undisturbed
 from profstack.stats.clock import Clock
@@ -256,7 +248,7 @@ def _starts_of_copies(bench: Bench, calls: int, seconds: float) -> list[cold_sta
     began = clock.now()
     while len(starts) < FEWEST and (not starts or clock.now() - began < seconds):
         try:
-            subject = fresh_copy(bench.subject)
+            subject = bench.subject.fresh_copy()
         except CallUnavailableError:
             break
         with subject.conditions():
@@ -338,7 +330,7 @@ def _host_clock(bench: Bench) -> Figures:
 
 
 def _require_device(bench: Bench, why: str) -> None:
-    if not uses_device(bench.subject, bench.clock):
+    if not bench.subject.uses_device(bench.clock):
         raise _NotApplicableError(f"cannot differ on a CPU: {why}")
 
 
@@ -347,9 +339,9 @@ def _transfer_inside(bench: Bench) -> Figures:
         raise _NotApplicableError("it is called without inputs: what it moves, it moves itself")
     _require_device(bench, "the inputs are in the memory that it computes from")
     # The conditions depend on the model, and not on its inputs.
-    step = copying_step(bench.subject)
+    step = bench.subject.copying_step()
     copying = replace(bench.subject, function=step, inputs=(), named_inputs={})
-    size = format_bytes(input_bytes(bench.subject))
+    size = format_bytes(bench.subject.input_bytes())
     note = f"each call first brings its inputs ({size}, pageable) from the host to the device"
     return bench.against_right(bench.median_of(copying), note)
 
@@ -376,7 +368,7 @@ def _under_torch_profiler(bench: Bench) -> Figures:
     plan = replace(bench.plan, samples=min(bench.plan.samples, _MOST_PROFILED), calls=1)
     kinds = torch.profiler.ProfilerActivity
     activities = [kinds.CPU]
-    on_device = uses_device(bench.subject, bench.clock)
+    on_device = bench.subject.uses_device(bench.clock)
     device = torch.accelerator.current_accelerator() if on_device else None
     if device is not None and hasattr(kinds, device.type.upper()):
         activities.append(getattr(kinds, device.type.upper()))

@@ -121,6 +121,10 @@ def tensors_in(inputs: Any) -> list[Any]:
     return [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
 
 
+class CallUnavailableError(Exception):
+    """A way to call that the subject does not allow; `str(error)` says why."""
+
+
 @dataclass(frozen=True)
 class Request:
     """The command line's description of a target, from which a process loads the subject.
@@ -150,8 +154,8 @@ class Subject:
     mode; gradients are off unless `gradients`. `batch_size` is the leading dimension of the inputs'
     tensors, or the user's number; `batch_size_is` says which. `request` is the description of the
     target on the command line, from which another process loads the same; it is None for an object
-    of a program. `of_batch(n)` returns the subject for another batch size;
-    where it is None, `why_no_batches` says why.
+    of a program. `of_batch(n)` returns the subject for another batch size; where it is None,
+    `why_no_batches` says why.
     """
 
     name: str
@@ -220,6 +224,62 @@ class Subject:
             return nullcontext()
         return torch.inference_mode()
 
+    def fresh_copy(self) -> Subject:
+        """Return the subject with a deep copy of its model that was never called.
+
+        The copy's weights are in no cache, and state that torch keeps for a module is made anew;
+        state of the process (loaded libraries, thread pools, compiled code) is not. Outside of
+        `conditions()` only: else the copy would hold inference tensors.
+        """
+        if self.model is None:
+            raise CallUnavailableError("a function cannot be made cold again within its process")
+        try:
+            copied = copy.deepcopy(self.model)
+        except Exception as error:
+            why = f"the model cannot be copied ({in_a_line(error)})"
+            raise CallUnavailableError(why) from error
+        if self.function is self.model:
+            return replace(self, function=copied, model=copied)
+        if getattr(self.function, "__self__", None) is self.model:
+            method = getattr(copied, self.function.__name__)
+            return replace(self, function=method, model=copied)
+        raise CallUnavailableError("what is called is not the model itself: no copy can be called")
+
+    def copying_step(self) -> Callable[[], Any]:
+        """Return a call that copies the inputs' tensors first.
+
+        Tensors of an accelerator are moved to pageable host memory, as in tutorials, and each call
+        copies them to their device; tensors of the host are copied within it.
+        """
+        if not self.tensors:
+            why = "it is called without tensors: what it copies, it copies itself"
+            raise CallUnavailableError(why)
+        from torch.utils import _pytree
+
+        leaves, layout = _pytree.tree_flatten((self.inputs, dict(self.named_inputs)))
+        makers, function = [_maker(leaf) for leaf in leaves], self.function
+
+        def step() -> Any:
+            inputs, named = _pytree.tree_unflatten([make() for make in makers], layout)
+            return function(*inputs, **named)
+
+        return step
+
+    def input_bytes(self) -> int:
+        """Return the bytes of the inputs' tensors."""
+        return sum(one.numel() * one.element_size() for one in self.tensors)
+
+    def uses_device(self, clock: Clock) -> bool:
+        """Return whether the subject works on an accelerator, by its model and inputs.
+
+        A function shows neither: it is assumed to use the process's device.
+        """
+        if not clock.has_device:
+            return False
+        parameters = self.model.parameters() if hasattr(self.model, "parameters") else ()
+        kinds = {one.device.type for one in (*self.tensors, *parameters)}
+        return kinds != {"cpu"}
+
 
 def of_model(
     model: Any,
@@ -257,54 +317,6 @@ def _of_batch(subject: Subject, batch_size: int) -> Subject:
     return replace(again, of_batch=functools.partial(_of_batch, again))
 
 
-# -- other ways to make the subject's call -----------------------------------
-
-
-class CallUnavailableError(Exception):
-    """A way to call that the subject does not allow; `str(error)` says why."""
-
-
-def fresh_copy(subject: Subject) -> Subject:
-    """Return the subject with a deep copy of its model that was never called.
-
-    The copy's weights are in no cache, and state that torch keeps for a module is made anew; state
-    of the process (loaded libraries, thread pools, compiled code) is not. Outside of
-    `conditions()` only: else the copy would hold inference tensors.
-    """
-    if subject.model is None:
-        raise CallUnavailableError("a function cannot be made cold again within its process")
-    try:
-        copied = copy.deepcopy(subject.model)
-    except Exception as error:
-        raise CallUnavailableError(f"the model cannot be copied ({in_a_line(error)})") from error
-    if subject.function is subject.model:
-        return replace(subject, function=copied, model=copied)
-    if getattr(subject.function, "__self__", None) is subject.model:
-        method = getattr(copied, subject.function.__name__)
-        return replace(subject, function=method, model=copied)
-    raise CallUnavailableError("what is called is not the model itself: no copy can be called")
-
-
-def copying_step(subject: Subject) -> Callable[[], Any]:
-    """Return a call that copies the inputs' tensors first.
-
-    Tensors of an accelerator are moved to pageable host memory, as in tutorials, and each call
-    copies them to their device; tensors of the host are copied within it.
-    """
-    if not subject.tensors:
-        raise CallUnavailableError("it is called without tensors: what it copies, it copies itself")
-    from torch.utils import _pytree
-
-    leaves, layout = _pytree.tree_flatten((subject.inputs, dict(subject.named_inputs)))
-    makers, function = [_maker(leaf) for leaf in leaves], subject.function
-
-    def step() -> Any:
-        inputs, named = _pytree.tree_unflatten([make() for make in makers], layout)
-        return function(*inputs, **named)
-
-    return step
-
-
 def _maker(leaf: Any) -> Callable[[], Any]:
     """Return a callable that returns the leaf itself, or a fresh copy of a tensor."""
     import torch
@@ -314,23 +326,6 @@ def _maker(leaf: Any) -> Callable[[], Any]:
     if leaf.device.type == "cpu":
         return leaf.clone
     return functools.partial(leaf.detach().cpu().to, leaf.device)
-
-
-def input_bytes(subject: Subject) -> int:
-    """Return the bytes of the inputs' tensors."""
-    return sum(one.numel() * one.element_size() for one in subject.tensors)
-
-
-def uses_device(subject: Subject, clock: Clock) -> bool:
-    """Return whether the subject works on an accelerator, by its model and inputs.
-
-    A function shows neither: it is assumed to use the process's device.
-    """
-    if not clock.has_device:
-        return False
-    parameters = subject.model.parameters() if hasattr(subject.model, "parameters") else ()
-    kinds = {one.device.type for one in (*subject.tensors, *parameters)}
-    return not kinds or kinds != {"cpu"}
 
 
 def causes(error: BaseException) -> list[BaseException]:

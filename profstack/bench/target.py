@@ -19,14 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from profstack.bench.subject import (
-    Request,
-    Subject,
-    make_input,
-    map_inputs,
-    of_model,
-    split_inputs,
-)
+from profstack.bench.subject import Request, Subject, make_input, map_inputs, of_model, split_inputs
 from profstack.errors import TargetError
 from profstack.stats.blocks import timed_block, undisturbed
 from profstack.stats.clock import Clock

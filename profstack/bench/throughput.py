@@ -155,6 +155,7 @@ def limited_device(kind: str, limit_bytes: int | None) -> Iterator[tuple[DeviceM
         allow(before)
 
 
+@dataclass
 class ChildProber:
     """Tries each size in a fresh process that may take so much memory above the loaded target.
 
@@ -164,24 +165,19 @@ class ChildProber:
     be set.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        dtype: str | None,
-        trial: Trial,
-        *,
-        limit_bytes: int | None,
-        patience_s: float,
-    ) -> None:
-        self.dtype = dtype
-        self.memory_limit_bytes = limit_bytes
-        share = f", {100 * SHARE:.0f} % of what was available then" if limit_bytes is None else ""
-        self.about = (
-            f"memory is counted on top of the process with the model loaded: the limit{share}, and "
-            f"the peak"
-        )
-        self._request, self._wanted, self._trial = request, dtype, trial
-        self._patience_s = patience_s + trial.measure_s + trial.warmup_s
+    request: Request
+    dtype: str | None
+    trial: Trial
+    limit_bytes: int | None
+    patience_s: float
+
+    def __post_init__(self) -> None:
+        self.memory_limit_bytes, self._wanted = self.limit_bytes, self.dtype
+        counted = "memory is counted on top of the process with the model loaded: the limit"
+        if self.limit_bytes is None:
+            counted += f", {100 * SHARE:.0f} % of what was available then"
+        self.about = f"{counted}, and the peak"
+        self._patience_s = self.patience_s + self.trial.measure_s + self.trial.warmup_s
 
     def attempt(self, batch_size: int, *, timed: bool) -> Probe:
         """Try one size in a process of its own."""
@@ -210,9 +206,9 @@ class ChildProber:
         import torch
 
         task = {
-            "request": asdict(self._request),
+            "request": asdict(self.request),
             "dtype": self._wanted,
-            "trial": asdict(self._trial),
+            "trial": asdict(self.trial),
             "sizes": [first, last],
             "timed": timed,
             "threads": torch.get_num_threads(),
@@ -271,40 +267,35 @@ Prober = DeviceProber | ChildProber
 # -- the search ---------------------------------------------------------------
 
 
+@dataclass
 class Search:
     """The search in one data type: the sizes tried, and the reason of its end."""
 
+    linear: bool
+    options: Options
+    tell: Callable[[str], None]
+    keep: Callable[[Search], None]
+    dtype: str | None
+    is_over: bool = False
     # Set when the search begins.
-    _prober: Prober
+    _prober: Prober = field(init=False)
 
-    def __init__(
-        self,
-        search: str,
-        options: Options,
-        tell: Callable[[str], None],
-        keep: Callable[[Search], None],
-        dtype: str | None,
-    ) -> None:
-        self.is_over = False
-        self.dtype = dtype
-        self._linear = search == LINEAR
-        self._options, self._tell, self._keep = options, tell, keep
-        self._reported_at = 0.0
-        self._until = monotonic() + options.max_search_s
+    def __post_init__(self) -> None:
+        self._reported_at, self._until = 0.0, monotonic() + self.options.max_search_s
         self._probes: list[Probe] = []
         self._stopper: Probe | None = None
         # Largest size that ran, smallest that did not.
-        self._worked, self._not = 0, options.max_batch + 1
+        self._worked, self._not = 0, self.options.max_batch + 1
         self._stopped_by: str | None = None
-        self._limit_bytes = options.memory_limit_bytes
+        self._limit_bytes = self.options.memory_limit_bytes
         self._notes: list[str] = []
 
     def run(self, prober: Prober) -> None:
         """Find the largest batch and time the sizes on the way."""
         self._prober = prober
-        self._tell(f"{prober.dtype or 'as it is'}: looking for the largest batch")
-        if self._linear:
-            with closing(prober.walk(1, self._options.max_batch)) as walk:
+        self.tell(f"{prober.dtype or 'as it is'}: looking for the largest batch")
+        if self.linear:
+            with closing(prober.walk(1, self.options.max_batch)) as walk:
                 for probe in walk:
                     if not self._take(probe) or self._is_late():
                         break
@@ -350,7 +341,7 @@ class Search:
         untried = [f"batches of {first} to {last} were not tried"] if is_open else []
         return {
             "dtype": self.dtype,
-            "search": LINEAR if self._linear else BINARY,
+            "search": LINEAR if self.linear else BINARY,
             "largest_batch": self._worked or None,
             "limited_by": self._limited_by(),
             "memory_limit_bytes": self._limit_bytes,
@@ -364,10 +355,10 @@ class Search:
     def _double(self) -> None:
         """Double the size, timing each, until one does not run."""
         size = 1
-        while self._worked < self._options.max_batch and not self._is_late():
+        while self._worked < self.options.max_batch and not self._is_late():
             if not self._take(self._prober.attempt(size, timed=True)):
                 return
-            size = min(2 * size, self._options.max_batch)
+            size = min(2 * size, self.options.max_batch)
 
     def _time_largest(self) -> None:
         """Time the largest size, or a smaller one where timing it needs more memory."""
@@ -409,18 +400,18 @@ class Search:
         """Keep and print results so far; in a linear search a line every few seconds."""
         self.dtype = self.dtype or self._prober.dtype
         self._limit_bytes = self._prober.memory_limit_bytes
-        walks = self._linear and probe.status == WORKED
+        walks = self.linear and probe.status == WORKED
         if walks and monotonic() - self._reported_at < _LINE_EVERY_S:
             return
-        self._keep(self)
+        self.keep(self)
         self._reported_at = monotonic()
         rate = f", {probe.items_per_s:.4g} items/s" if probe.items_per_s is not None else ""
         why = f": {probe.reason}" if probe.reason and not probe.worked else ""
-        self._tell(f"batch of {probe.batch_size}: {probe.status}{rate}{why}")
+        self.tell(f"batch of {probe.batch_size}: {probe.status}{rate}{why}")
 
     def _is_late(self) -> bool:
         if self._stopped_by is None and monotonic() > self._until:
-            bound = format_seconds(self._options.max_search_s)
+            bound = format_seconds(self.options.max_search_s)
             self._stopped_by = f"the search's time bound of {bound}"
         return self._stopped_by is not None
 
@@ -431,7 +422,7 @@ class Search:
         if self._stopped_by is not None and self._not - self._worked > 1:
             return self._stopped_by
         if self._stopper is None:
-            return f"the largest size to try: no batch above {self._options.max_batch} was tried"
+            return f"the largest size to try: no batch above {self.options.max_batch} was tried"
         if self._stopper.status == REFUSED:
             # A process may be killed and a library fail for other reasons.
             what = "memory: " if self._stopper.certain else ""
@@ -475,7 +466,7 @@ def search(
 
     # Each type once, in the order given.
     for dtype in dict.fromkeys(dtypes) or (None,):
-        one = Search(search, options, tell, so_far, dtype)
+        one = Search(search == LINEAR, options, tell, so_far, dtype)
         try:
             with _prober(subject, dtype, options, clock) as prober:
                 one.run(prober)

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, Literal, cast
 
 from profstack.bench.measure import Measurement, Policy, is_known, measure
-from profstack.bench.subject import Subject, uses_device
+from profstack.bench.subject import Subject
 from profstack.bench.variant_build import (
     COMPILE,
     EAGER,
@@ -223,11 +223,6 @@ class Variant:
     counts: Counts = field(default_factory=Counts)
     notes: list[str] = field(default_factory=list)
 
-    def fail(self, error: Exception) -> None:
-        """Drop the variant for an error; its traceback's frames would keep tensors alive."""
-        error.__traceback__ = None
-        self.failure, self.built, self.measured = why_failed(error), None, None
-
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Take an error as the variant's failure; raise the errors of eager."""
@@ -236,7 +231,9 @@ class Variant:
         except Exception as error:
             if self.name == EAGER:
                 raise
-            self.fail(error)
+            # Its traceback's frames would keep tensors alive.
+            error.__traceback__ = None
+            self.failure, self.built, self.measured = why_failed(error), None, None
 
     @property
     def blocks(self) -> list[list[float]]:
@@ -262,7 +259,13 @@ def measure_in_turn(variants: list[Variant], policy: Policy, clock: Clock, rotat
         looked = _ROUNDS if policy.repeat is None else min(_ROUNDS, policy.repeat)
         while True:
             alive = [variant for variant in variants if variant.measured is not None]
-            _round(alive, number, rotate, policy, clock)
+            size, first = _size(alive, policy, number), (number + rotate) % len(alive)
+            for variant in alive[first:] + alive[:first]:
+                with variant.guarded():
+                    _block(variant, size, policy, clock)
+            if not policy.collect:
+                # Garbage of the blocks is young: to go through all of torch's objects takes 0.2 s.
+                gc.collect(1)
             number += 1
             if policy.repeat is None and clock.now() - began > policy.max_s * len(alive):
                 return
@@ -270,17 +273,6 @@ def measure_in_turn(variants: list[Variant], policy: Policy, clock: Clock, rotat
                 if policy.repeat is not None or _is_enough(variants, policy):
                     return
                 looked = math.ceil(looked * _GROWTH)
-
-
-def _round(alive: list[Variant], number: int, rotate: int, policy: Policy, clock: Clock) -> None:
-    """Measure a block of each variant; drop variants that fail."""
-    size, first = _size(alive, policy, number), (number + rotate) % len(alive)
-    for variant in alive[first:] + alive[:first]:
-        with variant.guarded():
-            _block(variant, size, policy, clock)
-    if not policy.collect:
-        # Garbage of the blocks is young: to go through all of torch's objects takes 0.2 s.
-        gc.collect(1)
 
 
 def _size(alive: list[Variant], policy: Policy, number: int) -> int:
@@ -303,18 +295,13 @@ def _block(variant: Variant, size: int, policy: Policy, clock: Clock) -> None:
     step, samples = variant.built.step, variant.measured.samples
     if variant.warm_s < _SHORT_CALL_S:
         step()
-    samples.extend(
-        timed_block(
-            step,
-            size,
-            samples.calls,
-            clock,
-            synchronised=policy.mode == SYNCHRONISED,
-            with_cpu=False,
-            # A fixed count is the user's, and not bounded.
-            longest_s=policy.max_s if policy.repeat is None else math.inf,
-        )
+    waits = policy.mode == SYNCHRONISED
+    # A fixed count is the user's, and not bounded.
+    longest_s = policy.max_s if policy.repeat is None else math.inf
+    block = timed_block(
+        step, size, samples.calls, clock, synchronised=waits, with_cpu=False, longest_s=longest_s
     )
+    samples.extend(block)
 
 
 def _is_enough(variants: list[Variant], policy: Policy) -> bool:
@@ -448,7 +435,7 @@ def _count(variant: Variant, subject: Subject, clock: Clock) -> None:
     if variant.built is None:
         return
     try:
-        on_device = uses_device(subject, clock)
+        on_device = subject.uses_device(clock)
         counts = variant.counts = counted(variant.built.step, clock, on_device=on_device)
         if variant.name == COMPILE and not on_device and counts.operators is not None:
             marked = build(COMPILE, subject, options=PROFILED)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from profstack.environment import environment_facts
 from profstack.stats.clock import Clock
@@ -270,17 +270,11 @@ _COPIED_BYTES = {"cpu": 256 << 20, "cuda": 512 << 20}
 _SHARE_OF_LIMIT = 8
 
 
-class Measurement(TypedDict):
-    """The answer of the measuring process."""
-
-    machine: dict[str, object]
-    peaks: list[Rate]
-
-
-def peaks(dtypes: Sequence[str], device: str = "cpu", threads: int | None = None) -> Measurement:
+def peaks(dtypes: Sequence[str], device: str = "cpu", threads: int | None = None) -> dict[str, Any]:
     """Measure in this process: about 0.4 s for each of `dtypes` and 0.3 s for memory.
 
-    Rates are in FLOP/s, that of memory in bytes/s. The number of threads and the precision of
+    Returns the `machine` and the list of its `peaks`. Rates are in FLOP/s, that of memory in
+    bytes/s. The number of threads and the precision of
     products change for the whole process.
     """
     import torch
@@ -288,10 +282,12 @@ def peaks(dtypes: Sequence[str], device: str = "cpu", threads: int | None = None
     if threads is not None:
         torch.set_num_threads(threads)
     kind = device.partition(":")[0]
-    machine = this_machine(torch, kind)
+    gpu = None
     if kind == "cuda":
+        gpu = torch.cuda.get_device_name()
         # The clock needs an open device.
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has none there
+    machine = _machine(kind, gpu, torch.get_num_threads(), str(torch.__version__))
     clock = Clock(torch)
     crowd = _crowd(torch.get_num_threads()) if kind == "cpu" else None
     entries = [
@@ -308,16 +304,14 @@ def processor_name() -> str | None:
     return str(name) if name is not None else None
 
 
-def this_machine(torch: Any, device: str) -> Machine:
-    """Return the machine of this process."""
-    cpu, version = processor_name(), str(torch.__version__)
-    if device == "cpu":
-        return Machine("cpu", cpu, cpu, torch.get_num_threads(), version)
-    return Machine(device, torch.cuda.get_device_name(), cpu, None, version)
+def _machine(device: str, gpu: str | None, threads: int | None, torch: str | None) -> Machine:
+    """Return the machine of a process that uses the CPU or a GPU."""
+    cpu = processor_name()
+    name, threads = (cpu, threads) if device == "cpu" else (gpu, None)
+    return Machine(device, name, cpu, threads, torch)
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """The fastest block of a call: seconds per call, and CPU time over wall time meanwhile."""
 
     seconds: float
@@ -355,13 +349,7 @@ def _entry(
     if crowd is not None and value is not None:
         how += f"; {OTHER_WORK} ({crowd}): it may be more"
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return {
-        "dtype": dtype,
-        "value": value,
-        "how": how,
-        "measured_at": now,
-        "disturbed": crowd is not None,
-    }
+    return Rate(dtype=dtype, value=value, how=how, measured_at=now, disturbed=crowd is not None)
 
 
 def _product_rate(torch: Any, dtype: str, device: str, clock: Clock) -> tuple[float, float, str]:
@@ -434,7 +422,7 @@ def _fastest(call: Callable[[], object], seconds: float, kind: str, clock: Clock
         if clock.now() - begun > 4 * seconds:
             # Three blocks of such slow calls would be too many.
             break
-    return min(blocks, key=lambda block: block.seconds)
+    return min(blocks)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -445,8 +433,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args(argv)
     dtypes = [dtype for dtype in options.dtypes.split(",") if dtype]
-    result = peaks(dtypes, options.device, options.threads)
-    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.write(json.dumps(peaks(dtypes, options.device, options.threads)) + "\n")
 
 
 # -- peak rates that makers state for GPUs, by torch's name of the GPU --------
@@ -460,8 +447,7 @@ _T = 1e12
 _G = 1e9
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(NamedTuple):
     """Operations per second by type, bytes per second of the memory, and their source."""
 
     flop_per_s: Mapping[str, float]
@@ -547,14 +533,10 @@ def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) ->
     device, gpu, torch = (environment.get(key) for key in ("device", "gpu", "torch"))
     if device is None:
         return no_peaks(None, NO_TORCH)
-    cpu = processor_name()
-    if device == "cpu":
-        machine = Machine(device, cpu, cpu, environment.get("torch_threads"), torch)
-    elif device == "cuda":
-        machine = Machine(device, gpu, cpu, None, torch)
-    else:
+    if device not in ("cpu", "cuda"):
         unknown = Machine(device, None, None, None, None)
         return no_peaks(unknown, "peaks are measured on CPUs and on CUDA devices alone")
+    machine = _machine(device, gpu, environment.get("torch_threads"), torch)
     wanted = _wanted(types, device)
     found = cached(machine, wanted)
     if found is None and measure:

@@ -97,23 +97,20 @@ def try_torch() -> TorchAnswer:
         answer["gpu"] = torch.cuda.get_device_name(0)
         answer["capability"] = ".".join(map(str, torch.cuda.get_device_capability(0)))
     try:
-        answer["cpu_events"], answer["device_events"] = _recorded_events(answer["cuda"])
+        from torch.profiler import ProfilerActivity, profile
+
+        # One multiplication.
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if answer["cuda"] else [])]
+        matrix = torch.ones(16, 16, device="cuda" if answer["cuda"] else "cpu")
+        with profile(activities=activities) as profiler:
+            (matrix @ matrix).sum().item()
+        events = profiler.profiler.kineto_results.events()
+        kinds = [event.device_type().name for event in events]
+        answer["cpu_events"] = kinds.count("CPU")
+        answer["device_events"] = len(kinds) - answer["cpu_events"]
     except Exception as error:
         answer["profiler_reason"] = _in_a_line(error)
     return answer
-
-
-def _recorded_events(cuda: bool) -> tuple[int, int]:
-    """Count the operator and kernel events in a profile of one multiplication."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    matrix = torch.ones(16, 16, device="cuda" if cuda else "cpu")
-    with profile(activities=activities) as profiler:
-        (matrix @ matrix).sum().item()
-    kinds = [event.device_type().name for event in profiler.profiler.kineto_results.events()]
-    return kinds.count("CPU"), len(kinds) - kinds.count("CPU")
 
 
 def try_packages(names: list[str]) -> dict[str, PackageAnswer]:

@@ -132,16 +132,13 @@ class Display:
             self._stream.write(text)
             self._stream.flush()
         except OSError:
-            # The reader has gone: the script and its recording continue.
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Print nothing more; text left unwritten would change the exit code at the end."""
-        self._quiet = True
-        with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            # The reader has gone: the script and its recording continue. Nothing more is printed:
+            # text left unwritten would change the exit code at the end.
+            self._quiet = True
+            with suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
 
 
 def describe(event: Event) -> str | None:
