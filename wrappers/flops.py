@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 from profstack.guard import has_compiled
 from profstack.layer import LISTENED, Description, Listener, Mode, SliceContext, SliceData, Wrapper
 from profstack.readers.flops import model_copies
-from profstack.readers.flops.counting import COMPILED, Count, CountedStep, Owner
+from profstack.readers.flops.counting import COMPILED, Count, CountedStep, Owner, count_row
 from profstack.readers.flops.flops_profiler import FencedFlopsProfiler
 from profstack.storage.schema.column import Record
 
@@ -185,15 +185,8 @@ def _records(index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int
         for key, calls in step.missed.items():
             add(key, False, calls, 0, None)
     return [
-        {
-            "slice": index,
-            "counter": COUNTER,
-            "module_id": module,
-            "operator": operator,
-            "backward": backward,
-            "calls": calls,
-            "flop": flop if known else None,
-            "masked_flop": masked,
-        }
+        count_row(
+            index, COUNTER, module, operator, backward, calls, flop if known else None, masked
+        )
         for (module, backward, operator, known), (calls, flop, masked) in sums.items()
     ]

@@ -46,6 +46,7 @@ from profstack.readers.torchtrace.events import (
     clip_to_steps,
     clock_offset_ns,
     kinds_of,
+    of_kinds,
     of_observed_thread,
     read_host,
 )
@@ -231,7 +232,7 @@ class TorchProfilerWrapper(Wrapper):
         steps = max(1, len(stamps) - 1)
         self._size.learn(len(events), steps)
         clip_to_steps(host, boundaries, left_out)
-        kernels = _of_kinds(DEVICE_KINDS, events, kinds)
+        kernels = of_kinds(DEVICE_KINDS, events, kinds)
 
         def is_loss(number: int) -> bool:
             return bool(modules[number].is_loss)
@@ -243,7 +244,7 @@ class TorchProfilerWrapper(Wrapper):
             return SliceData({**tables}, notes=notes)
         if context.mode == "timed":
             self._bound.learn(stamps, host)
-        runtime = _of_kinds(RUNTIME_KINDS, events, kinds)
+        runtime = of_kinds(RUNTIME_KINDS, events, kinds)
         # A profile of all threads has no allocations.
         memory = context.mode == "detail" and not self._every_thread
         observed = ObservedSlice(context.index, kernels, self._shapes, memory, runtime)
@@ -308,10 +309,3 @@ class TorchProfilerWrapper(Wrapper):
 
 def _on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def _of_kinds(
-    wanted: Collection[str], events: Sequence[Any], kinds: Sequence[str] | None
-) -> list[Any]:
-    """Return the events of these activity types; none where every event is the host's."""
-    return [event for event, kind in zip(events, kinds or (), strict=False) if kind in wanted]

@@ -16,6 +16,7 @@ from typing import Any
 from profstack.guard import is_scripts
 from profstack.layer import Listener
 from profstack.readers.flops.formulas import flop_counter, is_missed, left_out, operator_name
+from profstack.storage.schema.column import Record, SqlValue
 from profstack.storage.vocabulary import OPTIMIZER
 
 # --- The owner of an operator: the module whose forward runs it, or made its backward -------------
@@ -88,7 +89,11 @@ class Owners(Calls):
         self._makes_functions: Callable[[], bool] = torch.is_grad_enabled
         self._call_code = torch.nn.Module._wrapped_call_impl.__code__
         self._pass_code = torch.autograd.graph._engine_run_backward.__code__
-        self._step_code = _code_of_steps(torch.optim.Optimizer)
+        # The wrapper through which torch calls every `Optimizer.step`.
+        hook = torch.optim.Optimizer.profile_hook_step
+        self._step_code = next(
+            (each for each in hook.__code__.co_consts if isinstance(each, CodeType)), None
+        )
         self._on_step = on_step
         self._thread = threading.get_ident()
         self._made = {self._thread: _Makers(self._next_number())}
@@ -206,12 +211,6 @@ class Owners(Calls):
                 return self._paths.get(id(frame.f_locals.get("self"))), False
             frame = frame.f_back
         return None, False
-
-
-def _code_of_steps(optimizer: Any) -> CodeType | None:
-    """Find the code of the wrapper through which torch calls every `Optimizer.step`."""
-    constants = optimizer.profile_hook_step.__code__.co_consts
-    return next((constant for constant in constants if isinstance(constant, CodeType)), None)
 
 
 # --- Compilation: a counter that dynamo could see must be gone when it begins ---------------------
@@ -355,8 +354,11 @@ class Count(Owners):
         try:
             name = operator_name(operator)
             known = operator in self.counter.flop_registry
-            if name in _OTHER_BACKWARD and self._is_differentiated(name, args):
-                self._differs = name
+            if name in _OTHER_BACKWARD and self.torch.is_grad_enabled():
+                # Of a masked fill, it is the derivative by the value put in.
+                tensors = args[2:] if name in _FILLS else args
+                if any(getattr(tensor, "requires_grad", False) for tensor in tensors):
+                    self._differs = name
             if not known and not is_missed(name):
                 return
             owner = self.owner()
@@ -386,21 +388,17 @@ class Count(Owners):
                 counted = self.counter.flop_counts[owner]
                 before = counted[operator]
                 self.counter._count_flops(operator, out, args, kwargs)
-                self._mask((owner, name), args, kwargs, int(counted[operator] - before))
+                masked = left_out(name, args, kwargs, int(counted[operator] - before))
+                if masked != 0:
+                    known = self._step.masked.get((owner, name), 0)
+                    both = None if masked is None or known is None else known + masked
+                    self._step.masked[owner, name] = both
         except Exception as error:
             if is_scripts(error):
                 raise
             self.failures[name] = f"its formula raises {in_one_line(error)}"
             return False
         return True
-
-    def _mask(self, key: tuple[Owner, str], args: Any, kwargs: Any, flop: int) -> None:
-        """Add the operations that a causal mask leaves out of a call."""
-        masked = left_out(key[1], args, kwargs, flop)
-        if masked != 0:
-            before = self._step.masked.get(key, 0)
-            both = None if masked is None or before is None else before + masked
-            self._step.masked[key] = both
 
     def _without_figure(self, args: Any) -> str | None:
         """Return why shapes do not give the work on these tensors; None where they do."""
@@ -417,13 +415,16 @@ class Count(Owners):
                 return "nothing is computed: its tensors have no data"
         return None
 
-    def _is_differentiated(self, name: str, args: Any) -> bool:
-        """Return whether a backward will go through the operator by the path that differs."""
-        if not self.torch.is_grad_enabled():
-            return False
-        # Of a masked fill, it is the derivative by the value put in.
-        tensors = args[2:] if name in _FILLS else args
-        return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
-
     def _dynamo_compiles(self, *_: Any) -> None:
         self.on, self.gave_way = False, COMPILED
+
+
+# --- Rows -----------------------------------------------------------------------------------------
+
+
+_COLUMNS = ("slice", "counter", "module_id", "operator", "backward", "calls", "flop", "masked_flop")
+
+
+def count_row(*values: SqlValue) -> Record:
+    """Return a row of `flop_counts` from the values of its columns, in their order."""
+    return dict(zip(_COLUMNS, values, strict=True))

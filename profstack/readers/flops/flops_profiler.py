@@ -15,13 +15,12 @@ import importlib.util
 from _thread import get_ident
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
-from profstack.guard import Guard, compiling, has_compiled, strip_frame
+from profstack.guard import Guard, compiling, has_compiled, replace, strip_frame
 from profstack.privacy import package_version
-from profstack.readers.flops.counting import Calls, CompileNotice, in_one_line
+from profstack.readers.flops.counting import Calls, CompileNotice, count_row, in_one_line
 from profstack.storage.schema.column import Record
 
 # --- The functions of torch that flops-profiler counts --------------------------------------------
@@ -78,26 +77,6 @@ COUNTER = "flops-profiler"
 _UNSEEN_FRAME = "<profstack, passed over like importlib._bootstrap>"
 
 
-@dataclass(frozen=True)
-class _Replaced:
-    """One name with our wrapper on it; `own` says that `owner` had not inherited it."""
-
-    owner: Any
-    name: str
-    own: bool
-    original: Any
-    wrapper: Any
-
-    def restore(self) -> None:
-        """Restore the original."""
-        if vars(self.owner).get(self.name) is not self.wrapper:
-            return
-        if self.own:
-            setattr(self.owner, self.name, self.original)
-        else:
-            delattr(self.owner, self.name)
-
-
 class FencedFlopsProfiler(Calls):
     """Counts the forward work of a slice by module with flops-profiler's formulas.
 
@@ -116,7 +95,8 @@ class FencedFlopsProfiler(Calls):
         self._thread = 0
         self._step = 0
         self._counting = False
-        self._replaced: dict[tuple[Any, str], _Replaced] = {}
+        # What takes our wrapper off each function.
+        self._restore: dict[tuple[Any, str], Callable[[], None]] = {}
         # (step, module path, function, whether a formula gave a figure) -> calls, operations.
         self._counts: dict[tuple[int, str, str, bool], list[int]] = {}
         self._failures: dict[str, str] = {}
@@ -149,8 +129,7 @@ class FencedFlopsProfiler(Calls):
         Raises RuntimeError where `busy_reason` has one, and whatever importing flops-profiler or
         reading its tables raises.
         """
-        reason = self.busy_reason()
-        if reason is not None:
+        if (reason := self.busy_reason()) is not None:
             raise RuntimeError(reason)
         import torch
 
@@ -210,24 +189,16 @@ class FencedFlopsProfiler(Calls):
                 entry[1] += flop
         numbers = {named.path: number for number, named in modules.items()}
         return [
-            {
-                "slice": index,
-                "counter": COUNTER,
-                "module_id": numbers.get(path),
-                "operator": function,
-                "backward": 0,
-                "calls": calls,
-                "flop": flop if known else None,
-                "masked_flop": None,
-            }
+            count_row(
+                index, COUNTER, numbers.get(path), function, 0, calls, flop if known else None, None
+            )
             for (path, function, known), (calls, flop) in sums.items()
         ]
 
     def notes(self) -> list[tuple[str, str]]:
         """Return notes on functions that could not be counted: slugs and sentences."""
         if self._compiled:
-            text = "flops-profiler gave way: dynamo compiled something in its slice"
-            return [("gave-way", text)]
+            return [("gave-way", "flops-profiler gave way: dynamo compiled something in its slice")]
         if not self._counts:
             return [("empty-capture", "flops-profiler saw none of the functions it counts")]
         return [
@@ -244,28 +215,23 @@ class FencedFlopsProfiler(Calls):
     def _changed(self) -> None:
         """Put the wrappers on in forward calls only."""
         wanted = self._counting and self._in_forward()
-        if wanted and not self._replaced:
-            self._put_on()
-        elif not wanted and self._replaced:
+        if self._restore and not wanted:
             self._take_off()
-
-    def _put_on(self) -> None:
+        if self._restore or not wanted:
+            return
         try:
             for owner, name, formula in self._formulas:
-                original = getattr(owner, name)
-                wrapper = self._counted(owner, name, original, formula)
-                replaced = _Replaced(owner, name, name in vars(owner), original, wrapper)
-                self._replaced[owner, name] = replaced
-                setattr(owner, name, wrapper)
+                wrapper = self._counted(owner, name, getattr(owner, name), formula)
+                self._restore[owner, name] = replace(owner, name, wrapper)
         except BaseException:
             self._take_off()
             raise
 
     def _take_off(self) -> None:
         """Restore every name, unless something else has replaced our wrapper."""
-        every, self._replaced = self._replaced, {}
-        for replaced in every.values():
-            replaced.restore()
+        every, self._restore = self._restore, {}
+        for restore in every.values():
+            restore()
 
     def _counted(self, owner: Any, name: str, original: Any, formula: Formula) -> Any:
         """Return a wrapper that counts a call and makes it."""
@@ -278,14 +244,13 @@ class FencedFlopsProfiler(Calls):
                 return original(*args, **kwargs)
             handled = None
             try:
-                replaced = self._replaced.get((owner, name))
-                if replaced is not None and get_ident() == self._thread and tracing() is None:
-                    kinds = {*map(type, args), *map(type, kwargs.values())}
-                    odd = kinds - self._plain
+                restore = self._restore.get((owner, name))
+                if restore is not None and get_ident() == self._thread and tracing() is None:
+                    odd = {*map(type, args), *map(type, kwargs.values())} - self._plain
                     self._count(name, formula, args, kwargs, odd)
                     if odd or modes():
-                        handled = replaced
-                        handled.restore()
+                        handled = restore
+                        restore()
                 return original(*args, **kwargs)
             except BaseException as error:
                 strip_frame(error)
@@ -293,8 +258,8 @@ class FencedFlopsProfiler(Calls):
             finally:
                 # The script's handlers (`__torch_function__`) were called: functions in Python pass
                 # them the object under their own name, which had to be the original.
-                if handled is not None and self._replaced.get((owner, name)) is handled:
-                    setattr(owner, name, handled.wrapper)
+                if handled is not None and self._restore.get((owner, name)) is handled:
+                    setattr(owner, name, counted)
 
         code = counted.__code__.replace(co_filename=_UNSEEN_FRAME)  # type: ignore[attr-defined]
         counted.__code__ = code  # type: ignore[attr-defined]  # typed as what it wraps

@@ -34,29 +34,9 @@ def mm(a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
     return 2 * a[0] * a[1] * b[1]
 
 
-def addmm(_: Shape, a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
-    """Count a matrix added to a product of two."""
-    return mm(a, b)
-
-
 def bmm(a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
     """Count (b, m, k) @ (b, k, n)."""
     return a[0] * mm(a[1:], b[1:])
-
-
-def baddbmm(_: Shape, a: Shape, b: Shape, *rest: Any, **named: Any) -> int:
-    """Count matrices added to products of others."""
-    return bmm(a, b)
-
-
-def mv(matrix: Shape, *rest: Any, **named: Any) -> int:
-    """Count a matrix times a vector, or a product of two vectors."""
-    return 2 * prod(matrix)
-
-
-def addmv(_: Shape, matrix: Shape, *rest: Any, **named: Any) -> int:
-    """Count a vector added to the product of a matrix and another."""
-    return mv(matrix)
 
 
 def linear(x: Shape, weight: Shape, *rest: Any, **named: Any) -> int:
@@ -150,11 +130,6 @@ def rnn_layer(x: Shape, weight_ih: Shape, weight_hh: Shape, *rest: Any, **named:
     return 2 * prod(x[:-1]) * (prod(weight_ih) + prod(weight_hh))
 
 
-def rnn_layer_backward(x: Shape, *weights: Any, **named: Any) -> int:
-    """Count the gradients of both factors of each product; the kernel computes all of them."""
-    return 2 * rnn_layer(x, weights[0], weights[1])
-
-
 def cudnn_rnn(x: Shape, weights: Sequence[Shape], *rest: Any, **named: Any) -> int:
     """Count all layers and directions, packed sequences too; `weights` include biases."""
     matrices = [prod(weight) for weight in weights if len(weight) == 2]
@@ -215,28 +190,10 @@ def _sum_of_products(a: Shape, b: Shape, summed: Sequence[int]) -> int:
     return total
 
 
-def euclidean_dist(a: Shape, b: Shape, **named: Any) -> int:
-    """Count distances by a product of matrices; two columns are appended for the squares."""
-    return _pairs(a, b) * (a[-1] + 2)
-
-
 def _pairs(a: Shape, b: Shape) -> int:
     """Count two operations for every pair of rows."""
     batch = prod(max(left, right) for left, right in zip(a[:-2], b[:-2], strict=True))
     return 2 * batch * a[-2] * b[-2]
-
-
-def cdist(a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
-    """Count distances pair by pair; a difference squared and added up is a multiply-add.
-
-    Other norms have no products: differences, powers and sums count nothing by convention.
-    """
-    return _pairs(a, b) * a[-1] if p == 2 else 0
-
-
-def cdist_backward(grad: Shape, a: Shape, b: Shape, p: float, *rest: Any, **named: Any) -> int:
-    """Count the gradient of one side, to which each pair adds a multiple of its difference."""
-    return 2 * prod(grad) * a[-1]
 
 
 def conv_tbc(x: Shape, weight: Shape, bias: Shape, pad: int = 0, **named: Any) -> int:
@@ -249,11 +206,12 @@ def conv_tbc(x: Shape, weight: Shape, bias: Shape, pad: int = 0, **named: Any) -
 # addmm, bmm and baddbmm are torch's own, which fail where a type of the output is given.
 _FAMILIES: tuple[tuple[Formula, str], ...] = (
     (mm, "_scaled_mm_v2"),
-    (addmm, "addmm addmm_ _addmm_activation"),
+    (lambda _, a, b, *rest, **named: mm(a, b), "addmm addmm_ _addmm_activation"),
     (bmm, "bmm"),
-    (baddbmm, "baddbmm baddbmm_ addbmm addbmm_"),
-    (mv, "mv dot vdot"),
-    (addmv, "addmv addmv_"),
+    (lambda _, a, b, *rest, **named: bmm(a, b), "baddbmm baddbmm_ addbmm addbmm_"),
+    # A matrix times a vector, or a product of two vectors.
+    (lambda matrix, *rest, **named: 2 * prod(matrix), "mv dot vdot"),
+    (lambda _, matrix, *rest, **named: 2 * prod(matrix), "addmv addmv_"),
     (linear, "linear mkldnn_linear _weight_int8pack_mm"),
     (int4_linear, "_weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
     (grouped_mm, "_grouped_mm"),
@@ -266,13 +224,18 @@ _FAMILIES: tuple[tuple[Formula, str], ...] = (
     (multi_head_attention, "_native_multi_head_attention"),
     (encoder_layer, "_transformer_encoder_layer_fwd"),
     (rnn_layer, "mkldnn_rnn_layer"),
-    (rnn_layer_backward, "mkldnn_rnn_layer_backward"),
+    # Gradients of both factors of each product; the kernel computes all of them.
+    (lambda x, ih, hh, *rest, **named: 2 * rnn_layer(x, ih, hh), "mkldnn_rnn_layer_backward"),
     (cudnn_rnn, "_cudnn_rnn"),
     (cudnn_rnn_backward, "_cudnn_rnn_backward"),
     (trilinear, "_trilinear"),
-    (euclidean_dist, "_euclidean_dist"),
-    (cdist, "_cdist_forward"),
-    (cdist_backward, "_cdist_backward"),
+    # Distances by a product of matrices; two columns are appended for the squares.
+    (lambda a, b, **named: _pairs(a, b) * (a[-1] + 2), "_euclidean_dist"),
+    # Distances pair by pair; a difference squared and added up is a multiply-add. Other norms have
+    # no products: differences, powers and sums count nothing by convention.
+    (lambda a, b, p, *rest, **named: _pairs(a, b) * a[-1] if p == 2 else 0, "_cdist_forward"),
+    # The gradient of one side, to which each pair adds a multiple of its difference.
+    (lambda grad, a, b, p, *rest, **named: 2 * prod(grad) * a[-1], "_cdist_backward"),
     (conv_tbc, "conv_tbc"),
 )
 _ADDED = {name: formula for formula, names in _FAMILIES for name in names.split()}
@@ -354,20 +317,17 @@ def flop_of(
         for shape, value in zip(shapes, chain(concrete_inputs, repeat(None)), strict=False)
     ]
     with Guard():
-        return int(formula(*arguments, out_val=_output_shape(operator_name, arguments)))
+        output = None
+        if operator_name in ("aten::convolution", "aten::_convolution"):
+            # The one formula that needs the shape of the output; of a transposed one, the input's.
+            x, weight, _, stride, padding, dilation, transposed = arguments[:7]
+            output = list(x)
+            if not transposed:
+                sizes = convolved(x[2:], weight[2:], stride, padding, dilation)
+                output = [x[0], weight[0], *sizes]
+        return int(formula(*arguments, out_val=output))
     # Inputs that were not recorded, or of kinds that have no shape: there is no figure.
     return None
-
-
-def _output_shape(name: str, arguments: Sequence[Any]) -> list[int] | None:
-    """Return the shape of the output, for the one formula that needs it."""
-    if name not in ("aten::convolution", "aten::_convolution"):
-        return None
-    x, weight, _, stride, padding, dilation, transposed = arguments[:7]
-    if transposed:
-        # Then the formula uses the input.
-        return list(x)
-    return [x[0], weight[0], *convolved(x[2:], weight[2:], stride, padding, dilation)]
 
 
 def convolved(

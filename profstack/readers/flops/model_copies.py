@@ -12,7 +12,6 @@ figures for element-wise work are kept as they are.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import importlib
@@ -21,10 +20,11 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from profstack.guard import Guard, has_compiled
-from profstack.readers.flops.counting import in_one_line
+from profstack.readers.flops.counting import count_row, in_one_line
 from profstack.readers.flops.formulas import is_missed
 from profstack.storage.schema.column import Record
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING
@@ -36,7 +36,7 @@ _given: functools.partial[Any] | None = None
 _Counts = dict[tuple[str, str], tuple[int, float | None]]
 
 
-@contextlib.contextmanager
+@contextmanager
 def given(call: Any) -> Iterator[None]:
     """Within this, count copies of the model of `call` if it is a `functools.partial` of one."""
     global _given
@@ -95,20 +95,15 @@ def _numbers(model: Any, modules: Mapping[int, Any]) -> dict[str, int]:
 def _rows(
     tool: str, index: int, counts: _Counts, numbers: Mapping[str, int], steps: int
 ) -> list[Record]:
-    def flop(name: str, amount: float) -> int:
-        return round(amount * (2 if name in MULTIPLYING[tool] else 1)) * steps
+    def flop(name: str, amount: float | None) -> int | None:
+        return (
+            None
+            if amount is None
+            else round(amount * (2 if name in MULTIPLYING[tool] else 1)) * steps
+        )
 
     return [
-        {
-            "slice": index,
-            "counter": tool,
-            "module_id": numbers.get(place),
-            "operator": name,
-            "backward": 0,
-            "calls": calls * steps,
-            "flop": None if amount is None else flop(name, amount),
-            "masked_flop": None,
-        }
+        count_row(index, tool, numbers.get(place), name, 0, calls * steps, flop(name, amount), None)
         for (place, name), (calls, amount) in counts.items()
     ]
 
@@ -118,7 +113,11 @@ def _counted(tool: str, call: functools.partial[Any]) -> _Counts:
     import torch
 
     run = {"thop": _thop, "fvcore": _fvcore}[tool]
-    with _quiet(), torch.random.fork_rng(_devices(call.func)), torch.no_grad():
+    # The random numbers of the model's accelerators are restored.
+    model: Any = call.func
+    devices = {parameter.device for parameter in model.parameters()}
+    accelerators = [device for device in devices if device.type == "cuda"]
+    with _quiet(), torch.random.fork_rng(accelerators), torch.no_grad():
         model, inputs, named = _copied(call)
         if named:
             # Neither tool takes inputs by name.
@@ -126,16 +125,11 @@ def _counted(tool: str, call: functools.partial[Any]) -> _Counts:
         return run(model, inputs)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress prints, warnings and logs."""
-    disabled = logging.root.manager.disable
-    out = io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(out),
-        warnings.catch_warnings(),
-    ):
+    disabled, out = logging.root.manager.disable, io.StringIO()
+    with redirect_stdout(out), redirect_stderr(out), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.CRITICAL)
         try:
@@ -144,7 +138,7 @@ def _quiet() -> Iterator[None]:
             logging.disable(disabled)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _unseen() -> Iterator[None]:
     """Hide the copy's calls from our hooks, which pass them on as if being compiled."""
     import torch
@@ -173,12 +167,6 @@ def _copied(call: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[st
         torch.Tensor, lambda tensor: tensor.detach().clone(), (call.args, dict(call.keywords))
     )
     return model, inputs, named
-
-
-def _devices(model: Any) -> list[Any]:
-    """Return a model's accelerators, whose random numbers are restored."""
-    found = {parameter.device for parameter in model.parameters()}
-    return [device for device in found if device.type == "cuda"]
 
 
 def _named_last(model: Any, names: list[str]) -> Any:

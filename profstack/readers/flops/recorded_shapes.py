@@ -48,7 +48,9 @@ def count_events(owned: Attribution, device_ns: Ints) -> CountedEvents:
     `device_ns` is the device time that each event launched.
     """
     events, inside = owned.events, owned.is_work
-    positions = np.flatnonzero(inside & events.names.where(_is_counted))
+    # Of a composite operator the operators that it calls are counted.
+    counts = events.names.where(lambda name: has_formula(name) and not is_composite(name))
+    positions = np.flatnonzero(inside & counts)
     figures, kind = _operations(events, positions)
     done = ~_broken_off(owned, positions, kind, device_ns)
     positions, figures = positions[done], figures[done]
@@ -77,11 +79,6 @@ def flop_records(owned: Attribution, index: int, counted: CountedEvents) -> list
     ]
 
 
-def _is_counted(name: str) -> bool:
-    # Of a composite operator the operators that it calls are counted.
-    return has_formula(name) and not is_composite(name)
-
-
 def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
     """Return operations of each event at `positions`, those its mask leaves out, and its kind.
 
@@ -92,7 +89,9 @@ def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
         return np.zeros((0, 2), np.int64), positions
     inputs = events.inputs.at(positions)
     names, ids = events.names.values, events.names.ids[positions]
-    takes = np.array([_takes_values(name) for name in names], np.bool_)[ids]
+    # Some formulas need inputs that are no tensors, which are slow to read.
+    without = ("mm", "mm_", "mv", "mv_", "dot")
+    takes = events.names.where(lambda name: not name.endswith(without))[positions]
     values, value_ids = events.values(positions, takes)
     first, inverse = group([ids, inputs.shape_ids, value_ids])
     figures = []
@@ -126,11 +125,6 @@ def _broken_off(owned: Attribution, positions: Ints, kind: Ints, device_ns: Ints
     return works & ~worked & saved[positions] & owned.in_backward[positions]
 
 
-def _takes_values(name: str) -> bool:
-    """Return whether a formula needs inputs that are no tensors: they are slow to read."""
-    return not name.endswith(("mm", "mm_", "mv", "mv_", "dot"))
-
-
 def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) -> Ints:
     """Select events that do arithmetic and have no figure, the outermost of nested ones.
 
@@ -140,12 +134,15 @@ def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) 
     without = np.zeros(len(events), np.bool_)
     without[positions] = True
     without[known] = False
-    missed = inside & (without | events.names.where(_is_missed))
+    unknown = events.names.where(
+        lambda name: (
+            is_operator(name)
+            and not has_formula(name)
+            and is_missed(name)
+            and not is_composite(name)
+        )
+    )
+    missed = inside & (without | unknown)
     missed &= (around(events, known) == 0) & ~holding(events, known)
     missed &= around(events, np.flatnonzero(missed)) == 0
     return np.flatnonzero(missed | (inside & events.names.where(is_compiled)))
-
-
-def _is_missed(name: str) -> bool:
-    is_unknown = is_operator(name) and not has_formula(name)
-    return is_unknown and is_missed(name) and not is_composite(name)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat, takewhile
 from typing import Any
 
-from profstack.guard import WorkerThread, has_compiled, is_scripts
+from profstack.guard import WorkerThread, has_compiled, is_scripts, replace
 from profstack.readers.torchtrace.events import HostEvents, has_python_calls
 from profstack.storage.vocabulary import RANGE_PREFIX
 
@@ -59,8 +59,7 @@ class StackBound:
         if not steps:
             return
         # One disturbed step must not allow millions of calls.
-        longest = min(max(steps), 2 * statistics.median(steps))
-        self._step_s = max(self._step_s, longest)
+        self._step_s = max(self._step_s, min(max(steps), 2 * statistics.median(steps)))
         in_ranges = host.names.where(lambda name: name.startswith(RANGE_PREFIX))
         operators_s = float(host.self_time()[~in_ranges].sum()) * 1e-9
         python_s = max(0.0, stamps[-1] - stamps[0] - operators_s) / len(steps)
@@ -93,9 +92,8 @@ class StackBound:
         """Bound the trace that has begun, on the calling thread."""
         self.cut = None
         _trace_this_thread_alone()
-        allowed_s = _LONGER * self._step_s + _SLACK_S
-        allowed_s += _TRACED_CALL_S * self._expected(counted)
-        self._deadline = _Deadline(allowed_s)
+        allowed_s = _LONGER * self._step_s + _TRACED_CALL_S * self._expected(counted)
+        self._deadline = _Deadline(allowed_s + _SLACK_S)
         self._deadline.start()
 
     def end(self) -> None:
@@ -130,14 +128,12 @@ def whole_paths() -> Iterator[None]:
 def _profiled() -> bool:
     """Return whether calls are traced already, by any means that this Python has."""
     monitoring = getattr(sys, "monitoring", None)
-    if monitoring is not None and any(
-        monitoring.get_tool(tool) is not None
-        for tool in (monitoring.PROFILER_ID, monitoring.DEBUGGER_ID)
-    ):
-        return True
     # Other threads' too: the trace would replace theirs.
-    functions = (sys.getprofile(), sys.gettrace(), threading.getprofile(), threading.gettrace())
-    return any(function is not None for function in functions)
+    tracers = [sys.getprofile(), sys.gettrace(), threading.getprofile(), threading.gettrace()]
+    if monitoring is not None:
+        tools = (monitoring.PROFILER_ID, monitoring.DEBUGGER_ID)
+        tracers += map(monitoring.get_tool, tools)
+    return any(tracer is not None for tracer in tracers)
 
 
 def _python_api() -> Any:
@@ -306,7 +302,7 @@ class OtherProfilers:
         self.active = False
         self._give_way = give_way
         self._own_call = False
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._restore: list[Callable[[], None]] = []
 
     def watch(self, module: Any) -> None:
         """Wrap the functions of `torch.autograd.profiler` that prepare and end a profile."""
@@ -323,17 +319,12 @@ class OtherProfilers:
             return call
 
         for name, active in (("_prepare_profiler", True), ("_disable_profiler", False)):
-            original = getattr(module, name)
-            replaced = wrapper(original, active)
-            self._replaced.append((module, name, original, replaced))
-            setattr(module, name, replaced)
+            self._restore.append(replace(module, name, wrapper(getattr(module, name), active)))
 
     def close(self) -> None:
         """Put the original functions back."""
-        for module, name, original, wrapper in self._replaced:
-            if getattr(module, name) is wrapper:
-                setattr(module, name, original)
-        self._replaced.clear()
+        while self._restore:
+            self._restore.pop()()
 
     @contextlib.contextmanager
     def own_call(self) -> Iterator[None]:

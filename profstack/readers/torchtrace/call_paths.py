@@ -254,7 +254,25 @@ def path_records(
         _add_kernels(
             root, launchers(host, kernels, np.array(sorted(of_event), np.int64)), of_event, kernels
         )
-    return _rows(root, index, device=device)
+    nodes = list(root.below())
+    numbers = {id(node): number for number, node in enumerate(nodes, 1)}
+    return [
+        {
+            "slice": index,
+            "node": numbers[id(node)],
+            "parent": numbers.get(id(node.parent)),
+            "kind": node.callee.kind,
+            "name": node.callee.name,
+            "file": node.callee.file,
+            "line": node.callee.line,
+            "calls": node.calls,
+            # A kernel runs beside the host and takes none of its time.
+            "total_s": None if node.callee.kind == _KERNEL else node.total * _S,
+            "self_s": None if node.callee.kind == _KERNEL else (node.total - node.inside) * _S,
+            "device_s": node.device * _S if device else None,
+        }
+        for node in nodes
+    ]
 
 
 def _backward_callees(owned: Attribution, modules: Mapping[int, Any]) -> dict[int, Callee]:
@@ -358,25 +376,3 @@ def _add_kernels(
         while node is not None:
             node.device += length
             node = node.parent
-
-
-def _rows(root: Node, index: int, *, device: bool) -> Records:
-    nodes = list(root.below())
-    numbers = {id(node): number for number, node in enumerate(nodes, 1)}
-    return [
-        {
-            "slice": index,
-            "node": numbers[id(node)],
-            "parent": numbers.get(id(node.parent)),
-            "kind": node.callee.kind,
-            "name": node.callee.name,
-            "file": node.callee.file,
-            "line": node.callee.line,
-            "calls": node.calls,
-            # A kernel runs beside the host and takes none of its time.
-            "total_s": None if node.callee.kind == _KERNEL else node.total * _S,
-            "self_s": None if node.callee.kind == _KERNEL else (node.total - node.inside) * _S,
-            "device_s": node.device * _S if device else None,
-        }
-        for node in nodes
-    ]

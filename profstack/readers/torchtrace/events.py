@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress, pairwise
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -72,6 +72,9 @@ _COMPILED = re.compile(r"## Call CompiledFxGraph|triton_")
 _WAITS = frozenset({"Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event"})
 
 
+Event = TypeVar("Event")
+
+
 def kinds_of(events: Sequence[Any]) -> list[str]:
     """Return the kind of every event, in Kineto's words ("cpu_op", "kernel", "cuda_runtime")."""
     if not len(events):
@@ -79,6 +82,13 @@ def kinds_of(events: Sequence[Any]) -> list[str]:
     if hasattr(type(events[0]), "activity_type"):
         return list(column(events, "activity_type"))
     return list(map(inferred_kind, events))
+
+
+def of_kinds(
+    wanted: Collection[str], events: Sequence[Event], kinds: Sequence[str] | None
+) -> list[Event]:
+    """Return the events of these activity types; none where every event is the host's."""
+    return [event for event, kind in zip(events, kinds or (), strict=False) if kind in wanted]
 
 
 def is_operator(name: str) -> bool:
@@ -327,8 +337,7 @@ def read_host(
     """
     accessors = ["start_ns", "duration_ns", "start_thread_id", "sequence_nr"]
     if kinds is not None:
-        host = (kind in HOST_KINDS or kind == MEMORY_KIND for kind in kinds)
-        events = list(compress(events, host))
+        events = of_kinds((*HOST_KINDS, MEMORY_KIND), events, kinds)
         accessors.append("correlation_id")
     names, read, of_memory, recorded = read_columns(
         events, accessors, (MEMORY_NAME, INSTANT_ACCESSORS), _has_inputs if inputs else None

@@ -44,14 +44,16 @@ class LineOwners:
         """`threads` are the one that makes the steps, then those that help it backward."""
         edges, left_out = observed.boundaries_ns, observed.left_out
         owned = attribute(events, edges, observed.is_loss, left_out, int(threads[0]))
-        self._of_event = owned.owner
+        self.of_events = owned.owner
         self._times, self._owners = _timeline(owned.scopes, threads[:1])
         if len(threads) > 1:
-            self._lay_in(*_timeline(owned.scopes, threads[1:]))
-
-    def of_events(self, positions: Ints) -> Ints:
-        """Return the owners of the events at `positions`."""
-        return np.take(self._of_event, positions)
+            # Backward functions of other threads are laid into the pass that waits for them. Where
+            # none of them runs, the moment belongs to the waiting thread.
+            times, owners = _timeline(owned.scopes, threads[1:])
+            both = np.unique(np.concatenate((self._times, times)))
+            helping = owners[np.searchsorted(times, both, side="right")]
+            own = np.where(helping != NO_OWNER, helping, self.at(both))
+            self._times, self._owners = both, np.concatenate(([NO_OWNER], own))
 
     def at(self, times: Ints) -> Ints:
         """Return the owners at these times, in nanoseconds on the profiler's clock."""
@@ -69,17 +71,6 @@ class LineOwners:
         begin = np.where(number == 0, start[stretch], padded[at - 1])
         until = np.where(number == pieces[stretch] - 1, end[stretch], padded[at])
         return places[stretch], self._owners[at], until - begin
-
-    def _lay_in(self, times: Ints, owners: Ints) -> None:
-        """Lay the backward functions of other threads into the pass that waits for them.
-
-        Where none of them runs, the moment belongs to the waiting thread.
-        """
-        both = np.unique(np.concatenate((self._times, times)))
-        helping = owners[np.searchsorted(times, both, side="right")]
-        own = self.at(both)
-        self._owners = np.concatenate(([NO_OWNER], np.where(helping != NO_OWNER, helping, own)))
-        self._times = both
 
 
 def _timeline(scopes: Scopes, threads: Ints) -> tuple[Ints, Ints]:
@@ -170,22 +161,19 @@ class Stretches:
         start, end = events.start[chosen], events.end[chosen]
         stretch = self._at(start)
         pieces = [(stretch, start, np.minimum(end, self._until[stretch]))]
-        pieces += [
-            self._later(int(stretch[one]), int(end[one]))
-            for one in np.flatnonzero(end > self._until[stretch]).tolist()
-        ]
+        for one in np.flatnonzero(end > self._until[stretch]).tolist():
+            # The further stretches of an operator's line that are inside the operator.
+            after = int(stretch[one]) + 1
+            last = int(np.searchsorted(self._times, end[one], side="left"))
+            on_line = self._places[after:last] == self._places[after - 1]
+            later = after + np.flatnonzero(on_line)
+            pieces.append((later, self._times[later], np.minimum(self._until[later], end[one])))
         stretch, start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
         order = np.argsort(start, kind="stable")
         stretch, start, end = stretch[order], start[order], end[order]
         # Of operators that overlap, the later one counts from where the earlier one ends.
         done = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]))
         return self._lengths(stretch, np.maximum(start, done), end)
-
-    def _later(self, first: int, end: int) -> tuple[Ints, Ints, Ints]:
-        """Return the further stretches of an operator's line that are inside the operator."""
-        last = int(np.searchsorted(self._times, end, side="left"))
-        later = first + 1 + np.flatnonzero(self._places[first + 1 : last] == self._places[first])
-        return later, self._times[later], np.minimum(self._until[later], end)
 
     def launched(self, events: HostEvents, chosen: Bools, kernels: Sequence[Any]) -> Sums:
         """Return the time of the kernels that the chosen events on each line launched."""
@@ -197,7 +185,7 @@ class Stretches:
         stretch = self._at(events.start[launched_by])
         known = (stretch >= 0) & self._known[stretch]
         places, launched_by = self._places[stretch[known]], launched_by[known]
-        owners = self._owners.of_events(launched_by) if self._owners else np.zeros_like(places)
+        owners = self._owners.of_events[launched_by] if self._owners else np.zeros_like(places)
         return self._sums(places, owners, lengths[known])
 
     def _at(self, times: Ints) -> Ints:

@@ -26,7 +26,6 @@ class Dtype:
     kind: int
 
 
-_INT64 = Dtype("int64", 8, INTEGER)
 _FLOATS8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
 # Names of torch.profiler; those of 64-bit integers differ between compilers.
 _DTYPES = {
@@ -36,11 +35,9 @@ _DTYPES = {
     "short int": Dtype("int16", 2, INTEGER),
     "short": Dtype("int16", 2, INTEGER),
     "int": Dtype("int32", 4, INTEGER),
-    "long int": _INT64,
-    "long": _INT64,
-    "long long": _INT64,
-    "long long int": _INT64,
-    "__int64": _INT64,
+    **dict.fromkeys(
+        ("long int", "long", "long long", "long long int", "__int64"), Dtype("int64", 8, INTEGER)
+    ),
     "c10::Half": Dtype("float16", 2, FLOATING),
     "c10::BFloat16": Dtype("bfloat16", 2, FLOATING),
     "float": Dtype("float32", 4, FLOATING),

@@ -16,7 +16,6 @@ import numpy as np
 from profstack.readers.flops.formulas import is_composite
 from profstack.readers.torchtrace.attribution import Attribution, Groups
 from profstack.readers.torchtrace.columns import (
-    Bools,
     Ints,
     StringColumn,
     distinct,
@@ -26,7 +25,6 @@ from profstack.readers.torchtrace.columns import (
     sums_by,
 )
 from profstack.readers.torchtrace.events import (
-    HostEvents,
     around,
     device_name,
     holding,
@@ -128,7 +126,14 @@ def moved_records(result: Attribution, index: int, inputs: Inputs, device_ns: In
     nearest = np.zeros(len(events), np.int64)
     nearest[counted] = counted + 1
     nearest = events.inherit(nearest)
-    opaque = _opaque(events, inputs.positions, nearest == 0, inputs.positions[inputs.moved > 0])
+    # Operators outside every counted one whose work no rule covers. Those that only call others are
+    # left out: by their kind, or since they have no kernel of their own and something inside them
+    # moved bytes.
+    names, moving = events.names, holding(events, inputs.positions[inputs.moved > 0])
+    works = names.where(lambda name: is_operator(name) and not is_composite(name))
+    calls_others = names.where(lambda name: is_operator(name) and not has_own_kernel(name))
+    hidden = (works & ~(calls_others & moving)) | names.where(is_compiled)
+    opaque = inputs.positions[(hidden & (nearest == 0))[inputs.positions]]
     on_device = bool(device_ns.any())
     device = np.zeros(len(events) if on_device else 0, np.int64)
     if on_device:
@@ -151,21 +156,6 @@ def moved_records(result: Attribution, index: int, inputs: Inputs, device_ns: In
             moved_bytes=groups.whole_sums(inputs.moved[among]) if is_counted else None,
         )
     return rows
-
-
-def _opaque(events: HostEvents, positions: Ints, open_: Bools, moving: Ints) -> Ints:
-    """Find operators outside every counted one whose work no rule covers.
-
-    Those that only call others are left out: by their kind, or since they have no kernel of
-    their own and something inside them moved bytes.
-    """
-    names = events.names
-    works = names.where(lambda name: is_operator(name) and not is_composite(name))
-    calls_others = names.where(lambda name: is_operator(name) and not has_own_kernel(name))
-    hidden = (works & ~(calls_others & holding(events, moving))) | names.where(is_compiled)
-    chosen = np.zeros(len(events), np.bool_)
-    chosen[positions] = True
-    return np.flatnonzero(hidden & chosen & open_)
 
 
 # Kernels ----------------------------------------------------------------------------------------
@@ -210,8 +200,11 @@ def _add_device(result: Attribution, launched_by: Ints, lengths: Ints) -> None:
     nearest = scopes.nearest[launched_by]
     scope = np.where(nearest > 0, scopes.scope[np.maximum(nearest - 1, 0)], 0)
     backward = result.in_backward[launched_by]
+    # By module, inner calls included, and by step part.
     forward_ns, backward_ns = (
-        _device_sums(result, scope[chosen], lengths[chosen]) for chosen in (~backward, backward)
+        result.tree.sums(scope[chosen], lengths[chosen])
+        | sums_by(scope[chosen & (scope < 0)], lengths[chosen & (scope < 0)])
+        for chosen in (~backward, backward)
     )
     for row in result.rows.values():
         row.forward_device = row.backward_device = 0.0
@@ -219,8 +212,3 @@ def _add_device(result: Attribution, launched_by: Ints, lengths: Ints) -> None:
         result.rows[number].forward_device = time
     for number, time in backward_ns.items():
         result.rows[number].backward_device = time
-
-
-def _device_sums(result: Attribution, scope: Ints, lengths: Ints) -> dict[int, float]:
-    """Return device time by module, inner calls included, and by step part."""
-    return result.tree.sums(scope, lengths) | sums_by(scope[scope < 0], lengths[scope < 0])

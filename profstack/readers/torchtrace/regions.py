@@ -100,9 +100,8 @@ def _is_bare_range(name: str, event: Any) -> bool:
     It is recorded as an operator is, but has neither inputs nor a place in the backward graph, and
     torch has no operator of that name.
     """
-    if "::" in name or event.scope() or event.sequence_nr() >= 0:
-        return False
-    return not event.shapes() and not _has_schema(name)
+    may_be = "::" not in name and not event.scope() and event.sequence_nr() < 0
+    return may_be and not event.shapes() and not _has_schema(name)
 
 
 @cache
@@ -212,7 +211,10 @@ class OpenRanges:
         for thread in sorted(marks, key=lambda number: number != main):
             self._sweep(thread, marks[thread])
         self.sets = list(self._numbers)
-        self.names = [_plain(key) for key in keys.values()]
+        self.names = [
+            (source, path.removesuffix(AGAIN) if source == OWN_REGION else path)
+            for source, path in keys.values()
+        ]
 
     def _sweep(self, thread: int, marks: list[int]) -> None:
         start, end = self._events.start, self._events.end
@@ -249,8 +251,7 @@ class OpenRanges:
         if times is None or not len(times):
             return np.zeros(len(moments), np.int64)
         place = np.searchsorted(times, moments, side="right") - 1
-        result: Ints = np.where(place >= 0, self._states[thread][np.maximum(place, 0)], 0)
-        return result
+        return np.where(place >= 0, self._states[thread][np.maximum(place, 0)], 0)
 
     def sums(self, sets: Ints, values: NDArray[np.generic]) -> dict[Key, float]:
         """Return the sum over each range of the values of events, whose sets are given."""
@@ -281,11 +282,6 @@ class OpenRanges:
                     if thread in threads[key]:
                         found[key] += span
         return found
-
-
-def _plain(key: Key) -> Key:
-    source, path = key
-    return (source, path.removesuffix(AGAIN)) if source == OWN_REGION else key
 
 
 def _open_keys(stack: list[Key]) -> frozenset[Key]:

@@ -25,7 +25,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +40,7 @@ from profstack.readers.torchtrace.events import (
     HOST_KINDS,
     MEMORY_KIND,
     RUNTIME_KINDS,
+    of_kinds,
 )
 
 # Events with the accessors of torch.profiler's --------------------------------------------------
@@ -164,56 +165,39 @@ class _Values(Generic[T]):
         return number
 
 
-def _sizes(value: Any) -> list[list[int]]:
-    """Convert `Input Dims` to the value of `shapes()`; empty for a list of tensors."""
-    if not isinstance(value, list):
-        return []
-    return [
-        each if isinstance(each, list) and all(type(size) is int for size in each) else []
-        for each in value
-    ]
+def _each(make: Callable[[Any], T]) -> Callable[[Any], list[T]]:
+    """Return a function that converts every element of a list; of no list it makes an empty one."""
+    return lambda value: list(map(make, value)) if isinstance(value, list) else []
 
 
-def _texts(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
-
-
-def _literals(value: Any) -> list[Any]:
-    """Convert `Concrete Inputs` to values; texts that are no literals stay texts."""
-    return [_literal(each) for each in value] if isinstance(value, list) else []
+def _size(value: Any) -> list[int]:
+    """Convert one of `Input Dims` to one of `shapes()`; empty for a list of tensors."""
+    is_size = isinstance(value, list) and all(type(size) is int for size in value)
+    return value if is_size else []
 
 
 def _literal(text: Any) -> Any:
+    """Convert one of `Concrete Inputs` to a value; texts that are no literals stay texts."""
     try:
         return None if text == "" else ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 
-@dataclass
 class SavedColumns:
     """Columns of a trace: one entry per event."""
 
-    name: array[int] = field(default_factory=lambda: array("i"))
-    kind: array[int] = field(default_factory=lambda: array("b"))
-    start: array[int] = field(default_factory=lambda: array("q"))
-    duration: array[int] = field(default_factory=lambda: array("q"))
-    thread: array[int] = field(default_factory=lambda: array("i"))
-    sequence: array[int] = field(default_factory=lambda: array("q"))
-    forward_thread: array[int] = field(default_factory=lambda: array("q"))
-    correlation: array[int] = field(default_factory=lambda: array("q"))
-    linked: array[int] = field(default_factory=lambda: array("q"))
-    device: array[int] = field(default_factory=lambda: array("i"))
-    stream: array[int] = field(default_factory=lambda: array("q"))
-    shape: array[int] = field(default_factory=lambda: array("i"))
-    type: array[int] = field(default_factory=lambda: array("i"))
-    value: array[int] = field(default_factory=lambda: array("i"))
-    nbytes: array[int] = field(default_factory=lambda: array("q"))
-    names: _Values[str] = field(default_factory=lambda: _Values(str))
-    shapes: _Values[list[list[int]]] = field(default_factory=lambda: _Values(_sizes))
-    types: _Values[list[str]] = field(default_factory=lambda: _Values(_texts))
-    concrete: _Values[list[Any]] = field(default_factory=lambda: _Values(_literals))
-    threads_of_forward: dict[int, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.kind = array("b")
+        self.name, self.thread, self.device = array("i"), array("i"), array("i")
+        self.shape, self.type, self.value = array("i"), array("i"), array("i")
+        self.start, self.duration, self.nbytes = array("q"), array("q"), array("q")
+        self.sequence, self.forward_thread = array("q"), array("q")
+        self.correlation, self.linked, self.stream = array("q"), array("q"), array("q")
+        self.names = _Values(str)
+        self.shapes, self.types = _Values(_each(_size)), _Values(_each(str))
+        self.concrete = _Values(_each(_literal))
+        self.threads_of_forward: dict[int, int] = {}
 
 
 # The file, read event by event ------------------------------------------------------------------
@@ -266,14 +250,14 @@ class TraceFile:
                 self._file = file
                 yield from self._top()
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise self._error(f"{_BROKEN} ({error})", _AGAIN) from error
+            raise self.error(f"{_BROKEN} ({error})", _AGAIN) from error
         except OSError as error:
-            raise self._error(f"cannot be read: {error.strerror or error}") from error
+            raise self.error(f"cannot be read: {error.strerror or error}") from error
         except RecursionError:
-            raise self._error("its values lie too deep inside one another", _EXPORT) from None
+            raise self.error("its values lie too deep inside one another", _EXPORT) from None
         except ValueError as error:
             # A whole number of thousands of digits, which Python refuses to read.
-            raise self._error(f"{_NO_TRACE}: {error}", _EXPORT) from error
+            raise self.error(f"{_NO_TRACE}: {error}", _EXPORT) from error
         finally:
             self._file, self._text = None, ""
 
@@ -285,13 +269,13 @@ class TraceFile:
             return
         if opening != "{":
             what = "the file is empty" if not opening else _NO_TRACE
-            raise self._error(what, _EXPORT)
+            raise self.error(what, _EXPORT)
         self._at += 1
         found = False
         while self._next() not in ("}", ""):
             key = self._value()
             if not isinstance(key, str) or self._next() != ":":
-                raise self._error(_NO_TRACE, _EXPORT)
+                raise self.error(_NO_TRACE, _EXPORT)
             self._at += 1
             opening = self._next()
             if key == "traceEvents" and opening == "[":
@@ -302,7 +286,7 @@ class TraceFile:
             if self._next() == ",":
                 self._at += 1
         if not found:
-            raise self._error("this JSON file has no traceEvents", _EXPORT)
+            raise self.error("this JSON file has no traceEvents", _EXPORT)
         if self._next() != "}":
             raise self._unexpected()
 
@@ -340,10 +324,10 @@ class TraceFile:
             except json.JSONDecodeError as error:
                 # Cut off by the end of the chunk, or wrong: known when more has been read.
                 if len(self._text) - self._at > LONGEST:
-                    raise self._error(f"{_NO_TRACE}: {error.msg}", _EXPORT) from error
+                    raise self.error(f"{_NO_TRACE}: {error.msg}", _EXPORT) from error
                 if not self._more(len(self._text) - self._at):
                     what = f"{_BROKEN}, or is no JSON ({error.msg})"
-                    raise self._error(what, _AGAIN) from error
+                    raise self.error(what, _AGAIN) from error
 
     def _more(self, least: int = 0) -> bool:
         """Read on, at least `least` characters; False at the end of the file."""
@@ -353,17 +337,18 @@ class TraceFile:
         self._read += len(text)
         if self._read > self._most:
             what = f"the trace has more than {self._most >> 20:,} MiB"
-            raise self._error(what, "record fewer steps with torch.profiler's schedule")
+            raise self.error(what, "record fewer steps with torch.profiler's schedule")
         self._text = self._text[self._at :] + text
         self._at = 0
         return bool(text)
 
     def _unexpected(self) -> RecordingError:
         if self._next():
-            return self._error(_NO_TRACE, _EXPORT)
-        return self._error(_BROKEN, _AGAIN)
+            return self.error(_NO_TRACE, _EXPORT)
+        return self.error(_BROKEN, _AGAIN)
 
-    def _error(self, what: str, next_step: str = "") -> RecordingError:
+    def error(self, what: str, next_step: str = "") -> RecordingError:
+        """Return an error of this file."""
         return RecordingError(what, where=str(self.path), next_step=next_step)
 
 
@@ -393,16 +378,12 @@ class SavedTrace:
     @property
     def kernels(self) -> list[SavedEvent]:
         """The events of devices."""
-        return self._of(DEVICE_KINDS)
+        return of_kinds(DEVICE_KINDS, self.events, self.kinds)
 
     @property
     def runtime(self) -> list[SavedEvent]:
         """The host's calls of the devices' runtime."""
-        return self._of(RUNTIME_KINDS)
-
-    def _of(self, kinds: tuple[str, ...]) -> list[SavedEvent]:
-        pairs = zip(self.events, self.kinds or (), strict=False)
-        return [event for event, kind in pairs if kind in kinds]
+        return of_kinds(RUNTIME_KINDS, self.events, self.kinds)
 
 
 def read_trace(path: Path, most: int = MOST_CHARACTERS) -> SavedTrace:
@@ -416,18 +397,17 @@ def read_trace(path: Path, most: int = MOST_CHARACTERS) -> SavedTrace:
     number = 0
     for number, event in enumerate(file.events(), start=1):
         if number > MOST_EVENTS:
-            what = f"the trace has more than {MOST_EVENTS:,} events"
-            raise RecordingError(what, where=str(path), next_step="record fewer steps")
+            raise file.error(
+                f"the trace has more than {MOST_EVENTS:,} events", "record fewer steps"
+            )
         try:
             reader.take(event)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             what = f"event {number:,} of the trace cannot be read ({error})"
-            next_step = "give a trace as torch.profiler wrote it"
-            raise RecordingError(what, where=str(path), next_step=next_step) from error
+            raise file.error(what, "give a trace as torch.profiler wrote it") from error
     if not reader.columns.start:
         what = f"the trace has no operator, range or kernel among its {number:,} events"
-        next_step = "record with ProfilerActivity.CPU, around at least one step"
-        raise RecordingError(what, where=str(path), next_step=next_step)
+        raise file.error(what, "record with ProfilerActivity.CPU, around at least one step")
     return reader.trace(file)
 
 
@@ -472,7 +452,10 @@ class _Reader:
         columns.kind.append(kind)
         columns.thread.append(self._thread(event))
         columns.sequence.append(given.get("Sequence number", -1))
-        columns.forward_thread.append(self._forward(event, given.get("Fwd thread id", 0)))
+        if forward := given.get("Fwd thread id", 0):
+            key = event["pid"], forward
+            forward = self._forwards.setdefault(key, len(self._forwards) + 1)
+        columns.forward_thread.append(forward or 0)
         columns.correlation.append(linked if of_host else given.get("correlation", 0))
         columns.linked.append(0 if of_host else linked)
         columns.device.append(given.get("device" if on_device else "Device Id", -1))
@@ -484,11 +467,6 @@ class _Reader:
 
     def _thread(self, event: Any) -> int:
         return self._threads.setdefault((event["pid"], event["tid"]), len(self._threads) + 1)
-
-    def _forward(self, event: Any, number: int) -> int:
-        if not number:
-            return 0
-        return self._forwards.setdefault((event["pid"], number), len(self._forwards) + 1)
 
     def trace(self, file: TraceFile) -> SavedTrace:
         """Return all events, in the order of time."""

@@ -17,13 +17,15 @@ The part follows from what comes before and after it on the thread that makes th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import sub
+from typing import NamedTuple
 
 import numpy as np
 
 from profstack.readers.device_gaps import Intervals
 from profstack.readers.torchtrace.columns import Bools, Ints
-from profstack.readers.torchtrace.events import HostEvents, holding
+from profstack.readers.torchtrace.events import holding
 from profstack.readers.torchtrace.scopes import (
     BACKWARD,
     EVALUATED,
@@ -60,19 +62,19 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero
 
 @dataclass
 class StepItems:
-    """Items on the steps' own thread, in order; and the time inside optimizers."""
+    """Items on the steps' own thread, in order; and optimizers with items inside (closures)."""
 
     start: Ints
     end: Ints
     kind: Ints
-    inside_optimizer: Callable[[int, int], int]
+    closures: Intervals
 
 
 def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> StepItems:
     """Find the items of the steps, in order.
 
     Optimizers with module calls or backward passes inside (closures) are no items themselves, but
-    the calls inside them are; `inside_optimizer` gives their time between two moments.
+    the calls inside them are.
     """
     events = scopes.events
     marks = np.flatnonzero((scopes.kind > 0) & (events.thread == thread))
@@ -105,7 +107,8 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     order = np.lexsort((~np.isin(kind, _MOMENTS), start))
     start, end, kind = start[order], end[order], kind[order]
     containers = marks[(inner < 0) & closures[marks]]
-    return StepItems(start, end, kind, _inside(events, containers))
+    spans = Intervals.united(events.start[containers], events.end[containers])
+    return StepItems(start, end, kind, spans)
 
 
 def _kinds(scopes: Scopes, marks: Ints, is_loss: Callable[[int], bool]) -> Ints:
@@ -131,18 +134,6 @@ def _graph(scopes: Scopes, tops: Ints, thread: int) -> Ints:
     made = made[scopes.events.thread[made] == thread]
     made = made[scopes.climb(scopes.nearest[made], (OPTIMIZED,)) == 0]
     return np.unique(np.where(tops[made] > 0, tops[made] - 1, made))
-
-
-def _inside(events: HostEvents, containers: Ints) -> Callable[[int, int], int]:
-    """Return a function: the time between two moments that is inside the given events."""
-    spans = Intervals.united(events.start[containers], events.end[containers])
-
-    def inside(begin: int, end: int) -> int:
-        if not len(containers) or end <= begin:
-            return 0
-        return int(spans.inside(np.array([begin]), np.array([end]))[0])
-
-    return inside
 
 
 def _other_operators(scopes: Scopes, thread: int) -> tuple[Ints, Ints]:
@@ -174,24 +165,23 @@ class StepParts:
             return np.zeros(len(times), np.bool_)
         begins, ends = np.array(self.loss_from), np.array(self.loss_until)
         position = np.maximum(np.searchsorted(begins, times, side="right") - 1, 0)
-        inside: Bools = (times >= begins[position]) & (times <= ends[position])
-        return inside
+        return (times >= begins[position]) & (times <= ends[position])
 
 
-@dataclass
-class _Sums:
+class _Sums(NamedTuple):
     """Time without any event, in operators, and inside an optimizer around."""
 
     idle: int = 0
     operators: int = 0
     optimizer: int = 0
 
-    def __sub__(self, other: _Sums) -> _Sums:
-        return _Sums(
-            self.idle - other.idle,
-            self.operators - other.operators,
-            self.optimizer - other.optimizer,
-        )
+    def plus(self, idle: int = 0, operators: int = 0, optimizer: int = 0) -> _Sums:
+        """Return the sums after more time."""
+        return _Sums(self.idle + idle, self.operators + operators, self.optimizer + optimizer)
+
+    def since(self, earlier: _Sums) -> _Sums:
+        """Return the sums without those of an earlier moment."""
+        return _Sums(*map(sub, self, earlier))
 
 
 @dataclass
@@ -201,17 +191,9 @@ class _WorkSpan:
     first: _Sums | None = None
     last: _Sums | None = None
 
-    def begin(self, now: _Sums) -> None:
-        self.first = self.first or replace(now)
-
-    def end(self, now: _Sums) -> None:
-        self.last = replace(now)
-
     def inside(self) -> _Sums:
         """Return the sums between the two moments."""
-        if self.first is None or self.last is None:
-            return _Sums()
-        return self.last - self.first
+        return self.last.since(self.first) if self.first and self.last else _Sums()
 
 
 @dataclass
@@ -279,27 +261,29 @@ class _Step:
         """Add an item that begins at `start` and took that much of the time."""
         gap = self.gap
         if kind == OTHER_ITEM:
-            gap.work.begin(gap.sums)
-            gap.sums.operators += taken
-            gap.work.end(gap.sums)
+            gap.work.first = gap.work.first or gap.sums
+            gap.work.last = gap.sums = gap.sums.plus(operators=taken)
         elif kind == READ_ITEM:
-            gap.sums.operators += taken
+            gap.sums = gap.sums.plus(operators=taken)
         elif kind == DATA_ITEM:
             self.parts.times[WAIT] += taken
         elif kind == GRAPH_ITEM or (kind == LOSS_ITEM and self.last == MODULE_ITEM):
-            gap.graph.begin(gap.sums)
+            gap.graph.first = gap.graph.first or gap.sums
             if kind == LOSS_ITEM:
-                gap.graph.end(gap.sums)
+                gap.graph.last = gap.sums
         elif kind == GRAPH_END_ITEM:
-            gap.graph.end(gap.sums)
+            gap.graph.last = gap.sums
         elif kind != ZERO_GRAD_ITEM:
             self._close(MODULE_ITEM if kind == LOSS_ITEM else kind, start)
 
     def _pass_to(self, moment: int) -> None:
         """Add the time without any event up to `moment`."""
-        closure = self.line.inside_optimizer(self.at, moment)
-        self.gap.sums.idle += max(moment - self.at, 0) - closure
-        self.gap.sums.optimizer += closure
+        if moment <= self.at:
+            return
+        idle, closure = moment - self.at, 0
+        if len(self.line.closures.start):
+            closure = int(self.line.closures.inside(np.array([self.at]), np.array([moment]))[0])
+        self.gap.sums = self.gap.sums.plus(idle=idle - closure, optimizer=closure)
 
     def _close(self, kind: int, now: int) -> None:
         """Divide the gap that ends where an item of this kind begins."""
@@ -307,19 +291,19 @@ class _Step:
         if kind == OPTIMIZER_ITEM and self.last in (BACKWARD_ITEM, OPTIMIZER_ITEM):
             work = gap.work.inside()
             times[BEFORE_OPTIMIZER] += work.idle + work.operators
-            self._add_rest(gap.sums - work)
+            self._add_rest(gap.sums.since(work))
         elif kind == BACKWARD_ITEM and self.modules:
             loss = gap.graph.inside()
             times[LOSS] += loss.idle + loss.operators + loss.optimizer
             # The loss inside a closure is no work of the optimizer around it.
             times[OPTIMIZER] -= loss.optimizer
-            self._add_rest(gap.sums - loss)
+            self._add_rest(gap.sums.since(loss))
             self.parts.loss_from.append(gap.begin)
             self.parts.loss_until.append(now)
         elif kind != OPTIMIZER_ITEM and self.last != MODULE_ITEM:
             # Before the first operator of a graph, and from it on.
             waited = gap.graph.first or gap.sums
-            function = gap.sums - waited
+            function = gap.sums.since(waited)
             times[WAIT] += waited.idle + waited.operators
             times[OUTSIDE] += function.idle + function.operators + function.optimizer
             times[OPTIMIZER] -= function.optimizer
