@@ -73,17 +73,22 @@ def test_the_package_itself_is_not_imported() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe not UTF-8"])
-def test_without_a_file_that_can_be_read_there_is_no_library(
-    unread: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None
-) -> None:
-    package = tmp_path / "plotly"
+def _install(patch: pytest.MonkeyPatch, folder: Path, content: bytes | None) -> None:
+    """Put a package plotly in front of the installed one, with this file in it."""
+    package = folder / "plotly"
     (package / "package_data").mkdir(parents=True)
     (package / "__init__.py").touch()
     if content is not None:
         (package / "package_data" / "plotly.min.js").write_bytes(content)
-    unread.syspath_prepend(tmp_path)
-    unread.delitem(sys.modules, "plotly", raising=False)
+    patch.syspath_prepend(folder)
+    patch.delitem(sys.modules, "plotly", raising=False)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe not UTF-8"])
+def test_without_a_file_that_can_be_read_there_is_no_library(
+    unread: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None
+) -> None:
+    _install(unread, tmp_path, content)
     assert report_html.library() is None
     page = html.render(build())
     assert 'id="pack-plotly"' not in page
@@ -101,9 +106,7 @@ def test_without_the_package_there_is_no_library(unread: pytest.MonkeyPatch) -> 
 def test_a_file_without_a_notice_is_named_all_the_same(
     unread: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    file = tmp_path / "plotly.min.js"
-    file.write_text("var Plotly = {};")
-    unread.setattr(report_html, "_file", lambda: file)
+    _install(unread, tmp_path, b"var Plotly = {};")
     library = report_html.library()
     assert library is not None
     assert library.notice == "plotly.js, as shipped by the package plotly"

@@ -44,7 +44,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
+        # Standard output leads nowhere from here on: Python's flush at exit finds no broken pipe.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         return _BROKEN_PIPE
     except Exception as error:
         # Errors that a user can correct are one line; a defect of profstack keeps its traceback.
@@ -54,8 +57,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         # Names of files and messages of other tools may contain escape sequences.
         kept = "".join(one if one.isprintable() or one.isspace() else "?" for one in str(error))
-        line = " ".join(kept.split())
-        print(f"profstack: {line}", file=sys.stderr)
+        print("profstack:", *kept.split(), file=sys.stderr)
         return 2
 
 
@@ -133,10 +135,3 @@ def help_text() -> str:
         "'profstack COMMAND --help' shows the options of a command.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _discard_output() -> None:
-    """Point standard output at nothing, so that Python's flush at exit finds no broken pipe."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -32,32 +32,16 @@ from profstack.errors import UsageError
 from profstack.storage.folder import exit_facts, run_times, write_run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from profstack.bench.run import BenchOptions
     from profstack.bench.subject import Request
 
 
 # The options ------------------------------------------------------------------------------------
 
-_NO_LAYERS = "none"
 _VARIANTS = ("eager", "compile", "trace", "script")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def _add_length(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--warmup", type=count, metavar="N", help="calls before the samples (default: found out)")
-    add("--repeat", type=count, metavar="N", help="samples (default: until --target is reached)")
-    add(
-        "--target",
-        type=number,
-        metavar="F",
-        help="half-width of the interval, as a part (default: 0.01)",
-    )
-    add("--max-seconds", type=number, metavar="S", help="of warm-up and samples (default: 10)")
-    modes = ("synchronised", "pipelined", "both")
-    add("--mode", choices=modes, default="both", help="when a device is waited for")
-    add("--processes", type=count, default=1, metavar="N", help="fresh processes, one by one")
-    add("--gc", action="store_true", help="leave the garbage collector on while timing")
 
 
 def _add_parts(group: argparse._ArgumentGroup) -> None:
@@ -81,17 +65,6 @@ def _add_parts(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def request_of(arguments: argparse.Namespace) -> Request:
-    """Return the target and the way to call it."""
-    from profstack.bench.subject import Request
-
-    options = arguments
-    inputs = tuple(options.input)
-    return Request(
-        options.spec, options.kind, inputs, options.device, options.batch_size, options.grad
-    )
-
-
 def asked_of(arguments: argparse.Namespace) -> BenchOptions:
     """Return what is to be measured; raise UsageError for options that contradict each other."""
     from profstack.bench.measure import Policy
@@ -107,7 +80,11 @@ def asked_of(arguments: argparse.Namespace) -> BenchOptions:
             f"--target {arguments.target:g} is no part of the median",
             next_step="write 0.01 for 1 % to either side",
         )
-    _check_search(arguments)
+    of_search = ("search", "dtype", "memory_limit", "max_batch")
+    given = [name for name in of_search if getattr(arguments, name) is not None]
+    if given and not arguments.throughput:
+        what = f"--{given[0].replace('_', '-')} is of the search for the largest batch"
+        raise UsageError(what, next_step="add --throughput")
     return BenchOptions(
         mode=arguments.mode,
         policy=Policy(
@@ -129,17 +106,6 @@ def asked_of(arguments: argparse.Namespace) -> BenchOptions:
     )
 
 
-def _check_search(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for options of a search that was not asked for."""
-    of_search = ("search", "dtype", "memory_limit", "max_batch")
-    given = [name for name in of_search if getattr(arguments, name) is not None]
-    if given and not arguments.throughput:
-        option = "--" + given[0].replace("_", "-")
-        raise UsageError(
-            f"{option} is of the search for the largest batch", next_step="add --throughput"
-        )
-
-
 def _compared(text: str | None) -> list[str]:
     """Return the variants of --compare; raise UsageError where there is none or one is unknown."""
     names = _words(text)
@@ -154,7 +120,7 @@ def _compared(text: str | None) -> list[str]:
 
 def layers_of(arguments: argparse.Namespace) -> list[str]:
     """Return the layers to record with; none for `--layers none`."""
-    if arguments.layers == _NO_LAYERS:
+    if arguments.layers == "none":
         if arguments.skip is not None:
             raise UsageError("--layers none leaves none to skip", next_step="leave out --skip")
         return []
@@ -197,7 +163,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="D", help="move the model and its inputs there")
     add("--batch-size", type=count, metavar="N", help="items of one call")
     add("--grad", action="store_true", help="record gradients (forward alone is called)")
-    _add_length(parser.add_argument_group("how long to measure"))
+    add = parser.add_argument_group("how long to measure").add_argument
+    add("--warmup", type=count, metavar="N", help="calls before the samples (default: found out)")
+    add("--repeat", type=count, metavar="N", help="samples (default: until --target is reached)")
+    add(
+        "--target",
+        type=number,
+        metavar="F",
+        help="half-width of the interval, as a part (default: 0.01)",
+    )
+    add("--max-seconds", type=number, metavar="S", help="of warm-up and samples (default: 10)")
+    modes = ("synchronised", "pipelined", "both")
+    add("--mode", choices=modes, default="both", help="when a device is waited for")
+    add("--processes", type=count, default=1, metavar="N", help="fresh processes, one by one")
+    add("--gc", action="store_true", help="leave the garbage collector on while timing")
     _add_parts(parser.add_argument_group("what else to measure"))
     recording = parser.add_argument_group("the recording")
     add_recording_options(recording)
@@ -206,17 +185,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Measure, write the page, and return the exit code."""
-    from profstack.bench.subject import check_shape
+    from profstack.bench.subject import Request, check_shape
     from profstack.bench.target import check
 
     if os.environ.get("PROFSTACK") == "0":
         raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to measure")
     for text in arguments.input:
         check_shape(text)
-    request = request_of(arguments)
-    check(request.spec)
-    layers = layers_of(arguments)
-    asked = asked_of(arguments)
+    check(arguments.spec)
+    layers, asked = layers_of(arguments), asked_of(arguments)
+    inputs, how = tuple(arguments.input), (arguments.device, arguments.batch_size, arguments.grad)
+    request = Request(arguments.spec, arguments.kind, inputs, *how)
     return _Bench(arguments, request, asked, layers).execute()
 
 
@@ -240,6 +219,9 @@ class _Bench:
         name = folder_name(f"bench-{short_name(self.request.spec)}")
         self.folder = create_folder(name, self.options.output, force=self.options.force)
         self._environment: dict[str, object] = {}
+        # Whether the layers are recorded in a process of their own: where dynamo has compiled
+        # anything they see less, of eager code too.
+        self._layers_apart = bool(self.layers) and "compile" in self.asked.compare
 
     def execute(self) -> int:
         """Run the processes, write the page, and return the exit code."""
@@ -253,7 +235,9 @@ class _Bench:
                 break
         if self._layers_apart and not self.codes[-1]:
             self.layers_code = self._run_process(bench_results.LAYERS_ALONE)
-        code = _exit_code([*self.codes, self.layers_code or 0])
+        # Of the process that failed, as `profstack run` has it.
+        code = next((one for one in (*self.codes, self.layers_code or 0) if one), 0)
+        code = code if code >= 0 else 128 - code
         results = bench_results.read_results(self.folder, len(self.codes))
         if code in (2, _INTERRUPTED) and not any(one and one["figures"] for one in results):
             # The target cannot be measured, or nothing of it was: no folder is left behind.
@@ -261,8 +245,7 @@ class _Bench:
             if code == _INTERRUPTED:
                 tell("profstack: interrupted before there was a sample: nothing was recorded")
             return code
-        seconds = time.perf_counter() - begun
-        self._join(results, self._run_facts(started, seconds, results))
+        self._join(results, run_times(started, time.perf_counter() - begun))
         return self._finish() or code
 
     def _write_options(self) -> None:
@@ -283,47 +266,43 @@ class _Bench:
         where = os.path.dirname(os.path.abspath(place)) if place.endswith(".py") else os.getcwd()
         self._environment = environment_facts(where)
 
-    @property
-    def _layers_apart(self) -> bool:
-        """Return whether the layers are recorded in a process of their own.
-
-        Where dynamo has compiled anything the layers see less, of eager code too.
-        """
-        return bool(self.layers) and "compile" in self.asked.compare
-
     def _run_process(self, process: int | str) -> int:
+        """Run a process, pass signals on to it, and return its exit code, -n for signal n."""
         from profstack.launch import process as launch_process
 
         start = Path(__file__).resolve().parents[1] / "bench" / "start.py"
-        arguments = [str(start), str(self.folder), str(process)]
-        return _wait([sys.executable, *launch_process.interpreter_flags(), *arguments])
+        command = [sys.executable, *launch_process.interpreter_flags(), str(start)]
+        child = subprocess.Popen([*command, str(self.folder), str(process)])
+        before = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+        try:
+            while True:
+                try:
+                    return child.wait()
+                except KeyboardInterrupt:
+                    # The terminal has signalled the child as well, which takes two at once for one.
+                    # The child may still write its results.
+                    child.send_signal(signal.SIGINT)
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
-    def _run_facts(self, started: float, seconds: float, results: list[Any]) -> dict[str, object]:
-        """Return the report's facts on the run; secrets in arguments are masked."""
-        from profstack.privacy import home_relative, presentable_argv
-
-        code = self.layers_code or self.codes[-1]
-        first = results[0] or {}
-        return {
-            "script": home_relative(self.request.spec),
-            "argv": presentable_argv(sys.argv[1:]),
-            "run": {
-                **run_times(started, seconds),
-                **exit_facts(code),
-                "stopped_by": "interrupt" if code == _INTERRUPTED else None,
-                "rank": None,
-                "world_size": None,
-            },
-            "environment": {**self._environment, **first.get("environment", {})},
-        }
-
-    def _join(self, results: list[Any], run_facts: dict[str, object]) -> None:
+    def _join(self, results: list[Any], times: Mapping[str, object]) -> None:
         """Join the results of the processes into one recording."""
         from profstack import layer
         from profstack.bench import results as bench_results
         from profstack.launch.peaks import keep_peaks
+        from profstack.privacy import home_relative, presentable_argv
 
         has_layers = bench_results.take_layers(self.folder)
+        code = self.layers_code or self.codes[-1]
+        stopped_by = "interrupt" if code == _INTERRUPTED else None
+        ended = {"stopped_by": stopped_by, "rank": None, "world_size": None}
+        run_facts = {
+            "script": home_relative(self.request.spec),
+            # Secrets in arguments are masked.
+            "argv": presentable_argv(sys.argv[1:]),
+            "run": {**times, **exit_facts(code), **ended},
+            "environment": {**self._environment, **(results[0] or {}).get("environment", {})},
+        }
         write_run(self.folder, run_facts)
         fact = bench_results.join_results(results, self.codes)
         # There the callable was not warm when the layers began.
@@ -361,25 +340,3 @@ class _Bench:
         if self.options.open:
             open_page(page)
         return 0
-
-
-def _wait(command: list[str]) -> int:
-    """Run a process, pass signals on to it, and return its exit code, negative for a signal."""
-    child = subprocess.Popen(command)
-    before = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
-    try:
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                # The terminal has signalled the child as well, which takes two at once for one.
-                # The child may still write its results.
-                child.send_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _exit_code(codes: list[int]) -> int:
-    """Return the exit code of the process that failed, as `profstack run` does."""
-    code = next((one for one in codes if one), 0)
-    return code if code >= 0 else 128 - code

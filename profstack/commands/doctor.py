@@ -24,13 +24,14 @@ from profstack.units import format_bytes
 # Everything is tried rather than looked up: torch and the packages are imported, and a
 # multiplication is profiled, by `profstack.launch.probe` in processes of their own.
 
-# Purpose of each package. Without these no page can be made.
+# Purpose of each package. Without the required ones no page can be made.
 _REQUIRED = {
     "numpy": "arithmetic of the merge",
     "pandas": "joins the layers",
     "jinja2": "writes the page",
 }
-_OPTIONAL = {
+_PURPOSES = {
+    **_REQUIRED,
     "nvtx": "layer nvtx: named ranges for Nsight Systems",
     "memory-profiler": "layer memory: memory by source line",
     "flops-profiler": "layer flops: a cross-check of its operations; in profstack[all]",
@@ -73,16 +74,18 @@ class Check:
 
 def gather() -> list[Check]:
     """Try everything out; takes a few times as long as importing torch."""
-    packages = {**_REQUIRED, **_OPTIONAL}
     layers, layers_problem = _probe("layers")
     torch, torch_problem = _probe("torch")
-    found, packages_problem = _probe("packages:" + ",".join(packages))
+    found, packages_problem = _probe("packages:" + ",".join(_PURPOSES))
+    memory = "this system does not tell the resident set"
+    if (size := rss_bytes()) is not None:
+        memory = f"the resident set is {format_bytes(size)} now"
     return [
         *_layer_checks(layers, layers_problem, torch, torch_problem),
         *_torch_checks(torch, torch_problem),
-        *(_package_check(name, found, packages_problem) for name in packages),
+        *(_package_check(name, found, packages_problem) for name in _PURPOSES),
         _nsys_check(),
-        _memory_check(),
+        Check("tool", "memory", None if size is None else True, None, memory),
     ]
 
 
@@ -120,7 +123,9 @@ def _layer_checks(
     for name, answer in layers["layers"].items():
         reason = answer.get("reason")
         if name == "torch" and reason is None:
-            reason = _profiler_reason(torch, torch_problem)
+            reason = torch_problem or torch.get("reason") or torch.get("profiler_reason")
+            if reason is None and not torch["cpu_events"]:
+                reason = "a profiled multiplication left no event"
         package = _PACKAGE_OF.get(name)
         checks.append(
             Check(
@@ -138,18 +143,12 @@ def _layer_checks(
     return checks
 
 
-def _profiler_reason(torch: TorchAnswer, problem: str) -> str | None:
-    """Return why torch.profiler delivers nothing here; None where it does."""
-    reason = problem or torch.get("reason") or torch.get("profiler_reason")
-    if reason is None and not torch["cpu_events"]:
-        reason = "a profiled multiplication left no event"
-    return reason
-
-
 def _torch_checks(torch: TorchAnswer, problem: str) -> list[Check]:
     """Return the lines on torch, Kineto, CUDA and CUPTI."""
     reason = problem or torch.get("reason")
-    if not reason and _release(torch["version"]) < _OLDEST_TORCH:
+    # A version without numbers counts as new.
+    numbers = re.match(r"(\d+)\.(\d+)", torch.get("version") or "")
+    if not reason and numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST_TORCH:
         reason = f"{torch['version']} is older than 2.6"
     if reason:
         install = "pip install 'torch>=2.6'"
@@ -163,12 +162,6 @@ def _torch_checks(torch: TorchAnswer, problem: str) -> list[Check]:
         Check("tool", "kineto", kineto, None, detail, remedy, required=True),
         *_device_checks(torch),
     ]
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version; a version without them counts as new."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else _OLDEST_TORCH
 
 
 def _device_checks(torch: TorchAnswer) -> list[Check]:
@@ -190,8 +183,7 @@ def _device_checks(torch: TorchAnswer) -> list[Check]:
 
 def _package_check(name: str, found: dict[str, PackageAnswer], problem: str) -> Check:
     """Return the line on one package of the base install or of an extra."""
-    required = name in _REQUIRED
-    purpose = {**_REQUIRED, **_OPTIONAL}[name]
+    required, purpose = name in _REQUIRED, _PURPOSES[name]
     if problem:
         return Check("tool", name, False, None, problem, required=required)
     version, reason = found[name]["version"], found[name]["reason"]
@@ -226,14 +218,6 @@ def _nsys_check() -> Check:
     return Check("tool", "nsys", True, nsys.version, purpose)
 
 
-def _memory_check() -> Check:
-    """Return the line on the resident set of a process."""
-    size = rss_bytes()
-    if size is None:
-        return Check("tool", "memory", None, None, "this system does not tell the resident set")
-    return Check("tool", "memory", True, None, f"the resident set is {format_bytes(size)} now")
-
-
 HELP = """Say which layers and tools work here, in which version, and what to install.
 
 The exit code is 1 if something that profstack cannot do without does not work."""
@@ -265,14 +249,12 @@ def execute(arguments: argparse.Namespace) -> int:
 def _print_text(checks: list[Check], failed: bool) -> None:
     """Print the answer for people."""
     facts = environment_facts()
-    print(
-        f"profstack {__version__}, {facts['implementation']} {facts['python']}, {facts['platform']}"
-    )
+    python = f"{facts['implementation']} {facts['python']}"
+    print(f"profstack {__version__}, {python}, {facts['platform']}")
     print(f"{facts['cpu']}, {facts['usable_cores']} cores usable\n")
     _print_table(checks)
-    absent = [check for check in checks if check.install and not check.works]
-    missing = [f"  {check.name}: {check.install}" for check in absent]
-    if missing:
+    absent = (check for check in checks if check.install and not check.works)
+    if missing := [f"  {check.name}: {check.install}" for check in absent]:
         print("\nTo install what is missing:", *missing, sep="\n")
     if failed:
         broken = [check.name for check in checks if check.required and not check.works]
@@ -282,10 +264,7 @@ def _print_text(checks: list[Check], failed: bool) -> None:
 def _print_table(checks: list[Check]) -> None:
     """Print the lines: as a coloured table on a terminal, as aligned columns elsewhere."""
     header = ("", "name", "state", "version", "")
-    rows = [
-        (check.group, check.name, check.state, check.version or "–", check.detail)
-        for check in checks
-    ]
+    rows = [(one.group, one.name, one.state, one.version or "–", one.detail) for one in checks]
     if sys.stdout.isatty():
         # Without rich, doctor is all the more needed.
         with suppress(ImportError):

@@ -59,11 +59,24 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     if arguments.force and arguments.output is None:
         raise UsageError("--force needs --output", where="import", next_step="name the folder")
-    add = _alone if arguments.into is None else _into
-    folder, facts = add(source, arguments)
+    from profstack.readers.nsys import importing
     from profstack.report.files import write_report
     from profstack.report.screen import printable
+    from profstack.storage.folder import create_folder, write_run
 
+    given = {"nsys_path": arguments.nsys_path, "process": arguments.process}
+    if arguments.into is not None:
+        folder = recording_folder(arguments.into, exactly=True)
+        facts = importing.import_file(source, folder, **given)
+    else:
+        # No folder is made where the file cannot be read.
+        read = importing.read_file(source, **given)
+        name = source.name.split(".")[0] or "nsys"
+        folder = create_folder(name, arguments.output, force=arguments.force)
+        run = {"run": {"exit_code": None}, "environment": {}}
+        write_run(folder, {"script": None, "argv": [], **run})
+        importing.write_import(folder, *read)
+        facts = read[1]
     page = write_report(folder)
     # The file's name and its version come from outside.
     print(printable(_summary(facts)))
@@ -71,28 +84,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.open:
         open_page(page)
     return 0
-
-
-def _into(source: Path, arguments: argparse.Namespace) -> tuple[Path, NsysImport]:
-    """Add the file to an existing recording."""
-    from profstack.readers.nsys.importing import import_file
-
-    folder = recording_folder(arguments.into, exactly=True)
-    facts = import_file(source, folder, nsys_path=arguments.nsys_path, process=arguments.process)
-    return folder, facts
-
-
-def _alone(source: Path, arguments: argparse.Namespace) -> tuple[Path, NsysImport]:
-    """Make a recording of the file alone; none where the file cannot be read."""
-    from profstack.readers.nsys.importing import read_file, write_import
-    from profstack.storage.folder import create_folder, write_run
-
-    read = read_file(source, nsys_path=arguments.nsys_path, process=arguments.process)
-    name = source.name.split(".")[0] or "nsys"
-    folder = create_folder(name, arguments.output, force=arguments.force)
-    write_run(folder, {"script": None, "argv": [], "run": {"exit_code": None}, "environment": {}})
-    write_import(folder, *read)
-    return folder, read[1]
 
 
 def _summary(facts: NsysImport) -> str:

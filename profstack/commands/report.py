@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from profstack.commands.options import open_page
 from profstack.report import files
-from profstack.report.files import recording_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -26,17 +25,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Build the report and write it."""
-    folder = recording_folder(arguments.folder)
+    folder = files.recording_folder(arguments.folder)
     report = files.build(folder)
     from profstack.report import html
 
+    page = folder if arguments.output is None else Path(arguments.output)
+    if page.is_dir():
+        page = page / "report.html"
     if arguments.output is None:
-        page = folder / "report.html"
         files.write(report, folder / "report.json")
-    else:
-        page = Path(arguments.output)
-        if page.is_dir():
-            page = page / "report.html"
     html.write(report, page, recording=folder)
     if arguments.open:
         open_page(page)

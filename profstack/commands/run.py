@@ -129,9 +129,8 @@ def main(argv: list[str]) -> int:
     rank = target.own_rank()
     recorded = target.recording_ranks(options.ranks)
     # Before any rank passes through, so that an error ends all ranks alike.
-    again = None
-    if options.nsys or options.nsys_path:
-        again = NsysRun.prepared(options, wanted, layers, rank)
+    wants_nsys = options.nsys or options.nsys_path
+    again = NsysRun.prepared(options, wanted, layers, rank) if wants_nsys else None
     missing = target.missing_ranks(recorded)
     if rank == 0 and missing is not None:
         # The other ranks would print the same.
@@ -141,16 +140,12 @@ def main(argv: list[str]) -> int:
     wanted.check()
     code = _Run(options, wanted, layers, left_out, rank, again).execute()
     if code == -signal.SIGINT:
-        _end_interrupted()
+        # End by SIGINT, as the script and every plain python: only then does a shell end its loop.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
     return code if code >= 0 else 128 - code
-
-
-def _end_interrupted() -> None:
-    """End by SIGINT, as the script and every plain python: only then does a shell end its loop."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.raise_signal(signal.SIGINT)
 
 
 @dataclass
@@ -166,7 +161,12 @@ class _Run:
     stopped_by: str | None = None
 
     def __post_init__(self) -> None:
-        self.folder = self._make_folder()
+        name, output, force = self.target.name, self.options.output, self.options.force
+        if self.rank is None:
+            self.folder = create_folder(name, output, force=force)
+        else:
+            key = target.launch_key()
+            self.folder = create_rank_folder(name, output, self.rank, key, force=force)
         self.log = progress.ProgressLog(self.folder)
         self.display = progress.Display(quiet=self.options.quiet)
         self._environment: dict[str, object] = {}
@@ -175,13 +175,11 @@ class _Run:
 
     def execute(self) -> int:
         """Run the script, write the page, and return the script's exit code, -n for signal n."""
-        started = time.time()
-        begun = time.perf_counter()
+        started, begun = time.time(), time.perf_counter()
         child_options = self._write_options()
         if self.again is not None:
             self.again.announce(self.display.line)
-        launches = launcher_warning(self.target.program)
-        if launches is not None and not self.options.quiet:
+        if not self.options.quiet and (launches := launcher_warning(self.target.program)):
             self.display.line(f"profstack: {launches}")
         try:
             with self.display.beside_script():
@@ -209,26 +207,19 @@ class _Run:
             self.again.execute(self.folder, code, self._child_options, duration_s)
         self._finish(code)
 
-    def _make_folder(self) -> Path:
-        name, output, force = self.target.name, self.options.output, self.options.force
-        if self.rank is None:
-            return create_folder(name, output, force=force)
-        return create_rank_folder(name, output, self.rank, target.launch_key(), force=force)
-
     def _write_options(self) -> list[str]:
         """Write the child's options; return those it needs before the script's first line."""
         options = self.options
         whole = options.step_by == "none" or (options.step_by is None and self.target.has_no_step())
-        targets = {field.name: getattr(options, field.name) for field in fields(Targets)}
+        targets = Targets(**{one.name: getattr(options, one.name) for one in fields(Targets)})
         # Ranks that record keep in step: their slices end by counts of steps, never by time.
         lockstep = (target.world_size() or 1) > 1
-        chosen = Targets(**targets).in_lockstep() if lockstep else Targets(**targets)
-        content: ChildOptions = {
+        self._child_options = {
             "lockstep": lockstep,
             "step_by": options.step_by or ("step" if self.target.calls_step() else None),
             "layers": self.layers,
             "left_out": self.left_out,
-            "targets": asdict(chosen),
+            "targets": asdict(targets.in_lockstep() if lockstep else targets),
             "max_steps": options.max_steps,
             "max_seconds": options.max_seconds,
             "startup": options.startup,
@@ -236,8 +227,7 @@ class _Run:
             "source": not options.no_source,
             "whole": whole,
         }
-        self._child_options = content
-        _write_child_options(self.folder, content)
+        _write_child_options(self.folder, self._child_options)
         # Before the run, whose load the facts must not contain.
         where = self.target.arguments[0] if self.target.kind == "script" else "."
         self._environment = environment_facts(os.path.dirname(os.path.abspath(where)))
@@ -279,6 +269,7 @@ class _Run:
             (self.folder / PAGE_MARKER).touch()
 
     def _finish(self, code: int) -> None:
+        from profstack.launch.peaks import keep_peaks
         from profstack.report.files import write_report
 
         if not (self.folder / DATABASE).is_file():
@@ -287,7 +278,10 @@ class _Run:
             self.display.line(f"profstack: nothing was recorded of the script: {why}")
             self.options.quiet = True
         with self.display.working("profstack: writing the page"):
-            self._keep_peaks()
+            # The machine's peaks are measured now where they are not known.
+            measure = "torch" in self.layers and not self.options.no_peaks
+            show_line = None if self.options.quiet else self.display.line
+            keep_peaks(self.folder, measure=measure, tell=show_line)
             page = write_report(self.folder)
         if not self.options.quiet:
             try:
@@ -301,18 +295,9 @@ class _Run:
         if self.options.open:
             open_page(page)
 
-    def _keep_peaks(self) -> None:
-        """Keep the machine's peaks in the recording, measured now where they are not known."""
-        from profstack.launch.peaks import keep_peaks
-
-        measure = "torch" in self.layers and not self.options.no_peaks
-        tell = None if self.options.quiet else self.display.line
-        keep_peaks(self.folder, measure=measure, tell=tell)
-
     def _rerun(self) -> None:
         """Run the script once more, as the user asked, for the layers that stayed empty."""
-        layers = second_run.empty_layers(self.folder)
-        if not layers:
+        if not (layers := second_run.empty_layers(self.folder)):
             return
         again = self.folder / second_run.FOLDER
         content: ChildOptions = {**self._child_options, "layers": layers}
@@ -323,10 +308,8 @@ class _Run:
             code = process.run(self.target.arguments, again, profile, lambda: None)
         filled = second_run.copy_layers(self.folder, again, layers)
         if code != 0 or len(filled) < len(layers):
-            self.display.line(
-                f"profstack: the second run ended with exit code {code} and filled "
-                f"{', '.join(filled) or 'no layer'}"
-            )
+            end = f"exit code {code} and filled {', '.join(filled) or 'no layer'}"
+            self.display.line(f"profstack: the second run ended with {end}")
 
 
 def _write_child_options(folder: Path, options: ChildOptions) -> None:
@@ -350,31 +333,21 @@ _SLOWER, _AT_LEAST_S = 3, 60
 
 def check(target: Target, layers: Sequence[str], rank: int | None) -> None:
     """Raise UsageError where there can be no second run under nsys."""
-    obstacles = (
-        (
-            under_nsys(),
-            "Nsight Systems observes this run already",
-            "leave --nsys away, or start profstack without nsys",
-        ),
-        (
-            rank is not None,
-            "one rank of several cannot be run a second time",
-            "start nsys by hand: nsys profile ... torchrun ... -m profstack run ...",
-        ),
-        (
-            target.kind == "stdin",
-            "a script on standard input can be read once alone",
-            "save it to a file and name that",
-        ),
-        (
-            "nvtx" not in layers,
-            "the layer nvtx makes the ranges that nsys records, and is left out",
-            "leave it in --layers, and out of --skip",
-        ),
-    )
-    for is_met, what, next_step in obstacles:
-        if is_met:
-            raise UsageError(what, where="--nsys", next_step=next_step)
+    if under_nsys():
+        what = "Nsight Systems observes this run already"
+        next_step = "leave --nsys away, or start profstack without nsys"
+    elif rank is not None:
+        what = "one rank of several cannot be run a second time"
+        next_step = "start nsys by hand: nsys profile ... torchrun ... -m profstack run ..."
+    elif target.kind == "stdin":
+        what = "a script on standard input can be read once alone"
+        next_step = "save it to a file and name that"
+    elif "nvtx" not in layers:
+        what = "the layer nvtx makes the ranges that nsys records, and is left out"
+        next_step = "leave it in --layers, and out of --skip"
+    else:
+        return
+    raise UsageError(what, where="--nsys", next_step=next_step)
 
 
 @dataclass
@@ -451,8 +424,7 @@ class NsysRun:
             return
         assert self.nsys is not None
         first = FirstRun.read(folder)
-        blind = self._blind()
-        if blind is not None and not first.on_device:
+        if (blind := self._blind()) is not None and not first.on_device:
             # Without a device to trace there is nothing but ranges.
             self.problem = f"no run under Nsight Systems, which has nothing to see: {blind}"
             return
@@ -462,13 +434,9 @@ class NsysRun:
             again = Path(name) / "again"
             _write_child_options(again, second_options(child_options, first))
             command = [sys.executable, *process.interpreter_flags(), *self.target.arguments]
+            environment, on_device = process.child_environment(again, []), first.on_device
             captured = second_run.capture(
-                self.nsys,
-                command,
-                process.child_environment(again, []),
-                Path(name),
-                on_device=first.on_device,
-                limit_s=limit_s,
+                self.nsys, command, environment, Path(name), on_device=on_device, limit_s=limit_s
             )
             report = second_run.keep(captured.report, folder, force=self.options.force)
         self._tell(
@@ -478,10 +446,8 @@ class NsysRun:
         try:
             fact = import_file(report, folder, nsys_path=self.nsys.path)
         except ProfstackError as error:
-            words = ["profstack", "import", str(report), "--into", str(folder)]
-            self.problem = (
-                f"the report of Nsight Systems was not taken in ({error}): {shlex.join(words)}"
-            )
+            remedy = shlex.join(["profstack", "import", str(report), "--into", str(folder)])
+            self.problem = f"the report of Nsight Systems was not taken in ({error}): {remedy}"
             return
         self._judge(folder, captured, first, limit_s, fact)
 

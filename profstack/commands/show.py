@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 from profstack.commands.options import tell, terminal_of
 from profstack.errors import UsageError
 from profstack.report import files
-from profstack.report.files import recording_folder
 from profstack.storage.schema.column import Column, Table
 from profstack.storage.schema.report import REPORT
 
@@ -65,10 +64,9 @@ _UNFOLDED = 2_000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.epilog = _TABLES_HELP
-    names = ", ".join(REPORT)
     parser.add_argument("folder", nargs="?", metavar="DIR", help=files.FOLDER_HELP)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--table", metavar="NAME", help=f"one of {names}")
+    what.add_argument("--table", metavar="NAME", help=f"one of {', '.join(REPORT)}")
     what.add_argument(
         "--findings",
         action="store_true",
@@ -94,29 +92,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print the summary or a table."""
     _check(arguments)
-    folder = recording_folder(arguments.folder)
+    folder = files.recording_folder(arguments.folder)
     report = files.load(folder)
     # An unknown table is one line on standard error, and this would be another.
     chosen = None if arguments.table is None else _table_and_rows(report, arguments)
     if arguments.folder is None or folder not in (given := Path(arguments.folder), given.parent):
         tell(f"profstack: reading {folder}")
+    from profstack.report import export, terminal
+    from profstack.report.screen import fitting, printable
+
+    form, (width, colour) = arguments.format, terminal_of(sys.stdout)
     if chosen is not None:
         printed = _table(report, *chosen, arguments)
     elif arguments.findings:
         printed = _findings(report, arguments)
+    elif arguments.verdict and form == "text":
+        printed = terminal.verdict(report, width=width, colour=colour)
     elif arguments.verdict:
-        printed = _verdict(report, arguments)
-    elif arguments.format == "json":
+        printed = export.verdict_as(form, report)
+    elif form == "json":
         printed = files.text(report)
     else:
-        from profstack.report import terminal
-
-        width, colour = terminal_of(sys.stdout)
         printed = terminal.summary(report, width=width, colour=colour)
-    from profstack.report.screen import fitting, printable
-
     # Programs read exact names from CSV; people read Markdown, and whatever a terminal shows.
-    if arguments.format == "md" or (arguments.format == "csv" and sys.stdout.isatty()):
+    if form == "md" or (form == "csv" and sys.stdout.isatty()):
         printed = "\n".join(printable(line) for line in printed.split("\n"))
     sys.stdout.write(fitting(printed, sys.stdout.encoding))
     return 0
@@ -124,7 +123,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for options that do not go together, before anything is read."""
-    tables = ", ".join(REPORT)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError("--limit must be at least 1", where="show")
     if arguments.table is None:
@@ -135,20 +133,17 @@ def _check(arguments: argparse.Namespace) -> None:
             f"--format {arguments.format}": arguments.format in ("md", "csv") and not chosen,
         }
         for option in (option for option, given in needs_table.items() if given):
-            raise UsageError(
-                f"{option} needs a table", where="show", next_step=f"--table is {tables}"
-            )
+            what, next_step = f"{option} needs a table", f"--table is {', '.join(REPORT)}"
+            raise UsageError(what, where="show", next_step=next_step)
     elif arguments.table in REPORT:
         _check_sort(REPORT[arguments.table], arguments.sort)
 
 
 def _check_sort(table: Table, column: str | None) -> None:
     if column not in (None, *table.names):
-        raise UsageError(
-            f"table {table.name} has no column '{column}'",
-            where="show",
-            next_step=f"its columns are {', '.join(table.names)}",
-        )
+        what = f"table {table.name} has no column '{column}'"
+        next_step = f"its columns are {', '.join(table.names)}"
+        raise UsageError(what, where="show", next_step=next_step)
 
 
 def _table_and_rows(
@@ -161,10 +156,8 @@ def _table_and_rows(
     declared = {each["name"]: each for each in report.get("layer_tables") or []}
     facts = declared.get(arguments.table)
     if facts is None:
-        tables = ", ".join((*REPORT, *declared))
-        raise UsageError(
-            f"no table '{arguments.table}'", where="show", next_step=f"the tables are {tables}"
-        )
+        what, tables = f"no table '{arguments.table}'", ", ".join((*REPORT, *declared))
+        raise UsageError(what, where="show", next_step=f"the tables are {tables}")
     columns = [
         Column(each["meaning"], each["sense"], name=each["name"], type=each["type"])
         for each in facts["columns"]
@@ -183,7 +176,9 @@ def _table(
 
     column = arguments.sort or (HEAVIEST | _HEAVIEST).get(table.name)
     if column is not None:
-        rows = export.in_order(rows, column, falling=_falls(table, column))
+        known = table.column(column)
+        rises = known is None or known.type in _TEXT_TYPES or column in _INDEXES
+        rows = export.in_order(rows, column, falling=not rises)
     if arguments.sort is None:
         # A start-up happens once, a step many times: their times do not compare.
         rows.sort(key=lambda row: row.get("phase") == "startup")
@@ -192,7 +187,13 @@ def _table(
     if arguments.format != "text":
         return export.table_as(arguments.format, table, chosen)
     if not rows:
-        why = _why_empty(report, table.name) if table.name in REPORT else "its layer saw nothing"
+        why = "its layer saw nothing"
+        if table.name in REPORT:
+            from profstack.analysis.build import table_reason
+            from profstack.report.screen import printable
+
+            has_device = report["environment"].get("device") not in (None, "cpu")
+            why = printable(table_reason(table.name, report["layers"], has_device=has_device))
         return f"{table.name}: no rows in this recording: {why}\n"
     if table.name == "modules":
         chosen = forward_only(cast("list[ModuleRow]", chosen))
@@ -200,14 +201,6 @@ def _table(
     printed = terminal.table_text(table, chosen, width=width, colour=colour)
     left = len(rows) - len(chosen)
     return printed + (f"{left:,} more of {len(rows):,} rows: --limit {len(rows)}\n" if left else "")
-
-
-def _why_empty(report: Report, name: str) -> str:
-    from profstack.analysis.build import table_reason
-    from profstack.report.screen import printable
-
-    has_device = report["environment"].get("device") not in (None, "cpu")
-    return printable(table_reason(name, report["layers"], has_device=has_device))
 
 
 def _findings(report: Report, arguments: argparse.Namespace) -> str:
@@ -222,19 +215,3 @@ def _findings(report: Report, arguments: argparse.Namespace) -> str:
     printed = terminal.findings(chosen, width=width, colour=colour)
     left = len(findings) - len(chosen)
     return printed + (f"\n{left:,} more of {len(findings):,} findings\n" if left else "")
-
-
-def _verdict(report: Report, arguments: argparse.Namespace) -> str:
-    """Return the verdict with the step bar in the chosen format."""
-    from profstack.report import export, terminal
-
-    if arguments.format != "text":
-        return export.verdict_as(arguments.format, report)
-    width, colour = terminal_of(sys.stdout)
-    return terminal.verdict(report, width=width, colour=colour)
-
-
-def _falls(table: Table, name: str) -> bool:
-    """Return whether a column is sorted from its largest value down."""
-    column = table.column(name)
-    return column is not None and column.type not in _TEXT_TYPES and name not in _INDEXES

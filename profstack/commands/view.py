@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NoReturn
 from profstack.commands.options import open_page
 from profstack.errors import RecordingError, UsageError
 from profstack.report import files
-from profstack.report.files import recording_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -49,10 +48,15 @@ def execute(arguments: argparse.Namespace) -> int:
     """Open the page, or serve the profile."""
     if arguments.port is not None and not arguments.serve:
         raise UsageError("--port needs --serve", where="view", next_step="profstack view --serve")
-    folder = recording_folder(arguments.folder)
+    folder = files.recording_folder(arguments.folder)
     if arguments.snakeviz:
-        return _serve(_profile(folder), browser=not arguments.no_browser)
-    page = _page(folder)
+        return _serve_profile(folder, browser=not arguments.no_browser)
+    page = folder / "report.html"
+    if not page.is_file():
+        from profstack.report import html
+
+        html.write(files.load(folder), page)
+        print(f"Wrote {page}")
     if arguments.serve:
         return _serve_recording(folder, arguments.port or 0, browser=not arguments.no_browser)
     if not arguments.no_browser:
@@ -68,17 +72,6 @@ def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65_535:
         raise argparse.ArgumentTypeError(f"'{text}' is no port: it is a number from 1 to 65535")
     return int(text)
-
-
-def _page(folder: Path) -> Path:
-    """Return the recording's page, written now where there is none."""
-    page = folder / "report.html"
-    if not page.is_file():
-        from profstack.report import html
-
-        html.write(files.load(folder), page)
-        print(f"Wrote {page}")
-    return page
 
 
 def _serve_recording(folder: Path, port: int, *, browser: bool) -> int:
@@ -109,22 +102,17 @@ def _serve_recording(folder: Path, port: int, *, browser: bool) -> int:
     return 0
 
 
-def _profile(folder: Path) -> Path:
-    """Return the recording's profile of Python functions."""
-    for name in _PROFILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise RecordingError(
-        f"no {_PROFILES[0]} in it: the cprofile layer recorded nothing",
-        where=str(folder),
-        next_step="record one with 'profstack run --layers cprofile script.py'",
-    )
-
-
-def _serve(profile: Path, *, browser: bool) -> int:
-    """Run snakeviz on the loopback address until it is interrupted."""
+def _serve_profile(folder: Path, *, browser: bool) -> int:
+    """Run snakeviz on the loopback address, with the recording's profile, until interrupted."""
     from importlib.util import find_spec
 
+    profiles = [folder / name for name in _PROFILES if (folder / name).is_file()]
+    if not profiles:
+        raise RecordingError(
+            f"no {_PROFILES[0]} in it: the cprofile layer recorded nothing",
+            where=str(folder),
+            next_step="record one with 'profstack run --layers cprofile script.py'",
+        )
     if find_spec("snakeviz") is None:
         raise UsageError(
             "snakeviz is not installed", where="view", next_step="pip install snakeviz"
@@ -134,7 +122,7 @@ def _serve(profile: Path, *, browser: bool) -> int:
     if not browser:
         command.append("-s")
     # After '--' a profile's name is no option, whatever it begins with.
-    server = subprocess.Popen([*command, "--", str(profile.resolve())])
+    server = subprocess.Popen([*command, "--", str(profiles[0].resolve())])
     signal.signal(signal.SIGTERM, _leave)
     try:
         return server.wait()

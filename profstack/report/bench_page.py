@@ -125,9 +125,8 @@ def _is_time(value: float | None) -> bool:
 def _warmup_curve(warmup_s: Sequence[float], steps: int | None) -> WarmupCurve:
     """Return the calls before the samples: all of the first, and extremes of the rest."""
     calls = [{"call": place, "wall_s": wall} for place, wall in enumerate(warmup_s, 1)]
-    kept = calls[:_FIRST_CALLS] + extremes(
-        calls[_FIRST_CALLS:], MOST_CALLS - _FIRST_CALLS, "wall_s"
-    )
+    first, later = calls[:_FIRST_CALLS], calls[_FIRST_CALLS:]
+    kept = first + extremes(later, MOST_CALLS - _FIRST_CALLS, "wall_s")
     left_out = None
     if len(kept) < len(calls):
         left_out = f"{len(kept):,} of {len(calls):,} calls are drawn: "
@@ -142,13 +141,12 @@ def roofline_page(roofline: RooflineFacts | None) -> Roofline | None:
         return None
     peaks, mfu = roofline.get("peaks"), roofline.get("mfu") or []
     reason = roofline.get("reason") or (peaks and peaks.get("reason"))
-    points = sorted(
-        roofline.get("points") or [], key=lambda point: number(point["seconds"]), reverse=True
-    )
+    points = list(roofline.get("points") or [])
     if not (points or mfu or (peaks and peaks.get("flop_per_s")) or roofline.get("reason")):
         return None
-    # The step and the points with a place in the plot come first.
-    points.sort(key=lambda point: (point["kind"] != "step", point["intensity"] is None))
+    # The step and the points with a place in the plot come first, the heaviest of them in front.
+    points.sort(key=lambda one: -number(one["seconds"]))
+    points.sort(key=lambda one: (one["kind"] != "step", one["intensity"] is None))
     kept = points[:MOST_POINTS]
     return Roofline(
         peaks=peaks or {},

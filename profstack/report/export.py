@@ -54,34 +54,21 @@ def _json(rows: Iterable[Mapping[str, object]]) -> str:
 
 
 def _text_table(form: Literal["csv", "md"], names: Sequence[str], rows: Rows) -> str:
-    cells = [[_table_cell(row.get(name)) for name in names] for row in rows]
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
     if form == "csv":
-        return _csv(names, cells)
-    return "\n".join(map(_markdown_row, (names, ["---"] * len(names), *cells))) + "\n"
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([names, *cells])
+        return out.getvalue()
+    table = [names, ["---"] * len(names), *cells]
+    return "".join(f"| {' | '.join(cell.translate(_IN_CELL) for cell in row)} |\n" for row in table)
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def _table_cell(value: object) -> str:
-    """Return a value as text; nothing for null."""
+def _cell(value: object) -> str:
+    """Return a value as text that every encoding can write; nothing for null."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
-    return _encodable(repr(value) if isinstance(value, float) else str(compact(value)))
-
-
-def _encodable(text: str) -> str:
-    """Return text without characters that no encoding can write."""
+    text = repr(value) if isinstance(value, float) else str(compact(value))
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.translate(_IN_CELL) for cell in cells) + " |"
 
 
 def verdict_as(form: Format, report: Report) -> str:
@@ -106,21 +93,18 @@ def findings_as(form: Format, findings: Sequence[Finding]) -> str:
     if form == "json":
         return _json(findings) if findings else "[]\n"
     if form == "csv":
-        rows: Rows = findings
-        cells = ([_finding_cell(row.get(name)) for name in _FINDING_COLUMNS] for row in rows)
-        return _csv(_FINDING_COLUMNS, cells)
+        # Lists are JSON here.
+        rows: Rows = [
+            {
+                key: json.dumps(value) if isinstance(value, (list, dict)) else value
+                for key, value in row.items()
+            }
+            for row in finite(findings)
+        ]
+        return _text_table("csv", _FINDING_COLUMNS, rows)
     if not findings:
         return "No findings in this recording.\n"
     return "\n".join(_section(number, finding) for number, finding in enumerate(findings, 1))
-
-
-def _finding_cell(value: object) -> str:
-    """Return a value as text: lists as JSON, nothing for null."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return repr(value)
-    return _encodable(json.dumps(finite(value)) if isinstance(value, (list, dict)) else str(value))
 
 
 def _section(number: int, finding: Finding) -> str:
@@ -132,8 +116,7 @@ def _section(number: int, finding: Finding) -> str:
         facts += f"; no gain is told: {_escaped(str(finding['gain_reason']))}"
     lines = [f"### {number}. {_escaped(finding['title'])}", "", facts, ""]
     if finding["evidence"]:
-        lines += [f"- {_escaped(evidence_words(row))}" for row in finding["evidence"]]
-        lines.append("")
+        lines += [*(f"- {_escaped(evidence_words(row))}" for row in finding["evidence"]), ""]
     return "\n".join([*lines, f"Next: {_escaped(str(finding['advice']))}"]) + "\n"
 
 

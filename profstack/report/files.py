@@ -27,23 +27,18 @@ def write_report(folder: Path) -> Path:
     """
     from profstack.report import html
 
-    _compress_traces(folder)
+    # The measured process has no time to compress the tools' plain JSON files.
+    for plain in folder.glob("*/*.json"):
+        if plain.parent.name != "logs":
+            packed = plain.with_name(plain.name + ".gz")
+            with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=3) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            plain.unlink()
     report = complete_report(folder)
     write(report, folder / "report.json")
     page = folder / "report.html"
     html.write(report, page)
     return page
-
-
-def _compress_traces(folder: Path) -> None:
-    """Compress the tools' plain JSON files, which the measured process has no time for."""
-    for plain in folder.glob("*/*.json"):
-        if plain.parent.name == "logs":
-            continue
-        packed = plain.with_name(plain.name + ".gz")
-        with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=3) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        plain.unlink()
 
 
 # report.json ------------------------------------------------------------------------------------
@@ -59,10 +54,8 @@ def text(report: Report) -> str:
 
     So two reports can be compared with line tools, and a large one stays readable.
     """
-    entries = ",\n".join(
-        f"{json.dumps(key)}: {_value(value)}" for key, value in finite(report).items()
-    )
-    return "{\n" + entries + "\n}\n"
+    entries = (f"{json.dumps(key)}: {_value(value)}" for key, value in finite(report).items())
+    return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
 def schema() -> dict[str, object]:
@@ -138,8 +131,7 @@ def load(folder: Path) -> Report:
     except ValueError as error:
         what = f"damaged JSON ({error})"
         raise RecordingError(what, where=str(path), next_step=remedy) from error
-    problem = _problem(report)
-    if problem is not None:
+    if problem := _problem(report):
         raise RecordingError(problem, where=str(path), next_step=remedy)
     return cast("Report", report)
 

@@ -96,38 +96,25 @@ class Library:
 @cache
 def library() -> Library | None:
     """Return plotly's file, packed; None where the package is not installed or lacks it."""
-    file = _file()
-    if file is None:
-        return None
     try:
-        script = file.read_bytes().decode("utf-8-sig")
-    except (OSError, ValueError):
+        found = importlib.util.find_spec("plotly")
+        if found is None or not found.submodule_search_locations:
+            return None
+        folder = Path(next(iter(found.submodule_search_locations)))
+        script = (folder / "package_data" / "plotly.min.js").read_bytes().decode("utf-8-sig")
+    except (ImportError, OSError, ValueError):
         return None
-    return Library(packed_text(script), script_digest(script), _notice(script))
+    notice = "plotly.js, as shipped by the package plotly"
+    # The first comment in one line, without a long licence text.
+    if comment := re.match(r"\s*/\*+(.*?)\*/", script[:4_000], re.DOTALL):
+        lines = (line.strip(" *") for line in comment[1].splitlines())
+        notice = ". ".join(line.rstrip(".") for line in lines if line)[:_LONGEST_NOTICE]
+    return Library(packed_text(script), script_digest(script), notice)
 
 
 def script_digest(script: str) -> str:
     """Return a script's digest, by which a content security policy allows it."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-
-
-def _file() -> Path | None:
-    """Return the path of the file in the installed package, whether or not it exists."""
-    try:
-        found = importlib.util.find_spec("plotly")
-    except (ImportError, ValueError):
-        return None
-    folders = found.submodule_search_locations if found else None
-    return Path(next(iter(folders))) / "package_data" / "plotly.min.js" if folders else None
-
-
-def _notice(script: str) -> str:
-    """Return the first comment of a script in one line, without a long licence text."""
-    comment = re.match(r"\s*/\*+(.*?)\*/", script[:4_000], re.DOTALL)
-    if comment is None:
-        return "plotly.js, as shipped by the package plotly"
-    lines = (line.strip(" *") for line in comment[1].splitlines())
-    return ". ".join(line.rstrip(".") for line in lines if line)[:_LONGEST_NOTICE]
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -167,7 +154,6 @@ def replace_text(path: Path, content: str) -> None:
 
 # The page's scripts are modules, `import { a, b } from "./name.js";` and `export` before a
 # definition: the two forms that are turned into one script for the page.
-_MAIN = "main.js"
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 _OTHER_FORM = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
@@ -177,6 +163,11 @@ _VIEWS = (
     *("benchmark", "ranges", "nsys", "other-layers", "method", "environment", "glossary"),
 )
 _STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css", "method.css")
+# A chart that is saved as a picture has an address in the page's own memory.
+_POLICY = (
+    "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
 
 
 def render(report: Report, *, base: str = "") -> str:
@@ -186,13 +177,15 @@ def render(report: Report, *, base: str = "") -> str:
     # The first runs before anything is drawn: the choice of light or dark.
     scripts = [template("theme.js"), _page_script()]
     charts = library()
+    digests = [*map(script_digest, scripts), *([charts.digest] if charts else [])]
     imported = report.get("nsys")
     subject = report["script"] or (imported and imported["file"]) or "profstack"
     return environment.get_template("page.html.j2").render(
         # Without lone surrogates, which no encoding can write.
         title=f"{subject} - profstack".encode("utf-8", "replace").decode("utf-8"),
         style=Markup("".join(map(template, _STYLES))),
-        policy=_policy(scripts, [charts.digest] if charts else []),
+        # The policy allows these scripts alone, and no loading.
+        policy=_POLICY.format(" ".join(f"'{digest}'" for digest in digests)),
         early_script=Markup(scripts[0]),
         page_script=Markup(scripts[-1]),
         views=_VIEWS,
@@ -205,16 +198,12 @@ def render(report: Report, *, base: str = "") -> str:
 
 def write(report: Report, path: Path, *, recording: Path | None = None) -> None:
     """Write the page to `path`; links lead to the files in `recording` (default: beside it)."""
-    replace_text(path, render(report, base=_way(path.parent, recording or path.parent)))
-
-
-def _way(start: Path, recording: Path) -> str:
-    """Return the relative URL from a page to a recording; an absolute one across drives."""
+    home = (recording or path.parent).resolve()
     try:
-        way = os.path.relpath(recording.resolve(), start.resolve())
-    except ValueError:
-        return recording.resolve().as_uri()
-    return "" if way == "." else Path(way).as_posix()
+        way = Path(os.path.relpath(home, path.parent.resolve())).as_posix()
+    except ValueError:  # On another drive.
+        way = home.as_uri()
+    replace_text(path, render(report, base="" if way == "." else way))
 
 
 @cache
@@ -227,19 +216,15 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.policies["json.dumps_kwargs"] = {
-        "separators": (",", ":"),
-        "sort_keys": False,
-        "allow_nan": False,
-    }
+    kept = {"separators": (",", ":"), "sort_keys": False, "allow_nan": False}
+    environment.policies["json.dumps_kwargs"] = kept
     return environment
 
 
 @cache
 def template(name: str) -> str:
     """Return the text of a file in `templates/`."""
-    file = resources.files("profstack.report") / "templates" / name
-    return file.read_text(encoding="utf-8")
+    return (resources.files("profstack.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache
@@ -250,7 +235,7 @@ def _page_script() -> str:
     have no address to be imported by. One script has one hash in the page's policy.
     """
     modules: dict[str, str] = {}
-    _add_module(_MAIN, modules, ())
+    _add_module("main.js", modules, ())
     body = "\n".join(modules.values())
     return f'(function () {{\n"use strict";\nconst MODULES = {{}};\n{body}\n}})();\n'
 
@@ -264,24 +249,10 @@ def _add_module(name: str, modules: dict[str, str], importers: tuple[str, ...]) 
     text = template(name)
     for _, imported in _IMPORT.findall(text):
         _add_module(imported, modules, (*importers, name))
-    modules[name] = _module_scope(name, text)
-
-
-def _module_scope(name: str, text: str) -> str:
-    """A module as a function that takes what it imports and returns what it exports."""
+    # The scope is a function that takes what the module imports and returns what it exports.
     exported = ", ".join(_EXPORT.findall(text))
     body = _IMPORT.sub(r'const {\1} = MODULES["\2"];', _EXPORT.sub("", text))
     if other := _OTHER_FORM.search(body):
         raise ValueError(f"{name}: the page knows no such form: {other[0]}")
-    return f'MODULES["{name}"] = (function () {{\n{body}return {{ {exported} }};\n}})();\n'
-
-
-def _policy(scripts: list[str], digests: list[str]) -> str:
-    """Return a policy that allows these scripts and those of these digests, and no loading."""
-    allowed = " ".join(f"'{digest}'" for digest in [*map(script_digest, scripts), *digests])
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        # A chart that is saved as a picture has an address in the page's own memory.
-        "img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    scope = f"(function () {{\n{body}return {{ {exported} }};\n}})()"
+    modules[name] = f'MODULES["{name}"] = {scope};\n'

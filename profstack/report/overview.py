@@ -7,19 +7,14 @@ to the row in its own view. A figure that is not known is null, with a reason.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Literal
 
 from profstack.report.page_tables import AnyRow, number, operators_by_name, weight
 from profstack.report.screen import line_place
 from profstack.storage.schema.report import Report, RooflinePoint, StepBar
-from profstack.storage.schema.rows import (
-    CounterRow,
-    MemoryRow,
-    StepRow,
-)
+from profstack.storage.schema.rows import CounterRow, StepRow
 
 # Steps in the clean median, and why the others are not in it ------------------------------------
 
@@ -73,8 +68,7 @@ def _why_not(step: StepRow, kind: str, phase: str | None, warm: int) -> str:
     """Return why a step is not in the clean median; `warm` is the first after the warm-up."""
     if kind != "clean":
         return _KINDS.get(kind, f"watched by the {kind} layer")
-    flags = (step.get("flags") or "").split()
-    if flags:
+    if flags := (step.get("flags") or "").split():
         return _FLAGS.get(flags[0], f"flagged {flags[0]}")
     if phase is not None and step["phase"] not in (phase, None):
         return f"of the phase {step['phase']}; the median is of {phase}"
@@ -174,6 +168,7 @@ def overview_page(report: Report) -> Overview:
         rule.slug: f"{rule.measure} The verdict from {100 * rule.threshold:.0f} % of the step on."
         for rule in VERDICT_RULES
     }
+    texts = (verdicts | OTHERS).items()
     return Overview(
         step_bar=report.get("step_bar"),
         peaks=_peaks(report),
@@ -181,22 +176,25 @@ def overview_page(report: Report) -> Overview:
         tops=_tops(report),
         accounts=step_accounts(report),
         rules=[{"slug": rule.slug, "title": rule.title, "rule": rule.rule} for rule in RULES],
-        verdicts=[
-            {"slug": slug, "title": TITLES[slug], "rule": rule}
-            for slug, rule in (verdicts | OTHERS).items()
-        ],
+        verdicts=[{"slug": slug, "title": TITLES[slug], "rule": rule} for slug, rule in texts],
     )
 
 
+_MemoryColumn = Literal["rss_bytes", "device_allocated_bytes", "device_reserved_bytes"]
+
+
 def _peaks(report: Report) -> Peaks:
-    memory = report["tables"]["memory"]
-    rss, why = _most(memory, "rss_bytes"), report["columns_reason"].get("memory.rss_bytes")
-    held = held_at_peak(report)
+    def most(column: _MemoryColumn) -> int | None:
+        values = (row[column] for row in report["tables"]["memory"])
+        return max((value for value in values if value is not None), default=None)
+
+    rss, held = most("rss_bytes"), held_at_peak(report)
+    why = report["columns_reason"].get("memory.rss_bytes")
     return Peaks(
         rss_bytes=rss,
         rss_reason=None if rss is not None else why or "no layer read the memory of the process",
-        allocated_bytes=_most(memory, "device_allocated_bytes"),
-        reserved_bytes=_most(memory, "device_reserved_bytes"),
+        allocated_bytes=most("device_allocated_bytes"),
+        reserved_bytes=most("device_reserved_bytes"),
         held=held,
         held_reason=None if held else "no slice watched the memory of a step",
     )
@@ -213,13 +211,6 @@ def held_at_peak(report: Report) -> list[Held]:
         Held(device, sum(size for _, size in devices[device]), devices[device])
         for device in dict.fromkeys(row["device"] for row in rows)
     ]
-
-
-_MemoryColumn = Literal["rss_bytes", "device_allocated_bytes", "device_reserved_bytes"]
-
-
-def _most(rows: Iterable[MemoryRow], column: _MemoryColumn) -> int | None:
-    return max((value for row in rows if (value := row[column]) is not None), default=None)
 
 
 def _work(report: Report) -> Work:
@@ -297,10 +288,9 @@ def _tops(report: Report) -> list[Top]:
     )
     tops = []
     for title, view, layer, (kind, of, whole, candidates) in tables:
-        ranked = sorted(candidates, key=itemgetter(2), reverse=True)[:MOST]
         rows = [
             TopRow(name, link, seconds, seconds / whole if whole else None, detail)
-            for name, link, seconds, detail in ranked
+            for name, link, seconds, detail in sorted(candidates, key=lambda row: -row[2])[:MOST]
             if seconds > 0
         ]
         reason = _reason(report, layer) or f"the {layer} layer has none in this run"
@@ -311,8 +301,7 @@ def _tops(report: Report) -> list[Top]:
 
 def _observed_step(report: Report) -> float | None:
     """Return how long a step took while the torch layer watched."""
-    attribution = report.get("attribution")
-    return attribution["step_s"] if attribution else None
+    return attribution["step_s"] if (attribution := report.get("attribution")) else None
 
 
 def _modules(report: Report) -> _Candidates:

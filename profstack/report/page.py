@@ -99,9 +99,7 @@ Node = TypeVar("Node", bound=_Node)
 
 
 def path_records(
-    records: Sequence[Node],
-    most: int = MOST_NODES,
-    times: Sequence[str] = ("total_s", "device_s"),
+    records: Sequence[Node], most: int = MOST_NODES, times: Sequence[str] = ("total_s", "device_s")
 ) -> list[Node]:
     """Return at most `most` nodes in order: those with the most time, with all nodes above them.
 
@@ -116,8 +114,8 @@ def path_records(
         while node is not None and node in known and node not in kept and node not in way:
             way.append(node)
             node = known[node]["parent"]
-        leads_to_the_top = node is None or node in kept
-        if leads_to_the_top and len(kept) + len(way) <= most:
+        # Another end is a parent that is not among the records, or a circle.
+        if (node is None or node in kept) and len(kept) + len(way) <= most:
             kept.update(way)
     return [record for record in records if record["node"] in kept]
 
@@ -136,14 +134,15 @@ def held_series(records: Sequence[NsysMemoryRow], most: int = MOST_ROWS) -> list
 
 # The page ---------------------------------------------------------------------------------------
 
-_TIMED_IN = Column(
-    "clean or raw slices of profstack's clock, or torch's slices", name="timed_in", type="TEXT"
-)
-_PACKAGE = Column(
-    "the library that its file belongs to, or the user's own", name="package", type="TEXT"
-)
+_WHERE = "clean or raw slices of profstack's clock, or torch's slices"
+_OWNER = "the library that its file belongs to, or the user's own"
+_PACKAGE = Column(_OWNER, name="package", type="TEXT")
 # Columns of the page alone, by table.
-_EXTRA = {"regions": (_TIMED_IN,), "functions": (_PACKAGE,), "lines": (_PACKAGE,)}
+_EXTRA = {
+    "regions": (Column(_WHERE, name="timed_in", type="TEXT"),),
+    "functions": (_PACKAGE,),
+    "lines": (_PACKAGE,),
+}
 
 
 @dataclass(frozen=True)
@@ -176,8 +175,7 @@ class Page:
 _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
-    "processes", "nsys",
-    "columns_reason", "columns_source",
+    "processes", "nsys", "columns_reason", "columns_source",
 )  # fmt: skip
 
 
@@ -188,14 +186,18 @@ def prepare(report: Report, *, base: str = "") -> Page:
     tables: Tables = {**report["tables"], "lines": lines}
     benchmark = {key: value for key, value in report["benchmark"].items() if key not in CUT_AWAY}
     own = report.get("layer_tables") or []
-    facts = {key: value for key, value in report.items() if key in _FACTS}
+    trees = {}
+    for phase in ("step", "startup"):
+        if functions := [row for row in tables["functions"] if row["phase"] == phase]:
+            calls = [call for call in tables["calls"] if call["phase"] == phase]
+            trees[phase] = call_tree(functions, calls)
     return Page(
-        facts={**dict.fromkeys(_FACTS), **facts, "benchmark": benchmark},
+        facts={**{key: report.get(key) for key in _FACTS}, "benchmark": benchmark},
         steps=step_series(tables["steps"], report["slices"], report["benchmark"]),
         slices=report["slices"],
         tables={name: join_layers(table, own) for name, table in _tables(tables, report).items()},
         counters=tables.get("flops") or [],
-        call_trees=_call_trees(tables),
+        call_trees=trees,
         module_picture=module_picture(tables["modules"], tables.get("peak_holders") or []),
         bench=bench_page(report["benchmark"]),
         roofline=roofline_page(report.get("roofline")),
@@ -237,14 +239,11 @@ def _tables(tables: Tables, notes: Report) -> dict[str, PageTable]:
     `notes` is the report that holds reasons and sources of the columns.
     """
     rows = dict(cast(Mapping[str, Sequence[AnyRow]], tables))
-    rows["regions"] = [
-        {**row, "timed_in": region_timed_in(row)} for row in tables.get("regions") or []
-    ]
+    regions = tables.get("regions") or []
+    rows["regions"] = [{**row, "timed_in": region_timed_in(row)} for row in regions]
     # A frame on each line: names of C++ functions hold commas.
-    rows["nsys_backtraces"] = [
-        {**row, "stack": "\n".join(row["stack"] or [])}
-        for row in tables.get("nsys_backtraces") or []
-    ]
+    stacks = tables.get("nsys_backtraces") or []
+    rows["nsys_backtraces"] = [{**row, "stack": "\n".join(row["stack"] or [])} for row in stacks]
     rows["memory"] = memory_series(tables["memory"])
     rows["nsys_memory"] = held_series(tables.get("nsys_memory") or [])
     rows |= {name: with_package(rows[name]) for name in ("functions", "lines")}
@@ -261,11 +260,11 @@ def _tables(tables: Tables, notes: Report) -> dict[str, PageTable]:
     }
     for name in ("memory_lines", "watch_lines"):
         made[name] = line_table(name, tables["lines"], notes)
-    ranges = path_records(tables.get("nsys_ranges") or [], MOST_ROWS, ("wall_s", "device_s"))
+    ranges = tables.get("nsys_ranges") or []
     trees: dict[str, Sequence[AnyRow]] = {
         "modules": forward_only(module_records(tables["modules"])),
         "call_paths": path_records(tables.get("call_paths") or []),
-        "nsys_ranges": ranges,
+        "nsys_ranges": path_records(ranges, MOST_ROWS, ("wall_s", "device_s")),
     }
     for name, kept in trees.items():
         # The rows around a kept row are kept too: these tables are cut already.
@@ -280,14 +279,3 @@ def own_first(*columns: str) -> Callable[[AnyRow], tuple[bool, float]]:
     """Return a sort key: the user's own code before any library's, then the sum of columns."""
     heaviest = weight(*columns)
     return lambda row: (row.get("own") is not False, heaviest(row))
-
-
-def _call_trees(tables: Tables) -> dict[str, CallTree]:
-    """Return one call graph for the steps and one for the start-up, where there is one."""
-    trees = {}
-    for phase in ("step", "startup"):
-        functions = [row for row in tables["functions"] if row["phase"] == phase]
-        if functions:
-            calls = [call for call in tables["calls"] if call["phase"] == phase]
-            trees[phase] = call_tree(functions, calls)
-    return trees

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, TypeVar, cast
+from typing import Any, TypeVar
 
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.layer_table import JOINS
@@ -24,7 +24,6 @@ from profstack.storage.schema.report import (
 from profstack.storage.schema.rows import (
     CLEAN_SLICES,
     OTHER_SLICES,
-    LineRow,
     MemoryRow,
     ModuleRow,
     OperatorRow,
@@ -233,37 +232,21 @@ _CUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
 }
 
 
-def line_table(name: str, records: Sequence[LineRow], notes: Report) -> PageTable:
+def line_table(name: str, records: Sequence[AnyRow], notes: Report) -> PageTable:
     """Return one of `_CUTS`: the lines with a figure other than 0 there, the heaviest first."""
     weights, others, order = _CUTS[name]
-    rows: Sequence[AnyRow] = records
-    seen = [row for row in rows if any(row.get(key) for key in weights)]
+    seen = [row for row in records if any(row.get(key) for key in weights)]
     seen.sort(key=lambda row: [number(row.get(key)) for key in weights], reverse=True)
     wanted = {"file", "line", "source", *weights, *others}
     columns = [column for column in REPORT["lines"].columns if column.name in wanted]
     return _cut_table(name, [page_column("lines", each, notes) for each in columns], seen, order)
 
 
-class OperatorSum(TypedDict):
-    """An operator summed over shapes and modules."""
-
-    name: str
-    calls: float | None
-    self_s: float | None
-    total_s: float | None
-    device_s: float | None
-    calibrated_s: float | None
-    flop: float | None
-    moved_bytes: float | None
-    shapes: int
-    modules: int
-
-
 _SUMMED = ("calls", "self_s", "total_s", "device_s", "calibrated_s", "flop", "moved_bytes")
 
 
-def operators_by_name(records: Sequence[OperatorRow]) -> list[OperatorSum]:
-    """Return operators summed over shapes and modules.
+def operators_by_name(records: Sequence[OperatorRow]) -> list[dict[str, Any]]:
+    """Return operators summed over shapes and modules, with the number of each of these.
 
     A sum with one part unknown is unknown: adding up only what was measured would be a smaller
     number that looks like the whole.
@@ -271,7 +254,7 @@ def operators_by_name(records: Sequence[OperatorRow]) -> list[OperatorSum]:
     groups: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for record in records:
         groups[record["name"]].append(record)
-    summed = [
+    return [
         {
             "name": name,
             **{column: _sum(members, column) for column in _SUMMED},
@@ -280,7 +263,6 @@ def operators_by_name(records: Sequence[OperatorRow]) -> list[OperatorSum]:
         }
         for name, members in groups.items()
     ]
-    return cast("list[OperatorSum]", summed)
 
 
 def _sum(rows: Sequence[AnyRow], column: str) -> float | None:
@@ -323,21 +305,12 @@ class LayerPageTable:
 
 def layer_page_tables(tables: Sequence[LayerTableFacts]) -> list[LayerPageTable]:
     """Return the layers' own tables for the page, those with rows alone."""
-    return [
-        LayerPageTable(
-            each["layer"],
-            each["title"],
-            each["text"],
-            _cut_table(
-                each["name"],
-                [_layer_column(column, each, "not known of it") for column in each["columns"]],
-                each["rows"],
-                "the heaviest",
-            ),
-        )
-        for each in tables
-        if each["rows"]
-    ]
+    made = []
+    for each in (each for each in tables if each["rows"]):
+        headings = [_layer_column(column, each, "not known of it") for column in each["columns"]]
+        table = _cut_table(each["name"], headings, each["rows"], "the heaviest")
+        made.append(LayerPageTable(each["layer"], each["title"], each["text"], table))
+    return made
 
 
 def _layer_column(column: LayerColumn, table: LayerTableFacts, why_empty: str) -> PageColumn:

@@ -33,13 +33,8 @@ NARROWEST = 40
 CUT = " ..."
 # From this width on there is room for what else the page shows.
 WIDE = 110
-_STYLES = {
-    "recorded": "green",
-    "emitted": "green",
-    "complete": "green",
-    "measured": "green",
-    "failed": "red",
-}
+_DONE = ("recorded", "emitted", "complete", "measured")
+_STYLES = {**dict.fromkeys(_DONE, "green"), "failed": "red"}
 # Characters of our own texts beyond ASCII, for terminals that have no more.
 _PLAIN = str.maketrans({"µ": "u", "–": "-", "…": "~", "≤": "<=", "×": "x", "±": "+-"})
 
@@ -102,11 +97,10 @@ class Screen:
         padding = (0, 1) if fold else (0, 2, 0, 0)
         table = Table(box=None, pad_edge=False, header_style="bold", padding=padding)
         for number, (heading, side) in enumerate(headings):
-            is_figure = side == "r"
-            whole = is_figure or (number == 0 and not fold)
+            whole = side == "r" or (number == 0 and not fold)
             table.add_column(
                 heading,
-                justify="right" if is_figure else "left",
+                justify="right" if side == "r" else "left",
                 no_wrap=whole,
                 overflow="ellipsis" if whole and not fold else "fold",
             )
@@ -173,10 +167,7 @@ _SHARE_OF_LEAD, _SHARE_OF_TEXT = 0.45, 0.3
 
 
 def blocks(
-    columns: Sequence[Sequence[str]],
-    is_text: Sequence[bool],
-    width: int,
-    lead: int | None = None,
+    columns: Sequence[Sequence[str]], is_text: Sequence[bool], width: int, lead: int | None = None
 ) -> list[list[int]]:
     """Return the numbers of the columns of each block; one block where all columns fit.
 
@@ -190,16 +181,13 @@ def blocks(
         texts = [place for place, text in enumerate(is_text) if text]
         lead = max(texts, key=lambda place: len(set(columns[place])), default=0)
     room = max(width, NARROWEST)
-    shares = [_SHARE_OF_LEAD if place == lead else _SHARE_OF_TEXT for place in range(len(columns))]
-    taken = [
-        min(wide, int(room * share)) if text else wide
-        for wide, share, text in zip(natural, shares, is_text, strict=True)
-    ]
+    taken = list(natural)
+    for place in (place for place, text in enumerate(is_text) if text):
+        share = _SHARE_OF_LEAD if place == lead else _SHARE_OF_TEXT
+        taken[place] = min(natural[place], int(room * share))
     found: list[list[int]] = []
     left = 0
-    for place in range(len(columns)):
-        if place == lead:
-            continue
+    for place in (place for place in range(len(columns)) if place != lead):
         if not found or taken[place] + _GAP > left:
             found.append([lead])
             left = room - taken[lead]
@@ -260,35 +248,31 @@ def evidence_words(row: object) -> str:
     )
 
 
-def finding_place(finding: Finding) -> str | None:
-    """Return the line of a finding, else its module; None where it has neither."""
+def _place_and_gain(finding: Finding, limit: str) -> list[str]:
+    """Return the line of a finding, else its module, and the time that a remedy gains.
+
+    What is not known is left out. `limit` precedes the time, unless it is a lower limit.
+    """
+    words = [finding["module"]] if finding["module"] else []
     if finding["file"]:
-        return line_place(finding["file"], finding["line"])
-    return finding["module"] or None
-
-
-def is_lower_limit(finding: Finding) -> bool:
-    """Return whether a gain is the lower one of two limits that are far from each other."""
-    first = next(iter(finding["evidence"]), None)
-    return isinstance(first, Mapping) and first.get("limits_agree") is False
-
-
-def _gain(finding: Finding, limit: str) -> str:
-    """Return the time that a remedy gains; `limit` precedes it, unless it is a lower limit."""
-    bound = "at least " if is_lower_limit(finding) else limit
-    return f"{bound}{format_seconds(finding['gain_s'])} a step, {finding['gain_is'] or 'estimated'}"
+        words = [line_place(finding["file"], finding["line"])]
+    if finding["gain_s"] is not None:
+        first = next(iter(finding["evidence"]), None)
+        # The lower one of two limits that are far from each other.
+        is_lower = isinstance(first, Mapping) and first.get("limits_agree") is False
+        gain = f"{'at least ' if is_lower else limit}{format_seconds(finding['gain_s'])} a step"
+        words.append(f"{gain}, {finding['gain_is'] or 'estimated'}")
+    return words
 
 
 def finding_cost(finding: Finding) -> str:
     """Return where a finding is, and the time that a remedy gains."""
-    gain = _gain(finding, "up to ") if finding["gain_s"] is not None else None
-    return ", ".join(words for words in (finding_place(finding), gain) if words is not None)
+    return ", ".join(_place_and_gain(finding, "up to "))
 
 
 def finding_line(finding: Finding) -> str:
     """Return a finding in one paragraph: title, place, gain, and what to do."""
-    gain = _gain(finding, "") if finding["gain_s"] is not None else None
-    words = [words for words in (finding_place(finding), gain) if words is not None]
+    words = _place_and_gain(finding, "")
     cost = f" ({'; '.join(words)})" if words else ""
     advice = f". {first_sentences(finding['advice'])}" if finding["advice"] else ""
     return f"{finding['title']}{cost}{advice}"

@@ -28,12 +28,11 @@ LOOPBACK = "127.0.0.1"
 PAGE = "report.html"
 HANDOVER = "perfetto"
 _TRACE = "torch/trace.json.gz"
+_TEXT = "text/plain; charset=utf-8"
 _TYPES = {
     ".json": "application/json; charset=utf-8",
     ".gz": "application/gzip",
-    ".log": "text/plain; charset=utf-8",
-    ".txt": "text/plain; charset=utf-8",
-    ".dat": "text/plain; charset=utf-8",
+    **dict.fromkeys((".log", ".txt", ".dat"), _TEXT),
 }
 
 
@@ -62,6 +61,10 @@ class RecordingServer(ThreadingHTTPServer):
         self.folder = folder.resolve()
         self.token = secrets.token_urlsafe(24)
         super().__init__((LOOPBACK, port), _Handler)
+        # The names by which a request may call this server.
+        self.hosts = (f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}")
+        self.address = f"http://{self.hosts[0]}/{self.token}/"
+        self.page_address = self.address + PAGE
 
     def server_bind(self) -> None:
         """Bind without asking a name server for this machine's name."""
@@ -75,25 +78,9 @@ class RecordingServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     @property
-    def address(self) -> str:
-        """Return the address of the recording, with a slash at the end."""
-        return f"http://{LOOPBACK}:{self.server_address[1]}/{self.token}/"
-
-    @property
-    def page_address(self) -> str:
-        """Return the address of the page."""
-        return self.address + PAGE
-
-    @property
     def handover_address(self) -> str | None:
         """Return the address that hands the trace to Perfetto; None without a trace."""
         return self.address + HANDOVER if self.file(_TRACE) is not None else None
-
-    @property
-    def hosts(self) -> tuple[str, str]:
-        """Return the names by which a request may call this server."""
-        port = self.server_address[1]
-        return f"{LOOPBACK}:{port}", f"localhost:{port}"
 
     def file(self, name: str) -> Path | None:
         """Return the recording's file of this name; None where it has none."""
@@ -146,33 +133,23 @@ class _Handler(BaseHTTPRequestHandler):
 
         Everything that is not served has one answer, so that it discloses nothing.
         """
-        name = self._wanted()
+        token, _, below = urlsplit(self.path).path.lstrip("/").partition("/")
+        known = secrets.compare_digest(token.encode(), self.server.token.encode())
+        name = unquote(below) if known and self.headers.get("Host") in self.server.hosts else None
         if name == HANDOVER and self.server.handover_address is not None:
             page, policy = self.server.handover
             return self._begin(HTTPStatus.OK, _PAGE_TYPE, io.BytesIO(page), policy)
         path = self.server.file(name or PAGE) if name is not None else None
-        status, kind = HTTPStatus.NOT_FOUND, _TYPES[".txt"]
+        status, kind = HTTPStatus.NOT_FOUND, _TEXT
         body: BinaryIO = io.BytesIO(b"not found\n")
         if path is not None:
             with suppress(OSError):
                 body = open(path, "rb")  # noqa: SIM115 - the caller closes it
-                status, kind = HTTPStatus.OK, self._type(path)
+                status, kind = HTTPStatus.OK, _TYPES.get(path.suffix, "application/octet-stream")
+                # A file's name alone never makes it a page.
+                if path == self.server.folder / PAGE:
+                    kind = _PAGE_TYPE
         return self._begin(status, kind, body)
-
-    def _wanted(self) -> str | None:
-        """Return the name below the token; None where the host or the token is wrong."""
-        if self.headers.get("Host") not in self.server.hosts:
-            return None
-        token, _, name = urlsplit(self.path).path.lstrip("/").partition("/")
-        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            return None
-        return unquote(name)
-
-    def _type(self, path: Path) -> str:
-        """Return the content's type; a file's name alone never makes it a page."""
-        if path == self.server.folder / PAGE:
-            return _PAGE_TYPE
-        return _TYPES.get(path.suffix, "application/octet-stream")
 
     def _begin(
         self, status: HTTPStatus, kind: str, body: BinaryIO, policy: str | None = None

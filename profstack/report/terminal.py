@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profstack.report.bench_page import is_measured
 from profstack.report.overview import step_point
@@ -40,9 +40,7 @@ from profstack.storage.schema.report import (
     LayerFacts,
     ProbeEffect,
     Report,
-    RooflinePoint,
     StepBarPart,
-    Utilization,
     VerdictEvidence,
 )
 from profstack.units import format_bytes, format_count, format_seconds
@@ -50,10 +48,7 @@ from profstack.units import format_bytes, format_count, format_seconds
 _FORMATS: dict[str, Callable[[float], str]] = {
     "s": format_seconds,
     "bytes": format_bytes,
-    "count": format_count,
-    "flop": format_count,
-    "mac": format_count,
-    "rate": format_count,
+    **dict.fromkeys(("count", "flop", "mac", "rate"), format_count),
     "share": lambda value: f"{100 * value:.1f} %",
     "flag": lambda value: "yes" if value else "no",
 }
@@ -69,8 +64,7 @@ _TOP = 5
 def summary(report: Report, *, width: int, colour: bool) -> str:
     """Return what `profstack show` prints: verdict, clean step, layers, heaviest rows, warnings."""
     screen = Screen(width, colour)
-    measured = is_measured(report["benchmark"])
-    if measured:
+    if measured := is_measured(report["benchmark"]):
         print_headline(screen, report)
     else:
         _headline(screen, report)
@@ -78,8 +72,11 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
             screen.line()
     _print_verdict(screen, report)
     _print_bar(screen, report)
-    _print_bar_note(screen, report)
-    if report.get("verdict") or _drawn_parts(report):
+    bar, parts = report.get("step_bar"), _drawn_parts(report)
+    if bar and {part["name"] for part in parts} & {"data wait", "before first work"}:
+        # Why a row of the modules has another time than the wait in the bar.
+        screen.paragraph(bar.get("note") or "")
+    if report.get("verdict") or parts:
         screen.line()
     print_parts(screen, report)
     reasons = {layer["reason"] for layer in report["layers"]}
@@ -91,13 +88,9 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
     found = [finding_line(finding) for finding in report.get("findings") or []]
     more = [f"{len(found) - _TOP} more findings are on the page"] if len(found) > _TOP else []
     # A reason that is in the layer's own row is not repeated.
-    warnings = _warning_texts(report, reasons)
-    paragraphs: tuple[Sequence[Piece], ...] = (
-        highlights(report),
-        [*((f"finding: {words}", "bold") for words in found[:_TOP]), *more],
-        [(f"warning: {text}", "yellow") for text in warnings],
-    )
-    for lines in paragraphs:
+    findings: list[Piece] = [*((f"finding: {words}", "bold") for words in found[:_TOP]), *more]
+    warned = [(f"warning: {text}", "yellow") for text in _warning_texts(report, reasons)]
+    for lines in (highlights(report), findings, warned):
         screen.gap()
         for line in lines:
             screen.line(line)
@@ -126,8 +119,7 @@ def _headline(screen: Screen, report: Report) -> None:
     median = (format_seconds(mark["median_s"]), "bold")
     screen.line("clean step: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
     items = "" if mark["items_per_s"] is None else f", {format_count(mark['items_per_s'])} items/s"
-    watcher = mark.get("first_step_layer")
-    watched = f" (watched by {watcher})" if watcher else ""
+    watched = f" (watched by {watcher})" if (watcher := mark.get("first_step_layer")) else ""
     screen.paragraph(
         f"{format_count(mark['steps_per_s'])} steps/s{items}, IQR {format_seconds(mark['iqr_s'])}, "
         f"first step {format_seconds(mark['first_step_s'])}{watched}",
@@ -169,10 +161,9 @@ def probe_effect_words(effect: ProbeEffect | None) -> str:
     """
     if effect is None or effect["factor"] is None:
         return f"– ({effect['note']})" if effect is not None and effect["note"] else "–"
-    words = f"{effect['factor']:.2f}"
+    words, low, high = f"{effect['factor']:.2f}", effect["ci95_low"], effect["ci95_high"]
     if effect["note"]:
         return f"≤ {words} ({effect['note']})"
-    low, high = effect["ci95_low"], effect["ci95_high"]
     if low is None or high is None:
         return f"{words} (no interval: too few steps)"
     words += f" ({low:.2f} to {high:.2f})"
@@ -201,10 +192,17 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
     screen = Screen(width, colour)
     _print_verdict(screen, report)
     _headline(screen, report)
-    _rates(screen, report)
+    screen.paragraph("; ".join(_rates(report)), "", "  ")
     _print_bar(screen, report)
     screen.gap()
-    _print_first_findings(screen, report.get("findings") or [], _FINDINGS)
+    found = report.get("findings") or []
+    for number, finding in enumerate(found[:_FINDINGS], 1):
+        style = _STYLES.get(str(finding["severity"]), "")
+        screen.paragraph(finding["title"], f"{number}. ", "   ", style)
+        advice = first_sentences(finding["advice"] or "", _ADVICE if number == 1 else 0)
+        screen.paragraph(": ".join(filter(None, (finding_cost(finding), advice))), *_INDENTS)
+    if (left := len(found) - _FINDINGS) > 0:
+        screen.line(f"{left} more finding{'s' * (left > 1)}: profstack show --findings")
     print_top_tables(screen, report, _ROWS, parts=not _drawn_parts(report))
     screen.gap()
     _print_layers(screen, report)
@@ -213,31 +211,28 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
     return screen.text()
 
 
-def _rates(screen: Screen, report: Report) -> None:
-    """Print peak memory, operations and their share of the machine's peak in a paragraph."""
+def _rates(report: Report) -> Iterator[str]:
+    """Yield peak memory, a step's operations, their rate, and its share of the measured peak."""
     peak, roofline, step = peak_bytes(report), report.get("roofline"), step_point(report)
-    words = [] if peak is None else [f"tensors at the peak of a step: {format_bytes(peak)}"]
-    if roofline and step is not None and step["flop"]:
-        words += _work(step, roofline["mfu"], report)
-    screen.paragraph("; ".join(words), "", "  ")
+    if peak is not None:
+        yield f"tensors at the peak of a step: {format_bytes(peak)}"
+    if not roofline or step is None or not step["flop"]:
+        return
+    yield f"{format_count(step['flop'])} FLOP a step"
+    if step["flop_per_s"]:
+        # The steps per second in the headline are by the mean.
+        of = " in the median step" if mean_words(report["benchmark"]) else ""
+        shares = [row["value"] for row in roofline["mfu"] if row["source"] == "measured"]
+        yield f"{format_count(step['flop_per_s'])} FLOP/s{of}{''.join(map(_of_peak, shares[:1]))}"
+    elif step["seconds"]:
+        yield f"no FLOP/s: {step['reason']}"
 
 
-def _work(step: RooflinePoint, shares: Sequence[Utilization], report: Report) -> list[str]:
-    """Return a step's operations, their rate, and its share of the measured peak."""
-    words = [f"{format_count(step['flop'])} FLOP a step"]
-    if not step["flop_per_s"]:
-        return [*words, f"no FLOP/s: {step['reason']}"] if step["seconds"] else words
-    # The steps per second in the headline are by the mean.
-    of = " in the median step" if mean_words(report["benchmark"]) else ""
-    rate = f"{format_count(step['flop_per_s'])} FLOP/s{of}"
-    measured = next((row for row in shares if row["source"] == "measured"), None)
-    if measured is None:
-        return [*words, rate]
-    share = measured["value"]
+def _of_peak(share: float | None) -> str:
     if share is None:
-        return [*words, f"{rate}, more than the measured peak: one of the two is wrong"]
+        return ", more than the measured peak: one of the two is wrong"
     said = f"{100 * share:.0f} %" if share >= 0.005 else "less than 1 %"
-    return [*words, f"{rate}, {said} of the measured peak"]
+    return f", {said} of the measured peak"
 
 
 def _lacking(report: Report) -> list[LayerFacts]:
@@ -254,11 +249,10 @@ def _print_layers(screen: Screen, report: Report) -> None:
         for name in names
         if name in effects and (effects[name]["factor"] or 0.0) >= _SLOW
     ]
-    if names:
-        words = f"layers: {', '.join(names)}"
-        if slow:
-            words += f"; while they watched, a step took longer by a factor: {', '.join(slow)}"
-        screen.paragraph(words, "", "  ")
+    words = f"layers: {', '.join(names)}" if names else ""
+    if slow:
+        words += f"; while they watched, a step took longer by a factor: {', '.join(slow)}"
+    screen.paragraph(words, "", "  ")
     lacking = _lacking(report)
     reasons = {layer["reason"] for layer in lacking}
     if len(lacking) > 1 and len(reasons) == 1:
@@ -283,9 +277,8 @@ def _print_warnings(screen: Screen, report: Report) -> None:
         for number, line in enumerate(lines):
             head = "warning:" if number == 0 else ""
             screen.line((head, "yellow"), line.removeprefix(head))
-    left = len(texts) - _WARNINGS
-    if left > 0:
-        screen.line(f"{left} more warning{'s' if left > 1 else ''}: profstack show")
+    if (left := len(texts) - _WARNINGS) > 0:
+        screen.line(f"{left} more warning{'s' * (left > 1)}: profstack show")
     elif cut:
         screen.line("the warnings in full: profstack show")
 
@@ -306,7 +299,6 @@ _DRAWN = {
     "other": ("x", "black on white"),
     "not attributed": ("?", "black on bright_white"),
 }
-_UNKNOWN = ("#", "reverse")
 # Parts below this share of the step are left out of the bar and its legend.
 _LEAST = 0.005
 # Below this width the evidence is printed without threshold and time.
@@ -324,8 +316,7 @@ _INDENTS = "   ", "   "
 
 def _print_verdict(screen: Screen, report: Report) -> None:
     """Print the verdict's sentence with its first words marked; nothing without a verdict."""
-    verdict = report.get("verdict")
-    if not verdict:
+    if not (verdict := report.get("verdict")):
         return
     for number, line in enumerate(screen.wrapped(verdict["sentence"] or "")):
         head, colon, rest = line.partition(": ")
@@ -349,32 +340,20 @@ def _print_bar(screen: Screen, report: Report) -> None:
         return
     # Two columns are the bar's brackets.
     cells = cells_of([part["share"] for part in parts], screen.width - 2)
-    drawn = [_DRAWN.get(part["name"], _UNKNOWN) for part in parts]
+    drawn = [_DRAWN.get(part["name"], ("#", "reverse")) for part in parts]
     stretches = ((sign * count, style) for (sign, style), count in zip(drawn, cells, strict=True))
     screen.line("[", *stretches, "]")
     owner = "the device's " if bar.get("time_line") == "device" else ""
     line = ""
     for part, (sign, _) in zip(parts, drawn, strict=True):
         name = f"{owner}idle" if part["name"] == "idle" else part["name"]
-        time = format_seconds(part["seconds"])
-        words = f"{sign} {name} {100 * part['share']:.0f} % ({time})"
+        words = f"{sign} {name} {100 * part['share']:.0f} % ({format_seconds(part['seconds'])})"
         if line and len(line) + 3 + len(words) > screen.width:
             screen.line(line)
-            line = words
-        else:
-            line = f"{line}   {words}" if line else words
+            line = ""
+        line = f"{line}   {words}" if line else words
     screen.line(line)
     screen.paragraph(bar.get("reason") or "")
-
-
-def _print_bar_note(screen: Screen, report: Report) -> None:
-    """Print why a row of the modules has another time than the wait in the bar."""
-    bar = report.get("step_bar")
-    if bar and any(
-        part["name"] in ("data wait", "before first work") and part["share"] >= _LEAST
-        for part in bar["parts"]
-    ):
-        screen.paragraph(bar.get("note") or "")
 
 
 def cells_of(shares: Sequence[float], room: int) -> list[int]:
@@ -394,13 +373,11 @@ def cells_of(shares: Sequence[float], room: int) -> list[int]:
 def verdict(report: Report, *, width: int, colour: bool) -> str:
     """Return the verdict with the step bar and the evidence of every test."""
     screen = Screen(width, colour)
-    judged = report.get("verdict")
-    if not judged:
+    if not (judged := report.get("verdict")):
         screen.line("verdict: this report has none")
         return screen.text()
     _print_verdict(screen, report)
-    margin = judged.get("margin")
-    if margin is not None:
+    if (margin := judged.get("margin")) is not None:
         screen.line(f"margin: {100 * margin:.0f} points of the step's share")
     if _drawn_parts(report):
         screen.line()
@@ -429,23 +406,9 @@ def _figures(row: Mapping[str, object]) -> str:
     place = str(row.get("name") or "")
     if row.get("file"):
         place = f"{file_name(row['file'])}:{row.get('line')} {place}".rstrip()
-    figures = (
-        f"{label(key)} {figure(key, value)}" for key, value in row.items() if key not in _EVIDENCE
-    )
+    others = {key: value for key, value in row.items() if key not in _EVIDENCE}
+    figures = (f"{label(key)} {figure(key, value)}" for key, value in others.items())
     return ", ".join(filter(None, (place, *figures)))
-
-
-def _print_first_findings(screen: Screen, findings: Sequence[Finding], most: int) -> None:
-    """Print the first findings in a few lines each: title, gain and place, and what to do."""
-    for number, finding in enumerate(findings[:most], 1):
-        style = _STYLES.get(str(finding["severity"]), "")
-        screen.paragraph(finding["title"], f"{number}. ", "   ", style)
-        advice = first_sentences(finding["advice"] or "", _ADVICE if number == 1 else 0)
-        screen.paragraph(": ".join(filter(None, (finding_cost(finding), advice))), *_INDENTS)
-    left = len(findings) - most
-    if left > 0:
-        more = "1 more finding" if left == 1 else f"{left} more findings"
-        screen.line(f"{more}: profstack show --findings")
 
 
 def findings(found: Sequence[Finding], *, width: int, colour: bool) -> str:
@@ -456,25 +419,18 @@ def findings(found: Sequence[Finding], *, width: int, colour: bool) -> str:
     for number, finding in enumerate(found, 1):
         if number > 1:
             screen.line()
-        severity = str(finding["severity"])
-        style = _STYLES.get(severity, "bold")
+        style = _STYLES.get(str(finding["severity"]), "bold")
         screen.paragraph(f"{number}. {finding['title']}", "", "   ", style)
-        screen.paragraph("; ".join(_facts(finding, severity)), *_INDENTS)
+        facts = [f"{finding['slug']}, {finding['severity']}", finding_cost(finding)]
+        if finding.get("gain_reason"):
+            facts.append(f"no gain is told: {finding['gain_reason']}")
+        if finding["layers"]:
+            facts.append(f"seen by {', '.join(map(str, finding['layers']))}")
+        screen.paragraph("; ".join(filter(None, facts)), *_INDENTS)
         for row in finding["evidence"]:
             screen.paragraph(f"- {evidence_words(row)}", *_INDENTS)
         screen.paragraph(f"next: {finding['advice']}", *_INDENTS)
     return screen.text()
-
-
-def _facts(finding: Finding, severity: str) -> Iterable[str]:
-    """Return the slug, the place and the gain of a finding, and the layers that saw it."""
-    yield f"{finding['slug']}, {severity}"
-    if cost := finding_cost(finding):
-        yield cost
-    if finding.get("gain_reason"):
-        yield f"no gain is told: {finding['gain_reason']}"
-    if finding["layers"]:
-        yield f"seen by {', '.join(map(str, finding['layers']))}"
 
 
 # Single tables ------------------------------------------------------------------------------

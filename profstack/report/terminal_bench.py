@@ -13,7 +13,6 @@ from profstack.storage.schema.report import (
     Report,
     ThroughputLimit,
     ThroughputRow,
-    Utilization,
     VariantRow,
 )
 from profstack.units import format_count, format_seconds
@@ -32,11 +31,9 @@ _INDENTS = " " * 6, " " * 8
 
 def print_headline(screen: Screen, report: Report) -> None:
     """Print the target, its median with interval and mode, and the figures that belong to it."""
-    mark = report["benchmark"]
-    status = report["status"]
+    mark, status = report["benchmark"], report["status"]
     screen.line(f"{mark.get('target') or report['script']}: ", (status, style_of(status)))
-    median = mark["median_s"]
-    if median is None:
+    if (median := mark["median_s"]) is None:
         screen.line("step: not measured")
     else:
         span = interval(mark["ci95_low_s"], mark["ci95_high_s"])
@@ -62,16 +59,14 @@ def mean_words(mark: Benchmark) -> str:
 
 def _rates(mark: Benchmark) -> list[str]:
     """Return steps and items per second, and how busy the processor was."""
-    words = [f"{format_count(mark['steps_per_s'])} steps/s"]
-    if mark["items_per_s"] is None:
-        words.append("items/s unknown: no batch size")
-    else:
-        words.append(f"{format_count(mark['items_per_s'])} items/s")
+    items = "items/s unknown: no batch size"
+    if mark["items_per_s"] is not None:
+        items = f"{format_count(mark['items_per_s'])} items/s"
         if mark.get("batch_size") is not None:
-            words[-1] += f" (batch of {mark['batch_size']}, {mark.get('batch_size_is')})"
-    cores = mark.get("cores_busy")
-    busy = "" if cores is None else f" ({cores:.2f} cores busy)"
-    words.append(f"mean CPU time {format_seconds(mark.get('cpu_mean_s'))}{busy}")
+            items += f" (batch of {mark['batch_size']}, {mark.get('batch_size_is')})"
+    busy = "" if (cores := mark.get("cores_busy")) is None else f" ({cores:.2f} cores busy)"
+    time = f"mean CPU time {format_seconds(mark.get('cpu_mean_s'))}{busy}"
+    words = [f"{format_count(mark['steps_per_s'])} steps/s", items, time]
     if mark.get("device_median_s") is not None:
         words.append(f"device time {format_seconds(mark['device_median_s'])}")
     return words
@@ -138,34 +133,42 @@ _INVALID, _EMPTY = "invalid", "no figure"
 def print_parts(screen: Screen, report: Report) -> None:
     """Print a table for each part that was asked for, and under it why figures are missing."""
     mark, roofline = report["benchmark"], report.get("roofline")
-    _shapes(screen, mark)
+    if len(shapes := mark.get("by_shape") or []) > 1:
+        screen.rows(
+            shapes,
+            ("input shapes", "l", lambda row: short_name(row["shape"], 30)),
+            ("n", "r", lambda row: str(row["n"])),
+            ("median", "r", lambda row: format_seconds(row["median_s"])),
+            (
+                "95 % interval",
+                "l",
+                lambda row: interval(row["ci95_low_s"], row["ci95_high_s"]) or "–",
+            ),
+        )
+        screen.line()
     _throughput(screen, mark.get("throughput") or [], mark.get("throughput_limits") or [])
-    _compare(screen, mark.get("compare") or [])
-    _mistakes(screen, mark.get("mistakes") or [])
-    _ablation(screen, mark.get("ablation") or [])
-    _utilization(screen, (roofline.get("mfu") or []) if roofline is not None else [])
+    if variants := mark.get("compare"):
+        _compare(screen, variants)
+    if mistakes := mark.get("mistakes"):
+        _mistakes(screen, mistakes)
+    if cells := mark.get("ablation"):
+        _ablation(screen, cells)
+    if roofline and (shares := roofline.get("mfu")):
+        # A note says where the share would be above 100 %.
+        screen.rows(
+            shares,
+            ("MFU", "l", lambda row: f"{row['source']}, {row['dtype']}"),
+            ("of the peak", "r", lambda row: figure("share", row["value"])),
+            ("FLOP", "r", lambda row: format_count(row["flop"])),
+            ("note", "l", lambda row: row["warning"] or ""),
+        )
+        screen.line()
 
 
 def _notes(screen: Screen, notes: Iterable[tuple[object, str | None]]) -> None:
     """Print sentences under a table, and an empty line."""
     for name, words in notes:
-        if words:
-            screen.paragraph(f"{name}: {words}", *_INDENTS)
-    screen.line()
-
-
-def _shapes(screen: Screen, mark: Benchmark) -> None:
-    """Print step times by input shape, where there is more than one."""
-    rows = mark.get("by_shape") or []
-    if len(rows) < 2:
-        return
-    screen.rows(
-        rows,
-        ("input shapes", "l", lambda row: short_name(row["shape"], 30)),
-        ("n", "r", lambda row: str(row["n"])),
-        ("median", "r", lambda row: format_seconds(row["median_s"])),
-        ("95 % interval", "l", lambda row: interval(row["ci95_low_s"], row["ci95_high_s"]) or "–"),
-    )
+        screen.paragraph(f"{name}: {words}" if words else "", *_INDENTS)
     screen.line()
 
 
@@ -185,9 +188,8 @@ def _throughput(
         ("largest", "r", lambda limit: _whole(limit["largest_batch"])),
     )
     ends = {limit["dtype"]: limit["limited_by"] or limit["note"] for limit in limits}
-    for row in rows:
-        if row["status"] != "measured":
-            ends.setdefault(row["dtype"], f"{row['status']}: {row['reason']}")
+    for row in (row for row in rows if row["status"] != "measured"):
+        ends.setdefault(row["dtype"], f"{row['status']}: {row['reason']}")
     _notes(screen, ends.items())
 
 
@@ -198,22 +200,20 @@ def _whole(value: int | None) -> str:
 
 def _compare(screen: Screen, rows: Sequence[VariantRow]) -> None:
     """Print time and speedup of each variant, and whether its results are the same."""
-    if not rows:
-        return
     screen.rows(
         rows,
         ("variant", "l", lambda row: row["variant"]),
         ("median", "r", lambda row: format_seconds(row["median_s"])),
-        ("speedup", "r", _speedup),
+        (
+            "speedup",
+            "r",
+            lambda row: _factor(row["speedup"], row["speedup_low"], row["speedup_high"]),
+        ),
         ("compile", "r", lambda row: format_seconds(row["compile_s"])),
         ("operators", "r", lambda row: _whole(row["operators"])),
         ("results", "l", _results),
     )
     _notes(screen, ((row["variant"], _why_no_result(row)) for row in rows))
-
-
-def _speedup(row: VariantRow) -> str:
-    return _factor(row["speedup"], row["speedup_low"], row["speedup_high"])
 
 
 def _results(row: VariantRow) -> Piece:
@@ -243,8 +243,6 @@ def _factor(value: float | None, low: float | None, high: float | None) -> str:
 
 def _mistakes(screen: Screen, rows: Sequence[Mistake]) -> None:
     """Print the wrong time beside the right one for each mistake of timing."""
-    if not rows:
-        return
     wide = screen.width >= WIDE
 
     def factor(row: Mistake) -> str:
@@ -277,8 +275,6 @@ def _mean(mean_s: float | None, std_s: float | None) -> str:
 
 def _ablation(screen: Screen, cells: Sequence[AblationCell]) -> None:
     """Print the cells in rows of clock and synchronisation."""
-    if not cells:
-        return
     rows: dict[str, dict[bool, AblationCell]] = {}
     for cell in cells:
         waited = "synchronised" if cell["synchronise"] else "not synchronised"
@@ -307,17 +303,3 @@ def _ablation_cell(cell: AblationCell | None) -> Piece:
     if cell["error"] or not cell["valid"]:
         return _INVALID, "red"
     return _EMPTY if _is_empty(cell) else _mean(cell["mean_s"], cell["std_s"])
-
-
-def _utilization(screen: Screen, rows: Sequence[Utilization]) -> None:
-    """Print the share of each peak that the step reaches; a note where it would be above 100 %."""
-    if not rows:
-        return
-    screen.rows(
-        rows,
-        ("MFU", "l", lambda row: f"{row['source']}, {row['dtype']}"),
-        ("of the peak", "r", lambda row: figure("share", row["value"])),
-        ("FLOP", "r", lambda row: format_count(row["flop"])),
-        ("note", "l", lambda row: row["warning"] or ""),
-    )
-    screen.line()

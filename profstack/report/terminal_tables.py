@@ -11,8 +11,8 @@ from typing import cast
 from profstack.report.overview import counter_of_record, held_at_peak
 from profstack.report.page_tables import AnyRow, forward_only, operators_by_name, weight
 from profstack.report.screen import WIDE, Screen, figure, file_name, label, line_place, short_name
-from profstack.storage.schema.nsys_rows import NsysModuleRow, NsysStepRow
-from profstack.storage.schema.report import NsysFacts, Processes, Report
+from profstack.storage.schema.nsys_rows import NsysStepRow
+from profstack.storage.schema.report import Processes, Report
 from profstack.storage.schema.rows import FunctionRow
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -34,6 +34,8 @@ IMPORT_ALONE = "the recording holds an import of Nsight Systems alone"
 _METHOD = re.compile(r"^<method '([^']+)' of '([^']+)' objects>$")
 # Below these widths columns are left out: a number that is cut is another number.
 _NARROW, _NARROWEST = 72, 48
+# A row and the name to print for it.
+_Named = tuple[str, AnyRow]
 
 
 def is_import_alone(report: Report) -> bool:
@@ -49,24 +51,28 @@ def print_top_tables(screen: Screen, report: Report, most: int, *, parts: bool =
 
     Without `parts` the parts of the step outside modules are left out.
     """
+    tables = report["tables"]
     if is_import_alone(report):
-        _print_nsys(screen, report, most)
+        # Ranges of modules; of a capture without steps any ranges.
+        every = tables.get("nsys_ranges") or []
+        modules = tables.get("nsys_modules") or []
+        ranges: list[_Named] = [(row["path"], row) for row in modules]
+        ranges = ranges or [(row["name"], {**row, "host_s": row["wall_s"]}) for row in every]
+        _print_heaviest(screen, "range", ranges, ("calls", "host_s", "device_s"), most)
+        kernels = [(row["name"], row) for row in tables.get("nsys_kernels") or []]
+        _print_heaviest(screen, "kernel", kernels, ("calls", "device_s"), most)
         return
     print_modules(screen, report, most, parts=parts)
     calls = ("calls",) if screen.width >= _NARROWEST else ()
-    functions = [row for row in report["tables"]["functions"] if row["phase"] == "step"]
-    operators = [(row["name"], row) for row in operators_by_name(report["tables"]["operators"])]
+    functions = [row for row in tables["functions"] if row["phase"] == "step"]
+    operators = [(row["name"], row) for row in operators_by_name(tables["operators"])]
     _print_heaviest(screen, "operator", operators, (*calls, "self_s", "calibrated_s"), most)
     named = [(_function_name(row), row) for row in functions]
     _print_heaviest(screen, "function", named, (*calls, "self_s", "total_s"), most)
 
 
 def _print_heaviest(
-    screen: Screen,
-    heading: str,
-    named: Iterable[tuple[str, AnyRow]],
-    columns: Sequence[str],
-    most: int,
+    screen: Screen, heading: str, named: Iterable[_Named], columns: Sequence[str], most: int
 ) -> None:
     """Print names with their figures, those with most of the first time in front."""
     heavy = weight(next(key for key in columns if key.endswith("_s")))
@@ -75,11 +81,7 @@ def _print_heaviest(
 
 
 def _print_rows(
-    screen: Screen,
-    heading: str,
-    named: Iterable[tuple[str, AnyRow]],
-    columns: Sequence[str],
-    room: int,
+    screen: Screen, heading: str, named: Iterable[_Named], columns: Sequence[str], room: int
 ) -> None:
     """Print names with their figures after an empty line; nothing where there is no row."""
     rows = [
@@ -115,28 +117,14 @@ def print_modules(screen: Screen, report: Report, most: int, *, parts: bool = Tr
         "share": screen.width >= _NARROWEST,
         "FLOP_per_s": rate,
     }
-    named: list[tuple[str, AnyRow]] = []
+    named: list[_Named] = []
     for row in forward_only([*roots, *heavy[:most], *outside]):
         calibrated = row["calibrated_s"]
-        share = None
-        if calibrated is not None and median:
-            share = f"{100 * calibrated / median:.1f} %"
+        share = f"{100 * calibrated / median:.1f} %" if median and calibrated is not None else None
         named.append((row["path"], {**row, "share": share, "FLOP_per_s": row["flop_per_s"]}))
     room = screen.width - (57 if wide else 32) - 10 * rate
     shown = [key for key, is_shown in columns.items() if is_shown]
     _print_rows(screen, "module", named, shown, room)
-
-
-def _print_nsys(screen: Screen, report: Report, most: int) -> None:
-    """Print the heaviest module ranges, of a capture without steps any ranges, and kernels."""
-    modules = report["tables"].get("nsys_modules") or []
-    ranges = report["tables"].get("nsys_ranges") or []
-    found: list[tuple[str, AnyRow]] = [(row["path"], row) for row in modules]
-    if not modules:
-        found = [(row["name"], {**row, "host_s": row["wall_s"]}) for row in ranges]
-    _print_heaviest(screen, "range", found, ("calls", "host_s", "device_s"), most)
-    kernels = [(row["name"], row) for row in report["tables"].get("nsys_kernels") or []]
-    _print_heaviest(screen, "kernel", kernels, ("calls", "device_s"), most)
 
 
 # Highlights ---------------------------------------------------------------------------------
@@ -164,11 +152,9 @@ def _owners(report: Report) -> str | None:
 
 def _threads(report: Report) -> str | None:
     """Return what the steps' thread did and what no layer saw, or why neither is known."""
-    if is_import_alone(report):
-        return None
     # A report of an older version may lack it.
     facts = cast("Processes | None", report.get("processes"))
-    if facts is None:
+    if facts is None or is_import_alone(report):
         return None
     if facts["reason"]:
         return f"threads: not told: {facts['reason']}"
@@ -254,20 +240,21 @@ def nsys_line(report: Report) -> str | None:
     if facts is None:
         return None
     version = f" (nsys {facts['version']})" if facts["version"] else ""
-    words = [f"nsys: {_extent(facts)} of {facts['file']}{version}"]
+    extent = f"the whole capture ({format_seconds(facts['captured_s'])}, no step range)"
+    if facts["steps"]:
+        extent = _counted(facts["steps"], "step")
+    words = [f"nsys: {extent} of {facts['file']}{version}"]
     words += _device_words(report["tables"].get("nsys_steps") or [])
-    words += _module_words(report["tables"].get("nsys_modules") or [])
+    modules = report["tables"].get("nsys_modules") or []
+    if any(row["torch_calls"] for row in modules):
+        apart = sum(row["disagreement"] is not None for row in modules)
+        verb, of = ("differs from", f"{apart:,} of ") if apart else ("agrees with", "")
+        words.append(f"{verb} the torch layer in {of}{_counted(len(modules), 'module')}")
     if facts["missing"]:
         words.append(f"not in the file: {_missing_words(facts['missing'])}")
     if facts["other_processes"]:
         words.append(f"{_counted(facts['other_processes'], 'other process', 'es')} left out")
     return "; ".join(words)
-
-
-def _extent(facts: NsysFacts) -> str:
-    if facts["steps"]:
-        return _counted(facts["steps"], "step")
-    return f"the whole capture ({format_seconds(facts['captured_s'])}, no step range)"
 
 
 def _missing_words(missing: Mapping[str, str]) -> str:
@@ -293,17 +280,6 @@ def _device_words(steps: Sequence[NsysStepRow]) -> list[str]:
     wall = format_seconds(statistics.median(row["wall_s"] or 0.0 for row in known))
     kernels = format_count(statistics.median(counts.values()))
     return [f"{kernels} kernels a step", f"no kernel for {idle} of {wall}{where}"]
-
-
-def _module_words(rows: Sequence[NsysModuleRow]) -> list[str]:
-    """Return in how many modules nsys and the torch layer agree."""
-    if not any(row["torch_calls"] for row in rows):
-        return []
-    apart = sum(row["disagreement"] is not None for row in rows)
-    modules = _counted(len(rows), "module")
-    if not apart:
-        return [f"agrees with the torch layer in {modules}"]
-    return [f"differs from the torch layer in {apart:,} of {modules}"]
 
 
 def _counted(number: int, word: str, ending: str = "s") -> str:

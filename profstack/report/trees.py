@@ -98,14 +98,12 @@ class _Node:
         """Return the kind of the node, as in `ModulePicture`."""
         if self.count > 1:
             return "rest"
-        return "part" if _is_part(self.path) else "module"
+        return "part" if self.path.startswith(_PART) else "module"
 
     @property
     def name(self) -> str:
         """Return the path from the parent on, as in the tree of the modules."""
-        if self.parent is None or not self.path:
-            return self.path
-        return self.path[len(self.parent.path) + 1 :]
+        return self.path.removeprefix(f"{self.parent.path}." if self.parent else "")
 
 
 def module_picture(
@@ -117,7 +115,11 @@ def module_picture(
         return None
     metrics = [*_column_metrics(nodes), *_peak_metrics(nodes, holders)]
     listed = list(nodes.values())
-    _add_up(listed, [metric.key for metric in metrics])
+    # The area of a node is its own and those inside it.
+    for node in reversed(list(_downwards(listed))):
+        for key in (metric.key for metric in metrics):
+            inside = sum(child.sums[key] for child in node.children)
+            node.sums[key] = (node.own.get(key) or 0.0) + inside
     # Areas of 0 show nothing: an inference has no backward pass to draw.
     seen = [metric for metric in metrics if any(node.sums[metric.key] for node in listed)]
     return _cut(listed, seen, most)
@@ -137,13 +139,9 @@ def _tree(modules: Sequence[ModuleRow]) -> dict[str, _Node]:
     return {node.path: node for node in _downwards(list(in_order.values()))}
 
 
-def _is_part(path: str) -> bool:
-    return path.startswith(_PART)
-
-
 def _nearest(path: str, nodes: Mapping[str, _Node]) -> _Node | None:
     """Return the row with the longest path that begins this one; None of a part of the step."""
-    while "." in path and not _is_part(path):
+    while "." in path and not path.startswith(_PART):
         path = path.rpartition(".")[0]
         if path in nodes:
             return nodes[path]
@@ -165,8 +163,8 @@ def _column_metrics(nodes: Mapping[str, _Node]) -> Iterator[Metric]:
         figures = {path: _figure(node, columns) for path, node in nodes.items()}
         if all(figure is None for figure in figures.values()):
             continue
-        below = [_own(node, key, figures) for node in reversed(list(nodes.values()))]
-        under = [gap for gap in below if gap]
+        upwards = reversed(list(nodes.values()))
+        under = [gap for node in upwards if (gap := _own(node, key, figures))]
         yield Metric(key, columns, [], sum(under), len(under))
 
 
@@ -174,7 +172,7 @@ def _figure(node: _Node, columns: Sequence[str]) -> float | None:
     """Return a row's figure for a metric; a part outside modules has no forward of its own."""
     if node.record is None:
         return None
-    if columns == ("forward_s",) and _is_part(node.path) and node.path not in FORWARD_PARTS:
+    if columns == ("forward_s",) and node.path.startswith(_PART) and node.path not in FORWARD_PARTS:
         return None
     known = [node.record.get(column) for column in columns]
     found = [value for value in known if isinstance(value, (int, float)) and math.isfinite(value)]
@@ -191,8 +189,7 @@ def _own(node: _Node, key: str, figures: dict[str, float | None]) -> float:
     if key in _WITHOUT_CHILDREN:
         node.own[key] = None if figure is None else max(figure, 0.0)
         return max(-(figure or 0.0), 0.0)
-    inside = [figures[child.path] for child in node.children]
-    known = [value for value in inside if value is not None]
+    known = [value for child in node.children if (value := figures[child.path]) is not None]
     if figure is None:
         node.own[key] = 0.0 if known else None
         figures[node.path] = sum(known) if known else None
@@ -206,33 +203,20 @@ def _own(node: _Node, key: str, figures: dict[str, float | None]) -> float:
 
 def _peak_metrics(nodes: dict[str, _Node], holders: Sequence[PeakHolderRow]) -> Iterator[Metric]:
     """Yield a metric for each device: the bytes at the step's peak by the module that made them."""
-    devices = dict.fromkeys(str(record["device"]) for record in holders)
-    for device in devices:
+    for device in dict.fromkeys(str(record["device"]) for record in holders):
         key = f"peak_bytes {device}"
         for record in holders:
             size = record["bytes"]
-            if str(record["device"]) == device and size is not None:
-                owner = _owner(record, nodes)
-                owner.own[key] = (owner.own.get(key) or 0.0) + float(size)
+            if str(record["device"]) != device or size is None:
+                continue
+            # Bytes of no module are a part beside the roots.
+            path = record["module"] or _SCRIPTS_OWN
+            owner = nodes.get(path) or _Node(path, _nearest(path, nodes), None)
+            if path not in nodes and owner.parent is not None:
+                owner.parent.children.append(owner)
+            nodes[path] = owner
+            owner.own[key] = (owner.own.get(key) or 0.0) + float(size)
         yield Metric(key, (), [], 0.0, 0, device)
-
-
-def _owner(record: PeakHolderRow, nodes: dict[str, _Node]) -> _Node:
-    """Return the node that holds these bytes; bytes of no module are a part beside the roots."""
-    path = record["module"] or _SCRIPTS_OWN
-    if path not in nodes:
-        node = nodes[path] = _Node(path, _nearest(path, nodes), None)
-        if node.parent is not None:
-            node.parent.children.append(node)
-    return nodes[path]
-
-
-def _add_up(nodes: Sequence[_Node], keys: Sequence[str]) -> None:
-    """Compute the area of every node: its own and those inside it."""
-    for node in reversed(list(_downwards(nodes))):
-        for key in keys:
-            inside = sum(child.sums[key] for child in node.children)
-            node.sums[key] = (node.own.get(key) or 0.0) + inside
 
 
 def _cut(nodes: Sequence[_Node], metrics: Sequence[Metric], most: int) -> ModulePicture:
@@ -369,9 +353,7 @@ def call_tree(functions: Sequence[FunctionRow], calls: Sequence[CallRow]) -> Cal
 
 
 def entries(
-    functions: Sequence[FunctionRow],
-    edges: Sequence[Edge],
-    groups: Sequence[Sequence[int]],
+    functions: Sequence[FunctionRow], edges: Sequence[Edge], groups: Sequence[Sequence[int]]
 ) -> list[tuple[int, float]]:
     """Return the time of each group that no caller outside it accounts for, the largest first.
 
