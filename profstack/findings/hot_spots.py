@@ -17,9 +17,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
@@ -42,8 +41,7 @@ _OFTEN = 1.5
 _MOST, _MOST_CALLERS = 3, 3
 
 
-@dataclass(frozen=True)
-class _OwnTime:
+class _OwnTime(NamedTuple):
     """A function's own Python time per step: no less than `low_s`, no more than `high_s`."""
 
     key: reading.FunctionKey
@@ -199,8 +197,7 @@ _OUT_OF_PROPORTION = 5.0
 _MOST_MODULES = 5
 
 
-@dataclass(frozen=True)
-class _ModuleTime:
+class _ModuleTime(NamedTuple):
     """A module with its own time per step as the torch layer saw it, and its work."""
 
     path: str
