@@ -13,8 +13,8 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from profstack.code_owner import Places
 from profstack.findings import reading, rules
@@ -40,8 +40,7 @@ _LONGEST_GUARD, _LONGEST_REASON = 160, 240
 _LIMIT = re.compile(r"recompile[_ ]limit|cache[_ ]size[_ ]limit", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(NamedTuple):
     """One compilation of a code: `number` is 0 for its first; `step` is None outside the steps."""
 
     frame: str
@@ -113,8 +112,7 @@ def kind_of(guard: str | None) -> str | None:
     return None if guard is None else _VALUE.sub(lambda match: match[1] or "_", guard)
 
 
-@dataclass(frozen=True)
-class Break:
+class Break(NamedTuple):
     """A place at which dynamo ended a graph: the user's own line, and the code it compiled."""
 
     reason: str

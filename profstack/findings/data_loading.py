@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
@@ -41,8 +40,7 @@ _MOST_WAITING = 16
 _IN_USE = "the cores are in use: what cheaper samples would save is not known"
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(NamedTuple):
     """Loading of one step, in seconds per clean step, that of the median."""
 
     step_s: float
@@ -244,23 +242,11 @@ _ELSEWHERE = (
 _ABOUT = 1.2
 
 
-@dataclass(frozen=True)
-class FunctionTime:
+class FunctionTime(NamedTuple):
     """A function with its seconds per clean step."""
 
     row: FunctionRow
     clean_s: float
-
-    @property
-    def evidence(self) -> Evidence:
-        """A row of evidence."""
-        row = self.row
-        return {
-            "function": row["name"],
-            **reading.pick(row, "file", "line", "calls"),
-            "clean_s": self.clean_s,
-            "link": reading.to_function(reading.key_of(row)),
-        }
 
 
 def before_first_work(report: Report, wait_s: float, slowed: float) -> list[FunctionTime]:
@@ -322,8 +308,7 @@ _OF_LOOPS = ("__iter__", "__next__", "__aiter__", "__anext__")
 _YIELDS = re.compile(r"\byield\b")
 
 
-@dataclass(frozen=True)
-class LoadingFunction:
+class LoadingFunction(NamedTuple):
     """A function that loading calls, and its part of the clean step's loading."""
 
     row: FunctionRow
@@ -567,7 +552,15 @@ def _without_loader(
         layers=["cprofile"],
         evidence=[
             {"wait_before_work_s": wait_s, "step_share": share, "link": "modules/(wait)"},
-            *(each.evidence for each in functions[:_MOST_ROWS]),
+            *(
+                {
+                    "function": row["name"],
+                    **reading.pick(row, "file", "line", "calls"),
+                    "clean_s": clean_s,
+                    "link": reading.to_function(reading.key_of(row)),
+                }
+                for row, clean_s in functions[:_MOST_ROWS]
+            ),
         ],
         advice=f"{name}{reading.in_brackets(first.row)} takes {format_seconds(first.clean_s)} of a "
         f"step of {format_seconds(step_s)}. If it makes the batch, put it into a "

@@ -17,9 +17,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
@@ -42,24 +41,16 @@ _OFTEN = 1.5
 _MOST, _MOST_CALLERS = 3, 3
 
 
-@dataclass(frozen=True)
-class _OwnTime:
+class _OwnTime(NamedTuple):
     """A function's own Python time per step: no less than `low_s`, no more than `high_s`."""
 
     key: reading.FunctionKey
     row: FunctionRow
     low_s: float
     high_s: float
-
-    @property
-    def agreed(self) -> bool:
-        """Whether both limits are about the same."""
-        return self.high_s <= _NEAR * self.low_s
-
-    @property
-    def gain_s(self) -> float:
-        """The time that would be saved."""
-        return math.sqrt(self.low_s * self.high_s) if self.agreed else self.low_s
+    # Whether both limits are about the same, and the time that would be saved.
+    agreed: bool
+    gain_s: float
 
 
 @reading.family
@@ -123,7 +114,9 @@ def _own_time(
         loading = loading_of(report, step_s, share)
         waited = share * step_s if loading is None else loading.wait_s
     high_s = min(each for each in (own_s + cheap, outside, waited) if each is not None)
-    return _OwnTime(key, row, min(own_s / slowed + cheap, high_s), high_s)
+    low_s = min(own_s / slowed + cheap, high_s)
+    agreed = high_s <= _NEAR * low_s
+    return _OwnTime(key, row, low_s, high_s, agreed, math.sqrt(low_s * high_s) if agreed else low_s)
 
 
 def _finding(graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
@@ -147,7 +140,9 @@ def _finding(graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
         heaviest: Evidence = {"heaviest_line": line["line"], "text": line["source"]}
         evidence.append({**heaviest, "python_s": line["python_s"], "link": reading.to_source(line)})
     # Those with most calls first; what ran all along is no row of cProfile's.
-    callers = sorted(graph.callers(key), key=lambda edge: -(edge[1]["calls"] or 0.0))
+    edges = ((caller, edge) for caller, called in graph.callees.items() for edge in called)
+    callers = [(caller, call) for caller, (callee, call) in edges if callee == key]
+    callers.sort(key=lambda each: -reading.figure(each[1], "calls"))
     evidence += [
         {
             "called_by": caller.name,
@@ -202,8 +197,7 @@ _OUT_OF_PROPORTION = 5.0
 _MOST_MODULES = 5
 
 
-@dataclass(frozen=True)
-class _ModuleTime:
+class _ModuleTime(NamedTuple):
     """A module with its own time per step as the torch layer saw it, and its work."""
 
     path: str

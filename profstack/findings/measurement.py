@@ -14,7 +14,7 @@ from profstack.analysis.benchmark import relative_half_width
 from profstack.analysis.clean_steps import FEW_STEPS
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.schema.report import Finding, Report
 from profstack.storage.vocabulary import BENCH_FACT
 from profstack.units import format_seconds, format_share
 
@@ -32,23 +32,18 @@ def trust(recorded: Recorded, report: Report) -> list[Finding]:
 
 def _noisy(report: Report) -> Iterator[Finding]:
     figures = report["benchmark"]
-    count = figures["n"]
-    if not count:
-        # Without any clean step there is no figure that could be doubted; a warning says why.
+    count, half = figures["n"], relative_half_width(figures)
+    is_wide = half is not None and half > rules.TOO_SHORT_OR_NOISY.threshold
+    # Without any clean step there is no figure that could be doubted; a warning says why.
+    if not count or (count >= FEW_STEPS and not is_wide):
         return
-    half = relative_half_width(figures)
-    if count >= FEW_STEPS and (half is None or half <= rules.TOO_SHORT_OR_NOISY.threshold):
-        return
+    title = f"The step time is rough: its interval reaches {format_share(half)} to a side"
     if count < FEW_STEPS:
         title = f"Only {count} clean {'step' if count == 1 else 'steps'}: the step time is rough"
-    else:
-        title = f"The step time is rough: its interval reaches {format_share(half)} to a side"
-    reach = (
-        "there are too few of them for an interval"
-        if half is None
-        else f"the 95 % interval reaches {format_share(half)} of the median to a side, and "
-        f"{format_share(_WANTED)} is wanted where two runs are compared"
-    )
+    reach = "there are too few of them for an interval"
+    if half is not None:
+        reach = f"the 95 % interval reaches {format_share(half)} of the median to a side, and "
+        reach += f"{format_share(_WANTED)} is wanted where two runs are compared"
     yield reading.finding(
         rules.TOO_SHORT_OR_NOISY,
         title,
@@ -74,20 +69,17 @@ def _noisy(report: Report) -> Iterator[Finding]:
 def _unsettled(recorded: Recorded, report: Report) -> Iterator[Finding]:
     """Yield the finding where the unobserved steps change to the very end, and by much."""
     seen = [row["text"] for row in report["warnings"] if row["slug"] == "warmup-unsettled"]
-    if (
-        not seen
-        or reading.clean_step_s(report) is None
-        or recorded.facts.get(BENCH_FACT) is not None
-    ):
+    is_bench = recorded.facts.get(BENCH_FACT) is not None
+    if not seen or is_bench or reading.clean_step_s(report) is None:
         return
     steps = recorded.steps
-    free = steps[steps["kind"].isin(["settle", "clean", "watch"]) & (steps["wall_s"] > 0)]
-    free = free[free["flags"] == ""]
-    if len(free) < _FEWEST_FOR_TREND:
+    free = steps[steps["kind"].isin(["settle", "clean", "watch"]) & (steps["flags"] == "")]
+    times = free["wall_s"][free["wall_s"] > 0]
+    third = len(times) // 3
+    if len(times) < _FEWEST_FOR_TREND:
         return
-    third = len(free) // 3
-    early = float(free["wall_s"].iloc[third : 2 * third].median())
-    late = float(free["wall_s"].iloc[-third:].median())
+    early = float(times.iloc[third : 2 * third].median())
+    late = float(times.iloc[-third:].median())
     change = late / early - 1.0
     if abs(change) <= rules.WARMUP_NEVER_SETTLES.threshold:
         return
@@ -99,7 +91,7 @@ def _unsettled(recorded: Recorded, report: Report) -> Iterator[Finding]:
         gain_reason=_NO_TIME,
         evidence=[
             {
-                "steps": len(free),
+                "steps": len(times),
                 "middle_third_s": early,
                 "last_third_s": late,
                 "change_share": change,
@@ -131,10 +123,9 @@ _GRAPH = re.compile(r"## Call (?P<graph>CompiledFxGraph \w{6})\w* ##")
 def uncounted(recorded: Recorded, report: Report) -> list[Finding]:
     """Return the finding where the counter of record leaves out a good part of the step."""
     counters = report["tables"]["flops"]
-    record = next((row for row in counters if row["forward_flop"] is not None), None)
-    record = record or next(iter(counters), None)
-    if record is None:
+    if not counters:
         return []
+    record = next((row for row in counters if row["forward_flop"] is not None), counters[0])
     rows = reading.by_size(record["uncounted"] or (), "time_share")
     share = min(1.0, reading.total(rows, "time_share"))
     if share < rules.OPERATORS_WITHOUT_FLOP_FORMULA.threshold:
@@ -148,10 +139,6 @@ def uncounted(recorded: Recorded, report: Report) -> list[Finding]:
     names = [
         row["operator"] if row["operator"] in known else f"aten::{row['operator']}" for row in rows
     ]
-    listed: list[Evidence] = [
-        {**reading.pick(row, "operator", "calls", "time_share"), "link": f"operators/{name}"}
-        for row, name in zip(rows[:_MOST], names, strict=False)
-    ]
     modules = {row["module"] for row in operators if row["name"] in names} - {None}
     return [
         reading.finding(
@@ -164,7 +151,11 @@ def uncounted(recorded: Recorded, report: Report) -> list[Finding]:
             layers=("flops", "torch") if record["counter"] != "recorded_shapes" else ("torch",),
             evidence=[
                 {"counter": record["counter"], "uncounted_share": share, "link": "method/flops"},
-                *listed,
+                *(
+                    reading.pick(row, "operator", "calls", "time_share")
+                    | {"link": f"operators/{name}"}
+                    for row, name in zip(rows[:_MOST], names, strict=False)
+                ),
             ],
             advice=f"Do not judge this model by MFU or FLOP/s: {format_share(share)} of its time "
             "is in operators whose operations are in no figure. Where you know their count, add it "

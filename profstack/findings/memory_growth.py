@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,8 +51,7 @@ _GOES_ON = 0.5
 _TREND_SHARE = 0.5
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(NamedTuple):
     """Growth per step with its 95 % interval; `total` growth over `steps` steps."""
 
     slope: float
@@ -153,8 +152,7 @@ _NUMBERS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """A line, the bytes per step that it took and did not give back, and the steps seen.
 
     There are no steps where the bytes are not known.
@@ -289,7 +287,12 @@ def resident(recorded: Recorded) -> list[Group]:
     """Return groups of the resident set, one for each run of slices that nothing observed."""
     edges = _known(recorded.frames["memory"], "rss_bytes")
     watched = _known(recorded.frames["watch_samples"], "rss_bytes")
-    groups = [_group(recorded, run, edges, watched) for run in _runs(recorded)]
+    # Those slices are together that follow without a gap.
+    slices = recorded.slices[recorded.slices["kind"].isin(("clean", "watch"))]
+    chosen = slices[(slices["round"] > 1) & (slices["steps"] > 0)]
+    after = chosen["first_step"] + chosen["steps"]
+    runs = chosen.groupby((chosen["first_step"] != after.shift()).cumsum())
+    groups = [_group(recorded, run, edges, watched) for _, run in runs]
     return [group for group in groups if len(group[0]) > 1]
 
 
@@ -316,16 +319,6 @@ def _known(frame: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _floats(column: pd.Series) -> Floats:
     return np.asarray(column, dtype=np.float64)
-
-
-def _runs(recorded: Recorded) -> list[pd.DataFrame]:
-    """Return slices that nothing observed, those together that follow without a gap."""
-    slices = recorded.slices
-    chosen = slices[slices["kind"].isin(("clean", "watch"))]
-    chosen = chosen[(chosen["round"] > 1) & (chosen["steps"] > 0)]
-    after = chosen["first_step"] + chosen["steps"]
-    breaks = (chosen["first_step"] != after.shift()).cumsum()
-    return [run for _, run in chosen.groupby(breaks)]
 
 
 def _group(
@@ -407,21 +400,17 @@ def _growing(groups: Sequence[Group], least: float) -> Trend | None:
     return found if min(found.low * found.steps, found.total) > least else None
 
 
-def _is_urgent(report: Report, grown: Trend) -> bool:
-    """Whether the machine's memory would be taken up within a day."""
-    step_s, environment = reading.clean_step_s(report), report["environment"]
-    sizes = [environment.get(name) for name in ("memory_bytes", "memory_limit_bytes")]
-    known = (float(size) for size in sizes if isinstance(size, (int, float)) and size)
-    return min(known, default=math.inf) / grown.slope * (step_s or math.inf) < _URGENT_S
-
-
 def _finding(recorded: Recorded, report: Report, grown: Trend, *, is_device: bool) -> Finding:
     """Return the finding on growth with the lines that took it, and those that may keep it."""
     allocating = allocators(recorded, grown.slope, on_device=is_device)
     watched = [] if is_device else seen_growing(recorded, grown.slope)
     kept = keepers(report)
     source = "live tensors on the device" if is_device else "resident set"
-    is_urgent = not is_device and _is_urgent(report, grown)
+    # It is urgent where the machine's memory would be taken up within a day.
+    sizes = map(report["environment"].get, ("memory_bytes", "memory_limit_bytes"))
+    known = (float(size) for size in sizes if isinstance(size, (int, float)) and size)
+    steps = min(known, default=math.inf) / grown.slope
+    is_urgent = not is_device and steps * (reading.clean_step_s(report) or math.inf) < _URGENT_S
     # Where its memory was asked for is measured; what keeps it is read from the text of the lines.
     first = next(iter([*allocating, *watched, *kept]), None)
     return reading.finding(
@@ -456,17 +445,16 @@ def _advice(report: Report, grown: Trend, *holders: Sequence[Holder]) -> str:
     allocating, watched, kept = holders
     steps, step_s = _GIB / grown.slope, reading.clean_step_s(report)
     until = f" ({format_seconds(steps * step_s)})" if step_s else ""
-    parts = [f"At this rate there is 1 GiB more after {format_count(steps)} steps{until}."]
+    words = f"At this rate there is 1 GiB more after {format_count(steps)} steps{until}. "
     if allocating:
-        parts.append(f"About as much is taken, and not given back there, at {allocating[0].place}.")
+        words += f"About as much is taken, and not given back there, at {allocating[0].place}. "
     elif watched:
-        parts.append(f"The watch saw about as much growth at {watched[0].place}.")
+        words += f"The watch saw about as much growth at {watched[0].place}. "
     if kept:
         places = " and ".join(holder.place for holder in kept)
-        parts.append(f"What is run with every step and, by its text, keeps what it gets: {places}.")
-    parts.append(
-        "Commonly it is a list or a running sum of losses or outputs, each of which keeps its "
-        "whole graph and the tensors saved for backward: keep loss.item() or x.detach() instead. "
-        "Else bound the cache or the list, or empty it where an epoch ends."
+        words += f"What is run with every step and, by its text, keeps what it gets: {places}. "
+    return (
+        f"{words}Commonly it is a list or a running sum of losses or outputs, each of which keeps "
+        "its whole graph and the tensors saved for backward: keep loss.item() or x.detach() "
+        "instead. Else bound the cache or the list, or empty it where an epoch ends."
     )
-    return " ".join(parts)

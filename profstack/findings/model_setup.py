@@ -18,16 +18,8 @@ from typing import Literal
 from profstack.analysis.functions import PROFILED
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import (
-    Evidence,
-    Finding,
-    OptimizerFacts,
-    Report,
-    RooflinePoint,
-    Setup,
-    SetupCalls,
-)
-from profstack.storage.schema.rows import LineRow, OperatorRow
+from profstack.storage.schema.report import Evidence, Finding, OptimizerFacts, Report, SetupCalls
+from profstack.storage.schema.rows import OperatorRow
 from profstack.units import format_share
 
 ACTIVATIONS = "activations"
@@ -42,11 +34,10 @@ _RESULTS = "it is about results, not about time: both modes do about the same wo
 
 def inference(recorded: Recorded, report: Report) -> list[Finding]:
     """Return what inference does that only training needs."""
-    setup = report["setup"]
-    calls = setup.get("calls")
+    calls = report["setup"].get("calls")
     if not calls or not is_inference(recorded, report):
         return []
-    return [*_gradients(report, setup, calls), *_normalisation(setup, calls)]
+    return [*_gradients(report, calls), *_normalisation(report, calls)]
 
 
 def is_inference(recorded: Recorded, report: Report) -> bool:
@@ -58,7 +49,7 @@ def is_inference(recorded: Recorded, report: Report) -> bool:
     return not frame.loc[frame["slice"].isin(slices), "backward"].fillna(0).any()
 
 
-def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Iterator[Finding]:
+def _gradients(report: Report, calls: SetupCalls) -> Iterator[Finding]:
     if not calls["nodes"]:
         return
     nodes = calls["nodes"] / calls["count"]
@@ -79,7 +70,7 @@ def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Iterator[Find
                 "nodes": nodes,
                 "calls_with_grad_share": calls["with_grad"] / calls["count"],
                 "calls": calls["count"],
-                "steps": setup["steps"],
+                "steps": report["setup"]["steps"],
                 "link": f"modules/{calls['module']}",
             },
             *(
@@ -98,8 +89,8 @@ def _gradients(report: Report, setup: Setup, calls: SetupCalls) -> Iterator[Find
     )
 
 
-def _normalisation(setup: Setup, calls: SetupCalls) -> Iterator[Finding]:
-    norms, dropouts = setup["training_norms"], setup["training_dropouts"]
+def _normalisation(report: Report, calls: SetupCalls) -> Iterator[Finding]:
+    norms, dropouts = report["setup"]["training_norms"], report["setup"]["training_dropouts"]
     if not norms["count"]:
         return
     modes: list[Evidence] = [
@@ -157,20 +148,30 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
         return
     points = [
         point
-        for point in reading.roofline_points(report)
-        if point["kind"] == "operator"
-        and point["dtype"] == "float32"
-        and point["seconds"]
-        and switch_of(_operator(point)) in off
+        for point in reading.by_size(reading.roofline_points(report), "seconds")
+        if point["kind"] == "operator" and point["dtype"] == "float32" and point["seconds"]
     ]
-    points = reading.by_size(points, "seconds")
-    spent = reading.total(points, "seconds")
+    # A point is named as "operator in module".
+    names = [(point["name"] or "").partition(" in ")[0] for point in points]
+    chosen = [each for each in zip(points, names, strict=True) if switch_of(each[1]) in off]
+    spent = reading.total((point for point, _ in chosen), "seconds")
     if spent < rules.FLOAT32_MATMUL_WITHOUT_TF32.threshold * step_s:
         return
-    gain, reason = _tf32_gain(report, points)
+    # What TF32 would save, where that is known.
+    flop, bandwidth = reading.known_peaks(report)
+    gain, reason = None, reading.HOST_BOUND
+    if not bandwidth or not {"float32", "tf32"} <= flop.keys():
+        reason = _NO_PEAKS
+    elif reading.is_device_bound(report):
+        gain = 0.0
+        for point, _ in chosen:
+            if point["bound"] == "compute" and point["moved_bytes"] is not None:
+                seconds, least = point["seconds"] or 0.0, point["moved_bytes"] / bandwidth
+                least = max(seconds * flop["float32"] / flop["tf32"], least)
+                gain += max(seconds - least, 0.0)
     if gain is not None and gain < reading.WORTH_TELLING * step_s:
         return
-    used = {switch_of(_operator(point)) for point in points}
+    used = {switch_of(name) for _, name in chosen}
     switches = [switch for switch in off if switch in used]
     calls = " and ".join(_SWITCHES[switch] for switch in switches)
     yield reading.finding(
@@ -194,36 +195,15 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
                     "flop": point["flop"],
                     "operator": point["name"],
                     "bound": point["bound"],
-                    "link": f"operators/{_operator(point)}",
+                    "link": f"operators/{name}",
                 }
-                for point in points[:_MOST_ROWS]
+                for point, name in chosen[:_MOST_ROWS]
             ),
         ],
         advice=f"Set {calls} where the results allow it: factors are rounded to 10 bits "
         "after the point, sums are float32 as before. Or use autocast to bfloat16, which "
         "halves the bytes too.",
     )
-
-
-def _tf32_gain(report: Report, points: Sequence[RooflinePoint]) -> tuple[float | None, str | None]:
-    """Return the seconds that TF32 would save, or why they are not known."""
-    flop, bandwidth = reading.known_peaks(report)
-    if not bandwidth or not {"float32", "tf32"} <= flop.keys():
-        return None, _NO_PEAKS
-    if not reading.is_device_bound(report):
-        return None, reading.HOST_BOUND
-    gain = 0.0
-    for point in points:
-        if point["bound"] == "compute" and point["moved_bytes"] is not None:
-            seconds = point["seconds"] or 0.0
-            least = max(seconds * flop["float32"] / flop["tf32"], point["moved_bytes"] / bandwidth)
-            gain += max(seconds - least, 0.0)
-    return gain, None
-
-
-def _operator(point: RooflinePoint) -> str:
-    """Return the operator of a point, which is named with its module."""
-    return (point["name"] or "").partition(" in ")[0]
 
 
 def switch_of(operator: str) -> Switch | None:
@@ -295,7 +275,6 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
     if gain is not None and gain < reading.WORTH_TELLING * step_s:
         return
     first = max(able, key=lambda each: each["parameter_bytes"])
-    # The step bar shows the update's Python as Python.
     bar = " The time holds the update's Python, which the step bar shows as Python."
     yield reading.finding(
         rules.UNFUSED_OPTIMIZER,
@@ -312,7 +291,14 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
                 "step_share": share,
                 "link": f"modules/{PART}",
             },
-            *map(_options, able),
+            *(
+                {
+                    "optimizer": each["name"],
+                    **reading.pick(each, "fused", "foreach", "tensors", "parameter_bytes"),
+                    **({"link": reading.to_source(each["place"])} if each["place"] else {}),
+                }
+                for each in able
+            ),
             *_heaviest(rows),
         ],
         advice=f"Make it with fused=True ({first['name']}(..., fused=True)): the same update, "
@@ -349,23 +335,17 @@ def _share(recorded: Recorded, report: Report, rows: Sequence[OperatorRow]) -> f
     if part is None or part["self_s"] is None:
         return None
     share = part["self_s"] / step_s
-    profiled = _profiled_share(recorded, report)
-    return profiled if profiled and share > _TOO_FAR * profiled else share
-
-
-def _profiled_share(recorded: Recorded, report: Report) -> float | None:
-    """Return the share of the profiled steps in torch's optimizers, with what they call."""
+    # The share of the profiled steps in torch's optimizers, with what they call.
     taken = [
         row["total_s"] or 0.0
-        for row in report["tables"]["functions"]
-        if row["phase"] == "step"
-        and row["name"] in _STEPS
-        and "torch/optim/" in row["file"].replace("\\", "/")
+        for key, row in reading.CallGraph(report).rows.items()
+        if key.name in _STEPS and "torch/optim/" in key.file.replace("\\", "/")
     ]
     profiled = recorded.select("cprofile", PROFILED) if taken else None
     if profiled is None or not profiled.steps or not profiled.wall_s:
-        return None
-    return max(taken) * profiled.steps / profiled.wall_s
+        return share
+    profiled_share = max(taken) * profiled.steps / profiled.wall_s
+    return profiled_share if 0 < _TOO_FAR * profiled_share < share else share
 
 
 def _gain(
@@ -378,7 +358,11 @@ def _gain(
     steps = report["setup"]["steps"] or 1
     # One of several may step more often than the others, or more rarely.
     once = sum(
-        each["parameter_bytes"] * _passes(each) * (each["calls"] or steps) / steps for each in seen
+        each["parameter_bytes"]
+        * (_PASSES[each["base"] or ""] + 2 * bool(each["amsgrad"]) + 2 * bool(each["momentum"]))
+        * (each["calls"] or steps)
+        / steps
+        for each in seen
     )
     if reading.on_accelerator(report):
         if not reading.is_device_bound(report):
@@ -399,23 +383,11 @@ def _gain(
     return saved * max(called, 0.0) + streaming * max(1 - once / moved, 0.0), None
 
 
-def _passes(optimizer: OptimizerFacts) -> int:
-    more = 2 * bool(optimizer["amsgrad"]) + 2 * bool(optimizer["momentum"])
-    return _PASSES[optimizer["base"] or ""] + more
-
-
 def _calls_left(optimizer: OptimizerFacts) -> float:
     """Return the share of the time of calls that is left, of one class of optimizers."""
     is_plain = not (optimizer["momentum"] or optimizer["weight_decay"])
-    if optimizer["base"] == "SGD" and is_plain:
-        return _CALLS_LEFT_PLAIN_SGD
-    return _CALLS_LEFT[optimizer["base"] or ""]
-
-
-def _options(optimizer: OptimizerFacts) -> Evidence:
-    link: Evidence = {"link": reading.to_source(optimizer["place"])} if optimizer["place"] else {}
-    options = reading.pick(optimizer, "fused", "foreach", "tensors", "parameter_bytes")
-    return {"optimizer": optimizer["name"], **options, **link}
+    base = optimizer["base"] or ""
+    return _CALLS_LEFT_PLAIN_SGD if base == "SGD" and is_plain else _CALLS_LEFT[base]
 
 
 def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
@@ -457,33 +429,38 @@ def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Ite
     traced_s, on_device = reading.traced_step_s(report), reading.on_accelerator(report)
     rows = report["tables"]["operators"]
     accumulating = [row for row in rows if row["module"] == ACCUMULATION]
-    zeroed = _by_shape((row for row in rows if _is_between(row)), _ZERO, on_device=on_device)
+    # The work between modules and passes.
+    outside = (row for row in rows if row["module"] not in _ELSEWHERE)
+    between = (row for row in outside if row["module"] is None or row["module"].startswith("("))
+    zeroed = _by_shape(between, _ZERO, on_device=on_device)
     added = _by_shape(accumulating, _ADD, on_device=on_device)
+    # Parameters that get gradients in a step of any number of passes.
+    nodes = reading.total((row for row in accumulating if row["name"] == _NODE), "calls")
+    parameters = max(nodes / max(reading.backward_passes(report), 1.0), 1.0)
     counted = {
         shape: min(calls, added[shape][0])
         for shape, (calls, _) in zeroed.items()
         if shape in added and (on_device or 4 * prod(shape) <= LARGEST_ON_HOST)
     }
     count = sum(counted.values())
-    if not traced_s or count < LEAST_PARAMETERS * _parameters(report, accumulating):
+    if not traced_s or count < LEAST_PARAMETERS * parameters:
         return
+    some = [shape for shape, calls in counted.items() if calls]
     zero_share, add_share = (
-        sum(
-            works[shape][1] * (calls / works[shape][0]) for shape, calls in counted.items() if calls
-        )
-        / traced_s
+        sum(works[shape][1] * (counted[shape] / works[shape][0]) for shape in some) / traced_s
         for works in (zeroed, added)
     )
     if zero_share + add_share < rules.ZERO_GRAD_TO_ZEROS.threshold:
         return
     is_disturbed = reading.calibrated(report, 1.0) is None
-    reason = None
-    if is_disturbed:
-        reason = _DISTURBED
-    elif on_device and not reading.is_device_bound(report):
+    reason = _DISTURBED if is_disturbed else None
+    if not is_disturbed and on_device and not reading.is_device_bound(report):
         reason = reading.HOST_BOUND
     cost_s = zero_share * step_s + add_share * step_s
-    line = _zeroing_line(report)
+    # The longest line that by its text sets gradients to zero. How often it ran is not known where
+    # its function was not traced to the end.
+    lines = (row for row in reading.own_lines(report, _ZEROES) if row["calls"] != 0)
+    line = max(lines, key=reading.line_s, default=None)
     yield reading.finding(
         rules.ZERO_GRAD_TO_ZEROS,
         f"{count:.0f} gradients are set to zero in each step, and then added to",
@@ -512,12 +489,6 @@ def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Ite
     )
 
 
-def _is_between(row: OperatorRow) -> bool:
-    """Whether a row is of the work between modules and passes."""
-    module = row["module"]
-    return module is None or (module.startswith("(") and module not in _ELSEWHERE)
-
-
 def _by_shape(
     rows: Iterable[OperatorRow], name: str, *, on_device: bool
 ) -> dict[tuple[int, ...], tuple[float, float]]:
@@ -530,18 +501,3 @@ def _by_shape(
             seconds += (row["device_s"] if on_device else row["total_s"]) or 0.0
             found[tuple(shapes[0])] = (calls + (row["calls"] or 0.0), seconds)
     return found
-
-
-def _parameters(report: Report, accumulating: Sequence[OperatorRow]) -> float:
-    """Return how many parameters get gradients in a step of any number of passes; at least 1."""
-    nodes = reading.total((row for row in accumulating if row["name"] == _NODE), "calls")
-    return max(nodes / max(reading.backward_passes(report), 1.0), 1.0)
-
-
-def _zeroing_line(report: Report) -> LineRow | None:
-    """Return the script's line that by its text sets gradients to zero, the longest first.
-
-    How often it ran is not known where its function was not traced to the end.
-    """
-    lines = [row for row in reading.own_lines(report, _ZEROES) if row["calls"] != 0]
-    return max(lines, key=reading.line_s, default=None)

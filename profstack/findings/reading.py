@@ -332,15 +332,6 @@ class CallGraph:
             seen |= called
         return seen
 
-    def callers(self, key: FunctionKey) -> list[tuple[FunctionKey, CallRow]]:
-        """Return each caller of a function with its row of `calls`."""
-        return [
-            (caller, row)
-            for caller, edges in self.callees.items()
-            for callee, row in edges
-            if callee == key
-        ]
-
     def own_caller(self, times: Mapping[FunctionKey, float]) -> FunctionRow | None:
         """Return the user's own function that most of these times was called from, the nearest."""
         sums: dict[FunctionKey, float] = defaultdict(float)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from profstack.findings import reading, rules
 from profstack.findings.synchronization import has_carried_name, loop_lines
@@ -62,27 +62,25 @@ _DEPENDENT = (
 )
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Work of one module that its call repeats: seconds of the torch layer's steps, and counts."""
 
     module: ModuleRow
     seconds: float
     runs: float
-    operators: float
     rows: list[OperatorRow]
     child: ModuleRow | None
 
     @property
-    def is_small(self) -> bool:
-        """Whether its operators take less than what makes an operator large."""
-        return bool(self.operators) and self.seconds / self.operators < _SMALL_S
+    def operators(self) -> float:
+        """Calls of its operators in a step."""
+        return reading.total(self.rows, "calls")
 
 
 def repeated_groups(report: Report) -> Iterator[Group]:
     """Yield modules whose own operators, or whose children, are mostly repeated in each call."""
     modules = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
-    by_module: dict[str, list[OperatorRow]] = defaultdict(list)
+    by_module: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for row in report["tables"]["operators"]:
         if row["module"] is not None and row["calls"]:
             by_module[row["module"]].append(row)
@@ -93,19 +91,18 @@ def repeated_groups(report: Report) -> Iterator[Group]:
         own = by_module.get(module["path"], [])
         below = (row for row in modules if row["path"].startswith(f"{module['path']}."))
         children = (row for row in below if row["depth"] == (module["depth"] or 0) + 1)
-        again = [row for row in children if _is_often(row, calls)]
+        again = [row for row in children if reading.figure(row, "calls") >= _REPEATED * calls]
         child = max(again, key=_whole_s, default=None)
-        repeated = [row for row in own if _is_often(row, calls)]
-        if child is None and reading.total(repeated, "self_s") <= _MOSTLY * reading.total(
-            own, "self_s"
-        ):
+        repeated = [row for row in own if reading.figure(row, "calls") >= _REPEATED * calls]
+        repeated_s = reading.total(repeated, "self_s")
+        if child is None and repeated_s <= _MOSTLY * reading.total(own, "self_s"):
             continue
         chosen = [*repeated, *(row for one in again for row in _below(by_module, one["path"]))]
         seconds = (module["self_s"] or 0.0) + sum(map(_whole_s, again))
         if not chosen or not seconds:
             continue
         runs = _fewest(repeated, calls) if child is None else (child["calls"] or 0.0) / calls
-        yield Group(module, seconds, runs, reading.total(chosen, "calls"), chosen, child)
+        yield Group(module, seconds, runs, chosen, child)
     # Where each call of a model has a backward pass of its own, gradients are gathered over small
     # batches, for want of memory.
     if reading.backward_passes(report) < _REPEATED / 2:
@@ -113,26 +110,18 @@ def repeated_groups(report: Report) -> Iterator[Group]:
 
 
 def _repeated_models(
-    modules: Sequence[ModuleRow], by_module: dict[str, list[OperatorRow]]
+    modules: Sequence[ModuleRow], by_module: defaultdict[str, list[OperatorRow]]
 ) -> Iterator[Group]:
     """Yield models that the script itself calls for one sample after the other."""
     for module in modules:
         calls = module["calls"] or 0.0
         if module["depth"] == 0 and calls >= _REPEATED and module["parameters"]:
             # The backward work of what picks the samples, and of what joins the results.
-            joined = [
-                row
-                for part in ("(loss)", "(gradient accumulation)")
-                for row in by_module.get(part, [])
-                if (row["calls"] or 0.0) >= _REPEATED
-            ]
+            beside = (*by_module["(loss)"], *by_module["(gradient accumulation)"])
+            joined = [row for row in beside if reading.figure(row, "calls") >= _REPEATED]
             chosen = [*_below(by_module, module["path"]), *joined]
             seconds = _whole_s(module) + reading.total(joined, "self_s")
-            yield Group(module, seconds, calls, reading.total(chosen, "calls"), chosen, module)
-
-
-def _is_often(row: ModuleRow | OperatorRow, calls: float) -> bool:
-    return (row["calls"] or 0.0) >= _REPEATED * calls
+            yield Group(module, seconds, calls, chosen, module)
 
 
 def _below(by_module: dict[str, list[OperatorRow]], path: str) -> list[OperatorRow]:
@@ -150,9 +139,8 @@ def _fewest(rows: Iterable[OperatorRow], calls: float) -> float:
 
     One run may call an operator several times.
     """
-    seconds = reading.sums_of(
-        (round((row["calls"] or 0.0) / calls, 2), row["self_s"]) for row in rows
-    )
+    runs_of = ((round((row["calls"] or 0.0) / calls, 2), row["self_s"]) for row in rows)
+    seconds = reading.sums_of(runs_of)
     least = _GOOD_PART * sum(seconds.values())
     return min((runs for runs, taken in seconds.items() if taken >= least), default=1.0)
 
@@ -201,8 +189,9 @@ def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
 
 
 def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
-    groups = [group for group in repeated_groups(report) if group.is_small]
-    group = max(groups, key=lambda each: each.seconds, default=None)
+    groups = (each for each in repeated_groups(report) if each.operators)
+    small = (each for each in groups if each.seconds / each.operators < _SMALL_S)
+    group = max(small, key=lambda each: each.seconds, default=None)
     # Where the torch layer slowed its steps too much for times, it still gives shares.
     traced_s = reading.traced_step_s(report)
     share = group.seconds / traced_s if group is not None and traced_s else 0.0
@@ -215,11 +204,6 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
     who = "A step" if group.child is group.module else group.module["path"]
     each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
     times: Evidence = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
-    lines = (
-        [reading.line_evidence(line, "calls", place=reading.in_words(line))]
-        if line is not None
-        else []
-    )
     yield reading.finding(
         rules.SMALL_OPERATORS,
         f"{who} calls {what} {format_count(group.runs)} times{each}",
@@ -247,7 +231,7 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
                 }
                 for row in reading.by_size(group.rows, "self_s")[:_MOST_ROWS]
             ),
-            *lines,
+            *([reading.line_evidence(line, "calls", place=reading.in_words(line))] if line else []),
         ],
         advice=_DEPENDENT if reason == _CARRIED else _BATCH,
     )
@@ -290,18 +274,16 @@ def _line_of(report: Report, group: Group) -> LineRow | None:
     Of a module that is called again and again the lines within it are not those of the loop.
     """
     calls = group.runs * ((group.module["calls"] or 0.0) if group.child is not group.module else 1)
-    inside = set()
-    if group.child is not None:
-        path = group.child["path"]
-        inside = {
-            (row["file"], row["line"])
-            for row in report["tables"]["module_lines"]
-            if row["calls"] and (row["module"] == path or str(row["module"]).startswith(f"{path}."))
-        }
-    lines = [
+    inside = {
+        (row["file"], row["line"])
+        for row in report["tables"]["module_lines"]
+        if row["calls"] and group.child is not None
+        if f"{row['module']}.".startswith(f"{group.child['path']}.")
+    }
+    lines = (
         row
         for row in report["tables"]["lines"]
         if row["own"] and row["calls"] and row["operator_s"] and 0.5 <= row["calls"] / calls <= 2
-    ]
-    outside = [row for row in lines if (row["file"], row["line"]) not in inside]
-    return max(outside, key=reading.line_s, default=None)
+        if (row["file"], row["line"]) not in inside
+    )
+    return max(lines, key=reading.line_s, default=None)

@@ -319,22 +319,16 @@ def idle_sentence(
     unknown = most_unknown(known, idle) if len(known) < len(shares) else 0.0
     if idle < IDLE_SHARE or idle <= max([*known, unknown]):
         return None
+    graph, where = reading.CallGraph(report), ""
+    built_in = (row for row in graph.rows.values() if row["file"] == BUILTIN_FILE)
+    first = reading.largest(built_in, "self_s")
+    if first is not None and reading.figure(first, "self_s") >= _MOSTLY * idle * cut.median_s:
+        # Without what Python puts round the name of a built-in function.
+        name = re.sub(r"^<method '(.+)' of '(.+)' objects>$", r"\2.\1", first["name"])
+        where = " in " + re.sub(r"^<built-in method (.+)>$", r"\1", name)
+        if caller := graph.own_caller({reading.key_of(first): 1.0}):
+            where += f" ({caller['name']}, {reading.in_words(caller)})"
     return (
-        f"for {format_share(idle)} of {step} its thread stands still{_where(report, cut, idle)}, "
-        "which no wait for data, for files or for other ranks explains"
+        f"for {format_share(idle)} of {step} its thread stands still{where}, which no wait for "
+        "data, for files or for other ranks explains"
     )
-
-
-def _where(report: Report, cut: Cut, share: float) -> str:
-    """Return the function in which the thread is idle, and who calls that, in words."""
-    graph = reading.CallGraph(report)
-    first = reading.largest(
-        (row for row in graph.rows.values() if row["file"] == BUILTIN_FILE), "self_s"
-    )
-    if first is None or reading.figure(first, "self_s") < _MOSTLY * share * cut.median_s:
-        return ""
-    # Without what Python puts round the name of a built-in function.
-    name = re.sub(r"^<method '(.+)' of '(.+)' objects>$", r"\2.\1", first["name"])
-    name = re.sub(r"^<built-in method (.+)>$", r"\1", name)
-    caller = graph.own_caller({reading.key_of(first): 1.0})
-    return f" in {name}" + (f" ({caller['name']}, {reading.in_words(caller)})" if caller else "")

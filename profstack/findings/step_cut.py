@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -117,8 +117,7 @@ def clean_wait_share(report: Report, fewest: int = FEWEST_STEPS) -> float | None
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias)
 
 
-@dataclass(frozen=True)
-class AfterStep:
+class AfterStep(NamedTuple):
     """The share of the lines' time outside a step's work that is no input's, how much of that is
     outside operators, the line with most of it, and the user's own functions that it calls.
     """
@@ -225,8 +224,7 @@ _LOADERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]")
 _DEEPEST = 60
 
 
-@dataclass(frozen=True)
-class IoTime:
+class IoTime(NamedTuple):
     """Seconds of a clean step, None with a reason; the user's own function that asks for it, and
     the one that reads or writes most.
     """
