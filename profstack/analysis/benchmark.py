@@ -102,8 +102,7 @@ def _why_none_clean(recorded: Recorded) -> str:
     """Say why there is no clean step, and what would help."""
     if recorded.rule == "whole":
         return "the workload was measured whole, under observation: no clean time can be given"
-    missing = why_no_steps(recorded)
-    if missing is not None:
+    if (missing := why_no_steps(recorded)) is not None:
         return missing
     if (recorded.slices["kind"] == "watch").any():
         return f"there is no clean step: {NONE_CLEAN}"
@@ -224,13 +223,13 @@ def of_bench(
 def of_run(figures: Benchmark, environment: Environment, *, watched: bool = False) -> list[str]:
     """List the warnings about the clean steps of `profstack run`."""
     more = "let the script run more steps"
-    found = []
-    if figures["n"] < FEW_STEPS:
-        found.append(f"only {figures['n']} clean steps: the median is rough; {more}")
-    found += _drift(figures, f"{more}, or repeat on an idle machine")
-    # A script runs in one process: there is no option to repeat it in several.
-    found += _machine(figures, environment, _can_look(figures, watched), or_else="")
-    return found
+    few = f"only {figures['n']} clean steps: the median is rough; {more}"
+    return [
+        *([few] if figures["n"] < FEW_STEPS else []),
+        *_drift(figures, f"{more}, or repeat on an idle machine"),
+        # A script runs in one process: there is no option to repeat it in several.
+        *_machine(figures, environment, _can_look(figures, watched), or_else=""),
+    ]
 
 
 def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
@@ -251,25 +250,22 @@ def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
 
 
 def _warmup(figures: BenchFigures) -> Iterator[str]:
-    if figures.get("warmup_settled") is False:
-        yield (
-            f"no end of the warm-up was seen ({figures['warmup_reason']}): the samples may still "
-            f"be falling; repeat with {_fixed_counts(figures)}"
-        )
+    if figures.get("warmup_settled") is not False:
+        return
+    # Enough samples; for long calls a time limit, or fewer samples.
+    each_s, options = _seconds_per_sample(figures), "--warmup 5 --repeat 10"
+    if 500 * each_s <= _LONGEST_ADVICE_S:
+        options = "--warmup 200 --repeat 300"
+    elif 50 * each_s <= _LONGEST_ADVICE_S:
+        options = f"--max-seconds {math.ceil(5 * each_s) * 10}"
+    yield (
+        f"no end of the warm-up was seen ({figures['warmup_reason']}): the samples may still "
+        f"be falling; repeat with {options}"
+    )
 
 
 def _seconds_per_sample(figures: Benchmark) -> float:
     return (figures.get("calls_per_sample") or 1) * (figures["mean_s"] or 0.0)
-
-
-def _fixed_counts(figures: Benchmark) -> str:
-    """Return options with enough samples; for long calls a time limit, or fewer samples."""
-    each_s = _seconds_per_sample(figures)
-    if 500 * each_s <= _LONGEST_ADVICE_S:
-        return "--warmup 200 --repeat 300"
-    if 50 * each_s <= _LONGEST_ADVICE_S:
-        return f"--max-seconds {math.ceil(5 * each_s) * 10}"
-    return "--warmup 5 --repeat 10"
 
 
 def _samples(figures: BenchFigures) -> Iterator[str]:

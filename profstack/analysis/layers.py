@@ -179,8 +179,7 @@ def _audit(
         return []
     slices = "1 slice" if len(selection.slices) == 1 else f"{len(selection.slices)} slices"
     lines = [f"{selection.in_words()} in {slices} ({selection.mode})"]
-    cost = cost_in_words(recorded) if name == "cprofile" else None
-    if cost is not None:
+    if name == "cprofile" and (cost := cost_in_words(recorded)) is not None:
         lines.append(cost)
     others = own[~own["slice"].isin(selection.slices)]
     for mode, group in others.groupby("mode"):
@@ -220,15 +219,6 @@ def _has_turns(recorded: Recorded) -> bool:
     return bool(slices.loc[slices["round"] >= 1, "steps"].sum() > 0)
 
 
-def _was_alone(recorded: Recorded, layer: str) -> bool:
-    """Return whether there was no other layer whose turn could come before this one's."""
-    for name in recorded.frames["layers"]["name"].tolist():
-        wrapper = wrapper_of(name)
-        if name != layer and not (wrapper is not None and wrapper.background):
-            return False
-    return True
-
-
 def _command(recorded: Recorded, layer: str) -> str | None:
     """Return the command that fills an empty layer; None where none would.
 
@@ -249,8 +239,10 @@ def _command(recorded: Recorded, layer: str) -> str | None:
     background = wrapper is not None and wrapper.background
     if not target or background or not (whole or has_steps):
         return None
-    if _was_alone(recorded, layer) and (not whole or recorded.rule == "whole"):
-        # It would be the same again.
+    others = (wrapper_of(name) for name in recorded.frames["layers"]["name"] if name != layer)
+    # No other layer's turn could come before this one's: it would be the same again.
+    was_alone = all(other is not None and other.background for other in others)
+    if was_alone and (not whole or recorded.rule == "whole"):
         return None
     options = ["--step-by", "none"] if whole else []
     return shlex.join(["profstack", "run", *options, "--layers", layer, *target])

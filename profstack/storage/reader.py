@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from profstack.storage.folder import declared_tables, facts_of, read_run, read_tables
+from profstack.storage.schema.report import REPORT
 from profstack.storage.vocabulary import STEP_PARTS
 
 # Fewer steps than this, or a larger probe effect, and a time is not calibrated.
@@ -19,6 +22,7 @@ FEWEST_STEPS = 3
 LARGEST_FACTOR = 3.0
 
 Number = TypeVar("Number", int, float)
+Times = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -54,6 +58,13 @@ class Selection:
             return None
         return float(total) / self.wall_s * clean_median_s
 
+    def figures(
+        self, totals: Mapping[str, float], clean_s: float | None = None
+    ) -> dict[str, float | None]:
+        """Return totals per step, and as `calibrated_s` their `self_s` at the clean speed."""
+        figures = {name: self.per_step(total) for name, total in totals.items()}
+        return {**figures, "calibrated_s": self.calibrated(totals.get("self_s"), clean_s)}
+
 
 # No slice at all: nothing of it has a figure per step.
 NO_SLICES = Selection([], None, 0, 0.0)
@@ -74,7 +85,13 @@ class Recorded:
         self.frames: dict[str, pd.DataFrame] = {
             name: pd.DataFrame(rows, columns=columns) for name, (columns, rows) in tables.items()
         }
-        self.frames["artifacts"] = _present_artifacts(folder, self.frames["artifacts"])
+        artifacts = self.frames["artifacts"]
+        # Traces are packed after the run: their present names and sizes count.
+        for row in artifacts.index:
+            path = str(artifacts.at[row, "path"])
+            packed = folder / f"{path}.gz"
+            if packed.is_file() and not (folder / path).is_file():
+                artifacts.loc[row, ["path", "bytes"]] = f"{path}.gz", packed.stat().st_size
         steps = self.frames["steps"]
         steps["flags"] = steps["flags"].fillna("")
         counts = steps["plan"].value_counts().sort_index()
@@ -101,6 +118,12 @@ class Recorded:
         return None if is_missing(number) else self.module_paths.get(int(number or 0))
 
     @cached_property
+    def module_parents(self) -> dict[int, int | None]:
+        """The module around each module by their numbers; None for a root."""
+        known = self.frames["modules"]
+        return dict(zip(known["module_id"].tolist(), map(whole, known["parent_id"]), strict=True))
+
+    @cached_property
     def steps(self) -> pd.DataFrame:
         """Steps of the report's plan, in order, with the kind and round of their slice."""
         frame = self.frames["steps"].sort_values("step", kind="stable")
@@ -115,11 +138,8 @@ class Recorded:
         are those of the first round, which had no step to settle.
         """
         slices = self._observed_by(layer)
-        for group in modes:
-            chosen = slices[slices["mode"].isin(group)]
-            if len(chosen):
-                return self._best(chosen, late=True)
-        return None
+        found = (slices[slices["mode"].isin(group)] for group in modes)
+        return next((self._best(chosen, late=True) for chosen in found if len(chosen)), None)
 
     def select_all(self, layer: str) -> Selection | None:
         """Select all slices of `layer`, the first ones too: counts need no warm-up."""
@@ -154,10 +174,8 @@ class Recorded:
         chosen = self.slices[self.slices["slice"].isin(list(slices))]
         steps = self.steps
         inside = pd.Series(False, index=steps.index)
-        for row in chosen.to_dict("records"):
-            inside |= (steps["step"] >= row["first_step"]) & (
-                steps["step"] < row["first_step"] + row["steps"]
-            )
+        for first, count in zip(chosen["first_step"], chosen["steps"], strict=True):
+            inside |= steps["step"].between(first, first + count, inclusive="left")
         return _where(steps, inside)
 
     def _is_mixed(self, row: pd.Series[Any]) -> bool:
@@ -172,16 +190,25 @@ class Recorded:
         frame = self.frames[table]
         return _where(frame, frame["slice"].isin(selection.slices if selection else []))
 
+    def step_rows(
+        self,
+        frame: pd.DataFrame,
+        selection: Selection | None,
+        keys: Sequence[str],
+        columns: Sequence[str],
+        *,
+        largest: str | None = None,
+        clean_s: float | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Add columns up by their keys: yield the keys and the figures per step.
 
-def _present_artifacts(folder: Path, artifacts: pd.DataFrame) -> pd.DataFrame:
-    """Return the artifacts with their present names and sizes: traces are packed after the run."""
-    rows = records(artifacts)
-    for row in rows:
-        packed = folder / f"{row['path']}.gz"
-        if packed.is_file() and not (folder / str(row["path"])).is_file():
-            row.update(path=f"{row['path']}.gz", bytes=packed.stat().st_size)
-    present: pd.DataFrame = pd.DataFrame(rows, columns=artifacts.columns)
-    return present
+        A row with a `module_id` also has the path of its `module`. `largest` and the order are
+        those of `sums`, `clean_s` and `calibrated_s` those of `Selection.figures`.
+        """
+        for key, totals in sums(frame, list(keys), columns, largest=largest):
+            row = dict(zip(keys, key, strict=True))
+            module = self.module_path(row.get("module_id"))
+            yield {**row, "module": module, **(selection or NO_SLICES).figures(totals, clean_s)}
 
 
 def _where(frame: pd.DataFrame, chosen: pd.Series[bool]) -> pd.DataFrame:
@@ -212,6 +239,15 @@ def ratio(total: float | None, count: float | None) -> float | None:
     return total / count if total is not None and count else None
 
 
+def in_progress(times: Times, begins: Times, ends: Times) -> list[int]:
+    """Return which of the intervals each time lies in, -1 for none; `begins` are in order."""
+    at = np.searchsorted(begins, times, side="right") - 1
+    return [
+        place if place >= 0 and time <= ends[place] else -1
+        for place, time in zip(at.tolist(), times, strict=True)
+    ]
+
+
 def known_sum(values: Iterable[Number | None]) -> Number | None:
     """Add up what is known; None where nothing is."""
     known = [value for value in values if value is not None]
@@ -220,21 +256,18 @@ def known_sum(values: Iterable[Number | None]) -> Number | None:
 
 def known_total(values: Iterable[float | None]) -> float | None:
     """Add values up; None if one of them is unknown."""
-    total = 0.0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return sum(known, 0.0) if len(known) == len(every) else None
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as dictionaries of plain values, None for missing ones."""
-    names = [str(name) for name in frame.columns]
     columns = []
     for name in frame.columns:
         cells = zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True)
         columns.append([None if missing else value for value, missing in cells])
+    names = frame.columns.astype(str)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -252,3 +285,12 @@ def sums(
     for key, totals in zip(summed.index.tolist(), summed.to_dict("records"), strict=True):
         parts = key if isinstance(key, tuple) else (key,)
         yield tuple(map(nullable, parts)), {str(name): total for name, total in totals.items()}
+
+
+def table_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return rows with the columns of a table of the report: None for a missing one.
+
+    Values that are no columns of the table are left out.
+    """
+    names = REPORT[table].names
+    return [{name: row.get(name) for name in names} for row in rows]

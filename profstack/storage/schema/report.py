@@ -380,17 +380,9 @@ class VerdictEvidence(VerdictFacts):
     time_s: Annotated[Figure, "that share of the clean median"]
 
 
-VerdictSlug = Literal[
-    "input-bound",
-    "io-bound",
-    "communication-bound",
-    "python-bound",
-    "launch-bound",
-    "compute-bound",
-    "memory-bound",
-    "balanced",
-    "unclear",
-]
+_HostBound = Literal["input-bound", "io-bound", "communication-bound", "python-bound"]
+_DeviceBound = Literal["launch-bound", "compute-bound", "memory-bound"]
+VerdictSlug = Literal[_HostBound, _DeviceBound, "balanced", "unclear"]
 
 
 class Verdict(TypedDict):
@@ -414,19 +406,8 @@ _MeasuredIn = Annotated[
 _PartSense = TypedDict("_PartSense", {"is": _MeasuredIn})
 
 
-StepPart = Literal[
-    "data wait",
-    "before first work",
-    "forward",
-    "loss",
-    "backward",
-    "optimizer",
-    "Python",
-    "I/O",
-    "idle",
-    "other",
-    "not attributed",
-]
+_Work = Literal["data wait", "before first work", "forward", "loss", "backward", "optimizer"]
+StepPart = Literal[_Work, "Python", "I/O", "idle", "other", "not attributed"]
 
 
 class StepBarPart(_PartSense):
@@ -915,8 +896,6 @@ class Report(LaterParts):
     nsys: Annotated[NsysFacts | None, "what was imported of Nsight Systems; null where nothing was"]
 
 
-REPORT = {
-    name: row_table(name, hint)
-    for name, hint in get_type_hints(Tables, include_extras=True).items()
-}
+_HINTS = get_type_hints(Tables, include_extras=True)
+REPORT = {name: row_table(name, hint) for name, hint in _HINTS.items()}
 REPORT_OF_NSYS = {name: table for name, table in REPORT.items() if name.startswith("nsys_")}
