@@ -16,7 +16,7 @@ from profstack.analysis.clean_steps import FEW_STEPS, Clean, times_of, why_no_st
 from profstack.stats.blocks import GC_ON
 from profstack.stats.clock import slowed_by
 from profstack.stats.summary import by_shape, summarize
-from profstack.storage.reader import Recorded, nullable
+from profstack.storage.reader import Recorded, nullable, ratio
 from profstack.storage.schema.report import BenchFigures, Benchmark, BenchResult
 from profstack.storage.vocabulary import READ
 from profstack.units import format_seconds
@@ -40,9 +40,8 @@ Environment = Mapping[str, object]
 def benchmark(recorded: Recorded, clean: Clean, environment: Environment) -> Benchmark:
     """Return the part `benchmark` of the report; without a figure, warnings say why."""
     # The optional fields, times of a target, are left out for a run.
-    empty: dict[str, object] = dict.fromkeys(Benchmark.__required_keys__)
-    empty.update({name: [] for name in _LISTS}, n=0)
-    result = cast("Benchmark", empty)
+    nothing = dict.fromkeys(Benchmark.__required_keys__)
+    result = cast("Benchmark", {**nothing, **{name: [] for name in _LISTS}, "n": 0})
     if clean.bench is not None:
         _add_bench(result, clean.bench, recorded, clean, environment)
     else:
@@ -53,8 +52,7 @@ def benchmark(recorded: Recorded, clean: Clean, environment: Environment) -> Ben
 def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: Environment) -> None:
     """Add the figures of a run's clean steps."""
     steps = clean.steps
-    first = recorded.steps.iloc[:1]
-    slices = recorded.slices
+    first, slices = recorded.steps.iloc[:1], recorded.slices
     observers = slices[slices["slice"].isin(first["slice"])]["layer"].dropna()
     result["mode"] = "synchronised" if recorded.facts.get("synchronised") else "pipelined"
     result["clock"] = clean.clock
@@ -153,9 +151,8 @@ def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> tuple[float | None
         # A slice that the end of the run has cut short has none.
         known = known[known["cpu_s"].notna()]
         count = int(known["steps"].sum())
-    if not count:
-        return None, None
-    return float(known["cpu_s"].sum() / count), float(known["wall_s"].sum() / count)
+    cpu_s, wall_s = (ratio(float(known[name].sum()), count) for name in ("cpu_s", "wall_s"))
+    return cpu_s, wall_s
 
 
 def _add_cores(result: Benchmark, environment: Environment) -> None:

@@ -17,7 +17,7 @@ from profstack.analysis.roofline import read_peaks, roofline
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded, Selection, nullable, records, table_rows
+from profstack.storage.reader import Recorded, Selection, nullable, records
 from profstack.storage.schema import report as schema
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.layer_table import LayerTable
@@ -238,7 +238,7 @@ def _tables(
     held, watched = memory.memory_lines(recorded), watch.watched_lines(recorded)
     steps = recorded.frames["steps"].sort_values("step", kind="stable")
     tables: schema.JoinedTables = {
-        "steps": table_rows("steps", records(steps.rename(columns={"step": "index"}))),
+        "steps": schema.table_rows("steps", records(steps.rename(columns={"step": "index"}))),
         "modules": module_rows,
         "operators": operator_rows,
         "kernels": operators.kernels(recorded, torch),
@@ -258,7 +258,7 @@ def _tables(
         "watch": watch.watch_rows(recorded),
         "outliers": watch.outlier_rows(recorded, clean),
         "flops": flops.flop_rows(recorded, counters, torch),
-        "artifacts": table_rows("artifacts", records(recorded.frames["artifacts"])),
+        "artifacts": schema.table_rows("artifacts", records(recorded.frames["artifacts"])),
     }
     return {**tables, **nsys.nsys_tables(recorded, module_rows, torch)}, sources
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from profstack.stats.blocks import COVERED
@@ -95,6 +97,7 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
 # A smaller change of the clean steps after an observer gets no warning.
 _LASTING = 0.02
 Clock = Literal["host", "device"]
+Times = npt.NDArray[np.float64]
 HOST: Final = "host"
 DEVICE: Final = "device"
 
@@ -223,10 +226,30 @@ def slices_beside(
     return before, after
 
 
+def compared(
+    recorded: Recorded, clean: Clean, slices: Sequence[int]
+) -> tuple[pd.DataFrame, list[list[float]], Clock]:
+    """Return the observed steps, times of the clean slices beside them, and the clock of both."""
+    own = timed_steps(recorded.steps_of(slices))
+    # Without events in the layer's slices only the host's times can be compared.
+    clock = clean.clock if own["device_s"].notna().all() else HOST
+    before, after = slices_beside(clean.steps, slices, clock)
+    return own, before + after or list(times_by_slice(clean.steps, clock).values()), clock
+
+
 def times_by_slice(steps: pd.DataFrame, clock: Clock) -> dict[int, list[float]]:
     """Return step times by the number of their slice."""
     times = times_of(steps, clock).groupby(steps["slice"].astype(int), sort=False)
     return {int(str(index)): seconds.tolist() for index, seconds in times}
+
+
+def in_progress(times: Times, begins: Times, ends: Times) -> list[int]:
+    """Return which of the intervals each time lies in, -1 for none; `begins` are in order."""
+    at = np.searchsorted(begins, times, side="right") - 1
+    return [
+        place if place >= 0 and time <= ends[place] else -1
+        for place, time in zip(at.tolist(), times, strict=True)
+    ]
 
 
 # --- Why a script has no steps, as far as its own process can tell --------------------------------

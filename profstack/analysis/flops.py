@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from profstack.analysis.clean_steps import Clean
-from profstack.storage.reader import Recorded, Selection, sums, table_rows, whole
-from profstack.storage.schema.report import ReportWarning
+from profstack.storage.reader import Recorded, Selection, sums, whole
+from profstack.storage.schema.report import ReportWarning, table_rows
 from profstack.storage.schema.rows import CounterRow, UncountedOperator
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, OUTSIDE
 from profstack.units import format_count
@@ -49,8 +49,7 @@ class Counted:
 
     def total(self, direction: int | None = None) -> float | None:
         """Return operations per step, of one direction or both; None where nothing was counted."""
-        of_both = direction is None
-        rows = self.rows if of_both else self.rows[self.rows["backward"] == direction]
+        rows = self.rows if direction is None else self.rows[self.rows["backward"] == direction]
         return self.selection.per_step(rows["flop"].sum(min_count=1))
 
     def causal_total(self, direction: int) -> float | None:
@@ -177,10 +176,8 @@ def flop_sources(counters: Mapping[str, Counted]) -> dict[str, str]:
     """Return the counter behind each column of operations, by `table.column`."""
     record = of_record(counters)
     columns = ("forward_flop", "backward_flop", "forward_mac", "flop_per_s")
-    behind = {
-        **{f"modules.{column}": record for column in columns},
-        "operators.flop": of_operators(counters),
-    }
+    behind = {f"modules.{column}": record for column in columns}
+    behind["operators.flop"] = of_operators(counters)
     return {
         column: f"{one.counter}, {one.selection.in_words()}"
         for column, one in behind.items()

@@ -26,9 +26,9 @@ from profstack.storage.reader import (
     ratio,
     records,
     sums,
-    table_rows,
     whole,
 )
+from profstack.storage.schema.report import table_rows
 from profstack.storage.schema.rows import CallPathRow, CallRow, FunctionRow, Profiled
 
 PROFILED = (("timed",), ("shared",), ("whole",))
@@ -261,14 +261,11 @@ def _kept(
 def _together(nodes: Sequence[CallPathRow]) -> CallPathRow:
     """Return one node, without a number, for several branches; all their time is its own."""
     kinds = {node["kind"] for node in nodes}
-    sums = {
-        name: known_sum(node[name] for node in nodes) for name in ("calls", "total_s", "device_s")
-    }
     row = {
         **dict.fromkeys(CallPathRow.__annotations__),
-        **sums,
+        **{name: known_sum(node[name] for node in nodes) for name in ("calls", "device_s")},
+        **dict.fromkeys(("total_s", "self_s"), known_sum(node["total_s"] for node in nodes)),
         "kind": next(kind for kind in _PATH_KINDS if kind in kinds),
         "name": OTHER,
-        "self_s": sums["total_s"],
     }
     return cast("CallPathRow", row)

@@ -8,28 +8,12 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from profstack.analysis.clean_steps import in_progress
 from profstack.code_owner import Places
 from profstack.privacy import home_relative
-from profstack.storage.reader import (
-    NO_SLICES,
-    Recorded,
-    Selection,
-    in_progress,
-    nullable,
-    ratio,
-    records,
-    sums,
-    table_rows,
-    whole,
-)
-from profstack.storage.schema.report import SourceText
-from profstack.storage.schema.rows import (
-    LineRow,
-    MemoryOwnerRow,
-    MemoryRow,
-    ModuleLineRow,
-    PeakHolderRow,
-)
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records, sums, whole
+from profstack.storage.schema import rows as schema
+from profstack.storage.schema.report import SourceText, table_rows
 from profstack.storage.vocabulary import UNOWNED
 
 # The most of the watch's samples in a report; the recording has them all.
@@ -115,7 +99,7 @@ def module_memory(
     return found, sources
 
 
-def memory_rows(recorded: Recorded) -> list[MemoryRow]:
+def memory_rows(recorded: Recorded) -> list[schema.MemoryRow]:
     """Rows of `memory`: the samples at slice edges and those of the watch, in order of time."""
     edges = recorded.frames["memory"]
     watched = recorded.frames["watch_samples"]
@@ -162,12 +146,12 @@ _NOT_ATTRIBUTED = "not attributed"
 _TAKEN = ("activations", "temporaries")
 
 
-def memory_owners(recorded: Recorded) -> list[MemoryOwnerRow]:
+def memory_owners(recorded: Recorded) -> list[schema.MemoryOwnerRow]:
     """Rows of `memory_owners`; the kinds of a device add up to its peak."""
     return table_rows("memory_owners", records(_of_observed_step(recorded, "memory_owners")))
 
 
-def peak_holders(recorded: Recorded) -> list[PeakHolderRow]:
+def peak_holders(recorded: Recorded) -> list[schema.PeakHolderRow]:
     """Rows of `peak_holders`, the largest of each device first."""
     holders = _of_observed_step(recorded, "peak_holders")
     found = []
@@ -179,7 +163,7 @@ def peak_holders(recorded: Recorded) -> list[PeakHolderRow]:
                 **row,
                 "module": recorded.module_path(row["module_id"]),
                 "backward": None if row["backward"] is None else bool(row["backward"]),
-                "share": ratio(row["bytes"], total),
+                "share": row["bytes"] / total if total else None,
             }
             for row in records(ranked.head(MOST_HOLDERS))
         ]
@@ -203,7 +187,7 @@ def peak_facts(recorded: Recorded) -> tuple[float | None, float | None]:
     unowned = owner.isna() | owner.isin(UNOWNED)
     unknown = (rows["kind"] == _NOT_ATTRIBUTED) | (rows["kind"].isin(_TAKEN) & unowned)
     total = int(peaks[device])
-    return total, ratio(int(rows.loc[~unknown, "bytes"].sum()), total)
+    return total, int(rows.loc[~unknown, "bytes"].sum()) / total if total else None
 
 
 def peak_sources(recorded: Recorded) -> Mapping[str, str]:
@@ -250,7 +234,7 @@ def lines(
     traced: Selection | None,
     memory: Mapping[LineKey, LineFigures],
     watched: Mapping[LineKey, LineFigures],
-) -> list[LineRow]:
+) -> list[schema.LineRow]:
     """Rows of `lines`, the user's own files first.
 
     The work of a library is in the row of the user's line that called it; the library's functions
@@ -294,7 +278,7 @@ def _uncounted(frame: pd.DataFrame) -> set[tuple[Any, ...]]:
     return set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
 
 
-def module_lines(recorded: Recorded, traced: Selection | None) -> list[ModuleLineRow]:
+def module_lines(recorded: Recorded, traced: Selection | None) -> list[schema.ModuleLineRow]:
     """Rows of `module_lines`: the time on each line by module, in order of lines.
 
     The rows of a line add up to its row in `lines`; time outside modules and parts of the step

@@ -11,17 +11,8 @@ import pandas as pd
 
 from profstack.analysis.flops import BACKWARD, FORWARD, Counted, macs
 from profstack.analysis.memory import Bytes
-from profstack.storage.reader import (
-    NO_SLICES,
-    Recorded,
-    Selection,
-    ratio,
-    records,
-    sums,
-    table_rows,
-    whole,
-)
-from profstack.storage.schema.report import Attribution, UnownedRow
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, ratio, records, sums, whole
+from profstack.storage.schema.report import Attribution, UnownedRow, table_rows
 from profstack.storage.schema.rows import ModuleRow, OperatorRow
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS, UNATTRIBUTED, UNOWNED, WAIT
 

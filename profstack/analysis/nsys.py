@@ -220,9 +220,8 @@ def disagreement(row: NsysModuleRow, speed: float) -> str | None:
         return ONLY_TORCH
     words = []
     if _differ(row["calls"], row["torch_calls"], CALLS_SHARE, 0.0):
-        words.append(
-            f"calls {format_count(row['calls'])} against {format_count(row['torch_calls'])}"
-        )
+        counts = format_count(row["calls"]), format_count(row["torch_calls"])
+        words.append(f"calls {' against '.join(counts)}")
     own, other = row["host_s"], row["torch_host_s"]
     if _differ(own, None if other is None else other * speed, HOST_SHARE, HOST_FLOOR_S):
         words.append(f"host time {format_seconds(own)} against {format_seconds(other)}")

@@ -12,34 +12,15 @@ from typing import Any
 import pandas as pd
 
 from profstack.analysis.flops import Counted
-from profstack.storage.reader import (
-    NO_SLICES,
-    Recorded,
-    Selection,
-    nullable,
-    ratio,
-    records,
-    sums,
-    table_rows,
-    whole,
-)
-from profstack.storage.schema.report import LaunchMeans
-from profstack.storage.schema.rows import (
-    CLEAN_SLICES,
-    OTHER_SLICES,
-    GapRow,
-    KernelRow,
-    LaunchRow,
-    OperatorRow,
-    RangeRow,
-    RegionRow,
-)
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, ratio, records, whole
+from profstack.storage.schema import rows as schema
+from profstack.storage.schema.report import LaunchMeans, table_rows
 from profstack.storage.vocabulary import OWN_REGION
 
 
 def operators(
     recorded: Recorded, timed: Selection | None, clean_s: float | None, shaped: Counted | None
-) -> list[OperatorRow]:
+) -> list[schema.OperatorRow]:
     """Rows of `operators`, the longest self time first.
 
     `shaped` is a counter that knows operators, but not their shapes: if an operator ran with
@@ -50,7 +31,7 @@ def operators(
     columns = ("calls", "self_s", "total_s", "device_s", "moved_bytes")
     # A sum over calls of which some have no figure is unknown.
     lacking = frame[frame["moved_bytes"].isna()]
-    unknown = {key for key, _ in sums(lacking, keys, ["calls"])}
+    unknown = {tuple(map(nullable, key)) for key in lacking[keys].itertuples(index=False)}
     rows = list(recorded.step_rows(frame, timed, keys, columns, largest="self_s", clean_s=clean_s))
     variants = Counter((row["name"], row["module_id"]) for row in rows)
     for row in rows:
@@ -82,7 +63,7 @@ def _product_flop(name: str, shapes: str | None, calls: float | None) -> float |
         return None
 
 
-def kernels(recorded: Recorded, timed: Selection | None) -> list[KernelRow]:
+def kernels(recorded: Recorded, timed: Selection | None) -> list[schema.KernelRow]:
     """Rows of `kernels`, the longest device time first."""
     keys = ["name", "device", "stream", "module_id", "operator"]
     frame = recorded.rows("kernels", timed)
@@ -103,7 +84,7 @@ _LAUNCHES = {
 }
 
 
-def launches(recorded: Recorded, timed: Selection | None) -> list[LaunchRow]:
+def launches(recorded: Recorded, timed: Selection | None) -> list[schema.LaunchRow]:
     """Rows of `launches`: the first steps of the torch layer's slices, per device."""
     frame = recorded.rows("launches", timed).sort_values(["slice", "step", "device"], kind="stable")
     first = recorded.slices.set_index("slice")["first_step"]
@@ -142,7 +123,7 @@ def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
     }
 
 
-def gaps(recorded: Recorded, timed: Selection | None) -> list[GapRow]:
+def gaps(recorded: Recorded, timed: Selection | None) -> list[schema.GapRow]:
     """Rows of `gaps`, the longest time first; counts and totals per step."""
     frame = recorded.rows("gaps", timed)
     rows = list(recorded.step_rows(frame, timed, ["device", "cause"], ("count", "total_s")))
@@ -174,7 +155,7 @@ _WORK = ("calls", "wall_s", "operator_s", "device_s", "flop", "host_net_bytes")
 _STEPS_OWN = "the steps' own"
 
 
-def regions(recorded: Recorded, torch: Selection | None) -> list[RegionRow]:
+def regions(recorded: Recorded, torch: Selection | None) -> list[schema.RegionRow]:
     """Rows of `regions`, one per source and path, the longest first.
 
     Times are those of the clean slices; a region that none of them entered has those of the
@@ -221,8 +202,8 @@ def _timed(recorded: Recorded, folded: Mapping[str, str]) -> dict[Key, dict[str,
     # Regions are not recorded before the step rule is known.
     slices = slices[(slices["kind"] != "startup") & (slices["mode"] != "discovery")]
     clean = slices["kind"] == "clean"
-    found = {}
-    for chosen, words in ((slices[~clean], OTHER_SLICES), (slices[clean], CLEAN_SLICES)):
+    found, parts = {}, {schema.OTHER_SLICES: slices[~clean], schema.CLEAN_SLICES: slices[clean]}
+    for words, chosen in parts.items():
         # Two layers that shared a slice have its steps once.
         steps = int(chosen.drop_duplicates("first_step")["steps"].sum())
         selection = Selection(chosen["slice"].tolist(), None, steps, 0.0)
@@ -281,10 +262,10 @@ def _folded(recorded: Recorded) -> dict[str, str]:
 _KINDS = ("step", "forward", "backward", "optimizer", "module", "region")
 
 
-def ranges(recorded: Recorded, selection: Selection | None) -> list[RangeRow]:
+def ranges(recorded: Recorded, selection: Selection | None) -> list[schema.RangeRow]:
     """Rows of `ranges`: those emitted most first, kind by kind."""
     frame = recorded.rows("ranges", selection)
     found = recorded.step_rows(frame, selection, ["kind", "name"], ("calls", "emit_s"))
-    rows: list[RangeRow] = table_rows("ranges", found)
+    rows: list[schema.RangeRow] = table_rows("ranges", found)
     places = {kind: place for place, kind in enumerate(_KINDS)}
     return sorted(rows, key=lambda row: (places.get(row["kind"], 9), -(row["calls"] or 0.0)))

@@ -8,16 +8,8 @@ from typing import cast
 import pandas as pd
 
 from profstack.analysis.clean_steps import Clean
-from profstack.storage.reader import (
-    Recorded,
-    Selection,
-    known_total,
-    nullable,
-    ratio,
-    table_rows,
-    whole,
-)
-from profstack.storage.schema.report import Processes
+from profstack.storage.reader import Recorded, Selection, known_total, nullable, ratio, whole
+from profstack.storage.schema.report import Processes, table_rows
 from profstack.storage.schema.rows import ThreadRow
 from profstack.storage.vocabulary import WITH_DATA
 from profstack.units import format_seconds, format_share
@@ -108,8 +100,7 @@ def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
             }
         )
     rows: list[ThreadRow] = table_rows("threads", found)
-    rows.sort(key=lambda row: (row["cpu_s"] is None, -(row["cpu_s"] or 0.0)))
-    return _shortened(rows)
+    return _shortened(sorted(rows, key=lambda row: (row["cpu_s"] is None, -(row["cpu_s"] or 0.0))))
 
 
 def processes(

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from profstack.analysis.clean_steps import Clean, times_of
+from profstack.analysis.clean_steps import Clean, in_progress, times_of
 from profstack.analysis.functions import PROFILED, FunctionKey
 from profstack.code_owner import Places
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded, in_progress, known_sum, nullable
+from profstack.storage.reader import Recorded, known_sum, nullable
 from profstack.storage.schema.report import WatchFacts
 from profstack.storage.schema.rows import FunctionRow, OutlierRow, WatchRow
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
@@ -223,11 +223,13 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     begins, walls = (steps[name].to_numpy(dtype=float) for name in ("started_s", "wall_s"))
     # By the clock that the median is of: the host's own steps are shorter where it runs ahead.
     took = times_of(steps, clean.clock).fillna(steps["wall_s"]).to_numpy(dtype=float)
-    ends = begins + walls
-    seen = watched(recorded)
+    ends, seen = begins + walls, watched(recorded)
     grown = _growth(seen, begins.tolist(), ends.tolist())
     median_s = clean.median_s
-    slow = took > _slow_from(clean)
+    slow = np.zeros(len(took), dtype=bool)
+    if median_s is not None:
+        deviation = 1.4826 * float((times_of(clean.steps, clean.clock) - median_s).abs().median())
+        slow = took > median_s + max(DEVIATIONS * deviation, SLOWER * median_s)
     took_memory = _memory_takers(grown)
     chosen = np.flatnonzero(slow | np.isin(np.arange(len(walls)), list(took_memory)))
     # The most unusual first: memory, since it is rarer, then the time lost.
@@ -251,20 +253,9 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     ]
 
 
-def _slow_from(clean: Clean) -> float:
-    """Return the time above which a step is slow; without clean steps none is."""
-    if clean.median_s is None:
-        return float("inf")
-    times = times_of(clean.steps, clean.clock)
-    deviation = 1.4826 * float((times - clean.median_s).abs().median())
-    return clean.median_s + max(DEVIATIONS * deviation, SLOWER * clean.median_s)
-
-
 def _memory_takers(grown: Mapping[int, int]) -> set[int]:
     """Return the steps that have grown by much more than most."""
-    if not grown:
-        return set()
-    usual = float(np.quantile(list(grown.values()), 0.9, method="lower"))
+    usual = float(np.quantile(list(grown.values()) or [0], 0.9, method="lower"))
     least = max(GROWN_BYTES, GROWN_MORE * usual)
     return {row for row, growth in grown.items() if growth >= least}
 

@@ -74,8 +74,7 @@ def create_folder(name: str, output: str | None, *, force: bool) -> Path:
                     next_step="choose another with --output, or replace it with --force",
                 )
             _remove_recording(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "logs").mkdir(exist_ok=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
         return folder
 
 

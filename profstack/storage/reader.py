@@ -9,12 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from profstack.storage.folder import declared_tables, facts_of, read_run, read_tables
-from profstack.storage.schema.report import REPORT
 from profstack.storage.vocabulary import STEP_PARTS
 
 # Fewer steps than this, or a larger probe effect, and a time is not calibrated.
@@ -22,7 +19,6 @@ FEWEST_STEPS = 3
 LARGEST_FACTOR = 3.0
 
 Number = TypeVar("Number", int, float)
-Times = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -138,25 +134,26 @@ class Recorded:
         are those of the first round, which had no step to settle.
         """
         slices = self._observed_by(layer)
-        found = (slices[slices["mode"].isin(group)] for group in modes)
-        return next((self._best(chosen, late=True) for chosen in found if len(chosen)), None)
+        found = (self._best(slices[slices["mode"].isin(group)], late=True) for group in modes)
+        return next((selection for selection in found if selection is not None), None)
 
     def select_all(self, layer: str) -> Selection | None:
         """Select all slices of `layer`, the first ones too: counts need no warm-up."""
-        chosen = self._observed_by(layer)
-        return self._best(chosen) if len(chosen) else None
+        return self._best(self._observed_by(layer))
 
     def holding(self, rows: pd.DataFrame) -> Selection | None:
         """Select the slices of the plan that rows belong to, of any layer."""
         slices = self.slices
-        chosen = slices[slices["slice"].isin(rows["slice"].unique()) & (slices["steps"] > 0)]
-        return self._best(chosen) if len(chosen) else None
+        chosen = slices["slice"].isin(rows["slice"].unique()) & (slices["steps"] > 0)
+        return self._best(slices[chosen])
 
     def _observed_by(self, layer: str) -> pd.DataFrame:
         return _where(self.slices, (self.slices["layer"] == layer) & (self.slices["steps"] > 0))
 
-    def _best(self, chosen: pd.DataFrame, *, late: bool = False) -> Selection:
-        """Select from these slices; those with evaluation only if there are no others."""
+    def _best(self, chosen: pd.DataFrame, *, late: bool = False) -> Selection | None:
+        """Select from these slices, if any; those with evaluation only if there are no others."""
+        if not len(chosen):
+            return None
         mixed = chosen.apply(self._is_mixed, axis=1)
         chosen = chosen if mixed.all() else chosen[~mixed]
         settled = chosen["round"] > 1
@@ -239,15 +236,6 @@ def ratio(total: float | None, count: float | None) -> float | None:
     return total / count if total is not None and count else None
 
 
-def in_progress(times: Times, begins: Times, ends: Times) -> list[int]:
-    """Return which of the intervals each time lies in, -1 for none; `begins` are in order."""
-    at = np.searchsorted(begins, times, side="right") - 1
-    return [
-        place if place >= 0 and time <= ends[place] else -1
-        for place, time in zip(at.tolist(), times, strict=True)
-    ]
-
-
 def known_sum(values: Iterable[Number | None]) -> Number | None:
     """Add up what is known; None where nothing is."""
     known = [value for value in values if value is not None]
@@ -285,12 +273,3 @@ def sums(
     for key, totals in zip(summed.index.tolist(), summed.to_dict("records"), strict=True):
         parts = key if isinstance(key, tuple) else (key,)
         yield tuple(map(nullable, parts)), {str(name): total for name, total in totals.items()}
-
-
-def table_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Return rows with the columns of a table of the report: None for a missing one.
-
-    Values that are no columns of the table are left out.
-    """
-    names = REPORT[table].names
-    return [{name: row.get(name) for name in names} for row in rows]

@@ -162,11 +162,6 @@ def columns(*lines: str) -> tuple[Column, ...]:
     return tuple(Column(meaning, name=name, type=kind) for name, kind, meaning in parts)
 
 
-def table(name: str, *lines: str) -> Table:
-    """Return a table from the lines of its columns."""
-    return Table(name, columns(*lines))
-
-
 def declaration(hint: object) -> tuple[object, str, list[Note]]:
     """Return the bare type of a field `Annotated[type, meaning, note, ...]`, meaning and notes.
 

@@ -6,7 +6,8 @@ null, with a reason beside it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from profstack.storage.schema import nsys_rows, rows
 from profstack.storage.schema.column import Figure, Text, Whole, given_by, key, layer, row_table
@@ -899,3 +900,12 @@ class Report(LaterParts):
 _HINTS = get_type_hints(Tables, include_extras=True)
 REPORT = {name: row_table(name, hint) for name, hint in _HINTS.items()}
 REPORT_OF_NSYS = {name: table for name, table in REPORT.items() if name.startswith("nsys_")}
+
+
+def table_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return rows with the columns of a table of the report: None for a missing one.
+
+    Values that are no columns of the table are left out.
+    """
+    names = REPORT[table].names
+    return [{name: row.get(name) for name in names} for row in rows]
