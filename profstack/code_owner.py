@@ -83,7 +83,9 @@ class Places:
         """Return whether a code object's file is the user's own."""
         if file in TEXTS:
             return self.text
-        if _is_cell(file):
+        # A cell of a notebook, or of IPython's prompt.
+        folder = re.split(r"[/\\]", file)[-2:-1]
+        if file.startswith("<ipython-input-") or (folder and folder[0].startswith("ipykernel_")):
             return True
         if file.startswith("<") or file == BUILTIN_FILE:
             return False
@@ -148,12 +150,6 @@ def _library_folders() -> tuple[str, ...]:
     return (*paths, *map(os.path.realpath, paths))
 
 
-def _is_cell(file: str) -> bool:
-    """Return whether a file is a cell of a notebook, or of IPython's prompt."""
-    folder = re.split(r"[/\\]", file)[-2:-1]
-    return file.startswith("<ipython-input-") or bool(folder and folder[0].startswith("ipykernel_"))
-
-
 def script_folder() -> str:
     """Return the folder of the running script's own code.
 
@@ -180,7 +176,6 @@ def script_folder() -> str:
 
 UNKNOWN = "(generated code)"
 
-_PACKAGE_FOLDERS = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/(?:python|pypy)\d[\d.]*t?/|/python\d+\.zip/|/Lib/(?!site-)")
 _ENDING = re.compile(r"(?:\.cpython-[^/]*)?\.(?:pyc?|so|pyd)$")
 
@@ -197,19 +192,14 @@ def package_of(file: object, *, own: object = None) -> str:
         return BUILTIN
     if path.startswith("<"):
         return PYTHON if path.startswith("<frozen") else UNKNOWN
-    installed = _PACKAGE_FOLDERS.search(path)
+    installed = _INSTALLED.search(path)
     if installed is not None:
         return _ENDING.sub("", installed[1])
     if _STANDARD.search(path):
         return PYTHON
-    return OWN if own is None and path else _by_folder(path)
-
-
-def _by_folder(path: str) -> str:
-    """Return the folder of a file in no folder of packages.
-
-    For a relative path it is the first folder: `torch` for `torch/nn/modules/conv.py`.
-    """
+    if own is None and path:
+        return OWN
+    # The file's folder; of a relative path the first one: `torch` for `torch/nn/modules/conv.py`.
     names = [name for name in path.split("/") if name not in ("", ".", "..", "~")]
     whole = path.startswith(("/", "~")) or ":" in path[:3]
     if len(names) < 2:

@@ -14,17 +14,10 @@ __version__ = "0.1.0"
 
 # Variables that change speed; the page names those that were set, without their values.
 _SPEED_VARIABLES = (
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_VISIBLE_DEVICES",
-    "KMP_AFFINITY",
-    "LD_PRELOAD",
-    "MALLOC_ARENA_MAX",
-    "MKL_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "OMP_PROC_BIND",
-    "OPENBLAS_NUM_THREADS",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCHDYNAMO_DISABLE",
+    *("CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "KMP_AFFINITY"),
+    *("LD_PRELOAD", "MALLOC_ARENA_MAX"),
+    *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "TORCHDYNAMO_DISABLE"),
 )
 
 _STATM = "/proc/self/statm"
@@ -39,19 +32,24 @@ def environment_facts(folder: str | os.PathLike[str] | None = None) -> dict[str,
 
     from profstack.privacy import PACKAGES, commit_facts, package_versions
 
+    fields = map(_field, (_read("/proc/cpuinfo") or "").splitlines())
+    cpu_name = next((value for name, value in fields if name == "model name"), None)
+    memory_limit = _first_line("/sys/fs/cgroup/memory.max") or ""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
-        "cpu": _cpu_name() or platform.processor() or platform.machine() or None,
+        "cpu": cpu_name or platform.processor() or platform.machine() or None,
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": os.cpu_count(),
-        "usable_cores": _usable_cores(),
+        "usable_cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "cpu_limit_cores": _cpu_limit(),
         "cpu_governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "load_average": _load_average(),
         "memory_bytes": psutil.virtual_memory().total,
-        "memory_limit_bytes": _memory_limit(),
+        "memory_limit_bytes": int(memory_limit) if memory_limit.isdigit() else None,
         "packages": package_versions(PACKAGES),
         "variables_set": [name for name in _SPEED_VARIABLES if name in os.environ],
         **(commit_facts(folder) if folder is not None else {"commit": None, "changed": None}),
@@ -135,33 +133,15 @@ def _first_line(path: str) -> str | None:
     return text.splitlines()[0].strip() if text and text.strip() else None
 
 
-def _cpu_name() -> str | None:
-    lines = (_read("/proc/cpuinfo") or "").splitlines()
-    return next((value for name, value in map(_field, lines) if name == "model name"), None)
-
-
 def _field(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
     return name.strip(), value.strip()
 
 
-def _usable_cores() -> int | None:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 def _cpu_limit() -> float | None:
     """Return the cores' worth of time that a container may use, None without a limit."""
     quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
-    if not (quota.isdigit() and period.isdigit()):
-        return None
-    return int(quota) / int(period)
-
-
-def _memory_limit() -> int | None:
-    """Return the bytes that a container may use, None without a limit."""
-    limit = _first_line("/sys/fs/cgroup/memory.max") or ""
-    return int(limit) if limit.isdigit() else None
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def available_memory_bytes() -> int | None:

@@ -124,22 +124,10 @@ def _mask_inner(argument: str) -> str:
 
 # Packages whose version may explain a number on the page.
 PACKAGES = (
-    "torch",
-    "torchvision",
-    "torchaudio",
-    "triton",
-    "numpy",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "diffusers",
-    "flash-attn",
-    "lightning",
-    "pytorch-lightning",
-    "timm",
-    "nvtx",
-    "memory-profiler",
-    "flops-profiler",
+    *("torch", "torchvision", "torchaudio", "triton", "numpy"),
+    *("transformers", "accelerate", "datasets", "diffusers"),
+    *("flash-attn", "lightning", "pytorch-lightning", "timm"),
+    *("nvtx", "memory-profiler", "flops-profiler"),
 )
 
 

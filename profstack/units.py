@@ -33,21 +33,17 @@ def format_seconds(value: float | None) -> str:
     if value == 0:
         return "0 s"
     if value >= 59.95:
-        return _long_duration(value)
+        # The two largest units.
+        minutes, seconds = divmod(round(value), 60)
+        if minutes < 60:
+            return f"{minutes} min {seconds} s"
+        hours, minutes = divmod(round(value / 60), 60)
+        return f"{hours} h {minutes} min"
     for scale, unit in _SUBSECOND:
         # From 999.5 on, three digits round up to the next unit's 1.00.
         if value / scale < 999.5:
             return f"{_three_digits(value / scale)} {unit}"
     return f"{_three_digits(value)} s"
-
-
-def _long_duration(value: float) -> str:
-    """Return a duration of about a minute or more in its two largest units."""
-    minutes, seconds = divmod(round(value), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds} s"
-    hours, minutes = divmod(round(value / 60), 60)
-    return f"{hours} h {minutes} min"
 
 
 def _with_unit(value: float, units: Sequence[str], step: int, limit: float) -> str:

@@ -115,7 +115,7 @@ SAVE = (SCRIPT, 12, "save")
 
 
 def clean_of(walls: list[float]) -> Clean:
-    return Clean(pd.DataFrame({"wall_s": walls}), 0, True, [])
+    return Clean(pd.DataFrame({"wall_s": walls}), 0, [])
 
 
 # -- shares ----------------------------------------------------------------------------------------

@@ -153,12 +153,12 @@ def test_what_is_left_out_of_the_bytes_is_said():
 def test_measured_peaks_stand_before_stated_ones():
     stated = {"dtype": "float32", "value": 1.0, "source": "datasheet", "how": "said"}
     roofs = Roofs(peaks([*rates(float32=PEAK), stated]))
-    assert roofs.flop_per_s("float32") == PEAK
-    assert Roofs(peaks([stated])).flop_per_s("float32") == 1.0
+    assert roofs.flop_per_s.get("float32") == PEAK
+    assert Roofs(peaks([stated])).flop_per_s.get("float32") == 1.0
     # Whether what is stored as float32 is multiplied as TF32 is for the script to say.
-    assert Roofs(peaks(rates(float32=1.0, tf32=8.0))).flop_per_s("float32") == 1.0
-    assert roofs.flop_per_s("float16") is None
-    assert roofs.flop_per_s(None) is None
+    assert Roofs(peaks(rates(float32=1.0, tf32=8.0))).flop_per_s.get("float32") == 1.0
+    assert roofs.flop_per_s.get("float16") is None
+    assert roofs.flop_per_s.get(None) is None
 
 
 def test_without_a_peak_there_is_a_rate_and_no_share():

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 
 from profstack.stats.summary import (
-    compare_before_after,
     median_interval,
     pooled_ratio,
     rank_autocorrelation,
@@ -229,10 +228,10 @@ class TestRatio:
         rng = np.random.default_rng(14)
         before = [step_times(x) for x in autocorrelated(rng, 40, 0.2, 2)]
         after = [[1.2 * s for s in step_times(x)] for x in autocorrelated(rng, 40, 0.2, 2)]
-        changed = compare_before_after(before, after)
+        changed = ratio_interval(after, before)
         assert changed.factor == pytest.approx(1.2, rel=0.03)
         assert changed.distinguishable
-        assert not compare_before_after(before, before).distinguishable
+        assert not ratio_interval(before, before).distinguishable
 
     def test_times_that_are_none_are_refused(self) -> None:
         with pytest.raises(ValueError, match="above 0"):

@@ -16,7 +16,7 @@ from profstack.analysis.clean_steps import FEW_STEPS, Clean, times_of, why_no_st
 from profstack.stats.blocks import GC_ON
 from profstack.stats.clock import slowed_by
 from profstack.stats.summary import by_shape, summarize
-from profstack.storage.reader import Recorded, nullable
+from profstack.storage.reader import Recorded, nullable, ratio
 from profstack.storage.schema.report import BenchFigures, Benchmark, BenchResult
 from profstack.storage.vocabulary import READ
 from profstack.units import format_seconds
@@ -40,9 +40,8 @@ Environment = Mapping[str, object]
 def benchmark(recorded: Recorded, clean: Clean, environment: Environment) -> Benchmark:
     """Return the part `benchmark` of the report; without a figure, warnings say why."""
     # The optional fields, times of a target, are left out for a run.
-    empty: dict[str, object] = dict.fromkeys(Benchmark.__required_keys__)
-    empty.update({name: [] for name in _LISTS}, n=0)
-    result = cast("Benchmark", empty)
+    nothing = dict.fromkeys(Benchmark.__required_keys__)
+    result = cast("Benchmark", {**nothing, **{name: [] for name in _LISTS}, "n": 0})
     if clean.bench is not None:
         _add_bench(result, clean.bench, recorded, clean, environment)
     else:
@@ -53,8 +52,7 @@ def benchmark(recorded: Recorded, clean: Clean, environment: Environment) -> Ben
 def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: Environment) -> None:
     """Add the figures of a run's clean steps."""
     steps = clean.steps
-    first = recorded.steps.iloc[:1]
-    slices = recorded.slices
+    first, slices = recorded.steps.iloc[:1], recorded.slices
     observers = slices[slices["slice"].isin(first["slice"])]["layer"].dropna()
     result["mode"] = "synchronised" if recorded.facts.get("synchronised") else "pipelined"
     result["clock"] = clean.clock
@@ -102,8 +100,7 @@ def _why_none_clean(recorded: Recorded) -> str:
     """Say why there is no clean step, and what would help."""
     if recorded.rule == "whole":
         return "the workload was measured whole, under observation: no clean time can be given"
-    missing = why_no_steps(recorded)
-    if missing is not None:
+    if (missing := why_no_steps(recorded)) is not None:
         return missing
     if (recorded.slices["kind"] == "watch").any():
         return f"there is no clean step: {NONE_CLEAN}"
@@ -154,9 +151,8 @@ def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> tuple[float | None
         # A slice that the end of the run has cut short has none.
         known = known[known["cpu_s"].notna()]
         count = int(known["steps"].sum())
-    if not count:
-        return None, None
-    return float(known["cpu_s"].sum() / count), float(known["wall_s"].sum() / count)
+    cpu_s, wall_s = (ratio(float(known[name].sum()), count) for name in ("cpu_s", "wall_s"))
+    return cpu_s, wall_s
 
 
 def _add_cores(result: Benchmark, environment: Environment) -> None:
@@ -224,13 +220,13 @@ def of_bench(
 def of_run(figures: Benchmark, environment: Environment, *, watched: bool = False) -> list[str]:
     """List the warnings about the clean steps of `profstack run`."""
     more = "let the script run more steps"
-    found = []
-    if figures["n"] < FEW_STEPS:
-        found.append(f"only {figures['n']} clean steps: the median is rough; {more}")
-    found += _drift(figures, f"{more}, or repeat on an idle machine")
-    # A script runs in one process: there is no option to repeat it in several.
-    found += _machine(figures, environment, _can_look(figures, watched), or_else="")
-    return found
+    few = f"only {figures['n']} clean steps: the median is rough; {more}"
+    return [
+        *([few] if figures["n"] < FEW_STEPS else []),
+        *_drift(figures, f"{more}, or repeat on an idle machine"),
+        # A script runs in one process: there is no option to repeat it in several.
+        *_machine(figures, environment, _can_look(figures, watched), or_else=""),
+    ]
 
 
 def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
@@ -251,25 +247,22 @@ def of_layers(median_s: float, session_median_s: float | None) -> list[str]:
 
 
 def _warmup(figures: BenchFigures) -> Iterator[str]:
-    if figures.get("warmup_settled") is False:
-        yield (
-            f"no end of the warm-up was seen ({figures['warmup_reason']}): the samples may still "
-            f"be falling; repeat with {_fixed_counts(figures)}"
-        )
+    if figures.get("warmup_settled") is not False:
+        return
+    # Enough samples; for long calls a time limit, or fewer samples.
+    each_s, options = _seconds_per_sample(figures), "--warmup 5 --repeat 10"
+    if 500 * each_s <= _LONGEST_ADVICE_S:
+        options = "--warmup 200 --repeat 300"
+    elif 50 * each_s <= _LONGEST_ADVICE_S:
+        options = f"--max-seconds {math.ceil(5 * each_s) * 10}"
+    yield (
+        f"no end of the warm-up was seen ({figures['warmup_reason']}): the samples may still "
+        f"be falling; repeat with {options}"
+    )
 
 
 def _seconds_per_sample(figures: Benchmark) -> float:
     return (figures.get("calls_per_sample") or 1) * (figures["mean_s"] or 0.0)
-
-
-def _fixed_counts(figures: Benchmark) -> str:
-    """Return options with enough samples; for long calls a time limit, or fewer samples."""
-    each_s = _seconds_per_sample(figures)
-    if 500 * each_s <= _LONGEST_ADVICE_S:
-        return "--warmup 200 --repeat 300"
-    if 50 * each_s <= _LONGEST_ADVICE_S:
-        return f"--max-seconds {math.ceil(5 * each_s) * 10}"
-    return "--warmup 5 --repeat 10"
 
 
 def _samples(figures: BenchFigures) -> Iterator[str]:

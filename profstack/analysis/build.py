@@ -14,7 +14,6 @@ from profstack.analysis.benchmark import benchmark
 from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
 from profstack.analysis.layers import Selections, layer_rows, probe_effects, select
 from profstack.analysis.roofline import read_peaks, roofline
-from profstack.analysis.rows import table_rows
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
@@ -33,48 +32,42 @@ from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 
 def layer_tables(recorded: Recorded, selections: Selections) -> list[schema.LayerTableFacts]:
     """Return every table that a layer of this recording declared, with its rows per step."""
-    return [
-        _facts(
-            layer,
-            table,
-            _rows(recorded, table, selections.get(layer) or recorded.select_all(layer)),
+    fields = schema.LayerColumn.__annotations__
+    found: list[schema.LayerTableFacts] = []
+    for layer, table in recorded.layer_tables.values():
+        rows = _rows(recorded, table, selections.get(layer) or recorded.select_all(layer))
+        columns = [{field: getattr(column, field) for field in fields} for column in table.columns]
+        found.append(
+            {
+                "name": table.name,
+                "layer": layer,
+                "title": table.title,
+                "text": table.text,
+                "join": table.join,
+                "columns": cast("list[schema.LayerColumn]", columns),
+                "rows": records(rows),
+            }
         )
-        for layer, table in recorded.layer_tables.values()
-    ]
+    return found
 
 
 def _rows(recorded: Recorded, table: LayerTable, selection: Selection | None) -> pd.DataFrame:
     """Add rows of the selected slices up by their key columns, and divide them by the steps."""
     frame = recorded.rows(table.name, selection)
     columns = [column.name for column in table.columns]
-    if selection is None or not selection.steps or frame.empty:
-        empty: pd.DataFrame = frame.reindex(columns=columns).head(0)
-        return empty
-    figures = list(table.figures)
-    grouped = frame.groupby(list(table.keys), dropna=False, sort=False)[figures]
-    # A sum of nothing but missing values is missing, and not 0.
-    rows: pd.DataFrame = grouped.sum(min_count=1) / selection.steps
-    for name in table.largest:
-        rows[name] = grouped.max()[name]
-    rows = rows.reset_index()
+    rows: pd.DataFrame = frame.head(0)
+    if selection is not None and selection.steps and len(frame):
+        figures = list(table.figures)
+        grouped = frame.groupby(list(table.keys), dropna=False, sort=False)[figures]
+        # A sum of nothing but missing values is missing, and not 0.
+        rows = grouped.sum(min_count=1) / selection.steps
+        for name in table.largest:
+            rows[name] = grouped.max()[name]
+        rows = rows.reset_index()
     if table.order is not None:
         rows = rows.sort_values(table.order, ascending=False, kind="stable", na_position="last")
     ordered: pd.DataFrame = rows.reindex(columns=columns)
     return ordered
-
-
-def _facts(layer: str, table: LayerTable, rows: pd.DataFrame) -> schema.LayerTableFacts:
-    fields = schema.LayerColumn.__annotations__
-    columns = [{field: getattr(column, field) for field in fields} for column in table.columns]
-    return {
-        "name": table.name,
-        "layer": layer,
-        "title": table.title,
-        "text": table.text,
-        "join": table.join,
-        "columns": cast("list[schema.LayerColumn]", columns),
-        "rows": records(rows),
-    }
 
 
 # -----------------------------------------------------------------------------
@@ -91,8 +84,7 @@ def table_reason(name: str, layers: Iterable[schema.LayerFacts], *, has_device: 
         return "Nsight Systems saw none of it: profstack run --nsys script.py"
     known = {layer["name"]: layer for layer in layers}
     given_by = schema.REPORT[name].given_by
-    lacking = _why_lacking(given_by, known) if given_by is not None else None
-    if given_by is not None and lacking is not None:
+    if given_by is not None and (lacking := _why_lacking(given_by, known)) is not None:
         command = known[given_by].get("command") if given_by in known else None
         return f"{lacking}; next: {command}" if command else lacking
     if name in ("kernels", "gaps") and not has_device:
@@ -229,10 +221,7 @@ def build_report(recorded: Recorded) -> schema.Report:
 
 
 def _tables(
-    recorded: Recorded,
-    clean: Clean,
-    selections: Selections,
-    counters: Mapping[str, flops.Counted],
+    recorded: Recorded, clean: Clean, selections: Selections, counters: Mapping[str, flops.Counted]
 ) -> tuple[schema.Tables, dict[str, str]]:
     """Return all tables, and the sources of those columns that have several."""
     torch, cprofile = selections["torch"], selections["cprofile"]
@@ -249,7 +238,7 @@ def _tables(
     held, watched = memory.memory_lines(recorded), watch.watched_lines(recorded)
     steps = recorded.frames["steps"].sort_values("step", kind="stable")
     tables: schema.JoinedTables = {
-        "steps": table_rows("steps", records(steps.rename(columns={"step": "index"}))),
+        "steps": schema.table_rows("steps", records(steps.rename(columns={"step": "index"}))),
         "modules": module_rows,
         "operators": operator_rows,
         "kernels": operators.kernels(recorded, torch),
@@ -269,7 +258,7 @@ def _tables(
         "watch": watch.watch_rows(recorded),
         "outliers": watch.outlier_rows(recorded, clean),
         "flops": flops.flop_rows(recorded, counters, torch),
-        "artifacts": table_rows("artifacts", records(recorded.frames["artifacts"])),
+        "artifacts": schema.table_rows("artifacts", records(recorded.frames["artifacts"])),
     }
     return {**tables, **nsys.nsys_tables(recorded, module_rows, torch)}, sources
 
@@ -464,9 +453,8 @@ def _run_warnings(
     recorded: Recorded, clean: Clean, selections: Selections
 ) -> list[schema.ReportWarning]:
     """Warn of a launcher, of the clean steps, and of layers without a slice of training alone."""
-    launcher = launcher_warning(recorded.run.get("script"))
     warnings: list[schema.ReportWarning] = []
-    if launcher is not None:
+    if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
         warnings.append({"slug": "launcher", "text": launcher})
     if not nsys.is_import_alone(recorded):
         warnings += clean.warnings

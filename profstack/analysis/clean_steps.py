@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from profstack.stats.blocks import COVERED
-from profstack.stats.summary import compare_before_after
+from profstack.stats.summary import ratio_interval
 from profstack.stats.warmup import Warmup, detect
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import BenchResult, ReportWarning
@@ -51,7 +53,8 @@ def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame
     if not found.steps or not len(clean):
         return usual
     left = bool((clean["step"] >= usual.first).any())
-    if left and _last_observed(recorded) >= usual.first:
+    observed = recorded.slices[recorded.slices["layer"].notna() & (recorded.slices["steps"] > 0)]
+    if left and (observed["first_step"] + observed["steps"] > usual.first).any():
         return usual
     until = min(usual.first, int(clean["step"].max()) + 1)
     again = _detect(unobserved[unobserved["step"] < until], begun)
@@ -67,13 +70,6 @@ def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame
 def _detect(unobserved: pd.DataFrame, begun: int) -> Warmup:
     numbers = (unobserved["step"] - begun).tolist()
     return detect(unobserved["wall_s"].tolist(), indices=numbers)
-
-
-def _last_observed(recorded: Recorded) -> int:
-    """Return the last step in a layer's slice; -1 without any."""
-    slices = recorded.slices
-    slices = slices[slices["layer"].notna() & (slices["steps"] > 0)]
-    return int((slices["first_step"] + slices["steps"]).max()) - 1 if len(slices) else -1
 
 
 def _unsettled(warmup: Warmup) -> list[ReportWarning]:
@@ -101,6 +97,7 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
 # A smaller change of the clean steps after an observer gets no warning.
 _LASTING = 0.02
 Clock = Literal["host", "device"]
+Times = npt.NDArray[np.float64]
 HOST: Final = "host"
 DEVICE: Final = "device"
 
@@ -111,7 +108,6 @@ class Clean:
 
     steps: pd.DataFrame
     warmup_steps: int | None
-    settled: bool | None
     warnings: list[ReportWarning]
     # The first step that is warm.
     warm_from: int = 0
@@ -127,8 +123,7 @@ class Clean:
         In a recording of `profstack bench` it is the median of the benchmark's samples.
         """
         if self.bench is not None and self.bench["figures"] is not None:
-            median_s = self.bench["figures"]["median_s"]
-            return None if median_s is None else float(median_s)
+            return self.bench["figures"]["median_s"]
         return self.session_median_s
 
     @property
@@ -142,17 +137,9 @@ def times_of(steps: pd.DataFrame, clock: Clock) -> pd.Series[float]:
     return steps["device_s" if clock == DEVICE else "wall_s"].astype(float)
 
 
-def _clock_of(steps: pd.DataFrame) -> Clock:
-    """Choose the clock of these steps, as `profstack bench` does (see `Samples.series`)."""
-    device = times_of(steps, DEVICE)
-    known = len(steps) > 0 and bool(device.notna().all())
-    return DEVICE if known and device.sum() >= COVERED * steps["wall_s"].sum() else HOST
-
-
 def clean_steps(recorded: Recorded) -> Clean:
     """Choose the clean steps: unobserved, warm, settled, without evaluation in them."""
     steps = recorded.steps
-    warnings: list[ReportWarning] = []
     timed = timed_steps(steps)
     unobserved = timed[timed["kind"].isin(["startup", "settle", "clean", "watch"])]
     clean = timed[timed["kind"] == "clean"]
@@ -166,24 +153,26 @@ def clean_steps(recorded: Recorded) -> Clean:
     clean = clean[clean["step"] >= warm.first]
     if warm.until is not None:
         clean = clean[clean["step"] < warm.until]
+    warnings = warm.warnings
     settled = clean[~flagged(clean, "switch")]
     if len(settled) >= 3:
         clean = settled
     elif len(clean):
-        warnings.append(
-            {
-                "slug": "unsettled-clean-steps",
-                "text": f"the run gave {len(clean)} clean steps, each right after an observer: "
-                "the clean time is an upper bound; let the script run more steps",
-            }
+        text = (
+            f"the run gave {len(clean)} clean steps, each right after an observer: "
+            "the clean time is an upper bound; let the script run more steps"
         )
-    warnings += warm.warnings
-    clock: Clock = HOST if recorded.facts.get("synchronised") else _clock_of(clean)
+        warnings = [{"slug": "unsettled-clean-steps", "text": text}, *warnings]
+    clock: Clock = HOST
+    if not recorded.facts.get("synchronised") and len(clean):
+        # As `profstack bench` chooses it (see `Samples.series`).
+        device_s = times_of(clean, DEVICE)
+        is_known = device_s.notna().all() and device_s.sum() >= COVERED * clean["wall_s"].sum()
+        clock = DEVICE if is_known else HOST
     clean, lasting = _before_the_change(recorded, clean, clock)
     # Without steps there is nothing to warn of.
     warnings = [*warnings, *lasting] if len(steps) else []
-    warmup = warm.warmup
-    return Clean(clean, warmup.steps, warmup.settled, warnings, warm.first, bench, clock)
+    return Clean(clean, warm.warmup.steps, warnings, warm.first, bench, clock)
 
 
 def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
@@ -206,7 +195,7 @@ def _before_the_change(
         observers = recorded.slices[recorded.slices["layer"] == layer]
         observers = observers[observers["round"] > 1]
         before, after = slices_beside(clean, observers["slice"].tolist(), clock)
-        change = compare_before_after(before, after)
+        change = ratio_interval(after, before)
         factor = change.factor if change.distinguishable else None
         if factor is None or abs(factor - 1.0) < _LASTING:
             continue
@@ -237,10 +226,30 @@ def slices_beside(
     return before, after
 
 
+def compared(
+    recorded: Recorded, clean: Clean, slices: Sequence[int]
+) -> tuple[pd.DataFrame, list[list[float]], Clock]:
+    """Return the observed steps, times of the clean slices beside them, and the clock of both."""
+    own = timed_steps(recorded.steps_of(slices))
+    # Without events in the layer's slices only the host's times can be compared.
+    clock = clean.clock if own["device_s"].notna().all() else HOST
+    before, after = slices_beside(clean.steps, slices, clock)
+    return own, before + after or list(times_by_slice(clean.steps, clock).values()), clock
+
+
 def times_by_slice(steps: pd.DataFrame, clock: Clock) -> dict[int, list[float]]:
     """Return step times by the number of their slice."""
     times = times_of(steps, clock).groupby(steps["slice"].astype(int), sort=False)
     return {int(str(index)): seconds.tolist() for index, seconds in times}
+
+
+def in_progress(times: Times, begins: Times, ends: Times) -> list[int]:
+    """Return which of the intervals each time lies in, -1 for none; `begins` are in order."""
+    at = np.searchsorted(begins, times, side="right") - 1
+    return [
+        place if place >= 0 and time <= ends[place] else -1
+        for place, time in zip(at.tolist(), times, strict=True)
+    ]
 
 
 # --- Why a script has no steps, as far as its own process can tell --------------------------------
@@ -253,8 +262,7 @@ def why_no_steps(recorded: Recorded) -> str | None:
     """Say why no step was recorded; None where one was."""
     if len(recorded.frames["steps"]):
         return None
-    made = int(recorded.facts.get(PROCESSES_MADE) or 0)
-    text = "no step was found in the script"
+    text, made = "no step was found in the script", recorded.facts.get(PROCESSES_MADE)
     if not made:
         return text
     which = "a process" if made == 1 else f"{made} processes"

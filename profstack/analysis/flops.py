@@ -11,14 +11,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from profstack.analysis.clean_steps import Clean
-from profstack.analysis.rows import module_parents, table_rows
-from profstack.storage.reader import Recorded, Selection, nullable, sums, whole
-from profstack.storage.schema.report import ReportWarning
+from profstack.storage.reader import Recorded, Selection, sums, whole
+from profstack.storage.schema.report import ReportWarning, table_rows
 from profstack.storage.schema.rows import CounterRow, UncountedOperator
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, OUTSIDE
 from profstack.units import format_count
@@ -50,8 +49,7 @@ class Counted:
 
     def total(self, direction: int | None = None) -> float | None:
         """Return operations per step, of one direction or both; None where nothing was counted."""
-        of_both = direction is None
-        rows = self.rows if of_both else self.rows[self.rows["backward"] == direction]
+        rows = self.rows if direction is None else self.rows[self.rows["backward"] == direction]
         return self.selection.per_step(rows["flop"].sum(min_count=1))
 
     def causal_total(self, direction: int) -> float | None:
@@ -62,10 +60,10 @@ class Counted:
         known = self.rows[self.rows["flop"].notna()]
         masked = known["masked_flop"] if "masked_flop" in known else known["flop"] * float("nan")
         dense = self.total(direction)
-        if dense is None or masked.isna().any() or not masked.sum():
-            return None
         left_out = self.selection.per_step(masked[known["backward"] == direction].sum())
-        return None if left_out is None else dense - left_out
+        if dense is None or left_out is None or masked.isna().any() or not masked.sum():
+            return None
+        return dense - left_out
 
     @property
     def multiply_adds(self) -> bool:
@@ -143,17 +141,14 @@ def operator_name(name: str) -> str:
 
 def counted(recorded: Recorded) -> dict[str, Counted]:
     """Return the counters that counted anything in the report's plan, the one of record first."""
-    frame = recorded.frames["flop_counts"]
-    parents = module_parents(recorded)
+    frame, parents = recorded.frames["flop_counts"], recorded.module_parents
     found = {}
     for counter in COUNTERS:
         rows = frame[frame["counter"] == counter]
-        selection = recorded.holding(rows)
-        if selection is None:
-            continue
-        rows = rows[rows["slice"].isin(selection.slices)]
-        inputs = recorded.steps_of(selection.slices)["shape"].dropna()
-        found[counter] = Counted(counter, rows, selection, frozenset(inputs), parents)
+        if (selection := recorded.holding(rows)) is not None:
+            rows = rows[rows["slice"].isin(selection.slices)]
+            inputs = recorded.steps_of(selection.slices)["shape"].dropna()
+            found[counter] = Counted(counter, rows, selection, frozenset(inputs), parents)
     return found
 
 
@@ -181,10 +176,8 @@ def flop_sources(counters: Mapping[str, Counted]) -> dict[str, str]:
     """Return the counter behind each column of operations, by `table.column`."""
     record = of_record(counters)
     columns = ("forward_flop", "backward_flop", "forward_mac", "flop_per_s")
-    behind = {
-        **{f"modules.{column}": record for column in columns},
-        "operators.flop": of_operators(counters),
-    }
+    behind = {f"modules.{column}": record for column in columns}
+    behind["operators.flop"] = of_operators(counters)
     return {
         column: f"{one.counter}, {one.selection.in_words()}"
         for column, one in behind.items()
@@ -223,13 +216,12 @@ def of_timed_steps(
         return dict(counters), []
     early = _within(recorded, shaped, [n for n in shaped.selection.slices if n not in timed.slices])
     late = _within(recorded, shaped, timed.slices)
-    if early is None or late is None:
-        return dict(counters), []
-    first, mean = early.total(), late.total()
-    if not first or not mean:
+    first, mean = (None if one is None else one.total() for one in (early, late))
+    if late is None or not first or not mean:
         return dict(counters), []
     # Compiled code hides operations: a smaller count says nothing of the work.
-    if abs(mean / first - 1.0) <= _SAME_WORK or _is_compiled(late):
+    is_compiled = any("CompiledFxGraph" in name or "triton_" in name for name in late.uncounted)
+    if abs(mean / first - 1.0) <= _SAME_WORK or is_compiled:
         return dict(counters), []
     text = (
         f"steps differ in their operations: {format_count(first)} FLOP in the first ones, "
@@ -244,15 +236,10 @@ def of_timed_steps(
 def _within(recorded: Recorded, one: Counted, slices: Sequence[int]) -> Counted | None:
     """Return the figures of a counter in these slices; None where it counted nothing there."""
     rows = one.rows[one.rows["slice"].isin(list(slices))]
-    selection = recorded.holding(rows)
-    if selection is None:
+    if (selection := recorded.holding(rows)) is None:
         return None
     rows = rows[rows["slice"].isin(selection.slices)]
     return replace(one, rows=rows, selection=selection, apart=True)
-
-
-def _is_compiled(one: Counted) -> bool:
-    return any("CompiledFxGraph" in name or "triton_" in name for name in one.uncounted)
 
 
 def unlike_clean(recorded: Recorded, clean: Clean, record: Counted | None) -> str | None:
@@ -285,9 +272,8 @@ def unlike_clean(recorded: Recorded, clean: Clean, record: Counted | None) -> st
 
 def _sizes(steps: pd.DataFrame) -> list[int]:
     """Return the elements of the first input of each step whose input is known."""
-    shapes = steps["shape"].dropna().astype(str)
-    sizes = [math.prod(int(size) for size in shape.split("x")) for shape in shapes]
-    return [size for size in sizes if size]
+    shapes = (shape.split("x") for shape in steps["shape"].dropna().astype(str))
+    return [size for shape in shapes if (size := math.prod(map(int, shape)))]
 
 
 # --- Differences between counters: by how much, in which operators, and why -----------------------
@@ -375,13 +361,13 @@ def _of_a_tool(record: Counted, other: Counted, paths: Mapping[int, str]) -> str
         if flop and not _multiplies(other, name)
     }
     if left_out:
-        names = _listed([f"{name} {format_count(flop)}" for name, flop in _sorted(left_out)], 3)
+        ranked = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+        names = _listed([f"{name} {format_count(flop)}" for name, flop in ranked], 3)
         amount = format_count(sum(left_out.values()))
         parts.append(f"+{amount} of work that the record leaves out by convention ({names})")
     rest = theirs_total - total - sum(gaps.values()) - sum(left_out.values())
     if abs(rest) > ROUNDING * total:
-        sign = "+" if rest > 0 else "-"
-        parts.append(f"{sign}{format_count(abs(rest))} in formulas, such as for a bias")
+        parts += _signed({"in formulas, such as for a bias": rest})
     factor = theirs_total / total
     if not parts:
         return "the same forward" if abs(factor - 1) <= ROUNDING else f"forward {factor:.3f} times"
@@ -413,12 +399,17 @@ def _extent(ours: float, theirs: float) -> str:
 def _disagreement(record: Counted, other: Counted, paths: Mapping[int, str]) -> str | None:
     """Say where two counters differ; None where they agree."""
     if other.counter in OTHER_TOOLS:
-        return _forward_disagreement(record, other, paths)
-    apart = _directions(record, other)
-    if not apart:
-        return None
-    words = f"{other.counter} counts {' and '.join(apart)} what {record.counter} counts"
-    return f"{words}; they differ in {_listed(_gaps(record.operators, other.operators))}"
+        # It has names of its own: multiply-adds in the forward of each module are compared.
+        ours, theirs = _by_module(record, other)
+        apart = [_with_operators(record, number, paths) for number in _module_gaps(ours, theirs)]
+        share = sum(theirs.values()) / (sum(ours.values()) or 1.0)
+        words = f"{share:.3f} times the forward multiply-adds of {record.counter}"
+        places = _listed(apart)
+    else:
+        apart = _directions(record, other)
+        words = f"{' and '.join(apart)} what {record.counter} counts"
+        places = _listed(_gaps(record.operators, other.operators))
+    return f"{other.counter} counts {words}; they differ in {places}" if apart else None
 
 
 def _directions(record: Counted, other: Counted) -> list[str]:
@@ -429,19 +420,6 @@ def _directions(record: Counted, other: Counted) -> list[str]:
         if ours is not None and theirs is not None and _differ(ours, theirs, ROUNDING):
             apart.append(f"{word} {theirs / ours:.3f} times" if ours else word)
     return apart
-
-
-def _forward_disagreement(record: Counted, other: Counted, paths: Mapping[int, str]) -> str | None:
-    """Say where one with names of its own differs in the multiply-adds of a module's forward."""
-    ours, theirs = _by_module(record, other)
-    places = [_with_operators(record, number, paths) for number in _module_gaps(ours, theirs)]
-    if not places:
-        return None
-    share = sum(theirs.values()) / (sum(ours.values()) or 1.0)
-    return (
-        f"{other.counter} counts {share:.3f} times the forward multiply-adds of "
-        f"{record.counter}; they differ in {_listed(places)}"
-    )
 
 
 def _with_operators(record: Counted, module: int, paths: Mapping[int, str]) -> str:
@@ -473,13 +451,7 @@ def _module_gaps(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict
 
 def _signed(gaps: Mapping[str, float]) -> list[str]:
     """Write each gap with its sign and its place."""
-    return [
-        f"{'+' if gap > 0 else '-'}{format_count(abs(gap))} {name}" for name, gap in gaps.items()
-    ]
-
-
-def _sorted(amounts: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
+    return [f"{'+' if gap > 0 else ''}{format_count(gap)} {name}" for name, gap in gaps.items()]
 
 
 def _differ(ours: float, theirs: float, beyond: float) -> bool:
@@ -541,10 +513,9 @@ def _why_none(recorded: Recorded, counter: str) -> str:
     row = layers[layers["name"] == layer]
     if not len(row):
         return f"the layer {layer} was not asked for"
-    notes = _notes_of(recorded, counter)
-    reason = nullable(row["reason"].iloc[0])
-    if layer == "flops" and (notes or reason is not None):
-        return str(notes[0] if notes else reason).removeprefix("flops: ")
+    reasons = [*_notes_of(recorded, counter), *row["reason"].dropna().astype(str)]
+    if layer == "flops" and reasons:
+        return str(reasons[0]).removeprefix("flops: ")
     if counter == SHAPES:
         return "no slice of the torch layer held a counted operator with its shapes"
     return "its slice held nothing that it counts, or the run ended before its turn"
@@ -558,11 +529,8 @@ def _notes_of(recorded: Recorded, counter: str) -> list[str]:
     return [text for text in texts if wanted == next((t for t in OTHER_TOOLS if t in text), None)]
 
 
-class _SeenOperator(NamedTuple):
-    """Calls per step of an operator in the torch slices, and its share of the step."""
-
-    calls: float
-    time_share: float
+# Calls per step of an operator in the torch slices, and its share of the step.
+_SeenOperator = tuple[float, float]
 
 
 def _operators_seen(recorded: Recorded, timed: Selection | None) -> dict[str, _SeenOperator]:
@@ -571,9 +539,7 @@ def _operators_seen(recorded: Recorded, timed: Selection | None) -> dict[str, _S
         return {}
     found = sums(recorded.rows("operators", timed), ["name"], ("calls", "total_s"))
     return {
-        str(name): _SeenOperator(
-            timed.per_step(totals["calls"]) or 0.0, totals["total_s"] / timed.wall_s
-        )
+        str(name): (timed.per_step(totals["calls"]) or 0.0, totals["total_s"] / timed.wall_s)
         for (name,), totals in found
     }
 
@@ -582,20 +548,12 @@ def _uncounted(one: Counted, seen: Mapping[str, _SeenOperator]) -> list[Uncounte
     """List the operators without a formula, those with the most time first."""
     rows: list[UncountedOperator] = []
     for name, calls in one.uncounted.items():
-        known = seen.get(name) or seen.get(f"aten::{name}")
-        share = known.time_share if known is not None else None
+        _, share = seen.get(name) or seen.get(f"aten::{name}") or (None, None)
         rows.append({"operator": name, "calls": calls, "time_share": share})
-    if one.counter == FUNCTIONS:
-        rows += [
-            {
-                "operator": name,
-                "calls": seen[name].calls,
-                "time_share": seen[name].time_share,
-                "why": why,
-            }
-            for name, why in KNOWN_MISSES.items()
-            if name in seen
-        ]
+    for name, why in KNOWN_MISSES.items() if one.counter == FUNCTIONS else ():
+        if name in seen:
+            calls, share = seen[name]
+            rows.append({"operator": name, "calls": calls, "time_share": share, "why": why})
     return sorted(rows, key=lambda row: (-(row["time_share"] or 0.0), str(row["operator"])))
 
 

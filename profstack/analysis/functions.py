@@ -14,7 +14,6 @@ from typing import Any, TypedDict, cast
 
 import pandas as pd
 
-from profstack.analysis.rows import step_figures, step_rows, table_rows
 from profstack.code_owner import BUILTIN_FILE, Places
 from profstack.privacy import home_relative
 from profstack.storage.reader import (
@@ -29,6 +28,7 @@ from profstack.storage.reader import (
     sums,
     whole,
 )
+from profstack.storage.schema.report import table_rows
 from profstack.storage.schema.rows import CallPathRow, CallRow, FunctionRow, Profiled
 
 PROFILED = (("timed",), ("shared",), ("whole",))
@@ -71,11 +71,39 @@ def functions(
 
     `watched` are the shares that the watch gives functions in steps.
     """
-    selection = selection or NO_SLICES
-    return [
-        *_function_rows(recorded, selection, clean_s, "step", watched),
-        *_function_rows(recorded, ONCE, None, "startup", {}),
-    ]
+    places = Places.read(recorded.facts)
+    cost: ProfilerCost | None = recorded.facts.get(COST)
+    columns = ("calls", "primitive_calls", "self_s", "total_s")
+    rows = []
+    for phase, chosen in _phases(selection):
+        added = _added_by_calls(_of_phase(recorded, "calls", chosen), cost)
+        frame = _of_phase(recorded, "functions", chosen)
+        for key, totals in sums(frame, _KEYS, columns, largest="self_s"):
+            function = home_relative(str(key[0])), int(key[1]), str(key[2])
+            corrected = None
+            if cost is not None:
+                each = _call_cost(key[0], cost)
+                added_s, error_s = added.get(key, (0.0, 0.0))
+                left_s = totals["self_s"] - (added_s + totals["calls"] * each["inner_s"])
+                # The error is the scatter of every call.
+                is_known = left_s > error_s + totals["calls"] * each["inner_spread_s"]
+                corrected = left_s if is_known else None
+            rows.append(
+                {
+                    "phase": phase,
+                    **dict(zip(_KEYS, function, strict=True)),
+                    "own": places.is_own(str(key[0])) if places is not None else None,
+                    **chosen.figures(totals, clean_s),
+                    "corrected_self_s": chosen.per_step(corrected),
+                    "watch_share": watched.get(function) if phase == "step" else None,
+                    "package": places.package(str(key[0])) if places is not None else None,
+                }
+            )
+    return table_rows("functions", rows)
+
+
+def _phases(selection: Selection | None) -> tuple[tuple[Profiled, Selection], ...]:
+    return ("step", selection or NO_SLICES), ("startup", ONCE)
 
 
 def _of_phase(recorded: Recorded, table: str, selection: Selection) -> pd.DataFrame:
@@ -85,43 +113,6 @@ def _of_phase(recorded: Recorded, table: str, selection: Selection) -> pd.DataFr
     frame = recorded.frames[table]
     startup: pd.DataFrame = frame[frame["slice"].isna()]
     return startup
-
-
-def _function_rows(
-    recorded: Recorded,
-    selection: Selection,
-    clean_s: float | None,
-    phase: Profiled,
-    watched: Mapping[FunctionKey, float],
-) -> list[FunctionRow]:
-    places = Places.read(recorded.facts)
-    cost: ProfilerCost | None = recorded.facts.get(COST)
-    added = _added_by_calls(_of_phase(recorded, "calls", selection), cost)
-    columns = ("calls", "primitive_calls", "self_s", "total_s")
-    frame = _of_phase(recorded, "functions", selection)
-    rows = []
-    for key, totals in sums(frame, _KEYS, columns, largest="self_s"):
-        function = home_relative(str(key[0])), int(key[1]), str(key[2])
-        corrected = None
-        if cost is not None:
-            each = _call_cost(key[0], cost)
-            added_s, error_s = added.get(key, (0.0, 0.0))
-            left_s = totals["self_s"] - (added_s + totals["calls"] * each["inner_s"])
-            # The error is the scatter of every call.
-            is_known = left_s > error_s + totals["calls"] * each["inner_spread_s"]
-            corrected = left_s if is_known else None
-        rows.append(
-            {
-                "phase": phase,
-                **dict(zip(_KEYS, function, strict=True)),
-                "own": places.is_own(str(key[0])) if places is not None else None,
-                **step_figures(selection, totals, clean_s),
-                "corrected_self_s": selection.per_step(corrected),
-                "watch_share": watched.get(function),
-                "package": places.package(str(key[0])) if places is not None else None,
-            }
-        )
-    return table_rows("functions", rows)
 
 
 def _call_cost(file: str, cost: ProfilerCost) -> CallCost:
@@ -148,13 +139,11 @@ def cost_in_words(recorded: Recorded) -> str | None:
     cost: ProfilerCost | None = recorded.facts.get(COST)
     if cost is None:
         return None
+    kinds = ((cost["python"], "a Python function"), (cost["builtin"], "a built-in one"))
     parts = [
         f"{1e6 * each['inner_s']:.3f} us to the own time of {words} and "
         f"{1e6 * each['outer_s']:.3f} us to that of its caller"
-        for each, words in (
-            (cost["python"], "a Python function"),
-            (cost["builtin"], "a built-in one"),
-        )
+        for each, words in kinds
     ]
     rests = f"medians of {cost['rounds']} times {cost['calls']} calls in this process"
     text = f"cProfile adds to each call {', '.join(parts)} ({rests}); corrected self is without it"
@@ -168,26 +157,14 @@ def cost_in_words(recorded: Recorded) -> str | None:
 
 def calls(recorded: Recorded, selection: Selection | None) -> list[CallRow]:
     """Rows of `calls`, the longest total time first."""
-    selection = selection or NO_SLICES
-    return _call_rows(recorded, selection, "step") + _call_rows(recorded, ONCE, "startup")
-
-
-def _call_rows(recorded: Recorded, selection: Selection, phase: Profiled) -> list[CallRow]:
-    frame = _of_phase(recorded, "calls", selection)
     keys, columns = (*_CALLER, *_CALLEE), ("calls", "self_s", "total_s")
-    rows: list[CallRow] = table_rows(
-        "calls",
-        (
-            {
-                **row,
-                "phase": phase,
-                "caller": place(*(row[key] for key in _CALLER)),
-                "callee": place(*(row[key] for key in _CALLEE)),
-            }
-            for row in step_rows(recorded, frame, selection, keys, columns, largest="total_s")
-        ),
-    )
-    return rows
+    rows = []
+    for phase, chosen in _phases(selection):
+        frame = _of_phase(recorded, "calls", chosen)
+        for row in recorded.step_rows(frame, chosen, keys, columns, largest="total_s"):
+            caller, callee = (place(*(row[key] for key in side)) for side in (_CALLER, _CALLEE))
+            rows.append({**row, "phase": phase, "caller": caller, "callee": callee})
+    return table_rows("calls", rows)
 
 
 def place(file: Any, line: Any, name: Any) -> str:
@@ -284,14 +261,11 @@ def _kept(
 def _together(nodes: Sequence[CallPathRow]) -> CallPathRow:
     """Return one node, without a number, for several branches; all their time is its own."""
     kinds = {node["kind"] for node in nodes}
-    sums = {
-        name: known_sum(node[name] for node in nodes) for name in ("calls", "total_s", "device_s")
-    }
     row = {
         **dict.fromkeys(CallPathRow.__annotations__),
-        **sums,
+        **{name: known_sum(node[name] for node in nodes) for name in ("calls", "device_s")},
+        **dict.fromkeys(("total_s", "self_s"), known_sum(node["total_s"] for node in nodes)),
         "kind": next(kind for kind in _PATH_KINDS if kind in kinds),
         "name": OTHER,
-        "self_s": sums["total_s"],
     }
     return cast("CallPathRow", row)

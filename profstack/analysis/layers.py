@@ -10,16 +10,7 @@ from typing import cast
 import pandas as pd
 
 from profstack import layer as contract
-from profstack.analysis.clean_steps import (
-    HOST,
-    Clean,
-    Clock,
-    slices_beside,
-    timed_steps,
-    times_by_slice,
-    times_of,
-    why_no_steps,
-)
+from profstack.analysis.clean_steps import Clean, compared, times_by_slice, times_of, why_no_steps
 from profstack.analysis.functions import PROFILED, cost_in_words
 from profstack.analysis.modules import TIMED
 from profstack.layer import Wrapper
@@ -47,7 +38,7 @@ def probe_effect(recorded: Recorded, clean: Clean, layer: str, selection: Select
     If two layers shared a slice the cost of each is unknown: the factor is null, and `note` says
     why. The first steps of a run are slow without any layer: they give no factor.
     """
-    own, beside, clock = _compared(recorded, clean, selection)
+    own, beside, clock = compared(recorded, clean, selection.slices)
     note = _no_factor(selection, own, beside)
     ratio = Ratio(None, None, None)
     if note is None:
@@ -66,17 +57,6 @@ def probe_effect(recorded: Recorded, clean: Clean, layer: str, selection: Select
         "ci95_high": ratio.high,
         "note": note,
     }
-
-
-def _compared(
-    recorded: Recorded, clean: Clean, selection: Selection
-) -> tuple[pd.DataFrame, list[list[float]], Clock]:
-    """Return the observed steps, times of the clean slices beside them, and the clock of both."""
-    own = timed_steps(recorded.steps_of(selection.slices))
-    # Without events in the layer's slices only the host's times can be compared.
-    clock = clean.clock if own["device_s"].notna().all() else HOST
-    before, after = slices_beside(clean.steps, selection.slices, clock)
-    return own, before + after or list(times_by_slice(clean.steps, clock).values()), clock
 
 
 def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]]) -> str | None:
@@ -179,15 +159,14 @@ def _audit(
         return []
     slices = "1 slice" if len(selection.slices) == 1 else f"{len(selection.slices)} slices"
     lines = [f"{selection.in_words()} in {slices} ({selection.mode})"]
-    cost = cost_in_words(recorded) if name == "cprofile" else None
-    if cost is not None:
+    if name == "cprofile" and (cost := cost_in_words(recorded)) is not None:
         lines.append(cost)
     others = own[~own["slice"].isin(selection.slices)]
     for mode, group in others.groupby("mode"):
         line = f"{int(group['steps'].sum())} more in slices of mode {mode}"
         other = recorded.select(name, ((str(mode),),))
         if other is not None and not set(other.slices) & set(selection.slices):
-            watched, beside, clock = _compared(recorded, clean, other)
+            watched, beside, clock = compared(recorded, clean, other.slices)
             if _no_factor(other, watched, beside) is None:
                 flat = pd.Series([step for group in beside for step in group])
                 factor = float(times_of(watched, clock).median() / flat.median())
@@ -220,15 +199,6 @@ def _has_turns(recorded: Recorded) -> bool:
     return bool(slices.loc[slices["round"] >= 1, "steps"].sum() > 0)
 
 
-def _was_alone(recorded: Recorded, layer: str) -> bool:
-    """Return whether there was no other layer whose turn could come before this one's."""
-    for name in recorded.frames["layers"]["name"].tolist():
-        wrapper = wrapper_of(name)
-        if name != layer and not (wrapper is not None and wrapper.background):
-            return False
-    return True
-
-
 def _command(recorded: Recorded, layer: str) -> str | None:
     """Return the command that fills an empty layer; None where none would.
 
@@ -249,8 +219,10 @@ def _command(recorded: Recorded, layer: str) -> str | None:
     background = wrapper is not None and wrapper.background
     if not target or background or not (whole or has_steps):
         return None
-    if _was_alone(recorded, layer) and (not whole or recorded.rule == "whole"):
-        # It would be the same again.
+    others = (wrapper_of(name) for name in recorded.frames["layers"]["name"] if name != layer)
+    # No other layer's turn could come before this one's: it would be the same again.
+    was_alone = all(other is not None and other.background for other in others)
+    if was_alone and (not whole or recorded.rule == "whole"):
         return None
     options = ["--step-by", "none"] if whole else []
     return shlex.join(["profstack", "run", *options, "--layers", layer, *target])

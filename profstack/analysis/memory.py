@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from profstack.analysis.rows import step_figures, step_rows, table_rows
+from profstack.analysis.clean_steps import in_progress
 from profstack.code_owner import Places
 from profstack.privacy import home_relative
 from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records, sums, whole
-from profstack.storage.schema.report import SourceText
-from profstack.storage.schema.rows import (
-    LineRow,
-    MemoryOwnerRow,
-    MemoryRow,
-    ModuleLineRow,
-    PeakHolderRow,
-)
+from profstack.storage.schema import rows as schema
+from profstack.storage.schema.report import SourceText, table_rows
 from profstack.storage.vocabulary import UNOWNED
 
 # The most of the watch's samples in a report; the recording has them all.
@@ -105,25 +99,19 @@ def module_memory(
     return found, sources
 
 
-def memory_rows(recorded: Recorded) -> list[MemoryRow]:
+def memory_rows(recorded: Recorded) -> list[schema.MemoryRow]:
     """Rows of `memory`: the samples at slice edges and those of the watch, in order of time."""
     edges = recorded.frames["memory"]
     watched = recorded.frames["watch_samples"]
     watched = _extremes(watched[watched["rss_bytes"].notna()].sort_values("t_s"))
-    samples = pd.DataFrame(
-        {"t_s": watched["t_s"], "step": _step_at(recorded, watched["t_s"])}
-    ).assign(rss_bytes=watched["rss_bytes"])
+    samples = watched[["t_s", "rss_bytes"]].assign(step=_step_at(recorded, watched["t_s"]))
     frames = [frame for frame in (edges, samples) if len(frame)]
     if not frames:
         return []
     joined = pd.concat(frames).sort_values("t_s", kind="stable")
-    return table_rows(
-        "memory",
-        (
-            {name: value if name == "t_s" else whole(value) for name, value in row.items()}
-            for row in records(joined)
-        ),
-    )
+    figures = [name for name in joined.columns if name != "t_s"]
+    found = ({**row, **{name: whole(row[name]) for name in figures}} for row in records(joined))
+    return table_rows("memory", found)
 
 
 def _extremes(samples: pd.DataFrame) -> pd.DataFrame:
@@ -141,16 +129,11 @@ def _step_at(recorded: Recorded, times: pd.Series[Any]) -> list[int | None]:
     """Find the step in progress at each time; None before the first and after the last."""
     steps = recorded.frames["steps"]
     steps = steps[steps["started_s"].notna()].sort_values("started_s")
-    if not len(steps):
-        return [None] * len(times)
     starts = steps["started_s"].to_numpy(float)
     ends = starts + steps["wall_s"].fillna(0.0).to_numpy(float)
     numbers = steps["step"].tolist()
-    at = np.searchsorted(starts, times.to_numpy(float), side="right") - 1
-    return [
-        int(numbers[position]) if position >= 0 and time <= ends[position] else None
-        for position, time in zip(at.tolist(), times.tolist(), strict=True)
-    ]
+    at = in_progress(times.to_numpy(float), starts, ends)
+    return [int(numbers[place]) if place >= 0 else None for place in at]
 
 
 # --- Memory by owner in the observed step ---------------------------------------------------------
@@ -163,12 +146,12 @@ _NOT_ATTRIBUTED = "not attributed"
 _TAKEN = ("activations", "temporaries")
 
 
-def memory_owners(recorded: Recorded) -> list[MemoryOwnerRow]:
+def memory_owners(recorded: Recorded) -> list[schema.MemoryOwnerRow]:
     """Rows of `memory_owners`; the kinds of a device add up to its peak."""
     return table_rows("memory_owners", records(_of_observed_step(recorded, "memory_owners")))
 
 
-def peak_holders(recorded: Recorded) -> list[PeakHolderRow]:
+def peak_holders(recorded: Recorded) -> list[schema.PeakHolderRow]:
     """Rows of `peak_holders`, the largest of each device first."""
     holders = _of_observed_step(recorded, "peak_holders")
     found = []
@@ -251,7 +234,7 @@ def lines(
     traced: Selection | None,
     memory: Mapping[LineKey, LineFigures],
     watched: Mapping[LineKey, LineFigures],
-) -> list[LineRow]:
+) -> list[schema.LineRow]:
     """Rows of `lines`, the user's own files first.
 
     The work of a library is in the row of the user's line that called it; the library's functions
@@ -282,7 +265,7 @@ def _line_times(recorded: Recorded, traced: Selection) -> dict[LineKey, LineFigu
     uncounted = _uncounted(frame)
     found: dict[LineKey, LineFigures] = {}
     for key, totals in sums(frame, ["file", "line"], _SUMS):
-        figures = step_figures(traced, totals)
+        figures = traced.figures(totals)
         if key in uncounted:
             figures["calls"] = None
         text = {str(name): nullable(value) for name, value in texts[key].items()}
@@ -295,7 +278,7 @@ def _uncounted(frame: pd.DataFrame) -> set[tuple[Any, ...]]:
     return set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
 
 
-def module_lines(recorded: Recorded, traced: Selection | None) -> list[ModuleLineRow]:
+def module_lines(recorded: Recorded, traced: Selection | None) -> list[schema.ModuleLineRow]:
     """Rows of `module_lines`: the time on each line by module, in order of lines.
 
     The rows of a line add up to its row in `lines`; time outside modules and parts of the step
@@ -304,7 +287,7 @@ def module_lines(recorded: Recorded, traced: Selection | None) -> list[ModuleLin
     frame = recorded.rows("module_lines", traced)
     uncounted = _uncounted(frame)
     rows = []
-    for row in step_rows(recorded, frame, traced, ("file", "line", "module_id"), _SUMS):
+    for row in recorded.step_rows(frame, traced, ("file", "line", "module_id"), _SUMS):
         if (row["file"], row["line"]) in uncounted:
             row["calls"] = None
         rows.append({**row, "file": home_relative(str(row["file"])), "line": int(row["line"])})
@@ -317,13 +300,9 @@ def source_texts(recorded: Recorded) -> list[SourceText]:
     If several slices have a text of one file, the first is taken: the script was read from it.
     """
     texts: dict[str, SourceText] = {}
-    for row in records(recorded.frames["source_files"]):
+    frame = recorded.frames["source_files"][list(SourceText.__annotations__)]
+    for row in cast("list[SourceText]", records(frame)):
         file = row["file"]
         if file not in texts or texts[file]["text"] is None:
-            texts[file] = {
-                "file": home_relative(str(file)),
-                "text": row["text"],
-                "bytes": row["bytes"],
-                "reason": row["reason"],
-            }
+            texts[file] = {**row, "file": home_relative(file)}
     return list(texts.values())

@@ -11,9 +11,8 @@ import pandas as pd
 
 from profstack.analysis.flops import BACKWARD, FORWARD, Counted, macs
 from profstack.analysis.memory import Bytes
-from profstack.analysis.rows import module_parents, step_figures, table_rows
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, records, sums, whole
-from profstack.storage.schema.report import Attribution, UnownedRow
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, ratio, records, sums, whole
+from profstack.storage.schema.report import Attribution, UnownedRow, table_rows
 from profstack.storage.schema.rows import ModuleRow, OperatorRow
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS, UNATTRIBUTED, UNOWNED, WAIT
 
@@ -45,15 +44,13 @@ def modules(
     times = {int(number): totals for (number,), totals in sums(frame, ["module_id"], _SUMS)}
     counted = {number for number, _ in record.modules} if record is not None else set()
     known = {int(row["module_id"]): row for row in records(recorded.frames["modules"])}
-    parents = module_parents(recorded)
-    order = [
-        (number, known[number]) for number in _tree_order(parents, {*times, *memory, *counted})
-    ]
+    parents = recorded.module_parents
+    seen = {*times, *memory, *counted}
+    order = [(number, known[number]) for number in _tree_order(parents, seen)]
     for number, name in STEP_PARTS.items():
         if number in times or number in counted:
             # Of a script measured whole, the time before its first model is the start-up.
-            is_startup = timed.mode == "whole" and number == WAIT
-            path = "(start-up)" if is_startup else name
+            path = "(start-up)" if timed.mode == "whole" and number == WAIT else name
             order.append((number, {"path": path, "type": "part of the step"}))
     inside: dict[str, float] = defaultdict(float)
     for each in operators:
@@ -70,7 +67,7 @@ def modules(
             "instance": whole(info.get("instance")),
             "aliases": json.loads(info.get("aliases") or "[]"),
             "parameters": whole(info.get("parameters")),
-            **step_figures(timed, totals),
+            **timed.figures(totals),
             "self_s": timed.per_step(_both(totals, "self_")),
             "calibrated_s": timed.calibrated(_both(totals, ""), clean_s),
         }
@@ -147,22 +144,20 @@ def attribution(
     `memory` are the bytes at the peak and the share of them with an owner. `reason` says why the
     times are null, or where most of the time without an owner is.
     """
-    facts = cast("Attribution", dict.fromkeys(Attribution.__annotations__))
-    facts.update(
-        {
-            "clean_median_s": clean_s,
-            "memory_peak_bytes": memory[0],
-            "memory_attributed_share": memory[1],
-            "unowned": [],
-            "reason": "the torch layer has no slice from which times of modules can be told",
-        }
-    )
+    nothing: dict[str, object] = {
+        **dict.fromkeys(Attribution.__annotations__),
+        "clean_median_s": clean_s,
+        "memory_peak_bytes": memory[0],
+        "memory_attributed_share": memory[1],
+        "unowned": [],
+        "reason": "the torch layer has no slice from which times of modules can be told",
+    }
+    facts = cast("Attribution", nothing)
     rows = recorded.rows("module_times", timed)
     if timed is None or not len(rows) or not timed.steps or not timed.wall_s:
         return facts
     own = rows.groupby("module_id")[["forward_self_s", "backward_self_s"]].sum()
-    both = own["forward_self_s"] + own["backward_self_s"]
-    backward = own["backward_self_s"]
+    both, backward = own.sum(axis=1), own["backward_self_s"]
     owned = float(both.drop(list(UNOWNED), errors="ignore").sum())
     if timed.mode == "whole":
         # The time before the first model of a script measured whole is its start-up.
@@ -183,15 +178,21 @@ def attribution(
             "owned_share": owned / timed.wall_s,
             "calibrated_owned_s": timed.calibrated(owned, clean_s),
             "backward_s": timed.per_step(float(backward.sum())),
-            "backward_attributed_share": attributed / float(backward.sum())
-            if backward.sum() > 0
-            else None,
+            "backward_attributed_share": ratio(attributed, float(backward.sum())),
             "negative_rows": int((own < -_ROUNDING_S).any(axis=1).sum()),
             "unowned": unowned,
             "reason": None if is_little else _why_unowned(unowned, own, timed),
         }
     )
     return facts
+
+
+_WHY_UNOWNED = {
+    STEP_PARTS[OUTSIDE]: "operators between the calls of modules, or after the last backward pass "
+    "of a step, belong to none of them; the table of lines says where the script calls them",
+    STEP_PARTS[UNATTRIBUTED]: "for this time nothing was seen that says whose it is: the script's "
+    "own Python between calls, and what other threads do; the Python functions and lines show it",
+}
 
 
 def _why_unowned(unowned: Sequence[UnownedRow], own: pd.DataFrame, timed: Selection) -> str | None:
@@ -203,15 +204,4 @@ def _why_unowned(unowned: Sequence[UnownedRow], own: pd.DataFrame, timed: Select
             "no torch.nn.Module was called in these steps: the work of functions stands at "
             f"{STEP_PARTS[OUTSIDE]}, and by name in the operators, lines and Python functions"
         )
-    first = unowned[0]["path"] if unowned else None
-    if first == STEP_PARTS[OUTSIDE]:
-        return (
-            "operators between the calls of modules, or after the last backward pass of a step, "
-            "belong to none of them; the table of lines says where the script calls them"
-        )
-    if first == STEP_PARTS[UNATTRIBUTED]:
-        return (
-            "for this time nothing was seen that says whose it is: the script's own Python "
-            "between calls, and what other threads do; the Python functions and lines show it"
-        )
-    return None
+    return _WHY_UNOWNED[unowned[0]["path"]] if unowned else None

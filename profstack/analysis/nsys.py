@@ -13,12 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple, cast
 
 from profstack.storage.reader import Recorded, Selection, known_total, nullable, ratio, records
-from profstack.storage.schema.nsys_rows import (
-    NsysModuleRow,
-    NsysRangeRow,
-    NsysSampleRow,
-    NsysStepRow,
-)
+from profstack.storage.schema.nsys_rows import NsysModuleRow, NsysRangeRow, NsysStepRow
 from profstack.storage.schema.report import REPORT_OF_NSYS, NsysFacts, NsysTables, ReportWarning
 from profstack.storage.schema.rows import ModuleRow
 from profstack.units import format_count, format_seconds
@@ -82,7 +77,10 @@ def nsys_tables(
         if name in recorded.frames
     }
     tables = cast("NsysTables", {"nsys_modules": [], **read})
-    _add_shares(tables["nsys_samples"])
+    # Each sample has one innermost function.
+    samples = sum(row["self_samples"] or 0 for row in tables["nsys_samples"])
+    for row in tables["nsys_samples"]:
+        row["self_share"] = ratio(row["self_samples"], samples)
     if fact["steps"]:
         speed = _speed(recorded, tables["nsys_steps"], torch)
         tables["nsys_modules"] = _modules(tables["nsys_ranges"], modules, speed)
@@ -135,13 +133,6 @@ def _per_step(name: str, row: dict[str, Any], steps: int) -> dict[str, Any]:
         if row[column] is not None:
             row[column] = row[column] / steps
     return row
-
-
-def _add_shares(samples: Sequence[NsysSampleRow]) -> None:
-    """Add the share of all samples: each has one innermost function."""
-    count = sum(row["self_samples"] or 0 for row in samples)
-    for row in samples:
-        row["self_share"] = ratio(row["self_samples"], count)
 
 
 # --- Modules as nsys and the torch layer saw them -------------------------------------------------
@@ -229,9 +220,8 @@ def disagreement(row: NsysModuleRow, speed: float) -> str | None:
         return ONLY_TORCH
     words = []
     if _differ(row["calls"], row["torch_calls"], CALLS_SHARE, 0.0):
-        words.append(
-            f"calls {format_count(row['calls'])} against {format_count(row['torch_calls'])}"
-        )
+        counts = format_count(row["calls"]), format_count(row["torch_calls"])
+        words.append(f"calls {' against '.join(counts)}")
     own, other = row["host_s"], row["torch_host_s"]
     if _differ(own, None if other is None else other * speed, HOST_SHARE, HOST_FLOOR_S):
         words.append(f"host time {format_seconds(own)} against {format_seconds(other)}")

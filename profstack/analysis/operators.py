@@ -12,37 +12,15 @@ from typing import Any
 import pandas as pd
 
 from profstack.analysis.flops import Counted
-from profstack.analysis.rows import step_rows, table_rows
-from profstack.storage.reader import (
-    NO_SLICES,
-    Recorded,
-    Selection,
-    nullable,
-    ratio,
-    records,
-    sums,
-    whole,
-)
-from profstack.storage.schema.report import LaunchMeans
-from profstack.storage.schema.rows import (
-    CLEAN_SLICES,
-    OTHER_SLICES,
-    GapRow,
-    KernelRow,
-    LaunchRow,
-    OperatorRow,
-    RangeRow,
-    RegionRow,
-)
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, ratio, records, whole
+from profstack.storage.schema import rows as schema
+from profstack.storage.schema.report import LaunchMeans, table_rows
 from profstack.storage.vocabulary import OWN_REGION
 
 
 def operators(
-    recorded: Recorded,
-    timed: Selection | None,
-    clean_s: float | None,
-    shaped: Counted | None,
-) -> list[OperatorRow]:
+    recorded: Recorded, timed: Selection | None, clean_s: float | None, shaped: Counted | None
+) -> list[schema.OperatorRow]:
     """Rows of `operators`, the longest self time first.
 
     `shaped` is a counter that knows operators, but not their shapes: if an operator ran with
@@ -53,8 +31,8 @@ def operators(
     columns = ("calls", "self_s", "total_s", "device_s", "moved_bytes")
     # A sum over calls of which some have no figure is unknown.
     lacking = frame[frame["moved_bytes"].isna()]
-    unknown = {key for key, _ in sums(lacking, keys, ["calls"])}
-    rows = list(step_rows(recorded, frame, timed, keys, columns, largest="self_s", clean_s=clean_s))
+    unknown = {tuple(map(nullable, key)) for key in lacking[keys].itertuples(index=False)}
+    rows = list(recorded.step_rows(frame, timed, keys, columns, largest="self_s", clean_s=clean_s))
     variants = Counter((row["name"], row["module_id"]) for row in rows)
     for row in rows:
         name, shapes, number = (row[key] for key in keys)
@@ -68,10 +46,8 @@ def operators(
 
 # The two inputs whose shapes are multiplied, the last two dimensions of each.
 _PRODUCTS = {
-    "aten::mm": (0, 1),
-    "aten::addmm": (1, 2),
-    "aten::bmm": (0, 1),
-    "aten::baddbmm": (1, 2),
+    **dict.fromkeys(("aten::mm", "aten::bmm"), (0, 1)),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2)),
 }
 
 
@@ -87,11 +63,11 @@ def _product_flop(name: str, shapes: str | None, calls: float | None) -> float |
         return None
 
 
-def kernels(recorded: Recorded, timed: Selection | None) -> list[KernelRow]:
+def kernels(recorded: Recorded, timed: Selection | None) -> list[schema.KernelRow]:
     """Rows of `kernels`, the longest device time first."""
     keys = ["name", "device", "stream", "module_id", "operator"]
     frame = recorded.rows("kernels", timed)
-    found = step_rows(recorded, frame, timed, keys, ("calls", "device_s"), largest="device_s")
+    found = recorded.step_rows(frame, timed, keys, ("calls", "device_s"), largest="device_s")
     return table_rows("kernels", found)
 
 
@@ -108,25 +84,17 @@ _LAUNCHES = {
 }
 
 
-def launches(recorded: Recorded, timed: Selection | None) -> list[LaunchRow]:
+def launches(recorded: Recorded, timed: Selection | None) -> list[schema.LaunchRow]:
     """Rows of `launches`: the first steps of the torch layer's slices, per device."""
     frame = recorded.rows("launches", timed).sort_values(["slice", "step", "device"], kind="stable")
     first = recorded.slices.set_index("slice")["first_step"]
     frame = frame.assign(step=frame["slice"].map(first) + frame["step"]).rename(columns=_LAUNCHES)
-    return table_rows(
-        "launches",
-        (
-            {
-                **row,
-                "step": whole(row["step"]),
-                "operator_s": ratio(row["operators_s"], row["operators"]),
-                "kernels": whole(row["kernels"]),
-                "launches": whole(row["launches"]),
-                "launch_s": ratio(row["launches_total_s"], row["launches"]),
-            }
-            for row in records(frame.head(MOST_STEPS))
-        ),
-    )
+    rows = records(frame.head(MOST_STEPS))
+    for row in rows:
+        row["operator_s"] = ratio(row["operators_s"], row["operators"])
+        row["launch_s"] = ratio(row["launches_total_s"], row["launches"])
+        row.update({name: whole(row[name]) for name in ("step", "kernels", "launches")})
+    return table_rows("launches", rows)
 
 
 def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
@@ -136,8 +104,7 @@ def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
     host = frame.drop_duplicates(["slice", "step"])
     device = frame[["kernels", "launches", "launches_s"]].sum(min_count=1)
     kernels, began, launches_s = (nullable(device[name]) for name in device.index)
-    count = len(host)
-    operators = float(host["operators"].sum())
+    count, operators = len(host), float(host["operators"].sum())
     reason = None
     if not count:
         reason = "the torch layer has no slice with whole steps"
@@ -156,19 +123,15 @@ def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
     }
 
 
-def gaps(recorded: Recorded, timed: Selection | None) -> list[GapRow]:
+def gaps(recorded: Recorded, timed: Selection | None) -> list[schema.GapRow]:
     """Rows of `gaps`, the longest time first; counts and totals per step."""
-    rows = []
     frame = recorded.rows("gaps", timed)
-    for row in step_rows(recorded, frame, timed, ["device", "cause"], ("count", "total_s")):
+    rows = list(recorded.step_rows(frame, timed, ["device", "cause"], ("count", "total_s")))
+    for row in rows:
         some = frame[(frame["device"] == row["device"]) & (frame["cause"] == row["cause"])]
         longest = some.loc[some["longest_s"].idxmax()]
-        row.update(
-            longest_s=float(longest["longest_s"]),
-            after=_place(recorded, longest, "after"),
-            before=_place(recorded, longest, "before"),
-        )
-        rows.append(row)
+        row["longest_s"] = float(longest["longest_s"])
+        row["after"], row["before"] = (_place(recorded, longest, at) for at in ("after", "before"))
     return table_rows("gaps", sorted(rows, key=lambda row: -(row["total_s"] or 0.0)))
 
 
@@ -192,7 +155,7 @@ _WORK = ("calls", "wall_s", "operator_s", "device_s", "flop", "host_net_bytes")
 _STEPS_OWN = "the steps' own"
 
 
-def regions(recorded: Recorded, torch: Selection | None) -> list[RegionRow]:
+def regions(recorded: Recorded, torch: Selection | None) -> list[schema.RegionRow]:
     """Rows of `regions`, one per source and path, the longest first.
 
     Times are those of the clean slices; a region that none of them entered has those of the
@@ -210,8 +173,8 @@ def regions(recorded: Recorded, torch: Selection | None) -> list[RegionRow]:
     work, watched = (
         {
             (row["source"], row["path"]): row
-            for row in step_rows(
-                recorded, _by_path(recorded, "region_work", chosen, folded), chosen, _KEYS, _WORK
+            for row in recorded.step_rows(
+                _by_path(recorded, "region_work", chosen, folded), chosen, _KEYS, _WORK
             )
         }
         for chosen in (torch, detail)
@@ -239,14 +202,14 @@ def _timed(recorded: Recorded, folded: Mapping[str, str]) -> dict[Key, dict[str,
     # Regions are not recorded before the step rule is known.
     slices = slices[(slices["kind"] != "startup") & (slices["mode"] != "discovery")]
     clean = slices["kind"] == "clean"
-    found = {}
-    for chosen, words in ((slices[~clean], OTHER_SLICES), (slices[clean], CLEAN_SLICES)):
+    found, parts = {}, {schema.OTHER_SLICES: slices[~clean], schema.CLEAN_SLICES: slices[clean]}
+    for words, chosen in parts.items():
         # Two layers that shared a slice have its steps once.
         steps = int(chosen.drop_duplicates("first_step")["steps"].sum())
         selection = Selection(chosen["slice"].tolist(), None, steps, 0.0)
         frame = _by_path(recorded, "region_times", selection, folded)
         threads = {key: _threads(some) for key, some in frame.groupby(_KEYS)}
-        for row in step_rows(recorded, frame, selection, _KEYS, ("calls", "wall_s")):
+        for row in recorded.step_rows(frame, selection, _KEYS, ("calls", "wall_s")):
             key = row["source"], row["path"]
             found[key] = {**row, "threads": threads[key], "measured_in": words}
     return found
@@ -299,10 +262,10 @@ def _folded(recorded: Recorded) -> dict[str, str]:
 _KINDS = ("step", "forward", "backward", "optimizer", "module", "region")
 
 
-def ranges(recorded: Recorded, selection: Selection | None) -> list[RangeRow]:
+def ranges(recorded: Recorded, selection: Selection | None) -> list[schema.RangeRow]:
     """Rows of `ranges`: those emitted most first, kind by kind."""
     frame = recorded.rows("ranges", selection)
-    found = step_rows(recorded, frame, selection, ["kind", "name"], ("calls", "emit_s"))
-    rows: list[RangeRow] = table_rows("ranges", found)
+    found = recorded.step_rows(frame, selection, ["kind", "name"], ("calls", "emit_s"))
+    rows: list[schema.RangeRow] = table_rows("ranges", found)
     places = {kind: place for place, kind in enumerate(_KINDS)}
     return sorted(rows, key=lambda row: (places.get(row["kind"], 9), -(row["calls"] or 0.0)))

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from profstack.analysis.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
-from profstack.analysis.rows import module_parents, step_rows
 from profstack.storage.folder import PEAKS
 from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, whole
 from profstack.storage.schema.report import Bounds, Peaks, Roofline, RooflinePoint, Utilization
@@ -45,28 +44,22 @@ Seconds = Literal["clean", "calibrated", "device"]
 # A roof holds a point back where it explains at least this share of the point's time.
 EXPLAINS = 0.5
 
-_NO_FLOP = "its operations are not counted: no formula is known for them"
 _CACHED = "it finds its data in caches"
 _NO_TIME = "its time is not calibrated: too few steps, or too much disturbed"
-_NO_PEAK = "no peak is known for it"
 
 
 class Roofs:
     """The rates that hold a point back: as measured, or as stated where nothing was measured."""
 
     def __init__(self, peaks: Peaks) -> None:
-        self._flop_per_s: dict[str | None, float] = {}
-        # A measured rate replaces a stated one.
+        # By type, or `tf32`. A measured rate replaces a stated one.
+        self.flop_per_s: dict[str | None, float] = {}
         for source in ("datasheet", "measured"):
             for peak in peaks["flop_per_s"]:
                 if peak["source"] == source and peak["value"]:
-                    self._flop_per_s[peak["dtype"]] = peak["value"]
+                    self.flop_per_s[peak["dtype"]] = peak["value"]
         rates = {peak["source"]: peak["value"] for peak in peaks["bytes_per_s"]}
         self.bytes_per_s: float | None = rates.get("measured") or rates.get("datasheet")
-
-    def flop_per_s(self, dtype: str | None) -> float | None:
-        """Return the peak for a type, or for `tf32`; None where it is not known."""
-        return self._flop_per_s.get(dtype)
 
 
 def point(
@@ -104,12 +97,12 @@ def _judge(
     roofs: Roofs, row: RooflinePoint, lacking: str | None
 ) -> tuple[float | None, Bound | None, str | None]:
     """Return the share of the roof that is reached, what holds the point back, and the reason."""
-    peak, memory = roofs.flop_per_s(row["dtype"]), roofs.bytes_per_s
+    peak, memory = roofs.flop_per_s.get(row["dtype"]), roofs.bytes_per_s
     flop, moved, intensity = row["flop"], row["moved_bytes"], row["intensity"]
     if row["seconds"] is None:
         return None, None, _NO_TIME
     if memory is None or (flop and peak is None):
-        return None, None, _NO_PEAK
+        return None, None, "no peak is known for it"
     if moved is None:
         return None, None, lacking
     if not flop or peak is None or intensity is None:
@@ -139,10 +132,9 @@ def _without_flop(share: float) -> tuple[float | None, Bound | None, str | None]
     if not share:
         return None, None, "it moves no bytes and nothing in it is counted: views, mostly"
     text = (
-        f"{_NO_FLOP}; its bytes alone would take {percent(share)} of its time at the memory's rate"
+        "its operations are not counted: no formula is known for them; its bytes alone would take "
+        f"{percent(share)} of its time at the memory's rate{f': {_CACHED}' if share > 1 else ''}"
     )
-    if share > 1:
-        text += f": {_CACHED}"
     return None, "memory" if share >= EXPLAINS else None, text
 
 
@@ -220,14 +212,11 @@ class Work:
         if not self.total_s:
             return None, "no operator of it was seen with its inputs"
         gap = self.opaque_s / self.total_s
-        names = sorted(self.opaque, key=lambda name: -self.opaque[name])[:3]
-        listed = ", ".join(names)
+        listed = ", ".join(sorted(self.opaque, key=lambda name: -self.opaque[name])[:3])
         if gap > _LARGEST_GAP:
-            return (
-                None,
-                f"no rule tells the bytes of {listed}: {100 * gap:.0f} % of its operators' time",
-            )
-        lacking = f"without the bytes of {listed}, for which there is no rule" if names else None
+            share = f"{100 * gap:.0f} % of its operators' time"
+            return None, f"no rule tells the bytes of {listed}: {share}"
+        lacking = f"without the bytes of {listed}, for which there is no rule" if listed else None
         return self.moved_bytes, lacking
 
 
@@ -239,32 +228,26 @@ def _moved_rows(
     frame = frame.assign(unknown=frame["moved_bytes"].isna())
     time = "device_s" if frame["device_s"].notna().any() else "total_s"
     counts = shaped.by_place if shaped is not None else {}
+    environment = recorded.facts.get("environment", {})
     rows = []
     keys = ("operator", "module_id", "backward", "dtype", "unknown")
-    for row in step_rows(recorded, frame, timed, keys, (time, "moved_bytes")):
+    for row in recorded.step_rows(frame, timed, keys, (time, "moved_bytes")):
         operator, module, dtype = row["operator"], whole(row["module_id"]), row["dtype"]
         is_counted = bool(counts.get((operator, module)))
-        if dtype == "float32" and is_counted and roofs.flop_per_s("tf32") is not None:
-            dtype = _multiplied_in(recorded, operator)
-        moved, seconds = row["moved_bytes"], row[time] or 0.0
-        backward = bool(row["backward"])
+        if dtype == "float32" and is_counted and "tf32" in roofs.flop_per_s:
+            # As the script chose; torch's default is TF32 for convolutions only.
+            by_cudnn = _BY_CUDNN.search(operator) is not None
+            name = "tf32_convolutions" if by_cudnn else "tf32_products"
+            dtype = "tf32" if environment.get(name, by_cudnn) else dtype
+        moved, seconds, backward = row["moved_bytes"], row[time] or 0.0, bool(row["backward"])
         rows.append(MovedRow(operator, module, backward, dtype, moved, seconds, is_counted))
     return rows
-
-
-def _multiplied_in(recorded: Recorded, operator: str) -> str:
-    """Return the type that float32 is multiplied in on a GPU with TF32, as the script chose."""
-    by_cudnn = _BY_CUDNN.search(operator) is not None
-    name = "tf32_convolutions" if by_cudnn else "tf32_products"
-    # torch's default is TF32 for convolutions only.
-    return "tf32" if recorded.facts.get("environment", {}).get(name, by_cudnn) else "float32"
 
 
 # --- The part `roofline` of the report ------------------------------------------------------------
 
 # Operators beyond this many, by their time, are in the table of operators alone.
 _MOST_OPERATORS = 60
-_OUTSIDE = "outside modules"
 
 
 def roofline(
@@ -313,11 +296,7 @@ def roofline(
 
 
 def _utilization(
-    peaks: Peaks,
-    dtype: str | None,
-    flop: float | None,
-    step_s: float | None,
-    unlike: str | None,
+    peaks: Peaks, dtype: str | None, flop: float | None, step_s: float | None, unlike: str | None
 ) -> list[Utilization]:
     """Return the share of each peak that the step reaches; one above 1 is null, with a warning."""
     if flop is None or not step_s:
@@ -326,18 +305,15 @@ def _utilization(
     for peak in peaks["flop_per_s"]:
         if peak["dtype"] != dtype or not peak["value"]:
             continue
-        value: float | None = flop / step_s / peak["value"]
-        warning = None
-        if unlike is not None:
-            value, warning = None, unlike
-        elif value is not None and value > 1:
-            value = None
+        share, warning = flop / step_s / peak["value"], unlike
+        value = None if unlike is not None or share > 1 else share
+        if unlike is None and share > 1:
             warning = (
                 f"no share: the step would do more than the {peak['source']} peak, so the count of "
                 "operations, the time or the peak is wrong; next: see whether other work kept "
                 "the peak low when it was measured, and what the counters of operations disagree on"
             )
-        elif OTHER_WORK in (peak["how"] or ""):
+        elif unlike is None and OTHER_WORK in (peak["how"] or ""):
             warning = (
                 "the peak was measured beside other work, and may be higher: then this is less; "
                 "next: measure again in an hour, when the machine is idle"
@@ -387,7 +363,7 @@ def _module_points(
 ) -> list[RooflinePoint]:
     """Return a point for every root and every module without modules inside."""
     numbers = {path: number for number, path in recorded.module_paths.items()}
-    parents = module_parents(recorded)
+    parents = recorded.module_parents
     works: dict[int, Work] = defaultdict(Work)
     for moved_row in rows:
         number = moved_row.module
@@ -432,7 +408,7 @@ def _operator_points(
         seconds: float | None = work.total_s
         if not on_device:
             seconds = timed.calibrated(work.total_s * timed.steps, clean_s)
-        name = f"{place[0]} in {recorded.module_path(place[1]) or _OUTSIDE}"
+        name = f"{place[0]} in {recorded.module_path(place[1]) or 'outside modules'}"
         flop = shaped.by_place.get(place) if shaped is not None else None
         measured: Seconds = "device" if on_device else "calibrated"
         points.append(_work_point(roofs, "operator", name, work, flop, seconds, measured))
@@ -440,8 +416,6 @@ def _operator_points(
 
 
 # --- The peaks of a recording ---------------------------------------------------------------------
-
-_SOURCES = ("measured", "datasheet")
 
 
 def read_peaks(folder: Path) -> Peaks:
@@ -461,7 +435,8 @@ def read_peaks(folder: Path) -> Peaks:
         found = cast("Peaks", {**empty, "reason": None, **known})
         flop, moved = found["flop_per_s"], found["bytes_per_s"]
         is_sound = all(isinstance(rate["dtype"], str) for rate in flop) and all(
-            math.isfinite(rate["value"]) and rate["source"] in _SOURCES for rate in (*flop, *moved)
+            math.isfinite(rate["value"]) and rate["source"] in ("measured", "datasheet")
+            for rate in (*flop, *moved)
         )
         return found if is_sound else empty
     except FileNotFoundError:

@@ -8,9 +8,8 @@ from typing import cast
 import pandas as pd
 
 from profstack.analysis.clean_steps import Clean
-from profstack.analysis.rows import table_rows
 from profstack.storage.reader import Recorded, Selection, known_total, nullable, ratio, whole
-from profstack.storage.schema.report import Processes
+from profstack.storage.schema.report import Processes, table_rows
 from profstack.storage.schema.rows import ThreadRow
 from profstack.storage.vocabulary import WITH_DATA
 from profstack.units import format_seconds, format_share
@@ -79,6 +78,7 @@ def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
         kind, name, number = (nullable(part) for part in key)
         process = None if number == _NO_PROCESS else int(number)
         cpu_s = chosen.per_step(nullable(row["cpu_s"]))
+        note = _PROCESS if kind == OTHER and process != 0 else _NOTES[kind]
         off_s = no_core_s = None
         if kind == MAIN and step_s and cpu_s is not None and cpu_s <= _MOST_OF_A_STEP * step_s:
             off_s = max(step_s - cpu_s, 0.0)
@@ -96,12 +96,11 @@ def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
                 "layers": [
                     layer for layer in seen if kind == MAIN or layer in _SEEN_BY.get(kind, ())
                 ],
-                "note": _note(kind, name, process),
+                "note": f"{_ENDED}; {note}" if name.endswith("that ended") else note,
             }
         )
     rows: list[ThreadRow] = table_rows("threads", found)
-    rows.sort(key=lambda row: (row["cpu_s"] is None, -(row["cpu_s"] or 0.0)))
-    return _shortened(rows)
+    return _shortened(sorted(rows, key=lambda row: (row["cpu_s"] is None, -(row["cpu_s"] or 0.0))))
 
 
 def processes(
@@ -149,10 +148,8 @@ def _of_clean(recorded: Recorded, clean: Clean) -> tuple[pd.DataFrame, Selection
     frame = recorded.frames["thread_times"]
     counted = frame[frame["slice"].isin(clean.steps["slice"].unique())]
     frame = counted if len(counted) else frame
-    chosen = recorded.holding(frame) if len(frame) else None
-    if chosen is None:
-        return frame, None
-    return frame[frame["slice"].isin(chosen.slices)], chosen
+    chosen = recorded.holding(frame)
+    return recorded.rows("thread_times", chosen), chosen
 
 
 def _folded(frame: pd.DataFrame) -> pd.Series[str]:
@@ -164,23 +161,17 @@ def _folded(frame: pd.DataFrame) -> pd.Series[str]:
     return folded
 
 
-def _note(kind: str, name: str, process: int | None) -> str:
-    note = _PROCESS if kind == OTHER and process != 0 else _NOTES[kind]
-    return f"{_ENDED}; {note}" if name.endswith("that ended") else note
-
-
 def _shortened(rows: list[ThreadRow]) -> list[ThreadRow]:
     """Keep at most `MOST_ROWS` rows; the smallest become one."""
     kept, rest = rows[: MOST_ROWS - 1], rows[MOST_ROWS - 1 :]
     if len(rest) < 2:
         return rows
     kinds = {row["kind"] for row in rest}
-    sums = {name: known_total(row[name] for row in rest) for name in ("threads", "cpu_s", "share")}
     together: dict[str, object] = {
-        **sums,
+        **{name: known_total(row[name] for row in rest) for name in ("cpu_s", "share")},
         "kind": kinds.pop() if len(kinds) == 1 else OTHER,
         "name": REST,
-        "threads": whole(sums["threads"]),
+        "threads": whole(known_total(row["threads"] for row in rest)),
         "layers": [],
         "note": f"the {len(rest)} smallest rows together",
     }
@@ -191,8 +182,7 @@ def _skipped(recorded: Recorded) -> str | None:
     """Return the one reason for which all layers were skipped; None if one was not."""
     layers = recorded.frames["layers"]
     reasons = layers.loc[layers["status"] == "skipped", "reason"]
-    all_skipped = len(layers) and len(reasons) == len(layers) and reasons.nunique() == 1
-    return str(reasons.iloc[0]) if all_skipped else None
+    return str(reasons.iloc[0]) if len(reasons) == len(layers) and reasons.nunique() == 1 else None
 
 
 # --- Sentences ------------------------------------------------------------------------------------
@@ -207,16 +197,13 @@ def _unseen(rows: Sequence[ThreadRow]) -> float | None:
 
 def _on_the_step(figures: Processes, main: ThreadRow | None) -> list[str]:
     sentences = []
-    off_s, step_s = figures["off_cpu_s"], figures["step_s"]
+    off_s, took = figures["off_cpu_s"], f"took {format_seconds(figures['step_s'])} on average"
     if off_s == 0:
-        sentences.append(
-            "the steps' thread ran all the time of a clean step, which took "
-            f"{format_seconds(step_s)} on average"
-        )
+        sentences.append(f"the steps' thread ran all the time of a clean step, which {took}")
     elif off_s is not None and main is not None:
         text = (
             f"the steps' thread ran for {format_seconds(main['cpu_s'])} of a clean step, which "
-            f"took {format_seconds(step_s)} on average; for {format_seconds(off_s)} it waited"
+            f"{took}; for {format_seconds(off_s)} it waited"
         )
         if figures["no_core_s"] is not None:
             text += f", {format_seconds(figures['no_core_s'])} of that for a core to run on"

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from profstack.analysis.clean_steps import Clean, times_of
+from profstack.analysis.clean_steps import Clean, in_progress, times_of
 from profstack.analysis.functions import PROFILED, FunctionKey
 from profstack.code_owner import Places
 from profstack.privacy import home_relative
@@ -119,10 +119,9 @@ class Watched:
 
     def own(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack that are the user's own code, outermost first."""
-        places = self._places
-        if places is None:
+        if self._places is None:
             return _own_frames(stack)
-        return [frame for frame in stack if places.is_own(frame.file)]
+        return [frame for frame in stack if self._places.is_own(frame.file)]
 
     def of(self, phase: str | None) -> list[Sample]:
         """Return the samples of one phase, or all."""
@@ -171,8 +170,8 @@ def _stacks(recorded: Recorded) -> dict[int, Stack]:
     columns = ["frame", "parent", "file", "line", "name", "function_line"]
     # A frame's number is above its parent's.
     rows = recorded.frames["watch_frames"][columns].sort_values("frame")
-    numbers = ["frame", "parent", "line", "function_line"]
-    rows = rows.assign(**{column: rows[column].fillna(0).astype(int) for column in numbers})
+    numbers = dict.fromkeys(("parent", "line", "function_line"), 0)
+    rows = rows.fillna(numbers).astype(dict.fromkeys(numbers, int))
     for number, parent, file, line, name, function_line in rows.itertuples(index=False):
         frame = Frame(str(file), line, str(name), function_line)
         stacks[number] = (*stacks.get(parent, ()), frame)
@@ -221,22 +220,24 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     steps = steps[(steps["kind"] == "watch") & (steps["wall_s"] > 0)]
     if not len(steps):
         return []
-    begins = steps["started_s"].to_numpy(dtype=float)
-    walls = steps["wall_s"].to_numpy(dtype=float)
+    begins, walls = (steps[name].to_numpy(dtype=float) for name in ("started_s", "wall_s"))
     # By the clock that the median is of: the host's own steps are shorter where it runs ahead.
     took = times_of(steps, clean.clock).fillna(steps["wall_s"]).to_numpy(dtype=float)
-    ends = begins + walls
-    seen = watched(recorded)
+    ends, seen = begins + walls, watched(recorded)
     grown = _growth(seen, begins.tolist(), ends.tolist())
     median_s = clean.median_s
-    slow = took > _slow_from(clean)
+    slow = np.zeros(len(took), dtype=bool)
+    if median_s is not None:
+        deviation = 1.4826 * float((times_of(clean.steps, clean.clock) - median_s).abs().median())
+        slow = took > median_s + max(DEVIATIONS * deviation, SLOWER * median_s)
     took_memory = _memory_takers(grown)
     chosen = np.flatnonzero(slow | np.isin(np.arange(len(walls)), list(took_memory)))
     # The most unusual first: memory, since it is rarer, then the time lost.
-    ranked = sorted(chosen.tolist(), key=lambda row: (row not in took_memory, -took[row], row))[
-        :MOST_ROWS
-    ]
-    inside = _by_step(seen.samples, begins.tolist(), ends.tolist())
+    ranked = sorted(chosen.tolist(), key=lambda row: (row not in took_memory, -took[row], row))
+    inside: dict[int, list[Sample]] = defaultdict(list)
+    times = np.array([sample.t_s for sample in seen.samples])
+    for sample, row in zip(seen.samples, in_progress(times, begins, ends), strict=True):
+        inside[row].append(sample)
     numbers = steps["step"].tolist()
     return [
         {
@@ -248,24 +249,13 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
             "samples": len(inside.get(row, ())) if seen.samples else None,
             "doing": _doing(seen, inside.get(row, [])),
         }
-        for row in sorted(ranked, key=lambda row: (-walls[row], row))
+        for row in sorted(ranked[:MOST_ROWS], key=lambda row: (-walls[row], row))
     ]
-
-
-def _slow_from(clean: Clean) -> float:
-    """Return the time above which a step is slow; without clean steps none is."""
-    if clean.median_s is None:
-        return float("inf")
-    times = times_of(clean.steps, clean.clock)
-    deviation = 1.4826 * float((times - clean.median_s).abs().median())
-    return clean.median_s + max(DEVIATIONS * deviation, SLOWER * clean.median_s)
 
 
 def _memory_takers(grown: Mapping[int, int]) -> set[int]:
     """Return the steps that have grown by much more than most."""
-    if not grown:
-        return set()
-    usual = float(np.quantile(list(grown.values()), 0.9, method="lower"))
+    usual = float(np.quantile(list(grown.values()) or [0], 0.9, method="lower"))
     least = max(GROWN_BYTES, GROWN_MORE * usual)
     return {row for row, growth in grown.items() if growth >= least}
 
@@ -281,34 +271,17 @@ def _growth(seen: Watched, begins: list[float], ends: list[float]) -> dict[int, 
         row = _most_of(earlier, later, begins, ends)
         if row is not None:
             changes[row].append(after - before)
-    return {
-        row: int(max(0.0, np.cumsum(changes_in_order).max()))
-        for row, changes_in_order in changes.items()
-    }
+    return {row: int(max(0.0, np.cumsum(each).max())) for row, each in changes.items()}
 
 
 def _most_of(
     earlier: float, later: float, begins: Sequence[float], ends: Sequence[float]
 ) -> int | None:
     """Return the step that takes most of this time; None where none does."""
-    first = max(bisect_right(begins, earlier) - 1, 0)
-    last = bisect_right(begins, later)
-    overlaps = [
-        (min(ends[row], later) - max(begins[row], earlier), row) for row in range(first, last)
-    ]
+    rows = range(max(bisect_right(begins, earlier) - 1, 0), bisect_right(begins, later))
+    overlaps = [(min(ends[row], later) - max(begins[row], earlier), row) for row in rows]
     longest, row = max(overlaps, default=(0.0, -1))
     return row if longest > 0 else None
-
-
-def _by_step(
-    samples: Sequence[Sample], begins: Sequence[float], ends: Sequence[float]
-) -> dict[int, list[Sample]]:
-    inside: dict[int, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        row = bisect_right(begins, sample.t_s) - 1
-        if row >= 0 and sample.t_s <= ends[row]:
-            inside[row].append(sample)
-    return inside
 
 
 def _doing(seen: Watched, samples: list[Sample]) -> str | None:
@@ -409,7 +382,7 @@ def watched_lines(recorded: Recorded) -> dict[LineKey, dict[str, object]]:
     # A few samples in steps give no shares; those of the start-up are hundreds.
     steps = line_shares(recorded, STEP) if few_samples(recorded) is None else {}
     frames = recorded.frames["watch_frames"]
-    texts = frames[frames["source"].notna()][["file", "line", "source"]].drop_duplicates()
+    texts = frames[frames["source"].notna()][["file", "line", "source"]]
     sources = {(file, line): source for file, line, source in texts.itertuples(index=False)}
     nothing = (None, None)
     return {
@@ -492,11 +465,9 @@ def _rank_correlation(
     recorded: Recorded, functions: Sequence[FunctionRow]
 ) -> tuple[float | None, int, str | None]:
     """Return the rank correlation of own shares, the functions compared, and why there is none."""
-    few = few_samples(recorded)
-    if few is not None:
-        return None, 0, few
-    if not watched(recorded).of(STEP):
-        return None, 0, f"the watch has 0 samples in steps, {FEWEST_SAMPLES} are needed"
+    count = len(watched(recorded).of(STEP))
+    if count < FEWEST_SAMPLES:
+        return None, 0, f"the watch has {count} samples in steps, {FEWEST_SAMPLES} are needed"
     profiled = _profiled_shares(recorded, functions)
     if not profiled:
         return None, 0, "cProfile has no slice to compare with"

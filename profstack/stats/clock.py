@@ -276,6 +276,11 @@ def _state(library: Any, index: int) -> dict[str, Any]:
     bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
     if bits is None:
         bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    reasons = None
+    if bits is not None:
+        reasons = [word for bit, word in _REASONS.items() if bits & bit]
+        if unknown := bits & ~sum(_REASONS):
+            reasons.append(f"a reason this profstack does not know ({unknown:#x})")
     return {
         "index": index,
         "name": name.decode() if isinstance(name, bytes) else name,
@@ -285,20 +290,12 @@ def _state(library: Any, index: int) -> dict[str, Any]:
         "sm_max_hz": _hertz(ask("nvmlDeviceGetMaxClockInfo", sm)),
         "memory_hz": _hertz(ask("nvmlDeviceGetClockInfo", memory)),
         "memory_max_hz": _hertz(ask("nvmlDeviceGetMaxClockInfo", memory)),
-        "throttle_reasons": None if bits is None else _in_words(int(bits)),
+        "throttle_reasons": reasons,
         "temperature_c": ask(
             "nvmlDeviceGetTemperature", getattr(library, "NVML_TEMPERATURE_GPU", 0)
         ),
         "power_w": None if milliwatts is None else milliwatts / 1e3,
     }
-
-
-def _in_words(bits: int) -> list[str]:
-    unknown = bits & ~sum(_REASONS)
-    return [
-        *(word for bit, word in _REASONS.items() if bits & bit),
-        *([f"a reason this profstack does not know ({unknown:#x})"] if unknown else []),
-    ]
 
 
 def _hertz(megahertz: int | None) -> float | None:

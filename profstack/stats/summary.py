@@ -72,12 +72,6 @@ def supposed_dependence(slices: Sequence[FloatArray]) -> float:
     return min(max(plain + (1.0 + 4.0 * plain) / n + error / 2.0, 0.0), 0.9)
 
 
-def _block_length(n: int, dependence: float) -> int:
-    """Return the length of blocks (Künsch 1989) for a first-order series (Carlstein 1986)."""
-    best: float = (2.0 * dependence / (1.0 - dependence**2)) ** (2 / 3) * (1.5 * n) ** (1 / 3)
-    return max(1, min(math.ceil(best), n // 5))
-
-
 def sign_variance(n: int, dependence: float) -> float:
     """Return n times the variance of the mean sign about the median; 1 for independent samples.
 
@@ -107,7 +101,9 @@ def median_draws(
     """Return resampled medians of all steps, and the factor by which to widen their spread."""
     n = sum(one.size for one in slices)
     dependence = supposed_dependence(slices)
-    length = _block_length(n, dependence)
+    # The length of blocks (Künsch 1989) for a first-order series (Carlstein 1986).
+    best = (2.0 * dependence / (1.0 - dependence**2)) ** (2 / 3) * (1.5 * n) ** (1 / 3)
+    length = max(1, min(math.ceil(best), n // 5))
     blocks = _block_sign_variance(slices, length)
     truth = max(sign_variance(n, dependence), blocks)
     few = student(confidence, max(n / truth - 1.0, 3.0)) if truth else 1.0
@@ -232,11 +228,7 @@ def summarize(samples_s: Sequence[float]) -> Summary:
 
 
 def median_interval(
-    samples: Sequence[float],
-    *,
-    confidence: float = _CONFIDENCE,
-    repeats: int = 2000,
-    seed: int = 0,
+    samples: Sequence[float], *, confidence: float = _CONFIDENCE, repeats: int = 2000, seed: int = 0
 ) -> tuple[float, float] | None:
     """Return the interval of the median of an autocorrelated series; None with too few samples.
 
@@ -305,11 +297,6 @@ def pooled_ratio(
     # Resampled pairs vary by (n - 1) / n of what fresh ones would.
     few = math.sqrt(len(kept) / (len(kept) - 1)) * student(_CONFIDENCE, len(kept) - 1)
     return _ratio(centre, (above - below - centre) * few)
-
-
-def compare_before_after(before: Slices, after: Slices) -> Ratio:
-    """Return the ratio of clean slices after an observer to those before it."""
-    return ratio_interval(after, before)
 
 
 def too_few_for_interval(n: int, confidence: float = _CONFIDENCE) -> bool:

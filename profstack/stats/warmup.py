@@ -53,7 +53,7 @@ def detect(step_times_s: Sequence[float], *, indices: Sequence[int] | None = Non
     `indices` are the steps' numbers in the run, from 0, where some were observed and are missing
     here. At most half of the series is called warm-up.
     """
-    numbers = list(range(len(step_times_s))) if indices is None else list(indices)
+    numbers = range(len(step_times_s)) if indices is None else indices
     if len(numbers) != len(step_times_s):
         raise ValueError("as many indices as step times are needed")
     n = len(numbers)
@@ -71,10 +71,8 @@ def detect(step_times_s: Sequence[float], *, indices: Sequence[int] | None = Non
     if falling > half:
         return Warmup(steps, dropped, False, f"still falling at the half of {n} steps")
     if _is_trend(later):
-        change = math.expm1(later.change or 0.0)
-        reason = (
-            f"the last {later.n} of {n} steps change by {100 * change:+.1f} % from first to last"
-        )
+        change = f"{100 * math.expm1(later.change or 0.0):+.1f} % from first to last"
+        reason = f"the last {later.n} of {n} steps change by {change}"
         return Warmup(steps, dropped, False, reason)
     return Warmup(steps, dropped, True, _reason(times, half, dropped))
 
@@ -163,22 +161,18 @@ def _falling_line(logs: FloatArray) -> list[tuple[float, int]]:
     Pool adjacent violators: where a group is higher than the one before, both become one. The
     lower median is used, so that of two samples a slow second one is no warm-up.
     """
+    # Single steps first, and longer and longer stretches after.
+    edges = list(range(min(_SINGLES, logs.size)))
+    while edges[-1] < logs.size:
+        edges.append(edges[-1] + max(1, edges[-1] // 16))
     groups: list[tuple[float, FloatArray]] = []
-    for samples in _groups(logs):
+    for samples in np.split(logs, [edge for edge in edges if 0 < edge < logs.size]):
         height, pooled = _lower_median(samples), samples
         while groups and groups[-1][0] <= height:
             pooled = np.concatenate([groups.pop()[1], pooled])
             height = _lower_median(pooled)
         groups.append((height, pooled))
     return [(height, samples.size) for height, samples in groups]
-
-
-def _groups(logs: FloatArray) -> list[FloatArray]:
-    """Split the series into single steps first and longer and longer stretches after."""
-    edges = list(range(min(_SINGLES, logs.size)))
-    while edges[-1] < logs.size:
-        edges.append(edges[-1] + max(1, edges[-1] // 16))
-    return np.split(logs, [edge for edge in edges if 0 < edge < logs.size])
 
 
 def _lower_median(samples: FloatArray) -> float:

@@ -74,8 +74,7 @@ def create_folder(name: str, output: str | None, *, force: bool) -> Path:
                     next_step="choose another with --output, or replace it with --force",
                 )
             _remove_recording(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "logs").mkdir(exist_ok=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
         return folder
 
 
@@ -119,13 +118,11 @@ def _numbered_folder(runs: Path, name: str) -> Path:
     number = 1 + max((int(suffix) for suffix in suffixes if suffix.isdecimal()), default=0)
     while True:
         folder = runs / f"{name}-{number:04d}"
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-            continue
-        (folder / "logs").mkdir()
-        return folder
+            (folder / "logs").mkdir()
+            return folder
+        number += 1
 
 
 def _remove_recording(folder: Path) -> None:
@@ -309,7 +306,12 @@ def read_tables(folder: Path) -> dict[str, Rows]:
             # One transaction: the run may be writing its next slice meanwhile.
             database.execute("BEGIN")
             facts = facts_of({"facts": _read(database, "facts")})
-            _check_version(facts.get("schema_version"), folder)
+            if (version := facts.get("schema_version")) != SCHEMA_VERSION:
+                raise RecordingError(
+                    f"recorded with schema {version}, this profstack reads {SCHEMA_VERSION}",
+                    where=str(folder),
+                    next_step="use the profstack that recorded it, or run again",
+                )
             added = declared_tables(facts)
             known = {**RECORDED, **{name: each.table for name, (_, each) in added.items()}}
             return {name: _read_whole(database, table) for name, table in known.items()}
@@ -326,8 +328,8 @@ def _read_whole(database: sqlite3.Connection, table: Table) -> Rows:
 
     A table newer than the recording has no rows; a newer column is null in every row.
     """
-    known = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-    if table.name not in known:
+    known = "SELECT name FROM sqlite_master WHERE name = ?"
+    if database.execute(known, (table.name,)).fetchone() is None:
         return list(table.names), []
     columns, rows = _read(database, table.name)
     later = [column for column in table.names if column not in columns]
@@ -337,15 +339,6 @@ def _read_whole(database: sqlite3.Connection, table: Table) -> Rows:
 def _read(database: sqlite3.Connection, name: str) -> Rows:
     cursor = database.execute(f'SELECT * FROM "{name}"')
     return [column[0] for column in cursor.description], cursor.fetchall()
-
-
-def _check_version(version: object, folder: Path) -> None:
-    if version != SCHEMA_VERSION:
-        raise RecordingError(
-            f"recorded with schema {version}, this profstack reads {SCHEMA_VERSION}",
-            where=str(folder),
-            next_step="use the profstack that recorded it, or run again",
-        )
 
 
 def facts_of(tables: Mapping[str, Rows]) -> dict[str, Any]:

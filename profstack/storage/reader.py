@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,13 @@ class Selection:
             return None
         return float(total) / self.wall_s * clean_median_s
 
+    def figures(
+        self, totals: Mapping[str, float], clean_s: float | None = None
+    ) -> dict[str, float | None]:
+        """Return totals per step, and as `calibrated_s` their `self_s` at the clean speed."""
+        figures = {name: self.per_step(total) for name, total in totals.items()}
+        return {**figures, "calibrated_s": self.calibrated(totals.get("self_s"), clean_s)}
+
 
 # No slice at all: nothing of it has a figure per step.
 NO_SLICES = Selection([], None, 0, 0.0)
@@ -74,7 +81,13 @@ class Recorded:
         self.frames: dict[str, pd.DataFrame] = {
             name: pd.DataFrame(rows, columns=columns) for name, (columns, rows) in tables.items()
         }
-        self.frames["artifacts"] = _present_artifacts(folder, self.frames["artifacts"])
+        artifacts = self.frames["artifacts"]
+        # Traces are packed after the run: their present names and sizes count.
+        for row in artifacts.index:
+            path = str(artifacts.at[row, "path"])
+            packed = folder / f"{path}.gz"
+            if packed.is_file() and not (folder / path).is_file():
+                artifacts.loc[row, ["path", "bytes"]] = f"{path}.gz", packed.stat().st_size
         steps = self.frames["steps"]
         steps["flags"] = steps["flags"].fillna("")
         counts = steps["plan"].value_counts().sort_index()
@@ -101,6 +114,12 @@ class Recorded:
         return None if is_missing(number) else self.module_paths.get(int(number or 0))
 
     @cached_property
+    def module_parents(self) -> dict[int, int | None]:
+        """The module around each module by their numbers; None for a root."""
+        known = self.frames["modules"]
+        return dict(zip(known["module_id"].tolist(), map(whole, known["parent_id"]), strict=True))
+
+    @cached_property
     def steps(self) -> pd.DataFrame:
         """Steps of the report's plan, in order, with the kind and round of their slice."""
         frame = self.frames["steps"].sort_values("step", kind="stable")
@@ -115,28 +134,26 @@ class Recorded:
         are those of the first round, which had no step to settle.
         """
         slices = self._observed_by(layer)
-        for group in modes:
-            chosen = slices[slices["mode"].isin(group)]
-            if len(chosen):
-                return self._best(chosen, late=True)
-        return None
+        found = (self._best(slices[slices["mode"].isin(group)], late=True) for group in modes)
+        return next((selection for selection in found if selection is not None), None)
 
     def select_all(self, layer: str) -> Selection | None:
         """Select all slices of `layer`, the first ones too: counts need no warm-up."""
-        chosen = self._observed_by(layer)
-        return self._best(chosen) if len(chosen) else None
+        return self._best(self._observed_by(layer))
 
     def holding(self, rows: pd.DataFrame) -> Selection | None:
         """Select the slices of the plan that rows belong to, of any layer."""
         slices = self.slices
-        chosen = slices[slices["slice"].isin(rows["slice"].unique()) & (slices["steps"] > 0)]
-        return self._best(chosen) if len(chosen) else None
+        chosen = slices["slice"].isin(rows["slice"].unique()) & (slices["steps"] > 0)
+        return self._best(slices[chosen])
 
     def _observed_by(self, layer: str) -> pd.DataFrame:
         return _where(self.slices, (self.slices["layer"] == layer) & (self.slices["steps"] > 0))
 
-    def _best(self, chosen: pd.DataFrame, *, late: bool = False) -> Selection:
-        """Select from these slices; those with evaluation only if there are no others."""
+    def _best(self, chosen: pd.DataFrame, *, late: bool = False) -> Selection | None:
+        """Select from these slices, if any; those with evaluation only if there are no others."""
+        if not len(chosen):
+            return None
         mixed = chosen.apply(self._is_mixed, axis=1)
         chosen = chosen if mixed.all() else chosen[~mixed]
         settled = chosen["round"] > 1
@@ -154,10 +171,8 @@ class Recorded:
         chosen = self.slices[self.slices["slice"].isin(list(slices))]
         steps = self.steps
         inside = pd.Series(False, index=steps.index)
-        for row in chosen.to_dict("records"):
-            inside |= (steps["step"] >= row["first_step"]) & (
-                steps["step"] < row["first_step"] + row["steps"]
-            )
+        for first, count in zip(chosen["first_step"], chosen["steps"], strict=True):
+            inside |= steps["step"].between(first, first + count, inclusive="left")
         return _where(steps, inside)
 
     def _is_mixed(self, row: pd.Series[Any]) -> bool:
@@ -172,16 +187,25 @@ class Recorded:
         frame = self.frames[table]
         return _where(frame, frame["slice"].isin(selection.slices if selection else []))
 
+    def step_rows(
+        self,
+        frame: pd.DataFrame,
+        selection: Selection | None,
+        keys: Sequence[str],
+        columns: Sequence[str],
+        *,
+        largest: str | None = None,
+        clean_s: float | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Add columns up by their keys: yield the keys and the figures per step.
 
-def _present_artifacts(folder: Path, artifacts: pd.DataFrame) -> pd.DataFrame:
-    """Return the artifacts with their present names and sizes: traces are packed after the run."""
-    rows = records(artifacts)
-    for row in rows:
-        packed = folder / f"{row['path']}.gz"
-        if packed.is_file() and not (folder / str(row["path"])).is_file():
-            row.update(path=f"{row['path']}.gz", bytes=packed.stat().st_size)
-    present: pd.DataFrame = pd.DataFrame(rows, columns=artifacts.columns)
-    return present
+        A row with a `module_id` also has the path of its `module`. `largest` and the order are
+        those of `sums`, `clean_s` and `calibrated_s` those of `Selection.figures`.
+        """
+        for key, totals in sums(frame, list(keys), columns, largest=largest):
+            row = dict(zip(keys, key, strict=True))
+            module = self.module_path(row.get("module_id"))
+            yield {**row, "module": module, **(selection or NO_SLICES).figures(totals, clean_s)}
 
 
 def _where(frame: pd.DataFrame, chosen: pd.Series[bool]) -> pd.DataFrame:
@@ -220,21 +244,18 @@ def known_sum(values: Iterable[Number | None]) -> Number | None:
 
 def known_total(values: Iterable[float | None]) -> float | None:
     """Add values up; None if one of them is unknown."""
-    total = 0.0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return sum(known, 0.0) if len(known) == len(every) else None
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as dictionaries of plain values, None for missing ones."""
-    names = [str(name) for name in frame.columns]
     columns = []
     for name in frame.columns:
         cells = zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True)
         columns.append([None if missing else value for value, missing in cells])
+    names = frame.columns.astype(str)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

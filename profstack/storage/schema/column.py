@@ -162,11 +162,6 @@ def columns(*lines: str) -> tuple[Column, ...]:
     return tuple(Column(meaning, name=name, type=kind) for name, kind, meaning in parts)
 
 
-def table(name: str, *lines: str) -> Table:
-    """Return a table from the lines of its columns."""
-    return Table(name, columns(*lines))
-
-
 def declaration(hint: object) -> tuple[object, str, list[Note]]:
     """Return the bare type of a field `Annotated[type, meaning, note, ...]`, meaning and notes.
 
@@ -191,15 +186,12 @@ def row_table(name: str, field: object) -> Table:
         given = column.layer or (said.get("layer", giver) if column.sense is not None else None)
         # Facts about rows and the clock's figures are profstack's own: no layer lacks there.
         needed = column.needs or (given if given in _LAYERS else giver)
-        kind = _sql_type(bare)
+        # A list or mapping is kept as JSON.
+        options = [option for option in get_args(bare) if option is not type(None)] or [bare]
+        other = "TEXT" if isinstance(options[0], str) else "JSON"
+        kind = _SQL_TYPES.get(options[0], other)
         columns.append(dataclasses.replace(column, name=each, type=kind, layer=given, needs=needed))
     return Table(name, tuple(columns), giver)
-
-
-def _sql_type(kind: object) -> str:
-    """Return the SQL type of a field's values; a list or mapping is kept as JSON."""
-    options = [each for each in get_args(kind) if each is not type(None)] or [kind]
-    return _SQL_TYPES.get(options[0], "TEXT" if isinstance(options[0], str) else "JSON")
 
 
 # The slice that a row belongs to.

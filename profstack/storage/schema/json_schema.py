@@ -16,19 +16,17 @@ _DESCRIPTION = (
 )
 
 
-def report_schema() -> dict[str, object]:
-    """Return the JSON schema that every report.json keeps to."""
-    return {
+def schema_text() -> str:
+    """Return the JSON schema that every report.json keeps to.
+
+    It has a line for each part of the report and each of its tables.
+    """
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "profstack report",
         "description": _DESCRIPTION,
         **_object(Report),
     }
-
-
-def schema_text() -> str:
-    """Return the schema as JSON, a line for each part of the report and each of its tables."""
-    schema = report_schema()
     return _opened(schema, ("properties", "tables", "properties")) + "\n"
 
 
@@ -70,7 +68,12 @@ def _schema(hint: object) -> dict[str, object]:
     if origin is Literal:
         return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        return _any_of([_schema(option) for option in arguments])
+        # Simple types, of which one may have more to say, or null.
+        options = [_schema(option) for option in arguments]
+        joined = {key: value for option in options for key, value in option.items()}
+        if "enum" in joined:
+            return {"enum": [*joined["enum"], None]}  # type: ignore[misc]  # it is a list
+        return {**joined, "type": [option["type"] for option in options]}
     if origin is list:
         return {"type": "array", **_within("items", arguments[0])}
     if origin is dict:
@@ -85,11 +88,3 @@ def _schema(hint: object) -> dict[str, object]:
 def _within(key: str, hint: object) -> dict[str, object]:
     """Return the schema of the values in a list or mapping; values of any type have none."""
     return {} if hint is object else {key: _schema(hint)}
-
-
-def _any_of(options: list[dict[str, object]]) -> dict[str, object]:
-    """Join the schemas of a union: simple types, of which one may have more to say, or null."""
-    joined = {key: value for option in options for key, value in option.items()}
-    if "enum" in joined:
-        return {"enum": [*joined["enum"], None]}  # type: ignore[misc]  # it is a list
-    return {**joined, "type": [option["type"] for option in options]}

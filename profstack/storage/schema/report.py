@@ -6,7 +6,8 @@ null, with a reason beside it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from profstack.storage.schema import nsys_rows, rows
 from profstack.storage.schema.column import Figure, Text, Whole, given_by, key, layer, row_table
@@ -380,17 +381,9 @@ class VerdictEvidence(VerdictFacts):
     time_s: Annotated[Figure, "that share of the clean median"]
 
 
-VerdictSlug = Literal[
-    "input-bound",
-    "io-bound",
-    "communication-bound",
-    "python-bound",
-    "launch-bound",
-    "compute-bound",
-    "memory-bound",
-    "balanced",
-    "unclear",
-]
+_HostBound = Literal["input-bound", "io-bound", "communication-bound", "python-bound"]
+_DeviceBound = Literal["launch-bound", "compute-bound", "memory-bound"]
+VerdictSlug = Literal[_HostBound, _DeviceBound, "balanced", "unclear"]
 
 
 class Verdict(TypedDict):
@@ -414,19 +407,8 @@ _MeasuredIn = Annotated[
 _PartSense = TypedDict("_PartSense", {"is": _MeasuredIn})
 
 
-StepPart = Literal[
-    "data wait",
-    "before first work",
-    "forward",
-    "loss",
-    "backward",
-    "optimizer",
-    "Python",
-    "I/O",
-    "idle",
-    "other",
-    "not attributed",
-]
+_Work = Literal["data wait", "before first work", "forward", "loss", "backward", "optimizer"]
+StepPart = Literal[_Work, "Python", "I/O", "idle", "other", "not attributed"]
 
 
 class StepBarPart(_PartSense):
@@ -915,8 +897,15 @@ class Report(LaterParts):
     nsys: Annotated[NsysFacts | None, "what was imported of Nsight Systems; null where nothing was"]
 
 
-REPORT = {
-    name: row_table(name, hint)
-    for name, hint in get_type_hints(Tables, include_extras=True).items()
-}
+_HINTS = get_type_hints(Tables, include_extras=True)
+REPORT = {name: row_table(name, hint) for name, hint in _HINTS.items()}
 REPORT_OF_NSYS = {name: table for name, table in REPORT.items() if name.startswith("nsys_")}
+
+
+def table_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return rows with the columns of a table of the report: None for a missing one.
+
+    Values that are no columns of the table are left out.
+    """
+    names = REPORT[table].names
+    return [{name: row.get(name) for name in names} for row in rows]

@@ -52,6 +52,12 @@ NO_FUNCTION = "it is no Python function"
 NO_SCRIPT_FOLDER = "the recording does not tell where the script's files lie"
 
 # What several columns have in common.
+_NO_FUNCTION = empty("no Python function was seen")
+_NO_MODULE = empty("only parts of the step outside modules were seen")
+_NO_SAMPLE = cell("the watch took no sample in it")
+_ALIVE_BEFORE = empty("all that is alive at the peak was alive before the step")
+_NO_RSS = empty("this system does not tell the resident set of a process")
+_NOT_CAUSAL = cell("it does not tell which attention is causal")
 GapCause = Annotated[
     str,
     "host late, synchronisation, copy, data wait, start of step or queued (the next "
@@ -148,16 +154,13 @@ class ModuleRow(TypedDict):
     instance: Annotated[
         OwnFact,
         "number among live instances of the root's class",
-        empty("only parts of the step outside modules were seen"),
+        _NO_MODULE,
         cell("it is no module"),
     ]
     depth: Annotated[OwnFact, "0 for a root"]
     aliases: Annotated[list[str], "further paths of the same module"]
     calls: Annotated[
-        Counted,
-        "calls per step",
-        empty("only parts of the step outside modules were seen"),
-        cell("it is no module, or " + NOT_SEEN_BY_TORCH),
+        Counted, "calls per step", _NO_MODULE, cell("it is no module, or " + NOT_SEEN_BY_TORCH)
     ]
     parameters: Annotated[
         OwnFact,
@@ -302,7 +305,7 @@ class FunctionRow(TypedDict):
         _Watched,
         "share of the watch's samples of steps in which it was innermost",
         empty("the watch took no sample in these functions"),
-        cell("the watch took no sample in it"),
+        _NO_SAMPLE,
     ]
     package: Annotated[
         Text,
@@ -432,7 +435,7 @@ class MemoryRow(TypedDict):
     rss_bytes: Annotated[
         RawWhole,
         "resident set | resident set of the process, at edges of slices and by the watch",
-        empty("this system does not tell the resident set of a process"),
+        _NO_RSS,
         cell("it could not be read at that moment"),
     ]
     device_allocated_bytes: Annotated[RawWhole, "bytes in live tensors on the device"]
@@ -464,13 +467,13 @@ class PeakHolderRow(TypedDict):
     operator: Annotated[
         Text,
         "operator that allocated them",
-        empty("all that is alive at the peak was alive before the step"),
+        _ALIVE_BEFORE,
         cell("it was alive before the step, or no operator took it"),
     ]
     backward: Annotated[
         Flag,
         "whether they were made in the backward pass",
-        empty("all that is alive at the peak was alive before the step"),
+        _ALIVE_BEFORE,
         cell("it was alive before the step"),
     ]
     tensors: Annotated[CountedWhole, "tensors alive at the peak"]
@@ -489,15 +492,8 @@ class CallPathRow(TypedDict):
     ]
     kind: Annotated[str, "function, operator or kernel"]
     name: Annotated[str, "function, operator or kernel"]
-    file: Annotated[
-        Text, "source file of a function", empty("no Python function was seen"), cell(NO_FUNCTION)
-    ]
-    line: Annotated[
-        Fact,
-        "line of a function's definition",
-        empty("no Python function was seen"),
-        cell(NO_FUNCTION),
-    ]
+    file: Annotated[Text, "source file of a function", _NO_FUNCTION, cell(NO_FUNCTION)]
+    line: Annotated[Fact, "line of a function's definition", _NO_FUNCTION, cell(NO_FUNCTION)]
     own: Annotated[_OwnFile, cell(NO_FUNCTION)]
     calls: Annotated[Counted, "calls per step on this path"]
     total_s: Annotated[_HostOnly, "host time with callees"]
@@ -665,7 +661,7 @@ class WatchRow(TypedDict):
     rss_bytes: Annotated[
         RawWhole,
         "RSS growth | growth of the resident set between samples that ended in it",
-        empty("this system does not tell the resident set of a process"),
+        _NO_RSS,
         cell("it was not the innermost function where the resident set was read"),
     ]
 
@@ -682,7 +678,7 @@ class OutlierRow(TypedDict):
         _Grown,
         "RSS growth | growth of the resident set over the step",
         empty(NO_SAMPLE),
-        cell("the watch took no sample in it"),
+        _NO_SAMPLE,
     ]
     samples: Annotated[
         _Watched, "samples of the watch in it", empty("the watch took no sample in this run")
@@ -692,7 +688,7 @@ class OutlierRow(TypedDict):
         "what it was doing | what most of them were doing: function and line, outermost first",
         needs("watch"),
         empty(NO_SAMPLE),
-        cell("the watch took no sample in it"),
+        _NO_SAMPLE,
     ]
 
 
@@ -717,13 +713,13 @@ class CounterRow(TypedDict):
             "no attention was called as causal; of masks given as tensors, and of attention"
             " as products one by one, nothing tells what they leave out"
         ),
-        cell("it does not tell which attention is causal"),
+        _NOT_CAUSAL,
     ]
     causal_backward_flop: Annotated[
         CountedWhole,
         "the same of backward",
         empty("no attention was called as causal, or no backward pass counted"),
-        cell("it does not tell which attention is causal"),
+        _NOT_CAUSAL,
     ]
     forward_mac: Annotated[
         CountedWhole,
