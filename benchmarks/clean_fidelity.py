@@ -39,10 +39,8 @@ def armed_and_detached(
         (folder / "logs").mkdir()
         writer = Writer(folder)
         engine = Engine(
-            folder,
             torch,
-            writer,
-            Observers(folder, [], writer),
+            Observers([], writer),
             endless_clean,
             Targets(),
             live_optimizers=live_optimizers,

@@ -107,10 +107,8 @@ def rounds_of(
         (folder / "logs").mkdir()
         writer = Writer(folder)
         engine = Engine(
-            folder,
             torch,
-            writer,
-            Observers(folder, [layer], writer),
+            Observers([layer], writer),
             lambda: plan(layer, mode, steps),
             Targets(),
             live_optimizers=live_optimizers,

@@ -49,8 +49,7 @@ def step() -> None:
 
 def __getattr__(name: str) -> "object":
     """Import the public names lazily."""
-    module = _LAZY.get(name)
-    if module is None:
+    if (module := _LAZY.get(name)) is None:
         raise AttributeError(f"module 'profstack' has no attribute {name!r}")
     found = getattr(__import__(f"profstack.{module}", fromlist=["_"]), name)
     if name == "region":

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType, FrameType, TracebackType
+    from types import CodeType, FrameType
     from typing import Any
 
 
@@ -55,12 +55,7 @@ class Guard:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: "type[BaseException] | None",
-        error: "BaseException | None",
-        trace: "TracebackType | None",
-    ) -> bool:
+    def __exit__(self, kind: object, error: "BaseException | None", trace: object) -> bool:
         if error is None or not isinstance(error, self._kinds):
             return False
         passes = is_scripts(error)

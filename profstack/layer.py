@@ -341,8 +341,7 @@ def load(name: str) -> type[Wrapper]:
 
     Raises `UsageError` where the layer is not known, or is another package's and broken.
     """
-    location = {**BUILT_IN, **ON_REQUEST}.get(name)
-    if location is not None:
+    if (location := {**BUILT_IN, **ON_REQUEST}.get(name)) is not None:
         return _imported(location)
     for entry in _entry_points():
         if entry.name == name:

@@ -229,15 +229,8 @@ class Session:
                 return function(*args, **kwargs)
             call = functools.partial(function, *args, **kwargs)
             with flopcopies.given(call):
-                return self._repeat(marks, call)
-        except BaseException as error:
-            strip_frame(error)
-            raise
-
-    def _repeat(self, marks: Marks, call: functools.partial[Any]) -> Any:
-        what, how = _how_called(call.func)
-        try:
-            result, calls, in_time = marks.repeat(call, self._max_seconds)
+                what, how = _how_called(call.func)
+                result, calls, in_time = marks.repeat(call, self._max_seconds)
         except BaseException as error:
             strip_frame(error)
             raise
@@ -409,8 +402,7 @@ def _write_benchmark(
     figures = run.result if run.result.get("median_s") is not None else None
     fact = results.join_results([{"figures": figures, "error": error}], [1 if error else 0])
     has_layers = results.take_layers(folder.path)
-    facts = {**torch_facts(torch), **device_facts(torch)}
-    folder.write_run(run.subject.name, folder.times(), facts)
+    folder.write_run(run.subject.name, folder.times(), torch_facts(torch) | device_facts(torch))
     why = "the benchmark ended before its layers began" if layers else "none was asked for"
     names = [] if has_layers else layer.layer_names()
     results.write_figures(folder.path, fact, dict.fromkeys(names, why))

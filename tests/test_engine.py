@@ -63,13 +63,11 @@ class Bench:
     def __init__(self, folder: Path, layers: Sequence[str] = LAYERS, **options: Any) -> None:
         self.folder = create_folder("train", str(folder), force=False)
         self.writer = Writer(self.folder)
-        self.observers = Observers(self.folder, list(layers), self.writer)
+        self.observers = Observers(list(layers), self.writer)
         targets = options.pop("targets", TARGETS)
         plans = options.pop("make_plan", lambda: make_plan(list(layers), targets))
         self.engine = Engine(
-            self.folder,
             torch,
-            self.writer,
             self.observers,
             plans,
             targets,

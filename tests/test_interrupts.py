@@ -185,11 +185,9 @@ class Workload:
         self.before = hooks()
         self.folder = create_folder("train", str(folder), force=False)
         self.writer = Writer(self.folder)
-        self.observers = Observers(self.folder, LAYERS, self.writer)
+        self.observers = Observers(LAYERS, self.writer)
         self.engine = Engine(
-            self.folder,
             torch,
-            self.writer,
             self.observers,
             lambda: make_plan(LAYERS, TARGETS),
             TARGETS,

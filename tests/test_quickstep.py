@@ -21,6 +21,7 @@ class Told:
     def __init__(self) -> None:
         self.looks = 0
         self.others: list[Any] = []
+        self.optimizer_ended = self.others.append
 
     def look(self) -> None:
         self.looks += 1
@@ -38,7 +39,7 @@ def followed() -> torch.optim.Optimizer:
 def hook_of(followed: Any, told: Told, ends: list[float], steps: int = 1_000) -> Any:
     aim = Aim()
     aim.steps = steps
-    return optimizer_hook(torch, weakref.ref(followed), ends, aim, told.look, told.others.append)
+    return optimizer_hook(torch, weakref.ref(followed), ends, aim, told)
 
 
 def test_every_step_of_the_followed_optimizer_is_stamped_in_order(followed: Any) -> None:

@@ -38,20 +38,16 @@ class Aim:
 
 
 def optimizer_hook(
-    torch: Any,
-    followed: Callable[[], Any],
-    ends: list[float],
-    aim: Aim,
-    look: Callable[[], None],
-    other: Callable[[Any], None],
+    torch: Any, followed: Callable[[], Any], ends: list[float], aim: Aim, events: StepEvents
 ) -> Callable[[Any, Any, Any], None]:
     """Return a hook after `Optimizer.step` that appends the time to `ends`.
 
-    `look` is called when `aim` is reached, `other` with any other optimizer than the one followed,
-    or on any other thread than this one. `ends` holds bare numbers, since a row for each step would
-    take memory that the step's own caches lose.
+    `events` get a look when `aim` is reached, and the step of any other optimizer than the one
+    followed or on any other thread than this one. `ends` holds bare numbers, since a row for each
+    step would take memory that the step's own caches lose.
     """
     under_dynamo, compiler = compiling(torch)
+    look, other = events.look, events.optimizer_ended
     append, count, now, thread = ends.append, len, time.perf_counter, get_ident()
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -81,7 +77,6 @@ class Arming:
         self.aim = Aim()
         self.setup = SetupRecorder(hooks.torch, log.writer.facts)
         self._clean_means: list[float] = []
-        self._mode_before = OFF
         user_regions.switch_on()
 
     def learn(self, event: Event) -> None:
@@ -133,10 +128,10 @@ class Arming:
         # Also on what the script has loaded since the slice before.
         script_ranges.install()
         user_regions.forward_to(self.hooks.state)
-        quick = None if listener is not None else self._quick_hook(planned)
-        self.hooks.exchange_step_hook(quick)
+        self.hooks.exchange_step_hook(self.quick_hook(planned) if listener is None else None)
         # While ranges are emitted nothing else is done at a call.
-        self.events.waits = self.hooks.mode not in (RANGES, LIGHT) or self.events.follows_calls
+        mode = self.hooks.state.mode
+        self.events.waits = mode not in (RANGES, LIGHT) or self.events.follows_calls
         self.events.begin_step()
 
     def end(self) -> None:
@@ -145,18 +140,6 @@ class Arming:
         self.hooks.listen(None)
         self.hooks.emit_ranges(False)
         self.setup.end()
-
-    def detach(self) -> None:
-        """Take every hook off; `rearm` puts the same ones back."""
-        self._mode_before = self.hooks.mode
-        self.hooks.remove()
-
-    def rearm(self, planned: SlicePlan | None) -> None:
-        """Put the hooks of the slice in progress back on."""
-        self.hooks.install()
-        self.hooks.set_mode(self._mode_before, self.events.first_module())
-        if planned is not None:
-            self.hooks.exchange_step_hook(self._quick_hook(planned))
 
     def _is_short(self, planned: SlicePlan) -> bool:
         """Return whether steps are so short that only their ends are stamped.
@@ -168,7 +151,7 @@ class Arming:
         judged = planned.round > 1 and not self.log.clock.has_device and self._clean_means
         return bool(judged) and statistics.median(self._clean_means) < SHORT_S
 
-    def _quick_hook(self, planned: SlicePlan) -> Any:
+    def quick_hook(self, planned: SlicePlan) -> Any:
         """Return the hook that stamps short steps; None where the usual one is needed.
 
         Dynamo guards the hooks of an optimizer it compiles: they may not change under it.
@@ -177,10 +160,5 @@ class Arming:
         if followed is None or not self._is_short(planned) or has_compiled():
             return None
         return optimizer_hook(
-            self.hooks.torch,
-            followed,
-            self.log.quick_ends,
-            self.aim,
-            self.events.look,
-            self.events.optimizer_ended,
+            self.hooks.torch, followed, self.log.quick_ends, self.aim, self.events
         )

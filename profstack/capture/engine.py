@@ -25,7 +25,7 @@ from profstack.capture.step_rules import StepRule
 from profstack.guard import CollectorOff, Guard
 from profstack.layer import SliceData
 from profstack.stats.clock import Clock
-from profstack.storage.folder import PAGE_MARKER, Writer, append_event
+from profstack.storage.folder import PAGE_MARKER, append_event
 
 # Slices of one run that are repeated because evaluation fell into them.
 MOST_REPEATED = 4
@@ -91,20 +91,18 @@ class EarlyPage:
         self._folder = folder
         self._wait = wait
         self._asked = False
-        self._began: float | None = None
+        self._began = float("inf")
         self._since = 0.0
         self._looked = 0.0
 
     def measuring(self) -> None:
         """Note that a slice begins."""
-        if self._began is None:
-            self._began = time.perf_counter()
+        self._began = min(self._began, time.perf_counter())
 
     def is_due(self, finished_round: int) -> bool:
         """Return whether every layer has had a slice and a minute of measuring has passed."""
-        if not self._wait or self._asked or finished_round < 2 or self._began is None:
-            return False
-        return time.perf_counter() - self._began > DUE_S
+        may_ask = self._wait and not self._asked and finished_round >= 2
+        return may_ask and time.perf_counter() - self._began > DUE_S
 
     def ask(self) -> None:
         """Ask the parent for the page, unless it was asked before."""
@@ -169,9 +167,7 @@ class Engine:
 
     def __init__(
         self,
-        folder: Path,
         torch: Any,
-        writer: Writer,
         observers: Observers,
         make_plan: Callable[[], Iterator[SlicePlan]],
         targets: Targets,
@@ -182,7 +178,7 @@ class Engine:
         wait_for_page: bool = True,
         origin: float | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder = observers.writer.folder
         self.stopped_by: str | None = None
         self.step_by = step_by
         self.tools: dict[str, object] = {}
@@ -191,15 +187,17 @@ class Engine:
         self.names = ModuleNames()
         self.events = StepEvents(self, live_optimizers, step_by)
         self.hooks = TorchHooks(torch, self.events, self.names)
-        self.log = StepLog(writer, Clock(), origin)
+        self.log = StepLog(observers.writer, Clock(), origin)
         observers.on_give_way = self.hooks.stop_ranges
         self.arming = Arming(self.hooks, self.events, self.log, observers)
         self.queue = SliceQueue(make_plan, targets)
         self._limits = limits if limits is not None else Limits()
-        self._page = EarlyPage(folder, wait=wait_for_page)
+        self._page = EarlyPage(self.folder, wait=wait_for_page)
         self._discovering: Observing = ()
         self._most: int | None = None
         self._slice_start = 0.0
+        # The mode of the hooks when they were detached.
+        self._mode_before = OFF
 
     def generation_arrived(self, module: Any) -> None:
         """Hook the generation code that `transformers` has loaded."""
@@ -461,13 +459,17 @@ class Engine:
     def detach(self) -> None:
         """Take every hook off without ending the slice: steps go by unseen until `rearm`."""
         self.events.done = True
-        self.arming.detach()
+        self._mode_before = self.hooks.state.mode
+        self.hooks.remove()
 
     def rearm(self) -> None:
         """Put the hooks back on after `detach`; while they are on it does nothing."""
         if self.events.done:
             self.events.done = False
-            self.arming.rearm(self.planned)
+            self.hooks.install()
+            self.hooks.set_mode(self._mode_before, self.events.first_module())
+            if self.planned is not None:
+                self.hooks.exchange_step_hook(self.arming.quick_hook(self.planned))
 
     def abandon(self) -> None:
         """Take everything off in a forked child, of which nothing is recorded or written."""

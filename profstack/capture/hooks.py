@@ -369,27 +369,22 @@ class HookedPasses:
 
         return generate
 
-    def optimizer_started(self) -> Any:
-        """Return a hook before `Optimizer.step`."""
-        state, report = self.state, self.state.events.optimizer_started
+    def optimizer_hooks(self) -> tuple[Any, Any]:
+        """Return the hooks before and after `Optimizer.step`."""
+        events = self.state.events
+        state, begin, end = self.state, events.optimizer_started, events.optimizer_ended
 
         def started(optimizer: Any) -> None:
-            report(optimizer)
+            begin(optimizer)
             if (listener := state.active_listener()) is not None:
                 listener.enter("optimizer", type(optimizer).__name__, optimizer)
-
-        return self._hook(started)
-
-    def optimizer_ended(self) -> Any:
-        """Return a hook after `Optimizer.step`."""
-        state, report = self.state, self.state.events.optimizer_ended
 
         def ended(optimizer: Any) -> None:
             if state.listener is not None and (listener := state.active_listener()) is not None:
                 listener.leave("optimizer", type(optimizer).__name__)
-            report(optimizer)
+            end(optimizer)
 
-        return self._hook(ended)
+        return self._hook(started), self._hook(ended)
 
     def _hook(self, report: Callable[[Any], None]) -> Any:
         under_dynamo, compiler, _ = self.state.compiled
@@ -408,12 +403,16 @@ def _named_like(wrapper: Any, original: Any) -> Any:
 
 
 class TorchHooks:
-    """Puts the wrappers on and takes them off. `mode` is one of OFF, QUIET, LIGHT, ROOT, ..."""
+    """Puts the wrappers on and takes them off, in one of the modes OFF, QUIET, LIGHT, ROOT, ..."""
 
     def __init__(self, torch: Any, events: StepEvents, names: ModuleNames) -> None:
+        # Not an attribute of `torch.optim` in every version of torch.
+        from torch.optim import optimizer
+
         self.torch = torch
         self.events = events
         self.names = names
+        self._optimizer = optimizer
         self.state = HookState(torch, events, names)
         self.root_class: type | None = None
         self._module = torch.nn.Module
@@ -421,7 +420,7 @@ class TorchHooks:
         self._calls: list[HookedCalls] = []
         passes = self._passes = HookedPasses(self.state)
         self._handles: list[Any] = []
-        self._step_hook, self._start_hook = passes.optimizer_ended(), passes.optimizer_started()
+        self._start_hook, self._step_hook = passes.optimizer_hooks()
         self._start_handle: Any = None
         # Of each function: the original, the wrapper for all modes, the one for ranges alone.
         self._backwards = {
@@ -437,11 +436,6 @@ class TorchHooks:
         )
         self._wrap_calls()
 
-    @property
-    def mode(self) -> str:
-        """The present mode."""
-        return self.state.mode
-
     def listen(self, listener: Listener | None) -> None:
         """Give `listener` the calls, passes and optimizer steps of this thread, in DISCOVER."""
         self.state.listener = listener
@@ -449,24 +443,19 @@ class TorchHooks:
 
     def install(self) -> None:
         """Put on the wrapper that stays for the whole observation: after optimizer steps."""
-        from torch.optim import optimizer
-
-        self._handles.append(optimizer.register_optimizer_step_post_hook(self._step_hook))
+        self._handles.append(self._optimizer.register_optimizer_step_post_hook(self._step_hook))
 
     def install_generate(self, module: Any) -> None:
         """Put a wrapper on `GenerationMixin.generate` of the module `transformers` loaded."""
         mixin = module.GenerationMixin
-        wrapper = self._passes.generate(mixin.generate)
-        self._restore.append(replace(mixin, "generate", wrapper))
+        self._restore.append(replace(mixin, "generate", self._passes.generate(mixin.generate)))
 
     def exchange_step_hook(self, hook: Any = None) -> bool:
         """Put `hook` after optimizer steps, or the usual one with None; return whether it is on.
 
         It takes the other's place in the dictionary, since torch may be iterating over that now.
         """
-        from torch.optim import optimizer
-
-        hooks = getattr(optimizer, "_global_optimizer_post_hooks", {})
+        hooks = getattr(self._optimizer, "_global_optimizer_post_hooks", {})
         if not self._handles or self._handles[0].id not in hooks:
             return False
         hooks[self._handles[0].id] = hook or self._step_hook
@@ -510,13 +499,13 @@ class TorchHooks:
     def _is_set(self, mode: str, root: Any) -> bool:
         """Return whether the wrappers of `mode` are on already, with no others on top of them."""
         if mode == QUIET:
-            return mode == self.mode and self._evaluation.is_on(root)
+            return mode == self.state.mode and self._evaluation.is_on(root)
         if self._current is None:
             return False
         if mode in (LIGHT, ROOT):
-            is_same = mode == self.mode and self.root_class is type(root)
+            is_same = mode == self.state.mode and self.root_class is type(root)
             return is_same and type(root).__call__ is self._current
-        return mode == self.mode == RANGES and self._module.__call__ is self._current
+        return mode == self.state.mode == RANGES and self._module.__call__ is self._current
 
     def _wrap_backward(self, wrapped: int) -> None:
         """Put on one of the wrappers, or none (0); a wrapper of the script's stays."""
@@ -527,9 +516,7 @@ class TorchHooks:
 
     def _hook_optimizer_starts(self, hooked: bool) -> None:
         if hooked and self._start_handle is None:
-            from torch.optim import optimizer
-
-            self._start_handle = optimizer.register_optimizer_step_pre_hook(self._start_hook)
+            self._start_handle = self._optimizer.register_optimizer_step_pre_hook(self._start_hook)
         elif not hooked and self._start_handle is not None:
             self._start_handle.remove()
             self._start_handle = None
@@ -547,7 +534,7 @@ class TorchHooks:
 
     def emit_ranges(self, on: bool) -> None:
         """Begin or end the ranges of this thread's calls in mode RANGES, with the profiler."""
-        if on and self.mode == RANGES:
+        if on and self.state.mode == RANGES:
             self.state.ranging = get_ident()
             self.names.begin_ranges()
         else:
@@ -556,7 +543,7 @@ class TorchHooks:
 
     def stop_ranges(self) -> None:
         """Emit no more ranges, though the slice goes on: another profiler would see them."""
-        if self.mode == RANGES:
+        if self.state.mode == RANGES:
             # A range left under another profiler than the one it was entered under writes into
             # freed memory.
             user_regions.forward_to(None)

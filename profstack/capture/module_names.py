@@ -256,5 +256,4 @@ def _called_name(frame: FrameType) -> str | None:
     while isinstance(root, ast.Attribute):
         root = root.value
     variables = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-    is_local = isinstance(root, ast.Name) and root.id in variables
-    return ast.unparse(call) if is_local else None
+    return ast.unparse(call) if isinstance(root, ast.Name) and root.id in variables else None

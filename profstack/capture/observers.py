@@ -158,9 +158,8 @@ class GuardedListener(Listener):
 class LayerLog:
     """Keeps the tables `layers` and `artifacts`, and writes `notes`; `layers` are by name."""
 
-    def __init__(self, folder: Path, writer: Writer) -> None:
+    def __init__(self, writer: Writer) -> None:
         self.layers: dict[str, LayerState] = {}
-        self._folder = folder
         self._writer = writer
         # The resident set where the slice began: the tools hold what it has grown by.
         self.rss_before: int | None = None
@@ -173,7 +172,7 @@ class LayerLog:
         artifacts = [
             {
                 "layer": state.name,
-                "path": path.relative_to(self._folder).as_posix(),
+                "path": path.relative_to(self._writer.folder).as_posix(),
                 "opens_in": artifact.opens_in,
                 "bytes": path.stat().st_size if path.exists() else None,
             }
@@ -244,15 +243,10 @@ class Observers:
     """All layers of a run; `active` are those that observe the slice in progress."""
 
     def __init__(
-        self,
-        folder: Path,
-        layers: list[str],
-        writer: Writer,
-        left_out: Mapping[str, str] | None = None,
+        self, layers: list[str], writer: Writer, left_out: Mapping[str, str] | None = None
     ) -> None:
-        self.folder = folder
         self.writer = writer
-        self.log = LayerLog(folder, writer)
+        self.log = LayerLog(writer)
         self.layers = self.log.layers
         self.active: list[LayerState] = []
         self.on_give_way: Callable[[], None] = lambda: None
@@ -261,23 +255,20 @@ class Observers:
         # The active layers whose tools have ended by themselves.
         self._over: set[str] = set()
         for name in layers:
-            self._load(name)
+            state = self.layers[name] = LayerState(name, None)
+            with self.log.guard(state):
+                kind = profstack_layer.load(name)
+                if (reason := kind.unavailable_reason()) is not None:
+                    state.end("unavailable", reason)
+                    continue
+                wrapper = state.wrapper = kind()
+                wrapper.on_give_way = self._gave_way
+                wrapper.on_end = partial(self._tool_ended, state)
+                self.writer.declare(name, kind.tables)
+                self._wrappers.append(wrapper)
         for name, why in (left_out or {}).items():
             self.layers[name] = LayerState(name, None, "skipped", why)
         self.log.write()
-
-    def _load(self, name: str) -> None:
-        state = self.layers[name] = LayerState(name, None)
-        with self.log.guard(state):
-            kind = profstack_layer.load(name)
-            if (reason := kind.unavailable_reason()) is not None:
-                state.end("unavailable", reason)
-                return
-            state.wrapper = kind()
-            state.wrapper.on_give_way = self._gave_way
-            state.wrapper.on_end = partial(self._tool_ended, state)
-            self.writer.declare(name, kind.tables)
-            self._wrappers.append(state.wrapper)
 
     def _gave_way(self) -> None:
         self.on_give_way()
@@ -308,7 +299,7 @@ class Observers:
         return bool(self.active)
 
     def _folder_of(self, state: LayerState) -> Path:
-        folder = self.folder / state.name
+        folder = self.writer.folder / state.name
         folder.mkdir(exist_ok=True)
         return folder
 
@@ -325,14 +316,6 @@ class Observers:
     def all_cut(self) -> bool:
         """Return whether every active observer can leave single steps out of what it saw."""
         return all(wrapper.cuts for _, wrapper in self._running(active=True))
-
-    def is_busy(self, layer: str, mode: str) -> bool:
-        """Return whether a slice of `mode` could not be observed right now."""
-        wrapper = self.layers[layer].wrapper if layer in self.layers else None
-        with Guard():
-            return wrapper is None or wrapper.busy_reason(mode) is not None
-        # Asked again at the start of the slice, where the error ends the layer with a note.
-        return True
 
     def hand_over(self, tools: Mapping[str, object]) -> None:
         """Give the wrappers the tools that run since the script's first line, by layer."""
@@ -373,11 +356,14 @@ class Observers:
 
         No ranges where a profiler of the script's own would record them.
         """
-        return {
-            state.wrapper.mode(mode).calls
-            for name, mode in observers
-            if (state := self.layers[name]).wrapper is not None and not self.is_busy(name, mode)
-        }
+        wanted = set()
+        for name, mode in observers:
+            # Asked again at the start of the slice, where an error ends the layer with a note.
+            with Guard():
+                wrapper = self.layers[name].wrapper
+                if wrapper is not None and wrapper.busy_reason(mode) is None:
+                    wanted.add(wrapper.mode(mode).calls)
+        return wanted
 
     def listener(self) -> Listener | None:
         """Return the listener of the slice that has begun, guarded; None where none is needed."""
@@ -486,7 +472,7 @@ class Observers:
         for state, wrapper in self._running():
             if state.status in WITH_DATA:
                 with self.log.guard(state):
-                    state.keep(wrapper.finish(self.folder / state.name))
+                    state.keep(wrapper.finish(self.writer.folder / state.name))
         self.log.write()
 
     def close(self) -> None:

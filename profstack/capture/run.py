@@ -126,34 +126,27 @@ def capture_plan(
     """
     observers = tuple((layer, mode.name) for layer, mode in layer_modes(layers)[:1])
     yield SlicePlan("settle", (), 1, warmup, prepares=observers)
-    kind = observers[0][0] if observers else "clean"
-    yield SlicePlan(kind, observers, 2, steps, targets.slice_s)
+    yield SlicePlan(observers[0][0] if observers else "clean", observers, 2, steps, targets.slice_s)
     yield watch(2)
 
 
 def start_engine(
-    folder_name: str,
-    torch: Any,
-    tools: Mapping[str, object],
-    origin: float,
-    release: Callable[[], None],
+    path: str, torch: Any, tools: Mapping[str, object], origin: float, release: Callable[[], None]
 ) -> Engine | None:
     """Arm the engine; None when this process is not to be measured.
 
     `tools` run since the script's first line, by layer. `release` is called when the recording
     ends: no further import is waited for.
     """
-    folder = Path(folder_name)
+    folder = Path(path)
     options = read_options(folder)
     layers = list(options["layers"])
     targets = Targets(**options["targets"])
     capture = options.get("capture")
     writer = Writer(folder, keep_source=bool(options.get("source", True)))
-    observers = Observers(folder, layers, writer, options.get("left_out"))
+    observers = Observers(layers, writer, options.get("left_out"))
     engine = Engine(
-        folder,
         torch,
-        writer,
         observers,
         lambda: make_plan(layers, targets, capture),
         targets,
@@ -174,7 +167,15 @@ def start_engine(
         # It would never be ended.
         engine.abandon()
         raise
-    _arrange_the_end(engine, release)
+    measured = os.getpid()
+
+    def finish() -> None:
+        if os.getpid() == measured:
+            delay_signals(lambda: finish_engine(engine, release))
+
+    atexit.register(finish)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=engine.abandon)
     return engine
 
 
@@ -216,18 +217,6 @@ def _tf32_facts(torch: Any) -> dict[str, bool]:
     return found
 
 
-def _arrange_the_end(engine: Engine, release: Callable[[], None]) -> None:
-    measured = os.getpid()
-
-    def finish() -> None:
-        if os.getpid() == measured:
-            delay_signals(lambda: finish_engine(engine, release))
-
-    atexit.register(finish)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=engine.abandon)
-
-
 def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
     """End the recording; an error in here becomes one line and goes no further."""
     try:
@@ -250,16 +239,16 @@ def _note_uncaught(writer: Writer) -> None:
         writer.facts({"uncaught": kind.__name__})
 
 
-def record_without_torch(folder_name: str, tools: Mapping[str, object], origin: float) -> None:
+def record_without_torch(path: str, tools: Mapping[str, object], origin: float) -> None:
     """Record a script that never imported torch, measured whole by what ran from its start."""
     from profstack.capture.step_log import StepLog
     from profstack.stats.clock import Clock
 
-    folder = Path(folder_name)
+    folder = Path(path)
     try:
         options = read_options(folder)
         writer = Writer(folder)
-        observers = Observers(folder, options["layers"], writer, options.get("left_out"))
+        observers = Observers(options["layers"], writer, options.get("left_out"))
         _note_uncaught(writer)
         log = StepLog(writer, Clock(), origin)
         for name, state in observers.layers.items():

@@ -256,8 +256,6 @@ def _any_number(groups: list[Group], name: str) -> bool:
 
 # The fact under which a recording holds the notes of each plan, with the plan's number.
 FACT = "setup_{plan}"
-# Later rounds measure time.
-LAST_ROUND = 1
 
 
 class SetupRecorder:
@@ -272,7 +270,8 @@ class SetupRecorder:
 
     def beside(self, listener: Listener | None, planned: SlicePlan, plan: int) -> Listener | None:
         """Return a listener that takes notes beside the slice's own, where notes are needed."""
-        if listener is None or planned.round > LAST_ROUND or planned.kind == "whole":
+        # Later rounds measure time.
+        if listener is None or planned.round > 1 or planned.kind == "whole":
             return listener
         notes = self._notes.setdefault(plan, SetupNotes(self._torch, self._places))
         if notes.failed:

@@ -68,7 +68,8 @@ class StepEvents:
         # frozen part never trains and is a part of every step.
         self._trained: set[int] = set()
         self._optimizer: int | None = None
-        self._followed: weakref.ref[Any] | None = None
+        # A reference to the optimizer whose step ends steps; None under every other rule.
+        self.followed_optimizer: weakref.ref[Any] | None = None
         self._candidate: weakref.ref[Any] | None = None
         # Optimizers whose step is being taken, the outermost first.
         self._stepping: list[int] = []
@@ -92,19 +93,15 @@ class StepEvents:
         self.thread = get_ident()
         if self.rule is not None:
             self._trained.clear()
-        self._trains = rule.name == "optimizer" or self.backward_seen
+        by_optimizer = rule.name == "optimizer"
+        self._trains = by_optimizer or self.backward_seen
         self.rule = rule.name
         self.follows_calls = rule.name == "module"
         # Which of the two it is decides the phase of a next plan, too.
-        self.follows_backward = rule.name != "optimizer"
-        self._optimizer = rule.source if rule.name == "optimizer" else None
-        self._followed = self._candidate
+        self.follows_backward = not by_optimizer
+        self._optimizer = rule.source if by_optimizer else None
+        self.followed_optimizer = self._candidate if by_optimizer else None
         self.backward_seen = False
-
-    @property
-    def followed_optimizer(self) -> Callable[[], Any] | None:
-        """A reference to the optimizer whose step ends steps; None under every other rule."""
-        return self._followed if self.rule == "optimizer" else None
 
     def first_module(self) -> Any:
         """Return the module that was called first, as long as it lives."""
@@ -194,7 +191,7 @@ class StepEvents:
                 self._leave(optimizer)
                 if self._stepping:
                     return
-            followed = self._followed
+            followed = self.followed_optimizer
             if followed is not None and followed() is not optimizer:
                 # Another one lies where the old one lay.
                 self.finder.forget_optimizers()
@@ -274,18 +271,15 @@ class StepEvents:
 
     def conclude(self) -> StepRule | None:
         """Return the most likely rule of a script that has ended, if none was found before."""
-        if self.rule is not None:
-            return None
         return self.finder.conclude(self._began(_perf_counter()))
 
     def _optimizer_ended(self, optimizer: Any) -> None:
-        key = id(optimizer)
         self._candidate = weakref.ref(optimizer)
         now = _perf_counter()
         if self.rule == "optimizer":
             self.finder.cycles_ended(self._engine.log.total - self._steps_reported)
         try:
-            self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
+            self._adopt(self.finder.optimizer_step(id(optimizer), now, self._began(now)), now)
         finally:
             self._steps_reported = self._engine.log.total
 
@@ -305,9 +299,8 @@ class StepEvents:
         """Return when the step that ends now began: at the last boundary or the first training."""
         if self.rule is not None:
             return self._engine.log.last
-        if self._first_training is not None:
-            return self._first_training
-        return self._first if self._first is not None else now
+        begun = self._first if self._first_training is None else self._first_training
+        return now if begun is None else begun
 
     def _adopt(self, found: StepRule | None, now: float) -> None:
         if found is not None:

@@ -125,8 +125,7 @@ def _compilation(utils: Any, metrics: Any, zero: float) -> Record:
 
 def _last_failure(utils: Any, file: Any, line: Any) -> str | None:
     """Return the latest guard that failed in a function, where its record does not say."""
-    failures = getattr(utils, "guard_failures", None) or {}
-    for code, reasons in list(failures.items()):
+    for code, reasons in list((getattr(utils, "guard_failures", None) or {}).items()):
         place = (getattr(code, "co_filename", None), getattr(code, "co_firstlineno", None))
         if place == (file, line) and reasons:
             latest = reasons[-1]
@@ -157,8 +156,7 @@ _FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"))
 # End of a step, process CPU time there, its first activity, its flags, shape of its input.
 Stamp = tuple[float, float | None, float | None, int, Any]
 
-_perf_counter = time.perf_counter
-_process_time = time.process_time
+_perf_counter, _process_time = time.perf_counter, time.process_time
 
 
 class StopRun(SystemExit):
@@ -349,7 +347,7 @@ class StepLog:
                 frames.setdefault(table, []).extend(records)
         if not frames["slices"]:
             kind = "settle" if planned.observers else planned.kind
-            frames["slices"].append(self._observed_record(planned, kind))
+            frames["slices"].append(self._observed_record(planned, kind, frozenset(), 0))
         number = frames["slices"][0]["slice"]
         frames["region_times"] = [{"slice": number, **row} for row in regions]
         frames["thread_times"] = [{"slice": number, **row} for row in threads]
@@ -397,11 +395,7 @@ class StepLog:
         }
 
     def _observed_record(
-        self,
-        planned: SlicePlan,
-        kind: str,
-        left_out: frozenset[int] = frozenset(),
-        position: int = 0,
+        self, planned: SlicePlan, kind: str, left_out: frozenset[int], position: int
     ) -> Record:
         """Return the row of the slice in progress; `left_out` are steps that do not count."""
         stamps = self.stamps()
@@ -459,8 +453,7 @@ class StepLog:
 
     def count_open_step(self) -> None:
         """Count the last step, which has begun but whose end is unknown, without a time."""
-        row = self._step_record(self.count, self.last, None, None, "partial")
-        self._write({"steps": [row]})
+        self._write({"steps": [self._step_record(self.count, self.last, None, None, "partial")]})
         # It is written, but the number of the next step stays.
         self.counts[self._phase] = self.counts.get(self._phase, 0) + 1
 

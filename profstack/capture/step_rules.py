@@ -70,9 +70,15 @@ class OptimizerCycle:
 
     def saw(self, key: int, live: Callable[[], frozenset[int]]) -> bool:
         """Note a step of optimizer `key`; return true when the cycle's end is known anew."""
-        self._counts[key] = self._counts.get(key, 0) + 1
+        count = self._counts[key] = self._counts.get(key, 0) + 1
         if self.last is None:
-            return self._first_decision(key, live)
+            # Once every living optimizer has stepped, this one is the last of them.
+            decided = live() <= self._counts.keys() if count == 1 else count >= WAITED_FOR
+            if decided:
+                self._members = set(self._counts)
+                self.last = key if count == 1 else list(self._counts)[-1]
+                self._ends = self._counts[self.last]
+            return decided
         if key == self.last:
             self._ends += 1
             self._since.clear()
@@ -86,17 +92,6 @@ class OptimizerCycle:
             self._counts[self.last] = self._counts.get(self.last, 0) + times
             self._ends += times
             self._since.clear()
-
-    def _first_decision(self, key: int, live: Callable[[], frozenset[int]]) -> bool:
-        count = self._counts[key]
-        # Once every living optimizer has stepped, this one is the last of them.
-        decided = live() <= self._counts.keys() if count == 1 else count >= WAITED_FOR
-        if not decided:
-            return False
-        self._members = set(self._counts)
-        self.last = key if count == 1 else list(self._counts)[-1]
-        self._ends = self._counts[self.last]
-        return True
 
     def _later_decision(self, key: int) -> bool:
         gap = self._ends - self._seen_at.get(key, 0)
@@ -301,17 +296,6 @@ class EvaluationWatch:
         original = getattr(kind, "train", None)
         if original is None or kind is self._torch.nn.Module:
             return
-        self._wrapper = self._train(original)
-        self._restore = replace(kind, "train", self._wrapper)
-        self.watched = kind
-
-    def take_off(self) -> None:
-        """Leave the class as it was found; a wrapper that the script put on top stays."""
-        if self.watched is not None:
-            self._restore()
-            self.watched = None
-
-    def _train(self, original: Any) -> Any:
         under_dynamo, compiler = compiling(self._torch)
         report = self._report
 
@@ -326,4 +310,12 @@ class EvaluationWatch:
                 report(self)
             return result
 
-        return train
+        self._wrapper = train
+        self._restore = replace(kind, "train", train)
+        self.watched = kind
+
+    def take_off(self) -> None:
+        """Leave the class as it was found; a wrapper that the script put on top stays."""
+        if self.watched is not None:
+            self._restore()
+            self.watched = None

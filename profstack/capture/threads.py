@@ -66,17 +66,15 @@ def python_threads() -> dict[int, tuple[str, str | None]]:
 
 def started_by_multiprocessing() -> list[int]:
     """Return the children that `multiprocessing` knows, for where the kernel names none."""
-    module = sys.modules.get("multiprocessing.process")
     # The public function would wait for those that have ended.
-    known = list(getattr(module, "_children", ()))
+    known = list(getattr(sys.modules.get("multiprocessing.process"), "_children", ()))
     return [child.pid for child in known if isinstance(child.pid, int)]
 
 
 def made_by_multiprocessing() -> int:
     """Return how many processes `multiprocessing` has made here, ended ones too; 0 if unknown."""
-    module = sys.modules.get("multiprocessing.process")
     # An `itertools.count` shows its number without counting on only in its text.
-    text = repr(getattr(module, "_process_counter", None))
+    text = repr(getattr(sys.modules.get("multiprocessing.process"), "_process_counter", None))
     number = text.removeprefix("count(").removesuffix(")")
     return int(number) - 1 if number.isdigit() else 0
 
@@ -203,8 +201,7 @@ class ThreadTimes:
             thread, process = to_ask.pop()
             numbers = children_of(thread, process)
             for child in started_by_multiprocessing() if numbers is None else numbers:
-                cpu_s = _cpu_s(child, _PROCESS) if child not in found else None
-                if cpu_s is not None:
+                if child not in found and (cpu_s := _cpu_s(child, _PROCESS)) is not None:
                     found[child] = cpu_s
                     to_ask.append((child, child))
                     if child not in self._known:
@@ -215,8 +212,7 @@ class ThreadTimes:
 
     def _compare(self, before: _Reading, after: _Reading) -> list[_ThreadRow]:
         rows = _own_rows(before, after)
-        total_s = after.process_s - before.process_s
-        rest_s = total_s - sum(row.cpu_s or 0.0 for row in rows)
+        rest_s = after.process_s - before.process_s - sum(row.cpu_s or 0.0 for row in rows)
         # Threads that ran while the clocks were read, one after the other, make a difference too.
         running = max(1, sum(1 for row in rows if row.cpu_s))
         if rest_s > running * (before.took_s + after.took_s):
@@ -234,9 +230,9 @@ class ThreadTimes:
         gone = before.children.keys() - after.children.keys()
         used_s = None
         if before.waited_s is not None and after.waited_s is not None:
-            used_s = after.waited_s - before.waited_s
             # What they had used before the slice is not its own.
-            used_s -= sum(before.children[child] for child in gone)
+            earlier_s = sum(before.children[child] for child in gone)
+            used_s = after.waited_s - before.waited_s - earlier_s
         known = {self._known.pop(child, (OTHER, ""))[0] for child in gone}
         if not gone and not used_s:
             return []
@@ -261,8 +257,7 @@ def _cpu_s(number: int, which: int) -> float | None:
 
 
 def _thread_clocks(numbers: list[int]) -> dict[int, float]:
-    clocks = ((number, _cpu_s(number, _THREAD)) for number in numbers)
-    return {number: cpu_s for number, cpu_s in clocks if cpu_s is not None}
+    return {each: cpu_s for each in numbers if (cpu_s := _cpu_s(each, _THREAD)) is not None}
 
 
 def _waited_s() -> float | None:
@@ -288,8 +283,7 @@ def _own_rows(before: _Reading, after: _Reading) -> list[_ThreadRow]:
     common = {thread_name(step), thread_name(os.getpid())}
     rows: dict[tuple[str, str], _ThreadRow] = {}
     for number, cpu_s in after.threads.items():
-        key = kind_of_thread(number, step, python.get(number), common)
-        if key is None:
+        if (key := kind_of_thread(number, step, python.get(number), common)) is None:
             # It has ended since its clock was read: its time goes with that of the others.
             continue
         row = rows.setdefault(key, _ThreadRow(*key, 0, 0, 0.0))

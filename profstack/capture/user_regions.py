@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import FrameType, TracebackType
+    from types import FrameType
     from typing import Any, TypeVar
 
     from profstack.capture.hooks import HookState
@@ -185,8 +185,7 @@ def frame_to_keep(frame: "FrameType") -> "FrameType | None":
     A generator made into a context manager is different: what it has entered is around the body.
     """
     resumed_by = frame.f_back
-    is_around = resumed_by is not None and resumed_by.f_code.co_name in _ENTERS
-    return None if is_around else frame
+    return None if resumed_by is not None and resumed_by.f_code.co_name in _ENTERS else frame
 
 
 def is_elsewhere(span: RegionSpan) -> bool:
@@ -255,12 +254,7 @@ class region:  # noqa: N801  # read as a word of the language, like `range`
         _enter(self.name, self._spans, sys._getframe(1))
         return self
 
-    def __exit__(
-        self,
-        kind: "type[BaseException] | None",
-        error: "BaseException | None",
-        trace: "TracebackType | None",
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if is_compiling() or not self._spans:
             return
         _leave(self._spans, perf_counter())
@@ -317,8 +311,7 @@ def _leave(spans: "list[RegionSpan]", now: float) -> None:
 
 
 def _end(span: RegionSpan, now: float) -> None:
-    key = (span.source, span.path)
-    _totals.add((key, span.thread, span.entered, now, span.counts))
+    _totals.add(((span.source, span.path), span.thread, span.entered, now, span.counts))
     _open.pop(id(span), None)
 
 

@@ -119,10 +119,8 @@ class InProcess:
         writer = Writer(folder, keep_source=self.keep_source)
         writer.facts({"environment": torch_facts(torch)})
         self.engine = Engine(
-            folder,
             torch,
-            writer,
-            Observers(folder, layers, writer, left_out),
+            Observers(layers, writer, left_out),
             lambda: make_plan(layers, self.targets),
             self.targets,
             live_optimizers=live_optimizers,
