@@ -297,7 +297,7 @@ class TestWhatCannotBeSearched:
             search(self.subject(**changes), **arguments)
 
     def test_a_limit_that_a_device_cannot_have(self, monkeypatch):
-        monkeypatch.setattr(throughput, "device_kind", lambda _: "abacus")
+        monkeypatch.setattr(batch_trial, "device_kind", lambda _: "abacus")
         with pytest.raises(UsageError, match="no limit for abacus"):
             search(self.subject(), options=Options(memory_limit_bytes=MIB))
 
@@ -405,7 +405,7 @@ class TestOnADevice:
     def device(self, monkeypatch):
         fake = FakeDevice()
         monkeypatch.setattr(torch, "fakegpu", fake, raising=False)
-        monkeypatch.setattr(throughput, "device_kind", lambda _: "fakegpu")
+        monkeypatch.setattr(batch_trial, "device_kind", lambda _: "fakegpu")
         return fake
 
     @pytest.mark.parametrize("how", ["binary", "linear"])

@@ -187,12 +187,11 @@ class MemoryWrapper(Wrapper):
 class _Growth:
     """Calls of one module in one step, and the growth of memory over them by every source."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.resident: int | None = 0
-        self.heap: int | None = 0
-        self.device: int | None = 0
-        self.device_peak: int | None = None
+    calls = 0
+    resident: int | None = 0
+    heap: int | None = 0
+    device: int | None = 0
+    device_peak: int | None = None
 
     def add(self, before: Reading, after: Reading) -> None:
         """Add a call."""
@@ -202,8 +201,7 @@ class _Growth:
         self.device = _grown(self.device, before.device, after.device)
         if before.device is not None and (after.device_peak or 0) > (before.device_peak or 0):
             # torch's peak is the script's, and not reset: a call's own is known where it is new.
-            risen = (after.device_peak or 0) - before.device
-            self.device_peak = max(risen, self.device_peak or 0)
+            self.device_peak = max((after.device_peak or 0) - before.device, self.device_peak or 0)
 
     def add_up(self, other: _Growth) -> None:
         """Add another step."""

@@ -16,6 +16,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -41,14 +42,8 @@ _FIGURES: tuple[Column, ...] = (
     column("allocated_bytes", "REAL", "bytes allocated, also those given back", "counted"),
     column("peak_bytes", "INTEGER", "bytes alive at the slice's highest moment", "counted"),
 )
-
-
-class _Frame(NamedTuple):
-    """A Python frame of a stack, innermost first in a stack."""
-
-    name: str
-    file: str
-    line: int
+# A table of the layer's own.
+_table = partial(LayerTable, order="allocated_bytes", largest=("peak_bytes",))
 
 
 class _Forward(NamedTuple):
@@ -69,14 +64,9 @@ class _Sums(dict[tuple[Any, ...], list[int]]):
 
     def rows(self, slice_index: int, *names: str) -> Iterator[dict[str, Any]]:
         """Yield rows of one of the layer's tables, their keys under `names`."""
-        for key, (allocations, allocated, peak) in self.items():
-            yield {
-                "slice": slice_index,
-                **dict(zip(names, key, strict=True)),
-                "allocations": allocations,
-                "allocated_bytes": allocated,
-                "peak_bytes": peak,
-            }
+        columns = ("slice", *names, *(one.name for one in _FIGURES))
+        for key, figures in self.items():
+            yield dict(zip(columns, (slice_index, *key, *figures), strict=True))
 
 
 class MemrayWrapper(Wrapper):
@@ -87,7 +77,7 @@ class MemrayWrapper(Wrapper):
     # It counts and is slow: a slice or two are enough.
     modes: ClassVar[tuple[Mode, ...]] = (Mode("allocations", last_round=2, turn=18, steps=3),)
     tables: ClassVar[tuple[LayerTable, ...]] = (
-        LayerTable(
+        _table(
             "memray_lines",
             (
                 column("file", "TEXT", "source file, null where no Python code was on the stack"),
@@ -96,11 +86,9 @@ class MemrayWrapper(Wrapper):
             ),
             "allocations by line",
             "The innermost line of the script's own files that was on the stack of an allocation.",
-            order="allocated_bytes",
-            largest=("peak_bytes",),
             join="lines",
         ),
-        LayerTable(
+        _table(
             "memray_modules",
             (
                 column("path", "TEXT", "module path; * stands for one of several in its place"),
@@ -109,17 +97,13 @@ class MemrayWrapper(Wrapper):
             ),
             "allocations by module",
             "The innermost module whose forward was on the stack of an allocation.",
-            order="allocated_bytes",
-            largest=("peak_bytes",),
             join="modules",
         ),
-        LayerTable(
+        _table(
             "memray_functions",
             (column("function", "TEXT", "native function behind the allocator"), *_FIGURES),
             "allocations by native function",
             "The innermost native function on the stack that is no allocator itself.",
-            order="allocated_bytes",
-            largest=("peak_bytes",),
         ),
     )
     description = Description(
@@ -194,9 +178,8 @@ class MemrayWrapper(Wrapper):
             return SliceData(notes=[("empty-capture", "memray wrote no file in its slice")])
         kept = _mask_command_line(file)
         sums = lines, by_module, functions = _Sums(), _Sums(), _Sums()
-        places = _StackPlaces(self._places, _forwards(modules.values()))
         reader = import_module("memray").FileReader(file)
-        cut = self._read(reader, places, sums)
+        cut = self._read(reader, _StackPlaces(self._places, _forwards(modules.values())), sums)
         frames: dict[str, Records] = {
             "memray_lines": list(lines.rows(self._index, "file", "line")),
             "memray_modules": list(by_module.rows(self._index, "path", "type")),
@@ -293,8 +276,9 @@ class _StackPlaces:
         """Keys of the three tables: (file, line), (path, type), (function,)."""
         python = self._python.get(record.stack_id)
         if python is None:
-            stack = [_Frame(*frame) for frame in record.stack_trace()]
-            own = (frame for frame in stack if self._places.is_own(frame.file))
+            # Frames as name, file and line, innermost first.
+            stack = record.stack_trace()
+            own = (frame for frame in stack if self._places.is_own(frame[1]))
             _, file, line = next(chain(own, stack), (None, None, None))
             python = self._python[record.stack_id] = ((file, line), self._module(stack))
         stacks = (record.native_stack_id, record.native_segment_generation)
@@ -307,14 +291,14 @@ class _StackPlaces:
             native = self._native[stacks] = (function,)
         return *python, native
 
-    def _module(self, stack: Iterable[_Frame]) -> tuple[str, str | None]:
+    def _module(self, stack: Iterable[tuple[str, str, int]]) -> tuple[str, str | None]:
         """The pattern of module paths whose forwards are on the stack, and the innermost class."""
         chain = [
             forward
-            for frame in stack
-            if frame.name == "forward"
-            for forward in self._forwards.get(frame.file, ())
-            if forward.first <= frame.line <= forward.last
+            for name, file, line in stack
+            if name == "forward"
+            for forward in self._forwards.get(file, ())
+            if forward.first <= line <= forward.last
         ]
         if not chain:
             return "(outside modules)", None
@@ -333,8 +317,7 @@ def _pattern(paths: Sequence[str]) -> str:
     parts = [path.split(".") for path in paths]
     if len({len(each) for each in parts}) > 1:
         return f"{min(paths, key=len)} and {len(paths) - 1} more"
-    columns = zip(*parts, strict=True)
-    return ".".join(names[0] if len(set(names)) == 1 else "*" for names in columns)
+    return ".".join(names[0] if len(set(names)) == 1 else "*" for names in zip(*parts, strict=True))
 
 
 def _forwards(modules: Iterable[Any]) -> dict[str, list[_Forward]]:

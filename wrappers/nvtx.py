@@ -32,16 +32,8 @@ from typing import Any, ClassVar
 
 from profstack.guard import Guard
 from profstack.layer import LISTENED, Description, Listener, Mode, SliceContext, SliceData, Wrapper
-from profstack.readers.nvtx import (
-    INJECTION,
-    KINDS,
-    REMEDY,
-    Domain,
-    Emitter,
-    Range,
-    less_the_clock,
-    limit_of_old_nsys,
-)
+from profstack.readers import nvtx
+from profstack.readers.nvtx import KINDS, Domain, Emitter, Range
 from profstack.storage.schema.column import Records
 
 _NSYS = "NSYS_PROFILING_SESSION_ID"
@@ -99,9 +91,9 @@ class NvtxWrapper(Wrapper):
             self._emitter = Emitter(self._domain)
             if not self._domain.is_taken and _NSYS in os.environ:
                 why = "Nsight Systems was started without nvtx in --trace: no range reached it"
-                if os.environ.get(INJECTION):
+                if os.environ.get(nvtx.INJECTION):
                     what = f"Nsight Systems takes no range of nvtx {self.version()}"
-                    why = f"{what}: {limit_of_old_nsys()}; {REMEDY}"
+                    why = f"{what}: {nvtx.limit_of_old_nsys()}; {nvtx.REMEDY}"
                 self._notes.append(("no-listener", why))
         self._context = context
         torch = sys.modules.get("torch")
@@ -167,7 +159,7 @@ def records(index: int, steps: Sequence[Sequence[tuple[Range, int, float]]]) -> 
             "kind": each.kind,
             "name": each.name,
             "calls": calls[each],
-            "emit_s": less_the_clock(each.kind, calls[each], emit_s[each]),
+            "emit_s": nvtx.less_the_clock(each.kind, calls[each], emit_s[each]),
         }
         for each in sorted(calls, key=lambda each: (KINDS.index(each.kind), each.name))
     ]

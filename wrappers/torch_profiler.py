@@ -36,20 +36,10 @@ from profstack.layer import (
     calls_per_step,
 )
 from profstack.readers.memory.owners import MemoryOwners, ObservedStep
+from profstack.readers.torchtrace import events as trace
 from profstack.readers.torchtrace.attribution import Attribution, attribute
 from profstack.readers.torchtrace.bounds import EventBound, OtherProfilers, StackBound, whole_paths
 from profstack.readers.torchtrace.call_paths import path_records
-from profstack.readers.torchtrace.events import (
-    DEVICE_KINDS,
-    RUNTIME_KINDS,
-    SLICE_RANGE,
-    clip_to_steps,
-    clock_offset_ns,
-    kinds_of,
-    of_kinds,
-    of_observed_thread,
-    read_host,
-)
 from profstack.readers.torchtrace.line_tracer import LineTracer
 from profstack.readers.torchtrace.lines import LineSlice, line_tables
 from profstack.readers.torchtrace.slice_tables import Frames, Notes, ObservedSlice, slice_tables
@@ -179,9 +169,9 @@ class TorchProfilerWrapper(Wrapper):
         if self._owners is not None:
             self._owners.begun()
         if self._every_thread or context.mode in ("lines", "stacks"):
-            with torch._C._profiler._RecordFunctionFast(SLICE_RANGE):
+            with torch._C._profiler._RecordFunctionFast(trace.SLICE_RANGE):
                 pass
-        self._clock_offset_ns = clock_offset_ns()
+        self._clock_offset_ns = trace.clock_offset_ns()
         self._tracer = LineTracer() if context.mode == "lines" else None
         if self._tracer is not None:
             self._tracer.start()
@@ -223,16 +213,16 @@ class TorchProfilerWrapper(Wrapper):
             rows = path_records(events, boundaries, modules, context.index, device=self._on_device)
             return SliceData({"call_paths": rows})
         if self._every_thread:
-            events = list(compress(events, of_observed_thread(events).tolist()))
+            events = list(compress(events, trace.of_observed_thread(events).tolist()))
         # Without a device every event is the host's.
-        kinds = kinds_of(events) if self._on_device else None
-        host = read_host(events, kinds, inputs=self._shapes)
+        kinds = trace.kinds_of(events) if self._on_device else None
+        host = trace.read_host(events, kinds, inputs=self._shapes)
         if not len(host) and context.mode != "lines":
             return SliceData(notes=[("empty-capture", "torch.profiler saw no event in its slice")])
         steps = max(1, len(stamps) - 1)
         self._size.learn(len(events), steps)
-        clip_to_steps(host, boundaries, left_out)
-        kernels = of_kinds(DEVICE_KINDS, events, kinds)
+        trace.clip_to_steps(host, boundaries, left_out)
+        kernels = trace.of_kinds(trace.DEVICE_KINDS, events, kinds)
 
         def is_loss(number: int) -> bool:
             return bool(modules[number].is_loss)
@@ -244,7 +234,7 @@ class TorchProfilerWrapper(Wrapper):
             return SliceData({**tables}, notes=notes)
         if context.mode == "timed":
             self._bound.learn(stamps, host)
-        runtime = of_kinds(RUNTIME_KINDS, events, kinds)
+        runtime = trace.of_kinds(trace.RUNTIME_KINDS, events, kinds)
         # A profile of all threads has no allocations.
         memory = context.mode == "detail" and not self._every_thread
         observed = ObservedSlice(context.index, kernels, self._shapes, memory, runtime)

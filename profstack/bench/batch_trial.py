@@ -458,5 +458,4 @@ def _load(request: Request, dtype: str | None) -> tuple[Maker, str | None]:
     The subject itself is not kept: it may hold tensors of the other type.
     """
     subject = load(request).subject
-    make = maker(subject, dtype)
-    return make, own_dtype(subject)
+    return maker(subject, dtype), own_dtype(subject)

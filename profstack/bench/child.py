@@ -18,14 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
-from profstack.bench.results import (
-    INTERRUPTED,
-    LAYERS,
-    LAYERS_ALONE,
-    OPTIONS,
-    ProcessResult,
-    result_path,
-)
+from profstack.bench import results
+from profstack.bench.results import ProcessResult
 from profstack.bench.run import BenchOptions, BenchRun, record_layers
 from profstack.bench.subject import Request
 from profstack.bench.target import LoadedTarget, load, split_spec
@@ -59,7 +53,7 @@ def main(arguments: list[str]) -> int:
     that only records these.
     """
     folder, process = Path(arguments[0]).resolve(), arguments[1]
-    options: ProcessOptions = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+    options: ProcessOptions = json.loads((folder / results.OPTIONS).read_text(encoding="utf-8"))
     if options["json"]:
         # Standard output is the command's answer: output of the target must not be in it.
         sys.stdout.flush()
@@ -104,7 +98,7 @@ class _BenchProcess:
             self._measure()
         except KeyboardInterrupt:
             self._keep({"error": "KeyboardInterrupt"})
-            return INTERRUPTED
+            return results.INTERRUPTED
         except ProfstackError as error:
             sys.stderr.write(f"profstack: {' '.join(str(error).split())}\n")
             self._keep({"error": str(error)})
@@ -143,7 +137,7 @@ class _BenchProcess:
         clock = clock if clock.was_used() else Clock(device=False)
         on_cpu = {} if clock.has_device else {"device": "cpu", "gpu": None}
         self.kept["environment"] = {**torch_facts(torch), **device_facts(torch), **on_cpu}
-        if self.process == LAYERS_ALONE:
+        if self.process == results.LAYERS_ALONE:
             self._record_layers(target)
             return
         self._tell(_description(target))
@@ -163,7 +157,8 @@ class _BenchProcess:
         names = self.options["layers"]
         self._tell(f"layers {', '.join(names)} ...")
         try:
-            record_layers(target.subject, target.subject.name, names, output=self.folder / LAYERS)
+            subject, output = target.subject, self.folder / results.LAYERS
+            record_layers(subject, subject.name, names, output=output)
         except Exception as error:
             if _target_part(error.__traceback__) is not None:
                 raise
@@ -172,7 +167,7 @@ class _BenchProcess:
     def _keep(self, part: ProcessResult) -> None:
         """Write the process's file with a further or a changed part."""
         self.kept.update(part)
-        path = result_path(self.folder, self.process)
+        path = results.result_path(self.folder, self.process)
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(self.kept), encoding="utf-8")
         os.replace(unfinished, path)
@@ -181,7 +176,7 @@ class _BenchProcess:
         if self.options["quiet"]:
             return
         count = self.options["processes"]
-        numbered = count > 1 and self.process != LAYERS_ALONE
+        numbered = count > 1 and self.process != results.LAYERS_ALONE
         which = f"process {int(self.process) + 1} of {count}: " if numbered else ""
         sys.stderr.write(f"profstack: {which}{text}\n")
         sys.stderr.flush()

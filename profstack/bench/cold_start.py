@@ -86,5 +86,4 @@ def main() -> None:
         cold = already + timed_block(step, calls - len(already), 1, clock).host_s
         warming = max(_FEWEST_CALLS, min(_MOST_WARMING, int(_WARMING_S / cold[-1])))
         timed_block(step, warming, 1, clock)
-        warm = timed_block(step, calls, 1, clock).host_s
-    answer(asdict(Start(cold, warm)))
+        answer(asdict(Start(cold, timed_block(step, calls, 1, clock).host_s)))

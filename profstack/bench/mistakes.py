@@ -107,9 +107,8 @@ class Figures:
 
 def paired_figures(pairs: Sequence[tuple[float, float]], note: str) -> Figures:
     """Return the figures of pairs of reports (wrong, right)."""
-    ratio = pooled_ratio([([wrong], [right]) for wrong, right in pairs])
     wrong, right = zip(*pairs, strict=True)
-    return Figures(wrong, right, ratio, note)
+    return Figures(wrong, right, pooled_ratio([([one], [other]) for one, other in pairs]), note)
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,8 @@ def resized(inputs: Any, batch_size: int) -> Any:
     def resize(tensor: Any) -> Any:
         if not tensor.dim():
             return tensor
-        with torch.no_grad():
-            rows = torch.arange(batch_size, device=tensor.device) % tensor.shape[0]
-            made = tensor.detach()[rows]
-        return made.requires_grad_(tensor.requires_grad)
+        rows = torch.arange(batch_size, device=tensor.device) % tensor.shape[0]
+        return tensor.detach()[rows].requires_grad_(tensor.requires_grad)
 
     return map_inputs(resize, inputs)
 
@@ -241,8 +239,7 @@ class Subject:
         if self.function is self.model:
             return replace(self, function=copied, model=copied)
         if getattr(self.function, "__self__", None) is self.model:
-            method = getattr(copied, self.function.__name__)
-            return replace(self, function=method, model=copied)
+            return replace(self, function=getattr(copied, self.function.__name__), model=copied)
         raise CallUnavailableError("what is called is not the model itself: no copy can be called")
 
     def copying_step(self) -> Callable[[], Any]:
@@ -277,8 +274,7 @@ class Subject:
         if not clock.has_device:
             return False
         parameters = self.model.parameters() if hasattr(self.model, "parameters") else ()
-        kinds = {one.device.type for one in (*self.tensors, *parameters)}
-        return kinds != {"cpu"}
+        return {one.device.type for one in (*self.tensors, *parameters)} != {"cpu"}
 
 
 def of_model(

@@ -51,8 +51,7 @@ def check(spec: str) -> None:
 def short_name(spec: str) -> str:
     """Return a folder's name for the target: its file or module, and the name in it."""
     place, name = split_spec(spec)
-    stem = Path(place).stem if _is_file(place) else place
-    return f"{stem}-{name}"
+    return f"{Path(place).stem if _is_file(place) else place}-{name}"
 
 
 def imported(spec: str) -> Any:
@@ -207,7 +206,10 @@ def _of_object(found: Any, name: str, request: Request) -> LoadedTarget:
 
 
 def _of_function(function: Callable[..., Any], name: str, request: Request) -> LoadedTarget:
-    """Call a function once to see its kind: the result of a factory begins with a model."""
+    """Call a function once to see its kind: the result of a factory begins with a model.
+
+    A factory with a parameter `batch_size` makes the subjects of other sizes, too.
+    """
     import torch
 
     filled = _filled(function, name, request)
@@ -223,7 +225,17 @@ def _of_function(function: Callable[..., Any], name: str, request: Request) -> L
         answer = (answer,)
     if isinstance(answer, (tuple, list)) and answer and isinstance(answer[0], torch.nn.Module):
         made = _of_model(answer[0], tuple(answer[1:]), request, build_s=seconds)
-        return _with_batches(made, function, name, request)
+        if "batch_size" not in _parameters(function) or request.inputs:
+            return made
+
+        def of_batch(batch_size: int) -> Subject:
+            other = replace(request, batch_size=batch_size)
+            model, *given = function(**_filled(function, name, other))
+            subject = _of_model(model, tuple(given), other, build_s=None).subject
+            return replace(subject, of_batch=of_batch, why_no_batches=None)
+
+        subject = replace(made.subject, of_batch=of_batch, why_no_batches=None)
+        return replace(made, subject=subject)
     if request.kind == FACTORY:
         raise _problem(request, f"gave {_a(answer)}", "a factory returns (model, inputs)")
     return LoadedTarget(_of_step(call, name, request), seconds)
@@ -268,23 +280,6 @@ def _of_model(
     gradients, size = request.gradients, request.batch_size
     subject = of_model(model, inputs, named, gradients=gradients, batch_size=size, request=request)
     return LoadedTarget(subject, build_s=build_s)
-
-
-def _with_batches(
-    made: LoadedTarget, function: Callable[..., Any], name: str, request: Request
-) -> LoadedTarget:
-    """Let a factory with a parameter `batch_size` make the subjects of other sizes."""
-    if "batch_size" not in _parameters(function) or request.inputs:
-        return made
-
-    def of_batch(batch_size: int) -> Subject:
-        other = replace(request, batch_size=batch_size)
-        model, *given = function(**_filled(function, name, other))
-        subject = _of_model(model, tuple(given), other, build_s=None).subject
-        return replace(subject, of_batch=of_batch, why_no_batches=None)
-
-    subject = replace(made.subject, of_batch=of_batch, why_no_batches=None)
-    return replace(made, subject=subject)
 
 
 def _filled(function: Callable[..., Any], name: str, request: Request) -> dict[str, Any]:

@@ -18,25 +18,8 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any, Final, cast
 
-from profstack.bench.batch_trial import (
-    ENDED,
-    FAILED,
-    MEASURED,
-    REFUSED,
-    SHARE,
-    WORKED,
-    DeviceMemory,
-    Maker,
-    Probe,
-    Trial,
-    attempt,
-    borrowed,
-    check_dtype,
-    device_kind,
-    own_dtype,
-    probe_of_error,
-    says_no_memory,
-)
+from profstack.bench import batch_trial
+from profstack.bench.batch_trial import ENDED, FAILED, MEASURED, REFUSED, WORKED, Probe, Trial
 from profstack.bench.fresh_process import FreshProcess
 from profstack.bench.subject import Request, Subject
 from profstack.errors import UsageError
@@ -101,9 +84,9 @@ def knee(measured: Sequence[Probe]) -> Probe | None:
 class DeviceProber:
     """Tries in this process, on the device that the subject is on."""
 
-    make: Maker
+    make: batch_trial.Maker
     dtype: str | None
-    memory: DeviceMemory
+    memory: batch_trial.DeviceMemory
     memory_limit_bytes: int | None
     trial: Trial
     clock: Clock
@@ -111,7 +94,9 @@ class DeviceProber:
 
     def attempt(self, batch_size: int, *, timed: bool) -> Probe:
         """Try one size, then return its memory to the device."""
-        return attempt(self.make, batch_size, self.trial, self.clock, self.memory, timed=timed)
+        return batch_trial.attempt(
+            self.make, batch_size, self.trial, self.clock, self.memory, timed=timed
+        )
 
     def walk(self, first: int, last: int) -> Generator[Probe, None, None]:
         """Try size after size, up to the first that does not run."""
@@ -123,7 +108,9 @@ class DeviceProber:
 
 
 @contextmanager
-def limited_device(kind: str, limit_bytes: int | None) -> Iterator[tuple[DeviceMemory, int | None]]:
+def limited_device(
+    kind: str, limit_bytes: int | None
+) -> Iterator[tuple[batch_trial.DeviceMemory, int | None]]:
     """Let the current device's allocator allocate at most so much in addition.
 
     Yields the device's memory and the bytes that are then free for a batch, if known. Raises
@@ -132,7 +119,7 @@ def limited_device(kind: str, limit_bytes: int | None) -> Iterator[tuple[DeviceM
     import torch
 
     module: Any = getattr(torch, kind, None)
-    memory = DeviceMemory(module)
+    memory = batch_trial.DeviceMemory(module)
     allow: Any = getattr(module, "set_per_process_memory_fraction", None)
     # It returns the free and the total bytes of the current device.
     ask: Any = getattr(module, "mem_get_info", None)
@@ -175,7 +162,7 @@ class ChildProber:
         self.memory_limit_bytes, self._wanted = self.limit_bytes, self.dtype
         counted = "memory is counted on top of the process with the model loaded: the limit"
         if self.limit_bytes is None:
-            counted += f", {100 * SHARE:.0f} % of what was available then"
+            counted += f", {100 * batch_trial.SHARE:.0f} % of what was available then"
         self.about = f"{counted}, and the peak"
         self._patience_s = self.patience_s + self.trial.measure_s + self.trial.warmup_s
 
@@ -216,7 +203,7 @@ class ChildProber:
             "give_up_s": math.ceil(2 * self._patience_s),
         }
         ready = None
-        with FreshProcess(attempt.__module__, task) as child:
+        with FreshProcess(batch_trial.__name__, task) as child:
             while first <= last:
                 answer = child.answer(self._patience_s)
                 if answer is None:
@@ -256,9 +243,9 @@ class ChildProber:
         if code < 0:
             hint = " (so does the system when memory is short)" if code == -signal.SIGKILL else ""
             reason = f"its process was killed by {by}{hint}{said}"
-            return Probe(batch_size, REFUSED, reason, certain=says_no_memory(words))
+            return Probe(batch_size, REFUSED, reason, certain=batch_trial.says_no_memory(words))
         reason = f"its process ended with {by} and without an answer{said}"
-        return Probe(batch_size, REFUSED if says_no_memory(words) else FAILED, reason)
+        return Probe(batch_size, REFUSED if batch_trial.says_no_memory(words) else FAILED, reason)
 
 
 Prober = DeviceProber | ChildProber
@@ -309,8 +296,7 @@ class Search:
                 # Halve the range between a size that ran and one that memory refused.
                 if self._stopper is None or self._stopper.status != REFUSED:
                     break
-                middle = (self._worked + self._not) // 2
-                self._take(prober.attempt(middle, timed=False))
+                self._take(prober.attempt((self._worked + self._not) // 2, timed=False))
         self._time_largest()
         self._notes.append(prober.about)
 
@@ -474,7 +460,7 @@ def search(
             raise
         except Exception as error:
             # The model cannot be converted, or there is no memory to.
-            one.stop(probe_of_error(error, 1))
+            one.stop(batch_trial.probe_of_error(error, 1))
         except BaseException:
             # Ctrl-C, for example.
             so_far(one)
@@ -490,17 +476,15 @@ def _prober(
     subject: Subject, dtype: str | None, options: Options, clock: Clock
 ) -> Iterator[Prober]:
     """Yield the prober for the subject's device; restore device and model in the end."""
-    kind, limit = device_kind(subject), options.memory_limit_bytes
+    kind, limit = batch_trial.device_kind(subject), options.memory_limit_bytes
     if kind == "cpu":
         assert subject.request is not None
-        patience_s = options.patience_s
-        yield ChildProber(
-            subject.request, dtype, options.trial, limit_bytes=limit, patience_s=patience_s
-        )
+        yield ChildProber(subject.request, dtype, options.trial, limit, options.patience_s)
         return
-    with borrowed(subject, dtype) as make, limited_device(kind, limit) as (memory, allowed):
-        own = dtype or own_dtype(subject)
-        yield DeviceProber(make, own, memory, allowed, options.trial, clock)
+    borrowed = batch_trial.borrowed(subject, dtype)
+    with borrowed as make, limited_device(kind, limit) as (memory, allowed):
+        known = dtype or batch_trial.own_dtype(subject)
+        yield DeviceProber(make, known, memory, allowed, options.trial, clock)
 
 
 def check(subject: Subject, dtypes: Sequence[str], search: str, options: Options) -> None:
@@ -521,8 +505,8 @@ def check(subject: Subject, dtypes: Sequence[str], search: str, options: Options
             "is not the inputs' leading dimension",
         )
     for name in dtypes:
-        check_dtype(name)
-    if device_kind(subject) == "cpu" and subject.request is None:
+        batch_trial.check_dtype(name)
+    if batch_trial.device_kind(subject) == "cpu" and subject.request is None:
         raise UsageError(
             "on a CPU a batch is tried in a process of its own, which cannot load this target",
             where=subject.name,

@@ -76,7 +76,12 @@ def compare_results(result: Any, reference: Leaves, *, flat: bool = False) -> Co
     if not wanted and not wanted_others:
         kind = ", ".join(sorted(set(opaque))) or "None"
         return Comparison(None, note=f"the results hold nothing that could be compared ({kind})")
-    tolerance = _tolerance(wanted)
+    # The tolerances of the types that occur.
+    said = []
+    for kind in sorted({str(tensor.dtype).removeprefix("torch.") for tensor in wanted}):
+        rtol, atol = _TOLERANCES.get(kind, (0.0, 0.0))
+        said.append(f"rtol {rtol:g}, atol {atol:g} ({kind})" if rtol else f"exact ({kind})")
+    tolerance = "; ".join(said) or None
     if len(tensors) != len(wanted) or (not flat and len(others) != len(wanted_others)):
         note = f"the result has {len(tensors)} tensors, eager's {len(wanted)}"
         return Comparison(False, None, tolerance, note)
@@ -114,15 +119,6 @@ def _leaves(output: Any) -> Leaves:
 
     walk(output)
     return found
-
-
-def _tolerance(tensors: list[Any]) -> str | None:
-    """Return the tolerances of the types that occur, in words."""
-    said = []
-    for kind in sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}):
-        rtol, atol = _TOLERANCES.get(kind, (0.0, 0.0))
-        said.append(f"rtol {rtol:g}, atol {atol:g} ({kind})" if rtol else f"exact ({kind})")
-    return "; ".join(said) or None
 
 
 def _beside(mine: Any, other: Any) -> tuple[str | None, float | None]:

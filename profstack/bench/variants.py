@@ -18,23 +18,10 @@ from itertools import islice
 from statistics import median
 from typing import Any, Literal, cast
 
+from profstack.bench import variant_build
 from profstack.bench.measure import Measurement, Policy, is_known, measure
 from profstack.bench.subject import Subject
-from profstack.bench.variant_build import (
-    COMPILE,
-    EAGER,
-    NAMES,
-    Comparison,
-    Leaves,
-    VariantCall,
-    build,
-    compare_results,
-    copy_result,
-    gives_tensors,
-    kept,
-    uncompiled,
-    why_failed,
-)
+from profstack.bench.variant_build import COMPILE, EAGER, NAMES, Comparison, Leaves, VariantCall
 from profstack.errors import UsageError
 from profstack.stats.blocks import SYNCHRONISED, Samples, timed_block, undisturbed
 from profstack.stats.clock import Clock
@@ -233,7 +220,7 @@ class Variant:
                 raise
             # Its traceback's frames would keep tensors alive.
             error.__traceback__ = None
-            self.failure, self.built, self.measured = why_failed(error), None, None
+            self.failure, self.built, self.measured = variant_build.why_failed(error), None, None
 
     @property
     def blocks(self) -> list[list[float]]:
@@ -356,12 +343,11 @@ def compare(
         raise UsageError(
             f"there is no variant {unknown[0]!r}", next_step=f"choose from {', '.join(NAMES)}"
         )
-    wanted = list(dict.fromkeys(names if EAGER in names else [EAGER, *names]))
-    subject, note = uncompiled(subject)
-    variants = {name: Variant(name) for name in wanted}
+    subject, note = variant_build.uncompiled(subject)
+    variants = {name: Variant(name) for name in (names if EAGER in names else [EAGER, *names])}
     if note is not None:
         variants[EAGER].notes.append(note)
-    with kept(subject) as put_back, subject.conditions():
+    with variant_build.kept(subject) as put_back, subject.conditions():
         eager = variants[EAGER]
         reference, plain, comparable = _reference(eager, subject, clock, put_back)
         for variant in variants.values():
@@ -370,7 +356,7 @@ def compare(
                 put_back()
                 if variant.built is not None:
                     with variant.guarded():
-                        variant.result = compare_results(
+                        variant.result = variant_build.compare_results(
                             variant.built.once(), reference, flat=variant.built.flat
                         )
                 put_back()
@@ -393,14 +379,14 @@ def _reference(
 
     Only then can others be compared with it.
     """
-    eager.built = build(EAGER, subject)
+    eager.built = variant_build.build(EAGER, subject)
     eager.built.once()
     put_back()
     output = eager.built.once()
-    reference, plain = copy_result(output), gives_tensors(output)
+    reference, plain = variant_build.copy_result(output), variant_build.gives_tensors(output)
     del output
     put_back()
-    again = compare_results(eager.built.once(), reference)
+    again = variant_build.compare_results(eager.built.once(), reference)
     clock.synchronize()
     eager.result = Comparison(None, None, again.tolerance)
     eager.notes.append(_REFERENCE)
@@ -414,7 +400,7 @@ def _make(variant: Variant, subject: Subject, plain: bool, clock: Clock) -> None
     with variant.guarded():
         clock.synchronize()
         began = clock.now()
-        built = build(variant.name, subject, gives_tensors=plain)
+        built = variant_build.build(variant.name, subject, gives_tensors=plain)
         built.step()
         clock.synchronize()
         variant.ready_s = clock.now() - began
@@ -426,8 +412,7 @@ def _make(variant: Variant, subject: Subject, plain: bool, clock: Clock) -> None
         if compiled.cached:
             variant.notes.append(_FROM_CACHE)
         if compiled.reasons:
-            reason = next(iter(compiled.reasons)).splitlines()[0]
-            variant.notes.append(f"graph break: {reason}")
+            variant.notes.append(f"graph break: {next(iter(compiled.reasons)).splitlines()[0]}")
 
 
 def _count(variant: Variant, subject: Subject, clock: Clock) -> None:
@@ -438,13 +423,13 @@ def _count(variant: Variant, subject: Subject, clock: Clock) -> None:
         on_device = subject.uses_device(clock)
         counts = variant.counts = counted(variant.built.step, clock, on_device=on_device)
         if variant.name == COMPILE and not on_device and counts.operators is not None:
-            marked = build(COMPILE, subject, options=PROFILED)
+            marked = variant_build.build(COMPILE, subject, options=PROFILED)
             for _ in range(2):
                 marked.step()
             seen = counted(marked.step, clock, generated=True)
             variant.counts = replace(seen, operators=counts.operators)
     except Exception as error:
-        _, reason = why_failed(error)
+        _, reason = variant_build.why_failed(error)
         variant.counts = replace(variant.counts, note=f"kernels were not counted: {reason}")
 
 

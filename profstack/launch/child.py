@@ -58,12 +58,8 @@ class _Loader:
             if error.__traceback__ is not None:
                 error.__traceback__ = error.__traceback__.tb_next
             raise
-        with Guard(failed=_complain_unarmed):
+        with Guard(failed=lambda error: complain(f"not armed, {type(error).__name__}: {error}")):
             self._callback(module)
-
-
-def _complain_unarmed(error: BaseException) -> None:
-    complain(f"not armed, {type(error).__name__}: {error}")
 
 
 class _Finder:

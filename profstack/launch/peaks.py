@@ -522,8 +522,7 @@ def keep_peaks(
     try:
         content = _find(folder, measure=measure, tell=tell)
     except Exception as error:
-        why = f"the peaks could not be found: {type(error).__name__}: {error}"
-        content = no_peaks(None, why)
+        content = no_peaks(None, f"the peaks could not be found: {type(error).__name__}: {error}")
     _write(folder / PEAKS, json.dumps(content))
 
 

@@ -104,8 +104,7 @@ def try_torch() -> TorchAnswer:
         matrix = torch.ones(16, 16, device="cuda" if answer["cuda"] else "cpu")
         with profile(activities=activities) as profiler:
             (matrix @ matrix).sum().item()
-        events = profiler.profiler.kineto_results.events()
-        kinds = [event.device_type().name for event in events]
+        kinds = [event.device_type().name for event in profiler.profiler.kineto_results.events()]
         answer["cpu_events"] = kinds.count("CPU")
         answer["device_events"] = len(kinds) - answer["cpu_events"]
     except Exception as error:

@@ -68,8 +68,7 @@ def capture(
     KeyboardInterrupt, once nsys has ended, on SIGINT or SIGTERM.
     """
     output = folder / "capture"
-    traced = _ON_A_DEVICE if on_device else _ON_THE_HOST
-    words = [nsys.path, "profile", *traced, *_SAFE]
+    words = [nsys.path, "profile", *(_ON_A_DEVICE if on_device else _ON_THE_HOST), *_SAFE]
     words += [f"--duration={limit_s}", "--kill=sigterm", "--wait=primary"]
     words += [f"--output={output}", "--force-overwrite=true", *command]
     begun = time.monotonic()

@@ -37,8 +37,7 @@ class Target:
     @property
     def kind(self) -> str:
         """`script`, `module`, `code` or `stdin`."""
-        first = self.arguments[0]
-        return {"-m": "module", "-c": "code", "-": "stdin"}.get(first, "script")
+        return {"-m": "module", "-c": "code", "-": "stdin"}.get(self.arguments[0], "script")
 
     @property
     def name(self) -> str:
