@@ -155,31 +155,22 @@ def _gaps(
     before = np.where(at(kernels.start, next_) == end, next_, -1)
     ended = np.searchsorted(kernels.end[kernels.by_end], begin, side="right") - 1
     after = at(kernels.by_end, ended)
-    launched = at(kernels.launched, before, UNKNOWN)
-    cause = _causes(begin, end, np.minimum(launched, end), copies, host, run[1])
-    return Gaps(begin, end, cause, after, before)
-
-
-def _causes(
-    begin: Ints, end: Ints, launched: Ints, copies: Intervals, host: Host, until: int
-) -> NDArray[np.str_]:
-    """Return the causes of gaps from `begin` to `end`; the kernel after each was `launched` then.
-
-    A kernel that was launched before the device fell idle did not wait for the host.
-    """
+    launched = np.minimum(at(kernels.launched, before, UNKNOWN), end)
     copied = copies.inside(begin, end)
     waited = host.waits.inside(begin, end)
     synchronised = at(host.synchronised, np.searchsorted(host.synchronised, begin), UNKNOWN)
     edge = at(host.edges, np.searchsorted(host.edges, begin), UNKNOWN)
+    # A kernel that was launched before the device fell idle did not wait for the host.
     rules = [
         ((launched < begin) & (copied > 0), COPY),
         (launched < begin, QUEUED),
         (2 * copied >= end - begin, COPY),
         (2 * waited >= end - begin, DATA_WAIT),
         (synchronised <= launched, SYNCHRONISATION),
-        ((edge <= end) & (edge < until), START),
+        ((edge <= end) & (edge < run[1]), START),
     ]
-    return np.select([rule for rule, _ in rules], [cause for _, cause in rules], HOST_LATE)
+    cause = np.select([rule for rule, _ in rules], [cause for _, cause in rules], HOST_LATE)
+    return Gaps(begin, end, cause, after, before)
 
 
 def at(values: NDArray[Any], positions: Ints, default: Any = -1) -> NDArray[Any]:
