@@ -261,18 +261,6 @@ def _round() -> dict[str, float]:
         start = perf_counter()
         loop(call)
         clean[loop] = perf_counter() - start
-    profiled, callees = _profiled()
-    base, clean_base = profiled[_idle], clean[_idle]
-    found = {"bytecode_factor": profiled[_compute] / clean[_compute]}
-    for kind, loop in ((PYTHON, _call_python), (BUILTIN, _call_builtin)):
-        # Without the loop's own code, which a profile function may slow down by itself.
-        outer = (profiled[loop] - base) - (clean[loop] - clean_base)
-        found |= {f"{kind}_inner": callees[kind] / _CALLS, f"{kind}_outer": outer / _CALLS}
-    return found
-
-
-def _profiled() -> tuple[dict[object, float], dict[str, float]]:
-    """Return the own time of each loop under cProfile, and of the callees of two of them."""
     from _lsprof import Profiler
 
     profiler = Profiler()
@@ -282,10 +270,18 @@ def _profiled() -> tuple[dict[object, float], dict[str, float]]:
             loop(call)
     finally:
         profiler.disable()
+    # The own time of each loop under cProfile, and of the callees of two of them.
     own = {entry.code: entry.inlinetime for entry in profiler.getstats()}
+    profiled = {loop: own[loop.__code__] for loop in _LOOPS}
     builtin = next(code for code in own if isinstance(code, str) and "gc.isenabled" in code)
     callees = {PYTHON: own[_empty.__code__], BUILTIN: own[builtin]}
-    return {loop: own[loop.__code__] for loop in _LOOPS}, callees
+    base, clean_base = profiled[_idle], clean[_idle]
+    found = {"bytecode_factor": profiled[_compute] / clean[_compute]}
+    for kind, loop in ((PYTHON, _call_python), (BUILTIN, _call_builtin)):
+        # Without the loop's own code, which a profile function may slow down by itself.
+        outer = (profiled[loop] - base) - (clean[loop] - clean_base)
+        found |= {f"{kind}_inner": callees[kind] / _CALLS, f"{kind}_outer": outer / _CALLS}
+    return found
 
 
 def _empty() -> None:

@@ -178,6 +178,11 @@ def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
     update = np.isin(owner, _OPTIMIZERS)
     fresh = outside & (work_after == _CALL) & ~np.isin(before, (_CALL, _LOSS_CALL))
     outlives_pass = end > _end_of(begin, *when.passes)
+    # For second derivatives a later pass frees blocks. A gradient that is replaced while gradients
+    # are accumulated is not one of these.
+    freed = np.maximum(blocks.freed, 0)
+    gathering = owned.owner[freed] == vocabulary.ACCUMULATION
+    saved_again = (blocks.freed >= 0) & owned.in_backward[freed] & ~gathering
     again = _outermost_again(owned, mark)
     outlives_again = (again > 0) & (end > events.end[np.maximum(again - 1, 0)])
     next_pass = when.begins_next(begin)
@@ -193,7 +198,7 @@ def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
         (update, TEMPORARIES),
         (backward & outlives_again, ACTIVATIONS),
         (backward & (again > 0), TEMPORARIES),
-        (backward & outlives_pass & ~_saved_again(owned, blocks, when), GRADIENTS),
+        (backward & outlives_pass & ~saved_again, GRADIENTS),
         (backward & outlives_pass, ACTIVATIONS),
         (backward, TEMPORARIES),
         (fresh & (end > first_call), INPUTS),
@@ -244,18 +249,6 @@ def _outermost_again(owned: Attribution, mark: Ints) -> Ints:
             return found
         found[climbing] = current[climbing]
         current = np.where(climbing, at(scopes.above, current - 1, 0), 0)
-
-
-def _saved_again(owned: Attribution, blocks: Blocks, when: Timeline) -> Bools:
-    """Select blocks of one backward pass that a later one frees, for second derivatives.
-
-    A gradient that is replaced while gradients are accumulated is not one of these.
-    """
-    freed = np.maximum(blocks.freed, 0)
-    known = (blocks.freed >= 0) & owned.in_backward[freed]
-    gathering = owned.owner[freed] == vocabulary.ACCUMULATION
-    saved: Bools = known & ~gathering & (blocks.end > _end_of(blocks.begin, *when.passes))
-    return saved
 
 
 # --- Memory of live tensors at one moment ---------------------------------------------------------

@@ -105,12 +105,13 @@ class TensorBlocks:
 
     def correct(self, found: kinds.Owned, born: Blocks, after: kinds.Alive) -> None:
         """Correct the kinds of blocks that are alive at the end."""
-        found_blocks = {self._key(place): block for place, block in after.blocks.items()}
-        places = zip(born.device.tolist(), born.address.tolist(), strict=True)
-        open_ = (born.end == FOR_EVER).tolist()
-        for at, (key, alive) in enumerate(zip(places, open_, strict=True)):
-            block = found_blocks.get(key) if alive else None
-            if block is not None and block.kind in _DECIDED_AT_END:
+        decided = {
+            self._key(place): block
+            for place, block in after.blocks.items()
+            if block.kind in _DECIDED_AT_END
+        }
+        for at in np.flatnonzero(born.end == FOR_EVER).tolist():
+            if block := decided.get((int(born.device[at]), int(born.address[at]))):
                 found.kind[at] = kinds.NUMBERS[block.kind]
                 found.owner[at] = self._owner(block) or found.owner[at]
 
@@ -303,8 +304,7 @@ def _owner_rows(
         peak = curves.peak(curves.levels(here))
         for kind, name in enumerate(kinds.KINDS):
             levels = curves.levels(here & (found.kind == kind))
-            largest = curves.highest(levels)
-            if largest:
+            if largest := curves.highest(levels):
                 rows.append(
                     {
                         "slice": index,

@@ -258,10 +258,9 @@ class Readings:
 
     def now(self) -> Reading:
         """Read the memory in use now."""
-        resident, heap = self._own.net(self._resident(), self.heap_counter.read())
-        known, counted = resident != UNKNOWN, heap != UNKNOWN
-        device, peak = self._cuda() if self._cuda is not None else (None, None)
-        return Reading(resident if known else None, heap if counted else None, device, peak)
+        net = self._own.net(self._resident(), self.heap_counter.read())
+        device = self._cuda() if self._cuda is not None else (None, None)
+        return Reading(*(None if value == UNKNOWN else value for value in net), *device)
 
     def _grow(self) -> None:
         resident, in_use = self._resident(), self.heap_counter.read()

@@ -239,9 +239,7 @@ class MemoryTracer:
             if traced.rests:
                 return None
             traced.spent += 1
-            state = self._state(frame)
-            if state is None:
-                state = _Frame(self, traced)
+            state = self._state(frame) or _Frame(self, traced)
             if traced.suspends and frame.f_lineno != code.co_firstlineno:
                 # A generator goes on in the middle of a line, which is no new run of it.
                 self._go_on(frame, state)
@@ -310,9 +308,7 @@ class MemoryTracer:
         return own
 
     def _known(self, code: CodeType) -> _TracedCode:
-        if id(code) not in self._codes:
-            self._codes[id(code)] = _TracedCode(code)
-        return self._codes[id(code)]
+        return self._codes.setdefault(id(code), _TracedCode(code))
 
     def _state(self, frame: FrameType) -> _Frame | None:
         state = _tracer_of(frame)
