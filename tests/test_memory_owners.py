@@ -455,7 +455,7 @@ def test_what_fails_is_a_note_and_the_times_stand(monkeypatch: pytest.MonkeyPatc
     def fail(**keywords: Any) -> Alive:
         raise ValueError("no memory today")
 
-    monkeypatch.setattr("profstack.readers.memory.owners.find_alive", fail)
+    monkeypatch.setattr("profstack.readers.memory.kinds.find_alive", fail)
     captured = observe(training(Net()), 1, "detail").captured
     text = "no owners of memory: ValueError: no memory today"
     assert ("no-memory-owners", text) in captured.notes

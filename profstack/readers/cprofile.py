@@ -12,8 +12,8 @@ import marshal
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Sequence
+from itertools import product, repeat
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
@@ -33,15 +33,10 @@ _PLACE = ("file", "line", "name")
 _COUNTS = ("primitive_calls", "calls", "self_s", "total_s")
 
 
-def _own_folders() -> tuple[str, ...]:
-    """Return profstack's folder and that of its wrappers, which may be a link."""
-    wrappers = importlib.util.find_spec("profstack.wrappers")
-    folders = {PACKAGE}
-    folders.update((wrappers and wrappers.submodule_search_locations) or ())
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
-
-
-_OWN = _own_folders()
+# profstack's folder and that of its wrappers, which may be a link.
+_wrappers = importlib.util.find_spec("profstack.wrappers")
+_FOLDERS = {PACKAGE, *((_wrappers and _wrappers.submodule_search_locations) or ())}
+_OWN = tuple(os.path.join(os.path.realpath(folder), "") for folder in _FOLDERS)
 
 # Functions that profstack's wrappers of torch's functions call before the function itself.
 _GUARDS = frozenset({"is_compiling", "is_dynamo_compiling"})
@@ -80,9 +75,7 @@ def function_table(stats: Iterable[Any]) -> Table:
         # It may have been removed with another, as its only callee.
         if function in table:
             _splice(table, function)
-    for function in [name for name in table if "_lsprof.Profiler" in name[2]]:
-        del table[function]
-    return table
+    return {name: row for name, row in table.items() if "_lsprof.Profiler" not in name[2]}
 
 
 def _four(entry: Any) -> tuple[int, int, float, float]:
@@ -252,21 +245,13 @@ def measure() -> dict[str, object] | None:
     except (ValueError, KeyError):
         # Another tool has the profiler's place, or takes it meanwhile.
         return None
-    columns = {name: [each[name] for each in rounds] for name in rounds[0]}
-    return {
-        **{kind: _call_cost(columns, kind) for kind in (PYTHON, BUILTIN)},
-        "bytecode_factor": median(columns["bytecode_factor"]),
-        "calls": _CALLS,
-        "rounds": len(rounds),
-    }
-
-
-def _call_cost(columns: Mapping[str, list[float]], kind: str) -> dict[str, float]:
-    cost: dict[str, float] = {}
-    for part in ("inner", "outer"):
-        seconds = columns[f"{kind}_{part}"]
-        cost |= {f"{part}_s": max(0.0, median(seconds)), f"{part}_spread_s": _spread(seconds)}
-    return cost
+    costs: dict[str, dict[str, float]] = {PYTHON: {}, BUILTIN: {}}
+    for kind, part in product(costs, ("inner", "outer")):
+        seconds = [each[f"{kind}_{part}"] for each in rounds]
+        first, middle, third = quantiles(seconds, n=4)
+        costs[kind] |= {f"{part}_s": max(0.0, middle), f"{part}_spread_s": third - first}
+    factor = median(each["bytecode_factor"] for each in rounds)
+    return {**costs, "bytecode_factor": factor, "calls": _CALLS, "rounds": len(rounds)}
 
 
 def _round() -> dict[str, float]:
@@ -276,18 +261,6 @@ def _round() -> dict[str, float]:
         start = perf_counter()
         loop(call)
         clean[loop] = perf_counter() - start
-    profiled, callees = _profiled()
-    base, clean_base = profiled[_idle], clean[_idle]
-    found = {"bytecode_factor": profiled[_compute] / clean[_compute]}
-    for kind, loop in ((PYTHON, _call_python), (BUILTIN, _call_builtin)):
-        # Without the loop's own code, which a profile function may slow down by itself.
-        outer = (profiled[loop] - base) - (clean[loop] - clean_base)
-        found |= {f"{kind}_inner": callees[kind] / _CALLS, f"{kind}_outer": outer / _CALLS}
-    return found
-
-
-def _profiled() -> tuple[dict[object, float], dict[str, float]]:
-    """Return the own time of each loop under cProfile, and of the callees of two of them."""
     from _lsprof import Profiler
 
     profiler = Profiler()
@@ -297,15 +270,18 @@ def _profiled() -> tuple[dict[object, float], dict[str, float]]:
             loop(call)
     finally:
         profiler.disable()
+    # The own time of each loop under cProfile, and of the callees of two of them.
     own = {entry.code: entry.inlinetime for entry in profiler.getstats()}
+    profiled = {loop: own[loop.__code__] for loop in _LOOPS}
     builtin = next(code for code in own if isinstance(code, str) and "gc.isenabled" in code)
     callees = {PYTHON: own[_empty.__code__], BUILTIN: own[builtin]}
-    return {loop: own[loop.__code__] for loop in _LOOPS}, callees
-
-
-def _spread(values: list[float]) -> float:
-    first, _, third = quantiles(values, n=4)
-    return third - first
+    base, clean_base = profiled[_idle], clean[_idle]
+    found = {"bytecode_factor": profiled[_compute] / clean[_compute]}
+    for kind, loop in ((PYTHON, _call_python), (BUILTIN, _call_builtin)):
+        # Without the loop's own code, which a profile function may slow down by itself.
+        outer = (profiled[loop] - base) - (clean[loop] - clean_base)
+        found |= {f"{kind}_inner": callees[kind] / _CALLS, f"{kind}_outer": outer / _CALLS}
+    return found
 
 
 def _empty() -> None:

@@ -81,11 +81,6 @@ class Kernels:
     # When the host began to launch it; UNKNOWN where that was not seen.
     launched: Ints
 
-    @cached_property
-    def by_end(self) -> Ints:
-        """Positions in the order of their end."""
-        return np.argsort(self.end, kind="stable")
-
 
 @dataclass(frozen=True)
 class Host:
@@ -119,7 +114,34 @@ def gaps_between(
     runs: Sequence[tuple[int, int]],
 ) -> Gaps:
     """Return the times in `runs`, disjoint and in order, in which the device was not `busy`."""
-    parts = [_gaps(kernels, busy, copies, host, run) for run in runs or [(0, 0)]]
+    by_end = np.argsort(kernels.end, kind="stable")
+    parts = []
+    for run in runs or [(0, 0)]:
+        ran = busy.cut(*run)
+        begin = np.concatenate([np.array(run[:1], np.int64), ran.end])
+        end = np.concatenate([ran.start, np.array(run[1:], np.int64)])
+        idle = end > begin
+        begin, end = begin[idle], end[idle]
+        next_ = np.searchsorted(kernels.start, end, side="left")
+        before = np.where(at(kernels.start, next_) == end, next_, -1)
+        ended = np.searchsorted(kernels.end[by_end], begin, side="right") - 1
+        after = at(by_end, ended)
+        launched = np.minimum(at(kernels.launched, before, UNKNOWN), end)
+        copied = copies.inside(begin, end)
+        waited = host.waits.inside(begin, end)
+        synchronised = at(host.synchronised, np.searchsorted(host.synchronised, begin), UNKNOWN)
+        edge = at(host.edges, np.searchsorted(host.edges, begin), UNKNOWN)
+        # A kernel that was launched before the device fell idle did not wait for the host.
+        rules = [
+            ((launched < begin) & (copied > 0), COPY),
+            (launched < begin, QUEUED),
+            (2 * copied >= end - begin, COPY),
+            (2 * waited >= end - begin, DATA_WAIT),
+            (synchronised <= launched, SYNCHRONISATION),
+            ((edge <= end) & (edge < run[1]), START),
+        ]
+        cause = np.select([rule for rule, _ in rules], [cause for _, cause in rules], HOST_LATE)
+        parts.append((begin, end, cause, after, before))
     return Gaps(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -141,45 +163,6 @@ def by_cause(gaps: Gaps, length: Ints | None = None) -> Iterator[tuple[Record, i
             "longest_s": int(length[longest]) * S,
         }
         yield row, int(gaps.after[longest]), int(gaps.before[longest])
-
-
-def _gaps(
-    kernels: Kernels, busy: Intervals, copies: Intervals, host: Host, run: tuple[int, int]
-) -> Gaps:
-    ran = busy.cut(*run)
-    begin = np.concatenate([np.array(run[:1], np.int64), ran.end])
-    end = np.concatenate([ran.start, np.array(run[1:], np.int64)])
-    idle = end > begin
-    begin, end = begin[idle], end[idle]
-    next_ = np.searchsorted(kernels.start, end, side="left")
-    before = np.where(at(kernels.start, next_) == end, next_, -1)
-    ended = np.searchsorted(kernels.end[kernels.by_end], begin, side="right") - 1
-    after = at(kernels.by_end, ended)
-    launched = at(kernels.launched, before, UNKNOWN)
-    cause = _causes(begin, end, np.minimum(launched, end), copies, host, run[1])
-    return Gaps(begin, end, cause, after, before)
-
-
-def _causes(
-    begin: Ints, end: Ints, launched: Ints, copies: Intervals, host: Host, until: int
-) -> NDArray[np.str_]:
-    """Return the causes of gaps from `begin` to `end`; the kernel after each was `launched` then.
-
-    A kernel that was launched before the device fell idle did not wait for the host.
-    """
-    copied = copies.inside(begin, end)
-    waited = host.waits.inside(begin, end)
-    synchronised = at(host.synchronised, np.searchsorted(host.synchronised, begin), UNKNOWN)
-    edge = at(host.edges, np.searchsorted(host.edges, begin), UNKNOWN)
-    rules = [
-        ((launched < begin) & (copied > 0), COPY),
-        (launched < begin, QUEUED),
-        (2 * copied >= end - begin, COPY),
-        (2 * waited >= end - begin, DATA_WAIT),
-        (synchronised <= launched, SYNCHRONISATION),
-        ((edge <= end) & (edge < until), START),
-    ]
-    return np.select([rule for rule, _ in rules], [cause for _, cause in rules], HOST_LATE)
 
 
 def at(values: NDArray[Any], positions: Ints, default: Any = -1) -> NDArray[Any]:

@@ -125,8 +125,11 @@ class Emitter(Listener):
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Begin a range; the outermost module's begins a `forward` too."""
         found = self._known.get((kind, name)) or self._range(kind, name, module)
-        if found.opens_forward and not self._is_inside():
-            self._begin(self._forward)
+        if found.opens_forward:
+            opened = self._open
+            # No call of a module and no backward pass is open.
+            if not opened or not (opened[-1].inside or any(each.inside for each in opened)):
+                self._begin(self._forward)
         self._begin(found)
 
     def leave(self, kind: str, name: str) -> None:
@@ -221,11 +224,6 @@ class Emitter(Listener):
         made = Range(kind, name, self._make(kind, text), inside, opens_forward)
         self._known[kind, name] = made
         return made
-
-    def _is_inside(self) -> bool:
-        """Return whether a module's call or a backward pass is open."""
-        opened = self._open
-        return bool(opened) and (opened[-1].inside or any(each.inside for each in opened))
 
     def _begin(self, range_: Range) -> None:
         push, attributes = self._push, range_.attributes

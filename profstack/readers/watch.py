@@ -13,19 +13,8 @@ import os
 import sys
 import time
 
+from profstack import guard
 from profstack.environment import rss_bytes, rss_in, rss_text
-from profstack.guard import (
-    PACKAGE,
-    PATIENCE_S,
-    ForkSafeThread,
-    Guard,
-    block_signals,
-    import_unseen,
-    locked_lock,
-    unwatch_forks,
-    wait_until_gone,
-    watch_forks,
-)
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
 # Like that of typing, which must not be imported here; type checkers know the name.
@@ -55,7 +44,7 @@ _MOST_FILES = 10_000
 _KEPT, _MACHINERY, _PASSING, _OWN = range(4)
 # profstack's modules through which the script's calls pass: frames inside are the script's work.
 _PASSED_THROUGH = frozenset(
-    os.path.join(PACKAGE, *name.split("/")) + ".py"
+    os.path.join(guard.PACKAGE, *name.split("/")) + ".py"
     for name in (
         *("launch/child", "launch/in_process", "session", "capture/hooks", "capture/marks"),
         *("capture/region_outlet", "capture/step_rules", "capture/user_regions"),
@@ -68,7 +57,7 @@ class Stacks:
 
     def __init__(self) -> None:
         # Folders of profstack itself.
-        self.own: tuple[str, ...] = (PACKAGE,)
+        self.own: tuple[str, ...] = (guard.PACKAGE,)
         # Whether a stack was cut short.
         self.cut = False
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -208,7 +197,7 @@ MOST_LEVELS = 4
 _perf_counter, _get_ident = time.perf_counter, _thread.get_ident
 
 
-class Sampler(ForkSafeThread):
+class Sampler(guard.ForkSafeThread):
     """Samples while resumed; `origin` is when the recording began, by `perf_counter`.
 
     It follows the thread that resumed it last, else the one that made it.
@@ -224,7 +213,7 @@ class Sampler(ForkSafeThread):
         self.failure: str | None = None
         self.gave_way = False
         self._samples = Samples()
-        self._gc, self._signals = import_unseen("gc"), import_unseen("_signal")
+        self._gc, self._signals = guard.import_unseen("gc"), guard.import_unseen("_signal")
         self._origin = origin
         self._pid = os.getpid()
         self._made_on = self._followed = _get_ident()
@@ -238,8 +227,8 @@ class Sampler(ForkSafeThread):
         self._native: int | None = None
         # The first is released to wake the thread; the others by the thread when it pauses, and
         # when it has ended.
-        self._wake, self._still, self._ended = (locked_lock() for _ in range(3))
-        watch_forks(self)
+        self._wake, self._still, self._ended = (guard.locked_lock() for _ in range(3))
+        guard.watch_forks(self)
 
     def resume(self) -> None:
         """Watch the calling thread from here on."""
@@ -300,7 +289,7 @@ class Sampler(ForkSafeThread):
         self._closed = True
         self._wanted = False
         self.end_thread()
-        unwatch_forks(self)
+        guard.unwatch_forks(self)
 
     # --- The thread
 
@@ -311,7 +300,7 @@ class Sampler(ForkSafeThread):
         self._ending = False
         self._alive = True
         # As many threads as this process may have, or an interpreter about to end.
-        with Guard(RuntimeError, self._not_started, always=True):
+        with guard.Guard(RuntimeError, self._not_started, always=True):
             _thread.start_new_thread(self._run, ())
 
     def _not_started(self, error: BaseException) -> None:
@@ -327,7 +316,7 @@ class Sampler(ForkSafeThread):
         answer.acquire(False)
         if self._alive:
             self._poke()
-            answer.acquire(True, PATIENCE_S)
+            answer.acquire(True, guard.PATIENCE_S)
 
     def end_thread(self) -> None:
         """End the thread, and wait until it is gone for the system too."""
@@ -335,11 +324,11 @@ class Sampler(ForkSafeThread):
             return
         self._ending = True
         self._ask(self._ended)
-        wait_until_gone(self._native)
+        guard.wait_until_gone(self._native)
 
     def _run(self) -> None:
         try:
-            block_signals(self._signals)
+            guard.block_signals(self._signals)
             self._native = _thread.get_native_id()
             self._watch()
         except BaseException as error:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from profstack.guard import Guard
+from profstack.guard import Guard, replace
 from profstack.readers.torchtrace.attribution import Attribution
 from profstack.readers.torchtrace.columns import Bools, Ints, integers
 from profstack.readers.torchtrace.events import HostEvents
@@ -95,7 +95,16 @@ def read_allocator(results: Any, events: HostEvents, asked: Ints) -> AllocatorEv
     device = np.fromiter(map(numbers.__getitem__, columns[4]), np.int64, len(found))
     order = np.argsort(time, kind="stable")
     order = order[nbytes[order] != 0]
-    every = (time, address, nbytes, device, _positions(events, time, thread, nbytes))
+    # The host event of every allocation; -1 on threads that are not observed.
+    memory = np.flatnonzero(events.memory)
+    raw = events.raw(memory)
+    fields = ("start_ns", "start_thread_id", "nbytes")
+    keys = zip(*(integers(raw, field).tolist() for field in fields), strict=True)
+    known = dict(zip(keys, memory.tolist(), strict=True))
+    # The tree holds the bits of a thread's number as they are.
+    own = zip(time.tolist(), thread.tolist(), nbytes.tolist(), strict=True)
+    position = np.fromiter((known.get(key, -1) for key in own), np.int64, len(time))
+    every = (time, address, nbytes, device, position)
     time, address, nbytes, device, position = (column[order] for column in every)
     names = [str(device) for device in numbers]
     return AllocatorEvents(time, address, nbytes, device, position, names, used)
@@ -138,18 +147,6 @@ def _inputs(inputs: list[Any]) -> Iterator[int]:
 def signed(address: int) -> int:
     """Return an address as a signed number of the same bits, as columns hold it."""
     return address - (1 << 64) if address >> 63 else address
-
-
-def _positions(events: HostEvents, time: Ints, thread: Ints, nbytes: Ints) -> Ints:
-    """Return the host event of every allocation; -1 on threads that are not observed."""
-    memory = np.flatnonzero(events.memory)
-    raw = events.raw(memory)
-    fields = ("start_ns", "start_thread_id", "nbytes")
-    keys = zip(*(integers(raw, field).tolist() for field in fields), strict=True)
-    known = dict(zip(keys, memory.tolist(), strict=True))
-    # The tree holds the bits of a thread's number as they are.
-    asked = zip(time.tolist(), thread.tolist(), nbytes.tolist(), strict=True)
-    return np.fromiter((known.get(key, -1) for key in asked), np.int64, len(time))
 
 
 def blocks_of(allocator: AllocatorEvents) -> tuple[Blocks, Blocks]:
@@ -200,23 +197,20 @@ class Curves:
         self._begins = rank[: len(blocks)]
         self._ends = np.full(len(blocks), len(order))
         self._ends[ends] = rank[len(blocks) :]
-        self.first, self.last = self.rank_at(np.array([boundaries_ns[0], boundaries_ns[-1]]))
-        self._counted = self._candidates(boundaries_ns, left_out)
-
-    def rank_at(self, times: Ints) -> Ints:
-        """Return the last moment up to each time; -1 before the first."""
-        return np.searchsorted(self._times, times, side="right") - 1
-
-    def _candidates(self, boundaries_ns: Sequence[int], left_out: Collection[int]) -> Ints:
-        """Return the moments of the steps that count, with the ones before each step."""
         edges = self.rank_at(np.array(boundaries_ns, np.int64)).tolist()
+        self.first, self.last = edges[0], edges[-1]
+        # The moments of the steps that count, with the ones before each step.
         ranks = [
             np.arange(first, last + 1)
             for step, (first, last) in enumerate(pairwise(edges))
             if step not in left_out
         ]
         # If all steps of a slice hold evaluation, all of it counts, as for its times.
-        return np.concatenate(ranks or [np.arange(self.first, self.last + 1)])
+        self._counted = np.concatenate(ranks or [np.arange(self.first, self.last + 1)])
+
+    def rank_at(self, times: Ints) -> Ints:
+        """Return the last moment up to each time; -1 before the first."""
+        return np.searchsorted(self._times, times, side="right") - 1
 
     def levels(self, chosen: Bools) -> Ints:
         """Return bytes of the chosen blocks after each moment, with one entry before the first."""
@@ -312,8 +306,8 @@ class DeviceHistory:
         self.problems: list[tuple[str, str]] = []
         self._recording = False
         self._is_scripts = False
-        # Our wrappers of torch's switches.
-        self._replaced: dict[str, Any] = {}
+        # What takes our wrappers off torch's switches.
+        self._unwrap: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Start the history where the script uses a CUDA device and records none itself."""
@@ -324,7 +318,9 @@ class DeviceHistory:
         with self._noting_problems():
             torch.cuda.memory._record_memory_history(stacks="python", max_entries=_MOST_ALLOCATIONS)
             self._recording = True
-            self._wrap_switches(torch._C)
+            for name in _SWITCHES:
+                if (original := getattr(torch._C, name, None)) is not None:
+                    self._unwrap.append(replace(torch._C, name, self._noted(original)))
 
     def end(self, path: Path) -> bool:
         """End the history and write it to `path`; return whether there is a file."""
@@ -351,13 +347,6 @@ class DeviceHistory:
         self._unwrap_switches()
         self._recording = False
 
-    def _wrap_switches(self, torch_c: Any) -> None:
-        for name in _SWITCHES:
-            original = getattr(torch_c, name, None)
-            if original is not None:
-                self._replaced[name] = self._noted(original)
-                setattr(torch_c, name, self._replaced[name])
-
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def switch(*arguments: Any, **keywords: Any) -> Any:
@@ -367,13 +356,9 @@ class DeviceHistory:
         return switch
 
     def _unwrap_switches(self) -> None:
-        torch_c = sys.modules["torch"]._C
-        for name, wrapper in self._replaced.items():
-            original = wrapper.__wrapped__
-            # Another wrapper on top of ours stays, and ours passes calls on.
-            if getattr(torch_c, name, None) is wrapper:
-                setattr(torch_c, name, original)
-        self._replaced.clear()
+        for unwrap in self._unwrap:
+            unwrap()
+        self._unwrap.clear()
 
     def _noting_problems(self) -> Guard:
         """Guard torch's private functions: without them the lines still have their figures."""

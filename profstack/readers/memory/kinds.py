@@ -32,16 +32,7 @@ from profstack.readers.torchtrace.scopes import (
     RECOMPUTED,
     REGION,
 )
-from profstack.storage.vocabulary import (
-    ACCUMULATION,
-    BEFORE_OPTIMIZER,
-    LOSS,
-    OPTIMIZER,
-    OUTSIDE,
-    UNATTRIBUTED,
-    WAIT,
-    ZERO_GRAD,
-)
+from profstack.storage import vocabulary
 
 PARAMETERS = "parameters"
 GRADIENTS = "gradients"
@@ -58,8 +49,9 @@ KINDS = (
 )
 NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 # Parts of a step in which an optimizer works.
-_OPTIMIZERS = (OPTIMIZER, ZERO_GRAD)
+_OPTIMIZERS = (vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD)
 _NOTHING, _CALL, _LOSS_CALL, _PASS, _UPDATE, _EMPTYING = range(6)
+_UPDATES = (_UPDATE, _EMPTYING)
 
 
 @dataclass
@@ -93,25 +85,13 @@ class Timeline:
 
     def loses_next(self, times: Ints) -> Bools:
         """Return whether the next mark after each time, but for optimizers, is a loss or a pass."""
-        after = self.without_updates().around(times)[1]
+        after = self.without(*_UPDATES).around(times)[1]
         return np.isin(after, (_PASS, _LOSS_CALL))
 
-    def without_updates(self) -> Timeline:
-        """Return it without optimizers."""
-        return self._without(_UPDATE, _EMPTYING)
-
-    def without_emptying(self) -> Timeline:
-        """Return it without setting gradients to zero, which may be done anywhere."""
-        return self._without(_EMPTYING)
-
-    def _without(self, *kinds: int) -> Timeline:
+    def without(self, *kinds: int) -> Timeline:
+        """Return it without marks of these kinds."""
         kept = ~np.isin(self.what, kinds)
         return replace(self, starts=self.starts[kept], ends=self.ends[kept], what=self.what[kept])
-
-    def is_active(self, times: Ints) -> Bools:
-        """Return whether a call or a backward pass has begun in the step before each time."""
-        active: Bools = self.without_updates().around(times)[0] != _NOTHING
-        return active
 
 
 _NEVER = np.iinfo(np.int64).max
@@ -131,7 +111,12 @@ def timeline(
     above = scopes.above[backward]
     backward = backward[(above == 0) | ~owned.in_backward[np.maximum(above - 1, 0)]]
     backward = backward[np.argsort(events.start[backward], kind="stable")]
-    passes = _merged(events.start[backward], events.end[backward], events.start[forward])
+    # Backward functions as passes: one lasts until a module is called.
+    begun, reached = events.start[backward], np.maximum.accumulate(events.end[backward])
+    called = np.searchsorted(np.sort(events.start[forward]), begun)
+    first = np.ones(len(begun), np.bool_)
+    first[1:] = (begun[1:] > reached[:-1]) & (called[1:] > called[:-1])
+    passes = begun[first], reached[np.roll(first, -1)]
     updates = scopes.marks(OPTIMIZED)
     updates = updates[scopes.above[updates] == 0]
     starts = np.concatenate((events.start[forward], passes[0], events.start[updates]))
@@ -140,7 +125,7 @@ def timeline(
         (
             np.where(is_loss_call, _LOSS_CALL, _CALL),
             np.full(len(passes[0]), _PASS),
-            np.where(scopes.scope[updates] == ZERO_GRAD, _EMPTYING, _UPDATE),
+            np.where(scopes.scope[updates] == vocabulary.ZERO_GRAD, _EMPTYING, _UPDATE),
         )
     )
     order = np.argsort(starts, kind="stable")
@@ -153,18 +138,6 @@ def timeline(
         passes,
         np.array(boundaries_ns, np.int64),
     )
-
-
-def _merged(starts: Ints, ends: Ints, calls: Ints) -> tuple[Ints, Ints]:
-    """Merge backward functions into passes: one lasts until a module is called."""
-    if not len(starts):
-        return starts, ends
-    reached = np.maximum.accumulate(ends)
-    called = np.searchsorted(np.sort(calls), starts)
-    apart = (starts[1:] > reached[:-1]) & (called[1:] > called[:-1])
-    first = np.concatenate(([True], apart))
-    last = np.concatenate((apart, [True]))
-    return starts[first], reached[last]
 
 
 @dataclass
@@ -196,15 +169,20 @@ def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
     begin, end = blocks.begin, blocks.end
     backward = owned.in_backward[position] & seen
     before = when.around(begin)[0]
-    work_after = when.without_updates().around(begin)[1]
+    work_after = when.without(*_UPDATES).around(begin)[1]
     owner = np.where(seen, owned.owner[position], 0)
     outside = seen & (scopes.nearest[position] == 0)
     owner = np.where(outside, _part(when, begin), owner)
-    owner = np.where(backward & (owner == 0), UNATTRIBUTED, owner)
+    owner = np.where(backward & (owner == 0), vocabulary.UNATTRIBUTED, owner)
     mark = np.maximum(scopes.nearest[position] - 1, 0)
     update = np.isin(owner, _OPTIMIZERS)
     fresh = outside & (work_after == _CALL) & ~np.isin(before, (_CALL, _LOSS_CALL))
     outlives_pass = end > _end_of(begin, *when.passes)
+    # For second derivatives a later pass frees blocks. A gradient that is replaced while gradients
+    # are accumulated is not one of these.
+    freed = np.maximum(blocks.freed, 0)
+    gathering = owned.owner[freed] == vocabulary.ACCUMULATION
+    saved_again = (blocks.freed >= 0) & owned.in_backward[freed] & ~gathering
     again = _outermost_again(owned, mark)
     outlives_again = (again > 0) & (end > events.end[np.maximum(again - 1, 0)])
     next_pass = when.begins_next(begin)
@@ -220,7 +198,7 @@ def classify(owned: Attribution, blocks: Blocks, when: Timeline) -> Owned:
         (update, TEMPORARIES),
         (backward & outlives_again, ACTIVATIONS),
         (backward & (again > 0), TEMPORARIES),
-        (backward & outlives_pass & ~_saved_again(owned, blocks, when), GRADIENTS),
+        (backward & outlives_pass & ~saved_again, GRADIENTS),
         (backward & outlives_pass, ACTIVATIONS),
         (backward, TEMPORARIES),
         (fresh & (end > first_call), INPUTS),
@@ -239,13 +217,14 @@ def _part(when: Timeline, times: Ints) -> Ints:
 
     Gradients are set to zero before the model is called, or between the loss and its backward pass.
     """
-    before, after = when.without_emptying().around(times)
-    work_after = when.without_updates().around(times)[1]
+    before, after = when.without(_EMPTYING).around(times)
+    work_before, work_after = when.without(*_UPDATES).around(times)
     called = np.isin(before, (_CALL, _LOSS_CALL))
     losing = called & np.isin(after, (_PASS, _LOSS_CALL))
-    waiting = ~when.is_active(times) & (work_after == _CALL)
+    waiting = (work_before == _NOTHING) & (work_after == _CALL)
     updating = (before == _PASS) & (after == _UPDATE)
-    return np.select([losing, waiting, updating], [LOSS, WAIT, BEFORE_OPTIMIZER], OUTSIDE)
+    parts = [vocabulary.LOSS, vocabulary.WAIT, vocabulary.BEFORE_OPTIMIZER]
+    return np.select([losing, waiting, updating], parts, vocabulary.OUTSIDE)
 
 
 def _end_of(times: Ints, starts: Ints, ends: Ints) -> Ints:
@@ -270,18 +249,6 @@ def _outermost_again(owned: Attribution, mark: Ints) -> Ints:
             return found
         found[climbing] = current[climbing]
         current = np.where(climbing, at(scopes.above, current - 1, 0), 0)
-
-
-def _saved_again(owned: Attribution, blocks: Blocks, when: Timeline) -> Bools:
-    """Select blocks of one backward pass that a later one frees, for second derivatives.
-
-    A gradient that is replaced while gradients are accumulated is not one of these.
-    """
-    freed = np.maximum(blocks.freed, 0)
-    known = (blocks.freed >= 0) & owned.in_backward[freed]
-    gathering = owned.owner[freed] == ACCUMULATION
-    saved: Bools = known & ~gathering & (blocks.end > _end_of(blocks.begin, *when.passes))
-    return saved
 
 
 # --- Memory of live tensors at one moment ---------------------------------------------------------
@@ -340,9 +307,14 @@ class Alive:
 def find_alive(*, watched: bool = False) -> Alive:
     """Find all blocks of live tensors; with `watched` those of the CPU record their release."""
     torch = sys.modules["torch"]
+    cuda: Any = torch.cuda
     # No mode or subclass of the script may see the calls.
     with torch._C.DisableTorchFunction():
-        return _Walk(torch, watched).found()
+        alive = _Walk(torch, watched).found()
+        for number in range(cuda.device_count() if cuda.is_initialized() else 0):
+            if total := cuda.memory_allocated(number):
+                alive.totals[f"cuda:{number}"] = total
+    return alive
 
 
 class _Walk:
@@ -381,13 +353,11 @@ class _Walk:
                     self._add(buffer, BUFFERS, buffer)
         for tensor in tensors:
             self._add(tensor, HELD, None)
-        self._alive.totals = self._totals()
         return self._alive
 
     def _by_type(self) -> tuple[list[Any], list[Any], list[Any]]:
         """Return all live modules, optimizers and tensors, in order of age."""
-        torch = self._torch
-        bases = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
+        bases = (self._torch.nn.Module, self._torch.optim.Optimizer, self._torch.Tensor)
         ours = instances_of(*bases)
         modules, optimizers, tensors = (
             [thing for thing in ours if issubclass(type(thing), base)] for base in bases
@@ -472,7 +442,9 @@ class _Walk:
             kind = INPUTS
         block = self._alive.blocks[key] = Block(nbytes, kind, shared, list(holders))
         if self._watched and device.type == "cpu":
-            block.watched = weakref.ref(storage, _noting(block.died_ns))
+            # The callback adds the time to the list without running a line of Python.
+            add_time = partial(next, map(block.died_ns.append, iter(_clock, None)))
+            block.watched = weakref.ref(storage, add_time)
 
     def _tensors_in(self, value: Any, depth: int = 0) -> Iterator[Any]:
         if self._is_tensor(value):
@@ -483,18 +455,6 @@ class _Walk:
 
     def _is_tensor(self, thing: Any) -> bool:
         return issubclass(type(thing), self._torch.Tensor)
-
-    def _totals(self) -> dict[str, int]:
-        cuda = self._torch.cuda
-        if not cuda.is_initialized():
-            return {}
-        counts = {f"cuda:{n}": cuda.memory_allocated(n) for n in range(cuda.device_count())}
-        return {device: count for device, count in counts.items() if count}
-
-
-def _noting(times: list[int]) -> Callable[[Any], Any]:
-    """Return a callback that adds the time to a list, without running a line of Python."""
-    return partial(next, map(times.append, iter(_clock, None)))
 
 
 def _own(thing: Any, name: str) -> Any:

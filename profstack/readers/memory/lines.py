@@ -70,9 +70,16 @@ class Stretches:
         readings = tracer.readings
         count = readings.count
         times = _whole(readings.times, count)
-        self._times, self._chosen = times, _counted(times, edges, left_out)
-        self._chosen &= _whole(readings.places, count)[:-1] != NO_LINE
-        self.place = _whole(readings.places, count)[:-1][self._chosen]
+        # Those that began in a step that counts, and the one around the first begin.
+        begins = np.array([round(edge * 1e9) for edge in edges], np.int64)
+        step = np.searchsorted(begins, times[:-1], side="right") - 1
+        step[(step < 0) & (times[1:] > begins[0])] = 0
+        counts = np.ones(len(begins) + 1, np.bool_)
+        # The last two: after the last step, and (as -1) before the first.
+        counts[[len(begins) - 1, -1, *left_out]] = False
+        places = _whole(readings.places, count)[:-1]
+        self._times, self._chosen = times, counts[step] & (places != NO_LINE)
+        self.place = places[self._chosen]
         run = _whole(readings.runs, count)[:-1][self._chosen]
         # A run keeps its number; its first event shows whether it began in the slice.
         self.run = np.where(run < 0, ~run, run)
@@ -98,17 +105,6 @@ def _whole(column: Any, count: int) -> Ints:
     return np.frombuffer(column, np.int64, count)
 
 
-def _counted(times: Ints, stamps: Sequence[float], left_out: Collection[int]) -> Bools:
-    """Select stretches that began in a step that counts, and the one around the first begin."""
-    edges = np.array([round(stamp * 1e9) for stamp in stamps], np.int64)
-    step = np.searchsorted(edges, times[:-1], side="right") - 1
-    step[(step < 0) & (times[1:] > edges[0])] = 0
-    counts = np.ones(len(edges) + 1, np.bool_)
-    # The last two: after the last step, and (as -1) before the first.
-    counts[[len(edges) - 1, -1, *left_out]] = False
-    return counts[step]
-
-
 def line_figures(
     tracer: MemoryTracer, stamps: Sequence[float], left_out: Collection[int] = ()
 ) -> dict[tuple[str, int], LineFigures]:
@@ -128,8 +124,16 @@ def line_figures(
         _largest(stretches, stretches.resident, sampler, sampler.resident, count),
         _largest(stretches, stretches.heap, sampler, sampler.heap, count),
     )
+    # The largest resident set at the end of a run: at the last stretch of each.
+    usage = np.full(count, _NEVER)
+    last = np.zeros(len(stretches.run), np.bool_)
+    # Of equal values the first is given: the last one seen from behind.
+    _, from_behind = np.unique(stretches.run[::-1], return_index=True)
+    last[len(last) - 1 - from_behind] = True
+    last &= stretches.resident.known
+    np.maximum.at(usage, places[last], stretches.resident.after[last])
     columns = (
-        _known(_usage(stretches, count)),
+        _known(usage),
         _sums(places, stretches.resident, count),
         _known(largest),
         _sums(places, stretches.heap, count),
@@ -153,18 +157,6 @@ def _sums(places: Ints, source: Source, count: int) -> list[int | None]:
     return _known(total)
 
 
-def _usage(stretches: Stretches, count: int) -> Ints:
-    """Return the largest resident set at the end of a run, by place."""
-    highest = np.full(count, _NEVER)
-    last = np.zeros(len(stretches.run), np.bool_)
-    # Of equal values the first is given: the last stretch of each run, seen from behind.
-    _, from_behind = np.unique(stretches.run[::-1], return_index=True)
-    last[len(last) - 1 - from_behind] = True
-    last &= stretches.resident.known
-    np.maximum.at(highest, stretches.place[last], stretches.resident.after[last])
-    return highest
-
-
 def _largest(
     stretches: Stretches, source: Source, sampler: MemorySampler, column: Any, count: int
 ) -> Ints:
@@ -173,7 +165,14 @@ def _largest(
     It is 0 where a run only freed memory.
     """
     highest = np.full(count, _NEVER)
-    since_run = _since_run(stretches.run, source.grown)
+    # The growth since the begin of the run at the end of each stretch.
+    run, grown = stretches.run, source.grown
+    order = np.argsort(run, kind="stable")
+    after = np.cumsum(grown[order])
+    first = np.flatnonzero(np.diff(run[order], prepend=-1))
+    before_run = after[first] - grown[order][first]
+    since_run = np.empty(len(run), np.int64)
+    since_run[order] = after - np.repeat(before_run, np.diff(np.append(first, len(run))))
     known = source.known
     highest[stretches.place[known]] = 0
     np.maximum.at(highest, stretches.place[known], since_run[known])
@@ -182,20 +181,9 @@ def _largest(
     within = (at >= 0) & (samples != UNKNOWN)
     at, samples = at[within], samples[within]
     at, samples = at[known[at]], samples[known[at]]
-    sampled = samples - source.before[at] + (since_run - source.grown)[at]
+    sampled = samples - source.before[at] + (since_run - grown)[at]
     np.maximum.at(highest, stretches.place[at], sampled)
     return highest
-
-
-def _since_run(run: Ints, grown: Ints) -> Ints:
-    """Return the growth since the begin of the run at the end of each stretch."""
-    order = np.argsort(run, kind="stable")
-    after = np.cumsum(grown[order])
-    first = np.flatnonzero(np.diff(run[order], prepend=-1))
-    before_run = after[first] - grown[order][first]
-    found = np.empty(len(run), np.int64)
-    found[order] = after - np.repeat(before_run, np.diff(np.append(first, len(run))))
-    return found
 
 
 def line_records(
@@ -228,11 +216,9 @@ def line_records(
 
 def timeline(readings: Readings) -> tuple[Ints, Ints]:
     """Return all readings of the resident set: times (`time.perf_counter_ns`) and bytes."""
-    count, sampler = readings.count, readings.sampler
-    times = np.concatenate([_whole(readings.times, count), _whole(sampler.times, sampler.count)])
-    values = np.concatenate(
-        [_whole(readings.resident, count), _whole(sampler.resident, sampler.count)]
-    )
+    both = (readings, readings.sampler)
+    times = np.concatenate([_whole(each.times, each.count) for each in both])
+    values = np.concatenate([_whole(each.resident, each.count) for each in both])
     order = np.argsort(times, kind="stable")
     order = order[values[order] != UNKNOWN]
     return times[order], values[order]
@@ -265,9 +251,8 @@ MOST_LINES = 16_384
 
 def missing() -> str | None:
     """Return why memory_profiler cannot be used, with what to install; None if it can."""
-    if find_spec("memory_profiler") is None:
-        return "memory_profiler is not installed: pip install memory-profiler"
-    return None
+    text = "memory_profiler is not installed: pip install memory-profiler"
+    return text if find_spec("memory_profiler") is None else None
 
 
 def listing(figures: Mapping[tuple[str, int], LineFigures]) -> str:

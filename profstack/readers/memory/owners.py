@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from profstack.guard import Guard
+from profstack.readers.memory import kinds
 from profstack.readers.memory.blocks import (
     FOR_EVER,
     HOST,
@@ -30,24 +31,6 @@ from profstack.readers.memory.blocks import (
     operators_around,
     read_allocator,
     signed,
-)
-from profstack.readers.memory.kinds import (
-    BUFFERS,
-    GRADIENTS,
-    HELD,
-    INPUTS,
-    KINDS,
-    NUMBERS,
-    OPTIMIZER_STATE,
-    PARAMETERS,
-    UNOWNED,
-    Alive,
-    Block,
-    Owned,
-    Timeline,
-    classify,
-    find_alive,
-    timeline,
 )
 from profstack.readers.torchtrace.attribution import Attribution
 from profstack.readers.torchtrace.columns import Ints
@@ -63,7 +46,8 @@ from profstack.storage.vocabulary import OPTIMIZER
 
 _Key = tuple[int, int]
 # Kinds for which the end of a slice decides, not the place of the allocation.
-_DECIDED_AT_END = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS)
+_DECIDED_AT_END = (kinds.PARAMETERS, kinds.GRADIENTS, kinds.OPTIMIZER_STATE, kinds.BUFFERS)
+_UNOWNED = kinds.NUMBERS[kinds.UNOWNED]
 # The address of blocks of a device without a known tensor.
 _NOWHERE = -1
 
@@ -88,8 +72,8 @@ class TensorBlocks:
         self._number = {id(module): number for module, number in alive if module is not None}
 
     def older(
-        self, before: Alive, after: Alive, born: Blocks, given_back: Blocks
-    ) -> tuple[Blocks, Owned]:
+        self, before: kinds.Alive, after: kinds.Alive, born: Blocks, given_back: Blocks
+    ) -> tuple[Blocks, kinds.Owned]:
         """Return the blocks that the slice did not allocate, with their kinds and owners."""
         first_taken = _by_place(born, born.begin)
         ends = _by_place(given_back, given_back.end)
@@ -103,13 +87,13 @@ class TensorBlocks:
                     begins[key] = self._allocator.used.get(place[1], self._start)
         for key, nbytes in _by_place(given_back, given_back.nbytes).items():
             # A device's allocator may have allocated more than the block's tensors need.
-            _, kind, owner = rows.get(key, (0, UNOWNED, 0))
+            _, kind, owner = rows.get(key, (0, _UNOWNED, 0))
             rows[key] = (nbytes, kind, owner)
         for device, total in before.totals.items():
             number = self._device(device)
             found = sum(row[0] for key, row in rows.items() if key[0] == number)
             if total > found:
-                rows[number, _NOWHERE] = (total - found, UNOWNED, 0)
+                rows[number, _NOWHERE] = (total - found, _UNOWNED, 0)
         for key, time in first_taken.items():
             # Allocated again: by then it had been freed.
             ends[key] = min(time, ends.get(key, FOR_EVER))
@@ -119,26 +103,28 @@ class TensorBlocks:
                 ends[key] = min(block.died_ns[0] + self._offset, ends.get(key, FOR_EVER))
         return _joined(rows, begins, ends)
 
-    def correct(self, found: Owned, born: Blocks, after: Alive) -> None:
+    def correct(self, found: kinds.Owned, born: Blocks, after: kinds.Alive) -> None:
         """Correct the kinds of blocks that are alive at the end."""
-        kinds = {self._key(place): block for place, block in after.blocks.items()}
-        places = zip(born.device.tolist(), born.address.tolist(), strict=True)
-        open_ = (born.end == FOR_EVER).tolist()
-        for at, (key, alive) in enumerate(zip(places, open_, strict=True)):
-            block = kinds.get(key) if alive else None
-            if block is not None and block.kind in _DECIDED_AT_END:
-                found.kind[at] = NUMBERS[block.kind]
+        decided = {
+            self._key(place): block
+            for place, block in after.blocks.items()
+            if block.kind in _DECIDED_AT_END
+        }
+        for at in np.flatnonzero(born.end == FOR_EVER).tolist():
+            if block := decided.get((int(born.device[at]), int(born.address[at]))):
+                found.kind[at] = kinds.NUMBERS[block.kind]
                 found.owner[at] = self._owner(block) or found.owner[at]
 
-    def _row(self, place: tuple[str, int], block: Block) -> tuple[int, str, int]:
-        used = block.kind == HELD and place[1] in self._allocator.used
-        return block.nbytes, INPUTS if used else block.kind, self._owner(block)
+    def _row(self, place: tuple[str, int], block: kinds.Block) -> tuple[int, int, int]:
+        used = block.kind == kinds.HELD and place[1] in self._allocator.used
+        kind = kinds.NUMBERS[kinds.INPUTS if used else block.kind]
+        return block.nbytes, kind, self._owner(block)
 
-    def _owner(self, block: Block) -> int:
+    def _owner(self, block: kinds.Block) -> int:
         """Return the first module of a block; else a part of the step."""
         holders = (self._number.get(id(holder())) for holder in block.holders)
         numbers = [number for number in holders if number is not None]
-        part = OPTIMIZER if block.kind == OPTIMIZER_STATE else 0
+        part = OPTIMIZER if block.kind == kinds.OPTIMIZER_STATE else 0
         return min(numbers, default=part)
 
     def _key(self, place: tuple[str, int]) -> _Key:
@@ -161,19 +147,16 @@ def _by_place(blocks: Blocks, values: Ints) -> dict[_Key, int]:
 
 
 def _joined(
-    rows: Mapping[_Key, tuple[int, str, int]], begins: Mapping[_Key, int], ends: Mapping[_Key, int]
-) -> tuple[Blocks, Owned]:
+    rows: Mapping[_Key, tuple[int, int, int]], begins: Mapping[_Key, int], ends: Mapping[_Key, int]
+) -> tuple[Blocks, kinds.Owned]:
     table = [
-        (
-            *(begins.get(key, SINCE_EVER), ends.get(key, FOR_EVER)),
-            *(key[1], nbytes, key[0], NUMBERS[kind], owner),
-        )
+        (begins.get(key, SINCE_EVER), ends.get(key, FOR_EVER), key[1], nbytes, key[0], kind, owner)
         for key, (nbytes, kind, owner) in rows.items()
     ]
-    begin, end, address, size, device, kinds, owners = np.array(table, np.int64).reshape(-1, 7).T
+    begin, end, address, size, device, kind, owner = np.array(table, np.int64).reshape(-1, 7).T
     nowhere = np.full(len(rows), -1, np.int64)
     blocks = Blocks(begin, np.maximum(begin, end), address, size, device, nowhere, nowhere)
-    return blocks, Owned(kinds, owners, np.zeros(len(rows), np.bool_))
+    return blocks, kinds.Owned(kind, owner, np.zeros(len(rows), np.bool_))
 
 
 # --- Keep a line of torch's from the script's standard error --------------------------------------
@@ -186,29 +169,6 @@ def _joined(
 # The level of torch's own log with errors and without warnings.
 _ERRORS = 2
 _FLAG = "FLAGS_caffe2_log_level"
-
-
-class FirstFreed:
-    """A block of the CPU's that is allocated before a profile and freed right after its start."""
-
-    def __init__(self) -> None:
-        # A storage: unlike a tensor, no mode of the script's sees it.
-        self._block: Any = sys.modules["torch"].UntypedStorage(8)
-
-    def free(self) -> None:
-        """Free it without the warning; where torch's log level is not found it is written."""
-        # A line on standard error is no reason to fail.
-        with Guard():
-            level = _level()
-            before = level.value if level is not None else _ERRORS
-            if level is None or not 0 <= before < _ERRORS:
-                self._block = None
-                return
-            try:
-                level.value = _ERRORS
-                self._block = None
-            finally:
-                level.value = before
 
 
 def _level() -> Any:
@@ -259,26 +219,39 @@ class MemoryOwners:
     """Observes one slice: made before its profile begins, read after its end."""
 
     def __init__(self) -> None:
-        self._before: Alive | None = None
+        self._before: kinds.Alive | None = None
         self._problem = "the slice was asked before"
-        self._first: FirstFreed | None = None
+        # A block of the CPU's, to be freed right after the start of the profile.
+        self._block: Any = None
         # The times of the slice are complete without the owners.
         with Guard(failed=self._fail):
-            self._before = find_alive(watched=True)
-            self._first = FirstFreed()
+            self._before = kinds.find_alive(watched=True)
+            # A storage: unlike a tensor, no mode of the script's sees it.
+            self._block = sys.modules["torch"].UntypedStorage(8)
 
     def begun(self) -> None:
-        """Note that the profile has begun, and the slice's first step has not."""
-        first, self._first = self._first, None
-        if first is not None:
-            first.free()
+        """Note that the profile has begun, and the slice's first step has not.
+
+        Frees the block without the warning; where torch's log level is not found it is written.
+        """
+        # A line on standard error is no reason to fail.
+        with Guard():
+            level = _level()
+            before = level.value if level is not None else _ERRORS
+            try:
+                if 0 <= before < _ERRORS:
+                    level.value = _ERRORS
+                self._block = None
+            finally:
+                if 0 <= before < _ERRORS:
+                    level.value = before
 
     def tables(self, results: Any, owned: Attribution, step: ObservedStep) -> tuple[Frames, Notes]:
         """Return rows of `memory_owners`, `peak_holders` and `module_peaks`, and notes."""
         before, self._before = self._before, None
         if before is not None:
             with Guard(failed=self._fail):
-                return _tables(before, find_alive(), results, owned, step)
+                return _tables(before, kinds.find_alive(), results, owned, step)
         return {}, [("no-memory-owners", f"no owners of memory: {self._problem}")]
 
     def _fail(self, error: BaseException) -> None:
@@ -286,16 +259,16 @@ class MemoryOwners:
 
 
 def _tables(
-    before: Alive, after: Alive, results: Any, owned: Attribution, step: ObservedStep
+    before: kinds.Alive, after: kinds.Alive, results: Any, owned: Attribution, step: ObservedStep
 ) -> tuple[Frames, Notes]:
-    when = timeline(owned, step.boundaries_ns, step.is_loss)
+    when = kinds.timeline(owned, step.boundaries_ns, step.is_loss)
     allocator = read_allocator(results, owned.events, _readers_of_inputs(owned, when))
     if not len(allocator.time):
         return {}, [("no-memory-owners", f"no owners of memory: {_NO_EVENTS}")]
     born, given_back = blocks_of(allocator)
     known = TensorBlocks(allocator, step.boundaries_ns[0], step.modules, step.clock_offset_ns)
     older, of_older = known.older(before, after, born, given_back)
-    of_born = classify(owned, born, when)
+    of_born = kinds.classify(owned, born, when)
     known.correct(of_born, born, after)
     curves = Curves(older.with_(born), step.boundaries_ns, step.left_out)
     found = of_older.with_(of_born)
@@ -307,7 +280,7 @@ def _tables(
     return frames, _notes(before)
 
 
-def _readers_of_inputs(owned: Attribution, when: Timeline) -> Ints:
+def _readers_of_inputs(owned: Attribution, when: kinds.Timeline) -> Ints:
     """Select operators whose inputs may be the step's: the outermost ones of forward work.
 
     They are directly inside a module's call, or outside all of them and next to a backward pass or
@@ -321,16 +294,17 @@ def _readers_of_inputs(owned: Attribution, when: Timeline) -> Ints:
     return np.flatnonzero((called | ahead) & (scopes.kind == 0) & ~events.memory)
 
 
-def _owner_rows(curves: Curves, found: Owned, devices: Sequence[str], index: int) -> list[Record]:
+def _owner_rows(
+    curves: Curves, found: kinds.Owned, devices: Sequence[str], index: int
+) -> list[Record]:
     """Return rows of `memory_owners`: of each device the kinds that it held in the slice."""
     rows: list[Record] = []
     for number, device in enumerate(devices):
         here = curves.blocks.device == number
         peak = curves.peak(curves.levels(here))
-        for kind, name in enumerate(KINDS):
+        for kind, name in enumerate(kinds.KINDS):
             levels = curves.levels(here & (found.kind == kind))
-            largest = curves.highest(levels)
-            if largest:
+            if largest := curves.highest(levels):
                 rows.append(
                     {
                         "slice": index,
@@ -346,7 +320,7 @@ def _owner_rows(curves: Curves, found: Owned, devices: Sequence[str], index: int
 
 
 def _holder_rows(
-    curves: Curves, found: Owned, owned: Attribution, devices: Sequence[str], index: int
+    curves: Curves, found: kinds.Owned, owned: Attribution, devices: Sequence[str], index: int
 ) -> list[Record]:
     """Return rows of `peak_holders`, the largest first: blocks alive at each device's peak."""
     blocks, names = curves.blocks, owned.events.names
@@ -372,7 +346,7 @@ def _holder_rows(
             {
                 "slice": index,
                 "device": device,
-                "kind": KINDS[key[0]],
+                "kind": kinds.KINDS[key[0]],
                 "module_id": key[1] or None,
                 "operator": key[2],
                 "backward": key[3],
@@ -384,7 +358,7 @@ def _holder_rows(
     return rows
 
 
-def _notes(before: Alive) -> Notes:
+def _notes(before: kinds.Alive) -> Notes:
     left_out = (
         f"{before.left_out} tensors that the script held before the step are in no row of the "
         "memory's owners: they were too many to be gone through"

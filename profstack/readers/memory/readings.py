@@ -166,22 +166,18 @@ class MemorySampler(WorkerThread):
             self.keep(time.perf_counter_ns(), resident, heap)
 
     def keep(self, now: int, resident: int, heap: int) -> None:
-        """Add a sample."""
+        """Add a sample; of too many, keep the higher one of each two before."""
         if self.count == MOST_SAMPLES:
-            self._thin()
+            for kept in range(MOST_SAMPLES // 2):
+                pair = (2 * kept, 2 * kept + 1)
+                higher = max(pair, key=lambda number: self.resident[number] + self.heap[number])
+                for column in (self.times, self.resident, self.heap):
+                    column[kept] = column[higher]
+            self.count = MOST_SAMPLES // 2
+            self._interval_s *= 2
         number = self.count
         self.times[number], self.resident[number], self.heap[number] = now, resident, heap
         self.count = number + 1
-
-    def _thin(self) -> None:
-        """Keep the higher one of each two samples."""
-        for kept in range(MOST_SAMPLES // 2):
-            pair = (2 * kept, 2 * kept + 1)
-            higher = max(pair, key=lambda number: self.resident[number] + self.heap[number])
-            for column in (self.times, self.resident, self.heap):
-                column[kept] = column[higher]
-        self.count = MOST_SAMPLES // 2
-        self._interval_s *= 2
 
 
 # The place of readings while no line of the script runs.
@@ -228,9 +224,10 @@ class Readings:
         self.place, self.run = NO_LINE, NO_LINE
         self._room = len(self.times)
         self._cuda = cuda_counter()
-        self._resident = resident_reader()
-        self._own = _Own()
-        self.sampler = MemorySampler(_both(self._resident, self._own))
+        self._resident, self._own = resident, own = resident_reader(), _Own()
+        # The sampler's thread counts its own cost.
+        counter = HeapCounter()
+        self.sampler = MemorySampler(lambda: own.net(resident(), counter.read()))
 
     @property
     def memory_bytes(self) -> int:
@@ -261,10 +258,9 @@ class Readings:
 
     def now(self) -> Reading:
         """Read the memory in use now."""
-        resident, heap = self._own.net(self._resident(), self.heap_counter.read())
-        known, counted = resident != UNKNOWN, heap != UNKNOWN
-        device, peak = self._cuda() if self._cuda is not None else (None, None)
-        return Reading(resident if known else None, heap if counted else None, device, peak)
+        net = self._own.net(self._resident(), self.heap_counter.read())
+        device = self._cuda() if self._cuda is not None else (None, None)
+        return Reading(*(None if value == UNKNOWN else value for value in net), *device)
 
     def _grow(self) -> None:
         resident, in_use = self._resident(), self.heap_counter.read()
@@ -279,12 +275,6 @@ class Readings:
 
     def _columns(self) -> tuple[array[int], ...]:
         return (self.times, self.places, self.runs, self.resident, self.heap, self.device)
-
-
-def _both(resident: Callable[[], int | None], own: _Own) -> Callable[[], tuple[int, int]]:
-    """Return the function of the sampler's thread; it counts its own cost."""
-    counter = HeapCounter()
-    return lambda: own.net(resident(), counter.read())
 
 
 def _column(room: int) -> array[int]:

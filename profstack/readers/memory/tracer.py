@@ -109,8 +109,10 @@ class MemoryTracer:
         self._root = script_folder()
         self._calls = 0
         self._hook: Any = self._called
+        # Hidden from dynamo: they may run before a compilation is noticed.
         for kind in (MemoryTracer, _Frame, Readings, HeapCounter):
-            _hide(kind)
+            for function in filter(inspect.isfunction, vars(kind).values()):
+                unseen_by_dynamo(sys.modules["torch"], function, with_callees=True)
 
     def start(self, *, wakes: bool = True) -> None:
         """Trace from here on; frames of the script that are running already as well.
@@ -143,7 +145,9 @@ class MemoryTracer:
         """
         innermost = None
         for outer in line_tracer.frames_outwards(frame):
-            if not (self._is_own(outer) and _is_free(outer)):
+            # No other tool traces the frame; an older tracer of ours may be left.
+            free = outer.f_trace is None or isinstance(_tracer_of(outer), _Frame)
+            if not (self._is_own(outer) and free):
                 continue
             traced = self._known(outer.f_code)
             state = self._state(outer)
@@ -235,9 +239,7 @@ class MemoryTracer:
             if traced.rests:
                 return None
             traced.spent += 1
-            state = self._state(frame)
-            if state is None:
-                state = _Frame(self, traced)
+            state = self._state(frame) or _Frame(self, traced)
             if traced.suspends and frame.f_lineno != code.co_firstlineno:
                 # A generator goes on in the middle of a line, which is no new run of it.
                 self._go_on(frame, state)
@@ -306,28 +308,18 @@ class MemoryTracer:
         return own
 
     def _known(self, code: CodeType) -> _TracedCode:
-        if id(code) not in self._codes:
-            self._codes[id(code)] = _TracedCode(code)
-        return self._codes[id(code)]
+        return self._codes.setdefault(id(code), _TracedCode(code))
 
     def _state(self, frame: FrameType) -> _Frame | None:
-        state = getattr(frame.f_trace, "__self__", None)
+        state = _tracer_of(frame)
         return state if isinstance(state, _Frame) and state.tracer is self else None
-
-
-def _hide(kind: type) -> None:
-    """Hide a class's functions from dynamo: they may run before a compilation is noticed."""
-    for function in vars(kind).values():
-        if inspect.isfunction(function):
-            unseen_by_dynamo(sys.modules["torch"], function, with_callees=True)
 
 
 def let_go(frame: FrameType) -> None:
     """Remove a tracer of ours from the frame."""
-    if isinstance(getattr(frame.f_trace, "__self__", None), _Frame):
+    if isinstance(_tracer_of(frame), _Frame):
         frame.f_trace = None
 
 
-def _is_free(frame: FrameType) -> bool:
-    """Return whether no other tool traces the frame; an older tracer of ours may be left."""
-    return frame.f_trace is None or isinstance(getattr(frame.f_trace, "__self__", None), _Frame)
+def _tracer_of(frame: FrameType) -> Any:
+    return getattr(frame.f_trace, "__self__", None)

@@ -168,23 +168,18 @@ class RangeTree:
         """
         found = np.full(len(moments), -1, np.int64)
         for one, where in _by_value(thread):
-            if one in self.timelines:
-                found[where] = self._innermost(self.timelines[one], moments[where])
+            own = chosen = found[where]
+            begun = np.full(len(where), np.iinfo(np.int64).min, np.int64)
+            for timeline in self.timelines.get(one, ()):
+                inner = timeline.at(moments[where])
+                is_open = inner >= 0
+                start = np.where(is_open, self.start[inner], begun)
+                later = is_open & (start >= begun)
+                chosen, begun = np.where(later, inner, chosen), np.where(later, start, begun)
+                if timeline.ours:
+                    own = np.where(is_open & ~self.is_step[inner], inner, -1)
+            found[where] = np.where(own >= 0, own, chosen)
         return found
-
-    def _innermost(self, timelines: list[Timeline], moments: Ints) -> Ints:
-        chosen = np.full(len(moments), -1, np.int64)
-        begun = np.full(len(moments), np.iinfo(np.int64).min, np.int64)
-        own = chosen.copy()
-        for timeline in timelines:
-            found = timeline.at(moments)
-            is_open = found >= 0
-            start = np.where(is_open, self.start[found], begun)
-            later = is_open & (start >= begun)
-            chosen, begun = np.where(later, found, chosen), np.where(later, start, begun)
-            if timeline.ours:
-                own = np.where(is_open & ~self.is_step[found], found, -1)
-        return np.where(own >= 0, own, chosen)
 
 
 def range_tree(export: Export, steps: Steps) -> RangeTree:
@@ -543,15 +538,6 @@ class Capture:
         tree = range_tree(export, steps)
         calls = calls_in(export.calls, tree, steps)
         return cls(export, steps, tree, calls, work_in(export.work, export.calls, calls, steps))
-
-    def devices(self) -> list[int]:
-        """Return the devices that worked in the steps, or for them."""
-        frame = self.export.work
-        start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
-        worked = self.steps.counted(start, end) > 0
-        worked[self.work.row] = True
-        found: list[int] = np.unique(device[worked]).tolist()
-        return found
 
     def places(self, innermost: Ints) -> dict[str, NDArray[np.object_]]:
         """Return kind and name of ranges by position, None where it is below 0."""

@@ -150,9 +150,17 @@ def target_process(file: ExportFile, wanted: int | None = None) -> tuple[int, in
     ranges, else with most events; or the one `wanted`. Raises `ExportError` if there is none.
     """
     ours, work, ranges = (Counter[int]() for _ in range(3))
-    for pid, is_ours, count in _ranges_by_process(file):
-        ranges[pid] += count
-        ours[pid] += count * is_ours
+    if file.has(TABLE):
+        domains = domains_of(file)
+        number = file.expression(TABLE, Column("domainId"))
+        file.expression(TABLE, Column("eventType", needed=True))
+        for pid, domain, count in file.rows(
+            f"SELECT {file.process_of(TABLE)}, {number}, COUNT(*) FROM {TABLE} "
+            f"WHERE {_is_type(file, _RANGES)} GROUP BY 1, 2"
+        ):
+            if pid:
+                ranges[pid] += count
+                ours[pid] += count * (domains.get((pid, domain)) == DOMAIN)
     every = ranges.copy()
     for table in filter(file.has, (*DEVICE_WORK, *_OTHER_EVENTS)):
         query = f'SELECT {file.process_of(table)}, COUNT(*) FROM "{table}" GROUP BY 1'
@@ -177,21 +185,6 @@ def target_process(file: ExportFile, wanted: int | None = None) -> tuple[int, in
         every, key=lambda pid: (ours[pid], work[pid], ranges[pid], every[pid], -pid)
     )
     return target, len(every) - 1
-
-
-def _ranges_by_process(file: ExportFile) -> Iterator[tuple[int, bool, int]]:
-    """Yield numbers of ranges: the process, whether they are in our domain, and how many."""
-    if not file.has(TABLE):
-        return
-    domains = domains_of(file)
-    number = file.expression(TABLE, Column("domainId"))
-    file.expression(TABLE, Column("eventType", needed=True))
-    for pid, domain, count in file.rows(
-        f"SELECT {file.process_of(TABLE)}, {number}, COUNT(*) FROM {TABLE} "
-        f"WHERE {_is_type(file, _RANGES)} GROUP BY 1, 2"
-    ):
-        if pid:
-            yield pid, domains.get((pid, domain)) == DOMAIN, count
 
 
 # --- Calls of the host: CUDA runtime and driver, cuDNN, cuBLAS and the system ---------------------
@@ -288,22 +281,17 @@ def _with_stacks(frame: pd.DataFrame, is_stack: Bools) -> pd.DataFrame:
 # --- Work of devices: kernels, copies, fills, graphs, waits, and memory taken ---------------------
 
 # Meanings of numbers where the file has no table of them.
-_DIRECTIONS = dict(
-    enumerate(
-        (
-            *("host to device", "device to host", "host to array", "array to host"),
-            *("array to array", "array to device", "device to array", "device to device"),
-            *("host to host", "peer to peer", "unified host to device"),
-            *("unified device to host", "unified device to device"),
-        ),
-        start=1,
-    )
+_DIRECTION_WORDS = (
+    *("host to device", "device to host", "host to array", "array to host"),
+    *("array to array", "array to device", "device to array", "device to device"),
+    *("host to host", "peer to peer", "unified host to device"),
+    *("unified device to host", "unified device to device"),
 )
-_MEMORIES = dict(
-    enumerate(
-        ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
-    )
+_DIRECTIONS = dict(enumerate(_DIRECTION_WORDS, start=1))
+_MEMORY_WORDS = (
+    *("pageable", "pinned", "device", "array", "managed", "device static", "managed static"),
 )
+_MEMORIES = dict(enumerate(_MEMORY_WORDS))
 _WAITS = {1: "event sync", 2: "stream wait sync", 3: "stream sync", 4: "context sync"}
 _OPERATIONS = {0: "allocation", 1: "deallocation"}
 _EVENTS = {"allocation": "allocated", "deallocation": "freed"}

@@ -98,13 +98,11 @@ def copy_rows(capture: Capture) -> Cut:
 def api_rows(capture: Capture) -> Cut:
     """Return rows of `nsys_api`: calls of CUDA, of its libraries and of the system."""
     export, tree, steps = capture.export, capture.tree, capture.steps
+    os_calls = export.os_calls.assign(library="os", failed=False)
     parts = (
         (export.calls.assign(library="cuda"), capture.calls),
         (export.libraries.assign(failed=False), calls_in(export.libraries, tree, steps)),
-        (
-            export.os_calls.assign(library="os", failed=False),
-            calls_in(export.os_calls, tree, steps, lent=False),
-        ),
+        (os_calls, calls_in(os_calls, tree, steps, lent=False)),
     )
     common = ["library", "name", "failed"]
     calls = pd.concat(
@@ -481,7 +479,10 @@ def _devices(capture: Capture) -> Iterator[tuple[str, Ints, Intervals, Intervals
     start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
     copies, sets = ((frame["kind"] == kind).to_numpy(np.bool_) for kind in (COPY, SET))
     in_order = np.argsort(start, kind="stable")
-    for number in capture.devices():
+    # Those that worked in the steps, or for them.
+    worked = capture.steps.counted(start, end) > 0
+    worked[capture.work.row] = True
+    for number in np.unique(device[worked]).tolist():
         own = device == number
         works, copied = own & ~copies, own & copies
         kernels = in_order[(works & ~sets)[in_order]]
@@ -557,7 +558,7 @@ def rows_of(export: Export) -> tuple[dict[str, list[Record]], CaptureFacts]:
     steps, work = capture.steps, capture.work
     numbers = [number for number in steps.numbers if number is not None]
     wall = int((steps.times.end - steps.times.start).sum())
-    graphs = (export.work["kind"] == GRAPH).to_numpy(np.bool_)[work.row]
+    graphs = export.work["kind"].iloc[work.row] == GRAPH
     return rows, {
         "steps": len(steps),
         "first_step": min(numbers, default=None),
