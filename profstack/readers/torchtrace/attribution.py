@@ -103,8 +103,7 @@ def _lay_into_passes(
     tops = scopes.events.inherit(tops)
     given = np.zeros(len(own), np.float64)
     given[functions] = lengths
-    of_thread = scopes.events.thread[functions] == thread
-    before = np.where(of_thread, spans[functions], 0.0)
+    before = np.where(scopes.events.thread[functions] == thread, spans[functions], 0.0)
     np.add.at(own, passes, before - lengths)
     changed = np.union1d(elsewhere, functions)
     # Marks inside a function keep their time, as far as there is that much.
@@ -134,9 +133,9 @@ def _pass_layout(scopes: Scopes, thread: int, elsewhere: Ints) -> tuple[Ints, In
     order = np.lexsort((events.start[functions], around))
     functions, around = functions[order], around[order]
     until = events.end[around].copy()
-    same = around[:-1] == around[1:]
-    until[:-1] = np.where(same, events.start[functions][1:], until[:-1])
-    return functions, around, (until - events.start[functions]).astype(np.float64)
+    starts = events.start[functions]
+    until[:-1] = np.where(around[:-1] == around[1:], starts[1:], until[:-1])
+    return functions, around, (until - starts).astype(np.float64)
 
 
 @dataclass
@@ -254,8 +253,7 @@ def attribute(
         thread = main_thread(scopes)
     parts = divide(scopes, boundaries_ns, is_loss, left_out, thread)
     outside = np.flatnonzero((scopes.scope == OUTSIDE) & (scopes.made_by >= 0))
-    in_loss = parts.in_loss(events.start[scopes.made_by[outside]])
-    scopes.scope[outside[in_loss]] = LOSS
+    scopes.scope[outside[parts.in_loss(events.start[scopes.made_by[outside]])]] = LOSS
     passes = np.flatnonzero((scopes.scope == OUTSIDE) & (scopes.kind == BACKWARD))
     scopes.scope[passes[parts.in_loss(events.start[passes])]] = LOSS
     result = Attribution(
@@ -321,10 +319,9 @@ def _add_times(result: Attribution, thread: int) -> None:
         if counts[module]:
             rows[module].recomputed = time
     # One call of an optimizer inside another is a part of it.
-    around = (FORWARD, RECOMPUTED, EVALUATED, BACKWARD)
     for part in (OPTIMIZER, ZERO_GRAD):
         marks = np.flatnonzero((scopes.kind == OPTIMIZED) & (scopes.scope == part))
-        outer = scopes.climb(scopes.above[marks], around)
+        outer = scopes.climb(scopes.above[marks], (FORWARD, RECOMPUTED, EVALUATED, BACKWARD))
         same = (outer > 0) & (scopes.scope[np.maximum(outer - 1, 0)] == part)
         if len(marks):
             rows[part].calls = int((~same).sum())
@@ -336,8 +333,7 @@ def _add_memory(result: Attribution) -> None:
     memory = np.flatnonzero(events.memory & result.inside)
     if not len(memory):
         return
-    kinds = (EVALUATED, BACKWARD, OPTIMIZED, RECOMPUTED)
-    scope = scopes.climb(scopes.nearest[memory], kinds)
+    scope = scopes.climb(scopes.nearest[memory], (EVALUATED, BACKWARD, OPTIMIZED, RECOMPUTED))
     memory, scope = memory[scope > 0], scope[scope > 0]
     taken = events.integers("nbytes", memory)
     on_device = events.integers("device_index", memory) >= 0

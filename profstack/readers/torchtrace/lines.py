@@ -80,11 +80,10 @@ def _timeline(scopes: Scopes, threads: Ints) -> tuple[Ints, Ints]:
     # Marks without duration own no time, and would be sorted end first below.
     marks = marks[events.end[marks] > events.start[marks]]
     above = scopes.above[marks]
-    owner = scopes.owner_of(scopes.scope[marks])
     around = np.where(above > 0, scopes.owner_of(scopes.scope[np.maximum(above - 1, 0)]), NO_OWNER)
     depth = events.depth[marks].astype(np.int64)
     times = np.concatenate((events.end[marks], events.start[marks]))
-    owners = np.concatenate((around, owner))
+    owners = np.concatenate((around, scopes.owner_of(scopes.scope[marks])))
     begins = np.repeat([0, 1], len(marks))
     # At one moment inner marks end before outer ones, and outer ones begin before inner ones.
     order = np.lexsort((np.concatenate((-depth, depth)), begins, times))
@@ -190,8 +189,7 @@ class Stretches:
 
     def _at(self, times: Ints) -> Ints:
         """Return the stretch that each time is in; -1 before the first."""
-        found: Ints = np.searchsorted(self._times, times, side="right") - 1
-        return found
+        return np.searchsorted(self._times, times, side="right") - 1
 
 
 # Texts of the user's own files ------------------------------------------------------------------
@@ -433,8 +431,7 @@ def _threads(events: HostEvents, chosen: Bools) -> Ints:
     elsewhere = made_on != events.thread[evaluates]
     marked = events.thread[events.names.where(lambda name: name == SLICE_RANGE)]
     if not len(marked):
-        busy = events.thread[chosen]
-        threads, counts = np.unique(busy, return_counts=True)
+        threads, counts = np.unique(events.thread[chosen], return_counts=True)
         marked = threads[counts == counts.max(initial=0)][:1]
     helping = events.thread[evaluates[elsewhere & np.isin(made_on, marked)]]
     return np.concatenate([marked[:1], np.unique(helping)])

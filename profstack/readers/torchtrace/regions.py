@@ -276,8 +276,7 @@ class OpenRanges:
         threads, found = self.threads(), defaultdict[Key, float](float)
         for thread, times in self._times.items():
             spans = np.diff(times, append=times[-1:]) * _S
-            states = self._states[thread].tolist()
-            for number, span in zip(states, spans.tolist(), strict=True):
+            for number, span in zip(self._states[thread].tolist(), spans.tolist(), strict=True):
                 for key in self.sets[number]:
                     if thread in threads[key]:
                         found[key] += span

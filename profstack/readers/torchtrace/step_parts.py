@@ -53,9 +53,6 @@ from profstack.storage.vocabulary import (
 # moments of their own.
 OTHER_ITEM, READ_ITEM, DATA_ITEM, GRAPH_ITEM, GRAPH_END_ITEM = range(5)
 ZERO_GRAD_ITEM, LOSS_ITEM, MODULE_ITEM, BACKWARD_ITEM, OPTIMIZER_ITEM = range(5, 10)
-_MOMENTS = (GRAPH_ITEM, GRAPH_END_ITEM)
-# torch's own range around the wait for a batch.
-_DATALOADER = "enumerate(DataLoader)"
 # Operators that hand a number to Python, as logging does.
 _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 
@@ -92,7 +89,8 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     others, tops = _other_operators(scopes, thread)
     marked = marks[~is_optimizer | leaf]
     graph = _graph(scopes, tops, thread)
-    loads = events.names.where(lambda name: name.startswith(_DATALOADER))[others]
+    # torch's own range around the wait for a batch.
+    loads = events.names.where(lambda name: name.startswith("enumerate(DataLoader)"))[others]
     reads = events.names.where(lambda name: name in _READS)[others]
     kind = np.concatenate(
         (
@@ -104,7 +102,7 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     items = np.concatenate((graph, graph, marked, others))
     start = np.where(kind == GRAPH_END_ITEM, events.end[items], events.start[items])
     end = np.where(kind == GRAPH_ITEM, events.start[items], events.end[items])
-    order = np.lexsort((~np.isin(kind, _MOMENTS), start))
+    order = np.lexsort((~np.isin(kind, (GRAPH_ITEM, GRAPH_END_ITEM)), start))
     start, end, kind = start[order], end[order], kind[order]
     containers = marks[(inner < 0) & closures[marks]]
     spans = Intervals.united(events.start[containers], events.end[containers])
