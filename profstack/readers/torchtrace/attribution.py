@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profstack.readers.torchtrace.columns import (
-    Bools,
-    Floats,
-    Ints,
-    SmallInts,
-    group,
-    sums,
-    sums_by,
-)
+from profstack.readers.torchtrace.columns import Bools, Floats, Ints, group, sums, sums_by
 from profstack.readers.torchtrace.events import HostEvents, levels
 from profstack.readers.torchtrace.scopes import (
     BACKWARD,
@@ -206,17 +199,18 @@ class CallTree:
         self._levels = levels(depth)[::-1]
 
     def sums(self, scope: Ints, weights: NDArray[np.generic]) -> dict[int, float]:
-        """Return sums of `weights` per module, with the calls inside its calls.
+        """Return sums of `weights` per module, with the calls inside its calls, and per step part.
 
-        `scope` holds calls (position plus 1); other numbers are left out. A module inside itself
-        is inside its own sum already.
+        `scope` holds calls (position plus 1) and numbers of step parts, below 0. A module inside
+        itself is inside its own sum already.
         """
         total = sums(self._number[np.maximum(scope, 0)], weights, len(self.calls) + 1)
         total[0] = 0.0
         for level in self._levels:
             np.add.at(total, self._up[level], total[level + 1])
         outer = np.flatnonzero(self._outermost)
-        return sums_by(self.module[outer], total[outer + 1])
+        modules = sums_by(self.module[outer], total[outer + 1])
+        return modules | sums_by(scope[scope < 0], weights[scope < 0])
 
     def _links(self, scopes: Scopes) -> Ints:
         """Return the call around each call (its number here plus 1), 0 for none."""
@@ -256,16 +250,10 @@ def attribute(
     scopes.scope[outside[parts.in_loss(events.start[scopes.made_by[outside]])]] = LOSS
     passes = np.flatnonzero((scopes.scope == OUTSIDE) & (scopes.kind == BACKWARD))
     scopes.scope[passes[parts.in_loss(events.start[passes])]] = LOSS
+    owner, is_range, in_backward = scopes.owner(), scopes.is_range, scopes.in_backward
+    tree = CallTree(scopes)
     result = Attribution(
-        events=events,
-        boundaries_ns=boundaries_ns,
-        left_out=left_out,
-        inside=inside,
-        owner=scopes.owner(),
-        is_range=scopes.is_range,
-        in_backward=scopes.in_backward,
-        scopes=scopes,
-        tree=CallTree(scopes),
+        events, boundaries_ns, left_out, inside, owner, is_range, in_backward, scopes, tree
     )
     _add_times(result, thread)
     for part, time in parts.times.items():
@@ -379,7 +367,7 @@ class Groups:
     numbers of the events by which they are kept apart.
     """
 
-    def __init__(self, owned: Attribution, positions: Ints, *keys: Ints | SmallInts) -> None:
+    def __init__(self, owned: Attribution, positions: Ints, *keys: NDArray[Any]) -> None:
         names = owned.events.names
         ids, owner = names.ids[positions], owned.owner[positions]
         backward = owned.in_backward[positions].astype(np.int64)

@@ -238,7 +238,7 @@ def path_records(
     names = StringColumn.of(texts, len(functions))
     definitions = Definitions()
     callees = [_function(name, definitions) for name in names.values]
-    calls = _calls(owned, functions, names.ids.astype(np.int64), len(callees), boundaries_ns)
+    calls = _calls(owned, functions, names.ids.astype(np.int64), len(callees))
     callees += [Callee(_OPERATOR, name) for name in host.names.values]
     root = Node(Callee(_FUNCTION, ""), None)
     of_event = _add_calls(root, calls, callees, _backward_callees(owned, modules))
@@ -281,20 +281,20 @@ def _backward_callees(owned: Attribution, modules: Mapping[int, Any]) -> dict[in
     return {at: made[owner] for at, owner in zip(positions, owners, strict=True)}
 
 
+# Thread, begin, end, number of the callee, position of an operator or -1, and whether it began.
+_Call = tuple[int, int, int, int, int, bool]
+
+
 def _calls(
-    owned: Attribution,
-    events: Sequence[Any],
-    function: Ints,
-    functions: int,
-    boundaries_ns: Sequence[int],
-) -> Iterator[tuple[int, int, int, int, int, bool]]:
+    owned: Attribution, events: Sequence[Any], function: Ints, functions: int
+) -> Iterator[_Call]:
     """Return calls of functions and operators by thread and begin, callers before callees.
 
     Each has its thread, its begin and end, cut off at the step's edges, the number of its callee,
     the position of an operator among the host's events, else -1, and whether it began in the step
     rather than before it.
     """
-    host, first, last = owned.events, boundaries_ns[0], boundaries_ns[-1]
+    host, first, last = owned.events, owned.boundaries_ns[0], owned.boundaries_ns[-1]
     # Ranges are no operators: nothing calls them.
     kinds = StringColumn.of(kinds_of(host.raw(np.arange(len(host)))), len(host))
     chosen = kinds.where(lambda kind: kind == OPERATOR_KIND) & ~host.memory
@@ -322,10 +322,7 @@ def _calls(
 
 
 def _add_calls(
-    root: Node,
-    calls: Iterable[tuple[int, int, int, int, int, bool]],
-    callees: Sequence[Callee],
-    backward: Mapping[int, Callee],
+    root: Node, calls: Iterable[_Call], callees: Sequence[Callee], backward: Mapping[int, Callee]
 ) -> dict[int, Node]:
     """Add every call to the tree; return the nodes of the operators, by position.
 

@@ -291,11 +291,13 @@ def line_tables(
         return {"lines": []}, [("no-lines", "no line of the script's own files ran in the slice")]
     index, edges, left_out = observed.index, observed.boundaries_ns, observed.left_out
     has_device = bool(len(observed.kernels))
-    threads = _threads(events, in_steps(events, edges, left_out))
+    chosen = in_steps(events, edges, left_out)
+    threads = _threads(events, chosen)
     owners, notes = None, Notes()
     with noting(notes, "lines-unowned", "no lines by module"):
         owners = LineOwners(events, observed, threads)
-    parts = _parts(tracer, events, observed, owners, threads)
+    chosen &= np.isin(events.thread, threads)
+    parts = _parts(tracer, events, observed, Stretches(tracer, observed, owners), chosen)
     times = defaultdict[str, float](float)
     for (file, _, _), part in parts.items():
         times[file] += part.times["python_s"] + part.times["operator_s"]
@@ -342,16 +344,9 @@ def _line_rows(parts: _Parts, index: int, *, has_device: bool) -> Records:
 
 
 def _parts(
-    tracer: LineTracer,
-    events: HostEvents,
-    observed: LineSlice,
-    owners: LineOwners | None,
-    threads: Ints,
+    tracer: LineTracer, events: HostEvents, observed: LineSlice, stretches: Stretches, chosen: Bools
 ) -> _Parts:
     """Return the sums of each line, by file, line and owner."""
-    stretches = Stretches(tracer, observed, owners)
-    chosen = in_steps(events, observed.boundaries_ns, observed.left_out)
-    chosen &= np.isin(events.thread, threads)
     operators = chosen & _operators(events)
     in_backward = events.inherit(_evaluates(events).astype(np.int64)) > 0
     parts = defaultdict[tuple[int, int], _Line](_Line)
