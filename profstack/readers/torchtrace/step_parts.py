@@ -154,16 +154,16 @@ class StepParts:
     """Times of the step parts in nanoseconds, and when the losses were computed."""
 
     times: dict[int, int]
-    loss_from: list[int] = field(default_factory=list)
-    loss_until: list[int] = field(default_factory=list)
+    losses: list[tuple[int, int]] = field(default_factory=list)
 
     def in_loss(self, times: Ints) -> Bools:
         """Return which times are between a forward and the backward after it."""
-        if not self.loss_from:
+        if not self.losses:
             return np.zeros(len(times), np.bool_)
-        begins, ends = np.array(self.loss_from), np.array(self.loss_until)
+        begins, ends = np.array(self.losses, np.int64).T
         position = np.maximum(np.searchsorted(begins, times, side="right") - 1, 0)
-        return (times >= begins[position]) & (times <= ends[position])
+        inside: Bools = (times >= begins[position]) & (times <= ends[position])
+        return inside
 
 
 class _Sums(NamedTuple):
@@ -296,8 +296,7 @@ class _Step:
             # The loss inside a closure is no work of the optimizer around it.
             times[OPTIMIZER] -= loss.optimizer
             self._add_rest(gap.sums.since(loss))
-            self.parts.loss_from.append(gap.begin)
-            self.parts.loss_until.append(now)
+            self.parts.losses.append((gap.begin, now))
         elif kind != OPTIMIZER_ITEM and self.last != MODULE_ITEM:
             # Before the first operator of a graph, and from it on.
             waited = gap.graph.first or gap.sums
