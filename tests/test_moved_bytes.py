@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from profstack.readers.torchtrace.moved_bytes import moved_bytes
-from profstack.readers.torchtrace.operator_inputs import dtype_name, floating_name
+from profstack.readers.torchtrace.operator_inputs import arguments_of, floating_name
 
 aten = torch.ops.aten
 F4, I8 = 4, 8
@@ -338,6 +338,7 @@ def test_types_have_the_names_of_torch():
         (named,) = {
             e.dtypes()[0] for e in profile.kineto_results.events() if e.name() == "aten::clone"
         }
-        assert dtype_name(named) == str(dtype).removeprefix("torch.")
+        [given] = arguments_of([[2]], [named], [])
+        assert given.dtype.name == str(dtype).removeprefix("torch.")
     assert floating_name(["long int", "c10::BFloat16", "float"]) == "bfloat16"
     assert floating_name(["long int", "Scalar", ""]) is None

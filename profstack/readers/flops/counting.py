@@ -141,9 +141,7 @@ class Owners(Calls):
 
     def _innermost(self) -> str | int | None:
         """Return the module or step part being run, None in a backward pass and outside of all."""
-        if not self._stack:
-            return None
-        kind, name = self._stack[-1]
+        kind, name = self._stack[-1] if self._stack else ("", "")
         if kind == "optimizer":
             return OPTIMIZER
         return name if kind == "module" else None

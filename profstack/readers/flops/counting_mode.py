@@ -100,7 +100,12 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
                 out = func(*args, **kwargs)
                 count.count(func, out, args, kwargs)
             elif _can_call_others(func) and not _has_kernel(func, _device(args)):
-                out = self._inside(func, args, kwargs)
+                # Run the operators that the operator calls, counted.
+                self.put_on()
+                try:
+                    out = func._op_dk(_C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+                finally:
+                    self.take_off()
             else:
                 out = func(*args, **kwargs)
                 count.count(func._overloadpacket, out, args, kwargs)
@@ -108,14 +113,6 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
             _strip(error, self._own_files)
             raise
         return out
-
-    def _inside(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run the operators that the operator calls, counted."""
-        _C._push_on_torch_dispatch_stack(self)
-        try:
-            return func._op_dk(_C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-        finally:
-            self.take_off()
 
 
 unseen_by_dynamo(torch, CountingMode.__torch_dispatch__, with_callees=True)

@@ -289,8 +289,7 @@ class FencedFlopsProfiler(Calls):
 
     def _add(self, function: str, flop: int | None) -> None:
         path = next((name for kind, name in reversed(self._stack) if kind == "module"), "")
-        key = (self._step, path, function, flop is not None)
-        entry = self._counts.setdefault(key, [0, 0])
+        entry = self._counts.setdefault((self._step, path, function, flop is not None), [0, 0])
         entry[0] += 1
         entry[1] += flop or 0
 

@@ -77,8 +77,7 @@ def convolution_backward(grad: Shape, x: Shape, weight: Shape, *rest: Any, **nam
     weights `groups` times.
     """
     transposed, output_mask = rest[4], rest[7]
-    positions = x[2:] if transposed else grad[2:]
-    forward = 2 * x[0] * prod(positions) * prod(weight)
+    forward = 2 * x[0] * prod(x[2:] if transposed else grad[2:]) * prod(weight)
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
@@ -107,19 +106,17 @@ def multi_head_attention(query: Shape, key: Shape, value: Shape, *rest: Any, **n
 
     `qkv_weight` is (3 d, d): a third of it for each of the three inputs.
     """
-    qkv_weight: Shape = rest[2]
-    out_weight: Shape = rest[4]
+    qkv_weight, out_weight = rest[2], rest[4]
     batch, s, d = query
     t = key[1]
-    projections = (s + 2 * t) * (prod(qkv_weight) // 3) + s * prod(out_weight)
+    projections: int = (s + 2 * t) * (prod(qkv_weight) // 3) + s * prod(out_weight)
     return 2 * batch * (projections + 2 * s * t * d)
 
 
 def encoder_layer(x: Shape, *rest: Any, **named: Any) -> int:
     """Count self-attention, and the two linear layers after it."""
-    first: Shape = rest[13]
-    second: Shape = rest[15]
-    return multi_head_attention(x, x, x, *rest) + 2 * x[0] * x[1] * (prod(first) + prod(second))
+    linear_layers: int = prod(rest[13]) + prod(rest[15])
+    return multi_head_attention(x, x, x, *rest) + 2 * x[0] * x[1] * linear_layers
 
 
 # --- Recurrent layers -----------------------------------------------------------------------------
@@ -140,8 +137,8 @@ def cudnn_rnn(x: Shape, weights: Sequence[Shape], *rest: Any, **named: Any) -> i
 
 def cudnn_rnn_backward(x: Shape, weights: Sequence[Shape], *rest: Any, **named: Any) -> int:
     """Count gradients of the inputs always, those of the weights where requested."""
-    output_mask = rest[19]
-    return cudnn_rnn(x, weights) * (1 + bool(output_mask[3]))
+    # The last of the arguments is which gradients are wanted.
+    return cudnn_rnn(x, weights) * (1 + bool(rest[19][3]))
 
 
 # --- Others ---------------------------------------------------------------------------------------
@@ -310,8 +307,7 @@ def flop_of(
     if formula is None:
         return None
     # torch wraps formulas of shapes, and leaves those that take tensors as they are.
-    of_tensors = not hasattr(formula, "__wrapped__")
-    tensor: Callable[[Shape], Any] = _ShapeOnly if of_tensors else list
+    tensor: Callable[[Shape], Any] = list if hasattr(formula, "__wrapped__") else _ShapeOnly
     arguments = [
         tensor(shape) if shape else value
         for shape, value in zip(shapes, chain(concrete_inputs, repeat(None)), strict=False)
@@ -380,9 +376,9 @@ def left_out(
     if not any(causal):
         return None if None in causal else 0
     try:
-        query, key = _shape(given["query"]), _shape(given["key"])
+        query, key = (getattr(given[name], "shape", given[name]) for name in ("query", "key"))
         at = 2 if operator_name.startswith(_HEADS_FIRST) else 1
-        queries, keys = query[at], key[at]
+        queries, keys = int(query[at]), int(key[at])
         packed = at == 1 and any(given.get(name) is not None for name in _PACKED)
     except (KeyError, IndexError, TypeError):
         return None
@@ -390,11 +386,6 @@ def left_out(
     if len(query) != 4 or packed or (at == 1 and queries != keys) or not queries * keys:
         return None
     return flop - flop * kept_pairs(queries, keys) // (queries * keys)
-
-
-def _shape(value: Any) -> Sequence[int]:
-    shape: Sequence[int] = getattr(value, "shape", value)
-    return shape
 
 
 @cache

@@ -112,7 +112,6 @@ def _counted(tool: str, call: functools.partial[Any]) -> _Counts:
     """Count a copy with a tool, and restore the state of the process."""
     import torch
 
-    run = {"thop": _thop, "fvcore": _fvcore}[tool]
     # The random numbers of the model's accelerators are restored.
     model: Any = call.func
     devices = {parameter.device for parameter in model.parameters()}
@@ -122,7 +121,7 @@ def _counted(tool: str, call: functools.partial[Any]) -> _Counts:
         if named:
             # Neither tool takes inputs by name.
             inputs, model = (*inputs, *named.values()), _named_last(model, list(named))
-        return run(model, inputs)
+        return {"thop": _thop, "fvcore": _fvcore}[tool](model, inputs)
 
 
 @contextmanager

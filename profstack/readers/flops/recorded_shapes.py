@@ -17,13 +17,7 @@ import numpy as np
 from profstack.readers.flops.formulas import flop_of, has_formula, is_composite, is_missed, left_out
 from profstack.readers.torchtrace.attribution import Attribution, Groups
 from profstack.readers.torchtrace.columns import Bools, Ints, group
-from profstack.readers.torchtrace.events import (
-    HostEvents,
-    around,
-    holding,
-    is_compiled,
-    is_operator,
-)
+from profstack.readers.torchtrace.events import around, holding, is_compiled, is_operator
 from profstack.storage.schema.column import Record
 
 COUNTER = "recorded_shapes"
@@ -51,14 +45,28 @@ def count_events(owned: Attribution, device_ns: Ints) -> CountedEvents:
     # Of a composite operator the operators that it calls are counted.
     counts = events.names.where(lambda name: has_formula(name) and not is_composite(name))
     positions = np.flatnonzero(inside & counts)
-    figures, kind = _operations(events, positions)
+    figures, kind = _operations(owned, positions)
     done = ~_broken_off(owned, positions, kind, device_ns)
     positions, figures = positions[done], figures[done]
     # Of operators inside one another only the outermost counts: what it calls is a part of it.
     known = positions[figures[:, 0] >= 0]
     figures = figures[figures[:, 0] >= 0]
     outermost = around(events, known)[known] == 0
-    uncounted = _uncounted(events, inside, positions, known)
+    # Events that do arithmetic and have no figure, the outermost of nested ones. One with a counted
+    # operator inside hides nothing, and one inside a counted operator is a part of it; but compiled
+    # code hides its kernels even where it calls counted operators.
+    missed = inside & events.names.where(
+        lambda name: (
+            is_operator(name)
+            and not has_formula(name)
+            and is_missed(name)
+            and not is_composite(name)
+        )
+    )
+    missed[np.setdiff1d(positions, known)] = True
+    missed &= (around(events, known) == 0) & ~holding(events, known)
+    missed &= around(events, np.flatnonzero(missed)) == 0
+    uncounted = np.flatnonzero(missed | (inside & events.names.where(is_compiled)))
     return CountedEvents(known[outermost], figures[outermost], uncounted)
 
 
@@ -79,7 +87,7 @@ def flop_records(owned: Attribution, index: int, counted: CountedEvents) -> list
     ]
 
 
-def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
+def _operations(owned: Attribution, positions: Ints) -> tuple[Ints, Ints]:
     """Return operations of each event at `positions`, those its mask leaves out, and its kind.
 
     -1 means no figure. Events of one kind have the same name and inputs; each kind
@@ -87,7 +95,7 @@ def _operations(events: HostEvents, positions: Ints) -> tuple[Ints, Ints]:
     """
     if not len(positions):
         return np.zeros((0, 2), np.int64), positions
-    inputs = events.inputs.at(positions)
+    events, inputs = owned.events, owned.events.inputs.at(positions)
     names, ids = events.names.values, events.names.ids[positions]
     # Some formulas need inputs that are no tensors, which are slow to read.
     without = ("mm", "mm_", "mv", "mv_", "dot")
@@ -123,26 +131,3 @@ def _broken_off(owned: Attribution, positions: Ints, kind: Ints, device_ns: Ints
     worked = (worked | (device_ns > 0))[positions]
     works = np.bincount(kind, weights=worked)[kind] > 0
     return works & ~worked & saved[positions] & owned.in_backward[positions]
-
-
-def _uncounted(events: HostEvents, inside: Bools, positions: Ints, known: Ints) -> Ints:
-    """Select events that do arithmetic and have no figure, the outermost of nested ones.
-
-    One with a counted operator inside hides nothing, and one inside a counted operator is a part
-    of it; but compiled code hides its kernels even where it calls counted operators.
-    """
-    without = np.zeros(len(events), np.bool_)
-    without[positions] = True
-    without[known] = False
-    unknown = events.names.where(
-        lambda name: (
-            is_operator(name)
-            and not has_formula(name)
-            and is_missed(name)
-            and not is_composite(name)
-        )
-    )
-    missed = inside & (without | unknown)
-    missed &= (around(events, known) == 0) & ~holding(events, known)
-    missed &= around(events, np.flatnonzero(missed)) == 0
-    return np.flatnonzero(missed | (inside & events.names.where(is_compiled)))

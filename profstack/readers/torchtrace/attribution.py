@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profstack.readers.torchtrace.columns import (
-    Bools,
-    Floats,
-    Ints,
-    SmallInts,
-    group,
-    sums,
-    sums_by,
-)
+from profstack.readers.torchtrace.columns import Bools, Floats, Ints, group, sums, sums_by
 from profstack.readers.torchtrace.events import HostEvents, levels
 from profstack.readers.torchtrace.scopes import (
     BACKWARD,
@@ -103,8 +96,7 @@ def _lay_into_passes(
     tops = scopes.events.inherit(tops)
     given = np.zeros(len(own), np.float64)
     given[functions] = lengths
-    of_thread = scopes.events.thread[functions] == thread
-    before = np.where(of_thread, spans[functions], 0.0)
+    before = np.where(scopes.events.thread[functions] == thread, spans[functions], 0.0)
     np.add.at(own, passes, before - lengths)
     changed = np.union1d(elsewhere, functions)
     # Marks inside a function keep their time, as far as there is that much.
@@ -134,9 +126,9 @@ def _pass_layout(scopes: Scopes, thread: int, elsewhere: Ints) -> tuple[Ints, In
     order = np.lexsort((events.start[functions], around))
     functions, around = functions[order], around[order]
     until = events.end[around].copy()
-    same = around[:-1] == around[1:]
-    until[:-1] = np.where(same, events.start[functions][1:], until[:-1])
-    return functions, around, (until - events.start[functions]).astype(np.float64)
+    starts = events.start[functions]
+    until[:-1] = np.where(around[:-1] == around[1:], starts[1:], until[:-1])
+    return functions, around, (until - starts).astype(np.float64)
 
 
 @dataclass
@@ -207,17 +199,18 @@ class CallTree:
         self._levels = levels(depth)[::-1]
 
     def sums(self, scope: Ints, weights: NDArray[np.generic]) -> dict[int, float]:
-        """Return sums of `weights` per module, with the calls inside its calls.
+        """Return sums of `weights` per module, with the calls inside its calls, and per step part.
 
-        `scope` holds calls (position plus 1); other numbers are left out. A module inside itself
-        is inside its own sum already.
+        `scope` holds calls (position plus 1) and numbers of step parts, below 0. A module inside
+        itself is inside its own sum already.
         """
         total = sums(self._number[np.maximum(scope, 0)], weights, len(self.calls) + 1)
         total[0] = 0.0
         for level in self._levels:
             np.add.at(total, self._up[level], total[level + 1])
         outer = np.flatnonzero(self._outermost)
-        return sums_by(self.module[outer], total[outer + 1])
+        modules = sums_by(self.module[outer], total[outer + 1])
+        return modules | sums_by(scope[scope < 0], weights[scope < 0])
 
     def _links(self, scopes: Scopes) -> Ints:
         """Return the call around each call (its number here plus 1), 0 for none."""
@@ -254,20 +247,13 @@ def attribute(
         thread = main_thread(scopes)
     parts = divide(scopes, boundaries_ns, is_loss, left_out, thread)
     outside = np.flatnonzero((scopes.scope == OUTSIDE) & (scopes.made_by >= 0))
-    in_loss = parts.in_loss(events.start[scopes.made_by[outside]])
-    scopes.scope[outside[in_loss]] = LOSS
+    scopes.scope[outside[parts.in_loss(events.start[scopes.made_by[outside]])]] = LOSS
     passes = np.flatnonzero((scopes.scope == OUTSIDE) & (scopes.kind == BACKWARD))
     scopes.scope[passes[parts.in_loss(events.start[passes])]] = LOSS
+    owner, is_range, in_backward = scopes.owner(), scopes.is_range, scopes.in_backward
+    tree = CallTree(scopes)
     result = Attribution(
-        events=events,
-        boundaries_ns=boundaries_ns,
-        left_out=left_out,
-        inside=inside,
-        owner=scopes.owner(),
-        is_range=scopes.is_range,
-        in_backward=scopes.in_backward,
-        scopes=scopes,
-        tree=CallTree(scopes),
+        events, boundaries_ns, left_out, inside, owner, is_range, in_backward, scopes, tree
     )
     _add_times(result, thread)
     for part, time in parts.times.items():
@@ -321,10 +307,9 @@ def _add_times(result: Attribution, thread: int) -> None:
         if counts[module]:
             rows[module].recomputed = time
     # One call of an optimizer inside another is a part of it.
-    around = (FORWARD, RECOMPUTED, EVALUATED, BACKWARD)
     for part in (OPTIMIZER, ZERO_GRAD):
         marks = np.flatnonzero((scopes.kind == OPTIMIZED) & (scopes.scope == part))
-        outer = scopes.climb(scopes.above[marks], around)
+        outer = scopes.climb(scopes.above[marks], (FORWARD, RECOMPUTED, EVALUATED, BACKWARD))
         same = (outer > 0) & (scopes.scope[np.maximum(outer - 1, 0)] == part)
         if len(marks):
             rows[part].calls = int((~same).sum())
@@ -336,8 +321,7 @@ def _add_memory(result: Attribution) -> None:
     memory = np.flatnonzero(events.memory & result.inside)
     if not len(memory):
         return
-    kinds = (EVALUATED, BACKWARD, OPTIMIZED, RECOMPUTED)
-    scope = scopes.climb(scopes.nearest[memory], kinds)
+    scope = scopes.climb(scopes.nearest[memory], (EVALUATED, BACKWARD, OPTIMIZED, RECOMPUTED))
     memory, scope = memory[scope > 0], scope[scope > 0]
     taken = events.integers("nbytes", memory)
     on_device = events.integers("device_index", memory) >= 0
@@ -383,7 +367,7 @@ class Groups:
     numbers of the events by which they are kept apart.
     """
 
-    def __init__(self, owned: Attribution, positions: Ints, *keys: Ints | SmallInts) -> None:
+    def __init__(self, owned: Attribution, positions: Ints, *keys: NDArray[Any]) -> None:
         names = owned.events.names
         ids, owner = names.ids[positions], owned.owner[positions]
         backward = owned.in_backward[positions].astype(np.int64)

@@ -116,13 +116,12 @@ def whole_paths() -> Iterator[None]:
     Torch cuts off the folders of `sys.path`, so that two files of one name look the same.
     """
     # The profiler imports it anyway when it ends.
-    tracer: Any = importlib.import_module("torch.profiler.python_tracer")
-    prefixes = tracer._prefix_regex
-    tracer._prefix_regex = list
+    tracer = importlib.import_module("torch.profiler.python_tracer")
+    restore = replace(tracer, "_prefix_regex", list)
     try:
         yield
     finally:
-        tracer._prefix_regex = prefixes
+        restore()
 
 
 def _profiled() -> bool:
@@ -131,8 +130,7 @@ def _profiled() -> bool:
     # Other threads' too: the trace would replace theirs.
     tracers = [sys.getprofile(), sys.gettrace(), threading.getprofile(), threading.gettrace()]
     if monitoring is not None:
-        tools = (monitoring.PROFILER_ID, monitoring.DEBUGGER_ID)
-        tracers += map(monitoring.get_tool, tools)
+        tracers += map(monitoring.get_tool, (monitoring.PROFILER_ID, monitoring.DEBUGGER_ID))
     return any(tracer is not None for tracer in tracers)
 
 

@@ -44,7 +44,6 @@ _S = 1e-9
 # definition, but for generators, which are entered where they had yielded, and for functions that
 # were running before the trace began.
 
-_MODULE = "<module>"
 _GENERATOR = "<genexpr>"
 
 
@@ -57,7 +56,7 @@ class Definitions:
 
     def first_line(self, file: str, name: str, line: int) -> int:
         """Return the line of the definition (of its first decorator); `line` without a source."""
-        if name == _MODULE:
+        if name == "<module>":
             return 1
         if name.startswith("<") and name != _GENERATOR:
             # Lambdas and comprehensions are entered where they begin.
@@ -71,11 +70,8 @@ class Definitions:
         if name == _GENERATOR and " for " in text and "(" in text:
             # All in one line, as most are: no need to parse the whole file.
             return line
-        around = [
-            first
-            for kind, first, last in self._spans("\n".join(lines))
-            if kind == name and first <= line <= last
-        ]
+        spans = self._spans("\n".join(lines))
+        around = (first for kind, first, last in spans if kind == name and first <= line <= last)
         return max(around, default=line)
 
 
@@ -112,7 +108,6 @@ def _spans(source: str) -> list[tuple[str, int, int]]:
 # to `forward`.
 
 _FUNCTION, _OPERATOR, _KERNEL = "function", "operator", "kernel"
-_BUILTIN_FILE = "~"
 
 # The profiler's name of a Python function: file(line): name.
 _PLACE = re.compile(r"(?s)(.*)\((\d+)\): (.*)")
@@ -155,14 +150,14 @@ def _function(name: str, definitions: Definitions) -> Callee:
         return Callee(_FUNCTION, name, visibility=_INTERNAL)
     match = _PLACE.fullmatch(name)
     if match is None:
-        return Callee(_FUNCTION, name, _BUILTIN_FILE, 0, follows_caller=True)
-    file, line, function = match[1], int(match[2]), match[3]
+        # A built-in function.
+        return Callee(_FUNCTION, name, "~", 0, follows_caller=True)
+    file, line, function, visibility = match[1], int(match[2]), match[3], _SHOWN
     if is_own(file):
         visibility = _INTERNAL
     elif file.startswith(_PASSING_FILES) or function in _passing().get(file, ()):
         visibility = _TRANSPARENT
     else:
-        visibility = _SHOWN
         line = definitions.first_line(file, function, line)
     return Callee(_FUNCTION, function, file, line, visibility, function in _COMPILE_CHECKS)
 
@@ -231,9 +226,7 @@ def path_records(
     edges of its steps, `modules` the names of the modules by number; `device` means that one was
     in use, and times of kernels are known.
     """
-    kinds = kinds_of(events)
-    observed = of_observed_thread(events).tolist()
-    each = list(zip(events, kinds, observed, strict=True))
+    each = list(zip(events, kinds_of(events), of_observed_thread(events).tolist(), strict=True))
     functions = [event for event, kind, on in each if on and kind == PYTHON_KIND]
     host = read_host([event for event, kind, on in each if on and kind in HOST_KINDS])
     clip_to_steps(host, boundaries_ns)
@@ -245,7 +238,7 @@ def path_records(
     names = StringColumn.of(texts, len(functions))
     definitions = Definitions()
     callees = [_function(name, definitions) for name in names.values]
-    calls = _calls(owned, functions, names.ids.astype(np.int64), len(callees), boundaries_ns)
+    calls = _calls(owned, functions, names.ids.astype(np.int64), len(callees))
     callees += [Callee(_OPERATOR, name) for name in host.names.values]
     root = Node(Callee(_FUNCTION, ""), None)
     of_event = _add_calls(root, calls, callees, _backward_callees(owned, modules))
@@ -288,20 +281,20 @@ def _backward_callees(owned: Attribution, modules: Mapping[int, Any]) -> dict[in
     return {at: made[owner] for at, owner in zip(positions, owners, strict=True)}
 
 
+# Thread, begin, end, number of the callee, position of an operator or -1, and whether it began.
+_Call = tuple[int, int, int, int, int, bool]
+
+
 def _calls(
-    owned: Attribution,
-    events: Sequence[Any],
-    function: Ints,
-    functions: int,
-    boundaries_ns: Sequence[int],
-) -> Iterator[tuple[int, int, int, int, int, bool]]:
+    owned: Attribution, events: Sequence[Any], function: Ints, functions: int
+) -> Iterator[_Call]:
     """Return calls of functions and operators by thread and begin, callers before callees.
 
     Each has its thread, its begin and end, cut off at the step's edges, the number of its callee,
     the position of an operator among the host's events, else -1, and whether it began in the step
     rather than before it.
     """
-    host, first, last = owned.events, boundaries_ns[0], boundaries_ns[-1]
+    host, first, last = owned.events, owned.boundaries_ns[0], owned.boundaries_ns[-1]
     # Ranges are no operators: nothing calls them.
     kinds = StringColumn.of(kinds_of(host.raw(np.arange(len(host)))), len(host))
     chosen = kinds.where(lambda kind: kind == OPERATOR_KIND) & ~host.memory
@@ -329,10 +322,7 @@ def _calls(
 
 
 def _add_calls(
-    root: Node,
-    calls: Iterable[tuple[int, int, int, int, int, bool]],
-    callees: Sequence[Callee],
-    backward: Mapping[int, Callee],
+    root: Node, calls: Iterable[_Call], callees: Sequence[Callee], backward: Mapping[int, Callee]
 ) -> dict[int, Node]:
     """Add every call to the tree; return the nodes of the operators, by position.
 

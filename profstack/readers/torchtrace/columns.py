@@ -239,8 +239,7 @@ def _distinct(values: Ints | SmallInts) -> tuple[Ints, Ints]:
 def sums(groups: Ints, values: NDArray[Any], count: int) -> Floats:
     """Return the sum of `values` per group."""
     # Of nothing numpy makes whole numbers, whatever the weights are.
-    added: Floats = np.bincount(groups, weights=values, minlength=count).astype(np.float64)
-    return added
+    return np.bincount(groups, weights=values, minlength=count).astype(np.float64)
 
 
 def sums_by(keys: Ints, values: NDArray[Any]) -> dict[int, float]:

@@ -77,9 +77,7 @@ Event = TypeVar("Event")
 
 def kinds_of(events: Sequence[Any]) -> list[str]:
     """Return the kind of every event, in Kineto's words ("cpu_op", "kernel", "cuda_runtime")."""
-    if not len(events):
-        return []
-    if hasattr(type(events[0]), "activity_type"):
+    if not len(events) or hasattr(type(events[0]), "activity_type"):
         return list(column(events, "activity_type"))
     return list(map(inferred_kind, events))
 
@@ -144,11 +142,9 @@ def _time_order(start: Ints, duration: Ints, thread: Ints, kept: Ints | None) ->
     None for `kept` means all events. None is returned if all are kept and in this order already,
     as they mostly are: for what is nearly in order a stable sort of one column costs little.
     """
-    order: Ints = (
-        np.argsort(start, kind="stable")
-        if kept is None
-        else kept[np.argsort(start[kept], kind="stable")]
-    )
+    order = np.argsort(start if kept is None else start[kept], kind="stable")
+    if kept is not None:
+        order = kept[order]
     sorted_ = start[order]
     same = sorted_[1:] == sorted_[:-1]
     if same.any():
@@ -164,8 +160,7 @@ def _time_order(start: Ints, duration: Ints, thread: Ints, kept: Ints | None) ->
 def _by_small(numbers: Ints | SmallInts) -> Ints:
     """Sort numbers from 0, stably; cheap where they fit 16 bits."""
     small = numbers.max(initial=0) < 2**15
-    order: Ints = np.argsort(numbers.astype(np.int16) if small else numbers, kind="stable")
-    return order
+    return np.argsort(numbers.astype(np.int16) if small else numbers, kind="stable")
 
 
 def levels(depth: Ints | SmallInts) -> list[Ints]:
@@ -310,8 +305,7 @@ class HostEvents:
         duration = self.duration
         # The first place is for those inside none.
         children = np.bincount(self.parent + 1, weights=duration, minlength=len(self) + 1)[1:]
-        result: Ints = duration - children.astype(np.int64)
-        return result
+        return duration - children.astype(np.int64)
 
     def inherit(self, own: Ints) -> Ints:
         """Return `own` where it is not 0, else that of the nearest enclosing event; 0 if none."""

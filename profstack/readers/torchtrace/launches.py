@@ -15,14 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from profstack.readers.device_gaps import (
-    UNKNOWN,
-    Host,
-    Intervals,
-    Kernels,
-    by_cause,
-    gaps_between,
-)
+from profstack.readers.device_gaps import UNKNOWN, Host, Intervals, Kernels, by_cause, gaps_between
 from profstack.readers.torchtrace.attribution import Attribution, main_thread
 from profstack.readers.torchtrace.columns import Ints, StringColumn, integers, sums
 from profstack.readers.torchtrace.events import (
@@ -38,7 +31,6 @@ from profstack.readers.torchtrace.scopes import BACKWARD, EVALUATED, FORWARD, RE
 from profstack.storage.schema.column import Records, SqlValue
 
 _S = 1e-9
-_READS_BACK = "aten::_local_scalar_dense"
 
 BY_RUNTIME, BY_OPERATOR = "runtime calls", "operators"
 
@@ -63,10 +55,7 @@ class _Work:
 
 
 def launch_records(
-    owned: Attribution,
-    index: int,
-    kernels: Sequence[Any] = (),
-    runtime: Sequence[Any] = (),
+    owned: Attribution, index: int, kernels: Sequence[Any] = (), runtime: Sequence[Any] = ()
 ) -> tuple[Records, Records]:
     """Return rows of `launches`, one per step that counts and device, and of `gaps`.
 
@@ -124,15 +113,12 @@ def _operator_columns(owned: Attribution, index: int, counted: Sequence[int]) ->
     # Ranges named by the script may look like operators.
     doubtful = np.flatnonzero(wanted & ~events.names.where(lambda name: name.startswith("aten::")))
     wanted[doubtful] = events.integers("is_user_annotation", doubtful) == 0
-    chosen = np.flatnonzero(wanted)
-    outer = chosen[around(events, chosen)[chosen] == 0]
-    steps = len(edges) - 1
-    all_of, outer_of = (
-        np.searchsorted(edges, events.start[some], side="right") - 1 for some in (chosen, outer)
-    )
-    calls = np.bincount(all_of, minlength=steps)
-    outermost = np.bincount(outer_of, minlength=steps)
-    inside = sums(outer_of, events.duration[outer], steps)
+    chosen, steps = np.flatnonzero(wanted), len(edges) - 1
+    is_outer = around(events, chosen)[chosen] == 0
+    step_of = np.searchsorted(edges, events.start[chosen], side="right") - 1
+    calls = np.bincount(step_of, minlength=steps)
+    outermost = np.bincount(step_of[is_outer], minlength=steps)
+    inside = sums(step_of[is_outer], events.duration[chosen[is_outer]], steps)
     return {
         step: {
             "slice": index,
@@ -148,7 +134,7 @@ def _operator_columns(owned: Attribution, index: int, counted: Sequence[int]) ->
 def _synchronised(owned: Attribution, runtime: Sequence[Any]) -> Ints:
     """Return when the host stopped waiting for a device, in order."""
     events = owned.events
-    reads = np.flatnonzero(events.names.where(lambda name: name == _READS_BACK))
+    reads = np.flatnonzero(events.names.where(lambda name: name == "aten::_local_scalar_dense"))
     waited = [event for event in runtime if "Synchronize" in event.name()]
     ends = integers(waited, "start_ns") + integers(waited, "duration_ns")
     return np.sort(np.concatenate([events.end[reads], ends]))

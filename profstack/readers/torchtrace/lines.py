@@ -80,11 +80,10 @@ def _timeline(scopes: Scopes, threads: Ints) -> tuple[Ints, Ints]:
     # Marks without duration own no time, and would be sorted end first below.
     marks = marks[events.end[marks] > events.start[marks]]
     above = scopes.above[marks]
-    owner = scopes.owner_of(scopes.scope[marks])
     around = np.where(above > 0, scopes.owner_of(scopes.scope[np.maximum(above - 1, 0)]), NO_OWNER)
     depth = events.depth[marks].astype(np.int64)
     times = np.concatenate((events.end[marks], events.start[marks]))
-    owners = np.concatenate((around, owner))
+    owners = np.concatenate((around, scopes.owner_of(scopes.scope[marks])))
     begins = np.repeat([0, 1], len(marks))
     # At one moment inner marks end before outer ones, and outer ones begin before inner ones.
     order = np.lexsort((np.concatenate((-depth, depth)), begins, times))
@@ -190,8 +189,7 @@ class Stretches:
 
     def _at(self, times: Ints) -> Ints:
         """Return the stretch that each time is in; -1 before the first."""
-        found: Ints = np.searchsorted(self._times, times, side="right") - 1
-        return found
+        return np.searchsorted(self._times, times, side="right") - 1
 
 
 # Texts of the user's own files ------------------------------------------------------------------
@@ -293,11 +291,13 @@ def line_tables(
         return {"lines": []}, [("no-lines", "no line of the script's own files ran in the slice")]
     index, edges, left_out = observed.index, observed.boundaries_ns, observed.left_out
     has_device = bool(len(observed.kernels))
-    threads = _threads(events, in_steps(events, edges, left_out))
+    chosen = in_steps(events, edges, left_out)
+    threads = _threads(events, chosen)
     owners, notes = None, Notes()
     with noting(notes, "lines-unowned", "no lines by module"):
         owners = LineOwners(events, observed, threads)
-    parts = _parts(tracer, events, observed, owners, threads)
+    chosen &= np.isin(events.thread, threads)
+    parts = _parts(tracer, events, observed, Stretches(tracer, observed, owners), chosen)
     times = defaultdict[str, float](float)
     for (file, _, _), part in parts.items():
         times[file] += part.times["python_s"] + part.times["operator_s"]
@@ -344,16 +344,9 @@ def _line_rows(parts: _Parts, index: int, *, has_device: bool) -> Records:
 
 
 def _parts(
-    tracer: LineTracer,
-    events: HostEvents,
-    observed: LineSlice,
-    owners: LineOwners | None,
-    threads: Ints,
+    tracer: LineTracer, events: HostEvents, observed: LineSlice, stretches: Stretches, chosen: Bools
 ) -> _Parts:
     """Return the sums of each line, by file, line and owner."""
-    stretches = Stretches(tracer, observed, owners)
-    chosen = in_steps(events, observed.boundaries_ns, observed.left_out)
-    chosen &= np.isin(events.thread, threads)
     operators = chosen & _operators(events)
     in_backward = events.inherit(_evaluates(events).astype(np.int64)) > 0
     parts = defaultdict[tuple[int, int], _Line](_Line)
@@ -433,8 +426,7 @@ def _threads(events: HostEvents, chosen: Bools) -> Ints:
     elsewhere = made_on != events.thread[evaluates]
     marked = events.thread[events.names.where(lambda name: name == SLICE_RANGE)]
     if not len(marked):
-        busy = events.thread[chosen]
-        threads, counts = np.unique(busy, return_counts=True)
+        threads, counts = np.unique(events.thread[chosen], return_counts=True)
         marked = threads[counts == counts.max(initial=0)][:1]
     helping = events.thread[evaluates[elsewhere & np.isin(made_on, marked)]]
     return np.concatenate([marked[:1], np.unique(helping)])

@@ -107,8 +107,7 @@ def _max_pool(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, 
 def _upsample(x: Tensor, sizes: Sequence[int] | None, *rest: Any) -> int:
     """To sizes, or by factors, which then come last."""
     if sizes is None:
-        factors = zip(x.shape[2:], rest[-1], strict=True)
-        sizes = [int(size * factor) for size, factor in factors]
+        sizes = [int(size * factor) for size, factor in zip(x.shape[2:], rest[-1], strict=True)]
     return _output(x, prod(x.shape[:2]) * prod(sizes))
 
 
@@ -197,9 +196,7 @@ def _attention_backward(*arguments: Any) -> int:
 # Normalisation ----------------------------------------------------------------------------------
 
 
-def _layer_norm(
-    x: Tensor, sizes: Sequence[int], weight: Tensor | None, bias: Any, *rest: Any
-) -> int:
+def _layer_norm(x: Tensor, sizes: Sequence[int], weight: Any, bias: Any, *rest: Any) -> int:
     """Count the output, and a mean and a deviation for each normalised row."""
     rows = x.numel // prod(sizes)
     each = x.dtype.itemsize if weight is None else max(x.dtype.itemsize, weight.dtype.itemsize)
@@ -470,10 +467,7 @@ _BY_VALUES: tuple[tuple[Rule, str], ...] = (
     (lambda x, dims=None, *_: x.nbytes + _left(x, dims), "any all"),
     (_max, "max min"),
     (lambda x, *_: 2 * x.nbytes + x.numel * _INT64, "sort"),
-    (
-        lambda x, k, dim=-1, *_: x.nbytes + _left(x, dim) * k * (x.dtype.itemsize + _INT64),
-        "topk",
-    ),
+    (lambda x, k, dim=-1, *_: x.nbytes + _left(x, dim) * k * (x.dtype.itemsize + _INT64), "topk"),
     (_attention_with_mask, "_scaled_dot_product_efficient_attention"),
     (_attention_with_mask, "_scaled_dot_product_cudnn_attention"),
     (_layer_norm, "native_layer_norm"),

@@ -89,12 +89,6 @@ def itemsize(number: object) -> int:
     return _ITEMSIZES[number]  # type: ignore[index]  # another type is no key either
 
 
-def dtype_name(text: str) -> str | None:
-    """Return torch's name of a type that torch.profiler names `text`; None for other texts."""
-    found = _DTYPES.get(text)
-    return found.name if found is not None else None
-
-
 def floating_name(texts: Sequence[str]) -> str | None:
     """Return the type of the first input of floating-point or complex numbers, None without one."""
     found = (_DTYPES.get(text) for text in texts)

@@ -15,15 +15,7 @@ import numpy as np
 
 from profstack.readers.flops.formulas import is_composite
 from profstack.readers.torchtrace.attribution import Attribution, Groups
-from profstack.readers.torchtrace.columns import (
-    Ints,
-    StringColumn,
-    distinct,
-    group,
-    integers,
-    sums,
-    sums_by,
-)
+from profstack.readers.torchtrace.columns import Ints, StringColumn, distinct, group, integers, sums
 from profstack.readers.torchtrace.events import (
     around,
     device_name,
@@ -200,11 +192,8 @@ def _add_device(result: Attribution, launched_by: Ints, lengths: Ints) -> None:
     nearest = scopes.nearest[launched_by]
     scope = np.where(nearest > 0, scopes.scope[np.maximum(nearest - 1, 0)], 0)
     backward = result.in_backward[launched_by]
-    # By module, inner calls included, and by step part.
     forward_ns, backward_ns = (
-        result.tree.sums(scope[chosen], lengths[chosen])
-        | sums_by(scope[chosen & (scope < 0)], lengths[chosen & (scope < 0)])
-        for chosen in (~backward, backward)
+        result.tree.sums(scope[chosen], lengths[chosen]) for chosen in (~backward, backward)
     )
     for row in result.rows.values():
         row.forward_device = row.backward_device = 0.0

@@ -203,8 +203,7 @@ class OpenRanges:
         self._main = main
         self._numbers: dict[frozenset[Key], int] = {frozenset(): 0}
         # By thread: the moments at which something changes, and the set that is open from then on.
-        self._times: dict[int, Ints] = {}
-        self._states: dict[int, Ints] = {}
+        self._opened: dict[int, tuple[Ints, Ints]] = {}
         marks: dict[int, list[int]] = defaultdict(list)
         for position in keys:
             marks[int(events.thread[position])].append(position)
@@ -233,25 +232,24 @@ class OpenRanges:
                 opened |= list(self._numbers)[around]
             times.append(at)
             states.append(self._numbers.setdefault(opened, len(self._numbers)))
-        self._times[thread] = np.array(times, np.int64)
-        self._states[thread] = np.array(states, np.int64)
+        self._opened[thread] = np.array(times, np.int64), np.array(states, np.int64)
 
     def sets_of(self, positions: Ints) -> Ints:
         """Return the number of the set of ranges that was open when each of these events began."""
         start, threads = self._events.start[positions], self._events.thread[positions]
         found = self._look_up(self._main, start)
-        for thread in self._times:
+        for thread in self._opened:
             if thread != self._main:
                 own = np.where(threads == thread, self._look_up(thread, start), 0)
                 found = np.where(own > 0, own, found)
         return found
 
     def _look_up(self, thread: int, moments: Ints) -> Ints:
-        times = self._times.get(thread)
-        if times is None or not len(times):
+        if thread not in self._opened:
             return np.zeros(len(moments), np.int64)
-        place = np.searchsorted(times, moments, side="right") - 1
-        return np.where(place >= 0, self._states[thread][np.maximum(place, 0)], 0)
+        times, states = self._opened[thread]
+        # Before the first moment none is open.
+        return np.append(0, states)[np.searchsorted(times, moments, side="right")]
 
     def sums(self, sets: Ints, values: NDArray[np.generic]) -> dict[Key, float]:
         """Return the sum over each range of the values of events, whose sets are given."""
@@ -274,10 +272,9 @@ class OpenRanges:
     def wall_s(self) -> dict[Key, float]:
         """Return how long each range was open, over the threads on which it was entered."""
         threads, found = self.threads(), defaultdict[Key, float](float)
-        for thread, times in self._times.items():
+        for thread, (times, states) in self._opened.items():
             spans = np.diff(times, append=times[-1:]) * _S
-            states = self._states[thread].tolist()
-            for number, span in zip(states, spans.tolist(), strict=True):
+            for number, span in zip(states.tolist(), spans.tolist(), strict=True):
                 for key in self.sets[number]:
                     if thread in threads[key]:
                         found[key] += span

@@ -212,7 +212,6 @@ LONGEST = 64 << 20
 # A trace that unfolds into more than this is refused.
 MOST_CHARACTERS = 8 << 30
 
-_GZIP = b"\x1f\x8b"
 _BLANK = re.compile(r"[ \t\n\r]*")
 _BETWEEN = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _BROKEN = "the file ends in the middle of the trace"
@@ -244,8 +243,8 @@ class TraceFile:
         """
         try:
             with open(self.path, "rb") as plain:
-                zipped = plain.read(2) == _GZIP
-            opened: Callable[..., Any] = gzip.open if zipped else open
+                # Compressed files begin with these two bytes.
+                opened: Callable[..., Any] = gzip.open if plain.read(2) == b"\x1f\x8b" else open
             with opened(self.path, "rt", encoding="utf-8-sig", errors="replace") as file:
                 self._file = file
                 yield from self._top()
@@ -268,8 +267,7 @@ class TraceFile:
             yield from self._elements()
             return
         if opening != "{":
-            what = "the file is empty" if not opening else _NO_TRACE
-            raise self.error(what, _EXPORT)
+            raise self.error("the file is empty" if not opening else _NO_TRACE, _EXPORT)
         self._at += 1
         found = False
         while self._next() not in ("}", ""):
@@ -343,9 +341,7 @@ class TraceFile:
         return bool(text)
 
     def _unexpected(self) -> RecordingError:
-        if self._next():
-            return self.error(_NO_TRACE, _EXPORT)
-        return self.error(_BROKEN, _AGAIN)
+        return self.error(*((_NO_TRACE, _EXPORT) if self._next() else (_BROKEN, _AGAIN)))
 
     def error(self, what: str, next_step: str = "") -> RecordingError:
         """Return an error of this file."""
@@ -488,16 +484,14 @@ class _Reader:
         arrows = {
             end: self._begins[arrow] for arrow, end in self._ends.items() if arrow in self._begins
         }
-        votes: Counter[tuple[int, int]] = Counter()
-        makers = set()
-        for at, forward in enumerate(columns.forward_thread):
-            if not forward:
-                if columns.sequence[at] >= 0:
-                    makers.add(columns.thread[at])
-                continue
-            begin = arrows.get((columns.thread[at], columns.start[at]))
-            if begin is not None:
-                votes[forward, begin] += 1
+        pairs = zip(columns.forward_thread, columns.sequence, columns.thread, strict=True)
+        makers = {thread for forward, number, thread in pairs if not forward and number >= 0}
+        places = zip(columns.forward_thread, columns.thread, columns.start, strict=True)
+        votes = Counter(
+            (forward, arrows[thread, start])
+            for forward, thread, start in places
+            if forward and (thread, start) in arrows
+        )
         for (forward, thread), _ in reversed(votes.most_common()):
             columns.threads_of_forward[forward] = thread
         if len(makers) == 1:

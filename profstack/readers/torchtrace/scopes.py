@@ -37,9 +37,6 @@ from profstack.storage.vocabulary import (
 # Kinds of marks. A module called inside a backward pass does its forward again (checkpointing).
 NO_MARK, FORWARD, RECOMPUTED, EVALUATED, BACKWARD, OPTIMIZED, REGION = range(7)
 
-# torch's own ranges around `Optimizer.step` and `Optimizer.zero_grad`.
-_TORCH_OPTIMIZER = "Optimizer."
-_TORCH_ZERO_GRAD = "Optimizer.zero_grad"
 # torch's ranges around compiled code: around one piece of the script's code, and inside it around
 # the function that autograd sees.
 _COMPILED_REGION = "Torch-Compiled Region"
@@ -113,7 +110,7 @@ class Scopes:
     def _resolve(self) -> None:
         """Find the scope of every backward function: where the operator that made it ran."""
         self.scope[self.kind == OPTIMIZED] = OPTIMIZER
-        zeroes = self.events.names.where(lambda name: name.startswith(_TORCH_ZERO_GRAD))
+        zeroes = self.events.names.where(lambda name: name.startswith("Optimizer.zero_grad"))
         self.scope[(self.kind == OPTIMIZED) & zeroes] = ZERO_GRAD
         self.scope[self.kind == REGION] = COMPILED
         self._resolve_passes()
@@ -212,7 +209,8 @@ def find_scopes(events: HostEvents, inside: Bools) -> Scopes:
     kind[evaluates] = EVALUATED
     # A pass inside another one (re-entrant) is a part of what that one was evaluating.
     kind[is_backward & ~again] = BACKWARD
-    kind[names.where(lambda name: name.startswith(_TORCH_OPTIMIZER))] = OPTIMIZED
+    # torch's own ranges around `Optimizer.step` and `Optimizer.zero_grad`.
+    kind[names.where(lambda name: name.startswith("Optimizer."))] = OPTIMIZED
     regions = np.flatnonzero(
         names.where(lambda name: name == _COMPILED_FUNCTION or name.startswith(_COMPILED_REGION))
     )

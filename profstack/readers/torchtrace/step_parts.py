@@ -53,9 +53,6 @@ from profstack.storage.vocabulary import (
 # moments of their own.
 OTHER_ITEM, READ_ITEM, DATA_ITEM, GRAPH_ITEM, GRAPH_END_ITEM = range(5)
 ZERO_GRAD_ITEM, LOSS_ITEM, MODULE_ITEM, BACKWARD_ITEM, OPTIMIZER_ITEM = range(5, 10)
-_MOMENTS = (GRAPH_ITEM, GRAPH_END_ITEM)
-# torch's own range around the wait for a batch.
-_DATALOADER = "enumerate(DataLoader)"
 # Operators that hand a number to Python, as logging does.
 _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 
@@ -92,7 +89,8 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     others, tops = _other_operators(scopes, thread)
     marked = marks[~is_optimizer | leaf]
     graph = _graph(scopes, tops, thread)
-    loads = events.names.where(lambda name: name.startswith(_DATALOADER))[others]
+    # torch's own range around the wait for a batch.
+    loads = events.names.where(lambda name: name.startswith("enumerate(DataLoader)"))[others]
     reads = events.names.where(lambda name: name in _READS)[others]
     kind = np.concatenate(
         (
@@ -104,7 +102,7 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     items = np.concatenate((graph, graph, marked, others))
     start = np.where(kind == GRAPH_END_ITEM, events.end[items], events.start[items])
     end = np.where(kind == GRAPH_ITEM, events.start[items], events.end[items])
-    order = np.lexsort((~np.isin(kind, _MOMENTS), start))
+    order = np.lexsort((~np.isin(kind, (GRAPH_ITEM, GRAPH_END_ITEM)), start))
     start, end, kind = start[order], end[order], kind[order]
     containers = marks[(inner < 0) & closures[marks]]
     spans = Intervals.united(events.start[containers], events.end[containers])
@@ -156,16 +154,16 @@ class StepParts:
     """Times of the step parts in nanoseconds, and when the losses were computed."""
 
     times: dict[int, int]
-    loss_from: list[int] = field(default_factory=list)
-    loss_until: list[int] = field(default_factory=list)
+    losses: list[tuple[int, int]] = field(default_factory=list)
 
     def in_loss(self, times: Ints) -> Bools:
         """Return which times are between a forward and the backward after it."""
-        if not self.loss_from:
+        if not self.losses:
             return np.zeros(len(times), np.bool_)
-        begins, ends = np.array(self.loss_from), np.array(self.loss_until)
+        begins, ends = np.array(self.losses, np.int64).T
         position = np.maximum(np.searchsorted(begins, times, side="right") - 1, 0)
-        return (times >= begins[position]) & (times <= ends[position])
+        inside: Bools = (times >= begins[position]) & (times <= ends[position])
+        return inside
 
 
 class _Sums(NamedTuple):
@@ -298,8 +296,7 @@ class _Step:
             # The loss inside a closure is no work of the optimizer around it.
             times[OPTIMIZER] -= loss.optimizer
             self._add_rest(gap.sums.since(loss))
-            self.parts.loss_from.append(gap.begin)
-            self.parts.loss_until.append(now)
+            self.parts.losses.append((gap.begin, now))
         elif kind != OPTIMIZER_ITEM and self.last != MODULE_ITEM:
             # Before the first operator of a graph, and from it on.
             waited = gap.graph.first or gap.sums
