@@ -219,12 +219,8 @@ def switch_of(operator: str) -> Switch | None:
 PART = "(optimizer)"
 _GPUS = frozenset({"cuda", "mps", "xpu"})
 # Where torch 2.6 and later have a fused implementation, by the class the optimizer is made from.
-_DEVICES = {
-    "Adam": _GPUS | {"cpu"},
-    "AdamW": _GPUS | {"cpu"},
-    "SGD": _GPUS | {"cpu"},
-    "Adagrad": frozenset({"cpu"}),
-}
+_DEVICES = dict.fromkeys(("Adam", "AdamW", "SGD"), _GPUS | {"cpu"})
+_DEVICES["Adagrad"] = frozenset({"cpu"})
 _TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 # Tensors of a parameter's size that a fused step reads or writes for each parameter.
 _PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5}
