@@ -167,10 +167,6 @@ def frames_of(found: Iterable[Version], broken: Break) -> set[str]:
 # Places and guards that are listed.
 _MOST = 8
 _REGION = re.compile(r"Torch-Compiled Region: (\d+)/\d+")
-_UNKNOWN_COST = (
-    "what a graph break costs shows only when the code is compiled without it; the graphs on both "
-    "sides can not be fused, and what lies between runs as plain Python"
-)
 
 
 def _graph_breaks(
@@ -193,7 +189,8 @@ def _graph_breaks(
         rules.GRAPH_BREAKS,
         f"Graphs end early under torch.compile at {where}",
         severity="medium",
-        gain_reason=_UNKNOWN_COST,
+        gain_reason="what a graph break costs shows only when the code is compiled without it; the "
+        "graphs on both sides can not be fused, and what lies between runs as plain Python",
         place={"file": home_relative(first.file), "line": first.line},
         layers=() if calls is None else ("torch",),
         evidence=[

@@ -305,7 +305,6 @@ _MOST_ROWS = 3
 _ASKS = re.compile(r"^\s*(async )?for |\bnext\(")
 # Functions that such a line calls without their name.
 _OF_LOOPS = ("__iter__", "__next__", "__aiter__", "__anext__")
-_YIELDS = re.compile(r"\byield\b")
 
 
 class LoadingFunction(NamedTuple):
@@ -576,7 +575,7 @@ def _is_taken(report: Report, graph: reading.CallGraph, key: reading.FunctionKey
     without its name.
     """
     texts = [line["source"] or "" for line in report["tables"]["lines"]]
-    yields = any(_YIELDS.search(line["source"] or "") for line in graph.lines_of(key))
+    yields = any(re.search(r"\byield\b", line["source"] or "") for line in graph.lines_of(key))
     if key.name in _OF_LOOPS or yields:
         return any(_ASKS.search(text) for text in texts)
     taken = re.compile(rf"(?:[\w\s\]),]=(?!=)|\bin\b).*?\b{re.escape(key.name)}\(")

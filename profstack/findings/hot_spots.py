@@ -15,7 +15,6 @@ their geometric mean; else it is the lower one, and the finding says so.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -242,14 +241,12 @@ def _module_times(report: Report) -> list[_ModuleTime]:
         if point["kind"] == "module"
     }
     rows = [row for row in report["tables"]["modules"] if not row["path"].startswith("(")]
-    inside: dict[str, float] = defaultdict(float)
-    for row in rows:
-        inside[row["path"].rpartition(".")[0]] += _device_s(row)
+    inside = reading.sums_of((row["path"].rpartition(".")[0], _device_s(row)) for row in rows)
     found = []
     for row in rows:
         own = row["self_s"]
         if reading.on_accelerator(report):
-            own = max(0.0, _device_s(row) - inside[row["path"]])
+            own = max(0.0, _device_s(row) - inside.get(row["path"], 0.0))
         if own:
             count = known_sum((row["forward_flop"], row["backward_flop"]))
             flop = None if count is None else float(count)

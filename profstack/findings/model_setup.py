@@ -26,10 +26,6 @@ ACTIVATIONS = "activations"
 # Memory that is kept for a pass that never comes is severe from this share of the peak on.
 _MUCH = 0.2
 _MOST_NAMED = 5
-_RECORDING = (
-    "the graph is recorded inside the operators' own time, from which no layer tells it apart"
-)
-_RESULTS = "it is about results, not about time: both modes do about the same work"
 
 
 def inference(recorded: Recorded, report: Report) -> list[Finding]:
@@ -61,7 +57,8 @@ def _gradients(report: Report, calls: SetupCalls) -> Iterator[Finding]:
         rules.GRAD_IN_INFERENCE,
         f"Autograd records {nodes:.0f} nodes in each call, and no backward pass follows",
         severity="medium" if peak and held >= _MUCH * peak else "low",
-        gain_reason=_RECORDING,
+        gain_reason="the graph is recorded inside the operators' own time, from which no layer "
+        "tells it apart",
         place=calls["place"],
         module=calls["module"],
         layers=("memory", "torch") if kept else (),
@@ -102,7 +99,7 @@ def _normalisation(report: Report, calls: SetupCalls) -> Iterator[Finding]:
         f"{norms['count']} {'layer' if norms['count'] == 1 else 'layers'} of batch normalisation "
         "in training mode at inference",
         severity="high",
-        gain_reason=_RESULTS,
+        gain_reason="it is about results, not about time: both modes do about the same work",
         place=calls["place"],
         module=norms["modules"][0]["path"],
         evidence=[
@@ -222,12 +219,8 @@ def switch_of(operator: str) -> Switch | None:
 PART = "(optimizer)"
 _GPUS = frozenset({"cuda", "mps", "xpu"})
 # Where torch 2.6 and later have a fused implementation, by the class the optimizer is made from.
-_DEVICES = {
-    "Adam": _GPUS | {"cpu"},
-    "AdamW": _GPUS | {"cpu"},
-    "SGD": _GPUS | {"cpu"},
-    "Adagrad": frozenset({"cpu"}),
-}
+_DEVICES = dict.fromkeys(("Adam", "AdamW", "SGD"), _GPUS | {"cpu"})
+_DEVICES["Adagrad"] = frozenset({"cpu"})
 _TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 # Tensors of a parameter's size that a fused step reads or writes for each parameter.
 _PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5}
@@ -243,7 +236,6 @@ _WITH_PYTHON = 1.6
 # 5 µs where each takes 0.7 to 1.7 µs.
 _FUSED_CALLS = 6
 _NO_BANDWIDTH = "the memory bandwidth of this machine is not known, which a fused step is bound by"
-_NO_BYTES = "how many bytes the optimizer's operators move is not known"
 _FOREACH = (
     "the optimizer works over lists of tensors already: what is left of its calls is not known"
 )
@@ -338,8 +330,9 @@ def _share(recorded: Recorded, report: Report, rows: Sequence[OperatorRow]) -> f
     # The share of the profiled steps in torch's optimizers, with what they call.
     taken = [
         row["total_s"] or 0.0
-        for key, row in reading.CallGraph(report).rows.items()
-        if key.name in _STEPS and "torch/optim/" in key.file.replace("\\", "/")
+        for row in report["tables"]["functions"]
+        if row["phase"] == "step" and row["name"] in _STEPS
+        if "torch/optim/" in row["file"].replace("\\", "/")
     ]
     profiled = recorded.select("cprofile", PROFILED) if taken else None
     if profiled is None or not profiled.steps or not profiled.wall_s:
@@ -372,7 +365,7 @@ def _gain(
         return None, _FOREACH
     moved = reading.total(rows, "moved_bytes")
     if not moved:
-        return None, _NO_BYTES
+        return None, "how many bytes the optimizer's operators move is not known"
     inside = reading.calibrated(report, reading.total(rows, "self_s")) or 0.0
     streaming = min(moved / rate, inside)
     called = min(_WITH_PYTHON * (inside - streaming), spent - streaming)

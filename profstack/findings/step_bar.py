@@ -20,9 +20,8 @@ from profstack.findings import reading
 from profstack.findings.rules import IDLE_SHARE
 from profstack.findings.step_cut import Cut, is_io, loading_share
 from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
-from profstack.storage.schema.rows import FunctionRow, LaunchRow, ModuleRow
-from profstack.storage.vocabulary import OUTSIDE as OUTSIDE_NUMBER
-from profstack.storage.vocabulary import STEP_PARTS
+from profstack.storage.schema.rows import FunctionRow, ModuleRow
+from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS
 from profstack.units import format_seconds, format_share
 
 # A clean step cut into shares of what its device did: kernels by part of the step, and idle time.
@@ -55,17 +54,16 @@ class DeviceCut:
 def device_cut(report: Report) -> DeviceCut | None:
     """Return the cut; None where no kernel was recorded, or too few steps."""
     tables = report["tables"]
-    by_device: dict[str, list[LaunchRow]] = defaultdict(list)
-    for row in tables["launches"]:
-        if row["device_busy_s"] is not None and row["device"] is not None:
-            by_device[row["device"]].append(row)
-    if not by_device:
-        return None
+    known = [row for row in tables["launches"] if row["device_busy_s"] is not None]
     busy_s = {
-        name: reading.total(rows, "device_busy_s") / len(rows) for name, rows in by_device.items()
+        name: reading.total(rows, "device_busy_s") / len(rows)
+        for name in dict.fromkeys(row["device"] for row in known)
+        if name is not None and (rows := [row for row in known if row["device"] == name])
     }
-    device = max(busy_s, key=lambda name: busy_s[name])
-    rows = by_device[device]
+    device = max(busy_s, key=busy_s.__getitem__, default=None)
+    if device is None:
+        return None
+    rows = [row for row in known if row["device"] == device]
     step_s = busy_s[device] + reading.total(rows, "device_idle_s") / len(rows)
     if step_s <= 0:
         return None
@@ -129,7 +127,6 @@ _MOST_LINES = 2
 REST: StepPart = "not attributed"
 DATA_WAIT: StepPart = "data wait"
 BEFORE: StepPart = "before first work"
-OUTSIDE = STEP_PARTS[OUTSIDE_NUMBER]
 NO_CLEAN = "there is no clean step whose time could be divided"
 # In the order in which a step does them; what is no work of the step comes last.
 NAMES: tuple[StepPart, ...] = (
@@ -204,7 +201,7 @@ def _other_note(report: Report) -> str | None:
     times = reading.sums_of(
         (reading.in_words(row), row["operator_s"])
         for row in report["tables"]["module_lines"]
-        if row["module"] in (None, OUTSIDE) and row["operator_s"]
+        if row["module"] in (None, STEP_PARTS[OUTSIDE]) and row["operator_s"]
     )
     if not times or report["benchmark"]["target"] is not None:
         return None

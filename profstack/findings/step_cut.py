@@ -41,16 +41,14 @@ from profstack.storage.schema.rows import FunctionRow, ModuleLineRow
 MORE_STEPS = "let the script make more steps, or longer ones"
 LONGER_STEPS = "longer steps are slowed less"
 _UNDER_NSYS = "run the script once without nsys, and import the report into that recording"
-_NOT_ASKED_FOR = "leave it in --layers, and out of --skip"
-_FOR_GOOD = ("skipped", "unavailable", "failed")
 
 
 def without_torch(report: Report) -> tuple[str, str | None] | None:
     """Return why it was not armed, and what to do, where anything helps; None where it was."""
     row = next((row for row in report["layers"] if row["name"] == "torch"), None)
     if row is None:
-        return "the torch layer was not asked for", _NOT_ASKED_FOR
-    if row["status"] not in _FOR_GOOD:
+        return "the torch layer was not asked for", "leave it in --layers, and out of --skip"
+    if row["status"] not in ("skipped", "unavailable", "failed"):
         return None
     because = f" ({row['reason']})" if row["reason"] else ""
     under_nsys = any(each["slug"] == "under-nsys" for each in report["warnings"])
@@ -278,7 +276,6 @@ def is_io(row: FunctionRow) -> bool:
     return _FILES.search(row["file"]) is not None
 
 
-_DATALOADER = "enumerate(DataLoader)"
 _COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
 # What the parts of a step that are no modules belong to.
 _PARTS = {
@@ -407,7 +404,7 @@ def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report
     loaded = [
         row
         for row in report["tables"]["regions"]
-        if row["path"].startswith(_DATALOADER) and row["wall_s"] is not None
+        if row["path"].startswith("enumerate(DataLoader)") and row["wall_s"] is not None
     ]
     cut.has_loader = bool(loaded)
     if not loaded or not traced:

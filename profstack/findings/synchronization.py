@@ -66,16 +66,10 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findin
     cost, how, reason = _cost_of_loop(recorded, report, graph, site)
     if cost is None or cost < rules.FORCED_SYNCHRONISATION.threshold * step_s:
         return
-    evidence: list[Evidence] = [
-        {"values_per_step": count, "cost_s": cost, "cost_is": how},
-        reading.line_evidence(site, "calls", "operator_s"),
-        *_operator_evidence(report, (_ITEM,)),
-    ]
+    functions: list[Evidence] = []
     if around is not None:
-        calls = graph.rows[around]["calls"]
-        evidence.append(
-            {"function": around.name, "calls": calls, "link": reading.to_function(around)}
-        )
+        link, calls = reading.to_function(around), graph.rows[around]["calls"]
+        functions = [{"function": around.name, "calls": calls, "link": link}]
     yield reading.finding(
         rules.FORCED_SYNCHRONISATION,
         f"{format_count(count)} values are taken out of tensors one by one in every step"
@@ -85,7 +79,12 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findin
         gain_reason=reason,
         place=site,
         layers=["torch", *(["cprofile"] if around else [])],
-        evidence=evidence,
+        evidence=[
+            {"values_per_step": count, "cost_s": cost, "cost_is": how},
+            reading.line_evidence(site, "calls", "operator_s"),
+            *_operator_evidence(report, (_ITEM,)),
+            *functions,
+        ],
         advice=f"Work on the whole tensor ((scores.argmax(1) == labels).sum()) and ask for one "
         f"value at the end, or take all of them at once with .tolist(). On the CPU the cost is "
         f"the calls themselves, {format_seconds(cost / count)} for each value; on a GPU each one "
