@@ -47,7 +47,7 @@ def environment_facts(folder: str | os.PathLike[str] | None = None) -> dict[str,
         else os.cpu_count(),
         "cpu_limit_cores": _cpu_limit(),
         "cpu_governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "load_average": _load_average(),
+        "load_average": [round(value, 2) for value in psutil.getloadavg()],
         "memory_bytes": psutil.virtual_memory().total,
         "memory_limit_bytes": int(memory_limit) if memory_limit.isdigit() else None,
         "packages": package_versions(PACKAGES),
@@ -240,11 +240,3 @@ def _read_quickly(path: str) -> bytes | None:
         finally:
             os.close(file)
     return None
-
-
-def _load_average() -> list[float] | None:
-    """Return the runnable processes over 1, 5 and 15 minutes, other programs' included."""
-    try:
-        return [round(value, 2) for value in os.getloadavg()]
-    except (AttributeError, OSError):
-        return None

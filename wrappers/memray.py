@@ -302,14 +302,14 @@ class _StackPlaces:
         ]
         if not chain:
             return "(outside modules)", None
-        innermost = chain[0]
-        paths = [path for path in innermost.paths if _lies_in(path, chain[1:])]
+        innermost, *around = chain
+        # A path of it lies below a path of every forward around it.
+        paths = [
+            path
+            for path in innermost.paths
+            if all(path.startswith(tuple(f"{one}." for one in outer.paths)) for outer in around)
+        ]
         return _pattern(paths or innermost.paths), innermost.type
-
-
-def _lies_in(path: str, around: Sequence[_Forward]) -> bool:
-    """Whether a module's path lies below a path of every forward around it, outermost last."""
-    return all(any(path.startswith(f"{outer}.") for outer in forward.paths) for forward in around)
 
 
 def _pattern(paths: Sequence[str]) -> str:
