@@ -83,8 +83,7 @@ def is_loss(module: Any) -> bool:
     kind = type(module)
     if kind.__module__ == "torch.nn.modules.loss":
         return True
-    named_so = kind.__name__.lower().endswith(("loss", "criterion"))
-    return named_so and not parameter_count(module)
+    return kind.__name__.lower().endswith(("loss", "criterion")) and not parameter_count(module)
 
 
 # -- live objects by class, found unseen by any other thread -------------------------------------

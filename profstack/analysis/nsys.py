@@ -112,8 +112,7 @@ def _speed(recorded: Recorded, steps: Sequence[NsysStepRow], torch: Selection | 
     took = [row["wall_s"] for row in steps if row["wall_s"]]
     if torch is None or not took:
         return 1.0
-    beside = recorded.steps_of(torch.slices)["wall_s"].median()
-    return ratio(median(took), nullable(beside)) or 1.0
+    return ratio(median(took), nullable(recorded.steps_of(torch.slices)["wall_s"].median())) or 1.0
 
 
 def _per_step(name: str, row: dict[str, Any], steps: int) -> dict[str, Any]:

@@ -86,8 +86,7 @@ def capture(
         raise NsysError(f"nsys {nsys.version} left no report (code {code}): {said}")
     if report.suffix == ".qdstrm" and nsys.importer is not None:
         report = tool.report_of(report, folder, nsys)
-    timed_out = lasted_s >= limit_s and code == 128 + signal.SIGTERM
-    return NsysRun(report, code, timed_out, said)
+    return NsysRun(report, code, lasted_s >= limit_s and code == 128 + signal.SIGTERM, said)
 
 
 def keep(report: Path, folder: Path, *, force: bool) -> Path:

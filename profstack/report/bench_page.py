@@ -114,8 +114,7 @@ def histogram(samples_s: Sequence[float]) -> Histogram | None:
     below, last = bisect_left(ordered, start), bisect_right(ordered, end)
     for sample in ordered[below:last]:
         counts[min(int((sample - start) / width), bars - 1)] += 1
-    beyond = len(ordered) - last
-    return Histogram(start, width, counts, below, beyond, ordered[0], ordered[-1])
+    return Histogram(start, width, counts, below, len(ordered) - last, ordered[0], ordered[-1])
 
 
 def _is_time(value: float | None) -> bool:

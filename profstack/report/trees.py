@@ -389,5 +389,4 @@ def _groups(count: int, edges: Sequence[Edge]) -> list[list[int]]:
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from((edge.caller, edge.callee) for edge in edges)
-    found = networkx.strongly_connected_components(graph)
-    return sorted(sorted(members) for members in found)
+    return sorted(sorted(members) for members in networkx.strongly_connected_components(graph))

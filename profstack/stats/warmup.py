@@ -72,8 +72,7 @@ def detect(step_times_s: Sequence[float], *, indices: Sequence[int] | None = Non
         return Warmup(steps, dropped, False, f"still falling at the half of {n} steps")
     if _is_trend(later):
         change = f"{100 * math.expm1(later.change or 0.0):+.1f} % from first to last"
-        reason = f"the last {later.n} of {n} steps change by {change}"
-        return Warmup(steps, dropped, False, reason)
+        return Warmup(steps, dropped, False, f"the last {later.n} of {n} steps change by {change}")
     return Warmup(steps, dropped, True, _reason(times, half, dropped))
 
 

@@ -179,8 +179,7 @@ class Recorded:
         """Return whether the rows of a slice add up training and evaluation."""
         if self.phase != "train" or row["counted_steps"] < row["steps"]:
             return False
-        flags = self.steps_of([int(row["slice"])])["flags"]
-        return any("eval" in words.split() for words in flags)
+        return any("eval" in words.split() for words in self.steps_of([int(row["slice"])])["flags"])
 
     def rows(self, table: str, selection: Selection | None) -> pd.DataFrame:
         """Return the rows of a table that belong to the selected slices."""

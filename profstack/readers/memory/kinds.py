@@ -85,8 +85,7 @@ class Timeline:
 
     def loses_next(self, times: Ints) -> Bools:
         """Return whether the next mark after each time, but for optimizers, is a loss or a pass."""
-        after = self.without(*_UPDATES).around(times)[1]
-        return np.isin(after, (_PASS, _LOSS_CALL))
+        return np.isin(self.without(*_UPDATES).around(times)[1], (_PASS, _LOSS_CALL))
 
     def without(self, *kinds: int) -> Timeline:
         """Return it without marks of these kinds."""

@@ -117,8 +117,7 @@ class TensorBlocks:
 
     def _row(self, place: tuple[str, int], block: kinds.Block) -> tuple[int, int, int]:
         used = block.kind == kinds.HELD and place[1] in self._allocator.used
-        kind = kinds.NUMBERS[kinds.INPUTS if used else block.kind]
-        return block.nbytes, kind, self._owner(block)
+        return block.nbytes, kinds.NUMBERS[kinds.INPUTS if used else block.kind], self._owner(block)
 
     def _owner(self, block: kinds.Block) -> int:
         """Return the first module of a block; else a part of the step."""

@@ -115,8 +115,7 @@ def read_ranges(file: ExportFile, process: int) -> tuple[pd.DataFrame, list[str]
             "payload": reduce(lambda last, one: np.where(pd.isna(one), last, one), payloads),
         },
     )
-    closed = frame[~still_open].reset_index(drop=True)
-    return closed, frame["text"][still_open].tolist()
+    return frame[~still_open].reset_index(drop=True), frame["text"][still_open].tolist()
 
 
 def _categories(file: ExportFile, process: int, read: Columns) -> Objects:
@@ -242,8 +241,7 @@ def read_libraries(file: ExportFile, process: int) -> pd.DataFrame:
 def read_os_calls(file: ExportFile, process: int) -> pd.DataFrame:
     """Read calls of the system's run-time library, by begin."""
     chain = Column("callchainId", from_one=True)
-    read = _read(file, OS_CALLS, process, _NO_MARK, callchain=chain)
-    return frame_of("os_calls", read)
+    return frame_of("os_calls", _read(file, OS_CALLS, process, _NO_MARK, callchain=chain))
 
 
 def _read(file: ExportFile, table: str, process: int, of_class: str, **more: Column) -> Columns:

@@ -427,8 +427,7 @@ def _highest(held: Ints) -> Ints:
     part = np.repeat(np.arange(MOST_POINTS - 1), np.diff(edges))
     # In order of part and height, the last of each part is its highest; the earliest of these.
     order = np.lexsort((-np.arange(len(part)), held[:-1], part))
-    last = np.flatnonzero(np.append(np.diff(part), 1))
-    return np.append(order[last], len(held) - 1)
+    return np.append(order[np.flatnonzero(np.append(np.diff(part), 1))], len(held) - 1)
 
 
 # --- When devices were busy, and the causes of gaps ----------------------------------------------
@@ -505,8 +504,7 @@ def _host(capture: Capture) -> Host:
     start, end = steps.times.start, steps.times.end
     first = at(begins, np.searchsorted(begins, start), UNKNOWN)
     inside = first < end
-    ahead = Intervals.united(start[inside], first[inside])
-    return Host(np.sort(ended), ahead, np.unique(edges))
+    return Host(np.sort(ended), Intervals.united(start[inside], first[inside]), np.unique(edges))
 
 
 def _kernel_label(capture: Capture, kernels: Ints, position: int) -> str | None:

@@ -50,8 +50,7 @@ class StringColumn:
     def of(cls, strings: Iterable[str], count: int) -> StringColumn:
         """Number `count` strings, which pass one at a time and are never all held."""
         numbers = _Numbering()
-        ids = np.fromiter(map(numbers.__getitem__, strings), np.int64, count)
-        return cls(ids, list(numbers))
+        return cls(np.fromiter(map(numbers.__getitem__, strings), np.int64, count), list(numbers))
 
     @classmethod
     def renumbered(cls, ids: Ints | SmallInts, values: Sequence[str]) -> StringColumn:
@@ -160,8 +159,7 @@ def integers(events: Sequence[Any], accessor: str) -> Ints:
     try:
         return np.fromiter(column(events, accessor), np.int64, len(events))
     except OverflowError:
-        unsigned = np.fromiter(column(events, accessor), np.uint64, len(events))
-        return unsigned.astype(np.int64)
+        return np.fromiter(column(events, accessor), np.uint64, len(events)).astype(np.int64)
 
 
 def read_columns(

@@ -172,8 +172,7 @@ def _each(make: Callable[[Any], T]) -> Callable[[Any], list[T]]:
 
 def _size(value: Any) -> list[int]:
     """Convert one of `Input Dims` to one of `shapes()`; empty for a list of tensors."""
-    is_size = isinstance(value, list) and all(type(size) is int for size in value)
-    return value if is_size else []
+    return value if isinstance(value, list) and all(type(size) is int for size in value) else []
 
 
 def _literal(text: Any) -> Any:
