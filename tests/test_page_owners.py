@@ -229,7 +229,7 @@ def test_the_summary_says_why_nothing_is_known_of_threads() -> None:
     report = full()
     report["processes"] |= {"sentences": [], "reason": "no clean slice was recorded"}
     said = " ".join(terminal.summary(report, width=80, colour=False).split())
-    assert "threads: not told: no clean slice was recorded" in said
+    assert "threads: not known: no clean slice was recorded" in said
     # A report made before there was such a table says nothing.
     del report["processes"]
     assert "threads:" not in terminal.summary(report, width=80, colour=False)

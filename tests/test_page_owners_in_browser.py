@@ -185,10 +185,10 @@ def test_threads_say_which_layers_see_them(opened: Opened) -> None:
 def test_threads_of_which_nothing_is_known_say_why(opened: Opened) -> None:
     report = full()
     report["tables"]["threads"] = []
-    report["processes"] |= {"sentences": [], "reason": "this system does not tell it"}
+    report["processes"] |= {"sentences": [], "reason": "this system does not report it"}
     page = opened(report, "method")
     assert texts(page, "#thread-table")[0] == (
-        "No CPU time of threads is known: this system does not tell it."
+        "No CPU time of threads is known: this system does not report it."
     )
 
 

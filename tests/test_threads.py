@@ -315,7 +315,7 @@ def test_without_proc_there_is_a_reason_and_no_row(monkeypatch: pytest.MonkeyPat
     assert times.facts() == {
         "readings": 0,
         "took_s": 0.0,
-        "reason": "this system does not tell the CPU time of single threads",
+        "reason": "this system does not report the CPU time of single threads",
     }
 
 

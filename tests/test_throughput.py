@@ -484,7 +484,7 @@ class TestNumbers:
         assert 0 < probe.latency_s <= probe.latency_p90_s
         assert probe.latency_s < probe.total_s < probe.batches * probe.latency_p90_s * 50
         assert probe.peak_memory_bytes is None
-        assert probe.reason == "this device does not tell its peak memory"
+        assert probe.reason == "this device does not report its peak memory"
         assert Probe(**asdict(probe)) == probe
 
     def test_fewer_batches_than_asked_for_are_explained(self):

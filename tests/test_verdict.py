@@ -638,9 +638,7 @@ def test_a_step_that_mostly_stands_still_is_unclear_and_says_where(
         add_verdict(report, Recorded(folder))
         share = bar(report)["idle"]
         sentence = report["verdict"]["sentence"]
-        stands = (
-            f"for {100 * share:.0f} % of a clean step of 10.0 ms its thread stands still{told},"
-        )
+        stands = f"for {100 * share:.0f} % of a clean step of 10.0 ms its thread is idle{told},"
         assert (stands in sentence) is is_told, sentence
         assert (report["verdict"]["slug"] == "unclear") is is_told
 

@@ -150,7 +150,7 @@ def attribution(
         "memory_peak_bytes": memory[0],
         "memory_attributed_share": memory[1],
         "unowned": [],
-        "reason": "the torch layer has no slice from which times of modules can be told",
+        "reason": "the torch layer has no slice that gives times of modules",
     }
     facts = cast("Attribution", nothing)
     rows = recorded.rows("module_times", timed)

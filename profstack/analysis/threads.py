@@ -38,7 +38,7 @@ _NOTES = {
     "functions and operators are in the step's wait",
     PIN: "copies batches to pinned memory, unseen by all layers: with pin_memory=False the copy "
     "to the device does that work, on the steps' thread",
-    OWN: "profstack's own; it stands still in clean steps",
+    OWN: "profstack's own; it is idle in clean steps",
     NATIVE: "begun by no Python code: pools for single operators (OpenMP, BLAS) and the like; "
     "their work is inside the time of operators, with OMP_NUM_THREADS=1 on the steps' thread",
     OTHER: "the layers look at the steps' thread alone: call its function there to see inside; "

@@ -111,7 +111,7 @@ class HostMemory:
         """Most bytes since `begin`, or None and why."""
         peak = environment.peak_rss_bytes()
         if peak is None or self._base is None or self._floor is None:
-            return None, "this system does not tell a process's peak memory"
+            return None, "this system does not report a process's peak memory"
         if peak <= max(self._floor, self._base) + _UNCOUNTED_BYTES:
             return None, "the peak memory was hardly more than the process had before"
         return peak - self._base, None
@@ -134,7 +134,7 @@ class DeviceMemory:
     def peak(self) -> tuple[int | None, str | None]:
         """Most bytes in tensors since `begin`, the model's included, or None and why."""
         peak = self._if_there("max_memory_allocated")
-        return peak, "this device does not tell its peak memory" if peak is None else None
+        return peak, "this device does not report its peak memory" if peak is None else None
 
     def clear(self) -> None:
         """Return memory that no tensor holds to the device."""

@@ -156,7 +156,7 @@ class ThreadTimes:
                     self.readings += 1
                     self.took_s += reading.took_s
                     return reading
-                self.reason = "this system does not tell the CPU time of single threads"
+                self.reason = "this system does not report the CPU time of single threads"
         return None
 
     def _fail(self, error: BaseException) -> None:

@@ -77,7 +77,7 @@ def gather() -> list[Check]:
     layers, layers_problem = _probe("layers")
     torch, torch_problem = _probe("torch")
     found, packages_problem = _probe("packages:" + ",".join(_PURPOSES))
-    memory = "this system does not tell the resident set"
+    memory = "this system does not report the resident set"
     if (size := rss_bytes()) is not None:
         memory = f"the resident set is {format_bytes(size)} now"
     return [

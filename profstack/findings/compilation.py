@@ -209,7 +209,7 @@ def _graph_breaks(
         ],
         advice=f"At {where}: {first.reason}. Move what can not be compiled (printing, .item(), "
         "branches on a tensor's values, calls into other libraries) out of the compiled function, "
-        "or use torch.cond and torch.where; compile with fullgraph=True to be told of each break.",
+        "or use torch.cond and torch.where; compile with fullgraph=True to make breaks errors.",
     )
 
 

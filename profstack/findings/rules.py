@@ -313,7 +313,7 @@ OTHERS: dict[VerdictSlug, str] = {
     "median (unless the clean steps wait for longer than for all else, by their own clock), "
     f"figures that are not calibrated, two causes closer than "
     f"{100 * LEAST_APART:.0f} points of a hundred, a share that is not known and could be as "
-    f"large as the first, or a thread that stands still for {100 * IDLE_SHARE:.0f} % of the "
+    f"large as the first, or a thread that is idle for {100 * IDLE_SHARE:.0f} % of the "
     "step or more, and for longer than any test measures.",
 }
 TITLES: dict[VerdictSlug, str] = {

@@ -326,6 +326,6 @@ def idle_sentence(
         if caller := graph.own_caller({reading.key_of(first): 1.0}):
             where += f" ({caller['name']}, {reading.in_words(caller)})"
     return (
-        f"for {format_share(idle)} of {step} its thread stands still{where}, which no wait for "
+        f"for {format_share(idle)} of {step} its thread is idle{where}, which no wait for "
         "data, for files or for other ranks explains"
     )

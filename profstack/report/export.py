@@ -113,7 +113,7 @@ def _section(number: int, finding: Finding) -> str:
     if cost := finding_cost(finding):
         facts += f"; {_escaped(cost)}"
     if finding.get("gain_reason"):
-        facts += f"; no gain is told: {_escaped(str(finding['gain_reason']))}"
+        facts += f"; no gain: {_escaped(str(finding['gain_reason']))}"
     lines = [f"### {number}. {_escaped(finding['title'])}", "", facts, ""]
     if finding["evidence"]:
         lines += [*(f"- {_escaped(evidence_words(row))}" for row in finding["evidence"]), ""]

@@ -275,7 +275,7 @@ _Candidates = tuple[str, str, float | None, list[_Candidate]]
 
 def _tops(report: Report) -> list[Top]:
     """Return the short tables; an empty one has the reason of its layer."""
-    why = report["columns_reason"].get("functions.calibrated_s", "the report does not tell why")
+    why = report["columns_reason"].get("functions.calibrated_s", "the report does not say why")
     unshared = {
         "cprofile": f"these times are not calibrated, and so no parts of a clean step: {why}",
         "torch": "it is not known how long a step took while this layer watched",

@@ -157,7 +157,7 @@ def _threads(report: Report) -> str | None:
     if facts is None or is_import_alone(report):
         return None
     if facts["reason"]:
-        return f"threads: not told: {facts['reason']}"
+        return f"threads: not known: {facts['reason']}"
     return f"threads: {'; '.join(facts['sentences'][:2])}" if facts["sentences"] else None
 
 

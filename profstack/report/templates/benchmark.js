@@ -204,7 +204,7 @@ function measuredFacts(mark) {
       "import, then build",
       isNumber(mark.import_s) && isNumber(mark.build_s)
         ? formatSeconds(mark.import_s) + ", then " + formatSeconds(mark.build_s)
-        : none("it was not told"),
+        : none("it is not known"),
     ],
     [
       "batch size",
@@ -794,7 +794,7 @@ const stateName = (key) =>
     " ",
   );
 
-// One entry per device and property, whether one device stands there or a list of them.
+// One entry per device and property, whether one device is there or a list of them.
 function flatState(state) {
   const { devices, ...own } = state || {};
   const several = (devices || []).length > 1;

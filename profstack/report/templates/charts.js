@@ -597,13 +597,13 @@ export function barChart(box, rows, options) {
 const BAR_ROOM = 22;
 export const widthOf = (text) => String(text).length * 6.8;
 const widest = (texts) => Math.max(...texts.map(widthOf));
-// Room for names beside the bars; none in a narrow chart, where they stand above them.
+// Room for names beside the bars; none in a narrow chart, where they are above them.
 const nameWidth = (rows, width) =>
   width < 460
     ? 0
     : Math.min(Math.round(width * 0.24), Math.ceil(widest(rows.map((row) => row.name))) + 12);
 
-// Where names have no room beside their bars, each stands above its own.
+// Where names have no room beside their bars, each is above its own.
 function barsHeight(rows, width) {
   return BAR_EDGES.t + BAR_EDGES.b + placeBars(rows, nameWidth(rows, width) > 0).height;
 }

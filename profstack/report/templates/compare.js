@@ -242,7 +242,7 @@ function curvesChart(theme, view, shownAs) {
       y: crosses.map((one) => one.y),
       customdata: crosses.map(({ row }) => [
         row.dtype + ", batch of " + row.batch_size + ": " + row.status,
-        [["why", row.reason || "not told"]],
+        [["why", row.reason || "not known"]],
       ]),
       marker: {
         symbol: "x-thin",
@@ -253,7 +253,7 @@ function curvesChart(theme, view, shownAs) {
   return { data, layout };
 }
 
-// Sizes that were tried stand on the axis, as far as there is room between them.
+// Sizes that were tried are on the axis, as far as there is room between them.
 function batchAxis(theme, sizes) {
   const from = sizes[0] / 1.15;
   const to = sizes[sizes.length - 1] * 1.15;
@@ -373,7 +373,7 @@ function drawLimits(box, limits) {
         "search",
         "text",
         "how the largest batch was looked for",
-        "it was not told",
+        "it is not known",
       ),
     ],
     {
@@ -407,7 +407,7 @@ function drawLimits(box, limits) {
 
 function drawThroughputTable(box, rows) {
   if (!rows.length) return;
-  const why = cellWithReason("it was not told");
+  const why = cellWithReason("it is not known");
   const figures = [
     "items_per_s",
     "latency_s",
@@ -575,7 +575,7 @@ const fasterWords = (one) =>
     ? ", " + formatFactor(one.speedup) + " × as fast"
     : "";
 
-// Operators and kernels stand beside eager's: fewer of them is what fusion looks like.
+// Operators and kernels are beside eager's: fewer of them is what fusion looks like.
 function countCell(key, eager) {
   return (value, record) => {
     const change =
@@ -592,7 +592,7 @@ function countCell(key, eager) {
 }
 
 const unlessEager = (record, text) =>
-  record.variant === "eager" ? "the others stand beside it" : record.reason || text;
+  record.variant === "eager" ? "the others are beside it" : record.reason || text;
 
 const smallNumber = (value) =>
   value === 0
@@ -839,7 +839,7 @@ export function drawMistakes(page) {
           .join("") + ".",
     },
   );
-  // What can be compared stands first; the rest says in words why not.
+  // What can be compared is first; the rest says in words why not.
   const words = (row) => [
     row.error ? el("code", {}, row.error) : null,
     row.error && row.note ? " " : null,
@@ -989,7 +989,7 @@ export function drawAblation(page) {
   );
 }
 
-// Notes stand once under the grid, by number: most cells have the same.
+// Notes are listed once under the grid, by number: most cells have the same.
 function ablationGrid(variant, cells) {
   const find = (timing, synchronise, warmup) =>
     cells.find(

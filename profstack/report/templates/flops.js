@@ -86,7 +86,7 @@ function drawFlops(page) {
     term("flop", "FLOP"),
     ". ",
     el("b", {}, record.counter),
-    " is the record: its figures stand at the modules",
+    " is the record: its figures are at the modules",
     counters.length > 1 ? "; the others are there to check it." : ".",
     " By module they are drawn under ",
     linkTo("modules", null, "Modules"),
@@ -187,14 +187,14 @@ function drawCounters(box, counters, record, page) {
       "forward, masked",
       "flop",
       "the same with attention called as causal counted as its mask leaves it",
-      why("causal_forward_flop", "it does not tell which attention is causal"),
+      why("causal_forward_flop", "it does not say which attention is causal"),
     ),
     counted(
       "causal_backward_flop",
       "backward, masked",
       "flop",
       "the same of backward",
-      why("causal_backward_flop", "it does not tell which attention is causal"),
+      why("causal_backward_flop", "it does not say which attention is causal"),
     ),
     counted(
       "forward_mac",
@@ -352,7 +352,7 @@ const BOUNDS = {
   overhead: ["square", "var(--kind-nvtx)"],
 };
 const boundLook = (bound) => BOUNDS[bound] || ["diamond", "var(--soft)"];
-const boundWords = (bound) => (BOUNDS[bound] ? bound + "-bound" : "not told");
+const boundWords = (bound) => (BOUNDS[bound] ? bound + "-bound" : "not known");
 const formatRate = (value) =>
   (isNumber(value) ? formatCount(value) + "FLOP/s" : NONE).replace(/^([\d.]+)FLOP/, "$1 FLOP");
 const formatBandwidth = (value) =>
@@ -643,7 +643,7 @@ function rooflineChart(theme, view, kind) {
 }
 
 // Slopes of the memory up to the best arithmetic of the same source, and a ceiling for each peak:
-// solid where it was measured, dashed from a data sheet, dotted where memory stands in its way.
+// solid where it was measured, dashed from a data sheet, dotted where memory limits it.
 function roofTraces(theme, flops, bytes, x0, x1, y0) {
   const line = (xs, ys, name, look) => ({
     type: "scatter",
@@ -881,7 +881,7 @@ function drawRooflineTable(box, facts, sources) {
     ),
     ownColumn("dtype", "data type", "text", "data type"),
   ];
-  const why = cellWithReason("it was not told");
+  const why = cellWithReason("it is not known");
   const share = (value, record, column) =>
     isNumber(value) && value > 1
       ? el("td", { class: "number" }, chip(formatPercent(value), "failed"))
@@ -908,7 +908,7 @@ function drawRooflineTable(box, facts, sources) {
           {},
           value
             ? [markSample(...boundLook(value)), boundWords(value)]
-            : none(record.reason || "it was not told"),
+            : none(record.reason || "it is not known"),
         ),
       reason: (value) =>
         el(

@@ -1,5 +1,5 @@
 // Hands the trace to Perfetto's page by a message between the two tabs, as Perfetto documents it:
-// it is asked until it answers, since nobody tells when it has loaded.
+// it is asked until it answers, since no event says when it has loaded.
 (() => {
   const ORIGIN = "https://ui.perfetto.dev";
   const EVERY_MS = 100;

@@ -95,7 +95,7 @@ function drawLayers(page) {
   );
 }
 
-// Its own words on what it measures stand open: a figure is only as good as what it is of.
+// Its own words on what it measures are shown unfolded: a figure is only as good as what it is of.
 function layerRow(layer, effect, most, page) {
   const recorded = layer.status === "recorded" || layer.status === "emitted";
   return el(
@@ -115,7 +115,7 @@ function layerRow(layer, effect, most, page) {
         isNumber(layer.stop_s) ? ["pauses", formatSeconds(layer.stop_s)] : null,
         [
           term("footprint", "memory"),
-          shown(layer.memory_bytes, "bytes", layer.reason || "it was not told what the tool holds"),
+          shown(layer.memory_bytes, "bytes", layer.reason || "it is not known what the tool holds"),
         ],
       ]),
     ),
@@ -261,7 +261,7 @@ const accountColour = (one) =>
 
 const layerSteps = (layer) => layer.reason || "it has no slices: it observes what is between them";
 
-// An artifact stands as a row of its own or as its path alone.
+// An artifact is a row of its own or as its path alone.
 function artifactLink(artifact, page) {
   const path = typeof artifact === "string" ? artifact : artifact.path;
   const known =
@@ -464,7 +464,7 @@ function drawTimeline(page) {
   );
 }
 
-// A lane for each kind, so that layers that shared their steps stand above one another.
+// A lane for each kind, so that layers that shared their steps are above one another.
 function timelineChart(theme, slices, kinds, end, inOrder) {
   const starts = [...new Set(slices.map((slice) => slice.started_s))].sort((a, b) => a - b);
   const from = (slice) => (inOrder ? starts.indexOf(slice.started_s) : slice.started_s);
@@ -802,7 +802,7 @@ function drawFacts({ facts }) {
   drawEnvironment(facts.environment || {});
 }
 
-// Facts by what they are of; those that no group knows stand with the machine.
+// Facts by what they are of; those that no group knows are with the machine.
 const GROUPS = [
   [
     "software",

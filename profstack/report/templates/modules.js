@@ -1,5 +1,5 @@
 // The view "Modules": a tree whose rows hold what all layers measured of a module, and a picture.
-// Parts of the step outside modules stand last.
+// Parts of the step outside modules are last.
 
 import {
   cutText,
@@ -276,7 +276,7 @@ function sumNote(sums) {
         formatSeconds(sums.backward_s) +
         ") " +
         exactPercent(sums.backward_attributed_share) +
-        " stands at what its work is for.",
+        " is at the module that its work is for.",
     );
   }
   if (sums.negative_rows)
@@ -640,7 +640,7 @@ function moduleWords(data, metric, table) {
   const words = [
     "An area is a module's own and the modules in it, " +
       (METRIC_SAYS[metric.device === null ? metric.key : "peak"] || metricLabel(metric)) +
-      "; parts of the step stand beside the roots; what a type takes by itself stands under " +
+      "; parts of the step are beside the roots; what a type takes by itself is under " +
       "the picture. A click opens a module.",
   ];
   if (metric.below > 0) {

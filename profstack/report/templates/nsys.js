@@ -133,7 +133,7 @@ function nsysSentences(fact) {
     fact.graphs_whole
       ? [
           plural(fact.graphs_whole, "CUDA graph was", "CUDA graphs were"),
-          " traced as a whole: their kernels are not told apart.",
+          " traced as a whole: their kernels are not shown apart.",
         ]
       : null,
     ...fact.notes.map(([, text]) => text),
@@ -143,7 +143,7 @@ function nsysSentences(fact) {
 function drawNsysCards(page) {
   const table = page.tables.nsys_steps;
   const benchmark = page.facts.benchmark || {};
-  // Ranges are the host's: they stand beside its own clean step.
+  // Ranges are the host's: they are beside its own clean step.
   const clean = benchmark.clock === "device" ? benchmark.host_median_s : benchmark.median_s;
   if (!table) return;
   const records = asRecords(table);

@@ -376,7 +376,7 @@ const EVIDENCE_UNITS = [
   ["_flop", "flop"],
   ["_mac", "mac"],
 ];
-// Rows of evidence that stand in a card before the others are folded.
+// Rows of evidence that are in a card before the others are folded.
 const EVIDENCE_ROWS = 3;
 
 function drawVerdict(facts) {
@@ -439,7 +439,7 @@ function testRow(row, verdict) {
     ? "from " + formatPercent(threshold) + " of the step on it is " + test
     : null;
   const words = { role: "img", "aria-label": from || "of the step", title: from };
-  // All figures stand with the cause that was found; of the others the time, and the rest on hover.
+  // All figures are with the cause that was found; of the others the time, and the rest on hover.
   const said = el(
     "span",
     { class: "test-words" },

@@ -676,7 +676,7 @@ function pathNodeCell(column, node, depth, toggle, most) {
 // for. Functions that call each other in a circle are one frame, a cycle: its members lie in it
 // side by side, each with its own time and its calls out of the cycle.
 
-const MOST_NODES = 1500; // frames: more than that nobody looks at, and drawing them takes seconds
+const MOST_NODES = 1500; // frames: more are not looked at, and drawing them takes seconds
 
 function indexCalls(tree) {
   const callees = tree.functions.map(() => []);
@@ -1110,7 +1110,7 @@ function searched(nodes, wanted, only) {
   return kept;
 }
 
-// What stands round the picture: the way to its root, how much was found, callers and callees.
+// What is round the picture: the way to its root, how much was found, callers and callees.
 function tellCalls(page) {
   const root = callState.node;
   const nodes = callState.areas;

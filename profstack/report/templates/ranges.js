@@ -146,9 +146,7 @@ function drawLaunches(page) {
       " nor a ",
       term("gap", "gap"),
       " between kernels to explain.",
-      ...(launches
-        ? hostCalls(launches)
-        : [" What a step called on the host stands under Operators."]),
+      ...(launches ? hostCalls(launches) : [" What a step called on the host is under Operators."]),
     );
   } else {
     word.append(

@@ -333,7 +333,7 @@ function drawColumnChoice(view) {
     );
 }
 
-// Columns that are empty for one reason stand together.
+// Columns that are empty for one reason are together.
 function absentWords(view, keys) {
   const reasons = new Map();
   for (const key of keys) {
@@ -395,7 +395,7 @@ const isTold = (view, record) =>
       : isNumber(record[key]),
   );
 
-// The lines to show: [from, to] of those that stand, and of those that are folded between them.
+// The lines to show: [from, to] of those that are shown, and of those that are folded between them.
 function stretches(view, file) {
   if (!file.text) return null;
   const last = file.text.length;
@@ -839,7 +839,7 @@ function partList(parts) {
   );
 }
 
-// The function that a line stands in, by the indentation of the text above it.
+// The function that a line is in, by the indentation of the text above it.
 function functionAround(file, line) {
   if (!file.text) return null;
   const indentOf = (text) => text.length - text.trimStart().length;

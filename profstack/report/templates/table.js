@@ -39,7 +39,7 @@ export function compareBy(key, direction) {
   };
 }
 
-// The columns named first stand first: what matters is on screen where the screen is small.
+// The columns named first are first: what matters is on screen where the screen is small.
 const ordered = (columns, first) => {
   const rank = (column) => (first.includes(column.key) ? first.indexOf(column.key) : first.length);
   return columns.slice().sort((a, b) => rank(a) - rank(b));
@@ -174,7 +174,7 @@ function textContent(column, value) {
     : formatValue(value, column.unit);
 }
 
-// A cell with a number or words. The full number and where it comes from stand in its title.
+// A cell with a number or words. The full number and where it comes from are in its title.
 export function plainCell(column, value, reason) {
   if (value === null || value === undefined)
     return el("td", { class: isNumeric(column) ? "number" : "text" }, none(reason));
@@ -210,7 +210,7 @@ export function withProvenance(cell, column, record) {
   return cell;
 }
 
-// The address of a row, in its first cell, in sight when the row is pointed at. Its words stand in
+// The address of a row, in its first cell, in sight when the row is pointed at. Its words are in
 // attributes: the text of a cell is that of the data alone.
 function rowWays(cell, view, key, ways) {
   const links = (ways || []).filter(Boolean);
@@ -742,7 +742,7 @@ export const placeCell = (file, line) =>
 
 const TREE_ROWS = 200;
 
-// node: {record, children, parent, open, part (stands last), key, text (for the search)}
+// node: {record, children, parent, open, part (is last), key, text (for the search)}
 export function makeNode(record, parent, key, text) {
   const node = {
     record,
@@ -1095,7 +1095,7 @@ export function twigCell(node, depth, toggle, title, ...content) {
   // Deep trees are indented less and less: the name must stay on the screen.
   const wide = depth <= 12 ? 14 * depth : 168 + 3 * (depth - 12);
   indent.style.width = wide + "px";
-  // What stands before the name: the rest of the cell is the name's.
+  // What is before the name: the rest of the cell is the name's.
   cell.style.setProperty("--before", wide + 20 + "px");
   cell.append(indent);
   if (node.children.length) {

@@ -143,7 +143,7 @@ export function drop(id) {
 }
 
 // Shows the place that an address names. `fresh` is false when the reader goes back or forward: the
-// view then stands where it was left.
+// view then is where it was left.
 let turn = 0;
 async function show(address, fresh) {
   const page = shownPage;
@@ -268,7 +268,7 @@ function say(text) {
   byId("note").textContent = text || "";
 }
 
-// The filter of the address stands above the view, with the way to take it off.
+// The filter of the address is above the view, with the way to take it off.
 function applyFilter(target) {
   const words = Object.entries(target.filter || {});
   const box = byId("filter");

@@ -24,7 +24,7 @@ _NO_RANGE = cell("Nsight Systems saw no range of it")
 _NO_CALL = empty("the capture holds no CUDA call")
 _LAUNCHES_UNKNOWN = empty("the launching calls are not in the file")
 _LAUNCH_UNKNOWN = cell("the launching call is not in the file")
-_NO_KINDS = empty("the file does not tell kinds of memory")
+_NO_KINDS = empty("the file does not say kinds of memory")
 
 # What several columns have in common.
 _InRange = Annotated[Text, empty("nothing of it lies inside a range"), cell("outside all ranges")]
@@ -178,10 +178,10 @@ class NsysCopyRow(TypedDict):
         Text,
         "from | kind of memory read: pageable, pinned, device, managed, ...",
         _NO_KINDS,
-        cell("a fill reads no memory, or the file does not tell"),
+        cell("a fill reads no memory, or the file does not say"),
     ]
     to_memory: Annotated[
-        Text, "to | kind of memory written", _NO_KINDS, cell("the file does not tell")
+        Text, "to | kind of memory written", _NO_KINDS, cell("the file does not say")
     ]
     device: Annotated[Text, "device"]
     range_kind: _RangeKind
@@ -211,7 +211,7 @@ class NsysApiRow(TypedDict):
     failed: Annotated[
         Counted,
         "calls per step that returned an error",
-        empty("the file does not tell which calls failed"),
+        empty("the file does not say which calls failed"),
         cell("it is not traced whether these calls fail"),
     ]
 

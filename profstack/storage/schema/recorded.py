@@ -398,7 +398,7 @@ _OF_NSYS: dict[str, tuple[Column, ...]] = {
         "device TEXT device",
         "stream INTEGER stream",
         *_INNERMOST,
-        "launched_by TEXT the CUDA call that launched it, null where the file does not tell",
+        "launched_by TEXT the CUDA call that launched it, null where the file does not say",
         "in_graph INTEGER 1 where it is a node of a CUDA graph, or the graph itself",
         "calls INTEGER kernels",
         "device_s REAL device time",

@@ -49,15 +49,15 @@ NOT_SEEN_BY_TORCH = "the torch layer's slices did not see it run"
 NO_LAUNCH = "the profiler linked none of its kernels to a launch"
 NO_SAMPLE = "the watch took no sample in these steps"
 NO_FUNCTION = "it is no Python function"
-NO_SCRIPT_FOLDER = "the recording does not tell where the script's files lie"
+NO_SCRIPT_FOLDER = "the recording does not say where the script's files lie"
 
 # What several columns have in common.
 _NO_FUNCTION = empty("no Python function was seen")
 _NO_MODULE = empty("only parts of the step outside modules were seen")
 _NO_SAMPLE = cell("the watch took no sample in it")
 _ALIVE_BEFORE = empty("all that is alive at the peak was alive before the step")
-_NO_RSS = empty("this system does not tell the resident set of a process")
-_NOT_CAUSAL = cell("it does not tell which attention is causal")
+_NO_RSS = empty("this system does not report the resident set of a process")
+_NOT_CAUSAL = cell("it does not say which attention is causal")
 GapCause = Annotated[
     str,
     "host late, synchronisation, copy, data wait, start of step or queued (the next "
@@ -242,7 +242,7 @@ class OperatorRow(TypedDict):
         empty("no counter knows the operations of single operators here"),
         cell(
             "it has no formula, or it ran with several shapes in this module, which its "
-            "counter does not tell apart"
+            "counter does not separate"
         ),
     ]
     moved_bytes: Annotated[
@@ -535,7 +535,7 @@ class ThreadRow(TypedDict):
         _StepsThread,
         "had no core | part of that in which it could have run but had no core",
         empty(
-            "this system does not tell how long a thread waits for a core, or the CPU time "
+            "this system does not report how long a thread waits for a core, or the CPU time "
             "of the steps' thread is not known well enough"
         ),
     ]
@@ -623,7 +623,7 @@ class RegionRow(TypedDict):
         Text,
         "threads that entered it",
         empty("the threads in a region are not known"),
-        cell("its threads were not told apart"),
+        cell("its threads were not recorded separately"),
     ]
     measured_in: Annotated[str, "the slices that the figures are from"]
 
