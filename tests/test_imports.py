@@ -23,7 +23,7 @@ _JUDGE = f"{_READ} analysis findings"
 MAY_IMPORT = {
     **dict.fromkeys(LEAVES.split(), LEAVES),
     "storage": LEAVES,
-    "stats": f"{LEAVES} storage",
+    "stats": LEAVES,
     "layer": f"{LEAVES} storage stats",
     "readers": _READ,
     "wrappers": f"{_READ} readers",

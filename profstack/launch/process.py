@@ -54,8 +54,8 @@ _ANSWER_S = 2.0
 class SignalObserver:
     """Runs the observer, and reads which signals it has noted.
 
-    Make it while the signals are blocked. The observer inherits that, and unblocks them when it is
-    ready, so that it misses none.
+    Create it while the signals are blocked. The observer inherits the mask and unblocks the signals
+    once it is ready, so that it misses none.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:

@@ -166,7 +166,7 @@ def merge_tables(into: Table, table: Table) -> None:
 def write_prof(path: Path, table: Table) -> Artifact:
     """Write a table as `profile.prof` or `startup.prof`, for pstats, snakeviz and gprof2dot.
 
-    Of a function the file has the primitive calls before all calls; of its callers, after them.
+    A function's entry has its primitive calls before all its calls; a caller's entry, after them.
     """
     stats = {
         function: (

@@ -58,7 +58,7 @@ export const columnMedian = (records, key) =>
 // Why a cell of this column has nothing in it.
 export const whyEmpty = (column) => column.reason || column.cell_reason;
 
-// A column of a table that the page makes itself; `origin` is {layer, kind} as in provenance.py.
+// A column of a table that the page makes itself; `origin` is {layer, kind} as in page_tables.py.
 export const ownColumn = (key, label, unit, meaning, cell_reason = null, origin = {}) => ({
   key,
   label,

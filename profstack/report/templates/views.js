@@ -9,7 +9,7 @@
 //   functions, term-clean            a part of a view by its id
 //
 // A view is {id, title, needs, shows, has, parts}; main.js has them in order:
-//   needs   the parts of the data (tables and others, see packing.py) to inflate before drawing
+//   needs   the parts of the data (tables and others, see html.py) to inflate before drawing
 //   shows   the parts without which there is nothing to show, where these are not all of `needs`
 //   has     has(page) in place of that; a view with nothing to show is not in the navigation
 //   parts   [id of the element that shows an error of drawing, draw(page), ...]

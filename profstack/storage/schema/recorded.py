@@ -22,7 +22,7 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
     "facts": columns("key TEXT name of the fact", "value TEXT its value as JSON"),
     "slices": columns(
         "slice INTEGER number of the slice, from 0, in order of time",
-        "kind TEXT startup, warmup, settle, clean, watch or the name of a layer",
+        "kind TEXT startup, settle, clean, watch or the name of a layer",
         "layer TEXT name of the layer that observed, null when none did",
         "mode TEXT the layer's way of observing in this slice: timed, detail, lines, shared (with "
         "another layer) or whole (a workload without steps)",
