@@ -457,6 +457,7 @@ def test_backward_of_a_backward_goes_to_the_same_module() -> None:
     assert row["forward_s"] + row["backward_s"] < seen.wall_s
 
 
+@pytest.mark.timed
 def test_loss_in_a_closure_is_no_work_of_the_optimizer() -> None:
     seen = observe(lbfgs())
     assert seen.rows["(loss)"]["forward_s"] > 0
@@ -494,6 +495,7 @@ def test_waiting_is_what_comes_before_the_first_call() -> None:
     assert observe(step).rows["(wait)"]["forward_s"] >= 0.012
 
 
+@pytest.mark.timed
 def test_loss_is_what_lies_between_forward_and_backward() -> None:
     model = Mlp()
     x, labels = data()

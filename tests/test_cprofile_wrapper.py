@@ -452,6 +452,7 @@ def test_cost_is_not_measured_under_a_trace_or_profile_function(tmp_path: Path) 
     assert len([file for file in seen if "callcost" in file]) < 20
 
 
+@pytest.mark.timed
 def test_corrected_self_time_is_nearer_to_the_clean_time(tmp_path: Path) -> None:
     """A loop of calls that do nothing: what cProfile adds is most of what it shows."""
     clean, raw, corrected = [], [], []

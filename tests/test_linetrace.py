@@ -274,6 +274,7 @@ def hot_calls() -> int:
     return total
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("step", [hot, hot_calls])
 def test_hot_loop_is_let_go_and_says_so(step: Callable[[], int]) -> None:
     seen = traced(step, steps=1, warm=0)

@@ -178,6 +178,7 @@ def test_a_second_batch_in_a_step_is_waited_for() -> None:
     adds_up(seen)
 
 
+@pytest.mark.timed
 def test_a_model_of_functions_is_no_waiting() -> None:
     weight = torch.randn(32, 32, requires_grad=True)
     x, _ = data()
