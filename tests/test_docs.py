@@ -98,6 +98,29 @@ def test_a_generated_page_is_current(name: str) -> None:
     assert text == make_reference.PAGES[name](), "python scripts/make_reference.py writes it"
 
 
+def without_meaning(page: str) -> list[str]:
+    """The fields or columns of a page of the reference whose cell of the meaning is empty."""
+    found, section = [], ""
+    for line in page.splitlines():
+        section = line.removeprefix("## ") if line.startswith("## ") else section
+        # A bar within a cell is escaped.
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) >= 3 and not cells[2]:
+            found.append(f"{section}.{cells[0].strip('`')}")
+    return found
+
+
+@pytest.mark.parametrize("name", ["report-json.md", "tables.md"])
+def test_every_field_of_the_report_has_a_meaning(name: str) -> None:
+    assert without_meaning(make_reference.PAGES[name]()) == []
+
+
+def test_the_check_would_see_a_field_without_a_meaning() -> None:
+    rows = [("`a`", "text", "what \\| or null"), ("`b`", "number", ""), ("`c`", "text", "words")]
+    page = make_reference.table(("field", "type", "meaning"), rows)
+    assert without_meaning(f"## Run\n\n{page}") == ["Run.b"]
+
+
 def test_every_page_of_the_reference_is_generated() -> None:
     assert {page.name for page in make_reference.REFERENCE.iterdir()} == set(make_reference.PAGES)
 

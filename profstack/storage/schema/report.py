@@ -20,49 +20,51 @@ Reasons = dict[str, str]
 class Run(TypedDict):
     """The run: when, how long, and how it ended."""
 
-    id: str
-    started_at: str | None
-    finished_at: str | None
-    duration_s: float | None
-    exit_code: int | None
-    signal: str | int | None
-    stopped_by: str | None
-    rank: int | None
-    world_size: int | None
+    id: Annotated[str, "identifier made at the end of the run; without one the folder's name"]
+    started_at: Annotated[Text, "when it began, ISO 8601 in UTC; null of an import"]
+    finished_at: Annotated[Text, "when it ended, ISO 8601 in UTC; null where that is not known"]
+    duration_s: Annotated[Figure, "host time from begin to end; null where the end is not known"]
+    exit_code: Annotated[
+        Whole, "exit code of the process; null where a signal ended it, and of a session"
+    ]
+    signal: Annotated[str | int | None, "number of the signal that ended it; null where none did"]
+    stopped_by: Annotated[Text, "early end: max_steps, max_seconds or interrupt; null without one"]
+    rank: Annotated[Whole, "rank of the process; null without a launch of several"]
+    world_size: Annotated[Whole, "processes of the launch; null where not known"]
 
 
 class StepFacts(TypedDict):
     """Steps of the run: the rule that finds them, and how many there were."""
 
-    rule: str | None
-    count: int
-    phase: str | None
-    counts_by_phase: dict[str, int]
-    batch_size: int | None
-    shapes: list[str]
+    rule: Annotated[Text, "event that ends a step (whole: the script is one); null without steps"]
+    count: Annotated[int, "steps of the phase `phase` in the run"]
+    phase: Annotated[Text, "train, eval or other: what the reported steps do; null without steps"]
+    counts_by_phase: Annotated[dict[str, int], "steps in the run by phase"]
+    batch_size: Annotated[Whole, "most frequent batch size of the steps; null where not read"]
+    shapes: Annotated[list[str], "shapes of the steps' inputs, most frequent first; at most 20"]
     reason: Annotated[Text, "why no step of a script was recorded; null where one was"]
 
 
 class SliceFacts(TypedDict):
     """A slice of the run, with the median of its steps."""
 
-    index: int
-    kind: str
-    layer: str | None
-    mode: str | None
-    plan: int | None
-    phase: str | None
-    round: int | None
-    first_step: int | None
-    steps: int
-    step_median_s: float | None
-    started_s: float | None
-    wall_s: float | None
-    cpu_s: float | None
-    counted_steps: int | None
-    counted_wall_s: float | None
-    settle_steps: int | None
-    stop_s: float | None
+    index: Annotated[int, "number of the slice, from 0, in order of time"]
+    kind: Annotated[str, "startup, settle, clean, watch, or the name of the layer that observed"]
+    layer: Annotated[Text, "layer that observed; null where none did"]
+    mode: Annotated[Text, "the layer's way of observing, such as timed; null without a layer"]
+    plan: Annotated[Whole, "number of the plan, from 1; a new optimizer or model starts a new one"]
+    phase: Annotated[Text, "train, eval or other"]
+    round: Annotated[Whole, "number of the round, from 1; 0 before the first"]
+    first_step: Annotated[Whole, "number of its first step in the run, from 0"]
+    steps: Annotated[int, "steps in the slice"]
+    step_median_s: Annotated[Figure, "median host time of its steps; null where none is known"]
+    started_s: Annotated[Figure, "host time from the begin of the recording to that of the slice"]
+    wall_s: Annotated[Figure, "host time over its steps"]
+    cpu_s: Annotated[Figure, "CPU time of the process over its steps; null where not read"]
+    counted_steps: Annotated[Whole, "steps whose sum the layer's rows hold; null of the start-up"]
+    counted_wall_s: Annotated[Figure, "host time over these steps; null of the start-up"]
+    settle_steps: Annotated[Whole, "unobserved steps between the switch of layers and the slice"]
+    stop_s: Annotated[Figure, "host time to stop the layer and read its data; null where not timed"]
 
 
 class BetweenProcesses(TypedDict):
@@ -141,8 +143,8 @@ class ShapeTimes(TypedDict):
 class DeviceStates(TypedDict):
     """Power state, clocks, throttle reasons and the like of the device round the samples."""
 
-    before: dict[str, object] | None
-    after: dict[str, object] | None
+    before: Annotated[dict[str, object] | None, "state of each NVIDIA GPU before; null if unknown"]
+    after: Annotated[dict[str, object] | None, "state of each NVIDIA GPU after; null if unknown"]
     reason: Annotated[Text, "why nothing is known of it"]
 
 
@@ -165,9 +167,9 @@ class VariantRow(TypedDict):
     """A way to run the model."""
 
     variant: Annotated[str, "eager, compile, trace or script"]
-    status: Literal["measured", "failed", "unavailable"]
+    status: Annotated[Literal["measured", "failed", "unavailable"], "whether it could be measured"]
     reason: Annotated[Text, "why there are no figures"]
-    compile_s: Annotated[Figure, "time to make it ready, first call included"]
+    compile_s: Annotated[Figure, "time to build it and call it once, less a warm call"]
     median_s: Annotated[Figure, "median time of a call"]
     ci95_low_s: Annotated[Figure, "low end of its 95 % interval"]
     ci95_high_s: Annotated[Figure, "high end of its 95 % interval"]
@@ -197,22 +199,25 @@ class TargetTimes(TypedDict, total=False):
 class Benchmark(TargetTimes):
     """The clean measurement: statistics of step times."""
 
-    mode: Literal["pipelined", "synchronised"] | None
-    clock: Literal["host", "device"] | None
-    n: int
+    mode: Annotated[
+        Literal["pipelined", "synchronised"] | None,
+        "synchronised: each step or sample ends with a wait for the device; null without figures",
+    ]
+    clock: Annotated[Literal["host", "device"] | None, "clock of the samples; null without figures"]
+    n: Annotated[int, "number of samples: clean steps of a run, or samples of a benchmark"]
     samples_s: Annotated[list[float], "the counted samples in order, in seconds per step"]
-    counted_steps: list[int]
-    warmup_steps: int | None
-    first_step_s: float | None
-    median_s: float | None
-    iqr_s: float | None
-    mean_s: float | None
-    std_s: float | None
-    min_s: float | None
-    p90_s: float | None
-    p99_s: float | None
-    ci95_low_s: float | None
-    ci95_high_s: float | None
+    counted_steps: Annotated[list[int], "numbers of the run's clean steps; empty of a benchmark"]
+    warmup_steps: Annotated[Whole, "first steps or calls taken as warm-up; null without figures"]
+    first_step_s: Annotated[Figure, "host time of the first step or call; null where there is none"]
+    median_s: Annotated[Figure, "median of the samples; null without samples"]
+    iqr_s: Annotated[Figure, "interquartile range of the samples; null below 4 samples"]
+    mean_s: Annotated[Figure, "mean of the samples; null without samples"]
+    std_s: Annotated[Figure, "standard deviation of the samples; null below 2 samples"]
+    min_s: Annotated[Figure, "shortest sample; null without samples"]
+    p90_s: Annotated[Figure, "90th percentile of the samples; null below 10 samples"]
+    p99_s: Annotated[Figure, "99th percentile of the samples; null below 100 samples"]
+    ci95_low_s: Annotated[Figure, "low end of the median's 95 % interval; null below 6 samples"]
+    ci95_high_s: Annotated[Figure, "high end of the median's 95 % interval; null below 6 samples"]
     cpu_median_s: Annotated[
         None,
         "always null: the CPU clock adds what ran on other cores at scheduler ticks, "
@@ -228,10 +233,10 @@ class Benchmark(TargetTimes):
         Figure, "CPU time over wall time of these steps, at most the usable cores"
     ]
     cpu_reason: Annotated[Text, "why there is no CPU time"]
-    host_median_s: float | None
-    device_median_s: float | None
-    autocorrelation: float | None
-    drift: float | None
+    host_median_s: Annotated[Figure, "median host time of the same steps; null without figures"]
+    device_median_s: Annotated[Figure, "their median device time by events; null without a device"]
+    autocorrelation: Annotated[Figure, "rank correlation of neighbouring samples; null below 10"]
+    drift: Annotated[Figure, "median of the last third over the first's, less 1; null below 9"]
     steps_per_s: Annotated[
         Figure,
         "counted steps (of a benchmark: samples) over the time that they took in all:"
@@ -248,7 +253,7 @@ class Benchmark(TargetTimes):
         list[AblationCell], "warm-up, synchronisation and clock, each left out in turn"
     ]
     throughput: Annotated[list[ThroughputRow], "rate and latency by batch size"]
-    warnings: list[str]
+    warnings: Annotated[list[str], "doubts about these figures, with what to do next"]
     first_step_layer: Annotated[
         Text, "the layer that watched the first step, whose time is then no clean one"
     ]
@@ -318,14 +323,14 @@ class BenchResult(_BenchProblems, total=False):
 class ProbeEffect(TypedDict):
     """Slowdown of the steps that a layer observed."""
 
-    layer: str
-    n_layer: int
-    n_clean: int
-    step_median_s: float | None
-    clean_median_s: float | None
-    factor: float | None
-    ci95_low: float | None
-    ci95_high: float | None
+    layer: Annotated[str, "name of the layer"]
+    n_layer: Annotated[int, "timed steps that it observed"]
+    n_clean: Annotated[int, "clean steps that they are compared with"]
+    step_median_s: Annotated[Figure, "median time of the observed steps; null where there are none"]
+    clean_median_s: Annotated[Figure, "median time of the clean steps; null where there are none"]
+    factor: Annotated[Figure, "typical observed step over a clean one; null for a reason in note"]
+    ci95_low: Annotated[Figure, "low end of the factor's 95 % interval; null without one"]
+    ci95_high: Annotated[Figure, "high end of the factor's 95 % interval; null without one"]
     note: Annotated[Text, "why there is no factor, or what it is not"]
 
 
@@ -335,32 +340,35 @@ Technique = Literal["counting", "sampling", "tracing"]
 class LayerFacts(TypedDict):
     """A layer of the run: its status, tool, cost and artifacts."""
 
-    name: str
-    technique: Technique | None
-    tool: str | None
-    version: str | None
-    status: Literal["recorded", "emitted", "empty", "unavailable", "skipped", "failed"]
-    reason: str | None
-    command: str | None
-    steps: int | None
-    stop_s: float | None
-    memory_bytes: float | None
-    artifacts: list[rows.ArtifactRow]
-    audit: list[str]
-    truncated: str | None
-    measures: str | None
-    does_not_measure: str | None
-    usual_slowdown: str | None
-    conflicts: str | None
+    name: Annotated[str, "name of the layer"]
+    technique: Annotated[Technique | None, "how it observes; null where its package is gone"]
+    tool: Annotated[Text, "what does the observing; null where its package is gone"]
+    version: Annotated[Text, "version of the tool; null where not known"]
+    status: Annotated[
+        Literal["recorded", "emitted", "empty", "unavailable", "skipped", "failed"],
+        "recorded: it has data; emitted: it gave data to another tool; empty: it saw nothing",
+    ]
+    reason: Annotated[Text, "why it has no data or ended early; null where it ran to the end"]
+    command: Annotated[Text, "command that would fill it; null where it is not empty or none would"]
+    steps: Annotated[Whole, "steps in its slices; null of a layer in the background"]
+    stop_s: Annotated[Figure, "host time to stop it and read its data, in all; null if not timed"]
+    memory_bytes: Annotated[Figure, "most memory that it held in a slice; null where not known"]
+    artifacts: Annotated[list[rows.ArtifactRow], "its files, which other tools open"]
+    audit: Annotated[list[str], "what its figures are made from, and what else it observed"]
+    truncated: Annotated[Text, "what was left out and why; null where nothing was"]
+    measures: Annotated[Text, "what it measures; null where its package is gone"]
+    does_not_measure: Annotated[Text, "what it cannot measure; null where its package is gone"]
+    usual_slowdown: Annotated[Text, "slowdown as a rule; null where its package is gone"]
+    conflicts: Annotated[Text, "what it cannot work beside; null where its package is gone"]
 
 
 class VerdictFacts(TypedDict, total=False):
     """Further facts about a test of the verdict; a key is left out where it is not known."""
 
     reason: Annotated[str, "why the share is not known"]
-    link: Annotated[str, "where the rows stand"]
-    file: str
-    line: int
+    link: Annotated[str, "row of the page with details, as view/key"]
+    file: Annotated[str, "file of the function or line at which the cause is"]
+    line: Annotated[int, "line in that file"]
     name: Annotated[str, "function, collective or kernel at which most of the time is spent"]
     calls: Annotated[float, "small operators per step"]
     call_s: Annotated[float, "mean time of one of them"]
@@ -368,8 +376,8 @@ class VerdictFacts(TypedDict, total=False):
     peak_share: Annotated[float, "share of the peak that the step reaches"]
     flop_per_s: Annotated[float, "operations of the step per second"]
     bytes_per_s: Annotated[float, "bytes that the step moves per second"]
-    below_limits_share: Annotated[float, "share of operators below both limits"]
-    limit_unknown_share: Annotated[float, "share of operators whose limit is not known"]
+    below_limits_share: Annotated[float, "share of the step in operators below both limits"]
+    limit_unknown_share: Annotated[float, "share of the step in those of unknown limit"]
 
 
 class VerdictEvidence(VerdictFacts):
@@ -414,10 +422,10 @@ StepPart = Literal[_Work, "Python", "I/O", "idle", "other", "not attributed"]
 class StepBarPart(_PartSense):
     """One part of the step bar."""
 
-    name: StepPart
+    name: Annotated[StepPart, "part of the step"]
     seconds: Annotated[float, "time per clean step"]
     share: Annotated[float, "share of the clean median"]
-    link: Annotated[Text, "where its rows stand"]
+    link: Annotated[Text, "row of the page with details, as view/key; null without one"]
 
 
 class StepBar(TypedDict):
@@ -446,18 +454,20 @@ Severity = Literal["high", "medium", "low"]
 class Finding(TypedDict):
     """Something wrong, with its evidence, its cost and what to do."""
 
-    slug: str
-    title: str
-    severity: Severity
-    gain_s: float | None
-    gain_is: Literal["estimated", "measured"] | None
-    gain_reason: str | None
-    file: str | None
-    line: int | None
-    module: str | None
-    layers: list[str]
-    evidence: list[Evidence]
-    advice: str
+    slug: Annotated[str, "short name of the rule that fired"]
+    title: Annotated[str, "what is wrong"]
+    severity: Annotated[
+        Severity, "high: from 20 % of the step; medium: from 5 %; or as its rule says"
+    ]
+    gain_s: Annotated[Figure, "time per clean step that the change saves; null where not known"]
+    gain_is: Annotated[Literal["estimated", "measured"] | None, "origin of gain_s; null without it"]
+    gain_reason: Annotated[Text, "why gain_s is null; null where it is known"]
+    file: Annotated[Text, "source file to look at; null where there is none"]
+    line: Annotated[Whole, "line in that file; null where there is none"]
+    module: Annotated[Text, "path of the module at fault; null where it is not one module's"]
+    layers: Annotated[list[str], "layers that the evidence is from"]
+    evidence: Annotated[list[Evidence], "rows that it rests on"]
+    advice: Annotated[str, "what to change"]
 
 
 class FlopPeak(TypedDict):
@@ -465,7 +475,7 @@ class FlopPeak(TypedDict):
 
     dtype: Annotated[Text, "data type"]
     value: Annotated[float, "operations per second"]
-    source: Literal["measured", "datasheet"]
+    source: Annotated[Literal["measured", "datasheet"], "measured here, or stated by its maker"]
     how: Annotated[Text, "by what it was measured, or whose figure it is"]
 
 
@@ -473,7 +483,7 @@ class MemoryPeak(TypedDict):
     """The highest rate of memory."""
 
     value: Annotated[float, "bytes per second"]
-    source: Literal["measured", "datasheet"]
+    source: Annotated[Literal["measured", "datasheet"], "measured here, or stated by its maker"]
     how: Annotated[Text, "by what it was measured, or whose figure it is"]
 
 
@@ -492,16 +502,16 @@ class Peaks(TypedDict):
 class Bounds(TypedDict):
     """Seconds per step of all operators by bound, those without a point included."""
 
-    compute_s: float
-    memory_s: float
-    overhead_s: float
-    unknown_s: float
+    compute_s: Annotated[float, "operators that are compute-bound"]
+    memory_s: Annotated[float, "operators that are memory-bound"]
+    overhead_s: Annotated[float, "operators that reach less than half of what their roof allows"]
+    unknown_s: Annotated[float, "operators of which the bound is not known"]
 
 
 class Utilization(TypedDict):
     """Share of a peak that the step reaches."""
 
-    source: Literal["measured", "datasheet"]
+    source: Annotated[Literal["measured", "datasheet"], "whether the peak was measured here"]
     dtype: Annotated[Text, "data type"]
     value: Annotated[
         Figure,
@@ -517,7 +527,7 @@ class Utilization(TypedDict):
 class RooflinePoint(TypedDict):
     """Work by its operations, the memory it moved and its time."""
 
-    kind: Literal["step", "module", "operator"]
+    kind: Annotated[Literal["step", "module", "operator"], "what does the work"]
     name: Annotated[Text, "name"]
     dtype: Annotated[Text, "data type"]
     flop: Annotated[Figure, "operations per step"]
@@ -556,7 +566,7 @@ class WatchFacts(TypedDict):
 
     samples: Annotated[int, "samples taken"]
     watched_s: Annotated[float, "time that they cover"]
-    samples_by_phase: dict[str, int]
+    samples_by_phase: Annotated[dict[str, int], "samples by phase: startup, step or other"]
     interval_s: Annotated[float, "time between two samples"]
     thinning: Annotated[Text, "since when samples are further apart"]
     rank_correlation: Annotated[
@@ -570,14 +580,14 @@ class WatchFacts(TypedDict):
 class ReportWarning(TypedDict):
     """A doubt about a figure."""
 
-    slug: str
-    text: str
+    slug: Annotated[str, "short name of the warning"]
+    text: Annotated[str, "what is in doubt, and why"]
 
 
 class UnownedRow(TypedDict):
     """Time without an owner."""
 
-    path: str
+    path: Annotated[str, "(outside modules) or (not attributed)"]
     self_s: Annotated[Figure, "its self time"]
     share: Annotated[Figure, "share of the step"]
 
@@ -603,7 +613,7 @@ class Attribution(TypedDict):
     memory_attributed_share: Annotated[Figure, "share of them with an owner"]
     negative_rows: Annotated[Whole, "rows with a self time below 0"]
     unowned: Annotated[list[UnownedRow], "rows that are no owner, the longest first"]
-    reason: Annotated[Text, "why there are no figures"]
+    reason: Annotated[Text, "why there are no figures, or why much has no owner"]
 
 
 class Processes(TypedDict):
@@ -652,8 +662,8 @@ class SourceText(TypedDict):
 class Place(TypedDict):
     """The script's own line."""
 
-    file: str
-    line: int
+    file: Annotated[str, "source file"]
+    line: Annotated[int, "line in that file"]
 
 
 class SetupCalls(TypedDict):
@@ -674,24 +684,24 @@ class OptimizerFacts(TypedDict):
 
     name: Annotated[str, "its class"]
     base: Annotated[Text, "the class of torch's that it is or is made from"]
-    fused: bool | None
-    foreach: bool | None
-    capturable: bool | None
-    differentiable: bool | None
-    maximize: bool | None
-    amsgrad: bool | None
-    nesterov: bool | None
+    fused: Annotated[bool | None, "its groups' option; null where unset or not the same"]
+    foreach: Annotated[bool | None, "its groups' option; null where unset or not the same"]
+    capturable: Annotated[bool | None, "its groups' option; null where unset or not the same"]
+    differentiable: Annotated[bool | None, "its groups' option; null where unset or not the same"]
+    maximize: Annotated[bool | None, "its groups' option; null where unset or not the same"]
+    amsgrad: Annotated[bool | None, "its groups' option; null where unset or not the same"]
+    nesterov: Annotated[bool | None, "its groups' option; null where unset or not the same"]
     momentum: Annotated[bool, "whether it is other than zero"]
     weight_decay: Annotated[bool, "whether it is other than zero"]
     centered: Annotated[bool, "whether it is other than zero"]
     has_fused: Annotated[bool, "whether there is a fused implementation of it"]
     has_foreach: Annotated[bool, "whether there is one over lists of tensors"]
     tensors: Annotated[int, "parameters that had gradients"]
-    elements: int
+    elements: Annotated[int, "elements of these parameters"]
     parameter_bytes: Annotated[int, "bytes of these parameters"]
     sparse_tensors: Annotated[int, "those with sparse gradients"]
-    devices: list[str]
-    dtypes: list[str]
+    devices: Annotated[list[str], "kinds of devices that they are on, such as cuda"]
+    dtypes: Annotated[list[str], "their data types, such as float32"]
     calls: Annotated[int, "its steps that were seen"]
     place: Annotated[Place | None, "the script's own line"]
 
@@ -699,27 +709,27 @@ class OptimizerFacts(TypedDict):
 class ModuleOfKind(TypedDict):
     """A module, by path and class."""
 
-    path: str
-    type: str
+    path: Annotated[str, "path of the module"]
+    type: Annotated[str, "its class"]
 
 
 class ModulesOfKind(TypedDict):
-    """Layers of batch normalisation in training mode that have averages of their own."""
+    """Modules of one kind in training mode: batch normalisation or dropout."""
 
-    count: int
+    count: Annotated[int, "number of these modules"]
     modules: Annotated[list[ModuleOfKind], "the first of them"]
 
 
 class SetupDevice(TypedDict):
-    """The device of the run."""
+    """The CUDA device that was in use."""
 
-    capability: list[int]
+    capability: Annotated[list[int], "compute capability of the CUDA device: major, minor"]
 
 
 class SetupNotes(TypedDict, total=False):
     """The notes of the steps in which they were taken; absent where none were."""
 
-    backward_passes: int
+    backward_passes: Annotated[int, "backward passes in the noted steps"]
     calls: SetupCalls
     optimizers: list[OptimizerFacts]
     training_norms: Annotated[
@@ -727,7 +737,7 @@ class SetupNotes(TypedDict, total=False):
         "layers of batch normalisation in training mode that have averages of their own",
     ]
     training_dropouts: Annotated[ModulesOfKind, "layers of dropout in training mode"]
-    device: SetupDevice | None
+    device: Annotated[SetupDevice | None, "CUDA device; null where none was in use"]
 
 
 class Setup(SetupNotes):
@@ -738,7 +748,7 @@ class Setup(SetupNotes):
     tf32_products: Annotated[
         bool | None, "whether products of float32 are made as TF32, null without a CUDA device"
     ]
-    tf32_convolutions: bool | None
+    tf32_convolutions: Annotated[bool | None, "the same of convolutions"]
 
 
 class NsysLeftOut(TypedDict, total=False):
@@ -772,25 +782,26 @@ class NsysFacts(NsysLeftOut):
 class LayerColumn(TypedDict):
     """A column of a layer's own table."""
 
-    name: str
+    name: Annotated[str, "its name in the rows"]
     type: Annotated[str, "type of its values: TEXT, INTEGER, REAL or BOOLEAN"]
     label: Annotated[str, "its heading"]
     unit: Annotated[str, "unit of its figures, or what else they are"]
-    meaning: str
+    meaning: Annotated[str, "what it says"]
     sense: Annotated[Text, "how its numbers are to be read; null of keys"]
 
 
 class LayerTableFacts(TypedDict):
     """A table that a layer declared itself."""
 
-    name: str
-    layer: str
-    title: str
+    name: Annotated[str, "its name, which begins with the layer's"]
+    layer: Annotated[str, "layer that declared it"]
+    title: Annotated[str, "its heading on the page"]
     text: Annotated[str, "what the table shows"]
     join: Annotated[Join | None, "the table whose rows also show its figures"]
-    columns: list[LayerColumn]
+    columns: Annotated[list[LayerColumn], "its columns"]
     rows: Annotated[
-        list[dict[str, str | int | float | bool | None]], "figures per step, heaviest first"
+        list[dict[str, str | int | float | bool | None]],
+        "figures per step, in the order that the layer declared",
     ]
 
 
@@ -848,11 +859,13 @@ class LaterParts(TypedDict, total=False):
 class Report(LaterParts):
     """Everything report.json holds."""
 
-    schema_version: Literal[1]
-    profstack_version: str
-    script: str | None
-    argv: list[str]
-    status: Literal["complete", "partial", "failed"]
+    schema_version: Annotated[Literal[1], "raised where a field changes its meaning"]
+    profstack_version: Annotated[str, "version of profstack that wrote the report"]
+    script: Annotated[Text, "script, module, target or session; null of an import"]
+    argv: Annotated[list[str], "words of the command line, secrets masked"]
+    status: Annotated[
+        Literal["complete", "partial", "failed"], "partial: not all was measured; failed: nothing"
+    ]
     status_reason: Annotated[Text, "how a run ended that is not complete"]
     run: Run
     environment: Annotated[
@@ -862,23 +875,23 @@ class Report(LaterParts):
         key("torch"),
     ]
     step: StepFacts
-    slices: list[SliceFacts]
+    slices: Annotated[list[SliceFacts], "slices of the run, in order of time"]
     benchmark: Benchmark
-    probe_effect: list[ProbeEffect]
-    layers: list[LayerFacts]
+    probe_effect: Annotated[list[ProbeEffect], "how much each layer slowed its steps"]
+    layers: Annotated[list[LayerFacts], "layers of the run, in the order of the page"]
     verdict: Annotated[Verdict | None, "what holds a step back, by the published rule"]
     step_bar: Annotated[StepBar | None, "the clean step as one bar"]
-    findings: list[Finding]
+    findings: Annotated[list[Finding], "problems with what to do, the most severe first"]
     roofline: Annotated[Roofline | None, "rates against what the machine can do"]
-    tables: Tables
+    tables: Annotated[Tables, "every table by its name, as a list of rows"]
     columns_reason: Annotated[Reasons, "why a column, named table.column, is null throughout"]
     cells_reason: Annotated[Reasons, "why single cells of a column, named table.column, are null"]
     columns_source: Annotated[
         dict[str, str],
         "what a column, named table.column, rests on where there are several sources",
     ]
-    watch: WatchFacts | None
-    warnings: list[ReportWarning]
+    watch: Annotated[WatchFacts | None, "samples of the watch; null where it took none"]
+    warnings: Annotated[list[ReportWarning], "doubts about figures"]
     attribution: Annotated[
         Attribution | None,
         "whether the rows of the modules add up to a step, and what has no owner",
