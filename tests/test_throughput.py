@@ -699,9 +699,10 @@ class TestAProcessThatEnds:
         # Each process gets three sizes further than where it begins, up to 8.
         starts = tmp_path / "starts"
         prober = stand_in(
-            f"open({str(starts)!r}, 'a').write(str(asked['first']) + ' ')\n"
-            "for size in range(asked['first'], asked['last'] + 1):\n"
-            "    runs = size < asked['first'] + 3 and size <= 8\n"
+            "first, last = asked['sizes']\n"
+            f"open({str(starts)!r}, 'a').write(str(first) + ' ')\n"
+            "for size in range(first, last + 1):\n"
+            "    runs = size < first + 3 and size <= 8\n"
             "    say(probe=dict(batch_size=size, status='worked' if runs else 'refused'))"
         )
         walked = list(prober.walk(1, 100))
