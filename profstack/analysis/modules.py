@@ -178,7 +178,7 @@ def attribution(
             "owned_share": owned / timed.wall_s,
             "calibrated_owned_s": timed.calibrated(owned, clean_s),
             "backward_s": timed.per_step(float(backward.sum())),
-            "backward_attributed_share": ratio(attributed, float(backward.sum())),
+            "backward_attributed_share": ratio(attributed, max(0.0, float(backward.sum()))),
             "negative_rows": int((own < -_ROUNDING_S).any(axis=1).sum()),
             "unowned": unowned,
             "reason": None if is_little else _why_unowned(unowned, own, timed),

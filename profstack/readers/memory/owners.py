@@ -233,6 +233,8 @@ class MemoryOwners:
 
         Frees the block without the warning; where torch's log level is not found it is written.
         """
+        # Freed at the latest where this function ends, also where the level is not found.
+        block, self._block = self._block, None
         # A line on standard error is no reason to fail.
         with Guard():
             level = _level()
@@ -240,7 +242,7 @@ class MemoryOwners:
             try:
                 if 0 <= before < _ERRORS:
                     level.value = _ERRORS
-                self._block = None
+                del block
             finally:
                 if 0 <= before < _ERRORS:
                     level.value = before
