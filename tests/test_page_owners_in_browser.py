@@ -47,7 +47,7 @@ def test_the_sum_of_the_rows_is_stated_and_what_has_no_owner_is_named(opened: Op
         "97.2 % of it has an owner",
         "Not owned: (outside modules) 80.0 µs (1.6 %), (not attributed) 60.0 µs (1.2 %).",
         "3.90 ms of the clean median of 4.01 ms (97.2 %)",
-        "Of the backward pass (2.10 ms) 99.1 % stands",
+        "Of the backward pass (2.10 ms) 99.1 % is at the module",
     ):
         assert words in said
     assert "below 0" not in said
