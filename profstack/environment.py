@@ -186,11 +186,8 @@ def peak_rss_bytes(*, reset: bool = False) -> int | None:
     reset, the peak is that of the whole process.
     """
     if reset:
-        try:
-            with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-                file.write("5")
-        except OSError:
-            pass
+        with Guard(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
     fields = dict(_field(line) for line in (_read("/proc/self/status") or "").splitlines())
     peak = fields.get("VmHWM", "").removesuffix(" kB")
     return int(peak) * 1024 if peak.isdigit() else None

@@ -409,14 +409,19 @@ export function makeTable(box, spec) {
     }),
   ]);
   draw();
+  followAddress(table, spec, view, find, (only) => {
+    state.only = only;
+    state.rows = PAGE_ROWS;
+    draw();
+  });
+  return draw;
+}
+
+// What the view's address asks of a table: to find a row, and to keep a module's rows alone.
+function followAddress(table, spec, view, find, keep) {
   if (spec.keyOf && view) onKey(view, find);
   if (view && moduleFilter(table, { module: "-" }, spec.moduleOf))
-    onFilter(view, (filter) => {
-      state.only = moduleFilter(table, filter, spec.moduleOf);
-      state.rows = PAGE_ROWS;
-      draw();
-    });
-  return draw;
+    onFilter(view, (filter) => keep(moduleFilter(table, filter, spec.moduleOf)));
 }
 
 // ---------- Search ----------
@@ -1070,13 +1075,11 @@ export function makeTree(box, spec) {
     }),
   ]);
   draw();
-  if (spec.keyOf && view) onKey(view, find);
-  if (view && moduleFilter(table, { module: "-" }, spec.moduleOf))
-    onFilter(view, (filter) => {
-      state.only = moduleFilter(table, filter, spec.moduleOf);
-      state.rows = TREE_ROWS;
-      draw();
-    });
+  followAddress(table, spec, view, find, (only) => {
+    state.only = only;
+    state.rows = TREE_ROWS;
+    draw();
+  });
   return {
     draw,
     unfold,
