@@ -18,7 +18,14 @@ from typing import Literal
 from profstack.analysis.functions import PROFILED
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Evidence, Finding, OptimizerFacts, Report, SetupCalls
+from profstack.storage.schema.report import (
+    Evidence,
+    Finding,
+    OptimizerFacts,
+    Report,
+    RooflinePoint,
+    SetupCalls,
+)
 from profstack.storage.schema.rows import OperatorRow
 from profstack.units import format_share
 
@@ -134,6 +141,21 @@ _NO_PEAKS = "the device's peaks in float32 and in TF32 and its bandwidth are not
 _MOST_ROWS = 5
 
 
+def _tf32_gain(report: Report, points: list[RooflinePoint]) -> tuple[float | None, str]:
+    """Return the seconds of a step that TF32 would save, or None, and the reason for None."""
+    flop, bandwidth = reading.known_peaks(report)
+    if not bandwidth or not {"float32", "tf32"} <= flop.keys():
+        return None, _NO_PEAKS
+    if not reading.is_device_bound(report):
+        return None, reading.HOST_BOUND
+    gain = 0.0
+    for point in points:
+        if point["bound"] == "compute" and point["moved_bytes"] is not None:
+            seconds, least = point["seconds"] or 0.0, point["moved_bytes"] / bandwidth
+            gain += max(seconds - max(seconds * flop["float32"] / flop["tf32"], least), 0.0)
+    return gain, ""
+
+
 @reading.family
 def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield the finding where the device could use TF32 and does not."""
@@ -154,18 +176,7 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
     spent = reading.total((point for point, _ in chosen), "seconds")
     if spent < rules.FLOAT32_MATMUL_WITHOUT_TF32.threshold * step_s:
         return
-    # What TF32 would save, where that is known.
-    flop, bandwidth = reading.known_peaks(report)
-    gain, reason = None, reading.HOST_BOUND
-    if not bandwidth or not {"float32", "tf32"} <= flop.keys():
-        reason = _NO_PEAKS
-    elif reading.is_device_bound(report):
-        gain = 0.0
-        for point, _ in chosen:
-            if point["bound"] == "compute" and point["moved_bytes"] is not None:
-                seconds, least = point["seconds"] or 0.0, point["moved_bytes"] / bandwidth
-                least = max(seconds * flop["float32"] / flop["tf32"], least)
-                gain += max(seconds - least, 0.0)
+    gain, reason = _tf32_gain(report, [point for point, _ in chosen])
     if gain is not None and gain < reading.WORTH_TELLING * step_s:
         return
     used = {switch_of(name) for _, name in chosen}
