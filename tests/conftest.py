@@ -1,52 +1,41 @@
-"""Shared by all tests: where things lie, and how to start profstack as its users do."""
+"""Shared by all tests: marks that follow from folders, and fixtures."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+from tests.support.processes import CHECKOUT, LEFT_OUT, TESTS, RunProfstack, clean_environment
+from tests.support.recorded_runs import RecordedRuns, recorded_runs
 
-LEFT_OUT = shutil.ignore_patterns(
-    *(".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules", "profstack-runs"),
-    *("tests", "benchmarks"),
+# A shell starts its background jobs with SIGINT ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples in every run, and no judgement of their speed: a busy machine changes nothing.
+settings.register_profile(
+    "profstack",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-
-RunProfstack = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-def clean_environment(**changes: str) -> dict[str, str]:
-    """The environment less what would reach into a child's imports or into profstack itself."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "PROFSTACK", "COVERAGE", "PYTEST"))
-    }
-    # Measuring the machine's peaks takes seconds, and is tried in its own tests.
-    kept["PROFSTACK_PEAKS"] = "0"
-    if not _is_installed():
-        kept["PYTHONPATH"] = str(CHECKOUT)
-    return kept | changes
+settings.load_profile("profstack")
 
 
-@cache
-def _is_installed() -> bool:
-    """Whether `import profstack` finds this very checkout without help."""
-    answer = subprocess.run(
-        [sys.executable, "-I", "-c", "import profstack; print(profstack.__file__)"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Path(answer.stdout.strip() or "/").parent == CHECKOUT / "profstack"
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the folder it lies in: unit, process, browser, timed, project or gpu."""
+    for item in items:
+        item.add_marker(item.path.relative_to(TESTS).parts[0])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,10 +69,7 @@ def run_profstack(tmp_path: Path) -> RunProfstack:
     """
 
     def run(
-        args: list[str],
-        cwd: Path | None = None,
-        env: dict[str, str] | None = None,
-        **keywords: Any,
+        args: list[str], cwd: Path | None = None, env: dict[str, str] | None = None, **keywords: Any
     ) -> subprocess.CompletedProcess[str]:
         if "input" not in keywords:
             keywords.setdefault("stdin", subprocess.DEVNULL)
@@ -99,6 +85,14 @@ def run_profstack(tmp_path: Path) -> RunProfstack:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRuns:
+    """Runs of `profstack run` by name, each made once for all workers; for reading alone."""
+    base = tmp_path_factory.getbasetemp()
+    # The workers of xdist have a folder each inside the session's.
+    return recorded_runs((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runs")
 
 
 @pytest.fixture

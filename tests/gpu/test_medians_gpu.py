@@ -1,12 +1,10 @@
 """The clean median by CUDA's events, against a loop that is timed by hand."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
-from gpu_programs import NEEDS_GPU, program, python, reported_program
+
+from tests.support.gpu_programs import NEEDS_GPU, program, python, reported_program
 
 pytestmark = NEEDS_GPU
 
@@ -18,7 +16,7 @@ print(json.dumps(statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairs)))
 """
 
 
-def test_the_device_median_is_that_of_a_loop_timed_by_hand(tmp_path: Path) -> None:
+def test_the_device_median_is_that_of_a_loop_timed_by_hand(tmp_path):
     report = reported_program(tmp_path, program(steps=400))
     by_hand = program(steps=400, early=_MARK).replace("import json", "import json\nmarks = []", 1)
     hand_s = json.loads(python(tmp_path, "-c", by_hand + _TELL).strip().splitlines()[-1])
@@ -29,14 +27,10 @@ def test_the_device_median_is_that_of_a_loop_timed_by_hand(tmp_path: Path) -> No
     assert report["tables"]["steps"][-1]["wall_s"] > 0
 
 
-def test_the_host_runs_ahead_and_the_device_is_timed(tmp_path: Path) -> None:
-    """Steps long enough that the device sets the pace: its median is the steps' rate."""
+def test_the_host_runs_ahead_and_the_device_is_timed(tmp_path):
+    # Steps long enough that the device sets the pace: its median is the steps' rate.
     report = reported_program(tmp_path, program(steps=120, width=8192))
-    benchmark = report["benchmark"]
-    flop = 2 * 8192**3 * (2 + 3)
-    assert benchmark["device_median_s"] > flop / 2e15
-    busy = report["tables"]["launches"]
-    share = sum(row["device_busy_s"] for row in busy) / sum(
-        row["device_busy_s"] + row["device_idle_s"] for row in busy
-    )
-    assert share > 0.8
+    assert report["benchmark"]["device_median_s"] > 2 * 8192**3 * (2 + 3) / 2e15
+    launches = report["tables"]["launches"]
+    busy, idle = (sum(row[f"device_{each}_s"] for row in launches) for each in ("busy", "idle"))
+    assert busy / (busy + idle) > 0.8

@@ -1,19 +1,17 @@
 """The layer of named ranges with CUDA in use: the profiler's range is begun and ended once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from conftest import clean_environment
-from gpu_programs import NEEDS_GPU, program, python, reported_program
 
 from profstack.privacy import package_version
 from profstack.readers import nvtx as readers_nvtx
 from profstack.readers.nsys import tool
+from tests.support.gpu_programs import NEEDS_GPU, program, python, reported_program
+from tests.support.processes import clean_environment
+from tests.support.tables import cases
 
 pytestmark = NEEDS_GPU
 
@@ -43,20 +41,16 @@ print(json.dumps([calls, wrapper.take([0.0, 1.0], {{}}).notes, torch.cuda.is_ini
 """
 
 
-def test_the_profiler_is_started_and_stopped_with_each_slice(tmp_path: Path) -> None:
-    code = _COUNTED.format(first='torch.ones(1, device="cuda")')
-    calls, notes, _ = json.loads(python(tmp_path, "-c", code))
-    assert calls == ["start", "stop", "start", "stop"]
+# A device that nobody uses is not woken.
+@cases("first is_used", ('torch.ones(1, device="cuda")', True), ("pass", False))
+def test_the_profiler_is_started_and_stopped_with_each_slice(tmp_path, first, is_used):
+    said = python(tmp_path, "-c", _COUNTED.format(first=first))
+    calls, notes, initialised = json.loads(said)
+    assert (calls, initialised) == (["start", "stop", "start", "stop"] * is_used, is_used)
     assert not [note for note in notes if note[0] == "cuda-profiler"]
 
 
-def test_a_device_nobody_uses_is_not_woken(tmp_path: Path) -> None:
-    calls, _, initialised = json.loads(python(tmp_path, "-c", _COUNTED.format(first="pass")))
-    assert calls == []
-    assert not initialised
-
-
-def test_without_a_listener_ranges_are_emitted(tmp_path: Path) -> None:
+def test_without_a_listener_ranges_are_emitted(tmp_path):
     report = reported_program(tmp_path, program(steps=60), "--layers", "nvtx,watch")
     layer = next(layer for layer in report["layers"] if layer["name"] == "nvtx")
     assert layer["status"] == "emitted"
@@ -64,7 +58,7 @@ def test_without_a_listener_ranges_are_emitted(tmp_path: Path) -> None:
     assert {"step", "module"} <= {row["kind"] for row in report["tables"]["ranges"]}
 
 
-def an_nsys_for_ranges() -> tool.Nsys:
+def an_nsys_for_ranges():
     """An nsys that takes the ranges of the nvtx here, and can make a report; or skip the test."""
     try:
         found = tool.find_nsys()
@@ -79,32 +73,25 @@ def an_nsys_for_ranges() -> tool.Nsys:
     return found
 
 
-def test_nsys_captures_the_slice_and_its_kernels(tmp_path: Path) -> None:
+def test_nsys_captures_the_slice_and_its_kernels(tmp_path):
     nsys = an_nsys_for_ranges()
     (tmp_path / "program.py").write_text(program(steps=60), encoding="utf-8")
     command = [nsys.path, "profile", "-t", "cuda,nvtx", "--sample=none", "--cpuctxsw=none"]
     # The program goes on after its first slice, which nsys would end it with.
     command += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop", "-o", "captured"]
-    done = subprocess.run(
-        [*command, sys.executable, "-m", "profstack", "run", "-q", "-o", "rec", "program.py"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    command += [sys.executable, "-m", "profstack", "run", "-q", "-o", "rec", "program.py"]
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    environment = clean_environment()
+    done = subprocess.run(command, cwd=tmp_path, env=environment, timeout=600, check=False, **quiet)
     assert done.returncode == 0, done.stderr[-2000:]
     # Some leave a report, and some what the importer makes one of.
     captured = sorted(tmp_path.glob("captured.*"))
     assert captured, done.stderr[-2000:]
     python(tmp_path, "-m", "profstack", "import", captured[0].name, "--into", "rec")
-    report = json.loads((tmp_path / "rec" / "report.json").read_text("utf-8"))
-    modules = {row["name"] for row in report["tables"]["nsys_ranges"] if row["kind"] == "module"}
+    tables = json.loads((tmp_path / "rec" / "report.json").read_text("utf-8"))["tables"]
+    modules = {row["name"] for row in tables["nsys_ranges"] if row["kind"] == "module"}
     assert {"Net", "Net.wide", "Net.out"} <= modules
-    kernels = report["tables"]["nsys_kernels"]
-    total = sum(row["device_s"] for row in kernels)
-    joined = sum(row["device_s"] for row in kernels if row["range_kind"] not in (None, "step"))
-    assert total > 0
-    assert joined > 0.8 * total
+    kernels = tables["nsys_kernels"]
+    joined = [row for row in kernels if row["range_kind"] not in (None, "step")]
+    total, owned = (sum(row["device_s"] for row in rows) for rows in (kernels, joined))
+    assert owned > 0.8 * total > 0

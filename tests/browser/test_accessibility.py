@@ -1,0 +1,208 @@
+"""Whether everybody can use the page: axe-core's rules, keys alone, what is read out, calm."""
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from profstack.report import html
+from tests.support.bench_reports import bench
+from tests.support.browser import count, shared, texts
+from tests.support.whole_report import VIEWS, whole
+
+# What `make test` installs beside the environment: a package that only carries axe-core.
+AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
+# Whatever its gravity: the page has nothing left that axe-core knows of. But axe
+# takes ways of the navigation that are scrolled out of sight in a narrow window for ways to skip.
+_RUN = """
+axe.run(document, {resultTypes: ['violations'], selectors: false, preload: false}).then((found) =>
+  found.violations .filter((one) => one.id !== 'skip-link').map((one) => [one.id, one.impact,
+  one.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3)]))
+"""
+_OPEN = "for (const one of document.querySelectorAll('.view details')) one.open = true"
+_LEVELS = """
+[...document.querySelectorAll('h1, .view:not([hidden]) :is(h2, h3, h4, h5, h6)')].filter(one =>
+  one.getClientRects().length).map(one => Number(one.tagName[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with the page of a run and that of a benchmark."""
+    folder = tmp_path_factory.mktemp("pages")
+    html.write(whole(), folder / "run.html")
+    html.write(bench(), folder / "bench.html")
+    return folder
+
+
+# All views in light and in dark; what depends on both width and light is in these.
+_BOTH = ("overview", "modules", "source", "method")
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there: make test installs it")
+@pytest.mark.parametrize(
+    ("width", "dark", "views"),
+    [(1400, False, VIEWS), (400, True, VIEWS), (1400, True, _BOTH), (400, False, _BOTH)],
+)
+def test_axe_finds_nothing_and_headings_go_down_one_level_at_a_time(written, width, dark, views):
+    page = shared()
+    others = ("benchmark", "flops") if views is VIEWS else ()
+    for name, opened in (("run.html", views), ("bench.html", others)):
+        page.open(written / name, width=width, dark=dark)
+        page.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
+        for view in opened:
+            page.go(view)
+            levels = page.evaluate(_LEVELS)
+            assert levels[:2] == [1, 2]
+            assert all(to <= at + 1 for at, to in pairwise(levels)), (view, levels)
+            page.evaluate(_OPEN)
+            assert page.evaluate(_RUN) == [], (name, view)
+            # It walks through what is hidden as well: the next view is faster without this one.
+            sections = f"document.querySelectorAll('#view-{view} > section')"
+            page.evaluate(f"{sections}.forEach((one) => one.remove())")
+    assert page.errors() == []
+
+
+_NAME = "(one.ariaLabel || (one.labels || [])[0]?.textContent || one.textContent).trim()"
+# The element that has the focus: its tag, its words, and what is wrong with how it is seen.
+_FOCUSED = """
+(() => {
+  const one = document.activeElement, place = one.getBoundingClientRect(), style =
+    getComputedStyle(one), wrong = [];
+  if (one === document.body) return null;
+  if (style.outlineStyle === 'none' || style.outlineWidth === '0px') wrong.push('no outline');
+  let opacity = 1;
+  for (let box = one; box; box = box.parentElement) opacity *= getComputedStyle(box).opacity;
+  if (opacity < 0.9 || place.width < 1 || place.height < 1) wrong.push('not to be seen');
+  const inside = (from, to, most) => Math.min(Math.max(from + Math.min(to, 200) / 2, 0), most - 1);
+  const top = document.elementFromPoint(inside(place.left, place.width, innerWidth),
+    inside(place.top, Math.min(place.height, 40), innerHeight));
+  if (!top || !(one.contains(top) || top.contains(one))) wrong.push('covered');
+  return [one.tagName, NAME, wrong];
+})()
+""".replace("NAME", _NAME)
+# What can be pressed in a view and is on the page now; rows of trees have keys of their own.
+_NAMES = f"""
+[...document.querySelectorAll('#view-VIEW :is(button, select, summary, input, a[href])')]
+  .filter((one) => one.checkVisibility() && !one.closest('.tree tbody')).map((one) => {_NAME})
+"""
+
+
+@pytest.mark.parametrize("view", ["overview", "modules", "operators", "source"])
+def test_the_tab_key_reaches_all_and_all_that_it_reaches_is_seen(opened, view):
+    page = opened(whole(), at="")
+    page.click(f"#views a[data-view={view}]")
+    assert page.evaluate("document.activeElement.id") == f"title-{view}"
+    reached = []
+    for _ in range(250):
+        for kind in ("rawKeyDown", "keyUp"):
+            tab = {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+            page.call("Input.dispatchKeyEvent", type=kind, **tab)
+        focused = page.evaluate(_FOCUSED)
+        if focused is None or focused == (reached or [None])[0]:
+            break
+        reached.append(focused)
+    assert [one for one in reached if one[2] or not one[1]] == [], "each is seen and has a name"
+    # All that can be pressed is on the way, but for rows of trees, which the arrows walk through.
+    assert set(page.evaluate(_NAMES.replace("VIEW", view))) <= {words for _, words, _ in reached}
+
+
+_FOCUS = "document.activeElement."
+
+
+def test_the_navigation_is_used_by_keys_alone(opened):
+    page = opened(whole(), at="")
+    page.evaluate("document.querySelector('#views a[data-view=operators]').focus()")
+    page.key("Enter")
+    wanted = ["Operators", "title-operators"]
+    assert [*texts(page, "#views [aria-current=page]"), page.evaluate(_FOCUS + "id")] == wanted
+    # Sorting by a key keeps the focus on the column and says the order.
+    page.evaluate("""
+        [...document.querySelectorAll('#operator-table th button')]
+          .find(one => one.textContent.startsWith('total')).focus()
+    """)
+    for order in ("descending", "ascending"):
+        page.key("Enter")
+        assert page.evaluate(_FOCUS + "closest('th').getAttribute('aria-sort')") == order
+    # The skip link leads past the navigation.
+    page.evaluate("document.querySelector('.skip').focus()")
+    page.key("Enter")
+    assert page.evaluate(_FOCUS + "id") == "main"
+    # Sorting says nothing where no row went; a search says how many are left.
+    page.evaluate("""
+        window.said = 0;
+        new MutationObserver(changes => { window.said += changes.length; }).observe(document
+          .querySelector('#operator-table .count'), {childList: true})
+    """)
+    page.click("#operator-table th button", 1)
+    assert page.evaluate("window.said") == 0
+    page.type("#operator-table input[type=search]", "addmm")
+    assert page.evaluate("window.said") > 0
+
+
+def test_a_part_or_a_term_that_an_address_names_takes_the_focus(opened):
+    page = opened(whole(), at="modules")
+    page.click("#view-modules a[href='#term-calibrated']")
+    assert page.evaluate(_FOCUS + "id") == "term-calibrated"
+    assert count(page, ".marked#term-calibrated") == 1
+    page.go("steps")
+    assert page.evaluate(_FOCUS + "textContent") == "Steps"
+    # Narrow windows have the navigation above the view: nothing stands behind it.
+    page.resize(400, 800)
+    page.evaluate("location.hash = '#throughput'")
+    page.go("watch")
+    place = "document.querySelector('%s').getBoundingClientRect()"
+    assert page.evaluate(f"{place % '#watch'}.top >= {place % '#views'}.bottom")
+
+
+def test_trees_and_pictures_take_the_arrows_and_are_told_in_a_sentence(opened):
+    page = opened(whole(), at="modules")
+    inside = "#module-tree tbody :is(a, button)[tabindex='0']"
+    assert count(page, "#module-tree tbody tr[tabindex='0']") == 1
+    assert count(page, f"{inside}:not(tr[tabindex='0'] *)") == 0
+    page.evaluate("document.querySelector('#module-tree tbody tr').focus()")
+    page.key("ArrowDown")
+    assert [
+        page.evaluate(_FOCUS + "querySelector('.name').textContent"),
+        *texts(page, f"{inside}.name"),
+    ] == ["features"] * 2
+    page.evaluate("document.querySelector('#module-picture .chart').focus()")
+    told = []
+    for keys in (["ArrowDown", "ArrowDown"], ["Enter"]):
+        for key in keys:
+            page.key(key)
+        told += texts(page, "#announced")
+    wanted = ["Digits, 2.56 ms, 65 % of what is drawn", "Digits, 2.56 ms, 100 % of what is drawn"]
+    assert told == wanted
+    # What the pointer passes over is not read out: only short texts are live.
+    page.go("python")
+    assert (
+        max(
+            map(
+                len,
+                texts(
+                    page, "[aria-live]:not([aria-live=off]), [role=status], [role=alert], output"
+                ),
+            )
+        )
+        < 120
+    )
+    assert count(page, "aside[aria-live], .tip[role=status]") == 0
+
+
+def test_nothing_moves_by_itself(opened):
+    page = opened(whole(), at="modules")
+    page.call(
+        "Emulation.setEmulatedMedia",
+        features=[{"name": "prefers-reduced-motion", "value": "reduce"}],
+    )
+    page.click("#module-picture .choice button", 2)
+    moving = """
+        [document.getAnimations().length, [...document.querySelectorAll('*')].filter(one => {
+          const style = getComputedStyle(one);
+          return style.animationName !== 'none' || (style.transitionDuration !== '0s'
+            && style.transitionProperty !== 'none') || style.scrollBehavior === 'smooth';
+        }).map(one => one.outerHTML.slice(0, 120))]
+    """
+    assert page.evaluate(moving) == [0, []]

@@ -1,0 +1,415 @@
+"""charts.js: axes and their ticks, bars, hierarchies; and the real library."""
+
+import json
+import time
+
+import pytest
+
+from tests.support.browser import choose, pages, texts
+from tests.support.full_report import full
+
+THEME = """
+{colour: (one) => one, faint: (one, part) => one + '@' + part, width: 800, narrow: false,
+  ground: 'ground', text: 'text', soft: 'soft', line: 'line', font: 'font', mono: 'mono'}
+"""
+
+
+def _plot(box):
+    return f"document.querySelector({box!r} + ' .plot')"
+
+
+def _wait(page, condition):
+    deadline = time.monotonic() + 20
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"not yet: {condition}"
+        time.sleep(0.02)
+    page.settle()
+
+
+def charted(page, box):
+    """Bring a chart into sight and wait until it is drawn."""
+    page.look_at(box)
+    _wait(page, f"document.querySelector({box!r} + ' .plot[data-drawn]') !== null")
+
+
+def redrawn(page, box, before):
+    """Wait until a chart was drawn again since it had been drawn `before` times."""
+    _wait(page, f"Number({_plot(box)}.dataset.drawn) > {before}")
+
+
+def drawings(page, box):
+    """How often a chart was drawn."""
+    return page.evaluate(f"Number({_plot(box)}.dataset.drawn)")
+
+
+def layout(page, box):
+    """The layout of a drawn chart, as it is now."""
+    return page.evaluate(f"document.querySelector({box!r} + ' .js-plotly-plot').layout")
+
+
+def moved(page, box, before):
+    """The x axis of a chart, once its range is no longer that of an axis it had `before`."""
+    drawn = f"document.querySelector({box!r} + ' .js-plotly-plot').layout.xaxis.range"
+    _wait(page, f"JSON.stringify({drawn}) !== JSON.stringify({json.dumps(before['range'])})")
+    return layout(page, box)["xaxis"]
+
+
+def words(page, box):
+    """Every text in a drawing: of axes, marks and annotations."""
+    return texts(page, f"{box} svg.main-svg text")
+
+
+def point_at(page, box, name, number):
+    """What the tip says while the pointer is on a point of a trace."""
+    x, y = page.evaluate(
+        f"(() => {{ const chart = document.querySelector({box!r} + ' .js-plotly-plot'), around ="
+        f" chart.getBoundingClientRect(), one = chart._fullData.find(one => one.name === {name!r});"
+        " const axis = id => chart._fullLayout[id[0] + 'axis' + id.slice(1)];"
+        " const x = axis(one.xaxis || 'x'), y = axis(one.yaxis || 'y');"
+        f" return [around.left + x._offset + x.d2p(one.x[{number}]),"
+        f" around.top + y._offset + y.d2p(one.y[{number}])]; }})()"
+    )
+    # Coming from elsewhere: the pointer may be there already.
+    for left, top in ((x + 60, y + 60), (x, y)):
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=left, y=top)
+        page.settle()
+    return texts(page, ".tip:not([hidden])")[0]
+
+
+def drag(page, box, part):
+    """Draw a rectangle over a part of a chart's width, at half its height: a zoom."""
+    left, top, width, height = page.evaluate(
+        f"(() => {{ const one = document.querySelector({box!r} + ' .nsewdrag')"
+        ".getBoundingClientRect(); return [one.left, one.top, one.width, one.height]; })()"
+    )
+    first, last = (left + share * width for share in part)
+    y, button = top + height / 2, {"button": "left", "clickCount": 1}
+
+    def mouse(kind, x, y, **more):
+        page.call("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, **more)
+
+    mouse("Moved", first, y)
+    mouse("Pressed", first, y, **button)
+    for share in (0.3, 0.7, 1.0):
+        mouse("Moved", first + share * (last - first), y + 2, button="left", buttons=1)
+    mouse("Released", last, y + 2, **button)
+    page.settle()
+
+
+def test_texts_of_charts_are_no_markup(lab):
+    lab.check("T.charts.plotText", {"<b>&\u202e": "&lt;b&gt;&amp;\\u202e", "a": "a"})
+    names = {"x" * 30: "x" * 30, "<" + "y" * 30: "…" + "y" * 29, ("abcdef", 4): "…def"}
+    lab.check("T.charts.plotName", names)
+    lab.check("T.charts.cutText", {("abcd", 4): "abcd", ("abcde", 4): "abc…"})
+    ticks = {
+        "50.00 ms": "50 ms", "1.50 s": "1.5 s", "100 B": "100 B", "0.10": "0.1", "1.05 k": "1.05 k",
+    }  # fmt: skip
+    lab.check("T.charts.tickText", ticks)
+
+
+TICKS = {
+    ("s", 0, 0.011): ["0", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"],
+    ("s", 0.0101, 0.0109): ["10.2 ms", "10.4 ms", "10.6 ms", "10.8 ms"],
+    ("s", 0, 3.2): ["0", "1 s", "2 s", "3 s"],
+    ("s", 0, 200): ["0", "1 min 0 s", "2 min 0 s", "3 min 0 s"],
+    ("s", 0, 150): ["0", "50 s", "1 min 40 s", "2 min 30 s"],
+    ("s", 0, 1e6): ["0", "48 h 0 min", "96 h 0 min", "144 h 0 min", "192 h 0 min", "240 h 0 min"],
+    ("bytes", 0, 700 * 2**20): ["0", "200 MiB", "400 MiB", "600 MiB"],
+    ("bytes", 0, 3000): ["0", "512 B", "1 KiB", "1.5 KiB", "2 KiB", "2.5 KiB"],
+    ("bytes", 0, 1000): ["0", "200 B", "400 B", "600 B", "800 B", "1000 B"],
+    ("bytes", 0, 2500 * 1024): ["0", "512 KiB", "1 MiB", "1.5 MiB", "2 MiB"],
+    ("count", 0, 45_000): ["0", "10 k", "20 k", "30 k", "40 k"],
+    ("plain", 0, 3.4): ["0", "1", "2", "3"],
+    ("plain", 0, 103): ["0", "20", "40", "60", "80", "100"],
+    ("share", 0, 0.9): ["0", "20 %", "40 %", "60 %", "80 %"],
+    ("other", 0, 6): ["0", "1", "2", "3", "4", "5", "6"],
+}
+
+
+def test_ticks_are_round_in_the_units_of_the_page(lab):
+    found = lab.values("(...given) => T.charts.axis(...given).ticktext", TICKS)
+    assert dict(zip(TICKS, found, strict=True)) == TICKS
+
+
+LOG = {
+    (1, 10, 400): [1, 2, 5, 10], (0.9, 11, 400): [1, 2, 5, 10],
+    (1, 100, 400): [1, 2, 5, 10, 20, 50, 100], (1, 1e4, 400): [1, 10, 100, 1e3, 1e4],
+    (1, 1e12, 400): [1, 1e3, 1e6, 1e9, 1e12], (1.5, 150, 132): [10, 100], (3, 60, 132): [5, 20],
+    (1, 1e-3, 800): [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1],
+    (2.1, 4.9, 400): [2.5, 3, 3.5, 4, 4.5], (1, 2, 400): [1, 2],
+}  # fmt: skip
+
+
+def test_logarithmic_ticks_are_1_2_5_or_decades(lab):
+    ticks = "(a, b, width) => T.charts.axis('count', a, b, {log: true, width}).tickvals"
+    assert lab.values(ticks, LOG) == [pytest.approx(one) for one in LOG.values()]
+    made = lab.js("T.charts.axis('rate', 10, 1000, {log: true, title: 'a<b', until: 50})")
+    assert made["range"] == [1, 3]
+    assert made["tickvals"] == [10, 20, 50]
+    assert made["title"]["text"] == "a&lt;b"
+
+
+BARS = """
+[{name: 'first of all the long names', bars: [
+    {value: 0.01, low: 0.008, high: 0.013, points: [0.009, 0.012], colour: 'red',
+      text: '10.0 ms, x', short: '10 ms', tip: ['first', [['a', 'b']]]},
+    {value: 0.02, low: null, high: null, colour: 'blue', name: 'cold', text: '20.0 ms',
+      tip: ['cold', []]}]},
+  {name: 'empty', bars: []},
+  {name: 'second', bars: [
+    {value: 0.004, low: 0.001, high: 0.09, colour: 'green', text: '4.00 ms', tip: ['second', []]}]}]
+"""
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_bars_lie_on_one_scale(lab, narrow):
+    bars, drawn, dots = lab.js(f"""
+        (async () => {{
+          const box = T.dom.el('div');
+          lab.prepare({{tables: {{}}, facts: {{}}, parts: {{}}}});
+          document.querySelector('main').append(box);
+          window.plotWidth = {400 if narrow else 800};
+          T.charts.barChart(box, {BARS}, {{label: 'b', name: 'b', says: 's', unseen: true}});
+          await lab.rest(20);
+          const {{ data, layout }} = box.querySelector('.plot');
+          window.plotWidth = 800;
+          return [data[0], layout, data[1]];
+        }})()
+    """)
+    names = ["first of all the long names", "second"]
+    texts = [
+        "10 ms" if narrow else "10.0 ms, x", "20.0 ms" if narrow else "cold 20.0 ms", "4.00 ms",
+        "›",
+    ]  # fmt: skip
+    assert [one["text"] for one in drawn["annotations"]] == [*names, *texts]
+    assert bars["x"] == [0.01, 0.02, 0.004]
+    assert dots["x"] == [0.009, 0.012]
+    assert bars["error_x"]["array"] == [pytest.approx(0.003), None, pytest.approx(0.086)]
+    assert bars["error_x"]["arrayminus"] == [pytest.approx(0.002), None, pytest.approx(0.003)]
+    # A whisker may reach 1.8 times as far as the longest bar: what is beyond is cut, and marked.
+    assert drawn["xaxis"]["range"] == [0, pytest.approx(1.8 * 0.02 * 1.03)]
+
+
+def test_a_chart_that_fails_says_so(lab):
+    told = lab.js("""
+        (async () => {
+          const box = T.dom.el('div'), error = console.error;
+          document.querySelector('main').append(box);
+          console.error = () => {};
+          const fail = () => { throw new Error('why'); };
+          T.charts.plot(box, fail, {label: 'l', says: 's', unseen: true});
+          await lab.rest(); await lab.rest();
+          console.error = error;
+          return box.querySelector('p.broken').textContent;
+        })()
+    """)
+    assert "why" in told
+
+
+def test_a_chart_has_usual_margins_tells_its_click_and_places_its_labels(lab):
+    layout = lab.js(f"T.charts.chartLayout({{margin: {{t: 5}}}}, {THEME}, 300)")
+    assert layout["margin"] == {"l": 62, "r": 14, "t": 5, "b": 42, "pad": 0}
+    clicked = """
+        (points) => {
+          const acts = {}, told = [], surface = {on: (name, act) => { acts[name] = act; }};
+          T.charts.listenToChart(surface, {onClick: (point) => told.push(point)});
+          acts.plotly_click({points});
+          return told;
+        }
+    """
+    assert lab.values(clicked, [(["first", "second"],)]) == [["first"]]
+    # From 1 to 100 on both axes: 10 is in the middle of 400 by 200 pixels.
+    frame = "T.charts.logFrame(400, 200, [1, 100], [1, 100])"
+    box = lab.js(f"T.charts.pointBox({frame}, 10, 1, 6)")
+    assert box == pytest.approx({"left": 194, "right": 206, "top": 194, "bottom": 206})
+
+
+def test_what_lies_inside_is_told_a_few_at_a_time(lab):
+    rows = """
+        (async () => {
+          const children = [...Array(60).keys()].map((value) => ({name: 'n' + value, value}));
+          const opened = [];
+          const told = T.charts.insideList({children}, 100, (one) => one.value + ' B',
+            (one) => opened.push(one.name));
+          const box = T.dom.el('div', {}, told), texts = () => [...box.querySelectorAll('li')]
+            .map((one) => one.textContent), before = texts();
+          box.querySelector('button').click();
+          [...box.querySelectorAll('button')].at(-1).click();
+          return [before.length, before[0], before.at(-1), texts().length, texts().at(-1), opened];
+        })()
+    """
+    wanted = [9, "n5959 B59 %", "and 51 more", 49, "and 11 more", ["n59"]]
+    assert lab.js(rows) == wanted
+
+
+# ---- Hierarchies
+
+TREE = """
+(() => {
+  const node = (name, value, ...children) => {
+    const one = {name, value, colour: 'red', told: value + ' B', children, parent: null, count: 1};
+    for (const child of children) child.parent = one;
+    return one;
+  };
+  const big = node('big', 60, node('inner', 41), node('rest of it', 5));
+  const small = node('small', 22, node('leaf', 20));
+  window.tree = node('root', 100, big, small, node('zero', 0, node('under zero', 3)),
+    node('s1', 0.02), node('s2', 0.01, node('deep', 0.005)));
+  return 0;
+})()
+"""
+
+
+def test_the_largest_areas_are_kept_and_the_rest_is_one_with_its_sum(lab):
+    lab.js(TREE)
+    told = "((areas) => areas.map((one) => [one.name, one.value, one.parent]))"
+    first = [["root", 100, -1], ["big", 60, 0], ["inner", 41, 1], ["rest of it", 5, 1]]
+    rest = [["small", 22, 0], ["leaf", 20, 4], ["3 smaller", pytest.approx(0.03), 0]]
+    assert lab.js(f"{told}(T.charts.largestAreas(tree))") == first + rest
+    wanted = [*first, ["5 smaller", pytest.approx(22.03), 0]]
+    assert lab.js(f"{told}(T.charts.largestAreas(tree, 3))") == wanted
+    # Of equal values the earlier one is kept; what is less than a part of the whole is not.
+    leaf = "(name) => ({name, value: 1, children: []})"
+    even = "{name: 'r', value: 4, children: [...'abc'].map(" + leaf + ")}"
+    names = (
+        f"(...given) => T.charts.largestAreas({even}, ...given).map(({{name}}) => name).join(' ')"
+    )
+    lab.check(
+        names,
+        {(3,): "r a b c", (2,): "r a 2 smaller", (9, 0.25): "r a b c", (9, 0.26): "r 3 smaller"},
+    )
+    assert (
+        lab.js("T.charts.countOf({count: 5, children: [{children: []}, {count: 0, children: []}]})")
+        == 6
+    )
+
+
+# What is written in areas at 800 pixels, and at 260.
+FULL = "root  100 B|big  60 B|inner  41 B|res…|small  22 B|leaf  20 B|"
+FITS = "root  100 B|big  60 B|inner  41 B||small|leaf|"
+ROUND = "root|big|inner|rest of it|small|leaf|"
+WIDE = FULL.replace("res…", "rest of it  5 B")
+KINDS = {
+    "icicle": [FULL, FITS],
+    "sunburst": [ROUND, ROUND.replace("rest of it", "rest …")],
+    "treemap": [WIDE, WIDE],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hierarchy_is_drawn(lab, kind):
+    lab.js(TREE)
+    trace, narrow = lab.js(f"""
+        (() => {{
+          const theme = {THEME}, areas = T.charts.largestAreas(tree);
+          const spec = {{kind: () => '{kind}', marked: () => null}};
+          const {{ data }} = T.charts.picture(spec, {{areas, cursor: 2}}, theme);
+          return [data[0], T.charts.pictureTexts('{kind}', areas, 100, {{...theme, width: 260}})];
+        }})()
+    """)
+    assert ["|".join(trace["text"]), "|".join(narrow)] == KINDS[kind]
+    assert trace["labels"] == ["root", "big", "inner", "rest of it", "small", "leaf", "3 smaller"]
+    assert trace["values"] == [100, 60, 41, 5, 22, 20, 0.03]
+    assert trace["parents"] == ["", "0", "1", "1", "0", "4", "0"]
+    assert trace["marker"]["line"]["width"][2] == 2, "where the keys are"
+
+
+ROUND = "root|big|inner|rest of it|small|leaf|"
+
+
+KEYS = """
+(async () => {
+  lab.prepare({tables: {}, facts: {}, parts: {}});
+  const box = T.dom.el('div'), told = [];
+  document.querySelector('main').append(box);
+  let at = tree;
+  const open = (area) => { told.push('opened'); at = area.node; redraw(); };
+  const redraw = T.charts.drawHierarchy({box, kind: () => 'icicle',
+    label: () => 'tree of ' + at.name,
+    areas: () => T.charts.largestAreas(at), marked: () => null,
+    tip: (area) => [area.name, []], open, seen: () => 0});
+  redraw();
+  await lab.rest(); await lab.rest();
+  for (const key of KEYS) {
+    const event = new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true});
+    box.dispatchEvent(event);
+    const said = T.dom.byId('announced').textContent;
+    told.push(key + ' ' + (event.defaultPrevented ? said : 'is not taken'));
+  }
+  told.push(box.getAttribute('aria-label'));
+  return told;
+})()
+"""
+
+
+WALK = """
+x is not taken
+ArrowDown root, 100 B, 100 % of what is drawn
+ArrowDown big, 60 B, 60 % of what is drawn
+ArrowRight small, 22 B, 22 % of what is drawn
+ArrowDown leaf, 20 B, 20 % of what is drawn
+ArrowUp small, 22 B, 22 % of what is drawn
+ArrowLeft big, 60 B, 60 % of what is drawn
+ArrowLeft big, 60 B, 60 % of what is drawn
+ArrowDown inner, 41 B, 41 % of what is drawn
+opened
+Enter inner, 41 B, 100 % of what is drawn
+Escape inner, 41 B, 100 % of what is drawn
+opened
+Backspace inner, 41 B, 100 % of what is drawn
+tree of inner. Arrow keys move, Enter opens, Backspace goes up.
+"""
+
+
+def test_keys_walk_through_a_hierarchy(lab):
+    lab.js(TREE)
+    wanted = WALK.strip().splitlines()
+    keys = [one.split()[0] for one in wanted[:-1] if one != "opened"]
+    assert lab.js(KEYS.replace("KEYS", json.dumps(keys))) == wanted
+
+
+# ---- The real library
+
+
+def test_the_real_library_draws_zooms_and_points(tmp_path):
+    with pages(tmp_path) as opened:
+        page = opened(full(), "environment", fresh=True)
+        assert page.evaluate("window.Plotly === undefined"), "it is inflated when a chart is seen"
+        page.go("benchmark")
+        charted(page, "#steps-chart")
+        assert "step" in words(page, "#steps-chart")
+        assert "step 4" in point_at(page, "#steps-chart", "clean", 0)
+        before = layout(page, "#steps-chart")["xaxis"]
+        drag(page, "#steps-chart", (0.3, 0.6))
+        after = moved(page, "#steps-chart", before)
+        assert after["tickvals"] != before["tickvals"], "other ticks after a zoom"
+        assert all(after["range"][0] <= one <= after["range"][1] for one in after["tickvals"])
+        drawn = drawings(page, "#steps-chart")
+        choose(page, "#steps-tools", "log")
+        redrawn(page, "#steps-chart", drawn)
+        assert layout(page, "#steps-chart")["yaxis"]["type"] == "log"
+        drawn = drawings(page, "#steps-chart")
+        page.click("#theme")
+        redrawn(page, "#steps-chart", drawn)
+        page.evaluate("localStorage.removeItem('profstack-theme')")
+        page.go("modules")
+        charted(page, "#module-picture")
+        found = page.evaluate("""
+            (() => {
+              const slices = [...document.querySelectorAll('#module-picture g.slice')];
+              const at = (name) => slices.find((one) => one.textContent.startsWith(name));
+              const box = (name) => at(name).querySelector('path').getBBox();
+              const told = [box('the step').width, box('Digits').width,
+                box('the step').y < box('Digits').y];
+              at('features').dispatchEvent(new MouseEvent('click', {bubbles: true}));
+              return told;
+            })()
+        """)
+        page.settle()
+        rows = full()["tables"]["modules"]
+        whole = sum(one["calibrated_s"] or 0 for one in rows if "." not in one["path"])
+        share = next(one["calibrated_s"] for one in rows if one["path"] == "Digits") / whole
+        assert found[1] / found[0] == pytest.approx(share, abs=0.01)
+        assert found[2], "what lies in it is under it"
+        assert texts(page, "#module-picture .breadcrumb") == ["the step › Digits › features"]
+        assert page.evaluate("location.hash") == "#modules/Digits.features"

@@ -1,0 +1,201 @@
+"""A program whose names all try to be more than names, from the run to the terminal and the page.
+
+Its modules, classes, functions, regions, arguments and file are called like markup, addresses,
+escape sequences, marks that turn the direction of writing, lone surrogates, and with 10,000
+letters. All of it is recorded, and is text wherever it is shown.
+"""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.browser import shared
+from tests.support.processes import TESTS, clean_environment
+
+FILE = "hostile <img src=x onerror=alert(1)>\"'.py"
+SCRIPT = r"""
+import types
+
+import torch
+from torch import nn
+
+import profstack
+
+NAMES = [
+    "</script><img src=x onerror=alert(1)>", "<b>x</b>", "javascript:alert(1)",
+    "\"quo'te\\back`tick", "line\u2028break\u2029", "turn\u202eed\u200f",
+    "esc\x1b[31mred\x07\r\nnew\ttab\x9b2J", "sur\ud800rogate", "a|b", "=1+1", "%3Cb%3E&amp;",
+    "__proto__", "constructor", "L" * 10_000,
+]
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+def named(function, name):
+    code = function.__code__.replace(co_name=name)
+    if hasattr(code, "co_qualname"):
+        code = code.replace(co_qualname=name)
+    return types.FunctionType(code, function.__globals__, name)
+def forward(self, batch):
+    return torch.relu(self.linear(batch))
+def work(batch):
+    return batch + 1
+class Root(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in NAMES:
+            # Python has no class with a lone surrogate in its name.
+            made = type(name.replace("\ud800", "?"), (Body,), {"forward": named(forward, name)})
+            self.add_module(name, made())
+    def forward(self, batch):
+        for name in NAMES:
+            batch = batch + self._modules[name](batch)
+            with profstack.region(name):
+                batch = WORK[name](batch)
+        return batch
+WORK = {name: named(work, name) for name in NAMES}
+model = type(NAMES[0], (Root,), {})()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for _ in range(60):
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+print("done")
+"""
+# What would be written otherwise than it was called, as the recording has it.
+SURROGATE = "sur\\ud800rogate"
+# What a terminal would obey, and what turns or breaks a line.
+FORBIDDEN = {
+    *map(chr, (*range(9), *range(11, 32), *range(127, 160))),
+    *"\u2028\u2029\u200e\u200f\u202a\u202b\u202c\u202d\u202e",
+}
+
+
+def profstack(folder, *args):
+    """Run a command of profstack's in a folder; what it prints stays bytes."""
+    return subprocess.run(
+        [sys.executable, "-m", "profstack", *args],
+        cwd=folder,
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder in which the program was run, its recording in `rec`, and what was printed."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / FILE).write_text(SCRIPT, encoding="utf-8")
+    done = profstack(
+        folder, "run", "-o", "rec", FILE, "</script><img src=x onerror=alert(1)>", b"\xff\x1b[31m",
+        "javascript:alert(1)",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr
+    return folder, done.stderr.decode("utf-8")
+
+
+@pytest.fixture(scope="module")
+def report(run):
+    """What the recording tells."""
+    return json.loads((run[0] / "rec" / "report.json").read_bytes())
+
+
+def test_every_name_is_recorded(report):
+    assert [layer["name"] for layer in report["layers"] if layer["status"] == "failed"] == []
+    wanted = {"<b>x</b>", "javascript:alert(1)", "turn\u202eed\u200f", "a|b", "=1+1", "__proto__"}
+    wanted |= {"constructor", "L" * 10_000, "esc\x1b[31mred\x07\r\nnew\ttab\x9b2J", SURROGATE}
+    found = {
+        name: {one[key] for one in report["tables"][name]}
+        for name, key in (("modules", "path"), ("functions", "name"), ("regions", "path"))
+    }
+    assert {f"</script><img src=x onerror=alert(1)>.{name}" for name in wanted} <= found["modules"]
+    assert wanted <= found["functions"]
+    assert wanted <= found["regions"]
+    assert {one["calls"] for one in report["tables"]["modules"]} <= {1.0, None}
+
+
+def test_no_control_character_reaches_a_terminal(run, report):
+    folder, printed = run
+    assert set(printed) & FORBIDDEN == set()
+    assert max(map(len, printed.splitlines())) < 300, "a long name is cut"
+    tables = [
+        ("--table", table, "--format", form, "--limit", "300")
+        for table in ("modules", "functions")
+        for form in ("text", "md", "json")
+    ]
+    for args in ((), ("--findings",), ("--verdict",), *tables):
+        shown = profstack(folder, "show", "rec", *args).stdout.decode("utf-8")
+        assert shown
+        assert set(shown) & FORBIDDEN == set(), args
+        assert len(args) < 2 or "<b>x</b>" in shown or "&lt;b>x&lt;/b>" in shown
+    # Programs get names as they are; a terminal would not.
+    exact = profstack(folder, "show", "rec", "--table", "modules", "--format", "csv").stdout
+    rows = list(csv.DictReader(io.StringIO(exact.decode("utf-8"), newline="")))
+    assert [one["path"] for one in rows] == [one["path"] for one in report["tables"]["modules"]]
+
+
+_STRANGE = """
+[...[...document.querySelectorAll('img, iframe, object, [onerror], .view b')]
+    .filter((one) => one.tagName !== 'B' || one.textContent === 'x'),
+  ...[...document.querySelectorAll('a[href]')].filter((one) => one.protocol !== 'file:')]
+  .map((one) => one.outerHTML.slice(0, 200))
+"""
+_SCROLL = """
+(async () => {
+  for (const one of document.querySelectorAll('details')) one.open = true;
+  for (let at = 0; at < document.body.scrollHeight; at += 700) {
+    scrollTo(0, at);
+    await new Promise(done => setTimeout(done, 20));
+  }
+})()
+"""
+
+
+def test_all_of_it_is_text_in_every_view_and_links_lead_to_their_rows(run):
+    page = shared()
+    source = "window.alert = () => { window.broken = 1; };"
+    added = page.call("Page.addScriptToEvaluateOnNewDocument", source=source)["identifier"]
+    try:
+        page.open(run[0] / "rec" / "report.html", width=400)
+        # A run without a device has no view of kernels.
+        views = set(
+            page.evaluate("[...document.querySelectorAll('.view')].map((one) => one.dataset.view)")
+        )
+        named = {"modules", "python", "ranges", "environment"}
+        assert named | {"overview", "operators", "source", "memory", "flops"} <= views
+        for view in views:
+            page.go(view)
+            page.evaluate(_SCROLL)
+            assert page.evaluate(_STRANGE) == [], view
+            assert page.evaluate("document.documentElement.scrollWidth") <= 400, view
+            text = page.evaluate(f"document.querySelector('#view-{view}').textContent")
+            assert "javascript:alert(1)" in text or view not in named
+        assert page.evaluate("document.querySelector('h1').textContent") == FILE
+        page.open(run[0] / "rec" / "report.html")
+        crawl = (TESTS / "support" / "page_crawl.js").read_text(encoding="utf-8")
+        found = page.evaluate(crawl + "(2)")
+        assert found["failures"] == []
+        assert found["kinds"]["modules/"] > 14
+        for name in (
+            "<b>x</b>", "a|b", "%3Cb%3E&amp;", "__proto__", "turn\u202eed\u200f", SURROGATE,
+        ):  # fmt: skip
+            page.go("modules/" + quote(f"</script><img src=x onerror=alert(1)>.{name}", safe=""))
+            # What would turn the writing round is written out.
+            told = name.replace("\u202e", "\\u202e").replace("\u200f", "\\u200f")
+            assert (
+                page.evaluate("document.querySelector('tr.marked button.name').textContent") == told
+            )
+        assert page.evaluate("window.broken === undefined")
+        assert page.evaluate("document.querySelectorAll('.broken:not(noscript *)').length") == 0
+        assert [page.errors(), page.requests()] == [[], []]
+    finally:
+        page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=added)

@@ -1,0 +1,136 @@
+"""main.js: the page as a whole: its order, light and dark, print, and its width."""
+
+import base64
+import re
+import zlib
+
+import pytest
+
+from profstack.report import html
+from tests.support.bench_reports import bench
+from tests.support.browser import choose, column, pages, texts
+from tests.support.full_report import full_of_hostile_names
+from tests.support.overview import add_verdict
+from tests.support.reports import HOSTILE, build, hostile
+from tests.support.whole_report import VIEWS, whole
+
+
+def test_the_button_turns_light_to_dark_and_back_and_it_is_kept(opened):
+    # What another page of this browser chose is the choice of all pages from files.
+    forget = "localStorage.removeItem('profstack-theme')"
+    opened(build(), at="", fresh=True).evaluate(forget)
+    page = opened(build(), at="", fresh=True, dark=True)
+    told = []
+    for _ in range(3):
+        told.append(
+            page.evaluate(
+                "[document.documentElement.dataset.theme, localStorage.getItem('profstack-theme')]"
+            )
+        )
+        page.click("#theme")
+    assert told == [["dark", None], ["light", "light"], ["dark", "dark"]]
+    page.evaluate(forget)
+
+
+def test_what_is_folded_is_open_on_paper_alone(opened):
+    page = opened(whole(), at="benchmark", fresh=True)
+    before, printed, outer, inner, after = page.evaluate("""
+        (() => {
+          document.querySelector('.view:not([hidden]) details').insertAdjacentHTML('beforeend',
+            '<details id=inner></details>');
+          const all = [...document.querySelectorAll('.view:not([hidden]) details')], told = () =>
+            all.map((one) => one.open), before = told();
+          dispatchEvent(new Event('beforeprint'));
+          const printed = [told(), all.map((one) => !one.closest('details details')), document
+            .querySelector('#inner').open];
+          dispatchEvent(new Event('afterprint'));
+          return [before, ...printed, told()];
+        })()
+    """)
+    assert (True in before, printed, inner, after) == (False, outer, False, before)
+    paper = base64.b64decode(page.call("Page.printToPDF", printBackground=True)["data"])
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", paper, re.DOTALL)
+    assert len(re.findall(rb"/Type\s*/Page\b", paper)) >= 2
+    assert (
+        sum(len(zlib.decompressobj().decompress(one)) for one in streams if one[:1] == b"x")
+        > 20_000
+    )
+
+
+# What reaches beyond the window without anything to scroll it with.
+_BEYOND = """
+[document.documentElement.scrollWidth <= innerWidth, [...document
+  .querySelectorAll('.view:not([hidden]) *')].filter((one) => {
+  const place = one.getBoundingClientRect();
+  if (!place.width || place.right <= innerWidth + 1) return false;
+  for (let box = one; box; box = box.parentElement) if (getComputedStyle(box).overflowX !==
+    'visible') return false;
+  return true;
+}).map((one) => one.tagName + ' ' + one.className + ' ' + one.textContent.slice(0, 60))]
+"""
+_SILENT = """
+[...document.querySelectorAll('main .none')].filter((one) => !one.title || one.title ===
+  'not measured') .map((one) => one.closest('section').id + ' ' + (one.closest('td, dd, .card')
+  || one).textContent)
+"""
+_UNTOLD = """
+[...document.querySelectorAll('main td.number:not(.heat, .quiet), main .card-value:not(:has(a))')]
+  .filter((one) => /\\d/.test(one.textContent) && !one.title && !one.querySelector('[title]'))
+  .map((one) => one.closest('section').id + ' ' + one.textContent)
+"""
+
+
+@pytest.mark.parametrize("make", [whole, bench])
+def test_nothing_is_too_wide_and_all_has_a_reason_or_an_origin(opened, make):
+    report = make()
+    for name, table in report["tables"].items():
+        for key in table[0] if table else ():
+            if f"{name}.{key}" not in report["columns_reason"]:
+                report["cells_reason"].setdefault(f"{name}.{key}", "told")
+    page = opened(report, at="all")
+    page.evaluate("document.querySelectorAll('.empty-note input').forEach((one) => one.click())")
+    page.settle()
+    assert page.evaluate(_SILENT) + page.evaluate(_UNTOLD) == []
+    page = opened(make(), at="", fresh=True)
+    for view in VIEWS if make is whole else ("benchmark", "flops"):
+        for width in (1400, 400):
+            page.resize(width, 900)
+            page.go(view)
+            page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+            assert page.evaluate(_BEYOND) == [True, []], (view, width)
+
+
+@pytest.mark.parametrize("make", [hostile, full_of_hostile_names, lambda: add_verdict(hostile())])
+def test_names_of_the_program_are_text(opened, make):
+    page = opened(make(), at="all", fresh=True)
+    assert page.evaluate("""
+        [window.broken,
+          document.querySelectorAll('main :is(img, iframe, b b, [onerror])').length,
+          [...document.querySelectorAll('a[href]')].filter((one) => one.protocol !==
+          'file:').length]
+    """) == [None, 0, 0]
+    assert HOSTILE in texts(page, "main")[0]
+    if make is hostile:
+        assert texts(page, "#script") == [HOSTILE]
+        boxes = ("#module-tree", "#operator-table", "#function-table", "#lines")
+        assert [HOSTILE in texts(page, box)[0] for box in boxes] == [True] * 4
+
+
+def test_a_page_of_many_rows_is_short_and_says_what_it_left_out(opened):
+    report = build(watched_steps=3_000)
+    functions = report["tables"]["functions"]
+    functions += [
+        functions[0] | {"name": f"f{at}", "line": at, "self_s": 1e-6 * at, "total_s": 1e-6 * at}
+        for at in range(2_500)
+    ]
+    page = opened(report, at="python")
+    assert "2,000 of 2,518 rows" in texts(page, "#function-table .left-out")[0]
+    choose(page, "#function-table", "all functions")
+    assert len(column(page, "#function-list", 1)) == 20
+
+
+def test_without_the_library_of_charts_the_page_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(html, "library", lambda: None)
+    with pages(tmp_path) as opened:
+        page = opened(build(), "benchmark", fresh=True)
+        assert "install plotly" in texts(page, "#steps-chart")[0]

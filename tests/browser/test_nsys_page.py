@@ -1,0 +1,124 @@
+"""The view of what Nsight Systems saw, in a browser: what it says, and to whom."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import column, count, texts
+from tests.support.nsys_recordings import alone, rows, with_torch
+from tests.support.reports import HOSTILE
+
+AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
+ROWS = {
+    "Net.head": "Net.head", "range-13": "optimizer Adam", "copy%20NVIDIA%20H100%20(0)": "copy",
+    "cudnn%20cudnnConvolutionForward%20module%20Net.stem.conv": "cudnnConvolutionForward",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A run with an import beside it."""
+    return with_torch(tmp_path_factory.mktemp("nsys") / "r")
+
+
+def heads(page, box):
+    return [text.strip("▲▼") for text in texts(page, f"{box} th")]
+
+
+def cells(page, box, heading):
+    """The texts of the column under a heading."""
+    return column(page, box, 1 + heads(page, box).index(heading))
+
+
+def first(page, box):
+    """The names of the rows, without what folds them and their addresses."""
+    return [text.strip("▾▸") for text in column(page, box, 1)]
+
+
+def test_rows_have_addresses_and_modules_lead_here_and_back(opened, both):
+    page = opened(both, "nsys", fresh=True)
+    hrefs = page.evaluate(
+        "[...document.querySelectorAll('.view[data-view=nsys] a.anchor')].map(one => one.href)"
+    )
+    assert len(hrefs) == len(set(hrefs)) > 40
+    for key, name in ROWS.items():
+        page.go(f"nsys/{key}")
+        assert texts(page, "tr.marked")[0].strip("▾▸").startswith(name), key
+        assert count(page, "#note:not([hidden])") == 0
+    page.go("modules")
+    assert "#nsys?module=Net.stem" in page.evaluate("""
+        [...document.querySelectorAll('#module-tree a[data-text=nsys]')]
+          .map(one => one.getAttribute('href'))
+    """)
+    page.go("nsys?module=Net.stem")
+    assert first(page, "#nsys-module-table") == ["Net.stem", "Net.stem.conv"]
+    assert [set(cells(page, f"#nsys-{one}-table", "in range")) for one in ("kernel", "api")] == [
+        {"Net.stem.conv"}
+    ] * 2
+    assert len(cells(page, "#nsys-api-table", "in range")) == 2
+    assert first(page, "#nsys-range-tree")[-2:] == ["stem", "conv"]
+    assert (
+        page.evaluate("document.querySelector('#nsys-module-table td a.way').getAttribute('href')")
+        == "#modules/Net.stem"
+    )
+
+
+def test_an_import_alone_has_its_view_and_no_others(opened, tmp_path):
+    page = opened(alone(tmp_path / "r"), "", fresh=True)
+    wanted = [
+        ["Overview", "Nsight Systems", "Environment", "Glossary", "All on one page"],
+        ["out.sqlite"], ["completeimported"], ["12 steps"],
+    ]  # fmt: skip
+    assert [
+        texts(page, one)
+        for one in ("#views a", "#script", "#status", "#benchmark-cards .card-value")
+    ] == wanted
+    assert "no clean time, and no verdict" in texts(page, "#verdict")[0]
+    page.go("nsys")
+    assert "recorded nothing to hold them against" in texts(page, "#nsys-modules-lead")[0]
+    assert "disagreement" not in heads(page, "#nsys-module-table")
+
+
+def test_hostile_names_are_text(opened, tmp_path):
+    frames = rows()
+    for name, at, columns in (
+        ("ranges", 4, "name"), ("ranges", 1, "name"), ("kernels", 0, "name range_name device"),
+        ("copies", 0, "direction from_memory"), ("api", 0, "name"), ("gaps", 0, "after cause"),
+        ("samples", 0, "symbol"),
+    ):  # fmt: skip
+        frames[f"nsys_{name}"][at] |= dict.fromkeys(columns.split(), HOSTILE)
+    frames["nsys_backtraces"][0]["stack"] = json.dumps([[HOSTILE, HOSTILE]])
+    for row in frames["nsys_memory"][::2]:
+        row["kind"] = HOSTILE
+    page = opened(
+        with_torch(
+            tmp_path / "r", frames, file=HOSTILE, notes=[["note", HOSTILE]],
+            missing={"work": HOSTILE},
+        ),
+        "nsys",
+    )  # fmt: skip
+    page.look_at("#nsys-memory-chart")
+    page.settle(300)
+    assert page.evaluate("[window.broken, document.querySelectorAll('img').length]") == [None, 0]
+    assert [
+        HOSTILE in texts(page, one)[0] for one in ("#nsys-kernel-table", "#nsys-range-tree")
+    ] == [True] * 2
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there: make test installs it")
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(opened, both, width, dark):
+    page = opened(both, "nsys", fresh=True, width=width, dark=dark)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("for (const one of document.querySelectorAll('.view details')) one.open = true")
+    page.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
+    assert (
+        page.evaluate("""
+        axe.run(document, {resultTypes: ['violations'], selectors: false, preload: false})
+          .then((found) => found.violations.filter((one) => one.id !== 'skip-link').map((one) =>
+          [one.id, one.nodes.map((node) => node.html.slice(0, 200))]))
+    """)
+        == []
+    )

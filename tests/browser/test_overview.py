@@ -1,0 +1,139 @@
+"""overview.js: the header, the verdict, the cards, the bar of the step, findings and warnings."""
+
+import pytest
+
+from tests.support.lab import changed, run_page
+
+RUN = run_page()
+
+
+_HEADER = "(page) => { T.dom.byId('status').replaceChildren(); T.overview.drawHeader(page.facts); }"
+ENDS = {
+    "signal SIGINT": {"signal": "SIGINT", "exit_code": 1, "finished_at": "x"},
+    "exit code 0": {"exit_code": 0},
+    "in a session": {"exit_code": None, "finished_at": "x"},
+    "still running": {},
+}
+
+
+def test_the_header_says_how_the_run_ended(lab):
+    more = {"duration_s": 61.0, "stopped_by": "the time"}
+    for words, run in ENDS.items():
+        lab.draw(changed(RUN, facts__run=run | more), _HEADER, "#status")
+        wanted = ["train.py", "complete", words, "1 min 1 s", "101 steps", "stopped by the time"]
+        assert lab.all("#script, #status > *") == wanted
+    nsys = {"file": "out1.sqlite", "version": "2024.6", "steps": 12, "missing": {}, "notes": []}
+    alone = {
+        "facts__nsys": nsys, "facts__layers": [], "facts__step": {"count": 0},
+        "facts__benchmark": {},
+    }  # fmt: skip
+    lab.draw(changed(RUN, **alone), _HEADER, "#status")
+    assert lab.all("#status > *") == ["complete", "imported"]
+
+
+def test_the_first_card_has_the_clean_step_and_its_interval(lab):
+    lab.view(RUN, "overview")
+    mark = RUN["facts"]["benchmark"]
+    median, low, high = lab.values(
+        "T.dom.formatSeconds", [mark["median_s"], mark["ci95_low_s"], mark["ci95_high_s"]]
+    )
+    card = lab.all("#benchmark-cards .card")[0]
+    assert [one in card for one in (median, low, high)] == [True] * 3
+
+
+def test_pieces_of_the_bar_are_as_wide_as_their_part(lab):
+    seconds = {
+        "forward": 0.0505, "backward": 0.0075, "loss": 0.0076, "idle": 0.0035, "other": 0.0036,
+        "data wait": 0.0273, "Python": 0.0, "not attributed": -0.02,
+    }  # fmt: skip
+    parts = [
+        {"name": name, "seconds": value, "share": None, "link": None}
+        for name, value in seconds.items()
+    ]
+    parts[0] |= {"link": "modules/Net", "share": 0.9, "is": "clean"}
+    parts[1] |= {"link": "nowhere/x"}
+    page = changed(
+        RUN, overview__step_bar={"median_s": 0.1, "parts": parts, "reason": "why", "note": "so"}
+    )
+    lab.draw(page, "T.overview.drawStepBar", "#step-bar")
+    pieces = lab.all(
+        "#step-bar .piece",
+        "[parseFloat(one.style.flexGrow), one.textContent, one.getAttribute('href')]",
+    )
+    # A name has room in more than 7.5 % of the bar, a share in more than 3.5 %.
+    whole = sum(value for value in seconds.values() if value > 0)
+    texts = ["forward 90 %", "7.5 %", "loss 7.6 %", "", "3.6 %", "data wait 27 %"]
+    assert pieces == [
+        [pytest.approx(value / whole, rel=1e-4), text, "#modules/Net" if at == 0 else None]
+        for at, (value, text) in enumerate(zip(seconds.values(), texts, strict=False))
+    ]
+    items = [
+        "forward50.5 ms90 %", "backward7.50 ms7.5 %", "loss7.60 ms7.6 %", "idle3.50 ms3.5 %",
+        "other3.60 ms3.6 %", "data wait27.3 ms27 %", "not attributed−20.0 ms-20 %",
+    ]  # fmt: skip
+    assert lab.all("#step-bar li") == items, "a part of no time is not listed"
+    kinds = lab.all("#step-bar .figure", "one.title.split('\\n')[1].split(':')[0]")
+    assert kinds == ["clean", *["calibrated"] * 6]
+    hover = "document.querySelectorAll('.piece')[2].dispatchEvent(new MouseEvent('mousemove'))"
+    told = "losscalibrated7.60 msof the clean step7.6 %"
+    assert lab.js(f"({hover}, T.dom.tip.textContent)") == told
+
+
+def test_the_verdict_has_its_tests_and_what_else_speaks_for_it(lab):
+    rows = [{"test": "t", "share": 0.5}, {"on": True}, {"x": 7}]
+    verdict = {"sentence": "It is so.", "slug": "s", "evidence": rows}
+    verdict |= {"action": "Do <that>.", "sureness": "likely"}
+    lab.draw(changed(RUN, facts__verdict=verdict), "({facts}) => T.overview.drawVerdict(facts)")
+    assert lab.all("#verdict .evidence li") == ["on yes", "x 7"]
+    assert lab.all("#verdict .action") == ["Next: Do <that>. (likely)"]
+
+
+def test_a_finding_leads_to_its_place(lab):
+    lab.view(RUN, "overview")
+    drawn = "(given) => T.dom.el('p', {}, T.overview.findingPlace({slug: 's', ...given}))"
+    given, whole = {"file": "train.py", "line": 61}, {"file": "train.py"}
+    rows = [{"module": "Net.a"}, {"layers": ["torch", "watch"]}, given, {}]
+    told = lab.values(f"(given) => ({drawn})(given).textContent", rows)
+    assert told[:2] == ["in Net.a · the rule", "seen by torch, watch · the rule"]
+    assert [told[2].startswith("train.py:61"), told[3]] == [True, "the rule"]
+    led = lab.values(f"(given) => ({drawn})(given).querySelector('a').hash", [given, whole])
+    assert led == ["#source/train.py%3A61", "#source/train.py"]
+
+
+def test_what_speaks_against_the_figures_is_listed(lab):
+    layers = [
+        {"name": name, "status": name, "reason": None, "command": None}
+        for name in ("recorded", "failed", "emitted", "off")
+    ]
+    nothing = {"facts__warnings": [], "facts__benchmark__warnings": [], "facts__run__exit_code": 0}
+    found = []
+    for given in (layers, layers[::2], []):
+        lab.draw(changed(RUN, facts__layers=given, **nothing), "T.overview.drawTrust")
+        found.append([lab.all("#missing-layers b"), lab.all("#trust-note")])
+    every = "Every layer recorded its slice, and nothing speaks against the figures."
+    alone = "Nothing speaks against the figures."
+    assert found == [[["failed", "off"], [""]], [[], [every]], [[], [alone]]]
+    nsys = {"file": "o", "version": "1", "steps": 1, "missing": {}, "notes": []}
+    step = {"facts__nsys": nsys, "facts__layers": [], "facts__step": {"count": 0}}
+    warned = {"facts__warnings": [{"slug": "w", "text": "said"}], "facts__benchmark": {}}
+    lab.draw(changed(RUN, **step, **warned), "T.overview.drawTrust")
+    assert lab.all("#warning-list li")[-1:] == ["w said"]
+    gone = lab.draw(changed(RUN, **step, **warned | nothing), "T.overview.drawTrust", "#trust")
+    assert gone == ["#trust is gone"]
+
+
+# What a row of evidence says, and its figures.
+ROWS = {
+    "wait 250 ms": {"wait_s": 0.25}, "rate 2.00 k": {"rate_per_s": 2000},
+    "time 25 %": {"time_share": 0.25}, "grown 2.00 KiB": {"grown_bytes": 2048},
+    "on yes": {"on": True}, "x 12345": {"x": 12345},
+    "c.py:3, n 1": {"file": "c.py", "line": 3, "n": 1},
+    "t, k 1": {"text": "t", "k": 1},
+}  # fmt: skip
+
+
+def test_evidence_has_units_by_its_names(lab):
+    words = "(row) => T.dom.el('p', {}, T.overview.evidenceRow(row)).textContent"
+    assert lab.values(words, ROWS.values()) == list(ROWS)
+    way = "(link) => T.overview.evidenceWay(link)?.getAttribute('href')"
+    lab.check(way, {"modules/Net.a": "#modules/Net.a", "nowhere/x": None})

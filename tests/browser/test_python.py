@@ -1,0 +1,273 @@
+"""python.js: functions by file and library, call paths, and the call tree with its sums."""
+
+import json
+
+import pytest
+
+from tests.support.lab import changed, run_page
+
+RUN = run_page()
+OWN = "(own files)"
+# file, line, name, calls, own seconds, seconds with callees, package
+FUNCTIONS = [
+    ["train.py", 10, "main", 1, 0.10, 1.00, OWN],
+    ["lib/a.py", 20, "wrap", 4, 0.05, 0.60, "lib"],
+    ["lib/b.py", 30, "inner", 8, 0.25, 0.50, "lib"],
+    ["~", 0, "<built-in>", 9, 0.20, 0.20, "(built-in)"],
+    ["train.py", 40, "even", 6, 0.07, 0.30, OWN],
+    ["train.py", 50, "odd", 5, 0.03, 0.25, OWN],
+    ["train.py", 60, "leaf", 3, 0.21, 0.21, OWN],
+]
+# caller, callee, calls, seconds
+EDGES = [
+    [0, 1, 3, 0.45], [4, 1, 1, 0.15], [1, 2, 8, 0.50], [2, 3, 9, 0.20], [2, 6, 1, 0.05],
+    [0, 4, 1, 0.30], [4, 5, 5, 0.20], [5, 4, 5, 0.19], [4, 6, 1, 0.06], [5, 6, 1, 0.10],
+    [0, 0, 2, 0.05],
+]  # fmt: skip
+CALLS = {
+    "functions": FUNCTIONS, "edges": EDGES, "cycles": [[4, 5]], "roots": [[0, 1.0], [6, 0.04]],
+    "left_out": "12 functions are not here", "callers_left": [[6, 3, 7.0, 0.02]],
+    "callees_left": None,
+}  # fmt: skip
+INDEXED = f"T.python.indexCalls({json.dumps(CALLS)})"
+
+
+def test_calls_are_indexed_with_what_lies_outside_a_cycle(lab):
+    found = lab.js(INDEXED)
+    assert found["cycleOf"] == [-1, -1, -1, -1, 0, 0, -1]
+    wanted = [[1, 4], [2], [3, 6], [], [1, 5, 6], [4, 6], []]
+    assert [[one["callee"] for one in each] for each in found["callees"]] == wanted
+    # A function's own time and that of its calls, but not of calls within the circle.
+    own = [
+        0.10 + 0.45 + 0.30, 0.05 + 0.50, 0.25 + 0.25, 0.20, 0.07 + 0.15 + 0.06, 0.03 + 0.10, 0.21,
+    ]  # fmt: skip
+    assert [found["own"], found["sums"]] == [pytest.approx(own), pytest.approx([0.41])]
+
+
+TOLD = "(some) => some.map((one) => [one.kind, one.index ?? one.cycle, one.value, one.calls])"
+
+
+def near(value):
+    return pytest.approx(value)
+
+
+# What lies in a node of the call tree: its kind, its number, its seconds, its calls.
+CHILDREN = {
+    # Half of the time of `wrap`, and so half of what it calls.
+    "{kind: 'function', index: 1, value: 0.3}": [["function", 2, near(0.25), near(4)]],
+    "{kind: 'all', value: 1.04}": [["function", 0, 1, 1], ["function", 6, 0.04, 3]],
+    # More than is known of all callers is scaled down to the whole.
+    "{kind: 'all', value: 0.52}": [["function", 0, near(0.5), 1], ["function", 6, near(0.02), 3]],
+    "{kind: 'cycle', cycle: 0, value: 0.205}":
+        [["member", 4, near(0.14), 3], ["member", 5, near(0.065), 2.5]],
+    "{kind: 'member', index: 4, value: 0.14}":
+        [["function", 1, near(0.075), 0.5], ["function", 6, near(0.03), 0.5]],
+    "{kind: 'cycle', cycle: 0, value: 0}": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("node", CHILDREN)
+def test_a_callee_has_the_share_of_its_caller(lab, node):
+    assert lab.js(f"({TOLD})(T.python.childrenOf({INDEXED}, {node}))") == CHILDREN[node]
+
+
+def test_frames_of_one_library_are_one(lab):
+    told = """
+        (some) => some.map((one) => [one.kind, one.package ?? one.index ?? one.cycle, one.value,
+          one.calls, one.members?.length])
+    """
+    main = "{kind: 'function', index: 0, value: 1, package: undefined}"
+    wanted = [["package", "lib", 0.45, 3, 1], ["cycle", 0, 0.3, 1, None]]
+    assert lab.js(f"({told})(T.python.foldLibraries({INDEXED}, {main}, 0))") == wanted
+    library = f"(T.python.foldLibraries({INDEXED}, {main}, 0)[0])"
+    inside = lab.js(f"({told})(T.python.foldLibraries({INDEXED}, {library}, 0))")
+    # `inner` is of the same library: what it calls elsewhere lies in it.
+    share = 0.45 / 0.60
+    wanted = [
+        ["package", "(built-in)", pytest.approx(0.2 * share), pytest.approx(9 * share), 1],
+        ["function", 6, pytest.approx(0.05 * share), pytest.approx(share), None],
+    ]  # fmt: skip
+    assert inside == wanted
+    cut = lab.js(f"({told})(T.python.foldLibraries({INDEXED}, {library}, 0.1))")
+    assert [one[1] for one in cut] == ["(built-in)"]
+
+
+@pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize(("depth", "cutoff"), [(40, 0.0), (2, 0.0), (40, 0.1)])
+def test_no_frame_holds_more_than_it_is(lab, folded: bool, depth: int, cutoff: float):
+    nodes = lab.js(f"""
+        (() => {{
+          const root = {{kind: 'all', value: 1.04, parent: null}};
+          const nodes = T.python.layOut({INDEXED}, root, {depth}, {cutoff}, {str(folded).lower()});
+          return nodes.map((one) => [one.value, one.level, one.share, one.children.reduce((sum,
+            child) => sum + child.value, 0), nodes.indexOf(one.parent)]);
+        }})()
+    """)
+    assert nodes[0][1:3] == [0, 1]
+    for value, level, share, inside, parent in nodes:
+        assert inside <= value * (1 + 1e-9)
+        assert share == pytest.approx(value / 1.04)
+        assert share >= cutoff
+        assert level <= depth
+        if parent >= 0:
+            assert level == nodes[parent][1] + 1
+    assert max(one[1] for one in nodes) >= 2
+    assert len(nodes) > 4
+
+
+def page(**values):
+    """The page of a run with the calls above as its start-up."""
+    trees = {"step": RUN["call_trees"]["step"], "startup": CALLS}
+    return changed(RUN, **{"call_trees": trees, **values})
+
+
+PRESS = """
+window.press = (box, label) => [...document.querySelectorAll(box + ' button')].find((one) =>
+  one.textContent === label).click();
+window.put = (selector, value, kind = 'change') => {
+  const one = document.querySelector(selector);
+  if (one.type === 'checkbox') one.checked = value; else one.value = value;
+  one.dispatchEvent(new Event(kind));
+};
+window.areas = () => {
+  const { labels, values, parents } = document.querySelector('#call-chart .plot').data[0];
+  return labels.map((label, at) => [label, values[at], parents[at]]);
+};
+"""
+
+
+ROOT = "put('[aria-label=\"root function\"]', '%s')"
+SEARCH = """
+put('#call-tools input[type=search]', '%s', 'input');
+await new Promise((done) => setTimeout(done, 110));
+"""
+
+
+def test_the_call_tree_follows_its_tools(lab):
+    lab.view(page(), "python")
+    lab.js(f"(() => {{ {PRESS} }})()")
+
+    def areas(after):
+        lab.tell("#call-chart", after=after)
+        return lab.js("areas()")
+
+    areas("press('#call-tools', 'start-up')")
+    every = areas("press('#call-tools', 'all frames'); put('#call-tools select', '0')")
+    assert [area[1] for area in every[:2]] == pytest.approx([1.04, 1.0])
+    # `leaf` is a root, lies under `inner` with its share, and in the circle, called by both.
+    share, circle = 0.45 / 0.60, 0.30 / 0.41
+    wanted = [0.04, 0.05 * share, 0.05 * 0.15 / 0.60 * circle, 0.06 * circle, 0.10 * circle]
+    found = sorted(area[1] for area in every if area[0] == "leaf")
+    assert found == pytest.approx(sorted(wanted))
+    assert len(areas("put('#call-depth', '2', 'input')")) < len(every)
+    cut = areas("put('#call-depth', '40', 'input'); put('#call-tools select', '0.05')")
+    assert min(area[1] for area in cut) >= 0.05 * 1.04
+    assert areas(SEARCH % "LEAF") == cut, "a search alone marks"
+    found = areas("put('#call-tools input[type=checkbox]', true)")
+    assert {"leaf", "main"} <= {area[0] for area in found} < {area[0] for area in cut}
+    assert areas(SEARCH % "") == cut
+    # Another root: its time with all that it calls is the whole; then what it calls.
+    assert areas(ROOT % "wrap  lib/a.py:20")[0] == ["wrap", near(0.60), ""]
+    assert areas("press('#call-callees', 'inner')")[0] == ["inner", near(0.50), ""]
+    # Who is in a circle has the circle as its root.
+    assert areas(ROOT % "odd  train.py:50")[0] == ["⟲ even and 1 more", near(0.41), ""]
+    folded = areas("press('#call-tools', 'libraries folded'); press('#call-detail', 'main')")
+    assert ["lib", near(0.45)] in [area[:2] for area in folded]
+    assert areas("press('#call-path', 'all functions')")[0][0] == "all functions"
+    find = "T.views.keyFinders.get('python')[0]"
+    assert lab.js(f"[{find}('train.py:61:main'), {find}('x')]") == [False, False]
+    assert lab.all("#call-edges code")[0] == "main"
+
+
+def test_a_search_alone_keeps_the_ways_to_what_it_finds(lab):
+    kept = lab.js(f"""
+        (() => {{
+          const root = {{kind: 'all', value: 1.04, parent: null}};
+          const names = (some) => some.map((one) => T.python.nodeName(one)).join(' ');
+          T.python.calls = {INDEXED};
+          const nodes = T.python.searched(T.python.layOut({INDEXED}, root, 40, 0, false), 'inner',
+            true);
+          return nodes.map((one) => [T.python.nodeName(one), names(one.children),
+            names(nodes.filter((other) => other.parent === one))]);
+        }})()
+    """)
+    assert all(children == inside for _, children, inside in kept)
+    names = [name for name, *_ in kept]
+    assert names[:2] == ["all functions", "main"]
+    assert names.count("inner") == 2, "called by `wrap`, itself called by `main` and in the circle"
+    assert {"<built-in>", "leaf"} < set(names)
+
+
+def test_paths_without_libraries_give_their_own_time_to_who_called_them(lab):
+    keys = ("node", "parent", "kind", "own", "name", "self_s", "total_s")
+    rows = [
+        (0, None, "function", True, "f", 1, 20),
+        (1, 0, "function", False, "lib", 2, 15),
+        (2, 1, "operator", None, "op", 4, 4),
+        (3, None, "function", False, "boot", 8, 9),
+        (4, 3, "function", True, "g", 1, 1),
+    ]
+    records = [dict(zip(keys, row, strict=True)) for row in rows]
+    tell = """
+        (records, all) => T.python.pathForest(records, all).map(({record, children}) =>
+          [record.name, record.self_s, children.map((one) => one.record.name)])
+    """
+    own, every = lab.values(tell, [(records, False), (records, True)])
+    assert own == [["f", 3, ["op"]], ["g", 1, []]]
+    assert every == [["f", 1, ["lib"]], ["boot", 8, ["g"]]]
+
+
+def test_without_functions_paths_alone_are_said(lab):
+    parts = ("T.python.drawFunctions", "#functions", "#call-tree")
+    told = lab.draw(changed(RUN, tables__functions=None), *parts)
+    assert [told[-1], "saw no function" in " ".join(told)] == ["#call-tree is gone", True]
+    told = lab.draw(changed(RUN, tables__functions=None, tables__call_paths=None), *parts)
+    assert told == ["#functions is gone", "#call-tree is gone"]
+
+
+def test_groups_have_sums_of_what_can_be_added(lab):
+    keys = ("phase", "file", "self_s", "calls", "watch_share", "calibrated_s")
+    rows = [
+        ("step", "b.py", 0.1, 2, 0.3, None),
+        ("step", "b.py", 0.2, 3, None, 0.5),
+        ("step", "lib/x.py", 0.7, 1, 0.1, 0.1),
+        ("startup", "b.py", 9.0, 9, 9, 9),
+        ("step", "a.py", None, 4, 0.1, None),
+    ]
+    usual = {"line": 1, "name": "f", "package": "lib"}
+    made = [usual | dict(zip(keys, row, strict=True)) for row in rows]
+    records = [one | {"own": not one["file"].startswith("lib")} for one in made]
+    groups = """
+        (records) => T.python.functionGroups(records, 'step').map(({record, children, key}) => [key,
+          children.length, record.self_s, record.calls, record.watch_share, record.calibrated_s])
+    """
+    wanted = [
+        ["own b.py", 2, near(0.3), 5, 0.3, None], ["own a.py", 1, None, 4, 0.1, None],
+        ["library lib", 1, 0.7, 1, 0.1, 0.1],
+    ]  # fmt: skip
+    assert lab.values(groups, [(records,)])[0] == wanted
+    owners = [{"own": True}, {"own": False, "package": OWN}, {"package": OWN}, {"package": "lib"}]
+    assert lab.values("T.python.isOwn", owners) == [True, False, True, False]
+
+
+def test_a_filter_keeps_the_functions_of_a_module(lab):
+    lab.view(RUN, "python")
+    cells = "[...one.cells].flatMap((cell, at) => cell.querySelector('.fill') ? [at] : [])"
+    found = lab.all("#function-groups tbody tr, #function-list tbody tr", cells)
+    assert {str(one) for one in found} == {"[]", "[1, 2]"}, "bars are of self and total time"
+    keep = "T.views.filterKeepers.get('python').at(-1)"
+    boxes = "['groups', 'list', 'filter']"
+    hidden = f"{boxes}.map((one) => document.querySelector(`#function-${{one}}`).hidden)"
+    before = len(lab.all("#function-table tbody tr"))
+    lab.tell("#function-table", after=f"{keep}({{module: 'Digits.features.0'}})")
+    assert 0 < len(lab.all("#function-table tbody tr")) < before
+    assert lab.js(hidden)[2] is False
+    lab.tell("#function-filter", after=f"{keep}({{}})")
+    assert lab.js(hidden)[2] is True
+    lab.press("#function-table > .tools", "all functions")
+    assert lab.js(hidden)[:2] == [True, False]
+    # The address of a function brings back the phase that it is in.
+    lab.press("#function-table > .tools", "start-up")
+    finds = "T.views.keyFinders.get('python').map((find) => find('train.py:61:main'))"
+    assert lab.js(finds) == [False, True]
+    assert lab.js(hidden)[0] is False

@@ -1,0 +1,78 @@
+"""ranges.js: regions as they nest, launches, gaps, and emitted ranges."""
+
+import pytest
+
+from tests.support.lab import changed, run_page
+
+RUN = run_page()
+LAUNCHES = RUN["tables"]["launches"]
+
+
+def launches(**values):
+    """The table of launches with other values in some columns."""
+    keys = [column["key"] for column in LAUNCHES["columns"]]
+    rows = [list(LAUNCHES["rows"][0]) for _ in next(iter(values.values()))]
+    for key, some in values.items():
+        for row, value in zip(rows, some, strict=True):
+            row[keys.index(key)] = value
+    return LAUNCHES | {"rows": rows}
+
+
+ON_CPU = {"facts__environment__device": "cpu", "tables__gaps": None}
+# What is changed, and the words of an empty part.
+CASES = {
+    "cpu": (ON_CPU | {"tables__launches": launches(kernels=[None] * 3)}, "No accelerator"),
+    "cpu, no launches": (ON_CPU | {"tables__launches": None}, "is under Operators"),
+    "no gaps": ({"tables__gaps": None}, "No gap between kernels"),
+    "no kernels": ({"tables__gaps": None, "tables__launches": None}, "recorded no kernel"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_there_is_said(lab, case):
+    values, words = CASES[case]
+    lab.view(changed(RUN, **values), "ranges")
+    assert words in lab.all("#launches")[0]
+
+
+def test_launches_are_medians_of_steps(lab):
+    columns = {
+        "kernels": [40, 52, 41], "operators": [5, 9, 6], "device_busy_s": [0.003, 0.001, 0.002],
+        "device_idle_s": [0.001, 0.004, 0.0005], "launch_s": [1e-6, 3e-6, 9e-6],
+    }  # fmt: skip
+    lab.view(changed(RUN, tables__launches=launches(**columns)), "ranges")
+    told = lab.all("#launches")[0]
+    assert [one in told for one in ("41", "3.00 µs", "1.00 ms")] == [True] * 3
+
+
+def test_ranges_and_gaps_have_their_rows_and_links(lab):
+    lab.view(RUN, "ranges")
+    assert lab.all("#view-ranges > section", "one.id") == ["regions", "nvtx-ranges", "launches", ""]
+    cells = "[...one.cells].map((cell) => cell.textContent.replace(/[▾#]/g, '')).join('|')"
+    gaps = [
+        "host late|520 µs|31|40.0 µs|aten::mm in Digits.classifier.0|aten::add",
+        "synchronisation|210 µs|1|210 µs|aten::item in (loss)|aten::add",
+        "data wait|170 µs|1|170 µs|aten::add in (optimizer)|aten::mm",
+    ]
+    assert lab.all("#gap-table tbody tr", cells) == gaps
+    ways = lab.all("#gap-table td:nth-last-child(2) a", "one.getAttribute('href')")
+    assert ways[:2] == ["#operators/aten%3A%3Amm", "#modules/Digits.classifier.0"]
+    lab.view(changed(RUN, tables__regions=None, tables__ranges=None), "ranges")
+    assert lab.all("#view-ranges > section", "one.id") == ["launches", ""]
+
+
+def test_regions_lie_in_the_nearest_region_around_them(lab):
+    table = RUN["tables"]["regions"]
+    some = [("a/x/deep", 0.02), ("a", 0.05), ("a/b", None), ("ab", 0.01)]
+    usual = {"timed_in": "raw", "source": "s", "calls": 2.0, "operator_s": 0.01}
+    made = [usual | {"path": path, "wall_s": wall} for path, wall in some]
+    rows = [[one.get(column["key"]) for column in table["columns"]] for one in made]
+    page = changed(RUN, tables__regions=table | {"rows": rows})
+    lab.draw(page, "T.ranges.drawRegions", "#region-table")
+    # Its level, its name, and how long its bar is: 50 ms are the longest.
+    told = """
+        [Number(one.ariaLevel), one.cells[0].textContent.replace(/[▾▸]/, ''),
+          parseFloat(one.cells[1].querySelector('.fill')?.style.width ?? 0)]
+    """
+    wanted = [[1, "a", 100], [2, "x/deep", 40], [2, "b", 0], [1, "ab", 20]]
+    assert lab.all("#region-table tbody tr", told) == wanted

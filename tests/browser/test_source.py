@@ -1,0 +1,216 @@
+"""source.js: the files of the program, the figures of each line, and what they are spent on."""
+
+import pytest
+
+from tests.support.lab import changed, run_page
+
+RUN = run_page()
+LINES = RUN["tables"]["lines"]
+ROWS = """
+[...document.querySelectorAll('#source-listing tbody tr')].map((row) =>
+  row.matches('.fold') ? row.textContent : Number(row.dataset.line))
+"""
+
+
+def line(file, number, python, operators, **more):
+    is_own = not file.startswith("/lib")
+    own = {"own": is_own, "package": "(own files)" if is_own else "lib"}
+    return {
+        "file": file,
+        "line": number,
+        "source": f" code {number}",
+        "python_s": python,
+        "operator_s": operators,
+        **own,
+        **more,
+    }
+
+
+def page(lines, **values):
+    keys = [column["key"] for column in LINES["columns"]]
+    rows = [[one.get(key) for key in keys] for one in lines]
+    return changed(RUN, tables__lines=LINES | {"rows": rows}, **values)
+
+
+TEXT = "\n".join(
+    [
+        "import x", "def outer():", "    a = 1", "", "    def inner(", "        b,", "    ):",
+        "        return b", "    c = 2",
+    ] + [f"    d{at} = {at}" for at in range(10, 100)],
+) + "\n"  # fmt: skip
+OWN = [
+    line("/w/train.py", 8, 0.003, 0.001, backward_s=0.0005, calls=7.0, memory_source="malloc r3"),
+    line("/w/train.py", 9, 0.0, 0.012, device_s=0.002, reason="cut short r2", calls=2.0),
+    line("/w/train.py", 40, None, None, largest_bytes=4096, watch_share=0.5),
+    line("/w/train.py", 95, 0.0005, None),
+]
+OTHERS = [
+    line("sub/b.py", 5, 0.02, 0.01),
+    line("sub/b.py", 2, None, None, calls=1.0),
+    line("/lib/site/x.py", 3, 0.5, 0.1),
+    line("/lib/site/y.py", 3, 0.2, None),
+]
+SOURCES = [
+    {"file": "/w/train.py", "text": TEXT, "reason": None},
+    {"file": "/w/untold.py", "text": None, "reason": "too long r1"},
+]
+PAGE = page(OWN + OTHERS, sources=SOURCES, facts__script="./train.py")
+
+
+def test_what_tracing_the_lines_cost_is_said(lab):
+    keys = ("mode", "layer", "round", "step_median_s", "steps")
+    traced = [
+        ("lines", "torch", 2, 0.012, 5), ("lines", "torch", 3, 0.016, 6),
+        ("lines", "torch", 1, 0.09, 9), ("lines", "memory", 2, 0.5, 7),
+        ("stacks", "torch", 2, 0.5, 8),
+    ]  # fmt: skip
+    slices = [RUN["slices"][1] | dict(zip(keys, one, strict=True)) for one in traced]
+    made = changed(PAGE, slices=slices, facts__benchmark__median_s=0.004)
+    (note,) = lab.draw(made, "T.source.drawLineNote", "#line-note")
+    # The first round warms up: 12 and 16 ms are left, of 4.
+    assert "11 steps" in note
+    assert " 4.00 times" in note
+    lab.view(changed(RUN, tables__lines=None), "source")
+    assert lab.all("#view-source section") == []
+
+
+def test_stretches_without_figures_are_folded(lab):
+    lab.view(PAGE, "source")
+    # Figures are at 8, 9, 40 and 95: of what is longer than 20 lines five stay at each end.
+    first, second = (f"⋯ {count} lines without figures" for count in (20, 44))
+    assert lab.js(ROWS) == [*range(1, 15), first, *range(35, 46), second, *range(90, 100)]
+    assert lab.all("#source-listing .left-out") == ["† not whole: cut short r2."]
+    lab.js("document.querySelector('#source-listing .fold button').click() || 0")
+    assert lab.js(ROWS)[:45] == [*range(1, 46)]
+    lab.tell("#source-listing", after="document.querySelector('#line-tools input').click()")
+    assert lab.js(ROWS) == [*range(1, 100)]
+    folds = """
+        (told, first, last) => T.source.stretches(
+          {columns: ['calls'], open: new Set(), unfolded: new Set()},
+          {text: Array(99).fill('x'), byLine: new Map(told)})
+          .filter((one) => one.to >= first && one.from <= last && 'folded' in one)
+          .map((one) => [one.from, one.to])
+    """
+    cases = {
+        (20, 39): [], (20, 40): [[25, 35]], (1, 20): [], (1, 21): [[1, 16]], (79, 99): [[84, 99]],
+    }  # fmt: skip
+    for (first, last), folded in cases.items():
+        told = [[at, {"calls": 1}] for at in range(1, 100) if not first <= at <= last]
+        assert lab.values(folds, [(told, first, last)]) == [folded], (first, last)
+
+
+def test_a_line_opens_with_what_its_time_was_spent_on(lab):
+    lines = PAGE["tables"]["module_lines"]
+    keys = [column["key"] for column in lines["columns"]]
+    file = "/w/train.py"
+    parts = [line(file, 9, 0.001 * at, 0.002, module=f"Net.{at}") for at in range(1, 15)]
+    parts += [
+        line(file, 9, None, 0.0301, module=None),
+        line(file, 9, 0.001, 0.0, module="(loss)"),
+        line("sub/b.py", 9, 9, 9, module="Other"),
+        line(file, 8, 9, 9, module="Other"),
+    ]
+    rows = [[one.get(key) for key in keys] for one in parts]
+    lab.view(changed(PAGE, tables__module_lines=lines | {"rows": rows}), "source")
+    press = "document.querySelector('tr[data-line=\"9\"] button').click()"
+    lab.tell("#source-listing", after=press)
+    assert lab.js("document.activeElement.textContent") == "9"
+    items = lab.all("#source-listing .line-detail .parts li")
+    assert items[0].startswith("outside modules30.1 ms")
+    assert items[1].startswith("Net.14operators16.0 ms")
+    assert items[12].startswith("4 more modules")
+    widths = lab.all("#source-listing .line-detail .fill", "parseFloat(one.style.width)")
+    assert widths[:2] == pytest.approx([100, 100 * 16 / 30.1], rel=1e-4)
+    lab.tell("#source-listing", after=press)
+    assert lab.all("#source-listing .line-detail") == []
+
+
+def test_bars_and_sums_of_lines(lab):
+    lab.view(PAGE, "source")
+    # The longest line of all files takes 600 ms.
+    places = lab.all('#source-listing tr[data-line="8"] .fill', "[one.style.left, one.style.width]")
+    assert places == [["0%", "0.5%"], ["0.5%", "0.17%"]]
+    heat = "one.style.getPropertyValue('--heat')"
+    heats = lab.all('#source-listing tr[data-line="9"] .heat', heat)
+    assert heats[0] == f"{100 * (0.012 / 0.6) ** 0.5:.1f}%"
+    sums = lab.all("#source-listing tfoot td", "[one.dataset.sum, one.textContent]")[1:-1]
+    wanted = {
+        "time_s": "16.5 ms", "backward_s": "500 µs", "device_s": "2.00 ms", "largest_bytes": "",
+        "calls": "",
+    }  # fmt: skip
+    assert dict(sums) == wanted
+    for name, figure in (("time", "3.50 ms"), ("memory", ""), ("watch", "50 %")):
+        lab.press("#line-tools", name)
+        told = [one for one in lab.all("#source-listing tfoot td") if one]
+        assert figure in told or not figure, name
+    widths = lab.all("#source-files .fill", "parseFloat(one.style.width)")
+    assert widths == pytest.approx([100 * 0.0165 / 0.6, 0, 100 * 0.03 / 0.6], rel=1e-4)
+    cell = """
+        (python_s, operator_s) => {
+          const made = T.source.timeCell({most: 1, meta: {python_s: {}}}, {python_s, operator_s});
+          return [made.title.split('\\n')[0], made.textContent];
+        }
+    """
+    cases = {
+        (0.1, None): ["python 100 ms, operators –", "100 ms"],
+        (None, 0.2): ["python –, operators 200 ms", "200 ms"],
+        (None, None): ["", "–"],
+        (0.1, 0.3): ["python 100 ms, operators 300 ms", "400 ms"],
+    }
+    lab.check(cell, cases)
+
+
+# A key of the address, whether it is known, and the line that is marked then.
+PLACES = """
+/w/train.py:9 yes 9
+train.py:60 yes 60
+train.py:100 no 60
+b.py:3 no 60
+sub/b.py:5 yes 5
+/x/sub/b.py:2 yes 2
+other.py:1 no 2
+b.py yes -
+train.py:0 no -
+/w/untold.py yes -
+"""
+
+
+def test_files_are_chosen_and_lines_are_found(lab):
+    lab.view(PAGE, "source")
+    told = """
+        [document.querySelector('#source-listing .scroll').getAttribute('aria-label'),
+          [...document.querySelectorAll('.file-card')].map((one) => one.ariaPressed === 'true'),
+          document.querySelector('#source-count').textContent]
+    """
+    assert lab.js(told) == ["/w/train.py", [True, False, False], "16.5 ms on 4 lines"]
+    lab.js("(document.querySelectorAll('.file-card')[2].click(), 0)")
+    assert lab.js(told) == ["sub/b.py", [False, False, True], "30.0 ms on 2 lines"]
+    assert lab.js(ROWS) == ["⋯ 1 line not recorded", 2, "⋯ 2 lines not recorded", 5]
+    choose = """
+        (list) => { list.value = '3'; list.dispatchEvent(new Event('change')); return 0; }
+    """
+    lab.js(f"({choose})(document.querySelector('#source-files select'))")
+    assert lab.js(told) == ["/lib/site/x.py", [False] * 3, "600 ms on 1 line"]
+    find = "T.views.keyFinders.get('source')[0]"
+    marked = "document.querySelector('#source-listing .marked')?.dataset.line ?? '-'"
+    for place in PLACES.strip().splitlines():
+        key, known, at = place.split()
+        assert lab.js(f"[{find}('{key}'), {marked}]") == [known == "yes", at], place
+    lab.js(f"({find}('/w/train.py:9'), 0)")
+    assert len(lab.all("#source-listing .line-detail")) == 1
+    lab.tell("#source-listing", after="T.views.filterKeepers.get('source').at(-1)({module: 'x'})")
+    assert lab.js("document.querySelector('#module-line-table').open") is True
+
+
+def test_a_narrow_window_has_one_column(lab):
+    lab.view(PAGE, "source")
+    lab.js("(window.ownWidth = Object.getOwnPropertyDescriptor(window, 'innerWidth'), 0)")
+    narrow = """
+        (width) => {
+          Object.defineProperty(window, 'innerWidth', {configurable: true, get: () => width});
+          window.dispatchEvent(new Event('resize'));
+          return document.querySelectorAll('#source-listing th').length;
+        }
+    """
+    assert lab.values(narrow, [699, 700]) == [3, 7]
+    lab.js("(Object.defineProperty(window, 'innerWidth', ownWidth), 0)")

@@ -1,0 +1,177 @@
+"""views.js: addresses, links, filters, what a view is when it is opened, and packed parts."""
+
+import json
+
+from tests.support.browser import texts
+from tests.support.lab import run_page
+from tests.support.processes import TESTS
+from tests.support.whole_report import VIEWS, whole
+
+HERE = """
+(() => {
+  const all = (some, told) => [...document.querySelectorAll(some)].map(told).join(' ');
+  const words = (one) => one.textContent;
+  const named = (one) => one.id || one.querySelector('.name, td').textContent.replace(/[▾▸]/, '');
+  return [all('.view:not([hidden])', (one) => one.dataset.view), document.title.split(' - ')[0],
+    document.querySelector('#note').textContent, all('#filter:not([hidden]) code', words),
+    all('#views [aria-current=page]', words),
+    all('.view:not([hidden]) .marked', named), document.activeElement.id];
+})()
+"""
+PLACES = {
+    "modules": "modules|Modules|||Modules||title-modules",
+    "modules/Digits.features": "modules|Modules|||Modules|features|",
+    "operators?module=Digits": "operators|Operators||Digits|Operators||title-operators",
+    "operators": "operators|Operators|||Operators||",
+    "python/train.py%3A61%3Amain": "python|Python|||Python|main|",
+    "term-clean": "glossary|Glossary|||Glossary|term-clean|term-clean",
+    "steps": "benchmark|Benchmark|||Benchmark||",
+    "glossary/clean": "glossary|Glossary|||Glossary|term-clean|term-clean",
+    "": "overview|train.py|||Overview||title-overview",
+}
+
+
+def go(page, address):
+    page.go(address)
+    return page.evaluate(HERE)
+
+
+def test_addresses_lead_to_views_rows_parts_and_filters(opened):
+    page = opened(whole(), at="", fresh=True)
+    for address, place in PLACES.items():
+        assert "|".join(go(page, address)) == place, address
+    for address, view, word in (
+        ("modules/nothing", "modules", "nothing"),
+        ("no%20such", "overview", "no such"),
+        ("nsys", "overview", "Nsight Systems"),
+    ):
+        told = go(page, address)
+        assert [told[0], word in told[2]] == [view, True]
+    every = go(page, "all")
+    assert [every[0].split(), every[4]] == [[*VIEWS], "All on one page"]
+    ways = "[...document.querySelectorAll('#views a')].map((one) => one.dataset.view)"
+    assert page.evaluate(ways) == [*VIEWS, "all"]
+    assert texts(page, ".broken:not(noscript *), #view-nsys") == []
+
+
+def test_the_navigation_keeps_where_it_was(opened):
+    page = opened(whole(), at="modules", fresh=True)
+    where = []
+    for act, quiet in (
+        ("scrollTo(0, 300)", 50),
+        ("document.querySelector('#views a[data-view=operators]').click()", 50),
+        ("history.back()", 150),
+    ):
+        page.evaluate(act)
+        page.settle(quiet)
+        where.append(page.evaluate("[scrollY, location.hash]"))
+    # A link begins at the top; going back is where it was left.
+    assert where == [[300, "#modules"], [0, "#operators"], [300, "#modules"]]
+    page.evaluate("document.querySelector('.skip').click()")
+    assert page.evaluate("document.activeElement.id") == "main"
+    # The same address again brings its row back into sight.
+    page.go("modules/Digits")
+    page.evaluate("scrollTo(0, 9999)")
+    page.evaluate("document.querySelector('tr.marked a.anchor').click()")
+    page.settle()
+    row = "document.querySelector('tr.marked').getBoundingClientRect()"
+    assert page.evaluate(f"0 < {row}.top && {row}.bottom < innerHeight")
+    # With a key held the browser does what it does with links.
+    assert page.evaluate("""
+        ['', 'ctrlKey', 'metaKey', 'shiftKey'].map((key) => {
+          const event = new MouseEvent('click', {bubbles: true, cancelable: true,
+            ...(key ? {[key]: true} : {})});
+          let seen = null;
+          addEventListener('click', (one) => { seen = one.defaultPrevented; one.preventDefault();
+            }, {once: true});
+          document.querySelector('#views a').dispatchEvent(event);
+          return seen;
+        })
+    """) == [True, False, False, False]
+
+
+def test_every_kind_of_link_leads_where_it_says(opened):
+    page = opened(whole(), at="", fresh=True)
+    found = page.evaluate((TESTS / "support" / "page_crawl.js").read_text(encoding="utf-8") + "(2)")
+    kinds = (
+        "modules/", "operators/", "python/", "source/", "method/", "glossary/", "operators?",
+        "kernels?",
+    )  # fmt: skip
+    assert found["failures"] == []
+    assert found["followed"] > 40
+    assert [kind for kind in kinds if found["kinds"][kind] < 2] == []
+
+
+def test_a_part_that_cannot_be_inflated_or_drawn_says_so(opened):
+    page = opened(whole(), at="", fresh=True)
+    page.evaluate("document.querySelector('#pack-operators').textContent = 'H4sIAAAAAAAAA'")
+    assert go(page, "operators")[0] == "operators"
+    assert "report.json" in texts(page, "#view-operators .broken")[0]
+    page.evaluate("document.querySelector('#memory-legend').remove()")
+    go(page, "memory")
+    assert "This part could not be drawn" in texts(page, "#view-memory .broken")[0]
+    assert (go(page, "modules")[0], len(page.errors())) == ("modules", 1), "the others are drawn"
+    page.evaluate(
+        "document.querySelectorAll('.broken:not(noscript *)').forEach((one) => one.remove())"
+    )
+    page._events.clear()
+
+
+def test_addresses_are_read_and_written(lab):
+    lab.js(f"lab.prepare({json.dumps(run_page())}) && 0")
+    ways = {
+        ("modules", "a b/c?d"): "#modules/a%20b%2Fc%3Fd",
+        ("modules", None): "#modules", ("x", "0"): "#x/0",
+    }  # fmt: skip
+    lab.check("T.views.wayTo", ways)
+    filtered = "(view) => T.views.linkFiltered(view, {module: 'a b&c'}, 't').getAttribute('href')"
+    lab.check(filtered, {"operators": "#operators?module=a+b%26c"})
+    # A view that is not there is no link.
+    lab.check("(view) => T.views.linkTo(view, 'k').tagName", {"nsys": "SPAN", "modules": "A"})
+    places = {
+        "": ("overview", None, {}), "#all/x": ("all", "x", {}),
+        "#modules/a%2Fb?module=x": ("modules", "a/b", {"module": "x"}),
+        "#modules/%E0%A4%A": ("modules", "%E0%A4%A", {}),
+        "#modules?x=1&y=2?3": ("modules", None, {"x": "1", "y": "2?3"}),
+    }  # fmt: skip
+    told = [
+        [one["view"], one["key"], one["filter"]] for one in lab.values("T.views.placeOf", places)
+    ]
+    assert told == [list(one) for one in places.values()]
+    within = {"net.a": True, "net.a.b": True, "net.ab": False, "net": False, None: False}
+    lab.check("(path) => T.views.isWithin(path, 'net.a')", within)
+
+
+def test_the_navigation_is_scrolled_to_what_is_not_in_sight(lab):
+    scrolled = """
+        (x, y) => {
+          const box = document.getElementById('views');
+          for (const name of ['scrollLeft', 'scrollTop'])
+            Object.defineProperty(box, name, {configurable: true, writable: true, value: 0});
+          box.getBoundingClientRect = () => new DOMRect(0, 100, 200, 300);
+          T.views.bringIntoNavigation({getBoundingClientRect: () => new DOMRect(x, y, 50, 20)});
+          const told = [box.scrollLeft, box.scrollTop];
+          for (const name of ['scrollLeft', 'scrollTop', 'getBoundingClientRect']) delete box[name];
+          return told;
+        }
+    """
+    # The middle of what is sought, 25 by 10 from its corner, comes to the middle: 100 by 250.
+    cases = {(0, 100): [0, 0], (-1, 380): [-76, 0], (150, 99): [0, -141], (151, 381): [76, 141]}
+    lab.check(scrolled, cases)
+
+
+def test_packed_parts_are_inflated(lab):
+    assert lab.js("""
+        (async () => {
+          const text = new Blob(['{"tables": {"t": [7]}, "x": 1}']).stream();
+          const packed = text.pipeThrough(new CompressionStream('gzip'));
+          const bytes = new Uint8Array(await new Response(packed).arrayBuffer());
+          const script = T.dom.el('script', {type: 'text/plain', id: 'pack-mine'});
+          script.textContent = btoa(String.fromCharCode(...bytes));
+          document.body.append(script);
+          const page = {tables: {u: 1}, parts: {mine: 1}};
+          await T.views.need(page, ['mine', 'absent']);
+          return page;
+        })()
+    """) == {"tables": {"u": 1, "t": [7]}, "parts": {"mine": 1}, "x": 1}
+    assert "no part called y" in lab.js("T.views.unpack('y').catch((error) => error.message)")

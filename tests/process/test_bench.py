@@ -1,0 +1,160 @@
+"""`profstack bench` from end to end, as its users start it: figures, pages, exit codes, Ctrl-C."""
+
+import json
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+
+import profstack
+from profstack.report import files
+from tests.support.processes import CHECKOUT
+from tests.support.recorded_runs import report_of
+
+TARGETS = """
+import os
+import signal
+import time
+calls = 0
+def nap():
+    time.sleep(0.02)
+def factory():
+    import torch
+    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()), torch.ones(4, 16)
+def raises():
+    print("said by the target")
+    raise ValueError("the target's own")
+def interrupts():
+    # As Ctrl-C does it, but to the command alone, which has to pass it on.
+    global calls
+    calls += 1
+    if calls == 60:
+        os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(0.01)
+def dies():
+    global calls
+    calls += 1
+    if calls > 130:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.002)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, run_profstack):
+    """How `profstack bench targets.py:NAME WORDS` ended, and its report, kept to its schema."""
+
+    def bench(name, *words):
+        (tmp_path / "targets.py").write_text(TARGETS)
+        done = run_profstack(["bench", f"targets.py:{name}", *words])
+        report = report_of(tmp_path / "profstack-runs" / f"bench-targets-{name}-0001")
+        jsonschema.validate(report, files.schema())
+        return done, report, report["benchmark"]
+
+    return bench
+
+
+def test_seconds_stay_seconds_from_the_sleep_to_the_page(bench):
+    words = ("--json", "--layers", "none", "--processes", "2", "--warmup", "2", "--repeat", "12")
+    done, report, figures = bench("nap", *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == figures
+    assert (figures["n"], figures["stopped_by"]) == (12, "repeat")
+    # Nothing sleeps for less; how much longer is the machine's business.
+    assert min(figures["samples_s"]) == figures["min_s"] >= 0.02
+    assert figures["median_s"] >= 0.02
+    assert figures["warmup_s"][0] == figures["first_step_s"] >= 0.02
+    assert figures["steps_per_s"] == pytest.approx(12 / sum(figures["samples_s"]))
+    assert figures["steps_per_s"] <= 50
+    assert "ms a call (95 % interval" in done.stderr
+    between = figures["between_process"]
+    assert (between["processes"], between["medians_s"][0]) == (2, figures["median_s"])
+    assert between["spread"] == pytest.approx(between["high_s"] / between["low_s"] - 1)
+    last = f"Wrote {Path('profstack-runs')}/bench-targets-nap-0001/report.html"
+    assert done.stderr.rstrip().splitlines()[-1] == last
+    assert report["status"] == "complete"
+    assert {layer["status"] for layer in report["layers"]} == {"skipped"}
+    assert report["processes"]["reason"] == "left out by --layers none"
+    assert any("CPU time" in text and "waits" in text for text in figures["warnings"])
+
+
+def test_a_model_is_measured_and_then_seen_by_its_layers(bench, tmp_path):
+    words = ("--layers", "torch,flops", "--no-peaks", "--max-seconds", "1")
+    done, report, figures = bench("factory", *words)
+    assert done.returncode == 0, done.stderr
+    assert (figures["batch_size"], figures["batch_size_is"]) == (4, "read from the inputs")
+    assert figures["items_per_s"] == pytest.approx(4 * figures["steps_per_s"])
+    assert (figures["gradients"], figures["training"]) == (False, True)
+    assert figures["by_shape"][0]["shape"] == "4x16"
+    assert figures["target"] == "targets.py:factory"
+    assert (figures["pipelined_median_s"], figures["modes_note"] is None) == (None, False)
+    assert [layer["status"] for layer in report["layers"]] == ["recorded", "recorded"]
+    root, *_ = rows = report["tables"]["modules"]
+    # 4 x 16 x 16 multiply-adds, two operations each.
+    assert (root["path"], root["calls"], root["forward_flop"]) == ("Sequential", 1, 2048)
+    # Null where other work slowed the layer's steps too much.
+    shares = [row["calibrated_s"] or 0.0 for row in rows if row["depth"] == 0]
+    assert sum(shares) <= figures["median_s"] * 1.0001, "calibrated to the benchmark's own median"
+    points = report["roofline"]["points"]
+    assert next(one for one in points if one["kind"] == "step")["seconds"] == figures["median_s"]
+    assert done.stdout.rstrip().endswith("report.html")
+    [folder] = (tmp_path / "profstack-runs").iterdir()
+    assert not (folder / "logs" / "layers").exists()
+
+
+def test_an_error_of_the_target_is_shown_as_its_own(bench):
+    done, report, figures = bench("raises", "--layers", "none")
+    assert done.returncode == 1
+    assert "ValueError: the target's own" in done.stderr
+    ours = str(CHECKOUT / "profstack")
+    assert ("targets.py" in done.stderr, ours in done.stderr) == (True, False)
+    assert "said by the target" in done.stdout
+    assert (report["status"], figures["median_s"]) == ("failed", None)
+    assert "ValueError: the target's own" in figures["warnings"][0]
+    assert report["status_reason"] == "the target raised ValueError: the target's own"
+    assert report["status_reason"] in report["verdict"]["sentence"]
+
+
+def test_ctrl_c_keeps_what_was_measured(bench):
+    done, report, figures = bench("interrupts", "-q", "--warmup", "5", "--repeat", "5000")
+    assert done.returncode == 130, done.stderr
+    assert (report["status"], figures["stopped_by"]) == ("partial", "interrupt")
+    assert 0 < figures["n"] <= 150
+    assert figures["median_s"] >= 0.01
+    assert "Traceback" not in done.stderr
+    assert any(text.startswith("interrupted after") for text in figures["warnings"])
+
+
+def test_a_killed_process_of_the_layers_costs_no_clean_figure(bench):
+    words = ("-q", "--layers", "cprofile", "--no-peaks", "--warmup", "5", "--repeat", "100")
+    done, report, figures = bench("dies", *words)
+    assert done.returncode == 128 + 9
+    assert (report["status"], report["run"]["signal"]) == ("partial", 9)
+    assert (figures["n"], figures["stopped_by"]) == (100, "repeat")
+    assert figures["warnings"][0] == "ended by signal 9"
+    assert report["tables"]["steps"], "what the layers had written by then is there"
+
+
+def test_a_function_of_this_process_is_watched():
+    def nap():
+        time.sleep(0.05)
+
+    recording = profstack.benchmark(nap, warmup=2, repeat=3, layers=["watch"])
+    assert "nap" in set(recording.frames["watch"]["name"])
+
+
+def test_a_model_of_this_process_and_its_inputs(tmp_path):
+    model = torch.nn.Linear(8, 2)
+    before = torch.is_grad_enabled(), model.training
+    recording = profstack.benchmark(
+        model, torch.ones(3, 8), warmup=2, repeat=20, layers=["flops"], compare=["eager"]
+    )
+    report = recording.to_dict()
+    figures = report["benchmark"]
+    assert (figures["n"], figures["batch_size"], report["status"]) == (20, 3, "complete")
+    assert recording.frames["modules"]["path"].tolist()[0] == "Linear"
+    assert figures["compare"][0]["variant"] == "eager"
+    assert (torch.is_grad_enabled(), model.training) == before
+    jsonschema.validate(report_of(recording.save(tmp_path / "kept")), files.schema())

@@ -1,0 +1,146 @@
+"""Processes of their own: one run of everything a script may do, and plans that once crashed."""
+
+import gzip
+import json
+import sys
+
+import pytest
+
+from profstack.storage.folder import PAGE_MARKER
+from tests.support.processes import run_python
+from tests.support.recorded_runs import TRAIN, report_of, rows_of
+
+IN_A_PROCESS = """
+import sys
+from pathlib import Path
+from profstack.capture.run import shared_modes
+from tests.support.engine import Bench, Training
+layers = ["cprofile", "torch"]
+# The second ends inside a slice of torch: the shared one is the second step.
+for whole, plans in ((shared_modes(layers, "whole"), [(0, 30)]), ((), [(0, 11), (1, 20)])):
+    Training.optimizers.clear()
+    one = Bench(Path(sys.argv[1]) / str(len(plans)), layers)
+    one.engine.begin(whole=whole)
+    for number, steps in plans:
+        (Training(number) if number else Training()).run(steps)
+    one.engine.finish()
+    print(len(one.steps), sum(row["mode"] == "whole" for row in one.slices))
+"""
+
+
+def test_a_plan_that_begins_in_a_slice_of_torch_does_not_crash(tmp_path):
+    """In a process of its own: torch writes a range's end into freed memory, or does not."""
+    assert run_python("-c", IN_A_PROCESS, tmp_path).stdout == "30 0\n31 0\n"
+
+
+def test_a_run_records_the_regions_of_its_script(recorded_run):
+    run = recorded_run("loading")
+    assert (run.code, run.stdout) == (0, "trained 120\n"), run.stderr
+    rows = rows_of(
+        run.recording,
+        "SELECT kind, steps, slices.wall_s, path, calls, region_times.wall_s "
+        "FROM region_times JOIN slices USING (slice) WHERE source = 'profstack.region'",
+    )
+    assert {row[0] for row in rows if row[3] == "whole"} >= {"clean", "torch", "cprofile"}
+    for _, steps, slice_s, path, calls, inside_s in rows:
+        if path == "whole":
+            # It is open all the time, and was entered before the first slice.
+            assert (calls, inside_s) == (0, pytest.approx(slice_s))
+        else:
+            assert (path in ("whole/load", "whole/update"), calls) == (True, steps)
+            assert 0 < inside_s < slice_s
+    (trace,) = (run.recording / "torch").glob("*.json.gz")
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        names = {event.get("name", "") for event in json.load(file)["traceEvents"]}
+    assert {"profstack::region whole/load", "profstack::region whole/update"} <= names
+    # A range of torch's own around the loader is there too.
+    regions = [row for row in run.report["tables"]["regions"] if row["source"] != "torch"]
+    table = {(row["source"], row["path"]): row for row in regions}
+    own = "profstack.region"
+    updates = ((own, "whole"), (own, "whole/update"), ("record_function", "update"))
+    once = dict.fromkeys((*updates, (own, "whole/load"), ("nvtx", "batch")), 1.0)
+    assert {key: row["calls"] for key, row in table.items()} == {**once, (own, "whole"): 0.0}
+    # The products of forward and of the weights' gradient.
+    products = 2 * 2 * 16 * 512 * 512
+    flop = {key: row["flop"] for key, row in table.items() if row["flop"] is not None}
+    assert flop == dict.fromkeys(updates, products)
+    assert 0 < table[own, "whole/load"]["operator_s"] < table[own, "whole"]["operator_s"]
+    assert table["nvtx", "batch"]["operator_s"] is None
+    assert {row["threads"] for row in table.values()} == {"the steps' own"}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads' clocks: Linux alone")
+def test_a_run_records_its_threads_processes_and_operators(recorded_run):
+    report = recorded_run("loading").report
+    rows = report["tables"]["threads"]
+    kinds = {row["kind"] for row in rows}
+    assert kinds == {"main", "DataLoader worker", "native", "profstack", "other"}
+    (main,) = (row for row in rows if row["kind"] == "main")
+    (augment,) = (row for row in rows if row["name"] == "augment")
+    (sampler,) = (row for row in rows if row["kind"] == "profstack")
+    workers = [row for row in rows if row["name"] == "pt_data_worker"]
+    assert sorted(row["process"] for row in workers) == [1, 2]
+    assert all(row["cpu_s"] > 0 for row in (main, augment, *workers))
+    # The sampler stands still in clean steps.
+    assert sampler["cpu_s"] < main["cpu_s"] / 20
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert {"cprofile", "torch", "watch"} <= set(main["layers"])
+    assert all(row["layers"] == [] for row in (*workers, augment))
+    assert 0 <= main["no_core_s"] <= main["off_cpu_s"]
+    told = report["processes"]
+    assert (told["reason"], told["workers"]) == (None, 2)
+    assert told["cpu_s"] == pytest.approx(sum(row["cpu_s"] for row in rows))
+    assert min(told["steps"], told["reading_s"]) > 0
+    # Each step has its operators.
+    steps = report["tables"]["launches"]
+    assert len(steps) == report["launching"]["steps"] > 0
+    assert 0 < steps[0]["outermost_operators"] < steps[0]["operators"]
+    operators = report["tables"]["operators"]
+    called = sum(row["calls"] for row in operators if row["name"].startswith("aten::"))
+    assert report["launching"]["operators"] == pytest.approx(called)
+    assert report["tables"]["gaps"] == []
+    assert "no kernel" in report["columns_reason"]["launches.kernels"]
+
+
+SPAWNING = """
+import torch
+import torch.multiprocessing as mp
+def work(rank, net):
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    net = torch.nn.Linear(4, 1)
+    net.share_memory()
+    mp.spawn(work, (net,), nprocs=2)
+"""
+
+
+def test_steps_in_processes_of_multiprocessing_are_told_of(tmp_path, run_profstack):
+    (tmp_path / "spawning.py").write_text(SPAWNING)
+    answer = run_profstack(["run", "--layers", "cprofile", "-o", "rec", "spawning.py"])
+    assert answer.returncode == 0, answer.stderr
+    report = report_of(tmp_path / "rec")
+    why = report["step"]["reason"]
+    assert "2 processes by multiprocessing" in why
+    assert why in report["verdict"]["sentence"]
+    assert report["benchmark"]["warnings"] == [why]
+    assert {row["reason"] for row in report["layers"] if row["status"] == "empty"} == {why}
+    assert why in " ".join(answer.stderr.split())
+
+
+def test_the_early_page_comes_while_the_script_runs_and_quietly_where_asked(
+    tmp_path, run_profstack
+):
+    # It goes on until the early page has been written.
+    ended = (
+        f"if os.path.exists('rec/{PAGE_MARKER}'):\n                break\n            time.sleep"
+    )
+    (tmp_path / "train.py").write_text(TRAIN.replace("time.sleep", ended))
+    answer = run_profstack(["run", "-q", "--layers", "cprofile", "-o", "rec", "train.py"])
+    assert answer.returncode == 0, answer.stderr
+    assert (tmp_path / "rec" / PAGE_MARKER).exists()
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("Wrote ")

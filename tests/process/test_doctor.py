@@ -1,0 +1,71 @@
+"""`profstack doctor` and the peaks on this machine: what is said is what an honest try finds."""
+
+import json
+import shutil
+from importlib import metadata, util
+
+import torch
+
+from profstack.launch import peaks
+from profstack.layer import layer_names
+from tests.support.processes import CHECKOUT, package, run_python
+
+LAYERS = """
+from profstack.layer import Description, Wrapper
+class Sound(Wrapper):
+    name = 'sound'
+    occupies = frozenset()
+    description = Description('counting', 'sounder', '', '', '', '')
+    def start(self, context): ...
+    def stop(self): ...
+    def take(self): ...
+"""
+ENTRIES = """
+[profstack.wrappers]
+sound = others_layers:Sound
+absent = no_such_module:Thing
+cprofile = others_layers:Sound
+"""
+
+
+def test_what_is_here_works_beside_broken_packages_and_in_any_folder(tmp_path):
+    beside = package(tmp_path, "others", LAYERS, ENTRIES)
+    # A folder that shadows modules.
+    (tmp_path / "here").mkdir()
+    for name in ("queue.py", "torch.py"):
+        (tmp_path / "here" / name).write_text("raise SystemExit('shadowed')\n")
+    code = "import sys; sys.path.pop(0); from profstack.commands import main;"
+    code += "sys.exit(main(['doctor', '--format', 'json']))"
+    where = {"cwd": tmp_path / "here", "env": {"PYTHONPATH": f"{beside}:{CHECKOUT}"}}
+    answer = json.loads(run_python("-c", code, **where).stdout)
+    assert answer["ok"] is True
+    checks = {(each["group"], each["name"]): each for each in answer["checks"]}
+    layers = {name: each["works"] for (group, name), each in checks.items() if group == "layer"}
+    assert [name for name in (*layer_names(), "sound") if layers[name] is not True] == []
+    assert "no_such_module" in json.dumps(answer)
+    tools = {name: each for (group, name), each in checks.items() if group == "tool"}
+    assert tools["torch"]["version"] == torch.__version__
+    for name in ("numpy", "pandas", "jinja2", "rich", "snakeviz", "nvtx", "memory-profiler"):
+        assert tools[name]["works"] is True
+        assert tools[name]["version"] == metadata.version(name)
+    assert bool(tools["cuda"]["works"]) == torch.cuda.is_available()
+    has_flops = util.find_spec("flops_profiler") is not None
+    assert tools["flops-profiler"]["works"] is (True if has_flops else None)
+    assert not shutil.which("nsys") or tools["nsys"]["works"]
+    # No place of the user's is told but that of the interpreter, which may lie there.
+    assert answer.pop("executable")
+    assert str(CHECKOUT) not in json.dumps(answer)
+
+
+def test_peaks_are_measured_apart_from_the_users_folder(tmp_path, monkeypatch):
+    # torch imports cProfile, and that `profile`.
+    for name in ("profile.py", "torch.py", "queue.py"):
+        (tmp_path / name).write_text("open('ran', 'w').close(); raise SystemExit('run again')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    name = peaks.processor_name()
+    machine = peaks.Machine("cpu", name, name, 1, torch.__version__)
+    found = peaks.measured(machine, [])
+    assert found["bytes_per_s"], found["reason"]
+    assert not (tmp_path / "ran").exists()
+    assert peaks.cached(machine, []) == found

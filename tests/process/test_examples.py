@@ -1,0 +1,78 @@
+"""Each example runs as it is under `profstack run`, is counted, and no fault is found in it."""
+
+import ast
+
+import pytest
+
+from profstack.findings.rules import RULES
+from tests.support.processes import CHECKOUT
+from tests.support.recorded_runs import report_of, steps_in
+
+EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
+# How each is run, by what its steps are found, a module that the report must name, and findings
+# that may be made: an unfused optimizer hangs on the machine, a GRU goes element by element, and
+# the last is made to wait for data that Python draws.
+ATTENTION = "GPT2LMHeadModel.transformer.h.0.attn.c_attn"
+NVTX = "unfused-optimizer small-operators"
+RUNS = [
+    ("train_digits.py --epochs 4", "optimizer", "ConvNet.features.0.0", "unfused-optimizer"),
+    ("two_layer_net.py", "module", "Sequential.2", ""),
+    ("two_layer_net.py --plain", "backward", None, ""),
+    ("small_transformer.py --steps 30", "optimizer", ATTENTION, "unfused-optimizer"),
+    ("resnet18_inference.py --size 64", "module", "ResNet18.layer4.1.conv2", ""),
+    ("nvtx_markers.py --steps 120", "optimizer", "Adder.recurrent", NVTX),
+    ("slow_loader.py --epochs 2", "optimizer", "Sequential.2", "data-starved python-hot-spot"),
+]
+# Those whose output holds times, or which are no scripts to run under profstack: the test of each.
+OWN_TESTS = {
+    "bench_efficientnet.py": "test_published_macs.py",
+    "bench_resnet18.py": "test_published_macs.py",
+    "convolution_counters.py": "test_convolution_example.py",
+    "session_by_hand.py": "test_session.py",
+}
+# What tells of the machine, or of a run that is kept short for the tests.
+OF_THE_RUN = {"too-short-or-noisy", "warmup-never-settles"}
+
+
+@pytest.mark.parametrize(("words", "rule", "module", "allowed"), RUNS)
+def test_an_example_is_counted_and_has_no_fault(
+    tmp_path, run_profstack, words, rule, module, allowed
+):
+    done = run_profstack(["run", "-o", "rec", *f"{CHECKOUT}/examples/{words}".split()])
+    assert done.returncode == 0, done.stderr
+    report = report_of(tmp_path / "rec")
+    # The example's own count is the last line of its output.
+    assert done.stdout.splitlines()[-1] == f"steps: {steps_in(report)}"
+    assert (steps_in(report) > 0, report["step"]["rule"]) == (True, rule)
+    for row in report["layers"]:
+        # Nobody listens to NVTX here.
+        assert row["status"] == ("emitted" if row["name"] == "nvtx" else "recorded"), row
+    assert module is None or module in {row["path"] for row in report["tables"]["modules"]}
+    assert report["benchmark"]["median_s"] > 0
+    told = {each["slug"]: each["title"] for each in report["findings"]}
+    assert {slug: told[slug] for slug in told.keys() - OF_THE_RUN - set(allowed.split())} == {}
+    assert [row for row in report["warnings"] if row["slug"] == "findings-failed"] == []
+
+
+def test_every_example_has_a_run():
+    run = {words.split()[0] for words, *_ in RUNS}
+    assert run | OWN_TESTS.keys() == {path.name for path in EXAMPLES}
+    for name, test in OWN_TESTS.items():
+        files = (CHECKOUT / "tests").rglob(test)
+        assert any(name in path.read_text(encoding="utf-8") for path in files), name
+    allowed = {slug for *_, slugs in RUNS for slug in slugs.split()}
+    assert OF_THE_RUN | allowed <= {rule.slug for rule in RULES}
+
+
+def test_the_examples_know_nothing_of_profstack_but_the_one_that_shows_its_api():
+    for path in EXAMPLES:
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        if path.name == "session_by_hand.py":
+            assert "profstack.Session" in text
+            continue
+        bench = path.name.startswith("bench_")
+        command = f"{'profstack bench' if bench else 'python -m profstack run'} examples/"
+        assert command in (ast.get_docstring(tree) or ""), path
+        tree.body = tree.body[1:]
+        assert "profstack" not in ast.unparse(tree), path

@@ -1,0 +1,154 @@
+"""Operations and memory by line in runs, and the sampler of memory in processes that fork."""
+
+import sys
+
+import pytest
+
+from tests.support.processes import run_python
+from tests.support.recorded_runs import rows_of
+
+MIB = 1 << 20
+TRAINING = """\
+import torch
+from torch import nn
+
+def spin():
+    for number in range(60_000): number += number
+
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(60):
+    x = torch.randn(32, 64)
+    if step % 10 == 3: spare = torch.ones(16 * 2**20)
+    loss = model(x).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 10 == 7: torch.ones(24 * 2**20).sum()
+    spin()
+"""
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("training")
+    (folder / "script.py").write_text(TRAINING)
+    words = ("run", "-q", "--layers", "flops,memory", "-o", "out", "script.py")
+    run_python("-m", "profstack", *words, cwd=folder)
+    return lambda query: rows_of(folder / "out", query)
+
+
+def test_a_module_level_loop_is_seen_from_the_first_step(ask):
+    def lines(mode, column):
+        query = f"select line, {column} from memory_lines join slices using (slice) "
+        return dict(ask(query + f"where mode = '{mode}' and file like '%script.py'"))
+
+    # From the first call of a module on, in the frame that was running already.
+    first = lines("discovery", "occurrences")
+    assert first[12] >= 1
+    assert {first[line] for line in (13, 14, 15)} == {first[12]}
+    # Adam makes two tensors like each parameter in its first step.
+    parameters = 64 * 64 + 64 + 64 * 10 + 10
+    assert 8 * parameters < lines("discovery", "allocated_bytes")[15] < 8 * parameters + 100_000
+    ((steps,),) = ask("select steps from slices where mode = 'lines'")
+    assert steps >= 10
+    later = lines("lines", "occurrences")
+    assert {line: later[line] for line in range(9, 18)} == dict.fromkeys(range(9, 18), steps)
+    # What is planted in every tenth step comes first, though its lines give it back themselves.
+    largest = lines("lines", "largest_bytes")
+    assert sorted(largest, key=largest.__getitem__, reverse=True)[:2] == [16, 11]
+    assert largest[16] == pytest.approx(96 * MIB, abs=4 * MIB)
+    assert largest[11] == pytest.approx(64 * MIB, abs=4 * MIB)
+    query = "select path, calls, host_net_bytes from module_memory join modules using (module_id)"
+    by_path = {path: (count, held / count) for path, count, held in ask(query)}
+    assert by_path["Sequential.0"] == (steps, pytest.approx(32 * 64 * 4, abs=3_000))
+    # A hot loop is bounded, and named.
+    ((status, truncated),) = ask("select status, truncated from layers where name = 'memory'")
+    assert (status, "spin" in truncated) == ("recorded", True)
+
+
+def test_a_training_is_counted_end_to_end(ask):
+    rows = ask(
+        "select path, backward, sum(flop), max(slices.steps) from flop_counts "
+        "join modules using (module_id) join slices using (slice) "
+        "where counter = 'FlopCounterMode' group by path, backward"
+    )
+    first, second = 2 * 32 * 64 * 64, 2 * 32 * 64 * 10
+    assert sorted(rows) == [
+        *(("Sequential.0", 0, first, 1), ("Sequential.0", 1, first, 1)),
+        *(("Sequential.2", 0, second, 1), ("Sequential.2", 1, 2 * second, 1)),
+    ]
+    assert ask("select status, reason from layers where name = 'flops'") == [("recorded", None)]
+    modes = ask("select mode, count(*) from slices where layer = 'flops' group by mode")
+    assert dict(modes) == {"check": 1, "count": 1}
+
+
+OWN_MODULES = """
+import sys
+from profstack.readers.memory import lines
+lines._memory_profiler()
+assert "_Finder" not in repr(sys.meta_path) and "pdb" not in sys.modules
+assert "IPython" not in sys.modules
+print("loaded", "memory_profiler" in sys.modules)
+import code, cmd
+print(cmd.Cmd.__module__)
+"""
+
+
+def test_memory_profiler_finds_no_file_of_the_scripts(tmp_path):
+    """It imports `pdb`, and that `code` and `cmd`: names that a script may have for its own."""
+    (tmp_path / "code.py").write_text("print('the script has imported its own')\n")
+    (tmp_path / "script.py").write_text(OWN_MODULES)
+    printed = run_python("script.py", cwd=tmp_path).stdout
+    assert printed == "loaded True\nthe script has imported its own\ncmd\n"
+
+
+# A process that has no other thread than the sampler's.
+BEGIN = """
+import gc, os, signal, time
+def threads():
+    return len(os.listdir("/proc/self/task"))
+# What is registered first is called last before a fork.
+at_fork = []
+os.register_at_fork(before=lambda: at_fork.append(threads()))
+from profstack.readers.memory.readings import MemorySampler
+sampler = MemorySampler(lambda: (1, 1))
+sampler.start()
+def more():
+    before, until = sampler.count, time.perf_counter() + 60
+    while sampler.count == before and time.perf_counter() < until:
+        time.sleep(0.001)
+    return sampler.count > before
+assert more() and threads() == 2
+"""
+FORKS = """
+for running in [True] * 5 + [False]:
+    if not running:
+        sampler.stop()
+    pid = os.fork()
+    if not pid:
+        sampler.stop()
+        os._exit(threads() != 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    # From Python 3.13 on it is begun again with the next collection.
+    gc.collect()
+    assert not running or more(), "it goes on after the fork"
+print(at_fork, threads())
+"""
+# A thread that does not block it would be given it, and the process would end.
+BLOCKED_SIGNAL = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+assert more()
+print(signal.sigtimedwait({signal.SIGUSR1}, 5).si_signo == signal.SIGUSR1)
+sampler.stop()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells it")
+@pytest.mark.parametrize(
+    ("code", "printed"), [(FORKS, "[1, 1, 1, 1, 1, 1] 1\n"), (BLOCKED_SIGNAL, "True\n")]
+)
+def test_forks_and_blocked_signals_pass_the_sampler_by(code, printed):
+    done = run_python("-W", "error", "-c", BEGIN + code)
+    assert (done.stdout, done.stderr) == (printed, "")

@@ -1,0 +1,237 @@
+"""Starting the script, without torch: what arming changes stands in test_do_no_harm.py."""
+
+import ast
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from profstack.launch import process
+from profstack.launch.process import SignalObserver
+from tests.support.processes import CHECKOUT, clean_environment, run_python
+
+# What a script can see of how it was started.
+LOOK = """
+import os, signal, sys
+own = lambda name: name.split(".")[0] == "profstack"
+print({
+    "argv": sys.argv,
+    "environment": dict(os.environ),
+    "path": sys.path,
+    "modules": sorted(name for name in sys.modules if not own(name)),
+    "cache": sorted(sys.path_importer_cache),
+    "finders": [type(one).__name__ for one in sys.meta_path if not own(type(one).__module__)],
+    "mask": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+    "flags": str(sys.flags),
+    "spec": __spec__ and (__spec__.name, __spec__.origin, type(__spec__.loader).__name__),
+    "profile": sys.getprofile(),
+})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a script that tells what it sees; the environment is clean."""
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith(("PYTHON", "PROFSTACK", "PYTEST", "COVERAGE")):
+            monkeypatch.delenv(name)
+    (tmp_path / "rec" / "logs").mkdir(parents=True)
+    (tmp_path / "look.py").write_text(LOOK)
+    return tmp_path
+
+
+@pytest.fixture
+def both(folder, capfd):
+    """Exit code and output of plain python and of `process.run`."""
+
+    def both(*arguments):
+        # The first makes the byte code.
+        for _ in range(2):
+            capfd.readouterr()
+            # As Python knows it: pytest's readline adds to the environment behind its back.
+            done = subprocess.run([sys.executable, *arguments], env=dict(os.environ), check=False)
+        plain = (done.returncode, *capfd.readouterr())
+        code = process.run([*arguments], Path("rec"), [], lambda: None)
+        return plain, (code, *capfd.readouterr())
+
+    return both
+
+
+@pytest.mark.parametrize(
+    ("python_path", "target"),
+    [(None, ["look.py", "-x"]), ("", ["-c", LOOK, "-x"]), ("a:b", ["-m", "look", "-x"])],
+)
+def test_the_script_sees_a_plain_start(both, monkeypatch, python_path, target):
+    if python_path is not None:
+        monkeypatch.setenv("PYTHONPATH", python_path)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        (_, expected, _), (code, seen, errors) = both(*target)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert ast.literal_eval(seen) == ast.literal_eval(expected)
+    assert signal.SIGUSR1 in ast.literal_eval(seen)["mask"]
+    assert (code, errors) == (0, "")
+
+
+OWN_SITE = """
+import os, sys
+print('own', __file__, os.environ.get('PYTHONPATH'), sys.path[:2])
+print([name for name in os.environ if 'PROFSTACK' in name])
+"""
+
+
+def test_the_environments_own_sitecustomize_runs_as_ever(folder, both, monkeypatch):
+    (folder / "site").mkdir()
+    site = folder / "site" / "sitecustomize.py"
+    site.write_text(OWN_SITE)
+    monkeypatch.setenv("PYTHONPATH", "site")
+    expected, seen = both("-c", "import sitecustomize; print(sitecustomize.__file__)")
+    assert expected[1].count("own ") == 1
+    assert seen == expected
+    site.write_text("1/0\n")
+    _, (code, output, errors) = both("-c", "print('script')")
+    assert (code, output) == (0, "script\n")
+    assert "ZeroDivisionError" in errors
+
+
+# What of us a process holds: the finder of an editable installation is not ours.
+TELL = """
+import os, sys
+names = (*sys.modules, *(type(finder).__module__ for finder in sys.meta_path), *os.environ)
+print([name for name in names if name.lower().split(".")[0].split("_")[0] == "profstack"])
+"""
+SPAWN = f"""
+import multiprocessing, subprocess, sys
+def tell():
+    exec({TELL!r})
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=tell)
+    process.start()
+    process.join()
+    subprocess.run([sys.executable, '-c', {TELL!r}])
+    from profstack.launch import child
+    print(child.is_armed())
+"""
+
+
+def test_the_script_is_armed_and_its_children_are_not(folder, both):
+    (folder / "spawn.py").write_text(SPAWN)
+    plain, seen = both("spawn.py")
+    assert plain[:2] == (0, "[]\n[]\nFalse\n")
+    assert seen[:2] == (0, "[]\n[]\nTrue\n")
+
+
+def test_what_stands_for_torch_fails_as_ever_or_is_left_alone(folder, both):
+    (folder / "train.py").write_text("def main():\n    import torch\n\nmain()\n")
+    for text in ("def f():\n    1/0\nf()\n", "x = (\n"):
+        (folder / "torch.py").write_text(text)
+        expected, seen = both("train.py")
+        assert (expected[0], seen) == (1, expected)
+    (folder / "torch.py").write_text("x = 1\n")
+    script = "import torch; print(torch.x, type(torch.__loader__), type(torch.__spec__.loader))"
+    expected, (code, output, errors) = both("-c", script)
+    assert (code, output) == expected[:2]
+    assert errors.startswith("profstack: not armed")
+    assert len(errors.splitlines()) == 1
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from profstack.launch import process
+print("code", process.run(sys.argv[1:], Path("rec"), [], lambda: None), flush=True)
+"""
+COUNT = """
+import signal, time
+got, end = [], time.monotonic() + 60
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, _: got.append(int(number)))
+print("ready", flush=True)
+while not got and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(0.5)
+print("got", got, flush=True)
+raise SystemExit(4)
+"""
+
+
+@pytest.mark.parametrize("to", ["us", "group", "terminal"])
+def test_a_signal_reaches_the_script_once(folder, to):
+    number = signal.SIGTERM if to == "us" else signal.SIGINT
+    master, slave = pty.openpty()
+
+    def own_terminal():
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    how = {"stdin": slave, "stdout": subprocess.PIPE, "text": True, "preexec_fn": own_terminal}
+    environment = clean_environment(PYTHONPATH=str(CHECKOUT))
+    run = subprocess.Popen([sys.executable, "-c", DRIVER, "-c", COUNT], env=environment, **how)
+    try:
+        assert run.stdout.readline() == "ready\n"
+        if to == "us":
+            run.send_signal(number)
+        elif to == "group":
+            os.killpg(run.pid, number)
+        else:
+            # The terminal sends it to every process in the foreground.
+            os.write(master, b"\x03")
+        output, _ = run.communicate(timeout=90)
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert output.splitlines() == [f"got [{int(number)}]", "code 4"]
+    assert run.returncode == 0
+
+
+@pytest.fixture
+def observer():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    made = SignalObserver(["train.py"])
+    yield made
+    made.end()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_the_observer_tells_each_signal_once(observer, monkeypatch):
+    # However long a busy machine takes.
+    monkeypatch.setattr(process, "_SAME_S", 60.0)
+    monkeypatch.setattr(process, "_ANSWER_S", 60.0)
+    assert not observer.received(signal.SIGINT)
+    os.kill(observer._process.pid, signal.SIGINT)
+    assert not observer.received(signal.SIGTERM)
+    assert observer.received(signal.SIGINT)
+    assert not observer.received(signal.SIGINT)
+    # One of long ago is another one.
+    os.kill(observer._process.pid, signal.SIGTERM)
+    assert signal.SIGTERM in observer.read(60.0)
+    monkeypatch.setattr(process, "_SAME_S", 0.0)
+    assert not observer.received(signal.SIGTERM)
+    # One that was killed has got nothing.
+    observer._process.kill()
+    observer._process.wait()
+    assert not observer.received(signal.SIGINT)
+    assert observer.read() == b""
+
+
+def test_the_observer_ends_with_a_killed_parent():
+    driver = "from profstack.launch.process import SignalObserver; import os, signal; "
+    driver += "made = SignalObserver([]); print(made._process.pid, flush=True); "
+    driver += "os.kill(os.getpid(), signal.SIGKILL)"
+    done = run_python("-c", driver, code=-signal.SIGKILL)
+    arguments = Path(f"/proc/{int(done.stdout)}/cmdline")
+    deadline = time.monotonic() + 60
+    # A process that nobody has waited for yet is there, without arguments.
+    while arguments.exists() and arguments.read_bytes():
+        assert time.monotonic() < deadline, "it is still there"
+        time.sleep(0.01)

@@ -1,0 +1,76 @@
+"""`Session` in programs of their own: under `profstack run`, with a late torch, and the example."""
+
+from pathlib import Path
+
+from profstack.recording import Recording
+from tests.support.processes import CHECKOUT, run_python
+from tests.support.recorded_runs import report_of, rows_of
+
+SCRIPT = """
+from profstack import Session
+import torch
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Session("digits", layers=["cprofile"]) as session:
+    for epoch in range(2):
+        for number in session.steps(range(30)):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+print(session.recording.to_dict()["step"]["counts_by_phase"])
+print(type(session.recording.frames["steps"]).__name__)
+"""
+LATE = """
+import sys
+import profstack
+with profstack.Session('late', layers=['cprofile'], output='rec') as session:
+    import torch
+    session.run(torch.nn.Linear(2, 2).eval(), torch.ones(1, 2))
+assert 'pandas' in sys.modules
+print(repr(session), session.recording.to_dict()['argv'])
+"""
+
+
+def test_inside_profstack_run_it_marks_the_steps_of_that_run(run_profstack, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    done = run_profstack(["run", "-o", "rec", "--layers", "cprofile,torch", "script.py"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'train': 60}\nDataFrame\n"
+    assert "session 'digits' marks the steps of the run it is in" in done.stderr
+    report = report_of(tmp_path / "rec")
+    assert (report["status"], report["step"]["rule"]) == ("complete", "step")
+    assert report["step"]["counts_by_phase"] == {"train": 60}
+
+
+def test_torch_may_be_imported_late_and_arguments_are_masked(tmp_path):
+    (tmp_path / "script.py").write_text(LATE, encoding="utf-8")
+    done = run_python("script.py", "--api-token", "hunter2", cwd=tmp_path)
+    assert done.stdout == "<Session 'late', over> ['script.py', '--api-token', '***']\n"
+    assert done.stderr.splitlines()[-1] == f"Wrote {Path('rec', 'report.html')}"
+    for path in (tmp_path / "rec").rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes()
+    report = report_of(tmp_path / "rec")
+    assert (report["script"], report["run"]["exit_code"]) == ("late", None)
+    assert report["environment"]["torch"]
+
+
+def test_under_nsys_it_makes_ranges_alone(tmp_path):
+    (tmp_path / "script.py").write_text(LATE.replace("layers=['cprofile'], ", ""), encoding="utf-8")
+    run_python("script.py", cwd=tmp_path, env={"NSYS_PROFILING_SESSION_ID": "7"})
+    status = dict(rows_of(tmp_path / "rec", "SELECT name, status FROM layers"))
+    assert {name for name in status if status[name] != "skipped"} == {"nvtx", "watch"}
+
+
+def test_the_example_by_hand_measures_both_parts(tmp_path):
+    script = CHECKOUT / "examples" / "session_by_hand.py"
+    done = run_python(script, "--steps", "60", "--output", "tones", cwd=tmp_path)
+    assert "answers: (32, 2)" in done.stdout
+    assert "update    1.0" in done.stdout
+    training, inference = (
+        Recording.load(tmp_path / "tones" / name) for name in ("training", "inference")
+    )
+    assert training.to_dict()["step"]["counts_by_phase"] == {"train": 60}
+    assert inference.to_dict()["step"]["phase"] == "eval"
+    for recording in (training, inference):
+        assert "Tones.recurrent" in set(recording.frames["modules"]["path"])
+    assert set(training.frames["regions"]["path"]) == {"add noise", "update"}

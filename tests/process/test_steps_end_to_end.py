@@ -1,0 +1,231 @@
+"""What a user gets of a run: layers, steps and a page, however the script ends."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.harness.runner import without_own_lines
+from tests.support.processes import clean_environment, run_python
+from tests.support.recorded_runs import TRAIN, report_of, steps_in
+
+LAYERS = {"cprofile": "functions", "torch": "operators"}
+FEW = ("--layers", "cprofile,torch")
+
+
+def check_layers(report):
+    """Every layer has data, or says why not and what fills it; returns those with data."""
+    layers = {row["name"]: row for row in report["layers"] if row["name"] in LAYERS}
+    for name, row in layers.items():
+        assert row["status"] in ("recorded", "empty"), row
+        assert bool(report["tables"][LAYERS[name]]) is (row["status"] == "recorded"), row
+        assert row["status"] == "recorded" or (row["reason"] and row["command"]), row
+    return {name for name, row in layers.items() if row["status"] == "recorded"}
+
+
+def test_a_training_has_data_of_every_layer_and_standard_output_is_its_own(recorded_run):
+    run = recorded_run("train")
+    assert run.code == 0
+    report = run.report
+    rule = report["step"]["rule"]
+    assert (report["status"], rule, steps_in(report)) == ("complete", "optimizer", 40)
+    assert {row["status"] for row in report["layers"]} <= {"recorded", "emitted"}
+    assert check_layers(report) == set(LAYERS)
+    assert {row["path"] for row in report["tables"]["modules"]} > {"Sequential", "Sequential.0"}
+    assert len(report["benchmark"]["samples_s"]) >= 3
+    assert (run.recording / "report.html").stat().st_size > 10_000
+    steps = [f"step {number}" for number in range(1, 41)]
+    assert run.stdout.splitlines() == [*steps, "finally 40", "atexit"]
+    first, *_, last = run.stderr.splitlines()
+    assert first == "profstack: steps by Optimizer.step (train)"
+    assert last == "Wrote rec/report.html"
+    # -q leaves the last line alone, beside the script's own.
+    quiet = recorded_run("error").stderr
+    assert "profstack" not in quiet.replace(str(recorded_run("error").folder), "")
+    assert quiet.endswith("ZeroDivisionError: division by zero\nWrote rec/report.html\n")
+
+
+def test_secrets_are_in_no_file_and_without_source_no_line_of_the_script(recorded_run):
+    def holding(name, words):
+        folder = recorded_run(name).recording
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)) for path in paths if words in path.read_bytes()}
+
+    assert holding("train", b"hunter2") == set()
+    assert recorded_run("train").report["argv"][-2:] == ["--token", "***"]
+    words = b"model(torch.randn(4, 8)).pow(2)"
+    assert holding("train", words) >= {"recording.sqlite", "report.json", "memory/lines.txt"}
+    assert holding("error", words) == set()
+    # What was measured of the lines is there.
+    report = recorded_run("error").report
+    assert [line for line in report["tables"]["lines"] if line["python_s"]]
+    [source] = report["sources"]
+    assert (source["text"], bool(source["reason"])) == (None, True)
+
+
+def test_a_starved_layer_names_the_command_that_fills_it(recorded_run, run_profstack, tmp_path):
+    run = recorded_run("short")
+    assert steps_in(run.report) == 1
+    name, *_ = sorted(set(LAYERS) - check_layers(run.report))
+    command = next(row["command"] for row in run.report["layers"] if row["name"] == name)
+    page = (run.recording / "report.html").read_text(encoding="utf-8")
+    assert command in page or json.dumps(command)[1:-1] in page
+    words = shlex.split(command)
+    assert words[:2] == ["profstack", "run"], command
+    output = ["-o", str(tmp_path / "rec")]
+    again = run_profstack(["run", *output, *words[2:]], cwd=run.folder)
+    assert again.returncode == 0, again.stderr
+    layers = {row["name"]: row["status"] for row in report_of(tmp_path / "rec")["layers"]}
+    assert layers[name] == "recorded"
+
+
+def test_a_script_without_steps_is_measured_whole(recorded_run):
+    run = recorded_run("whole")
+    assert (run.code, run.stdout) == (0, f"{50 * 32.0**3}\n")
+    assert run.report["step"]["rule"] == "whole"
+    assert check_layers(run.report) == set(LAYERS)
+    assert "work" in {row["name"] for row in run.report["tables"]["functions"]}
+    products = [row for row in run.report["tables"]["operators"] if row["name"] == "aten::matmul"]
+    assert sum(row["calls"] for row in products) == 50
+
+
+def test_however_a_script_ends_there_is_a_report_of_what_was_seen(recorded_run):
+    run = recorded_run("max_steps")
+    assert run.code == 0, run.stderr
+    # As an exit would end it.
+    assert run.stdout.splitlines()[-2:] == ["finally 11", "atexit"]
+    assert steps_in(run.report) == 12
+    assert (run.report["run"]["stopped_by"], run.report["run"]["exit_code"]) == ("max_steps", 0)
+    run = recorded_run("error")
+    report = run.report
+    assert (run.code, report["run"]["exit_code"], steps_in(report)) == (1, 1, 20)
+    assert report["status"] == "partial"
+    assert "ZeroDivisionError" in report["status_reason"]
+    assert check_layers(report) == set(LAYERS)
+    run = recorded_run("killed")
+    assert run.code == 128 + 9, run.stderr
+    assert (run.report["run"]["signal"], run.report["status"]) == (9, "partial")
+    assert 0 < steps_in(run.report) <= 40
+
+
+@pytest.mark.parametrize(("text", "reason", "verdict"), [
+    ("1 +", "SyntaxError", "before it imported torch"),
+    ("import os; os._exit(5)", "exit code 5", "before it imported torch"),
+    ("raise SystemExit(3)", None, "never imported torch"),
+    ("import torch; raise ValueError", "ValueError", "measured as a whole"),
+    (None, "ModuleNotFoundError", ""),
+])  # fmt: skip
+def test_a_run_says_how_it_ended_and_python_says_its_own(
+    run_profstack, tmp_path, text, reason, verdict
+):
+    (tmp_path / "train.py").write_text(f"{text}\n")
+    target = ["-m", "no.such.module"] if text is None else ["train.py"]
+    done = run_profstack(["run", "-o", "rec", *target])
+    plain = run_python(*target, cwd=tmp_path, code=done.returncode)
+    assert without_own_lines(done.stderr.encode()) == plain.stderr.encode()
+    report = report_of(tmp_path / "rec")
+    assert verdict in report["verdict"]["sentence"]
+    if text is not None:
+        assert (report["status_reason"] is None) is (reason is None)
+        assert reason is None or reason in report["status_reason"]
+
+
+def start(folder, *command):
+    """A command left running in a session of its own, once a few steps are done."""
+    (folder / "train.py").write_text(TRAIN)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    how = {"cwd": folder, "env": clean_environment(), "text": True, "start_new_session": True}
+    run = subprocess.Popen(command, **how, **streams)
+    assert any(line.startswith("step 15") for line in run.stdout)
+    return run
+
+
+PROFSTACK = (sys.executable, "-m", "profstack", "run", "-o", "rec", *FEW, "train.py")
+
+
+def test_a_signal_is_passed_on(tmp_path):
+    run = start(tmp_path, *PROFSTACK, "-1", "-1", "", "0.02")
+    run.send_signal(signal.SIGTERM)
+    output, errors = run.communicate(timeout=120)
+    assert run.returncode == 143, errors
+    assert "finally" not in output
+    report = report_of(tmp_path / "rec")
+    assert (report["run"]["signal"], report["run"]["exit_code"]) == (signal.SIGTERM, None)
+    assert report["status"] != "complete"
+    assert steps_in(report) > 0
+
+
+def test_ctrl_c_ends_the_script_and_a_shells_loop_too(tmp_path):
+    # As from a terminal the signal goes to all; Python ends as by the signal itself: only then
+    # does a shell end its loop.
+    loop = f"for i in 1 2; do {shlex.join(PROFSTACK)} -1 -1 '' 0.02; done"
+    shell = start(tmp_path, "bash", "-c", loop)
+    os.killpg(shell.pid, signal.SIGINT)
+    output, errors = shell.communicate(timeout=120)
+    assert "step 1\n" not in output
+    assert output.count("finally") == 1
+    assert errors.count("\nKeyboardInterrupt\n") == 1
+    assert "Wrote rec" in errors
+    assert shell.returncode == -signal.SIGINT
+    report = report_of(tmp_path / "rec")
+    assert (report["run"]["signal"], report["run"]["exit_code"]) == (signal.SIGINT, None)
+    assert report["status"] != "complete"
+    assert steps_in(report) > 0
+
+
+def test_a_signal_waits_until_the_recording_is_closed(run_profstack, tmp_path):
+    signalled = """
+    from profstack.launch import child
+    finish = child._engine.finish
+
+    def interrupted():
+        os.kill(os.getpid(), 15)
+        finish()
+
+    child._engine.finish = interrupted
+    atexit"""
+    (tmp_path / "train.py").write_text(TRAIN.replace("\n    atexit", signalled))
+    done = run_profstack(["run", "-o", "rec", *FEW, "train.py", "20"])
+    assert done.returncode == 143, done.stderr
+    assert '"finished"' in (tmp_path / "rec" / "logs" / "progress.jsonl").read_text()
+    assert "incomplete" not in done.stderr
+    assert steps_in(report_of(tmp_path / "rec")) == 20
+
+
+def test_the_script_outlives_a_killed_parent(tmp_path):
+    run = start(tmp_path, *PROFSTACK, "60", "60", "open('ended', 'w').close()", "0.02")
+    run.kill()
+    assert run.wait(timeout=60) == -signal.SIGKILL
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "ended").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert (tmp_path / "ended").exists()
+    assert (tmp_path / "rec" / "recording.sqlite").exists()
+
+
+def test_a_launcher_starts_profstack_in_every_rank(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python")
+    run = (sys.executable, "-m", "profstack", "run", "-q", *FEW, "--ranks", "all", "-o", "rec")
+    run_python(*launch, *run, "train.py", "20", cwd=tmp_path)
+    for rank in (0, 1):
+        assert steps_in(report_of(tmp_path / "rec" / f"rank-{rank:05d}")) == 20
+
+
+def test_a_second_run_fills_the_layers_that_stayed_empty(run_profstack, tmp_path):
+    started = "import torch\nprint('start', file=open('starts.txt', 'a'))\n"
+    (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", started))
+    words = ["1", "1", "sys.exit(3)"]
+    done = run_profstack(["run", "-q", "-o", "rec", *FEW, "--rerun", "train.py", *words])
+    assert done.returncode == 3, done.stderr
+    assert (tmp_path / "starts.txt").read_text() == "start\n" * 2
+    report = report_of(tmp_path / "rec")
+    texts = " ".join(each["text"] for each in report["warnings"] if each["slug"] == "rerun")
+    assert ("layer cprofile" in texts, "layer torch" in texts) == (True, True)
+    assert (check_layers(report), report["run"]["exit_code"]) == (set(LAYERS), 3)
+    assert any(row["file"].endswith("sgd.py") for row in report["tables"]["functions"])

@@ -1,0 +1,115 @@
+"""The watch in processes of its own: forks, signals, the end, and a whole run."""
+
+import signal
+
+import pytest
+
+from profstack.analysis import watch
+from profstack.storage.reader import Recorded
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
+from tests.support.processes import run_python
+from tests.support.recorded_runs import LOADING, rows_of
+
+BEGIN = """
+import _thread, os, signal, threading, time
+from profstack.readers.watch import Sampler
+sampler = Sampler(time.perf_counter())
+sampler.resume()
+def goes_on():
+    before, late = sampler.taken, time.perf_counter() + 60
+    while sampler.taken == before and time.perf_counter() < late:
+        time.sleep(0.01)
+    return sampler.taken > before
+"""
+
+
+FORKS = """
+for number in range(20):
+    time.sleep(0.011)
+    pid = os.fork()
+    if not pid:
+        sampler.resume(); sampler.pause()
+        right = _thread._count() == 0 and sampler.flush() == ([], [])
+        sampler.close()
+        os._exit(0 if right else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    garbage = [[] for _ in range(20_000)]
+print(goes_on())
+"""
+FORKS_OF_THREADS = """
+def fork_often():
+    for _ in range(15):
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+threads = [threading.Thread(target=fork_often) for _ in range(4)]
+for each in threads: each.start()
+for _ in range(50):
+    sampler.pause(); time.sleep(0.001); sampler.resume(); time.sleep(0.001)
+for each in threads: each.join()
+garbage = [[] for _ in range(20_000)]
+went_on = goes_on()
+sampler.pause()
+sampler.close()
+print((went_on, _thread._count(), sampler.forking) == (True, 0, 0))
+"""
+# A thread that does not block it would be given it, and the process would end.
+BLOCKED_SIGNAL = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+goes_on()
+os.kill(os.getpid(), signal.SIGUSR1)
+goes_on()
+print(signal.sigtimedwait({signal.SIGUSR1}, 5).si_signo == signal.SIGUSR1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="no signals to wait for")
+@pytest.mark.parametrize("code", [FORKS, FORKS_OF_THREADS, BLOCKED_SIGNAL])
+def test_forks_and_blocked_signals_find_no_thread(code):
+    # The script's own threads are what Python warns of.
+    flag = "ignore::DeprecationWarning" if code == FORKS_OF_THREADS else "error"
+    done = run_python("-W", flag, "-c", BEGIN + code, timeout=120)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize(("option", "threads"), [("--layers", 1), ("--skip", 0)])
+def test_a_script_without_torch_is_watched_all_the_same(tmp_path, run_profstack, option, threads):
+    text = "import _thread, time\ndef wait():\n    time.sleep(0.3)\nwait()\nprint(_thread._count())"
+    (tmp_path / "script.py").write_text(text)
+    layers = "nvtx,watch" if option == "--layers" else "watch"
+    done = run_profstack(["run", "-q", "-o", "rec", option, layers, "script.py"])
+    assert (done.returncode, done.stdout) == (0, f"{threads}\n")
+    if option == "--layers":
+        folder = tmp_path / "rec"
+        found = rows_of(folder, "SELECT name, status, reason FROM layers")
+        status = {name: rest for name, *rest in found}
+        assert (status["watch"][0], status["nvtx"][0]) == ("recorded", "skipped")
+        assert "never imported torch" in status["nvtx"][1]
+        query = "SELECT sum(weight) FROM watch_samples JOIN watch_frames USING (frame) WHERE name"
+        [(weight,)] = rows_of(folder, f"{query} = 'wait'")
+        assert weight * WATCH_INTERVAL_S > 0.2
+
+
+def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
+    recorded = Recorded(recorded_run("loading").recording)
+    rows = [row for row in watch.watch_rows(recorded) if row["phase"] == "startup"]
+    assert sum(row["self_share"] or 0.0 for row in rows) == pytest.approx(1.0)
+    shares = watch.line_shares(recorded, "startup")
+    text = LOADING.splitlines()
+    by_line = {text[line - 1].strip(): share for (_, line), (share, _) in shares.items()}
+    # An optimizer imports much, too.
+    assert "import torch" in sorted(by_line, key=by_line.get)[-2:]
+    assert 0.8 < sum(by_line.values()) < 1.000001
+    after = {row["name"] for row in watch.watch_rows(recorded) if row["phase"] != "startup"}
+    assert "save" in after
+    slices = recorded.frames["slices"]
+    samples_at = recorded.frames["watch_samples"].query("weight > 0")["t_s"]
+    observed = slices[slices["kind"].isin(["clean", "cprofile", "torch"])]
+    assert len(observed) > 3
+    for row in observed.to_dict("records"):
+        inside = samples_at.between(row["started_s"], row["started_s"] + row["wall_s"])
+        assert not inside.any(), row
+    layers = recorded.frames["layers"].set_index("name")
+    assert layers["status"]["watch"] == "recorded"
+    assert 10_000 < layers["memory_bytes"]["watch"] < 2**24

@@ -1,0 +1,158 @@
+"""The GPU check, tried where there is no GPU: its table and its verdicts."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from tests.support.processes import CHECKOUT
+
+sys.path.insert(0, str(CHECKOUT / "scripts"))
+import gpu_check
+import gpu_parts
+import gpu_rows
+import gpu_wheels
+from gpu_rows import FAILED, NEEDS_CUDA, NOT_MEASURED, OK, Row
+
+MIB = 1 << 20
+
+
+def verdicts(rows):
+    return [row.verdict for row in rows]
+
+
+def test_what_needs_no_cuda_is_measured_and_the_rest_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    # Fewer steps than of its own are enough for every layer.
+    workload = gpu_parts.Bench.workload
+    fewer = lambda *asked: [*workload(*asked), "--steps", "120"]  # noqa: E731
+    monkeypatch.setattr(gpu_parts.Bench, "workload", fewer)
+    path, options = tmp_path / "table.json", ("--scale", "tiny", "--parts", "mlp,throughput")
+    kept = ("--json", str(path), "--keep", str(tmp_path / "kept"))
+    ended = gpu_check.main(["--device", "cpu", *options, *kept])
+    table, said = json.loads(path.read_text("utf-8")), capsys.readouterr().out
+    assert (table["torch"], table["gpu"]) == (torch.__version__, None)
+    rows = {(row["part"], row["what"]): row for row in table["rows"]}
+    for what in (
+        *("layers recorded", "clock of the clean steps", "achieved FLOP/s"),
+        *("FLOP of a step over a count by hand", "last loss with profstack / without"),
+    ):
+        assert rows["mlp", what]["verdict"] == OK, rows["mlp", what]
+    joined = rows["mlp", "kernels joined, share of device time"]
+    assert (joined["verdict"], joined["reason"]) == (NOT_MEASURED, NEEDS_CUDA)
+    assert rows["throughput", "largest batch"]["value"] == "4"
+    assert all(row["what"] in said for row in table["rows"])
+    # Two runs one after the other differ by whatever else the machine does: its verdict is its own.
+    beside = rows["mlp", "clean median over hand-timed"]
+    assert float(beside["value"].split()[0]) > 0
+    failed = [what for (_, what), row in rows.items() if row["verdict"] == FAILED]
+    assert failed in ([], [beside["what"]])
+    assert (ended, f"{len(failed)} FAILED" in said) == (len(failed), True)
+    assert (tmp_path / "kept" / "mlp" / "report.html").exists()
+
+
+def test_without_cuda_it_says_so_and_exits_with_2(monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "head_facts", lambda _: {"gpu": None})
+    assert gpu_check.main([]) == 2
+    assert capsys.readouterr().err == (
+        "gpu_check: torch finds no CUDA device; --device cpu checks what needs none\n"
+    )
+
+
+def test_a_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "head_facts", lambda _: {"gpu": None})
+    monkeypatch.setattr(gpu_wheels, "missing", list)
+    made = {"mlp": OK, "gpt2": FAILED, "nsys": NOT_MEASURED}
+    monkeypatch.setattr(
+        gpu_check, "rows_of", lambda part, _: [Row(part, "it", "1", "2", made[part], "too small")]
+    )
+    path = tmp_path / "table.json"
+    for parts, ended in (("mlp,nsys", 0), ("mlp,gpt2,nsys", 1)):
+        options = ["--device", "cpu", "--parts", parts, "--json", str(path)]
+        assert gpu_check.main(options) == ended
+    rows = json.loads(path.read_text("utf-8"))["rows"]
+    assert [row["verdict"] for row in rows] == [OK, FAILED, NOT_MEASURED]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    head = lines.index(["part", "what", "value", "expected", "verdict"])
+    assert lines[head + 1 : head + 3] == [["mlp", "it", "1", "2", OK], ["too", "small"]]
+
+
+def test_limits_are_judged():
+    found = [gpu_rows.judged("a", "b", value, (0.95, 1.05)) for value in (0.94, 0.95, 1.06, None)]
+    assert verdicts(found) == [FAILED, OK, FAILED, NOT_MEASURED]
+
+
+def kernels(joined_s, lost_s, backward_s):
+    net, optimizer = {"path": "Net", "depth": 0}, {"path": "(optimizer)", "depth": 0}
+    made = {
+        "kernels": [{"module": "Net", "device_s": joined_s}, {"module": None, "device_s": lost_s}],
+        "modules": [
+            {**net, "forward_device_s": 1.0, "backward_device_s": backward_s},
+            {**optimizer, "forward_device_s": 9.0, "backward_device_s": None},
+        ],
+        "launches": [{"device_busy_s": 3.0, "device_idle_s": 1.0}],
+    }
+    return {"tables": made}
+
+
+def test_kernels_that_found_no_module_fail():
+    nothing = {"tables": {"kernels": [], "modules": [], "launches": []}}
+    for report, expected in (
+        (kernels(97.0, 3.0, 2.0), [OK, OK, OK]),
+        (kernels(90.0, 10.0, 0.1), [FAILED, FAILED, OK]),
+        (nothing, [FAILED] * 3),
+    ):
+        assert verdicts(gpu_rows.kernel_rows("mlp", report, on_cuda=True)) == expected
+    rows = gpu_rows.kernel_rows("mlp", kernels(97.0, 3.0, 2.0), on_cuda=True)
+    assert [row.value for row in rows] == ["0.97", "0.6667", "0.75"]
+
+
+def test_a_device_median_is_held_against_the_loop_timed_by_hand():
+    figures = {"clock": "device", "device_median_s": 0.0104, "host_median_s": 0.002, "n": 9}
+    for changes, verdict in (({}, OK), ({"clock": "host", "device_median_s": None}, FAILED)):
+        report = {"benchmark": {**figures, **changes}}
+        rows = gpu_rows.median_rows("mlp", report, {"median_s": 0.010}, on_cuda=True)
+        assert verdicts(rows) == [verdict] * 2
+        if not changes:
+            assert rows[1].value == "1.04 (10.400 ms / 10.000 ms, 9 clean steps)"
+
+
+def test_a_peak_is_held_against_torchs_own():
+    peaks = (("cuda:0", 90), ("cuda:0", 10), ("cpu", 500))
+    owners = [{"device": device, "peak_bytes": most * MIB} for device, most in peaks]
+    report, said = {"tables": {"memory_owners": owners}}, {"max_memory_allocated": 100 * MIB}
+    for alone, expected in ((100 * MIB, [OK, OK]), (50 * MIB, [OK, FAILED])):
+        hand = {"max_memory_allocated": alone}
+        found = gpu_rows.memory_rows("mlp", report, said, hand, on_cuda=True)
+        assert verdicts(found) == expected
+
+
+@pytest.mark.parametrize("mistake", sorted(gpu_rows.SLUGS))
+def test_a_planted_mistake_is_found_alone(mistake):
+    slug = gpu_rows.SLUGS[mistake]
+    other = next(one for one in gpu_rows.SLUGS.values() if one != slug)
+
+    def verdict(*slugs, planted=mistake):
+        shown = {"line": 7, "gain_s": 0.001, "gain_reason": None}
+        report = {"findings": [{"slug": one, **shown} for one in slugs]}
+        return gpu_rows.mistake_rows("small", planted, report)[0].verdict
+
+    usual = "unfused-optimizer"
+    assert (verdict(slug, usual), verdict(usual), verdict(slug, other)) == (OK, FAILED, FAILED)
+    assert (verdict(usual, planted=None), verdict(slug, planted=None)) == (OK, FAILED)
+
+
+def test_an_nsys_that_is_there_and_sees_nothing_fails():
+    report = {"layers": [{"name": "nvtx", "reason": "nsys is not installed"}], "warnings": []}
+    joined = {"range_kind": "module", "device_s": 1.0}
+    for ranges, found, usable, expected in (
+        ((), (), True, [FAILED, FAILED]),
+        ((), (), False, [NOT_MEASURED, NOT_MEASURED]),
+        (("module", "step"), (joined,), True, [OK, OK]),
+        (("module", "step"), (joined, {**joined, "range_kind": "step"}), True, [OK, FAILED]),
+    ):
+        tables = {"nsys_ranges": [{"kind": kind} for kind in ranges], "nsys_kernels": [*found]}
+        rows = gpu_rows.nsys_rows({**report, "tables": tables}, on_cuda=True, usable=usable)
+        assert verdicts(rows) == expected
+        assert ranges or rows[0].reason == "nsys is not installed"

@@ -1,0 +1,64 @@
+"""Kept recordings still give the reports that were made when they were recorded.
+
+`tests/support/data/recordings/` holds a digits training, a training that was killed in a
+step, and an import of Nsight Systems beside a torch slice, all recorded before the modules
+were rearranged and without their artifacts. After a change that is meant to alter reports, look
+at what `scripts/compare_reports.py` prints, then run it with `--keep`.
+"""
+
+import shutil
+import sys
+
+import pytest
+
+from tests.support.processes import CHECKOUT
+
+sys.path.insert(0, str(CHECKOUT / "scripts"))
+import compare_reports as compare
+
+RECORDINGS = CHECKOUT / "tests" / "support" / "data" / "recordings"
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        status = compare.main(list(map(str, arguments)))
+        return status, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def copied(tmp_path, name):
+    return shutil.copytree(RECORDINGS / name, tmp_path / name)
+
+
+def test_kept_recordings_give_the_same_reports(run):
+    status, lines = run(RECORDINGS)
+    assert status == 0, lines
+    assert lines[-1].startswith(f"{len(list(RECORDINGS.iterdir()))} recordings in ")
+
+
+def test_what_cannot_be_compared_is_no_success(tmp_path, run):
+    assert run(tmp_path)[0] == 2
+    (copied(tmp_path, "import") / "report.json.gz").unlink()
+    status, lines = run(tmp_path)
+    assert status == 2
+    assert "CANNOT BE COMPARED: no report.json is kept" in "\n".join(lines)
+
+
+def test_values_are_compared_exactly():
+    old = {"a": [1, None, 0.1], "b": {"c": True}, "gone": []}
+    new = {"b": {"c": 1}, "a": [1.0, None, 0.1 + 2**-56, 4], "come": None}
+    assert [str(one) for one in compare.differences(old, new)] == [
+        *("a[0]: 1 -> 1.0", "a[2]: 0.1 -> 0.10000000000000002", "a[3]: (absent) -> 4"),
+        *("b.c: true -> 1", "gone: [] -> (absent)", "come: (absent) -> null"),
+    ]
+    assert list(compare.differences(old, old)) == []
+    # A pattern stands for any row or key and what is in it.
+    for path, patterns, ignored in (
+        ("tables.modules[3].calls", ["tables.*[].calls"], True),
+        ("tables.modules[3].calls", ["run", "tables.modules[]"], True),
+        ("tables.modules_by_name[3]", ["tables.modules"], False),
+        ("tables.modules[3].calls", ["modules", "calls"], False),
+    ):
+        assert compare.is_ignored(path, patterns) is ignored

@@ -1,0 +1,62 @@
+"""For tests of the flops layer: counts a workload the way the engine does, in this process."""
+
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from profstack.layer import SliceContext
+from profstack.storage.schema.recorded import RECORDED
+from profstack.storage.vocabulary import STEP_PARTS
+from profstack.wrappers.flops import FlopsWrapper
+from tests.support.wrapped import installed_hooks
+
+
+def count(step, steps=1, left_out=(), mode="count"):
+    """A slice: what was `captured`, and its `rows`, which have the path of their module beside.
+
+    `by_module` has operations forward and backward of each module, without the modules inside it;
+    `operators` those by operator, None where any call has no figure.
+    """
+    wrapper = FlopsWrapper()
+    with installed_hooks() as hooks:
+        try:
+            assert wrapper.busy_reason(mode) is None
+            wrapper.start(SliceContext(0, mode, steps, Path()))
+            hooks.listen(wrapper.listener())
+            for number in range(steps):
+                step()
+                wrapper.listener().step_ended(number + 1)
+        finally:
+            wrapper.stop()
+    assert torch._C._len_torch_dispatch_stack() == 0
+    modules = hooks.names.by_number()
+    captured = wrapper.take([0.0] * (steps + 1), modules, left_out)
+    rows = [*captured.frames.get("flop_counts", [])]
+    RECORDED["flop_counts"].rows(rows)
+    wrapper.close()
+    paths = {number: named.path for number, named in modules.items()} | STEP_PARTS
+    rows = [row | {"path": paths.get(row["module_id"])} for row in rows]
+    by_module, operators = defaultdict(lambda: [0, 0]), defaultdict(int)
+    for row in rows:
+        flop, known = row["flop"], operators[row["operator"]]
+        by_module[row["path"]][row["backward"]] += flop or 0
+        operators[row["operator"]] = None if None in (flop, known) else known + flop
+    by_module = {path: tuple(both) for path, both in by_module.items()}
+    return SimpleNamespace(captured=captured, rows=rows, by_module=by_module, operators=operators)
+
+
+class Attention(nn.Module):
+    def __init__(self, size, heads):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(size, size) for _ in range(4))
+
+    def forward(self, x):
+        parts = (self.query(x), self.key(x), self.value(x))
+        split = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts]
+        mixed = functional.scaled_dot_product_attention(*split, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(-2))

@@ -1,0 +1,187 @@
+"""The page's scripts with all their functions at hand, in a browser, on a page without data.
+
+`lab.values("T.dom.formatBytes", ...)` calls a function once for each case; `lab.draw` draws parts
+of a view from data and tells what is then on the page, line by line, its charts with it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from profstack.report import html
+from profstack.report.page import prepare
+from tests.support.bench_reports import bench
+from tests.support.browser import Browser
+from tests.support.processes import TESTS
+from tests.support.reports import build
+from tests.support.whole_report import whole
+
+_NAMES = re.compile(r"^(?:async )?(function|const|let|class) (\w+)", re.MULTILINE)
+_SCOPE = re.compile(
+    r'^MODULES\["([\w-]+)\.js"\] = \(function \(\) \{\n(.*?)^return \{[^{}]*\};\n\}\)\(\);\n',
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def opened_up(script: str, *, start: bool = False) -> str:
+    """The page's script with everything that its modules define in `T.MODULE`; it may not start."""
+
+    def scope(found: re.Match[str]) -> str:
+        name, body = found.groups()
+        kinds = {each: kind for kind, each in _NAMES.findall(body)}
+        every = ", ".join(
+            f"get {each}() {{ return {each}; }}"
+            + (f", set {each}(value) {{ {each} = value; }}" if kind == "let" else "")
+            for each, kind in kinds.items()
+        )
+        if name == "main" and not start:
+            body = body.replace("\nmain();\n", "\n")
+        return f'MODULES["{name}.js"] = (function () {{\n{body}return {{ {every} }};\n}})();\n'
+
+    wide = _SCOPE.sub(scope, script)
+    named = "Object.entries(MODULES).map(([k, v]) => [k.slice(0, -3), v])"
+    keep = f"window.T = Object.fromEntries({named})"
+    return wide.removesuffix("})();\n") + f"{keep};\n}})();\n"
+
+
+@functools.cache
+def _page_file() -> Path:
+    """The page without its data, its library or its start."""
+    first, last = (TESTS / "support" / "page_lab.js").read_text().split("window.lab = ")
+    script = f"{first}{opened_up(html._page_script())}window.lab = {last}"
+    path = Path(tempfile.mkdtemp(prefix="page-lab-")) / "lab.html"
+    with (
+        mock.patch.object(html, "_page_script", return_value=script),
+        mock.patch.object(html, "library", return_value=html.Library("", "sha256-none", "none")),
+    ):
+        html.write(build(), path)
+    return path
+
+
+class Lab:
+    """The one lab page of the shared browser; opened again where another page was shown."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+
+    def js(self, expression: str) -> Any:
+        """What an expression gives; elements are told by their outlines."""
+        if self.browser.shows != "lab":
+            self.browser.open(_page_file(), width=1400, height=900)
+            self.browser.evaluate(
+                "document.body.append(T.dom.tip), document.documentElement.dataset.theme = 'light'"
+            )
+            self.browser.shows = "lab"
+        return self.browser.evaluate(f"(async () => lab.of(await ({expression})))()")
+
+    def values(self, function: str, cases: Iterable[Any]) -> list[Any]:
+        """What a function gives for each case: a tuple of arguments, or one alone."""
+        given = [list(one) if isinstance(one, tuple) else [one] for one in cases]
+        return list(self.js(f"{json.dumps(given)}.map((one) => ({function})(...one))"))
+
+    def check(self, function: str, table: Mapping[Any, Any]) -> None:
+        """Compare what a function gives with what is expected of each case."""
+        found = dict(zip(table, self.values(function, table), strict=True))
+        assert found == dict(table)
+
+    def draw(self, page: Mapping[str, Any], draws: str, *selectors: str) -> list[str]:
+        """Draw with functions (a JavaScript list) and tell the elements of these selectors."""
+        lines = self.js(f"lab.draw({json.dumps(page)}, [{draws}], {json.dumps(selectors)})")
+        return sound(lines)
+
+    def view(self, page: Mapping[str, Any], script: str, name: str = "") -> list[str]:
+        """Draw all parts of a script's view and tell them."""
+        parts = f"...T.{script}.{name or script}View.parts.flatMap(([, ...draws]) => draws)"
+        return self.draw(page, parts, f"#view-{name or script}")
+
+    def all(self, selector: str, each: str = "one.textContent") -> list[Any]:
+        """What an expression of `one` gives for each element that a selector finds."""
+        found = f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => {each})"
+        return list(self.js(found))
+
+    def chart(self, box: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        """The traces of a chart by their names, and its layout."""
+        data, layout = self.all(f"{box} .plot", "[one.data, one.layout]")[0]
+        return {one.get("name", at): one for at, one in enumerate(data)}, layout
+
+    def tables(self, view: str, rows: int = 1) -> dict[str, list[str]]:
+        """Headings and the first rows of the tables in a view, by the box that they are in."""
+        found = self.all(
+            f"#view-{view} table",
+            f"""(() => {{
+              const cells = (row) => [...row.cells].map((cell) =>
+                cell.textContent.replace(/[▾▸]|#$/g, '')).join('|');
+              const heads = [...one.querySelectorAll('th')].map((head) => head.textContent);
+              const rows = [...one.tBodies[0].rows].slice(0, {rows}).map(cells);
+              return [one.closest('[id]').id, heads.join(', '), ...rows];
+            }})()""",
+        )
+        return {box: told for box, *told in found}
+
+    def press(self, box: str, text: str) -> None:
+        """Click the button with this text and let the page draw."""
+        self.tell("#note", after=f"[...document.querySelectorAll({json.dumps(box + ' button')})]"
+                  f".find((one) => one.textContent === {json.dumps(text)}).click()")  # fmt: skip
+
+    def tell(self, *selectors: str, after: str = "0") -> list[str]:
+        """The elements as they are, once something was done."""
+        lines = self.js(
+            f"(async () => {{ {after}; await lab.rest(); await lab.rest();"
+            f" return lab.tell({json.dumps(selectors)}); }})()"
+        )
+        return sound(lines)
+
+
+def hash_of(text: str) -> int:
+    """What dom.js makes of a text, so that a name always has one colour: djb2 by xor."""
+    value = 5381
+    for letter in text:
+        value = (value * 33 ^ ord(letter)) & 0xFFFFFFFF
+    return value
+
+
+def sound(lines: list[str]) -> list[str]:
+    """The lines, none of which has what comes of a value that is not there."""
+    word = re.compile(r".{,60}(?:NaN|undefined|\[object|Infinity|null ).{,60}")
+    wrong = [found[0] for one in lines if (found := word.search(one))]
+    assert not wrong, wrong
+    return lines
+
+
+def page_of(report: dict[str, Any]) -> dict[str, Any]:
+    """The data of a report's page as its scripts find it when all parts are inflated."""
+    page: dict[str, Any] = json.loads(json.dumps(prepare(report, base="").as_dict()))
+    page |= {"parts": html.divide(page)[0]["parts"]}
+    page["overview"]["rules"] = page["overview"]["rules"][:3]
+    page["overview"]["verdicts"] = page["overview"]["verdicts"][:2]
+    return page
+
+
+@functools.cache
+def run_page() -> dict[str, Any]:
+    """The page of a run in which every layer had its turn; `changed` gives others like it."""
+    return page_of(whole())
+
+
+@functools.cache
+def bench_page() -> dict[str, Any]:
+    """The page of a benchmark with every part."""
+    return page_of(bench())
+
+
+def changed(page: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    """A copy with some parts changed: `facts__step__n=3` for page["facts"]["step"]["n"]."""
+    found = copy.deepcopy(dict(page))
+    for way, value in values.items():
+        *outer, last = way.split("__")
+        place = functools.reduce(lambda at, name: at[name], outer, found)
+        place[last] = value
+    return found

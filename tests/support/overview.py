@@ -1,0 +1,104 @@
+"""Made-up additions to a report: a verdict with its bar, findings of every kind, sources, parts of
+lines by module; and the same with names that try to be markup."""
+
+from tests.support.reports import HOSTILE, row
+
+MIB = 2**20
+LENGTH = 120
+# line of train.py: module, python, operators, backward; in microseconds
+_PARTS = {
+    45: [
+        ("Digits", 110, 0, 0), ("Digits.features.0", 40, 680, 0),
+        ("Digits.classifier.0", 60, 500, 0),
+    ],
+    66: [(None, 20, 20, 0), ("Digits", 0, 100, 0)],
+    68: [
+        (None, 40, 0, 0), ("Digits.features.0", 0, 1000, 1000),
+        ("Digits.classifier.0", 0, 700, 700), ("(gradient accumulation)", 0, 40, 40),
+    ],
+}  # fmt: skip
+
+
+def finding(slug, title, **values):
+    """A finding with what every one has."""
+    empty = dict.fromkeys(("gain_s", "gain_is", "file", "line", "module", "gain_reason"))
+    lists = {"layers": ["torch"], "evidence": [], "advice": "Mend it."}
+    return {"slug": slug, "title": title, "severity": "medium", **empty, **lists, **values}
+
+
+def add_verdict(report):
+    """A verdict by shares, the bar of the step, and findings with and without a gain."""
+    median = report["benchmark"]["median_s"]
+    tests = [("input-bound", 0.45, 0.3), ("python-bound", 0.2, 0.4), ("compute-bound", None, 0.4)]
+    evidence = [
+        {"test": test, "share": share, "threshold_share": least}
+        | ({"time_s": share * median} if share else {})
+        for test, share, least in tests
+    ]
+    evidence[0]["link"] = "modules/(wait)"
+    sentence = "Input-bound: 45 % of a clean step waits for the next batch."
+    report["verdict"] = {"slug": "input-bound", "sentence": sentence, "margin": 0.15}
+    report["verdict"]["evidence"] = evidence
+    parts = [
+        {"name": name, "seconds": share * median, "share": share, "link": link, "is": "calibrated"}
+        for name, share, link in (
+            ("data wait", 0.45, "modules/(wait)"), ("Python", 0.2, "python/train.py:10:main"),
+            ("forward", 0.15, "modules/Digits"), ("backward", 0.19, "modules/Digits"),
+        )
+    ]  # fmt: skip
+    parts.append({"name": "other", "seconds": 0.01 * median, "share": 0.01, "link": None})
+    report["step_bar"] = {"median_s": median, "parts": parts, "reason": None}
+    copy = {"operator": "aten::item", "total_s": 1e-5, "limits_agree": False}
+    copy["link"] = "operators/aten::addmm"
+    report["findings"] = [
+        finding("input-starved", "The step waits for its data", severity="high",
+                gain_is="estimated", gain_s=0.4 * median, file="train.py", line=22,
+                advice="Load in 2 workers.",
+                evidence=[{"wait_s": 0.45 * median, "link": "modules/(wait)"}]),
+        finding("sync", "A copy to the host waits", gain_s=0.05 * median, gain_is="measured",
+                module="Digits.classifier.0", evidence=[copy | {"calls": n} for n in range(5)]),
+        finding("memory-growth", "Memory grows with every step", severity="low", layers=["memory"],
+                gain_reason="it costs memory, not time",
+                evidence=[{"growth_bytes": 3 * MIB, "link": "source/train.py:68"}]),
+    ]  # fmt: skip
+    return report
+
+
+def add_sources(report):
+    """The text of train.py, the parts of its lines by module, and a file without text."""
+    lines = [record for record in report["tables"]["lines"] if record["file"] == "train.py"]
+    known = {record["line"]: record["source"] for record in lines}
+    text = "".join(f"{known.get(line) or f'# line {line}'}\n" for line in range(1, LENGTH + 1))
+    report["sources"] = [
+        {"file": "train.py", "text": text, "bytes": len(text), "reason": None},
+        {"file": "augment.py", "text": None, "bytes": 10**6, "reason": "it has more than 200 kB"},
+    ]
+    report["tables"]["module_lines"] = [
+        row("module_lines", module=module, file="train.py", line=line, calls=float(not number),
+            python_s=python * 1e-6, operator_s=operators * 1e-6, backward_s=backward * 1e-6)
+        for line, parts in _PARTS.items()
+        for number, (module, python, operators, backward) in enumerate(parts)
+    ]  # fmt: skip
+    return report
+
+
+def make_hostile(report):
+    """Names of files, functions, modules and arguments that try to be markup."""
+    tables, place = report["tables"], {"file": HOSTILE, "line": 1, "calls": 1.0}
+    report["argv"] = [HOSTILE]
+    report["verdict"]["sentence"] = HOSTILE
+    report["verdict"]["evidence"] += [{"name": HOSTILE, "file": HOSTILE, "line": 3}, HOSTILE]
+    words = dict.fromkeys(("file", "module", "advice"), HOSTILE)
+    evidence = [{"name": HOSTILE, "link": f"source/{HOSTILE}:3"}]
+    made = finding(HOSTILE, HOSTILE, **words, line=3, layers=[HOSTILE], evidence=evidence)
+    report["findings"].append(made)
+    report["sources"].append({"file": HOSTILE, "text": HOSTILE, "bytes": 9, "reason": None})
+    times = {"python_s": 1.0, "operator_s": 1.0}
+    line = row("lines", **place, **times, source=HOSTILE, own=True, reason=HOSTILE)
+    tables["lines"].append(line)
+    part = row("module_lines", **place, **times, module=HOSTILE, backward_s=0.0)
+    tables["module_lines"].append(part)
+    function = row("functions", **place, phase="step", name=HOSTILE, self_s=9.0, total_s=9.0)
+    tables["functions"].append(function)
+    report["layers"][0] |= {"status": "failed", "reason": HOSTILE, "command": HOSTILE}
+    return report

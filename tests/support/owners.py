@@ -1,0 +1,197 @@
+"""What tells the owner of every nanosecond and byte, made up: sums, memory by owner, call paths,
+regions, threads, launches, gaps and findings."""
+
+from tests.support.reports import HOSTILE, row
+
+MIB = 2**20
+# kind: at the start, at the peak, most at once, at the end; in MiB
+_OWNERS = """parameters, 44, 44, 44, 44; gradients, 0, 21.5, 44, 44; optimizer state, 88, 88, 88, 88
+activations, 0, 181, 181, 0; temporaries, 0, 36, 52, 0; inputs, 6, 6, 6, 6
+buffers, 1.5, 1.5, 1.5, 1.5; held by the script, 3, 3, 3, 3; not attributed, 2, 4, 4, 2"""
+_HOLDERS = (
+    ("activations", "Digits.features.2", "aten::mkldnn_convolution", False, 2, 96.0),
+    ("optimizer state", "(optimizer)", "aten::zeros_like", False, 12, 88.0),
+    ("activations", "Digits.features.1", "aten::relu", False, 1, 64.0),
+    ("parameters", "Digits.classifier.0", None, False, 2, 37.0),
+    ("temporaries", "Digits.features.2", "aten::convolution_backward", True, 3, 36.0),
+    ("gradients", "Digits.classifier.0", "aten::mm", True, 1, 18.6),
+    ("not attributed", None, "aten::empty", None, 4, 4.0),
+)
+_PATHS = (
+    # node, parent, kind, name, file, line, own, calls, total ms, self ms
+    (1, None, "function", "main", "train.py", 61, True, 1.0, 9.00, 0.40),
+    (2, 1, "function", "Digits.forward", "train.py", 44, True, 1.0, 3.00, 0.20),
+    (3, 2, "function", "_call_impl", "torch/nn/modules/module.py", 1779, False, 2.0, 2.80, 0.30),
+    (4, 3, "function", "Conv2d.forward", "torch/nn/modules/conv.py", 547, False, 2.0, 2.5, 0.1),
+    (5, 4, "operator", "aten::conv2d", None, None, None, 2.0, 2.40, 0.40),
+    (6, 5, "operator", "aten::cudnn_convolution", None, None, None, 2.0, 2.00, 2.00),
+    (7, 6, "kernel", "implicit_gemm_f32", None, None, None, 2.0, None, None),
+    (8, 1, "function", "Tensor.backward", "torch/_tensor.py", 576, False, 1.0, 4.60, 0.10),
+    (9, 8, "operator", "ConvolutionBackward0", None, None, None, 2.0, 4.50, 4.50),
+    (10, 1, "function", "Adam.step", "torch/optim/adam.py", 213, False, 1.0, 1.00, 1.00),
+)
+_NO_PYTHON = "cprofile sees no Python of it; there is none but custom autograd functions"
+_WORKERS = "no layer looks into other processes: run once with num_workers=0 to see their work"
+_THREADS = (
+    # kind, name, process, threads, CPU s, share, layers, note
+    ("main", "MainThread", 0, 1, 4.1 / 1e3, 0.52, ["cprofile", "torch", "watch"], None),
+    ("backward", "pt_autograd_0", 0, 1, 2.2 / 1e3, 0.28, ["torch"], _NO_PYTHON),
+    ("DataLoader worker", "pt_data_worker", 1, 2, 1.5 / 1e3, 0.19, None, _WORKERS),
+    ("profstack", "profstack-watch", 0, 1, 0.08 / 1e3, 0.01, ["watch"], None),
+)
+_LATER = ("aten::mm in Digits.classifier.0", "aten::add")
+_GAPS = (
+    # device, cause, count, total s, longest s, after, before
+    ("cuda:0", "host late", 31.0, 0.52 / 1e3, 0.04 / 1e3, *_LATER),
+    ("cuda:0", "synchronisation", 1.0, 0.21 / 1e3, 0.21 / 1e3, "aten::item in (loss)", "aten::mul"),
+    ("cuda:0", "data wait", 1.0, 0.17 / 1e3, 0.17 / 1e3, "(optimizer)", "Digits.features.0"),
+)
+_REGIONS = (
+    # path, source, calls, wall, operators, bytes, threads, measured in
+    ("augment", "profstack.region", 1.0, 4e-4, 3e-4, 4096.0, "MainThread", "clean slices"),
+    ("augment/crop", "profstack.region", 2.0, 1e-4, 4e-5, 0.0, "MainThread", "clean slices"),
+    ("loss part", "record_function", 1.0, 2e-4, 2e-4, None, "MainThread", "torch slices"),
+)
+FINDINGS = (
+    {"slug": "sync", "title": "A copy to the host waits for the device", "severity": "high"}
+    | {"gain_s": 0.0004, "gain_is": "estimated", "file": "train.py", "line": 66, "module": None}
+    | {"layers": ["torch"], "advice": "Take the loss once every hundred steps."}
+    | {"evidence": [{"operator": "aten::item", "calls": 3.0, "total_s": 0.0004}]},
+    {"slug": "memory-growth", "title": "Memory grows by 64.0 MiB a step", "severity": "medium"}
+    | {"gain_s": None, "gain_is": None, "file": "train.py", "line": 68, "module": None}
+    | {"layers": ["memory"], "advice": "Keep loss.item() in the list, not the tensor."}
+    | {"evidence": [{"file": "train.py", "line": 68, "growth_bytes": 64 * MIB, "steps": 11}]},
+)
+_ON_DEVICE = ["kernels", "launch_s", "launches_total_s", "device_busy_s", "device_idle_s"]
+
+
+def _rows(table, names, records):
+    return [row(table, **dict(zip(names.split(), each, strict=True))) for each in records]
+
+
+def attribution(median):
+    """The sums under the module tree, as far as the made-up modules go."""
+    step = 5.08e-3
+    found = {"step_s": step, "rows_s": step, "owned_s": 0.9724 * step, "owned_share": 0.9724}
+    found |= {"calibrated_owned_s": 0.9724 * median, "clean_median_s": median}
+    found |= {"backward_s": 2.1e-3, "backward_attributed_share": 0.9912, "negative_rows": 0}
+    found |= {"memory_peak_bytes": 385 * MIB, "memory_attributed_share": 0.9896, "reason": None}
+    rest = (("(outside modules)", 0.08e-3, 0.0157), ("(not attributed)", 0.06e-3, 0.0119))
+    rows = [dict(zip(("path", "self_s", "share"), each, strict=True)) for each in rest]
+    return found | {"unowned": rows}
+
+
+def processes():
+    """What the threads come to."""
+    found = {"steps": 420, "step_s": 4.9e-3, "cpu_s": 7.88e-3, "cores": 1.61, "off_cpu_s": 0.8e-3}
+    found |= {"no_core_s": 0.1e-3, "unseen_share": 0.19, "workers": 1, "worker_cpu_s": 1.5e-3}
+    sentences = [
+        "the steps' thread ran for 4.10 ms of a clean step",
+        "19 % of the CPU time is used in threads and processes that no layer looks into",
+        "1 DataLoader worker uses 1.50 ms of CPU time per step",
+    ]
+    return found | {"wait_s": 3e-4, "reading_s": 1e-4, "reason": None, "sentences": sentences}
+
+
+def memory_owners(device="cpu"):
+    """Rows of `memory_owners` for one device."""
+    names = "device kind start_bytes peak_bytes largest_bytes end_bytes"
+    each = [text.strip().split(", ") for text in _OWNERS.replace("\n", ";").split(";")]
+    records = ((device, kind, *(round(float(n) * MIB) for n in sizes)) for kind, *sizes in each)
+    return _rows("memory_owners", names, records)
+
+
+def add_owners(report):
+    """Fill the tables of a report on a CPU; the figures on kernels stay with `add_device`."""
+    tables, columns, cells = report["tables"], report["columns_reason"], report["cells_reason"]
+    report["attribution"] = attribution(report["benchmark"]["median_s"])
+    report["processes"], tables["memory_owners"] = processes(), memory_owners()
+    whole = sum(each["peak_bytes"] for each in tables["memory_owners"]) / MIB
+    names = "device kind module operator backward tensors bytes share"
+    held = (("cpu", *rest, round(size * MIB), size / whole) for *rest, size in _HOLDERS)
+    tables["peak_holders"] = _rows("peak_holders", names, held)
+    names = "node parent kind name file line own calls total_s self_s"
+    paths = ((*rest, ms and ms / 1e3, own and own / 1e3) for *rest, ms, own in _PATHS)
+    tables["call_paths"] = _rows("call_paths", names, paths)
+    names = "kind name process threads cpu_s share layers note"
+    tables["threads"] = _rows("threads", names, _THREADS)
+    launches = ((12 + number, 61.0 + number % 2) for number in range(6))
+    tables["launches"] = _rows("launches", "step operators", launches)
+    for record in tables["functions"]:
+        record["own"] = record["file"].endswith(("train.py", "augment.py"))
+        others = "(built-in)" if record["file"] == "~" else "torch"
+        record["package"] = "(own files)" if record["own"] else others
+    for record in tables["lines"]:
+        record["own"] = True
+    # What memory and checkpointing give, and what modules take of Python.
+    for record in tables["modules"]:
+        if not record["path"].startswith("("):
+            record["recomputed_s"] = 0.1e-3 if record["path"] == "Digits.features" else 0.0
+            record["python_s"] = record["self_s"] * 0.2
+            record["host_peak_bytes"] = 2.0 * (record["host_net_bytes"] or 0) + 4096
+    for name in ("recomputed_s", "python_s", "host_peak_bytes"):
+        columns.pop(f"modules.{name}", None)
+        cells[f"modules.{name}"] = "it is a part of the step outside modules"
+    for name in ("functions.own", "functions.package", "lines.own"):
+        columns.pop(name, None)
+    names = [*(f"launches.{name}" for name in _ON_DEVICE), "call_paths.device_s"]
+    columns |= dict.fromkeys(names, "no accelerator was in use")
+    names = [f"call_paths.{name}" for name in ("file", "line", "own")]
+    cells |= dict.fromkeys(names, "an operator or a kernel has no source line here")
+    names = [f"call_paths.{name}" for name in ("total_s", "self_s")]
+    cells |= dict.fromkeys(names, "a kernel runs on the device: it has no host time")
+    cells |= {
+        "peak_holders.module": "it was made outside every module",
+        "peak_holders.operator": "it was there before the step that was observed",
+        "peak_holders.backward": "nothing tells in which pass it was made",
+        "call_paths.parent": "it is the outermost",
+        "threads.layers": "no layer looks into it",
+        "threads.note": "there is nothing to add",
+    }
+
+
+def add_device(report):
+    """Launches, kernels and gaps as a GPU gives them, and a second place for memory."""
+    tables, reasons = report["tables"], report["columns_reason"]
+    report["environment"] |= {"device": "cuda", "gpu": "A GPU that is made up"}
+    for record in tables["launches"]:
+        record |= dict(zip(_ON_DEVICE, (42.0, 5.2e-6, 0.22e-3, 3.1e-3, 0.9e-3), strict=True))
+    names = "device cause count total_s longest_s after before"
+    tables["gaps"] = _rows("gaps", names, _GAPS)
+    tables["memory_owners"] += memory_owners("cuda:0")
+    for record in tables["call_paths"]:
+        record["device_s"] = 1.9e-3 if record["node"] <= 7 else 0.0
+    for record in tables["lines"]:
+        if record["operator_s"] is not None:
+            record["device_s"] = 0.8 * record["operator_s"]
+    for name in [key for key in reasons if "device" in key or key.startswith("launches.")]:
+        if name != "steps.device_s":
+            reasons[name] = "made up: not filled here"
+    for name in (*(f"launches.{each}" for each in _ON_DEVICE), "call_paths.device_s"):
+        reasons.pop(name, None)
+    reasons.pop("lines.device_s", None)
+
+
+def add_regions(report):
+    """Regions of several sources, one inside the other."""
+    names = "path source calls wall_s operator_s host_net_bytes threads measured_in"
+    report["tables"]["regions"] = _rows("regions", names, _REGIONS)
+    report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
+
+
+def make_hostile(report):
+    """Names in these tables that try to become part of the page."""
+    for table, number, names in (
+        ("memory_owners", 0, "kind"), ("peak_holders", 0, "kind module operator"),
+        ("call_paths", 1, "name file"), ("threads", 1, "kind name note"),
+        ("gaps", 0, "cause after before"), ("regions", 1, "path source threads"),
+        ("functions", 1, "package"),
+    ):  # fmt: skip
+        report["tables"][table][number] |= dict.fromkeys(names.split(), HOSTILE)
+    report["tables"]["threads"][1]["layers"] = [HOSTILE]
+    report["tables"]["functions"][1]["own"] = False
+    report["attribution"]["unowned"][0]["path"] = HOSTILE
+    report["processes"]["sentences"].append(HOSTILE)
+    names = ("title", "advice", "file", "module")
+    report["findings"][0] |= dict.fromkeys(names, HOSTILE)
+    report["findings"][0]["evidence"] = [{HOSTILE: HOSTILE}, {"name": HOSTILE}]

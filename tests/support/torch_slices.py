@@ -1,0 +1,103 @@
+"""For tests of the torch layer: observes steps of a workload as the engine does, in-process."""
+
+import gc
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from profstack.capture.hooks import DISCOVER, RANGES, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.layer import SliceContext
+from profstack.readers.torchtrace.events import read_host
+from profstack.storage.vocabulary import STEP_PARTS
+from profstack.wrappers.torch_profiler import TorchProfilerWrapper
+
+
+class Quiet:
+    """A sink that does nothing with what the hooks tell it."""
+
+    waiting = False
+    follows_calls = follows_backward = True
+
+    def __getattr__(self, name):
+        return lambda *_: None
+
+
+@dataclass
+class Slice:
+    """One observed slice: what was captured, the steps' stamps, and the names of the modules."""
+
+    captured: object
+    stamps: list
+    modules: dict
+    events: object
+
+    @property
+    def wall_s(self):
+        return self.stamps[-1] - self.stamps[0]
+
+    @property
+    def rows(self):
+        """Rows of `module_times` by path."""
+        return {self.path(row["module_id"]): row for row in self.captured.frames["module_times"]}
+
+    @property
+    def operators(self):
+        return [*self.captured.frames["operators"]]
+
+    def path(self, number):
+        if number is None:
+            return None
+        return STEP_PARTS[number] if number < 0 else self.modules[number].path
+
+    def host(self):
+        return read_host(self.events.events())
+
+
+def self_s(row):
+    """Own time of a row, forward and backward together."""
+    return float(row["forward_self_s"] + row["backward_self_s"])
+
+
+def slice_of(hooks, wrapper, context, step):
+    """Run the steps of a slice, as the engine does; the times at which they begin and end."""
+    wrapper.start(context)
+    hooks.emit_ranges(True)
+    # That this began before the step is told by two clocks, which agree to a microsecond.
+    time.sleep(0.0001)
+    stamps = [time.perf_counter()]
+    for _ in range(context.steps):
+        step()
+        stamps.append(time.perf_counter())
+    hooks.emit_ranges(False)
+    wrapper.stop()
+    return stamps
+
+
+def observe(step, steps=3, mode="timed", warm=2, left_out=(), folder=None):
+    """Run `step` `warm` times with the names being found, then `steps` times observed.
+
+    With the real hooks and the real wrapper.
+    """
+    hooks, wrapper = TorchHooks(torch, Quiet(), ModuleNames()), TorchProfilerWrapper()
+    with tempfile.TemporaryDirectory() as other:
+        hooks.install()
+        hooks.set_mode(DISCOVER)
+        try:
+            for _ in range(warm):
+                step()
+            gc.collect()
+            gc.disable()
+            hooks.set_mode(RANGES)
+            context = SliceContext(0, mode, steps, folder or Path(other))
+            stamps = slice_of(hooks, wrapper, context, step)
+            results, modules = wrapper._results, hooks.names.by_number()
+            return Slice(wrapper.take(stamps, modules, left_out), stamps, modules, results)
+        finally:
+            gc.enable()
+            wrapper.stop()
+            wrapper.close()
+            hooks.remove()

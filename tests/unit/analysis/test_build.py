@@ -1,0 +1,248 @@
+"""The whole report: joined tables, why parts of it are empty, and how the run ended."""
+
+import json
+import math
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from profstack.analysis import build
+from profstack.errors import RecordingError
+from profstack.storage.folder import write_run
+from profstack.storage.reader import Recorded, Selection
+from profstack.storage.schema.layer_table import LayerTable, column
+from profstack.storage.schema.report import REPORT
+from profstack.storage.vocabulary import BENCH_FACT
+from tests.support import recordings as made
+from tests.support.recordings import Model, Run, function, operator, realistic, report_of
+
+
+def texts(report, slug):
+    return [row["text"] for row in report["warnings"] if row["slug"] == slug]
+
+
+def test_a_whole_run(tmp_path):
+    run = realistic(tmp_path / "rec", Model(seed=5, evaluation=19))
+    report, clean_s = run.finish(), median(run.clean_s)
+    assert report["benchmark"]["median_s"] == pytest.approx(clean_s)
+    assert (report["status"], report["status_reason"]) == ("complete", None)
+    mixed = {step.slice for step in run.drawn if "eval" in step.flags}
+    for layer, table in (("torch", "operators"), ("cprofile", "functions")):
+        later = [row for row in run.rows["slices"] if row["round"] > 1 and row["layer"] == layer]
+        wall = math.fsum(row["wall_s"] for row in later if row["slice"] not in mixed)
+        own = run.total(table, "self_s", *({row["slice"] for row in later} - mixed))
+        calibrated = math.fsum(row["calibrated_s"] for row in report["tables"][table])
+        assert calibrated == pytest.approx(own / wall * clean_s)
+    found = [(row["wall_s"], row["flags"]) for row in report["tables"]["steps"]]
+    assert found == [(step.wall_s, step.flags) for step in run.drawn]
+    facts, count = {"rule": "optimizer", "phase": "train", "reason": None}, len(run.drawn)
+    counts = {"count": count, "counts_by_phase": {"train": count}}
+    assert report["step"] == {**facts, **counts, "batch_size": 32, "shapes": ["32x8", "12x8"]}
+    found = [tuple(row[k] for k in ("index", "steps", "step_median_s")) for row in report["slices"]]
+    walls = {n: [step.wall_s for step in run.of(n)] for n in range(len(run.rows["slices"]))}
+    assert found == [(n, len(each), pytest.approx(median(each))) for n, each in walls.items()]
+    for name, rows in report["tables"].items():
+        for each in REPORT[name].names if rows else ():
+            missing = sum(row[each] is None for row in rows)
+            known = [f"{name}.{each}" in report[f"{kind}_reason"] for kind in ("columns", "cells")]
+            assert known == [missing == len(rows), 0 < missing < len(rows)]
+    assert all([*report["columns_reason"].values(), *report["cells_reason"].values()])
+
+
+def test_a_killed_run_still_has_its_report(run):
+    # The report is of the plan with most steps.
+    run.clean(10, wall=1.0)
+    run.begin_plan("module", "eval")
+    run.slice("clean", [0.010, 0.013, 0.011] * 5)
+    frames = {"operators": [operator("aten::mm", 3, 0.003)]}
+    run.torch([0.012, 2.5, 0.013, 0.017], left_out=(1,), frames=frames)
+    # Nothing that is written at the end is there, and the parent died with the child.
+    report = report_of(run.folder)
+    assert (report["status"], report["run"]["id"]) == ("partial", "rec")
+    assert "before the script" in report["status_reason"]
+    facts = [report["step"][name] for name in ("rule", "phase", "counts_by_phase")]
+    assert facts == ["module", "eval", {"eval": 19, "train": 10}]
+    assert (report["benchmark"]["median_s"], len(report["tables"]["steps"])) == (0.011, 29)
+    # Steps left out of the rows are left out of the division.
+    (row,) = report["tables"]["operators"]
+    expected = pytest.approx([1.0, 0.001, 0.003 / 0.042 * 0.011])
+    assert [row["calls"], row["self_s"], row["calibrated_s"]] == expected
+
+
+def test_without_steps_or_recording(run, tmp_path):
+    bench = {BENCH_FACT: {"problems": [], "figures": {}}}
+    alone = Run(tmp_path / "bench")
+    assert ended(alone, None, facts=bench, in_process=True) == ("complete", None)
+    whole = Run(tmp_path / "whole")
+    whole.slice("whole", [], layer="cprofile", mode="whole")
+    whole.layers(cprofile="recorded")
+    assert ended(whole, 0, facts=WHOLE) == ("complete", None)
+    report = run.finish(ended=False)
+    assert (report["status"], report["watch"]) == ("failed", None)
+    assert (report["step"]["count"], report["step"]["batch_size"]) == (0, None)
+    assert not any(report["tables"].values())
+    with pytest.raises(RecordingError, match="no recording"):
+        build.build_report(Recorded(tmp_path))
+
+
+def test_notes_stand_once_with_paths_from_home(run):
+    train = f"{Path.home()}/project/train.py"
+    run.clean()
+    run.cprofile([0.013] * 3, frames={"functions": [function("train", 3, 0.003, file=train)]})
+    line = {"file": train, "line": 1, "calls": 3}
+    run.torch([0.012] * 3, mode="lines", frames={"lines": [line]})
+    note = {"slug": "truncated", "layer": "torch", "text": f"gave up {train}"}
+    early = {"slug": "empty-capture", "layer": "watch", "text": "nothing yet"}
+    run.writer.write({"notes": [note, early, note]})
+    run.layers(watch="recorded")
+    report = run.finish()
+    assert str(Path.home()) not in json.dumps(report)
+    files = [report["tables"][table][0]["file"] for table in ("functions", "lines")]
+    assert files == ["~/project/train.py"] * 2
+    assert texts(report, "truncated") == ["gave up ~/project/train.py"]
+    assert texts(report, "empty-capture") == []
+
+
+@pytest.mark.parametrize("calls", [1.01, 1.1])
+def test_items_per_second_need_a_model_that_is_called_once_a_step(run, calls):
+    run.clean(10)
+    times = [made.module_times(1, round(100 * calls), 0.1), made.module_times(2, 900, 0.1)]
+    run.torch([0.012] * 100, frames={"module_times": times})
+    run.writer.replace("modules", [made.module(1, "Net"), made.module(2, "Net.fc", 1)])
+    report = run.finish(run={"script": "torchrun"})
+    mark, is_more = report["benchmark"], calls > 1.05
+    assert len(texts(report, "launcher")) == 1
+    assert mark["items_per_s"] == (None if is_more else pytest.approx(3200))
+    told = [text for text in mark["warnings"] if "items per second" in text]
+    assert [f"{calls:.3g} times" in text for text in told] == [True] * is_more
+
+
+def ended(run, code, *, facts=None, signal=None, **more):
+    write_run(run.folder, {"run": {"exit_code": code, "signal": signal}, **more})
+    run.writer.facts(facts or {})
+    recorded = run.recorded()
+    return build.status(recorded), build.status_reason(recorded)
+
+
+WHOLE = {"recording_ended": 1.0}
+TORCH = {"environment": {"torch": "2"}}
+
+
+@pytest.mark.parametrize(("code", "facts", "more", "expected", "words"), [
+    (0, WHOLE, {}, "complete", None), (3, WHOLE, {}, "complete", None),
+    (None, WHOLE, {"in_process": True}, "complete", None),
+    (1, {**WHOLE, "uncaught": "KeyError"}, {}, "partial", "KeyError"),
+    (None, WHOLE, {"signal": 15}, "partial", "SIGTERM"),
+    (None, {}, {}, "partial", "profstack itself"),
+    (None, {}, {"in_process": True}, "partial", None),
+    (5, TORCH, {}, "partial", "exit code 5 at once"), (7, {}, {}, "partial", "exit code 7"),
+    (0, WHOLE, {"layers": ("watch", "torch")}, "partial", "never imported torch"),
+    (0, {**WHOLE, **TORCH}, {"layers": ("nvtx",)}, "partial", "no step"),
+    (2, WHOLE, {"layers": ()}, "failed", "exit code 2"),
+])  # fmt: skip
+def test_how_a_run_ended(run, code, facts, more, expected, words):
+    if "layers" in more:
+        run.layers(**{**dict.fromkeys(more["layers"], "recorded"), "torch": "empty"})
+    else:
+        run.clean(3)
+    found, reason = ended(run, code, facts=facts, **{**more, "layers": None})
+    assert found == expected
+    assert words in reason if words else reason is None
+
+
+@pytest.mark.parametrize(("problems", "figures", "facts", "code", "expected"), [
+    ([], {}, WHOLE, 0, ("complete", None)), ([], {}, {}, 0, ("partial", None)),
+    ([], {}, WHOLE, 1, ("partial", None)), (["cut"], {}, WHOLE, 0, ("partial", None)),
+    ([], {"part_problems": ["cut"]}, WHOLE, 0, ("partial", None)),
+    (["process 2: KeyError"], None, WHOLE, 1, ("failed", "the target raised KeyError")),
+    (["process 0: ended by SIGKILL"], None, WHOLE, 1, ("failed", "ended by SIGKILL")),
+    ([], None, WHOLE, 1, ("failed", None)),
+])  # fmt: skip
+def test_how_a_benchmark_ended(run, problems, figures, facts, code, expected):
+    run.clean(3)
+    bench = {BENCH_FACT: {"problems": problems, "figures": figures}}
+    assert ended(run, code, facts={**facts, **bench}) == expected
+
+
+def layer_of(name, status, reason=None, command=None):
+    return {"name": name, "status": status, "reason": reason, "command": command}
+
+
+SEEN = [layer_of("torch", "recorded")]
+
+
+@pytest.mark.parametrize(("table", "layers", "device", "words"), [
+    ("operators", [], True, "layer torch was not asked for"),
+    (
+        "functions",
+        [layer_of("cprofile", "empty", "short", "do x")],
+        True,
+        "empty: short; next: do x",
+    ),
+    ("functions", [layer_of("cprofile", "failed")], True, "cprofile is failed"),
+    ("operators", SEEN, True, "nothing was seen"), ("kernels", SEEN, False, "no accelerator"),
+    ("kernels", SEEN, True, "nothing was seen"),
+    ("gaps", [layer_of("torch", "emitted")], False, "no accelerator"),
+    ("nsys_kernels", [], True, "--nsys"),
+])  # fmt: skip
+def test_why_a_table_has_no_rows(table, layers, device, words):
+    assert words in build.table_reason(table, layers, has_device=device)
+
+
+def test_why_columns_and_cells_are_null():
+    tables = {name: [] for name in REPORT}
+    rows = [dict.fromkeys(REPORT["operators"].names) for _ in range(3)]
+    rows[0]["calls"] = rows[1]["calls"] = 2.0
+    rows[2]["flop"] = 5
+    tables |= {"operators": rows, "functions": [dict.fromkeys(REPORT["functions"].names)]}
+    known = [*SEEN, layer_of("watch", "empty", "x")]
+    found = build.columns_reason(tables, known, has_device=False)
+    assert found["operators.device_s"] == "no accelerator was in use"
+    assert "3 steps" in found["operators.calibrated_s"]
+    assert found["functions.watch_share"] == "the layer watch is empty: x"
+    assert found["functions.calls"] == "the layer cprofile was not asked for"
+    assert not {"operators.calls", "operators.flop", "modules.path"} & set(found)
+    few = build.columns_reason(tables, known, has_device=True, few_samples="few")
+    assert (few["functions.watch_share"], "lines.watch_share" in few) == ("few", False)
+    said = [few[f"operators.{name}"] for name in ("device_s", "module")]
+    assert said == [build._NOT_SEEN, "no operator was called inside a module"]
+    cells = build.cells_reason(tables)
+    assert set(cells) == {"operators.calls", "operators.flop"}
+    assert "several shapes" in cells["operators.flop"]
+
+
+def test_tables_of_a_layer_are_per_step_and_largest_where_it_says_so(run):
+    names = "cache_name TEXT", "hits REAL counted", "peak_bytes INTEGER raw", "misses REAL counted"
+    columns = tuple(column(*f"{each} ".split(" ")[:2], "x", *each.split()[2:]) for each in names)
+    kept = LayerTable("cache_use", columns, "Caches", "text", order="hits", largest=("peak_bytes",))
+    plain = LayerTable("cache_plain", columns[:2], "Plain", "text")
+    run.writer.declare("cache", [kept, plain])
+    keys = [each.name for each in columns]
+    first = [("a", 6.0, 50, None), (None, 1.0, 9, 2.0), ("b", 12.0, 7, 3.0)]
+    for count, cells in ((3, first), (2, [("a", 5.0, 30, None)])):
+        rows = [dict(zip(keys, each, strict=True)) for each in cells]
+        run.slice("cache", [0.1] * count, layer="cache", mode="on", frames={"cache_use": rows})
+    recorded = run.recorded()
+    first, second = build.layer_tables(recorded, {})
+    near = pytest.approx
+    assert [tuple(row.values()) for row in first["rows"]] == [
+        ("b", near(2.4), 7, near(0.6)), ("a", near(2.2), 50, None), (None, near(0.2), 9, near(0.4))
+    ]  # fmt: skip
+    assert (first["layer"], first["title"], second["rows"]) == ("cache", "Caches", [])
+    assert [each["name"] for each in first["columns"]] == keys
+    chosen = Selection([1], "on", 2, 0.2)
+    (row,) = build.layer_tables(recorded, {"cache": chosen})[0]["rows"]
+    assert row["hits"] == near(2.5)
+
+
+def test_notes_on_how_the_script_was_set_up(run):
+    assert "no layer saw calls" in str(build.setup(run.recorded())["reason"])
+    tf32 = {"tf32_products": True, "tf32_convolutions": False}
+    adam = {"name": "Adam", "place": {"file": f"{Path.home()}/train.py", "line": 3}}
+    noted = {"steps": 4, "calls": {"place": None, "count": 7}, "optimizers": [adam]}
+    run.clean(1)
+    facts = {"setup_1": {**noted, "failed": None}, "setup_2": {"steps": 9, "failed": "x"}}
+    run.writer.facts({"environment": tf32, **facts})
+    adam["place"]["file"] = "~/train.py"
+    assert build.setup(run.recorded()) == {**noted, **tf32, "reason": None}

@@ -1,0 +1,191 @@
+"""Which steps count as clean, by which clock, and where the warm-up ends."""
+
+import random
+from statistics import median
+
+import pandas as pd
+import pytest
+
+from profstack.analysis import clean_steps as module
+from profstack.stats.blocks import COVERED
+from profstack.storage.vocabulary import BENCH_FACT
+from tests.support.recordings import Run
+from tests.support.tables import cases
+
+FEW = module.FEW_STEPS
+
+
+def scattered(count, wall, seed=1):
+    chance = random.Random(seed)
+    return [wall * (1 + 0.01 * chance.gauss(0, 1)) for _ in range(count)]
+
+
+def made(run, *parts):
+    """Slices: kind, times of the steps or (number, time, seed), and what else they have."""
+    for kind, walls, *more in parts:
+        walls = scattered(*walls) if isinstance(walls, tuple) else walls
+        layer = {"layer": "torch", "mode": "timed"} if kind == "torch" else {}
+        run.slice(kind, walls, **layer, **(more[0] if more else {}))
+    return found_in(run)
+
+
+def found_in(run):
+    clean = module.clean_steps(run.recorded())
+    return clean, clean.steps["step"].tolist(), [row["slug"] for row in clean.warnings]
+
+
+def test_steps_with_evaluation_or_cut_short_do_not_count(tmp_path):
+    for flag, counts in (("eval", 0), ("partial", 0), ("eval switch", 0), ("checkpoint", 1)):
+        part = ("clean", [0.011, 0.012, 0.013], {"flags": {1: flag}})
+        numbers = made(Run(tmp_path / flag), ("clean", [0.01] * 10), part)[1]
+        assert (11 in numbers) == counts
+        steps = pd.DataFrame({"flags": [flag, "", "switch"], "wall_s": [0.1, 0.0, 0.2]})
+        assert module.timed_steps(steps).index.tolist() == ([0, 2] if counts else [2])
+        assert module.flagged(steps, *flag.split(), "other").tolist()[:2] == [True, False]
+
+
+@pytest.mark.parametrize(("settled", "kept"), [(2, "all"), (3, "settled"), (8, "settled")])
+def test_steps_right_after_an_observer_count_where_few_others_do(run, settled, kept):
+    early = {"number": 1, "flags": {0: "switch"}}
+    pairs = [
+        (("torch", [0.02], {"number": 1}), ("clean", [x], early)) for x in (11e-3, 14e-3, 13e-3)
+    ]
+    clean, numbers, slugs = made(run, *sum(pairs, ()), ("clean", (settled, 0.01)))
+    others = list(range(6, 6 + settled))
+    assert numbers == (others if kept == "settled" else [1, 3, 5, *others])
+    assert slugs.count("unsettled-clean-steps") == (kept == "all")
+    assert kept == "settled" or f"{3 + settled} clean steps" in clean.warnings[0]["text"]
+
+
+# One step of twenty at most is a pause, takes five medians, and adds a tenth to the mean step.
+@cases("count long factor kind out", "40 2 5.3 native True; 39 2 5.3 native False",
+       "40 2 4.7 native False; 40 1 5.5 native True; 60 1 5.5 native False",
+       "40 2 5.3 WORKER False; 100 3 9. native False")  # fmt: skip
+def test_a_rare_pause_is_of_the_run_and_not_of_the_step(run, count, long, factor, kind, out):
+    walls = scattered(count, 0.01)
+    for number in range(20, 20 + long):
+        walls[number] = factor * 0.01
+    row = {"kind": module.WORKER if kind == "WORKER" else kind, "process": 1, "threads": 1}
+    clean, numbers, slugs = made(run, ("clean", walls, {"frames": {"thread_times": [row]}}))
+    pauses = [*range(20, 20 + long)] if out else []
+    assert clean.paused["step"].tolist() == pauses
+    assert numbers == [number for number in range(count) if number not in pauses]
+    assert slugs == ["pauses"] * out
+
+
+def test_where_the_warmup_ends(tmp_path):
+    # Slow steps at the start are warm-up, observed ones by their number.
+    first = ("startup", [0.5], {"number": 0, "flags": {0: "discovery"}})
+    parts = (first, ("clean", (4, 0.03)), ("torch", [0.012, 0.013, 0.012]), ("clean", (30, 0.01)))
+    clean, numbers, _ = made(Run(tmp_path / "slow"), *parts)
+    assert (clean.warmup_steps in (5, 8), numbers) == (True, list(range(8, 38)))
+    # Steps of unobserved slices show it.
+    for kind, count in (("settle", 4), ("watch", 4), ("torch", 0)):
+        parts = ((kind, [0.09, 0.08, 0.07, 0.06]), ("clean", (20, 0.01)))
+        assert made(Run(tmp_path / kind), *parts)[0].warmup_steps == count
+    # It begins with the first step of its plan.
+    run = Run(tmp_path / "plans")
+    run.clean(9, wall=1.0)
+    run.begin_plan("module", "eval")
+    parts = (("startup", [0.5, 0.02, 0.015], {"number": 0}), ("clean", (30, 0.01)))
+    clean, numbers, _ = made(run, *parts)
+    assert (clean.warmup_steps, clean.warm_from, numbers) == (3, 12, list(range(12, 42)))
+
+
+def changed_work(run, after, *more):
+    late = {"number": 3}
+    parts = [("clean", (20, 0.02, 1)), ("torch", [0.03] * 4), ("clean", (20, 0.02, 2))]
+    parts += [("watch", (100, 0.02, 3), late), ("watch", (300, after, 4), late), *more]
+    return made(run, *parts)
+
+
+@pytest.mark.parametrize("more", [(), (("clean", (20, 0.01, 5)),)])
+def test_faster_steps_after_the_last_layer_are_changed_work(run, more):
+    clean, numbers, _ = changed_work(run, 0.01, *more)
+    assert numbers == [*range(20), *range(24, 44)]
+    assert clean.median_s == pytest.approx(0.02, rel=0.01)
+    (text,) = (row["text"] for row in clean.warnings if row["slug"] == "work-changed")
+    assert "20.0 ms" in text or "19.9 ms" in text or "20.1 ms" in text
+    place = int(text.split("step ")[1].split()[0].rstrip(","))
+    assert 144 * 15 / 16 - 1 <= place <= 144 * 17 / 16 + 1
+
+
+def test_what_is_no_changed_work(tmp_path):
+    for share, tells in ((0.03, False), (0.08, True)):
+        slugs = changed_work(Run(tmp_path / str(share)), 0.02 * (1 - share))[2]
+        assert ("work-changed" in slugs) is tells
+    parts = (("clean", (30, 0.02)), ("clean", (60, 0.01)), ("torch", [0.015] * 3))
+    found = made(Run(tmp_path / "followed"), *parts, ("clean", (20, 0.01)))
+    assert found[1:] == ([*range(30, 90), *range(93, 113)], [])
+
+
+@pytest.mark.parametrize("apart", [None, "apart"])
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_benchmark_that_was_warm_has_no_warmup(run, settled, apart):
+    figures = {"median_s": 0.0095, "warmup_settled": settled}
+    run.writer.facts({BENCH_FACT: {"figures": figures, "problems": [], "layers_apart": apart}})
+    clean, numbers, _ = made(run, ("clean", [0.05, 0.04, 0.03, *scattered(30, 0.01)]))
+    warm = (0, 33) if settled and apart is None else (3, 30)
+    assert (clean.warmup_steps, len(numbers), clean.median_s) == (*warm, 0.0095)
+    assert clean.session_median_s == pytest.approx(0.01, rel=0.01)
+
+
+# Events of one stream see nothing of another: then the host's times count.
+@pytest.mark.parametrize("share", [COVERED * 1.001, COVERED * 0.999, 5.0, 0.5, None])
+def test_the_devices_times_count_where_all_are_known_and_cover_the_hosts(run, share):
+    walls, clock = scattered(20, 0.01), "device" if share and share > COVERED else "host"
+    devices = [wall * (share or 1.0) for wall in walls]
+    if share is None:
+        devices[7] = None
+    clean, *_ = made(
+        run, ("clean", walls, {"devices": devices}), ("torch", [9], {"devices": [None]})
+    )
+    known = devices if clock == "device" else walls
+    assert (clean.clock, clean.median_s) == (clock, pytest.approx(median(known)))
+    run.writer.facts({"synchronised": True})
+    assert found_in(run)[0].clock == "host"
+
+
+@pytest.mark.parametrize(("factor", "number", "earlier", "tells", "kept"), [
+    (1.04, 2, 30, True, "earlier"), (1.04, 2, FEW, True, "earlier"),
+    (1.04, 2, FEW - 1, True, "all"), (1.04, 1, 30, False, "all"), (1.012, 2, 30, False, "all"),
+])  # fmt: skip
+def test_a_lasting_change_after_an_observer_leaves_the_earlier_steps(
+    run, factor, number, earlier, tells, kept
+):
+    parts = [("clean", (earlier, 0.01, 1)), ("torch", [0.012, 0.013, 0.012], {"number": number})]
+    clean, numbers, slugs = made(run, *parts, ("clean", (30, 0.01 * factor, 2)))
+    assert (module._LASTING, slugs) == (0.02, ["clean-changed"] * tells)
+    assert len(numbers) == (earlier if kept == "earlier" else earlier + 30)
+    if tells:
+        text = clean.warnings[0]["text"]
+        assert ("torch" in text, "only the earlier" in text) == (True, kept == "earlier")
+        assert float(text.split("take ")[1].split()[0]) == pytest.approx(factor, abs=0.01)
+
+
+def test_slices_beside_an_observed_one_are_the_nearest(run):
+    made(run, *(("clean", [wall] * 2) for wall in (0.010, 0.011)))
+    slices = [run.torch([0.02] * 3), run.cprofile([0.03] * 3)]
+    made(run, *(("clean", [wall] * 2) for wall in (0.012, 0.013)))
+    slices.append(run.torch([0.02] * 2))
+    recorded = run.recorded()
+    steps = recorded.steps[recorded.steps["kind"] == "clean"]
+    beside = module.slices_beside(steps, slices, "host")
+    assert beside == ([[0.011] * 2] * 2, [[0.012] * 2] * 2)
+    clean = module.Clean(steps, 0, [])
+    own, flat, clock = module.compared(recorded, clean, slices[:1])
+    assert own["wall_s"].tolist() == [0.02] * 3
+    assert (flat, clock) == ([[0.011] * 2, [0.012] * 2], "host")
+    assert len(module.compared(recorded, clean, slices[2:])[1]) == 4
+
+
+def test_a_layer_without_events_is_compared_by_the_hosts_clock(run):
+    run.slice("clean", [0.01] * 4, devices=[0.011] * 4)
+    without = run.torch([0.02] * 2, devices=[0.03, None])
+    having = run.cprofile([0.02] * 2, devices=[0.03, 0.04])
+    run.slice("clean", [0.01] * 4, devices=[0.012] * 4)
+    recorded = run.recorded()
+    clean = module.clean_steps(recorded)
+    assert clean.clock == "device"
+    assert module.compared(recorded, clean, [without])[1:] == ([[0.01] * 4] * 2, "host")
+    assert module.compared(recorded, clean, [having])[1:] == ([[0.011] * 4, [0.012] * 4], "device")

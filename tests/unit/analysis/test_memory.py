@@ -1,0 +1,224 @@
+"""Memory and source lines: by line, by module, by owner at the peak, and over time."""
+
+import random
+
+import pytest
+
+from profstack.analysis import memory
+from profstack.code_owner import FACT
+from profstack.storage.vocabulary import OPTIMIZER
+from tests.support.cells import cell, cells
+from tests.support.recordings import Run, module, module_times
+
+HOME = {"roots": ["/home/u/app/"], "libraries": ["/opt/python/"], "profstack": ["/opt/profstack/"]}
+HOME |= {"working": "/home/u/", "text": False, "sep": "/"}
+TRAIN = "/home/u/app/train.py"
+near = pytest.approx
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(tmp_path / "rec")
+    made.writer.replace("modules", [module(1, "Net"), module(2, "Net.fc", 1)])
+    return made
+
+
+def held(number, **values):
+    place = {"file": "train.py", "line": number, "source": f"line {number}"}
+    return {**place, "second_source": "allocator", "occurrences": 2, **values}
+
+
+def memory_slice(run, mode, *rows, **frames):
+    frames = {"memory_lines": list(rows), **frames}
+    run.slice("memory", [0.05, 0.04], layer="memory", mode=mode, number=0, frames=frames)
+
+
+def test_memory_of_a_line_is_all_that_the_layer_saw(run):
+    first = held(5, usage_bytes=90, increment_bytes=64, largest_bytes=61, allocated_bytes=60)
+    later = held(5, usage_bytes=80, increment_bytes=-4, largest_bytes=66, allocated_bytes=1)
+    other = held(6, increment_bytes=7, allocated_bytes=5, second_source=None)
+    memory_slice(run, "discovery", first, other)
+    lost = {**other, "allocated_bytes": None}
+    memory_slice(run, "lines", {**later, "second_source": "rss"}, lost)
+    found = memory.memory_lines(run.recorded())
+    sums = {"increment_bytes": 60, "allocated_bytes": 61, "occurrences": 4}
+    most = {"usage_bytes": 90, "largest_bytes": 66}
+    words = {"source": "line 5", "memory_source": "allocator; rss"}
+    assert found["train.py", 5] == {**words, **sums, **most}
+    # Of two runs of a line of which one has no second figure, the sum is not known.
+    names = "allocated_bytes increment_bytes usage_bytes memory_source"
+    assert cell(found["train.py", 6], names) == (None, 14, None, None)
+
+
+def timed(number, file=TRAIN, **values):
+    times = {"python_s": 0.003, "operator_s": 0.006, "backward_s": 0.0}
+    return {"file": file, "line": number, "source": "x", "calls": 3, **times, **values}
+
+
+def lines_of(run, watched=None):
+    recorded = run.recorded()
+    traced = recorded.select("torch", (("lines",),))
+    return memory.lines(recorded, traced, memory.memory_lines(recorded), watched or {})
+
+
+def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/u")
+    run.writer.facts({FACT: HOME})
+    rows = [timed(2, "/opt/python/lib.py"), timed(9, backward_s=0.0045, device_s=0.03)]
+    rows.append(timed(5, calls=None, reason="it ran too often"))
+    run.torch([0.012] * 2, mode="lines", frames={"lines": rows})
+    again = [timed(5, operator_s=0.001), timed(9, calls=4)]
+    run.torch([0.012] * 3, mode="lines", frames={"lines": again})
+    found = lines_of(run, {(TRAIN, 7): {"watch_share": 0.25, "source": "y"}})
+    own = [("~/app/train.py", line, True) for line in (5, 7, 9)]
+    assert cells(found, "file line own") == [*own, ("/opt/python/lib.py", 2, False)]
+    sums = (7 / 5, 0.012 / 5, 0.0012, 0.0009, 0.006)
+    assert cell(found[2], "calls operator_s python_s backward_s device_s") == near(sums)
+    expected = (None, "it ran too often", near(0.007 / 5))
+    assert cell(found[0], "calls reason operator_s") == expected
+    assert cell(found[1], "watch_share source calls reason") == (0.25, "y", None, None)
+
+
+def test_lines_by_module_add_up_to_the_line(run):
+    def part(number, module, calls, operator_s=0.006):
+        row = {**timed(number), "module_id": module, "calls": calls, "operator_s": operator_s}
+        return {key: value for key, value in row.items() if key != "source"}
+
+    parts = [part(5, None, 3, 0.0031), part(5, 2, 0, 0.0047), part(5, OPTIMIZER, 0, 0.0012)]
+    lost = [part(6, None, None), part(6, 2, 3)]
+    frames = {"lines": [timed(5, operator_s=0.009)], "module_lines": [*parts, *lost]}
+    run.torch([0.012] * 4, mode="lines", frames=frames)
+    recorded = run.recorded()
+    found = memory.module_lines(recorded, recorded.select("torch", (("lines",),)))
+    by_line = {n: [row for row in found if row["line"] == n] for n in (5, 6)}
+    five = {row["module"]: cell(row, "operator_s calls") for row in by_line[5]}
+    parts = {None: (0.0031, 0.75), "Net.fc": (0.0047, 0), "(optimizer)": (0.0012, 0)}
+    assert five == {name: (near(time / 4), calls) for name, (time, calls) in parts.items()}
+    assert sum(times[0] for times in five.values()) == near(lines_of(run)[0]["operator_s"])
+    assert cells(by_line[6], "calls") == [(None,)] * 2
+
+
+def test_the_allocator_goes_before_the_growth_over_calls(run):
+    def of_modules():
+        recorded = run.recorded()
+        return memory.module_memory(recorded, recorded.select("torch", (("detail",),)))
+
+    rows = [{"module_id": 1, "host_net_bytes": 8192, "device_net_bytes": 512}]
+    rows[0]["device_peak_bytes"] = 65536
+    rows.append({"module_id": 1, "host_net_bytes": 100, "device_peak_bytes": 70000})
+    rows.append({"module_id": 2, "device_net_bytes": 300})
+    memory_slice(run, "lines", module_memory=[{"calls": 1, **row} for row in rows])
+    found, sources = of_modules()
+    device = {"device_net_bytes": 256, "device_peak_bytes": 70000}
+    assert found[1] == {"host_net_bytes": 4146, **device}
+    assert found[2] == {"host_net_bytes": None, "device_net_bytes": 150}
+    assert all(text.endswith(", 2 steps") for text in sources.values())
+    assert "malloc" in sources["modules.host_net_bytes"]
+    times = {"module_times": [module_times(1, 1, 0.5, host_net_bytes=600)]}
+    for peak, more in ((240, times), (190, {})):
+        peaks = [{"module_id": 1, "host_peak_bytes": peak, "device_peak_bytes": None}]
+        run.torch([0.5], mode="detail", number=1, frames={**more, "module_peaks": peaks})
+    found, sources = of_modules()
+    # Peaks of different steps are never added.
+    assert found[1] == {"host_net_bytes": 300, "host_peak_bytes": 240, **device}
+    for column in ("host_net_bytes", "host_peak_bytes"):
+        assert "torch's allocator" in sources[f"modules.{column}"]
+    assert "device allocator" in sources["modules.device_peak_bytes"]
+
+
+def owners(**peaks):
+    ends = {"device": "cpu", "start_bytes": 7, "end_bytes": 3}
+    return [{"kind": k, "peak_bytes": n, "largest_bytes": n, **ends} for k, n in peaks.items()]
+
+
+def holder(kind, number, size, backward=None, device="cpu"):
+    row = {"device": device, "kind": kind, "module_id": number, "bytes": size, "tensors": 1}
+    return {**row, "operator": None if backward is None else "aten::mm", "backward": backward}
+
+
+def observed(run, *holders, mode="detail", **peaks):
+    frames = {"peak_holders": list(holders), "memory_owners": owners(**peaks)}
+    run.torch([0.5], mode=mode, number=1, frames=frames)
+
+
+def test_the_step_with_the_highest_peak_counts_whole(run):
+    observed(run, holder("parameters", 1, 990), parameters=990)
+    held = [holder("temporaries", -5, 100, 0), holder("parameters", 1, 600)]
+    held += [holder("temporaries", 2, 240, 1), holder("activations", None, 30, 0)]
+    held += [holder("not attributed", 1, 20), holder("temporaries", -2, 60, 0)]
+    observed(run, *held, parameters=600, temporaries=450)
+    observed(run, holder("parameters", 1, 980), parameters=980)
+    recorded = run.recorded()
+    found = cells(memory.memory_owners(recorded), "kind peak_bytes")
+    assert sorted(found) == [("parameters", 600), ("temporaries", 450)]
+    rows = memory.peak_holders(recorded)
+    assert cells(rows, "module bytes backward") == [
+        ("Net", 600, None), ("Net.fc", 240, True), ("(outside modules)", 100, False),
+        ("(loss)", 60, False), (None, 30, False), ("Net", 20, None),
+    ]  # fmt: skip
+    assert [row["share"] for row in rows] == [row["bytes"] / 1050 for row in rows]
+    # Work outside modules, of no module, and of an unknown kind has no owner.
+    assert memory.peak_facts(recorded) == (1050, near(900 / 1050))
+    names = "memory_owners.start_bytes memory_owners.peak_bytes peak_holders.bytes"
+    assert set(memory.peak_sources(recorded)) == {*names.split()}
+
+
+def test_the_peak_of_an_accelerator_goes_before_the_hosts(run):
+    gpu, other = {"device": "cuda:0"}, {"device": "cuda:1"}
+    observed(run, holder("inputs", None, 5000), holder("parameters", 1, 200, **other))
+    held = [holder("parameters", 1, 300, **gpu), holder("not attributed", None, 100, **gpu)]
+    held.append(holder("parameters", 1, 350, **other))
+    observed(run, holder("inputs", None, 900), *held, inputs=900)
+    recorded = run.recorded()
+    assert memory.peak_facts(recorded) == (400, 0.75)
+    assert cells(memory.peak_holders(recorded), "device share") == [
+        *(("cpu", 1.0), ("cuda:0", 0.75), ("cuda:0", 0.25), ("cuda:1", 1.0))
+    ]
+
+
+def test_each_device_has_its_largest_holders(run):
+    run.torch([0.5] * 3, frames={"peak_holders": [holder("parameters", 1, 990)]})
+    recorded, most = run.recorded(), memory.MOST_HOLDERS
+    assert (memory.memory_owners(recorded), memory.peak_holders(recorded)) == ([], [])
+    assert (memory.peak_facts(recorded), memory.peak_sources(recorded)) == ((None, None), {})
+    observed(run, holder("parameters", 1, 0))
+    assert memory.peak_facts(run.recorded()) == (0, None)
+    many = [holder("activations", 1, 10 + n, 0) for n in range(most + 20)]
+    random.Random(2).shuffle(many)
+    observed(run, *many, holder("inputs", None, 5, device="cuda:0"))
+    rows = memory.peak_holders(run.recorded())
+    assert [row["bytes"] for row in rows] == [*range(most + 29, 29, -1), 5]
+
+
+def test_memory_over_time_holds_the_watch_too(run):
+    assert memory.memory_rows(run.recorded()) == []
+    run.slice("clean", [0.01, 0.02, 0.03])
+    samples = [(1.025, 40), (0.5, 20), (0.6, None), (9.0, 60), (1.01, 50)]
+    rows = [{"t_s": t_s, "frame": 1, "rss_bytes": rss, "weight": 1.0} for t_s, rss in samples]
+    edge = {"t_s": 1.03, "step": 3, "rss_bytes": 55, "device_allocated_bytes": 8}
+    run.writer.write({"memory": [edge], "watch_samples": rows})
+    found = memory.memory_rows(run.recorded())
+    assert cells(found, "t_s step rss_bytes device_allocated_bytes") == [
+        (0.5, None, 20, None), (1.01, 1, 50, None), (1.025, 1, 40, None), (1.03, 3, 55, 8),
+        (9.0, None, 60, None),
+    ]  # fmt: skip
+
+
+def test_a_long_watch_keeps_the_least_and_the_largest_of_each_stretch(run, monkeypatch):
+    assert 10_000 <= memory.MOST_SAMPLES <= 40_000
+    most = 400
+    monkeypatch.setattr(memory, "MOST_SAMPLES", most)
+    chance, count = random.Random(4), most * 5 // 2
+    sizes = [chance.randint(1000, 9000) for _ in range(count)]
+    sizes[count // 2], sizes[7] = 99_999, 1
+    same = {"frame": 1, "weight": 1.0}
+    samples = [{"t_s": 0.01 * n, "rss_bytes": size, **same} for n, size in enumerate(sizes)]
+    run.writer.write({"watch_samples": samples})
+    rows = memory.memory_rows(run.recorded())
+    kept = {round(row["t_s"] * 100): row["rss_bytes"] for row in rows}
+    assert (most * 0.9 < len(rows) <= most, list(kept)) == (True, sorted(kept))
+    for first in range(0, count, 5):
+        stretch = sizes[first : first + 5]
+        assert {min(stretch), max(stretch)} <= {kept.get(n) for n in range(first, first + 5)}
+    run.writer.replace("watch_samples", [{"t_s": 1.0, "rss_bytes": 5, **same}] * 3)
+    assert len(memory.memory_rows(run.recorded())) == 3

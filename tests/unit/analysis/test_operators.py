@@ -1,0 +1,206 @@
+"""Operators, kernels, launches, gaps and named ranges: per step, from the slices they are of."""
+
+import pytest
+
+from profstack.analysis import operators as module
+from profstack.analysis.flops import counted, of_operators
+from profstack.analysis.modules import TIMED
+from profstack.storage.schema.rows import CLEAN_SLICES, OTHER_SLICES
+from profstack.storage.vocabulary import OWN_REGION
+from tests.support.cells import among, cell, cells
+from tests.support.recordings import Run, operator
+from tests.support.recordings import module as module_of
+
+CLEAN_S = 0.0137
+near = pytest.approx
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(tmp_path / "rec")
+    made.writer.replace("modules", [module_of(2, "Net"), module_of(3, "Net.fc", 2)])
+    return made
+
+
+def seen(run, made, *rest):
+    recorded = run.recorded()
+    selection = recorded.select("torch", TIMED)
+    selection.factor = 1.2
+    return made(recorded, selection, *rest)
+
+
+def operators_of(run):
+    return seen(run, module.operators, CLEAN_S, of_operators(counted(run.recorded())))
+
+
+def test_a_sum_with_an_unknown_part_is_unknown(run):
+    known = [(600, "a", {}), (None, "a", {"backward": 1}), (900, "b", {})]
+    known.append((1200, "a", {"module_id": 3}))
+    rows = [operator("aten::mm", 3, 0.006, moved_bytes=n, shapes=x, **more) for n, x, more in known]
+    run.torch([0.012] * 3, frames={"operators": rows})
+    found = {(row["shapes"], row["module"]): row["moved_bytes"] for row in operators_of(run)}
+    assert found == {("a", None): None, ("b", None): 300, ("a", "Net.fc"): 400}
+
+
+def test_operations_of_several_shapes_follow_from_the_shapes_of_a_product(run):
+    # Multiply-adds of one call; two calls a step, each of two operations per multiply-add.
+    known = {
+        ("mm", "[[2, 3], [3, 4]]"): 2 * 3 * 4, ("mm", "[[5, 3], [3, 4]]"): 5 * 3 * 4,
+        ("mm", "not json"): None, ("mm", None): None, ("addmm", "[[4]]"): None,
+        ("bmm", "[[7, 2, 3], [7, 3, 4]]"): 7 * 2 * 3 * 4,
+        ("bmm", "[[1, 2, 3], [1, 3, 5]]"): 2 * 3 * 5, ("addmm", "[[4], [2, 3], [3, 4]]"): 2 * 3 * 4,
+        ("addmm", "[[4], [5, 3], [3, 6]]"): 5 * 3 * 6,
+        ("baddbmm", "[[4], [7, 2, 3], [7, 3, 4]]"): 7 * 2 * 3 * 4,
+        ("baddbmm", "[[4], [7, 2, 3], [7, 3, 9]]"): 7 * 2 * 3 * 9,
+        ("convolution", "[[1], [2]]"): None, ("convolution", "[[3], [4]]"): None,
+    }  # fmt: skip
+    rows = [operator(f"aten::{name}", 6, 1.0, module_id=3, shapes=text) for name, text in known]
+    same = {"counter": "recorded_shapes", "backward": 0, "calls": 1, "module_id": 3, "flop": 300}
+    counts = [{**same, "operator": name} for name in {row["name"] for row in rows}]
+    rows += [operator("aten::mm", 6, 0.001, shapes="[[9, 9], [9, 9]]")]
+    rows += [operator("aten::cos", 6, 0.001, shapes="[]")]
+    counts.append({**same, "operator": "aten::mm", "module_id": None, "flop": 90})
+    run.torch([0.012] * 3, frames={"operators": rows, "flop_counts": counts})
+    found = {(row["name"][6:], row["shapes"]): row["flop"] for row in operators_of(run)}
+    single = {("mm", "[[9, 9], [9, 9]]"): 30, ("cos", "[]"): None}
+    assert found == {key: adds and 2 * 2 * adds for key, adds in known.items()} | single
+
+
+def test_kernels_are_per_step_the_longest_first(run):
+    same = {"device": "cuda:0", "stream": 7, "operator": "aten::mm", "name": "gemm"}
+    rows = [
+        {**same, "module_id": number, "calls": calls, "device_s": seconds}
+        for number, calls, seconds in ((3, 6, 0.009), (None, 3, 0.012), (3, 3, 0.006))
+    ]
+    run.torch([0.012] * 3, frames={"kernels": rows})
+    found = cells(seen(run, module.kernels), "module calls device_s")
+    assert found == [("Net.fc", near(3), near(0.005)), (None, 1, near(0.004))]
+
+
+def launch(step, device="cuda:0", **values):
+    host = {"operators": 10 + step, "outermost": 4 + step, "operators_s": 0.002 * (1 + step)}
+    own = {"kernels": 5, "launches": 4, "launches_s": 0.0006, "busy_s": 0.003, "idle_s": 0.007}
+    return {"step": step, "device": device, **host, **own, **values}
+
+
+def test_launches_are_numbered_as_steps_of_the_run(run):
+    run.clean(7)
+    run.torch([0.012] * 3, frames={"launches": [launch(2), launch(0, "cuda:1"), launch(0)]})
+    run.clean(2)
+    run.torch([0.012] * 2, frames={"launches": [launch(1, operators=0, launches=None)]})
+    rows = seen(run, module.launches)
+    steps = [(7, "cuda:0"), (7, "cuda:1"), (9, "cuda:0"), (13, "cuda:0")]
+    assert cells(rows, "step device") == steps
+    third = {"operator_s": 0.006 / 12, "launch_s": 0.0006 / 4, "outermost_operators": 6}
+    third |= {"launches_total_s": 0.0006, "device_busy_s": 0.003, "device_idle_s": 0.007}
+    assert among(third, rows[2]) == near(third)
+    assert cell(rows[3], "operator_s launch_s launches") == (None,) * 3
+    # The host's figures stand in the row of each device; kernels are of all devices.
+    expected = {"steps": 3, "operators": (10 + 12 + 0) / 3, "outermost_operators": (4 + 6 + 5) / 3}
+    expected |= {"operator_s": (0.002 + 0.006 + 0.004) / 22, "kernels": 20 / 3, "launches": 12 / 3}
+    expected |= {"launches_total_s": 0.0024 / 3, "launch_s": 0.0024 / 12, "reason": None}
+    assert among(expected, seen(run, module.launch_means)) == near(expected)
+
+
+def test_how_many_steps_have_launches_and_why_none(run):
+    assert "no slice" in module.launch_means(run.recorded(), None)["reason"]
+    nothing = dict.fromkeys(("kernels", "launches", "launches_s"))
+    run.torch([0.012] * 3, number=1, frames={"launches": [launch(0, **nothing)]})
+    means = seen(run, module.launch_means)
+    assert cell(means, "operators kernels launch_s") == (10, None, None)
+    assert "no kernel" in means["reason"]
+    count = module.MOST_STEPS + 5
+    run.torch([0.012] * count, frames={"launches": [launch(step) for step in range(count)]})
+    steps = [row["step"] for row in seen(run, module.launches)]
+    assert steps == list(range(3, module.MOST_STEPS + 3))
+    assert seen(run, module.launch_means)["steps"] == count
+
+
+def test_a_gap_is_named_by_its_longest_one(run):
+    def gap(count, total, longest, **values):
+        row = {"device": "cuda:0", "cause": "host late", "count": count, "after_module_id": 3}
+        row |= {"after_operator": "aten::mm", "before_operator": "aten::add"}
+        return {**row, "total_s": total, "longest_s": longest, **values}
+
+    rows = [gap(3, 0.006, 0.004, after_operator="aten::relu"), gap(6, 0.012, 0.005)]
+    rows.append(gap(1, 0.03, 0.03, cause="copy", after_operator=None))
+    rows.append(gap(2, 0.003, 0.003, device="cuda:1"))
+    run.torch([0.012] * 3, frames={"gaps": rows})
+    found, third = seen(run, module.gaps), near(1 / 3)
+    assert cells(found, "device cause count total_s longest_s after before") == [
+        ("cuda:0", "copy", third, near(0.01), 0.03, None, "aten::add"),
+        ("cuda:0", "host late", near(3), near(0.006), 0.005, "aten::mm in Net.fc", "aten::add"),
+        ("cuda:1", "host late", near(2 / 3), near(0.001), 0.003, "aten::mm in Net.fc", "aten::add"),
+    ]
+
+
+def timed(path, calls, wall_s, **values):
+    row = {"path": path, "source": OWN_REGION, "calls": calls, "wall_s": wall_s}
+    return {**row, "threads": 1, "on_steps_thread": 1, **values}
+
+
+def done(path, source=OWN_REGION, **values):
+    row = {"path": path, "source": source, "calls": 3, "wall_s": 0.03, "operator_s": 0.003}
+    return {**row, "threads": 1, **values}
+
+
+def regions_of(run):
+    recorded = run.recorded()
+    rows = module.regions(recorded, recorded.select("torch", TIMED))
+    walls = [row["wall_s"] or 0.0 for row in rows]
+    assert walls == sorted(walls, reverse=True)
+    found = {(row["source"], row["path"]): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_times_are_clean_and_work_is_that_of_the_profile(run):
+    watched = [done("load", host_net_bytes=400, operator_s=9.0, flop=9)]
+    run.slice("startup", [0.1], frames={"region_times": [timed("early", 1, 0.1)]})
+    run.torch([0.02], mode="detail", number=1, frames={"region_work": watched})
+    run.clean(5, frames={"region_times": [timed("load", 10, 0.02)]})
+    frames = {"region_times": [timed("load", 6, 9.0), timed("crop", 3, 0.009)]}
+    frames["region_work"] = [done("load", wall_s=9.0, flop=600)]
+    run.torch([0.012] * 3, frames=frames)
+    run.clean(3, frames={"region_times": [timed("load", 6, 0.03)]})
+    found = regions_of(run)
+    assert set(found) == {(OWN_REGION, "load"), (OWN_REGION, "crop")}
+    load, crop = found[OWN_REGION, "load"], found[OWN_REGION, "crop"]
+    # The memory is that of the step whose memory was watched.
+    names = "calls wall_s operator_s flop host_net_bytes"
+    assert cell(load, names) == near((16 / 8, 0.05 / 8, 0.001, 200, 400))
+    assert CLEAN_SLICES in load["measured_in"]
+    assert "torch layer's slices, 3 steps" in load["measured_in"]
+    # One that no clean slice entered has the times of all others.
+    known = (near(3 / 4), OTHER_SLICES, None, None)
+    assert cell(crop, "calls measured_in operator_s host_net_bytes") == known
+
+
+def test_two_layers_that_share_a_slice_have_its_steps_once(run):
+    run.torch([0.012] * 3, mode="shared", frames={"region_times": [timed("load", 6, 0.06)]})
+    # The same steps in a second slice.
+    run.writer.write({"slices": [{**run.rows["slices"][0], "slice": 1, "layer": "cprofile"}]})
+    assert cell(regions_of(run)[OWN_REGION, "load"], "calls wall_s") == near((2.0, 0.02))
+
+
+def test_names_with_very_many_numbers_are_one(tmp_path):
+    for more in (0, 1):
+        run, count = Run(tmp_path / str(more)), module.MOST_ALIKE + more
+        steps = [timed(f"step {number}/layer {number % 3}", 1, 0.001) for number in range(count)]
+        run.clean(count, frames={"region_times": steps})
+        found = {path: row["calls"] for (_, path), row in regions_of(run).items()}
+        assert (sum(found.values()), len(found)) == (near(1.0), 3 if more else count)
+    assert set(found) == {f"step #/layer {number}" for number in range(3)}
+    assert found["step #/layer 0"] == near(11 / 33)
+
+
+def test_ranges_are_listed_kind_by_kind_the_most_frequent_first(run):
+    kinds = ["region", "module", "other", "optimizer", "step", "backward", "forward"]
+    rows = [{"kind": kind, "name": kind, "calls": 6, "emit_s": 0.003} for kind in kinds]
+    rows += [{"kind": "module", "name": "busy", "calls": 9, "emit_s": None}]
+    run.slice("nvtx", [0.01] * 3, layer="nvtx", mode="timed", frames={"ranges": rows})
+    recorded = run.recorded()
+    found = module.ranges(recorded, recorded.select_all("nvtx"))
+    names = "step forward backward optimizer busy module region other"
+    assert " ".join(row["name"] for row in found) == names
+    assert cells(found[4:6], "calls emit_s") == [(near(3), None), (near(2), near(0.001))]

@@ -1,0 +1,316 @@
+"""From the watch's samples to its tables: shares, growth of memory, outliers and their work."""
+
+from itertools import accumulate
+
+import pandas as pd
+import pytest
+
+from profstack.analysis import watch
+from profstack.analysis.clean_steps import Clean
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
+from tests.support.cells import cell, cells
+from tests.support.recordings import Run
+
+SCRIPT, HELPER = "/home/somebody/work/train.py", "/home/somebody/work/parts/data.py"
+LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
+MIB = 2**20
+STEP_S = 0.02
+near = pytest.approx
+
+
+class Made(Run):
+    """A recording into which samples are put by hand."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.frames = {}
+        self.rss = 100 * MIB
+
+    def even(self, count, kind="watch"):
+        return self.begins(kind, [STEP_S] * count)
+
+    def begins(self, kind, walls, **frames):
+        begins = list(accumulate(walls[:-1], initial=self.now))
+        layer = kind if kind == "cprofile" else None
+        self.slice(kind, walls, layer=layer, mode="timed" if layer else None, frames=frames)
+        self.now += 0.001
+        return begins
+
+    def frame(self, stack):
+        parent = self.frame(stack[:-1]) if stack else None
+        if stack and stack not in self.frames:
+            self.frames[stack] = len(self.frames) + 1
+            file, line, name = stack[-1]
+            row = {"frame": self.frames[stack], "parent": parent, "file": file, "line": line}
+            self.writer.write({"watch_frames": [{**row, "name": name, "function_line": 1}]})
+        return self.frames.get(stack)
+
+    def samples(self, begin, *found):
+        """Samples so long after a time: weight, bytes grown, and the stack."""
+        for after_s, weight, grown, *stack in found:
+            self.sample(begin + after_s, *stack, weight=weight, grown=grown)
+
+    def sample(self, t_s, *stack, weight=1.0, grown=0, region=None):
+        self.rss += grown
+        row = {"t_s": t_s, "frame": self.frame(stack), "region": region, "weight": weight}
+        self.writer.write({"watch_samples": [{**row, "rss_bytes": self.rss}]})
+
+
+@pytest.fixture
+def made(tmp_path):
+    return Made(tmp_path / "recording")
+
+
+MAIN = (SCRIPT, 30, "<module>")
+STEP = (SCRIPT, 20, "step")
+FORWARD = (LIBRARY, 134, "forward")
+SAVE = (SCRIPT, 12, "save")
+
+
+def outliers(made, clean=(STEP_S,) * 5):
+    steps = pd.DataFrame({"wall_s": list(clean)})
+    return watch.outlier_rows(made.recorded(), Clean(steps, 0, []))
+
+
+def grown_in(made, clean=(STEP_S,) * 5):
+    return cells(outliers(made, clean), "index rss_bytes")
+
+
+def test_shares_are_of_the_time_and_counts_of_the_looks(made):
+    made.sample(0.5, MAIN, weight=6.0)
+    made.sample(0.6, MAIN, STEP, weight=2.0)
+    begins = made.even(4)
+    # One that calls itself counts once; without a stack it counts as time.
+    made.samples(begins[0], (0.01, 3.0, 0, MAIN, STEP, FORWARD, FORWARD))
+    made.samples(begins[1], (0.01, 1.0, 0, MAIN, STEP), (STEP_S + 0.01, 4.0, 0))
+    made.samples(begins[3], (STEP_S + 0.5, 5.0, 0, MAIN, SAVE))
+    rows = watch.watch_rows(made.recorded())
+    assert cells(rows, "phase name samples self_share total_share line") == [
+        ("startup", "<module>", 2, 0.75, 1.0, 1), ("startup", "step", 1, 0.25, 0.25, 1),
+        ("step", "forward", 1, 0.375, 0.375, 1), ("step", "step", 2, 0.125, 0.5, 1),
+        ("step", "<module>", 2, 0.0, 0.5, 1), ("other", "save", 1, 1.0, 1.0, 1),
+        ("other", "<module>", 1, 0.0, 1.0, 1),
+    ]  # fmt: skip
+
+
+# Of a very long run the steps are not written one by one, their slices are.
+def test_steps_that_were_only_counted_are_steps_all_the_same(made):
+    made.even(1, "clean")
+    begin = made.even(100)[0]
+    made.writer._database.execute("DELETE FROM steps WHERE slice = 1")
+    made.sample(begin + 1.0, MAIN, STEP)
+    assert {row["phase"] for row in watch.watch_rows(made.recorded())} == {"step"}
+
+
+def test_growth_belongs_to_where_it_ended_and_a_pause_is_nobodys(made):
+    begins = made.begins("watch", [STEP_S] * 3)
+    first = (0.001, 0, 0), (0.010, 1, 5 * MIB, MAIN, STEP), (0.020, 1, MIB, MAIN, STEP, FORWARD)
+    made.samples(begins[0], *first)
+    # 70 MiB are what another layer's slice has taken meanwhile.
+    made.samples(begins[1], (0.001, 1, -2 * MIB, MAIN, STEP), (0.002, 0, 0), (0.010, 0, 70 * MIB))
+    made.samples(begins[1], (0.015, 1, 2 * MIB, MAIN, STEP, FORWARD))
+    recorded = made.recorded()
+    grown = {row["name"]: row["rss_bytes"] for row in watch.watch_rows(recorded)}
+    assert grown == {"step": 3 * MIB, "forward": 3 * MIB, "<module>": None}
+    assert watch.line_shares(recorded) == {(SCRIPT, 20): (1.0, 6 * MIB)}
+
+
+def test_a_line_is_the_innermost_one_of_the_scripts_own_folder(made, tmp_path):
+    helper, elsewhere = (HELPER, 7, "load"), ("/home/somebody/other/tool.py", 3, "run")
+    # A thread's stack begins in Python's own files.
+    threading = ("/usr/lib/python3.11/threading.py", 975, "run")
+    made.sample(0.1, MAIN, FORWARD)
+    stacks = [(MAIN, STEP, FORWARD), (MAIN, helper, elsewhere), (threading,)]
+    stacks += [(MAIN, helper, ("<string>", 1, "<module>")), (threading, STEP, FORWARD)]
+    for begin, stack in zip(made.even(5), stacks, strict=True):
+        made.sample(begin + 0.01, *stack)
+    recorded = made.recorded()
+    shares = {line: share for line, (share, _) in watch.line_shares(recorded, "step").items()}
+    assert shares == {(SCRIPT, 20): 0.4, (HELPER, 7): 0.4}
+    assert watch.line_shares(recorded, "startup") == {(SCRIPT, 30): (1.0, None)}
+    text = Made(tmp_path / "text")
+    stack = ("<string>", 4, "<module>"), ("<string>", 2, "work"), FORWARD
+    text.sample(text.even(1)[0] + 0.01, *stack)
+    assert list(watch.line_shares(text.recorded())) == [("<string>", 2)]
+
+
+def test_function_shares_have_the_keys_of_functions(made, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    made.sample(0.1, MAIN)
+    begins = made.even(2)
+    made.sample(begins[0] + 0.01, MAIN, STEP)
+    made.sample(begins[1] + 0.01, MAIN, STEP, FORWARD, weight=3.0)
+    recorded, train = made.recorded(), "~/work/train.py"
+    steps = {(train, 1, "step"): 0.25, (LIBRARY, 1, "forward"): 0.75}
+    assert watch.function_shares(recorded) == steps
+    assert watch.function_shares(recorded, "startup") == {(train, 1, "<module>"): 1.0}
+
+
+def test_slow_steps_stand_out_against_the_clean_ones(made):
+    for kind in ("clean", "settle", "cprofile", "startup"):
+        made.begins(kind, [STEP_S, 1.0, STEP_S])
+    walls = [STEP_S] * 20
+    walls[3], walls[7], walls[11] = 0.029, 0.031, 0.5
+    begins = made.begins("watch", walls)
+    # Where the watch did not look its samples are not counted as none.
+    found = cells(outliers(made), "index samples rss_bytes doing")
+    assert found == [(23, None, None, None), (19, None, None, None)]
+    for number in range(40):
+        made.sample(begins[11] + 0.005 + number * 0.01, MAIN, STEP if number < 15 else SAVE)
+    doing = "train.py:30 <module> > train.py:12 save"
+    assert cells(outliers(made), "index samples doing factor rss_bytes") == [
+        (23, 40, doing, near(25.0), 0), (19, 0, None, near(1.55), None)
+    ]  # fmt: skip
+    spread = [STEP_S * factor for factor in (0.2, 0.6, 1.0, 1.4, 1.8)]
+    assert cells(outliers(made, spread), "index") == [(23,)]
+
+
+@pytest.mark.parametrize("usual", [0, 40])
+def test_memory_taken_and_given_back_within_a_step_is_seen(made, usual):
+    for number, begin in enumerate(made.even(30)):
+        takes = (64 + usual) * MIB if number in (8, 21) else (usual and usual + number % 3) * MIB
+        for after_s, grown in ((0.001, 0), (0.010, takes), (0.019, -takes)):
+            made.sample(begin + after_s, MAIN, STEP, grown=grown)
+    assert sorted(grown_in(made)) == [(number, (64 + usual) * MIB) for number in (8, 21)]
+
+
+def test_growth_between_two_samples_goes_to_the_step_with_most_of_the_time(made):
+    # Steps far shorter than the interval: the one that took the memory took the time, too.
+    walls = [0.001] * 40
+    walls[17] = 0.006
+    begins = made.begins("watch", walls)
+    made.sample(begins[0], weight=0.0)
+    for place, grown in ((13, 0), (20, 64 * MIB), (39, 0)):
+        made.sample(begins[place], MAIN, STEP, grown=grown)
+    found = outliers(made, [0.001] * 9)
+    assert cells(found, "index rss_bytes samples") == [(17, 64 * MIB, 0)]
+
+
+def test_many_outliers_are_cut_to_those_that_stand_out_most(made, monkeypatch):
+    monkeypatch.setattr(watch, "MOST_ROWS", 5)
+    begins = made.begins("watch", [STEP_S * (2 + number) for number in range(30)])
+    made.sample(begins[0] + 0.001, weight=0.0)
+    made.sample(begins[0] + 0.02, MAIN, STEP, grown=64 * MIB)
+    for begin in begins[1:]:
+        made.sample(begin + 0.001, MAIN, STEP)
+    assert [row["index"] for row in outliers(made)] == [29, 28, 27, 26, 0]
+
+
+def test_what_it_was_doing_is_as_far_as_most_samples_agree(made):
+    begin = made.begins("watch", [STEP_S, 1.0])[1]
+    deep = [(LIBRARY, line, f"inner{line}") for line in range(6)]
+    for number in range(9):
+        leaf = (LIBRARY, 100 + number, "leaf")
+        made.sample(begin + 0.1 * number, MAIN, STEP, *deep, leaf, region="train/forward")
+    parts = ["[train/forward] train.py:30 <module>", "train.py:20 step", "…"]
+    parts += ["linear.py:4 inner4", "linear.py:5 inner5"]
+    assert outliers(made)[0]["doing"] == " > ".join(parts)
+
+
+# Clean steps apart by a median of 1 ms have a robust deviation of 1.4826 ms.
+@pytest.mark.parametrize(("clean", "limit"), [
+    ([STEP_S] * 5, STEP_S * (1 + watch.SLOWER)),
+    ([0.017, 0.019, STEP_S, 0.0202, 0.024], STEP_S * (1 + watch.SLOWER)),
+    ([0.010, 0.016, STEP_S, 0.024, 0.031], STEP_S + watch.DEVIATIONS * 1.4826 * 0.004),
+])  # fmt: skip
+def test_a_step_is_slow_beyond_its_limit(made, clean, limit):
+    made.begins("watch", [limit * 0.999, limit * 1.001, STEP_S])
+    assert cells(outliers(made, clean), "index factor") == [(1, near(limit * 1.001 / STEP_S))]
+    figures = (f"{watch.MOST_ROWS} that", f"{watch.DEVIATIONS:.0f} robust", "half as long again")
+    for figure in (*figures, f"{watch.GROWN_BYTES // MIB} MiB"):
+        assert figure in watch.RULE
+    assert (watch.SLOWER, watch.GROWN_MORE) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize("usual", [0, 5 * MIB])
+@pytest.mark.parametrize("less", [0, 1])
+def test_a_step_takes_memory_from_its_limit_on(made, usual, less):
+    taken = (int(usual * watch.GROWN_MORE) or watch.GROWN_BYTES) - less
+    for number, begin in enumerate(made.even(20)):
+        grown = taken if number == 7 else usual - number % 2 * (usual > 0)
+        made.sample(begin + 0.010, MAIN, STEP, grown=grown)
+        made.sample(begin + 0.019, MAIN, STEP, grown=-grown)
+    assert grown_in(made) == [(7, taken)] * (not less)
+
+
+def test_times_of_the_device_count_where_those_are_the_clean_ones(made):
+    made.slice("watch", [STEP_S] * 4, devices=[0.05, 0.2, None, 0.06])
+    clean = pd.DataFrame({"wall_s": [STEP_S] * 3, "device_s": [0.05] * 3})
+    rows = watch.outlier_rows(made.recorded(), Clean(clean, 0, [], clock="device"))
+    assert cells(rows, "index wall_s factor") == [(1, STEP_S, near(4.0))]
+
+
+@pytest.mark.parametrize("count", [watch.FEWEST_SAMPLES - 1, watch.FEWEST_SAMPLES])
+def test_a_few_samples_of_steps_give_no_shares_of_them(made, count):
+    made.sample(0.4, MAIN)
+    made.sample(0.5, MAIN, SAVE, weight=3.0, grown=7)
+    for number, begin in enumerate(made.even(count)):
+        made.sample(begin + 0.01, MAIN, STEP, weight=1.0 + number % 2)
+    made.writer._database.execute("UPDATE watch_frames SET source = 'save()' WHERE line = 12")
+    recorded, few = made.recorded(), count < watch.FEWEST_SAMPLES
+    lines = watch.watched_lines(recorded)
+    save = {"source": "save()", "watch_share": None, "startup_share": 0.75, "watch_bytes": 7}
+    assert lines[SCRIPT, 12] == save
+    shares = cell(lines[SCRIPT, 20], "watch_share startup_share")
+    assert shares == (None if few else 1.0, None)
+    why = watch.few_samples(recorded)
+    assert (why is not None) is few
+    assert not few or (str(count) in why and str(watch.FEWEST_SAMPLES) in why)
+    reason = watch.watch_facts(recorded, [])["reason"]
+    assert reason == (why or "cProfile has no slice to compare with")
+
+
+def profiled(made, own_s, builtin_s):
+    """A slice of cProfile, and the rows of `functions` that it gives."""
+    edge = {"caller_file": SCRIPT, "caller_line": 1, "callee_file": "~", "callee_line": 0}
+    edge |= {"callee_name": "<built-in conv2d>", "calls": 1}
+    place = {"file": SCRIPT, "line": 1, "calls": 1}
+    functions, calls = (
+        [{**row, key: name, "self_s": own, "total_s": own} for name, own in times.items()]
+        for row, key, times in ((place, "name", own_s), (edge, "caller_name", builtin_s))
+    )
+    made.begins("cprofile", [STEP_S], functions=functions, calls=calls)
+    return [{**row, "phase": "step"} for row in functions]
+
+
+def sampled(made, names):
+    for begin, name in zip(made.even(len(names)), names, strict=True):
+        made.sample(begin + 0.01, (SCRIPT, 1, name))
+
+
+# Functions with a hundredth of the steps are compared.
+@pytest.mark.parametrize(
+    ("names", "share", "compared"), [("abcde", 1.01, 5), ("abcde", 0.9, 4), ("abcd", None, 4)]
+)
+def test_too_few_functions_are_not_compared(made, names, share, compared):
+    last = {"e": watch.WORTH_COMPARING * share} if share else {}
+    own = {name: 0.2 + 0.01 * place for place, name in enumerate(names) if name not in last}
+    factor = (1 - sum(last.values())) / sum(own.values())
+    rows = profiled(made, {**{name: share * factor for name, share in own.items()}, **last}, {})
+    sampled(made, ["aabbbcccc"[number % 9] for number in range(60)])
+    facts = watch.watch_facts(made.recorded(), rows)
+    assert facts["rank_functions"] == compared
+    assert (facts["rank_correlation"] is None) is (compared < watch.FEWEST_FUNCTIONS)
+    assert watch.FEWEST_FUNCTIONS == 5
+    if compared == 4:
+        words = "only 4 functions have a hundredth of the steps, 5 are needed"
+        assert facts["reason"] == words
+
+
+def test_the_rank_correlation_is_spearmans_with_built_in_time_at_the_caller(made):
+    own = {name: 0.001 * (1 + place) for place, name in enumerate("abcdef")}
+    # By its own time alone `a` would be last; with what it calls it is first.
+    rows = profiled(made, own, {"a": 0.02})
+    shares = {"a": 25, "f": 12, "e": 10, "c": 8, "d": 3, "b": 2}
+    sampled(made, "".join(name * count for name, count in shares.items()))
+    text = "every 20 ms from 200 s on"
+    made.writer.write({"layers": [{"name": "watch", "status": "recorded", "truncated": text}]})
+    said = watch.watch_facts(made.recorded(), rows)
+    order = sorted(own, key=lambda name: own[name] + 0.02 * (name == "a"))
+    mine = sorted(shares, key=lambda name: shares[name])
+    by_hand = 1 - 6 * sum((order.index(n) - mine.index(n)) ** 2 for n in own) / (6 * 35)
+    assert 0 < by_hand < 1
+    names = "rank_correlation rank_functions reason samples watched_s thinning samples_by_phase"
+    phases = {"startup": 0, "step": 60, "other": 0}
+    known = (near(by_hand), 6, None, 60, near(60 * WATCH_INTERVAL_S), text, phases)
+    assert cell(said, names) == known

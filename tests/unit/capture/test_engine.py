@@ -1,0 +1,449 @@
+"""The engine in one process, in slices of virtual time."""
+
+import functools
+import gc
+import itertools
+import json
+import random
+import signal
+from operator import attrgetter
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from profstack.capture.engine import DUE_S, LOOK_S, MOST_REPEATED, PATIENCE_S, Limits
+from profstack.capture.slices import SlicePlan, Targets, plan, settle
+from profstack.capture.step_log import StepLog, StopRun
+from profstack.layer import Mode
+from profstack.storage.folder import PAGE_MARKER, PROGRESS
+from tests.support.engine import Alpha, VirtualTraining, fields, milli, observed, patched
+
+INSTANT = Targets(settle_s=0.0)
+approx = pytest.approx
+
+
+def uneven(count):
+    source = random.Random(3)
+    return [0.008 * source.lognormvariate(0.0, 0.5) for _ in range(count)]
+
+
+def test_how_far_ahead_it_aims(virtual):
+    def aims(*times):
+        for wall_s in milli(*times):
+            training.step(wall_s)
+            yield one.engine.log.count, one.engine.arming.aim.steps
+
+    one, training = virtual("alpha", plan=[observed(3, 0.05), observed(4)], targets=Targets())
+    # 29.5 ms after three: 20.5 are missing, which are two steps, and one more to be sure. Then
+    # 40.5 ms are too few after six steps of 6.75 ms: 1.4 of these are missing.
+    found = list(aims(8, 10, 11, 8.5, 3, 4, 4, 2, 5, 6))
+    assert [count for count, _ in found] == [*range(9), 0]
+    assert [aim for _, aim in found] == [3, 3, 3, 6, 6, 6, 8, 8, 9, 4]
+    training.run(milli(1, 2, 3, 4))
+    assert one.kinds[1:] == [("alpha", 9), ("alpha", 4)]
+    one.engine.finish()
+    limits = Limits(13, began=0.0)
+    one, training = virtual("alpha", plan=[observed(4, 1.0)], targets=Targets(), limits=limits)
+    # At most twice as far, since steps may become slower. The script has had one step before the
+    # slice: the 13th, where it must end, is its 12th.
+    assert list(aims(*[2, 3, 4, 5, 6] * 2))[4::5] == [(4, 9), (9, 12)]
+    training.run(milli(2, 2))
+    with pytest.raises(StopRun):
+        training.step(0.002)
+    assert one.engine.log.total == 13
+    one.engine.finish()
+    one, training = virtual("alpha", "beta", plan=[observed(3, 9.0), observed(2)])
+    one.wrapper("alpha").limit = 5
+    training.run(milli(*range(3, 12)))
+    assert one.kinds[:2] == [("startup", 1), ("alpha", 5)]
+    assert one.wrapper("alpha").contexts[0].steps == 3
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
+def test_slices_last_as_long_as_their_targets_say(virtual, scale):
+    modes = [("alpha", Mode("timed", 2, 3)), ("beta", Mode("timed", 2, 2))]
+    targets = Targets(final_steps=9, final_s=0.3, max_final_steps=40)
+    slices = [one for one in plan(modes, targets) if one.kind != "watch"]
+    one, training = virtual("alpha", "beta", plan=slices, targets=targets)
+    walls = [scale * wall_s for wall_s in uneven(900)]
+    training.run(walls)
+    one.engine.finish()
+    rows = one.slices[1:]
+    assert [row["kind"] for row in rows[: len(slices)]] == [each.kind for each in slices]
+    for planned, row in zip(slices, rows, strict=False):
+        had, count = row["first_step"], row["steps"]
+        lasted = itertools.accumulate(walls[had:])
+        enough = (number for number, sum_s in enumerate(lasted, 1) if sum_s >= planned.min_s)
+        fewest = max(planned.steps, next(enough, 900))
+        # It may aim too far, but looks again before there are twice as many.
+        most = planned.longest([], had) or 900
+        assert min(fewest, most) <= count <= min(max(planned.steps, 2 * fewest), most)
+    assert {row["kind"] for row in rows[len(slices) :]} == {"watch"}
+    assert sum(row["steps"] for row in one.slices) == 900
+
+
+def test_slices_and_steps_have_the_times_that_passed(virtual, moments):
+    begun = moments.now
+    slices = [observed(3), settle(Targets(), 2), SlicePlan("clean", (), 2, 4)]
+    one, training = virtual("alpha", plan=slices)
+    walls = milli(21, 13, 34, 8, 2, 3, 55, 5, 34, 89)
+    waits, cpus = milli(1, 4, 2, 3, 1, 1.5, 1, 2, 5, 30), milli(5, 7, 11, 2, 1, 1, 13, 3, 21, 40)
+    for each in zip(walls, waits, cpus, strict=True):
+        training.step(*each)
+    moments.wait(3.0)
+    one.engine.finish()
+    assert one.story == "startup d, alpha ..., settle .., clean ...."
+    # The first step begins with its first activity.
+    starts = [waits[0], *list(itertools.accumulate(walls, initial=0.0))[1:]]
+    for row, first, count in zip(one.slices[1:], (1, 4, 6), (3, 2, 4), strict=True):
+        names = "first_step steps settle_steps round phase"
+        settled = 0 if first == 1 else 2
+        assert fields(row, names) == [first, count, settled, 2, "train"]
+        walls_s, cpus_s = (sum(each[first : first + count]) for each in (walls, cpus))
+        times = fields(row, "started_s wall_s counted_wall_s cpu_s")
+        assert times == approx([starts[first], walls_s, walls_s, cpus_s])
+    assert [row["stop_s"] is not None for row in one.slices] == [False, True, False, False]
+    steps = one.steps
+    assert [row["wall_s"] for row in steps] == approx([walls[0] - waits[0], *walls[1:]])
+    assert [row["cpu_s"] for row in steps[1:]] == approx(cpus[1:])
+    assert [row["wait_s"] for row in steps[6:]] == approx(waits[6:])
+    assert {(row["batch_size"], row["shape"]) for row in steps[6:]} == {(5, "5x3")}
+    stamps = approx([begun + each for each in starts[1:5]])
+    assert one.wrapper("alpha").of("take") == [(stamps, set())]
+    events = [json.loads(line) for line in (one.folder / PROGRESS).read_text().splitlines()]
+    assert events[0] == {"event": "rule", "rule": "optimizer", "phase": "train"}
+    (clean,) = (each for each in events if each.get("kind") == "clean")
+    assert fields(clean, "median_s mean_s") == approx([0.055, sum(walls[6:]) / 4])
+
+
+def slices_of(text):
+    """`alpha 3 9` are three steps and nine seconds of a layer at least; with a `1` in round 1."""
+    for each in text.split(", "):
+        kind, steps, *min_s = each.rstrip("!").split()
+        layers = ((kind, "timed"),) * (kind != "x")
+        yield SlicePlan(kind, layers, 1 if each[-1] == "!" else 2, int(steps), *map(float, min_s))
+
+
+AGAIN = ", settle ., alpha ..e" * MOST_REPEATED
+
+
+@pytest.mark.parametrize(
+    ("slices", "script", "story"),
+    [
+        # What evaluation spoils is measured again where its tool cannot leave evaluation out, and
+        # not without end, nor where all steps hold some, nor in round 1.
+        ("beta 3", "9 1 2 e 3", "beta ..e"),
+        ("alpha 3, x 99", "9" + " 1 2 e 3 4" * 6, f"alpha ..e{AGAIN}, x ....."),
+        ("alpha 2, x 99", "9 e 8 e 7 6 5", "alpha ee, x .."),
+        ("alpha 2!, x 99", "9 8 e 7 6 5", "alpha se, x .."),
+        # One that is cut off gives no rows where its tool cannot tell when it saw something.
+        ("alpha 3 9", "3 4 5", "settle .."),
+        ("alpha 3 9", "3 4 5 6 7", "settle ...."),
+        ("beta 3 9", "3 4 5 6 7", "beta ...."),
+        # One that must not begin where it has ended gets a step to settle.
+        ("beta 2, beta 2, alpha 2, x 1", "3 " * 9, "beta .., settle ., beta .., alpha .., x ."),
+        # A rule that is found later begins another plan: `profstack.step()` goes before optimizers.
+        (
+            "alpha 3, x 99",
+            "2 3 4 5 6 7 3 u 5 u 8 u 1 u 2 u",
+            "alpha ..., x ..., startup , settle ., alpha ...",
+        ),
+        ("x 1", "1 2 3 4 5 6 7 8 9 8 7 6", "x ., watch ......., watch ..."),
+    ],
+)
+def test_a_run_slice_by_slice(virtual, monkeypatch, slices, script, story):
+    monkeypatch.setattr(StepLog, "FLUSH", 7)
+    one, training = virtual("alpha", "beta", plan=list(slices_of(slices)), targets=INSTANT)
+    training.play(script, one)
+    one.engine.finish()
+    assert one.story == f"startup d, {story}"
+    calls = {row["slice"]: row["calls"] for row in one.table("functions")}
+    for row in one.slices[1:]:
+        steps = [each for each in one.steps if each["slice"] == row["slice"]]
+        kept = [each["wall_s"] for each in steps if "eval" not in each["flags"]]
+        if row["layer"] is not None and kept:
+            assert fields(row, "steps counted_steps") == [len(steps), len(kept)]
+            assert (row["counted_wall_s"], calls[row["slice"]]) == (approx(sum(kept)), len(kept))
+    status = {name: row["status"] for name, row in one.layers.items()}
+    seen = {row["layer"] for row in one.slices}
+    assert status == {name: "recorded" if name in seen else "empty" for name in ("alpha", "beta")}
+    plans = [row["plan"] for row in one.slices]
+    assert plans == sorted(plans)
+    rules = ["optimizer", *["step"] * ("u" in script)]
+    assert set(plans) == set(range(1, len(rules) + 1))
+    found = [one.facts[f"plan_{number}"] for number in sorted(set(plans))]
+    assert found == [{"rule": rule, "phase": "train"} for rule in rules]
+
+
+def test_the_background_observes_where_nothing_else_does(virtual):
+    slices = [observed(1), settle(INSTANT, 2), SlicePlan("clean", (), 2, 1)]
+    one, training = virtual("alpha", "behind", plan=slices, targets=INSTANT)
+    told, waited, clock = [], [], one.engine.log.clock
+    clock.synchronize = lambda: waited.append((told[-1:], len(one.wrapper("alpha").contexts)))
+    for wall_s in milli(5, 6, 7, 8, 9):
+        training.step(wall_s)
+        asked = [each[0] for each in one.wrapper("behind").asked if each[0] in ("resume", "pause")]
+        told.append(f"{one.engine.planned.kind} {asked[-1]}")
+    assert told == ["alpha pause", "settle resume", "clean pause", "watch resume", "watch resume"]
+    # The device is waited for before the tool starts, and before the clean steps.
+    assert waited == [([], 0), (["settle resume"], 1)]
+
+
+def test_the_page_is_asked_for_once_and_waited_for(virtual, moments):
+    assert (DUE_S, PATIENCE_S, LOOK_S) == (60.0, 30.0, 0.05)
+
+    def after(*walls_s):
+        training.run(walls_s)
+        asked = (one.folder / PROGRESS).read_text().count('{"event": "page"}\n')
+        return asked, one.engine.planned.kind, one.engine.planned.round
+
+    for wait, comes in ((True, True), (True, False), (False, True)):
+        slices = [observed(1, number=1), observed(1), observed(1), observed(400, 500.0)]
+        one, training = virtual("alpha", plan=slices, wait_for_page=wait)
+        moments.wait(500.0)
+        # A minute of measuring has passed at the second step, but round 1 alone is over.
+        assert [after(1.0), after(DUE_S + 0.1)] == [(0, "alpha", 1), (0, "alpha", 2)]
+        if not wait:
+            assert after(1.0) == (0, "alpha", 2)
+        else:
+            assert after(1.0) == (1, "watch", 0)
+            (one.folder / PAGE_MARKER).touch()
+            assert after(LOOK_S * 0.9) == (1, "watch", 0)
+            if not comes:
+                (one.folder / PAGE_MARKER).unlink()
+                assert after(PATIENCE_S - LOOK_S) == (1, "watch", 0)
+            assert (after(LOOK_S * 1.2), one.engine.planned.steps) == ((1, "alpha", 2), 1)
+        assert after(*[2.0] * 500) == (1, "watch", 9)
+        one.engine.finish()
+
+
+def test_limits_on_both_sides(moments):
+    limits = Limits(12, 8.0, began=moments.now)
+    moments.wait(7.75)
+    assert [limits.reached(steps) for steps in (11, 12)] == [None, "max_steps"]
+    moments.wait(0.25)
+    assert (limits.reached(3), limits.next_look(5)) == ("max_seconds", [1])
+    assert Limits(1, by_plan=True, plan_is_over=True).reached(5) == "nsys"
+    for each in (Limits(plan_is_over=True), Limits(by_plan=True)):
+        assert (each.reached(900), each.next_look(900)) == (None, [])
+    assert [Limits(12).next_look(steps) for steps in (5, 12)] == [[7], [1]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "plan_steps", "steps", "why"),
+    [
+        (Limits(6, began=0.0), 50, 6, "max_steps"),
+        (Limits(None, 0.6, began=100.0), 50, 4, "max_seconds"),
+        # Under nsys the run is over with the plan.
+        (Limits(by_plan=True, began=0.0), 3, 4, "nsys"),
+    ],
+)
+def test_a_limit_ends_the_run_at_a_boundary_and_asks_twice(virtual, limits, plan_steps, steps, why):
+    one, training = virtual("alpha", plan=[observed(plan_steps)], limits=limits)
+    caught = []
+    for number in range(1, 21):
+        try:
+            training.step(0.15 + number * 1e-3)
+        except StopRun as stopped:
+            caught.append((number, stopped.code))
+    # Caught it is raised once more, and then it lets go.
+    assert caught == [(steps, 0), (steps + 1, 0)]
+    state = one.engine.stopped_by, one.engine.events.done, len(one.steps)
+    assert state == (why, True, steps + 1)
+
+
+def test_layers_that_observe_before_the_rule_is_known(bench, monkeypatch, moments):
+    monkeypatch.setattr(Alpha, "modes", (Mode("timed"), Mode("early", 0, 0, in_discovery=True)))
+    training, other = VirtualTraining(moments), VirtualTraining(moments)
+    both = training.living() | other.living()
+    one = bench("alpha", plan=[observed(2)], live_optimizers=lambda: both, origin=moments.now)
+    one.engine.begin()
+    modes = [[each.mode for each in one.wrapper("alpha").contexts]]
+    training.play("5 7")
+    modes.append([each.mode for each in one.wrapper("alpha").contexts])
+    training.optimizer.step()
+    other.step(0.011)
+    found = fields(one.slices[0], "kind mode steps wall_s")
+    assert (modes, found) == ([[], ["early"]], ["alpha", "discovery", 1, approx(0.022)])
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_a_script_that_ends_before_its_rule_is_known_has_its_steps(bench, moments, steps):
+    training, unused = VirtualTraining(moments), VirtualTraining(moments)
+    one = bench("alpha", live_optimizers=lambda: training.living() | unused.living())
+    one.engine.begin()
+    training.run(uneven(steps))
+    assert one.engine.events.rule is None
+    one.engine.finish()
+    assert len(one.steps) == steps
+    assert one.facts["counts_by_phase"] == ({"train": steps} if steps else {})
+
+
+@pytest.fixture
+def whole(bench, moments):
+    """An engine that begins with a measurement of the whole, and the training that it watches."""
+
+    def make(*layers, **options):
+        training = VirtualTraining(moments)
+        one = bench(*layers, plan=[observed(2)], live_optimizers=training.living, **options)
+        one.engine.tools["alpha"] = "a tool"
+        one.engine.begin(whole=(("alpha", "timed"),))
+        return one, training
+
+    return make
+
+
+def test_a_workload_without_steps_is_measured_whole(whole, moments):
+    one, _ = whole("alpha", "beta", origin=moments.now - 5.0)
+    moments.wait(2.5)
+    one.engine.finish()
+    (row,) = one.slices
+    assert fields(row, "kind layer started_s wall_s") == ["alpha", "alpha", 0.0, 7.5]
+    assert (len(one.steps), one.wrapper("alpha").of("hand_over")) == (1, [("a tool",)])
+    # Steps end it, and what was seen of it is dropped: its step was cut off.
+    one, training = whole("alpha")
+    training.play("5 6 7")
+    one.engine.finish()
+    assert [row["plan"] for row in one.slices if row["kind"] == "alpha"] == [2]
+    assert ("alpha", 2) in one.kinds
+    # Where steps are marked nothing is; the tool since the first line has seen the start-up.
+    one, training = whole("alpha", step_by="step")
+    assert one.engine.planned is None
+    one.engine.events.user_step()
+    assert (one.wrapper("alpha").of("take_startup"), one.notes) == ([("a tool",)], ["startup"])
+
+
+def test_detached_steps_go_by_unseen_until_rearmed(virtual):
+    one, training = virtual("alpha", plan=[observed(2), SlicePlan("clean", (), 2, 900)])
+    training.play("5 6 7 8")
+    armed = patched()
+    one.engine.detach()
+    assert patched() != armed
+    training.play("9 " * 10)
+    for script in ("10 11", "12"):
+        one.engine.rearm()
+        assert patched() == armed
+        training.play(script)
+    one.engine.finish()
+    assert len(one.steps) == 7
+
+
+def test_a_forked_child_has_no_hooks_and_writes_nothing(virtual):
+    before, mixin = patched(), type("Mixin", (), {"generate": lambda self: "text"})
+    library, plain = SimpleNamespace(GenerationMixin=mixin), mixin.generate
+    one, training = virtual("alpha", "beta", plan=[observed(5, layer="beta")])
+    one.engine.generation_arrived(library)
+    assert (patched() != before, mixin.generate is not plain) == (True, True)
+    training.run(milli(4, 5, 6))
+    alpha, beta = one.wrapper("alpha"), one.wrapper("beta")
+
+    def written():
+        return one.table("steps"), one.slices, (one.folder / PROGRESS).read_text()
+
+    earlier = written()
+    # What `register_at_fork` does in a run.
+    one.engine.abandon()
+    one.engine.generation_arrived(library)
+    assert (patched(), mixin.generate) == (before, plain)
+    assert (alpha.of("abandon"), alpha.of("close"), beta.of("abandon")) == ([], [()], [()])
+    training.run(milli(7, 8, 9, 10, 11))
+    one.engine.finish()
+    assert written() == earlier
+    assert beta.of("take") == beta.of("finish") == []
+
+
+@pytest.mark.parametrize("method", ["start", "stop", "take", "busy_reason", "finish"])
+def test_a_wrapper_that_raises_ends_its_layer_and_nothing_else(virtual, method):
+    one, training = virtual("alpha", "beta", plan=[observed(2), observed(2, layer="beta")])
+    failing = one.wrapper("alpha")
+    failing.raises[method] = RuntimeError("made to fail")
+    training.run(uneven(20))
+    one.engine.finish()
+    status = "recorded" if method == "finish" else "failed"
+    assert [one.layers[name]["status"] for name in ("alpha", "beta")] == [status, "recorded"]
+    assert "RuntimeError: made to fail (engine.py:" in one.layers["alpha"]["reason"]
+    # The slice of one that did not start is passed over. Its tool may be half on.
+    assert method not in ("start", "busy_reason") or one.kinds[1] == ("beta", 2)
+    assert method != "start" or failing.of("stop")
+    assert (one.notes, len(one.steps)) == (["layer-failed"], 20)
+
+
+@pytest.mark.parametrize("place", ["write_modules", "end_slice", "begin_slice", "startup"])
+def test_an_error_of_our_own_disarms_and_never_reaches_the_script(virtual, place, monkeypatch):
+    before = patched()
+    one, training = virtual("alpha", plan=[observed(2)])
+    fail = Mock(side_effect=RuntimeError("made to fail"))
+    monkeypatch.setattr(one.engine.log, place, fail)
+    training.run(uneven(20))
+    assert (patched(), fail.call_count) == (before, 1)
+    (note,) = one.table("notes")
+    assert (note["slug"], "made to fail" in note["text"]) == ("disarmed", True)
+
+
+# As `TimeoutError` is: what code that asks the system for something expects.
+TimeUpError = type("TimeUpError", (OSError,), {})
+# An object of the engine's, one of its methods, and in which call of it the signal arrives.
+INTERRUPTED = [
+    *(("engine", "look", 2), ("engine", "_follow", 1), ("engine.log", "end_slice", 1)),
+    *(("writer", "write", 3), ("engine.log", "begin_slice", 3), ("engine.hooks", "set_mode", 3)),
+    *(("alpha", method, 1) for method in ("start", "stop", "take", "busy_reason")),
+    ("behind", "flush", 2),
+]
+
+
+@pytest.mark.parametrize(("owner", "method", "call"), INTERRUPTED)
+def test_the_script_gets_a_signals_error_once_wherever_it_arrives(virtual, owner, method, call):
+    before = patched()
+    one, training = virtual("alpha", "behind", plan=[observed(2), settle(INSTANT, 2), observed(2)])
+    layers = {name: one.wrapper(name) for name in ("alpha", "behind")}
+    place = layers.get(owner) or attrgetter(owner)(one)
+    original, calls, raised = getattr(place, method), [], []
+    before_signal = signal.signal(signal.SIGUSR1, Mock(side_effect=TimeUpError("time is up")))
+
+    @functools.wraps(original)
+    def interrupted(*arguments, **keywords):
+        calls.append(method)
+        if len(calls) == call:
+            signal.raise_signal(signal.SIGUSR1)
+        return original(*arguments, **keywords)
+
+    setattr(place, method, interrupted)
+    for wall_s in uneven(40):
+        try:
+            training.step(wall_s)
+        except TimeUpError as error:
+            raised.append(str(error))
+    signal.signal(signal.SIGUSR1, before_signal)
+    assert raised == ["time is up"]
+    # Nobody knows what stood when it came: everything is off, and the recording says so.
+    assert patched() == before
+    (text,) = [row["text"] for row in one.table("notes") if row["slug"] == "disarmed"]
+    assert "interruption of the script's" in text
+    assert "TimeUpError" in text
+    assert "empty" not in {row["status"] for row in one.table("layers")}
+
+
+def test_the_garbage_collector_is_as_the_script_had_it(virtual):
+    one, training = virtual("alpha", plan=[observed(1), observed(2), SlicePlan("clean", (), 2, 2)])
+    seen, start = [], one.wrapper("alpha").start
+    one.wrapper("alpha").start = lambda context: (seen.append(gc.isenabled()), start(context))
+    try:
+        for number, wall_s in enumerate(uneven(12)):
+            (gc.enable if number % 2 else gc.disable)()
+            training.step(wall_s)
+            assert gc.isenabled() is bool(number % 2)
+    finally:
+        gc.enable()
+    assert seen == [False, False]
+
+
+def test_inference_steps_are_of_the_phase_eval(virtual):
+    one, training = virtual("alpha", plan=[observed(3)], live_optimizers=frozenset)
+    training.net.eval()
+    for wall_s in uneven(9):
+        training.time.wait(wall_s)
+        training.net(training.batch)
+    one.engine.finish()
+    assert one.story == "startup ddd, alpha ..., watch ..."
+    assert {row["phase"] for row in one.steps} == {"eval"}

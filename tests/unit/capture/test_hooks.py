@@ -1,0 +1,443 @@
+"""The wrappers on torch: on and off without a trace, and unseen by what passes through."""
+
+import _thread
+import inspect
+import pickle
+import sys
+import threading
+import traceback
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+from torch.utils.checkpoint import checkpoint
+
+from profstack.capture import user_regions
+from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, HookState, TorchHooks
+from profstack.capture.module_names import ModuleNames
+from profstack.storage.vocabulary import BACKWARD_RANGE
+from tests.support.engine import Hears, elsewhere
+
+MODES = (OFF, DISCOVER, RANGES, ROOT, LIGHT, QUIET)
+NAMES = ("backward", "grad")
+ones = torch.ones
+
+
+class Hooked(TorchHooks):
+    """Hooks that are the sink of their own events, as words."""
+
+    def __init__(self):
+        self.heard, self.given = [], None
+        self.waiting = self.follows_calls = self.follows_backward = True
+        super().__init__(torch, self, ModuleNames())
+
+    def first_activity(self, module, args, kwargs):
+        self.heard.append("first")
+        self.given, self.waiting = (module, args, kwargs), False
+
+    def evaluated(self, named):
+        self.heard.append(f"evaluated {named and named.path}")
+
+    def generate_ended(self, *, completed):
+        self.heard.append(f"generate_ended {completed}")
+
+    def __getattr__(self, name):
+        if "_" not in name.strip("_") or name[0] == "_":
+            raise AttributeError(name)
+        return lambda subject=None, named=None: self.heard.append(
+            f"{name} {named.path if named else type(subject).__name__}"
+        )
+
+    def told(self, work, *arguments, follows=True):
+        self.heard.clear()
+        self.follows_calls = self.follows_backward = self.waiting = follows
+        work(*arguments)
+        return self.heard.copy()
+
+    def words(self, work, *arguments):
+        return Counter(each.split()[0] for each in self.told(work, *arguments))
+
+    def ranges(self, work):
+        with torch.profiler.profile() as profile:
+            self.emit_ranges(True)
+            work()
+            self.emit_ranges(False)
+        return Counter(event.name() for event in profile.profiler.kineto_results.events())
+
+
+@pytest.fixture
+def hooked():
+    made = Hooked()
+    made.install()
+    yield made
+    made.remove()
+
+
+def standing():
+    hooks, pre_hooks = nn.modules.module, optimizers._global_optimizer_pre_hooks
+    dicts = pre_hooks, hooks._global_forward_hooks, hooks._global_forward_pre_hooks
+    return (
+        *(nn.Module.__dict__["__call__"], *map(vars(nn.Sequential).get, ("train", "__call__"))),
+        *(torch.autograd.backward, torch.autograd.grad, *map(tuple, dicts)),
+        tuple(optimizers._global_optimizer_post_hooks.values()),
+    )
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def sgd(net=None):
+    return torch.optim.SGD(net.parameters() if net else [nn.Parameter(ones(1))], lr=0.1)
+
+
+def test_everything_is_as_it_was_found(hooked):
+    hooked.remove()
+    before, net = standing(), model()
+    # Wrappers of all module calls (a), the root's (r), passes (p), `train` (t) and optimizers (o).
+    on = {OFF: "", QUIET: "t", LIGHT: "r", ROOT: "rp", DISCOVER: "apo", RANGES: "ap"}
+    for mode in (*MODES, *reversed(MODES), RANGES):
+        for _ in range(2):
+            hooked.set_mode(mode, net)
+            now = standing()
+        put = zip("atrpo", (0, 1, 2, 3, 5), strict=True)
+        found = {letter for letter, place in put if now[place] != before[place]}
+        assert (found, hooked.state.mode) == ({*on[mode]}, mode)
+        net(ones(3, 4)).sum().backward()
+        kept = pickle.loads(pickle.dumps(net)).modules()
+        for each, fresh in zip(kept, model().modules(), strict=True):
+            assert list(vars(each)) == list(vars(fresh))
+            assert not any((each._forward_hooks, each._forward_pre_hooks, each._backward_hooks))
+    hooked.set_mode(OFF, backward=True)
+    assert torch.autograd.backward is not before[3]
+    # One that is on is not put on again, and each root has its own.
+    for mode, other in ((LIGHT, ROOT), (ROOT, LIGHT)):
+        hooked.set_mode(mode, net)
+        put = nn.Sequential.__call__
+        hooked.set_mode(mode, net)
+        assert nn.Sequential.__call__ is put
+        hooked.set_mode(other, net)
+        assert nn.Sequential.__call__ is not put
+    hooked.set_mode(ROOT, nn.Linear(2, 2))
+    assert (hooked.root_class, "__call__" in vars(nn.Sequential)) == (nn.Linear, False)
+    hooked.install()
+    for _ in range(2):
+        hooked.remove()
+        assert standing() == before
+
+
+def test_patched_functions_keep_name_and_signature(hooked):
+    plain = [inspect.signature(getattr(torch.autograd, name)) for name in NAMES]
+    for follows in (True, False):
+        hooked.follows_calls = hooked.follows_backward = follows
+        hooked.set_mode(RANGES)
+        for name, signature in zip(NAMES, plain, strict=True):
+            patched = getattr(torch.autograd, name)
+            names = patched.__name__, patched.__module__, patched.__code__.co_name
+            assert (*names, inspect.signature(patched)) == (name, "torch.autograd", name, signature)
+            assert pickle.loads(pickle.dumps(patched)) is patched
+
+
+@pytest.mark.parametrize("over_ours", [False, True])
+def test_a_patch_of_the_scripts_on_calls_is_kept_and_counts_nothing_twice(hooked, over_ours):
+    net, seen, plain = model(), [], nn.Module.__call__
+    if over_ours:
+        hooked.set_mode(DISCOVER)
+    found = nn.Module.__call__
+
+    def own(self, *args):
+        seen.append(type(self).__name__)
+        return found(self, *args)
+
+    nn.Module.__call__ = own
+    try:
+        for mode in (OFF, DISCOVER, RANGES, OFF, ROOT, OFF):
+            seen.clear()
+            hooked.set_mode(mode, net)
+            assert hooked.words(net, ones(3, 4))["call_started"] == (mode != OFF), mode
+            assert seen == ["Sequential", "Linear", "ReLU", "Linear"], mode
+        assert nn.Module.__call__ is own
+    finally:
+        nn.Module.__call__ = found
+    assert hooked.told(net, ones(3, 4)) == []
+    hooked.remove()
+    assert nn.Module.__call__ is plain
+
+
+def test_class_with_a_call_of_its_own(hooked):
+    class Own(nn.Sequential):
+        def __call__(self, *args):
+            return super().__call__(*args) + 1
+
+    net = Own(nn.Linear(2, 2), nn.ReLU())
+    plain, results = net(ones(1, 2)), []
+    for mode in (OFF, DISCOVER, RANGES, ROOT):
+        hooked.set_mode(mode, net)
+        told = hooked.told(lambda: results.append(net(ones(1, 2))))
+        assert told == ["first", "call_started Own", "call_ended Own"] * (mode != OFF)
+        assert hooked.given is None or hooked.given[0] is net
+    hooked.set_mode(LIGHT, net)
+    assert hooked.told(lambda: results.append(net.eval()(ones(1, 2)))) == ["evaluated Own"]
+    assert all(torch.equal(each, plain) for each in results)
+    assert "__call__" in vars(Own)
+
+
+def test_the_hook_after_optimizer_steps_can_be_exchanged(hooked):
+    opt, quick = sgd(), []
+    assert hooked.exchange_step_hook(lambda optimizer, *_: quick.append(optimizer))
+    assert (hooked.told(opt.step), quick) == ([], [opt])
+    assert hooked.exchange_step_hook()
+    assert (hooked.told(opt.step), quick) == (["optimizer_ended SGD"], [opt])
+    hooked.remove()
+    assert not hooked.exchange_step_hook()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_training_step_and_one_evaluation(hooked, mode, monkeypatch):
+    net, x = model(), ones(3, 4)
+    opt = sgd(net)
+    hooked.set_mode(DISCOVER)
+    net(x)
+
+    def work():
+        net.train()(x).sum().backward()
+        opt.step()
+        net.eval()
+        net(x)
+
+    hooked.set_mode(mode, net)
+    begin, ended, end = "call_started Sequential", "call_ended Sequential", "optimizer_ended SGD"
+    every, listened = mode in (DISCOVER, RANGES, ROOT), mode == DISCOVER
+    starts = ["optimizer_started SGD"] * listened
+    passes = ["backward_started NoneType", "backward_ended NoneType"]
+    evaluated = ["evaluated Sequential"] * (mode != OFF)
+    all_told = ["first", begin, ended, *passes, *starts, end, begin, ended]
+    assert hooked.told(work) == (all_told if every else [end, *evaluated])
+    # Where neither calls nor passes end steps, nothing is told of their ends.
+    rest = [begin, *starts, end, begin] if every else [end, *evaluated]
+    if mode == RANGES:
+        rest = [begin, end, begin]
+    assert hooked.told(work, follows=False) == rest
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True, raising=False)
+    assert hooked.told(work) == []
+
+
+def test_what_is_called_is_listened_to_on_one_thread(hooked):
+    hears, net, x = Hears(), nn.Sequential(nn.ReLU()), ones(1, requires_grad=True)
+    hooked.set_mode(DISCOVER)
+    hooked.listen(hears)
+    elsewhere(net, ones(1))
+    net(x).sum().backward()
+    sgd().step()
+    with pytest.raises(ValueError, match="on purpose"):
+        Broken()(x)
+    hooked.listen(None)
+    net(x)
+    assert hears.heard == [
+        *("+module Sequential Sequential", "+module Sequential.0 ReLU"),
+        *("-module Sequential.0", "-module Sequential"),
+        *("+backward backward NoneType", "-backward backward"),
+        *("+optimizer SGD SGD", "-optimizer SGD", "+module Broken Broken", "-module Broken"),
+    ]
+
+
+def test_forward_done_again_in_backward_is_no_outermost_call(hooked):
+    for mode in (DISCOVER, ROOT):
+        net, x = model(), ones(3, 4, requires_grad=True)
+
+        def work(net=net, x=x):
+            for reentrant in (True, False):
+                checkpoint(net, x, use_reentrant=reentrant).sum().backward()
+
+        hooked.set_mode(mode, net)
+        words = hooked.words(work)
+        twice = ("call_started", "call_ended", "backward_started", "backward_ended")
+        assert {name: words[name] for name in twice} == dict.fromkeys(twice, 2)
+    # One that is called in a pass alone is a root.
+    hooked.set_mode(DISCOVER)
+    late, loss = nn.Tanh(), x.mul(2)
+    loss.register_hook(late)
+    assert hooked.words(loss.sum().backward)["call_started"] == 0
+    assert (hooked.names.known(late).path, hooked.names.known(late).parent_id) == ("Tanh", None)
+
+
+def test_gradient_inside_a_forward(hooked):
+    class Energy(nn.Sequential):
+        def forward(self, x):
+            return self[0](torch.autograd.grad(self[0](x).sum(), x, create_graph=True)[0])
+
+    net = Energy(model())
+    hooked.set_mode(RANGES)
+    words = hooked.words(lambda: net(ones(3, 4, requires_grad=True)).sum().backward())
+    assert (words["call_started"], words["backward_ended"]) == (1, 2)
+    # After the pass inside, the second call is again one inside `Energy`.
+    assert "Sequential" not in hooked.names.by_path
+
+
+def test_threads_do_not_see_each_others_modules(hooked):
+    class Inside(nn.Module):
+        def forward(self, x):
+            # Outermost on its own thread, though another model's call is running here.
+            elsewhere(other, x)
+            return x
+
+    net, other = nn.Sequential(nn.ReLU(), Inside()), nn.Tanh()
+    hooked.set_mode(DISCOVER)
+    assert hooked.words(net, ones(1))["call_started"] == 2
+    found = [hooked.names.known(each).path for each in (net, other)]
+    assert found == ["Sequential", "Tanh"]
+
+
+def test_generate_once_however_it_ends(hooked):
+    class Mixin:
+        def generate(self, depth):
+            if depth < 0:
+                raise KeyError(depth)
+            return depth if depth == 0 else self.generate(depth - 1)
+
+    original = Mixin.generate
+    hooked.install_generate(type("library", (), {"GenerationMixin": Mixin}))
+    told = hooked.told(Mixin().generate, 3)
+    assert told == ["first", "generate_started NoneType", "generate_ended True"]
+    assert hooked.given == (None, (3,), {})
+    hooked.heard.clear()
+    with pytest.raises(KeyError) as caught:
+        Mixin().generate(-1)
+    assert own_frames(caught.value) == []
+    assert hooked.heard == ["generate_started NoneType", "generate_ended False"]
+    hooked.remove()
+    assert Mixin.generate is original
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_each_module_and_pass_has_its_range(hooked, follows):
+    nets = [model(), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()]
+    hooked.set_mode(DISCOVER)
+    nets[0](ones(3, 4))
+    hooked.follows_calls = hooked.follows_backward = follows
+    hooked.set_mode(RANGES)
+
+    def work():
+        for _ in range(2):
+            nets[0](ones(3, 4)).sum().backward()
+        with torch.no_grad():
+            nets[1](ones(1, 3, 8))
+        nets[0].eval()
+        nets[0](ones(3, 4))
+
+    hooked.heard.clear()
+    names = hooked.ranges(work)
+    calls = {"Sequential": 3, "Sequential.2": 3, "TransformerEncoderLayer": 1}
+    assert {path: names[hooked.names.by_path[path].range_name] for path in calls} == calls
+    assert (names[BACKWARD_RANGE], names["aten::_transformer_encoder_layer_fwd"]) == (2, 1)
+    # The first call of a known root says nothing but that it evaluates.
+    told = Counter(each.split()[0] for each in hooked.heard)
+    assert (told["evaluated"], told["backward_ended"]) == ((0, 2) if follows else (1, 0))
+
+
+@pytest.mark.parametrize("mode", [DISCOVER, RANGES])
+def test_a_call_may_begin_before_the_profiler_and_end_under_it(hooked, mode, monkeypatch):
+    profile, told = torch.profiler.profile(), []
+    monkeypatch.setattr(user_regions, "forward_to", told.append)
+
+    class Starting(nn.Module):
+        def forward(self, x):
+            profile.start()
+            hooked.emit_ranges(True)
+            return x
+
+    net = nn.Sequential(Starting(), nn.Identity())
+    hooked.set_mode(mode)
+    net(ones(2))
+    # No range on a thread that nobody observes, and none after it was told to stop.
+    elsewhere(net[1], ones(2))
+    assert net[1](ones(2)).shape == (2,)
+    hooked.stop_ranges()
+    assert told == [None] * (mode == RANGES)
+    net[1](ones(2))
+    profile.stop()
+    names = [event.name() for event in profile.profiler.kineto_results.events()]
+    emitted = [name for name in names if name.startswith("profstack::module")]
+    assert len(emitted) == (2 if mode == RANGES else 0)
+    assert (hooked.state.mode, hooked.state.ranging) == (DISCOVER, None)
+    assert hooked.names.inner_ranges == {}
+
+
+@pytest.mark.parametrize("start", [_thread.start_new_thread, elsewhere])
+def test_ranges_on_a_thread_of_autograds_own(start):
+    """A device's thread is none of Python's; one started below `threading` stands for it here."""
+    state = HookState(torch, None, ModuleNames(), ranging=-1)
+    asked, done = [], threading.Event()
+
+    def run(*_):
+        x = ones(2, requires_grad=True).clone()
+        x.register_hook(lambda grad: asked.append(state.ranges_here()))
+        asked.append(state.ranges_here())
+        x.sum().backward()
+        done.set()
+
+    start(run, (state,))
+    assert done.wait(30)
+    assert asked == [False, start is not elsewhere]
+    for ranging, here in ((None, False), (threading.get_ident(), True)):
+        state.ranging = ranging
+        assert state.ranges_here() is here
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        raise ValueError("on purpose")
+
+
+def own_frames(error):
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.filename for frame in frames if "profstack/capture" in frame.filename]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 adds an entry for a bare raise")
+@pytest.mark.parametrize("mode", [DISCOVER, RANGES, ROOT, LIGHT])
+def test_error_passes_without_a_frame_of_ours(hooked, mode):
+    net = nn.Sequential(nn.Linear(4, 4), Broken())
+
+    def raised(work, kind, *given):
+        with pytest.raises(kind) as caught:
+            work(*given)
+        assert own_frames(caught.value) == []
+        return [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+    plain = raised(net, ValueError, ones(1, 4))
+    with torch.profiler.profile():
+        for case in range(4):
+            hooked.follows_calls = hooked.follows_backward = case < 2
+            hooked.set_mode(mode, net)
+            hooked.emit_ranges(case % 2 > 0)
+            assert raised(net, ValueError, ones(1, 4)) == plain
+            raised(ones(3, requires_grad=True).backward, RuntimeError)
+        hooked.emit_ranges(False)
+    net = nn.Sequential(nn.ReLU())
+    assert hooked.words(net, ones(1))["call_started"] == (mode != LIGHT)
+
+
+def test_traced_and_scripted_modules(hooked):
+    net = model()
+    scripted = torch.jit.script(net)
+
+    def made():
+        traced = torch.jit.trace(net, ones(1, 4)).code
+        return torch.fx.symbolic_trace(net).code, traced, scripted(ones(1, 4)).tolist()
+
+    plain = made()
+    for mode in MODES:
+        hooked.set_mode(mode, scripted)
+        assert made() == plain
+    hooked.set_mode(DISCOVER)
+    assert hooked.words(model(), ones(1, 4))["call_started"] == 1
+    # A frozen one has no mode of its own left: it evaluates.
+    frozen = model()
+    frozen(ones(1, 4))
+    del frozen.training
+    hooked.set_mode(LIGHT, frozen)
+    assert hooked.told(frozen, ones(1, 4)) == ["evaluated Sequential#3"]

@@ -1,0 +1,155 @@
+"""Ranges that a script marks for NVTX: kept among its regions, and nothing else changed."""
+
+import contextlib
+import sys
+import traceback
+import types
+from functools import partial
+
+import nvtx
+import pytest
+import torch
+
+from profstack.capture import script_ranges, user_regions
+from tests.support.engine import elsewhere
+
+
+def everything():
+    names = ("push_range", "pop_range", "start_range", "end_range")
+    own = [vars(nvtx)[name] for name in names]
+    return own, nvtx.annotate.__enter__, nvtx.annotate.__exit__, dict(vars(torch.cuda.nvtx))
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Calls of what stands for the C functions of a CUDA build, which this torch has not."""
+    made, called = types.ModuleType("torch._C._nvtx"), []
+    results = {"rangePushA": 4, "rangePop": 6, "rangeStartA": 17, "rangeEnd": None, "markA": None}
+
+    def call(name, *given):
+        called.append((name, *given))
+        return results[name]
+
+    for name in results:
+        setattr(made, name, partial(call, name))
+    monkeypatch.setattr(torch.cuda.nvtx, "_nvtx", made)
+    return called
+
+
+@pytest.fixture
+def observed(called, clock):
+    before = everything()
+    for _ in range(2):
+        script_ranges.install()
+    yield clock
+    user_regions.switch_off()
+    script_ranges.remove()
+    assert everything() == before
+
+
+def taken(observed):
+    return {
+        f"{source} {path}": row for (source, path), row in observed.taken("source", "path").items()
+    }
+
+
+def test_ranges_of_torch_are_regions_and_reach_the_device_as_before(called, observed):
+    functions = {name: value for name, value in vars(torch.cuda.nvtx).items() if name != "_nvtx"}
+    assert torch.cuda.nvtx.range_push("outer") == 4
+    observed.wait(1.0)
+    with torch.cuda.nvtx.range("inner {}", 3):
+        torch.cuda.nvtx.mark("a moment")
+        observed.wait(0.5)
+    handle = torch.cuda.nvtx.range_start("process")
+    assert (handle, torch.cuda.nvtx.range_pop()) == (17, 6)
+    observed.wait(2.0)
+    torch.cuda.nvtx.range_end(handle)
+    # One more than were pushed, as a script may do.
+    torch.cuda.nvtx.range_pop()
+    rows = {"outer": (1, 1.5), "inner 3": (1, 0.5), "process": (1, 2.0)}
+    assert taken(observed) == {f"torch.cuda.nvtx {name}": row for name, row in rows.items()}
+    # What scripts call is what it was, and so is what dynamo knows.
+    assert functions == {name: vars(torch.cuda.nvtx)[name] for name in functions}
+    assert called == [
+        *(("rangePushA", "outer"), ("rangePushA", "inner 3"), ("markA", "a moment")),
+        *(("rangePop",), ("rangeStartA", "process"), ("rangePop",)),
+        *(("rangeEnd", 17), ("rangePop",)),
+    ]
+
+
+@pytest.mark.skipif(hasattr(torch._C, "_nvtx"), reason="this torch is a CUDA build")
+def test_a_build_without_cuda_goes_on_raising_the_same():
+    before = everything()
+    script_ranges.install()
+    with pytest.raises(RuntimeError, match="Are you sure you have a CUDA build") as caught:
+        torch.cuda.nvtx.range_push("outer")
+    files = {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)}
+    script_ranges.remove()
+    assert (files, everything()) == ({__file__, torch.cuda.nvtx.__file__}, before)
+
+
+def test_ranges_of_the_package_are_regions(observed, monkeypatch):
+    for _ in range(3):
+        nvtx.push_range("step", domain="mine")
+        observed.wait(0.5)
+        with nvtx.annotate("forward"), nvtx.annotate("forward", color="red", domain="mine"):
+            observed.wait(0.25)
+        nvtx.pop_range("mine")
+        observed.wait(9.0)
+    nvtx.pop_range()
+    with nvtx.annotate("again"), nvtx.annotate("again"):
+        observed.wait(1.0)
+    elsewhere(contextlib.ExitStack().enter_context, nvtx.annotate("thread"))
+    with nvtx.annotate("ours", domain="profstack"):
+        pass
+    assert nvtx.push_range.__name__ == "push_range"
+    with monkeypatch.context() as patch:
+        patch.setattr(user_regions, "is_compiling", lambda: True)
+        nvtx.push_range("unseen")
+        nvtx.pop_range()
+    error = ValueError("the script's own")
+    with pytest.raises(ValueError, match="own") as caught, nvtx.annotate("fails"):
+        raise error
+    assert caught.value is error
+    with pytest.raises(TypeError) as wrong:
+        nvtx.push_range(nothing="of the kind")
+    files = {frame.filename for frame in traceback.extract_tb(wrong.value.__traceback__)}
+    assert files == {__file__}
+    observed.wait(1.0)
+    # Its time counts once inside itself, and in each domain.
+    rows = {"step": (3, 2.25), "forward": (6, 1.5), "again": (2, 1.0)}
+    rows |= {"thread": (1, 1.0), "fails": (1, 0.0)}
+    assert taken(observed) == {f"nvtx {name}": row for name, row in rows.items()}
+
+
+def test_started_ranges_have_a_handle_where_something_listens(observed, monkeypatch):
+    handles = iter([(7, 1), None, (8, 1), (9, 1)])
+    script_ranges.remove()
+    with monkeypatch.context() as patch:
+        patch.setattr(nvtx, "start_range", lambda *args, **kwargs: next(handles))
+        patch.setattr(nvtx, "end_range", lambda handle: None)
+        script_ranges.install()
+        first = nvtx.start_range("first")
+        observed.wait(1.0)
+        nvtx.start_range("unheard")
+        nvtx.start_range("ours", domain="profstack")
+        second = nvtx.start_range(message="second")
+        for ended in (first, second, second):
+            observed.wait(1.0)
+            nvtx.end_range(ended)
+        script_ranges.remove()
+    assert taken(observed) == {"nvtx first": (1, 2.0), "nvtx second": (1, 2.0)}
+
+
+def test_without_the_package_or_after_a_compilation_nothing_is_put_on(monkeypatch):
+    before = everything()
+    with monkeypatch.context() as patch:
+        patch.setattr(script_ranges, "has_compiled", lambda: True)
+        script_ranges.install()
+        assert everything() == before
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "nvtx")
+        script_ranges.install()
+        assert "nvtx" not in sys.modules
+    script_ranges.remove()
+    assert everything() == before

@@ -1,0 +1,240 @@
+"""Notes of how a script set its work up: what they see, what they leave alone, what ends them."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from profstack import code_owner
+from profstack.capture.setup_notes import MOST_NAMED, SetupNotes, SetupRecorder
+from profstack.capture.slices import SlicePlan
+from tests.support.engine import Hears, fields
+
+PLACES = code_owner.Places.of(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def noted():
+    return SetupNotes(torch, PLACES)
+
+
+def call(noted, module, inputs=None, name="Net"):
+    """A call of a module whose beginning and end are told, as the hooks tell them."""
+    noted.enter("module", name, module)
+    result = None if inputs is None else module(inputs)
+    noted.leave("module", "")
+    return result
+
+
+def calls(noted):
+    return dict(noted.facts()["calls"])
+
+
+def test_calls_by_their_circumstances(noted, monkeypatch):
+    count = iter([100, 107, 200, 200, 300, 311, 400, 400, 500, 504])
+    monkeypatch.setattr(torch._C._autograd, "_get_sequence_nr", lambda: next(count))
+    noted, model = SetupNotes(torch, PLACES), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    counts = ("count", "training", "with_grad", "inference_mode", "nodes")
+    words = dict.fromkeys(("module", "place", "autocast"))
+    assert calls(noted) == {**dict.fromkeys(counts, 0), **words}
+    call(noted, model, name="first")
+    with torch.no_grad():
+        call(noted, model.eval())
+    for circumstance in (torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode()):
+        with circumstance:
+            call(noted, model)
+    # A loss is a module too, and has no parameters.
+    call(noted, nn.MSELoss(), name="loss")
+    made = calls(noted)
+    place, known = made.pop("place"), dict(zip(counts, (4, 1, 2, 1, 7 + 11), strict=True))
+    assert made == {**known, "module": "first", "autocast": "bfloat16"}
+    # The script's own line that is being run.
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    assert place["file"] == __file__
+    assert lines[place["line"] - 1].strip() == 'noted.enter("module", name, module)'
+
+
+def test_nodes_are_those_that_autograd_records(noted):
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    assert call(noted, net, x).grad_fn is not None
+    assert calls(noted)["nodes"] >= 2
+    frozen = SetupNotes(torch, PLACES)
+    call(frozen, net.requires_grad_(False), x)
+    assert fields(calls(frozen), "nodes with_grad") == [0, 1]
+
+
+def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own(noted):
+    model = nn.Linear(4, 4)
+
+    def happen(events):
+        """`+m` and `-m` are the ends of a call, of a pass (b), a step (o) or a region (r)."""
+        kinds = {"m": "module", "b": "backward", "o": "optimizer", "r": "region"}
+        for sign, letter in events.split():
+            if sign == "+":
+                noted.enter(kinds[letter], "", model if letter == "m" else None)
+            elif sign == "-":
+                noted.leave(kinds[letter], "")
+            else:
+                noted.step_ended(1)
+        return calls(noted)["count"], *fields(noted.facts(), "backward_passes steps")
+
+    assert happen("+m +m -m -m +b +b -b +m -m -b +o +b -b +m -m -o +r -r .s") == (1, 3, 1)
+    # What an error has ended without a word is over with its step.
+    assert happen("+o +m .s +m .s -m -b -o +m -m") == (3, 3, 3)
+
+
+def test_layers_that_work_differently_in_training_are_named(noted):
+    layers = {
+        "a": nn.BatchNorm1d(4),
+        "b": nn.BatchNorm1d(4, track_running_stats=False),
+        # It computes new averages, which is the purpose of such a pass.
+        "c": nn.BatchNorm1d(4, momentum=None),
+        "d": nn.Dropout(0.5),
+        "e": nn.Dropout(0.0),
+        "f": nn.Linear(2, 2),
+    }
+    for path, layer in layers.items():
+        for _ in range(2):
+            call(noted, layer, name=path)
+        call(noted, layer.eval(), name=f"{path}.eval")
+    norm, dropout = {"path": "a", "type": "BatchNorm1d"}, {"path": "d", "type": "Dropout"}
+    assert fields(noted.facts(), "training_norms training_dropouts") == [
+        *({"count": 1, "modules": [norm]}, {"count": 1, "modules": [dropout]})
+    ]
+    for number in range(MOST_NAMED + 3):
+        call(noted, nn.BatchNorm1d(2), name=f"norm.{number}")
+    norms = noted.facts()["training_norms"]
+    assert (norms["count"], len(norms["modules"]), MOST_NAMED) == (MOST_NAMED + 4, MOST_NAMED, 50)
+
+
+def stepped(optimizer):
+    noted = SetupNotes(torch, PLACES)
+    for _ in range(2):
+        noted.enter("optimizer", type(optimizer).__name__, optimizer)
+        noted.leave("optimizer", "")
+    (found,) = noted.facts()["optimizers"]
+    assert (noted.failed, found.pop("calls")) == (None, 2)
+    return dict(found)
+
+
+def test_an_optimizer_by_its_class_settings_and_tensors():
+    model, half = nn.Linear(8, 4), nn.Parameter(torch.zeros(5, dtype=torch.float16))
+    half.grad = torch.zeros_like(half)
+    model(torch.randn(2, 8)).sum().backward()
+    # A parameter without a gradient is not updated.
+    unused = nn.Parameter(torch.zeros(100))
+    found = stepped(torch.optim.AdamW([*model.parameters(), half, unused], amsgrad=True))
+    assert found.pop("place")["file"] == __file__
+    on = ("amsgrad", "weight_decay", "has_fused", "has_foreach")
+    off = ("capturable", "differentiable", "maximize", "momentum", "centered")
+    sizes = {"tensors": 3, "elements": 32 + 4 + 5, "parameter_bytes": 36 * 4 + 5 * 2}
+    assert found == {
+        "name": "AdamW",
+        "base": "AdamW",
+        **sizes,
+        "sparse_tensors": 0,
+        "devices": ["cpu"],
+        "dtypes": ["float16", "float32"],
+        **dict.fromkeys(on, True) | dict.fromkeys(off, False),
+        **dict.fromkeys(("fused", "foreach", "nesterov")),
+    }
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    first(second(torch.randn(1, 2))).sum().backward()
+    groups = [{"params": each.parameters()} for each in (first, second)]
+    groups[0] |= {"maximize": True, "momentum": 0.9}
+    optimizer = torch.optim.SGD(groups, lr=torch.tensor(1e-3), fused=True)
+    optimizer.param_groups[0]["weight_decay"] = torch.zeros(1)
+    del optimizer.param_groups[1]["foreach"]
+    names = "maximize momentum fused weight_decay has_foreach has_fused"
+    assert fields(stepped(optimizer), names) == [None, True, True, True, False, True]
+
+
+def test_a_gpus_capability(noted, monkeypatch):
+    assert noted.facts()["device"] is None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert noted.facts()["device"] == {"capability": [9, 0]}
+
+
+class Asked(torch.Tensor):
+    """A tensor of the script's that hears of what is done with it."""
+
+    heard = []  # noqa: RUF012  # of the class, as a script's may be
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.heard.append(function)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_what_is_the_scripts_is_not_asked_through_its_own_code(noted):
+    class Guarded(nn.BatchNorm1d):
+        def __getattr__(self, name):
+            assert name not in ("p", "momentum")
+            return super().__getattr__(name)
+
+        def parameters(self, recurse=True):
+            raise AssertionError("parameters")
+
+    call(noted, nn.Sequential(Guarded(3)))
+    assert calls(noted)["count"] == 1
+    weight = Asked([1.0, 2.0]).requires_grad_()
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    Asked.heard.clear()
+    assert (stepped(optimizer)["tensors"], Asked.heard) == (1, [])
+
+
+def test_nothing_of_the_scripts_is_kept_or_changed(noted):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4))
+    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(3, 4)
+    torch.manual_seed(1)
+    plain = model(x)
+    torch.manual_seed(1)
+    result = call(noted, model, x)
+    assert torch.equal(result, plain)
+    result.sum().backward()
+    noted.enter("optimizer", "SGD", optimizer)
+    noted.leave("optimizer", "")
+    gone = [weakref.ref(each) for each in (model, model[1], optimizer, result)]
+    del model, optimizer, result, plain
+    gc.collect()
+    assert [each() for each in gone] == [None] * 4
+
+
+def sliced(number, kind="flops"):
+    return SlicePlan(kind, (("flops", "count"),), number, 1)
+
+
+def test_only_first_slices_are_listened_in_and_an_error_ends_the_notes_alone(monkeypatch):
+    written = []
+    setup, told = SetupRecorder(torch, written.append), Hears()
+    for listener, planned in ((told, sliced(2)), (told, sliced(1, "whole")), (None, sliced(1))):
+        assert setup.beside(listener, planned, 1) is listener
+    setup.end()
+    assert written == []
+    for number, plan in ((0, 1), (1, 1), (1, 2)):
+        beside = setup.beside(told, sliced(number), plan)
+        beside.enter("module", "Linear", nn.Linear(2, 2))
+        beside.step_ended(1)
+        setup.end()
+    setup.end()
+    assert told.heard == ["+module Linear Linear", "ended 1"] * 3
+    steps = [{name: notes["steps"] for name, notes in each.items()} for each in written]
+    assert steps == [{"setup_1": 1}, {"setup_1": 2}, {"setup_2": 1}]
+
+    def broken(self, kind, name, module):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(SetupNotes, "enter", broken)
+    beside = setup.beside(told, sliced(1), 3)
+    for _ in range(2):
+        beside.enter("backward", "backward")
+    setup.end()
+    assert (told.heard[6:], written[3]["setup_3"]["failed"]) == (
+        *(["+backward backward NoneType"] * 2, "ValueError: no such thing"),
+    )
+    assert setup.beside(told, sliced(1), 3) is told

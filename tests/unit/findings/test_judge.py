@@ -1,0 +1,114 @@
+"""All families over a report: none takes another with it, and findings on one time say so."""
+
+import pytest
+
+from profstack.findings import judge
+from profstack.findings.judge import FAMILIES, add_findings, link_overlaps
+from profstack.findings.reading import drop_unkeyed, finding
+from profstack.findings.rules import RULES
+from profstack.storage.reader import Recorded
+from tests.support import findings as made
+from tests.support.findings import LOADER, MS, STEP_S, TRAIN, call, function, line, report_of
+from tests.support.full_report import full
+from tests.support.recordings import Run
+from tests.support.tables import cases, of
+
+TEXT = "\n\n\n@once\ndef make(index):\n    values = []\n    return values\n\n\nmain()\n"
+MAKE = {"function": "make", "file": TRAIN, "line": 4}
+
+
+def told(slug, *evidence, gain_s=1.0, **where):
+    """A finding at a place."""
+    (rule,) = (each for each in RULES if each.slug == slug)
+    fields = {"severity": "high", "evidence": evidence, "advice": "Mend it."}
+    return finding(rule, slug, **{**fields, "gain_s": gain_s, **where})
+
+
+def overlaps(*findings, **tables):
+    """The findings that each of these says it shares its time with."""
+    tables.setdefault("functions", [function("make", 1 * MS, line=4)])
+    report = report_of(parts={"sources": [{"file": TRAIN, "text": TEXT}]}, **tables)
+    link_overlaps([*findings], report)
+    for each in findings:
+        for row in each["evidence"]:
+            if other := row.get("same_time_as"):
+                assert (row["link"], f"'{other}'" in each["advice"]) == (f"overview/{other}", True)
+    told_with = [[row.get("same_time_as") for row in each["evidence"]] for each in findings]
+    return [{*others} - {None} for others in told_with]
+
+
+def test_findings_are_of_the_same_time_where_they_meet():
+    both, hot = [{"data-starved"}, {"python-hot-spot"}], told("python-hot-spot", MAKE)
+    assert overlaps(hot, told("data-starved", {"wait_s": 1.0}, MAKE)) == both
+    asked, make = function("__next__", 0, file=LOADER), function("make", 1 * MS, line=4)
+    rows = {"functions": [asked, make], "calls": [call(asked, make)]}
+    for tables, expected in ((rows, both), ({}, [set(), set()])):
+        assert overlaps(told("python-hot-spot", MAKE), told("data-starved"), **tables) == expected
+    findings = [
+        told("python-hot-spot", MAKE),
+        told("forced-synchronisation", place=line(6)),
+        told("forced-synchronisation", place=line(10)),
+        told("small-operators", module="Net.heads"),
+        told("module-dominates", module="Net.heads.0.fc"),
+        told("small-operators", module="Net.head", place=line(10)),
+        told("unfused-optimizer", MAKE, module="Net.heads", place=line(6)),
+    ]
+    rows = [{"file": TRAIN, "line": 6, "module": "Net.heads.0"}, {"file": TRAIN, "line": 6}]
+    expected = ["forced-synchronisation small-operators", "python-hot-spot small-operators"]
+    expected += ["small-operators", "python-hot-spot forced-synchronisation module-dominates"]
+    expected += ["small-operators", "forced-synchronisation", ""]
+    found = overlaps(*findings, module_lines=rows)
+    assert found == [{*each.split()} for each in expected]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    run = Run(tmp_path / "rec")
+    run.clean(20)
+    run.writer.close()
+    return Recorded(tmp_path / "rec")
+
+
+def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monkeypatch):
+    def broken(recorded, report):
+        raise KeyError("a defect")
+
+    def mild(recorded, report):
+        assert report["tables"]["operators"] == [], "rows without a name are dropped"
+        return [told("graph-breaks", severity="low", gain_s=0.3 * STEP_S)]
+
+    def severe(recorded, report):
+        return [told("data-starved", MAKE, gain_s=7.0), told("python-hot-spot", MAKE)]
+
+    monkeypatch.setattr(judge, "FAMILIES", (mild, broken, severe))
+    report = report_of(operators=[{"name": None}], functions=[function("make", 1 * MS, line=4)])
+    add_findings(report, recorded)
+    both = [["data-starved", STEP_S], ["python-hot-spot", STEP_S]]
+    expected = [*both, ["graph-breaks", 0.3 * STEP_S]]
+    assert [of(each, "slug gain_s") for each in report["findings"]] == expected
+    assert "same_time_as" in report["findings"][0]["evidence"][-1]
+    (warning,) = report["warnings"]
+    assert (warning["slug"], "KeyError: 'a defect'" in warning["text"]) == ("findings-failed", True)
+    assert (report["verdict"]["slug"], report["step_bar"]["median_s"]) == ("unclear", STEP_S)
+    # Overlaps that fail (a hot spot without a function) are a warning, and the findings stay.
+    monkeypatch.setattr(judge, "FAMILIES", (lambda recorded, report: [told("python-hot-spot")],))
+    report = report_of()
+    add_findings(report, recorded)
+    slugs = [[row["slug"] for row in report[name]] for name in ("findings", "warnings")]
+    assert slugs == [["python-hot-spot"], ["findings-failed"]]
+
+
+@cases(
+    "table",
+    "modules; operators; kernels; functions; calls; lines; module_lines",
+    "regions; gaps; launches; flops; steps; memory_owners",
+)
+def test_no_family_falls_over_what_a_recording_lacks(recorded, table):
+    whole = made.completed(full())
+    rows = whole["tables"][table]
+    lacking = [[{**row, column: None} for row in rows] for column in rows[0]] if rows else []
+    reports = [{**whole, "tables": {**whole["tables"], table: each}} for each in [[], *lacking]]
+    for report in [*reports, *({**whole, name: None} for name in ("attribution", "roofline"))]:
+        read = drop_unkeyed(report)
+        for each in (each for family in FAMILIES for each in family(recorded, read)):
+            assert each["gain_s"] is not None or each["gain_reason"]

@@ -1,0 +1,148 @@
+"""A finding's form, and what all rules read from a report."""
+
+import math
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profstack.findings import reading
+from profstack.findings.reading import CallGraph, FunctionKey, key_of
+from profstack.findings.rules import MEMORY_GROWTH
+from tests.support import findings as made
+from tests.support.findings import TRACED_S, TRAIN, built_in, call, function, line, report_of
+from tests.support.tables import of, rows_of
+
+
+def told(**changes):
+    fields = {"severity": "low", "evidence": [], "advice": "Mend it.", "gain_s": 0.3}
+    return reading.finding(MEMORY_GROWTH, "Title", **fields | changes)
+
+
+def gain(finding):
+    return of(finding, "gain_s gain_is gain_reason")
+
+
+def test_a_finding_has_its_rules_slug_its_place_and_a_gain_or_a_reason_why_not():
+    rows = [{"a": 1.0}]
+    found = told(evidence=rows, layers=["torch", "cprofile", "torch"], module="Net", place=line(7))
+    expected = ["memory-growth", ["cprofile", "torch"], TRAIN, 7, "Net", rows]
+    assert of(found, "slug layers file line module evidence") == expected
+    assert found["evidence"][0] is not rows[0]
+    assert of(told(), "file line") == [None, None]
+    known = told(gain_s=0.0, gain_is="measured", gain_reason="not needed")
+    unknown = told(gain_s=None, gain_is="measured", gain_reason="why")
+    found = [*map(gain, (known, unknown, told()))]
+    assert found == [[0.0, "measured", None], [None, None, "why"], [0.3, "estimated", None]]
+    with pytest.raises(ValueError, match="memory-growth"):
+        told(gain_s=None)
+
+    @reading.family
+    def family(recorded, report, step_s):
+        yield told(gain_s=step_s)
+
+    for step_s, asked in ((0.02, 1), (0.0, 0), (None, 0)):
+        assert [each["gain_s"] for each in family(None, report_of(step_s=step_s))] == [
+            step_s
+        ] * asked
+
+
+def test_findings_are_bounded_in_order_and_in_calibrated_time():
+    # A fifth of 4 s, and a twentieth.
+    costs = {0.9: "high", 0.8: "high", 0.79: "medium", 0.2: "medium", 0.19: "low", 0.0: "low"}
+    assert {cost: reading.severity_of(cost, 4.0) for cost in costs} == costs
+    assert (reading.severity_of(1.0, 0.0), reading.WORTH_TELLING) == ("low", 0.01)
+    for gain_s, step_s, bound in ((3, 2, 2), (1.5, 2, 1.5), (-1, 2, 0), (3, None, 3), (3, 0, 3)):
+        assert gain(reading.bounded(told(gain_s=gain_s), step_s)) == [bound, "estimated", None]
+    order = [["high", 2.0], ["high", None], ["medium", 3.0], ["medium", 1.0], ["low", 9.0]]
+    for given_order in permutations(order):
+        rows = rows_of("severity gain_s", *given_order, gain_reason="x")
+        found = reading.in_order(told(**each) for each in rows)
+        assert [of(each, "severity gain_s") for each in found] == order
+    report = report_of()
+    assert reading.calibrated(report, 0.005) == pytest.approx(0.005 / TRACED_S * made.STEP_S)
+    assert (reading.calibrated(report, 0.0), reading.calibrated(report, None)) == (0.0, None)
+
+
+def test_figures_of_a_report_are_read_as_far_as_they_are_known():
+    for steps, backward, passes in ((4, 6, 1.5), (4, None, 0), (0, 3, 3)):
+        setup = {"steps": steps, "backward_passes": backward}
+        assert reading.backward_passes({"setup": setup}) == passes
+    rates = [("float32", 5.0), ("tf32", 7.0), ("float32", 9.0), ("float16", None), (None, 3.0)]
+    peaks = {"flop_per_s": rows_of("dtype value", *rates), "bytes_per_s": [{"value": 2.0}]}
+    report = report_of(parts={"roofline": {"peaks": peaks, "points": [{"name": "x"}]}})
+    assert reading.known_peaks(report) == ({"float32": 5.0, "tf32": 7.0}, 2.0)
+    assert reading.roofline_points(report) == [{"name": "x"}]
+    for roofline in (None, {"peaks": None}, {"peaks": {"flop_per_s": None, "bytes_per_s": []}}):
+        assert reading.known_peaks(report_of(parts={"roofline": roofline})) == ({}, None)
+
+
+@given(st.floats(0, 9), st.floats(0, 9))
+def test_a_device_sets_the_pace_where_it_is_busy_for_four_fifths(busy, idle):
+    def is_bound(*steps):
+        rows = rows_of("device_busy_s device_idle_s", *steps)
+        return reading.is_device_bound(report_of(launches=rows))
+
+    if not math.isclose(busy, 4 * idle, rel_tol=1e-9):
+        steps = [(busy * part, idle * part) for part in (0.25, 0.75)]
+        assert is_bound(*steps, (None, 50.0)) is (busy > 4 * idle)
+    at_the_limit = [is_bound(each) for each in ((4.0, 1.0), (3.95, 1.05), (0.0, 5.0))]
+    assert (at_the_limit, " 20 %" in reading.HOST_BOUND) == ([True, False, False], True)
+
+
+TEXT = """import torch
+
+
+@torch.no_grad()
+def make(index):
+    values = []
+    def inner():
+        return 1
+    return values
+
+
+async def main():
+    for _ in range(9):
+        make(1)
+"""
+MAKE = FunctionKey(TRAIN, 4, "make")
+
+
+def test_calls_lead_to_the_nearest_own_function_by_the_longest_way():
+    main, make, leaf = function("main", 0.1), function("make", 0.2, line=9), built_in("sin", 0.1)
+    calls = [call(main, make, 0.5), call(make, make, 0.4), call(make, leaf, None)]
+    calls += [call(leaf, make, 7.0, phase="startup")]
+    functions = [main, make, function("load", 3.0, phase="startup")]
+    graph = CallGraph(report_of(functions=functions, calls=calls))
+    keys = [*map(key_of, (main, make, leaf))]
+    assert list(graph.rows) == keys[:2]
+    assert graph.callers_s == {keys[1]: {keys[0]: 0.5}, keys[2]: {keys[1]: 0.0}}
+    assert [graph.below([key]) for key in keys] == [set(keys[1:]), set(keys[1:]), set()]
+    top, near_ = function("top", 0.1), function("near", 0.1, line=9)
+    far, library = function("far", 0, line=2), function("wrap", 0.1, file="/lib/x.py")
+    write, read = built_in("write", 0.5), built_in("read", 0.2)
+    calls = [call(top, near_, 0.9), call(near_, library, 0.4), call(far, library, 0.3)]
+    calls += [call(library, write, 0.5), call(write, library, 9.0), call(far, read, 0.2)]
+    graph = CallGraph(report_of(functions=[top, near_, far, library, write, read], calls=calls))
+    assert graph.own_caller({key_of(write): 0.5})["name"] == "near"
+    # Of two functions the one with more of the time, over all that was called.
+    times = {key_of(write): 0.5, key_of(read): 0.6}
+    assert graph.own_caller(times) == graph.rows[key_of(far)]
+    assert graph.own_caller({key_of(built_in("alone", 1.0)): 1.0}) is graph.own_caller({}) is None
+
+
+def test_a_line_is_of_the_innermost_function_whose_text_it_is_in():
+    rows = [line(6, python_s=0.2), line(8, python_s=0.9), line(9, operator_s=0.3), line(14)]
+    tables = {"lines": [*rows, line(6, file="/b.py")], "functions": [function("make", 1, line=4)]}
+    report = report_of(parts={"sources": [{"file": TRAIN, "text": TEXT}]}, **tables)
+    graph = CallGraph(report)
+    spans = [graph.span_around((TRAIN, number)) for number in range(1, 15)]
+    names = "- - - make make make inner inner make - - main main main"
+    assert " ".join(span.name if span else "-" for span in spans) == names
+    # The second has no row of its own.
+    assert [graph.function_around(line(at)) for at in (9, 14)] == [MAKE, None]
+    assert [row["line"] for row in graph.lines_of(MAKE)] == [6, 9]
+    assert graph.heaviest_line(MAKE)["line"] == 9
+    report["tables"]["lines"][0]["reason"] = "it ran too many lines"
+    assert CallGraph(report).heaviest_line(MAKE) is None

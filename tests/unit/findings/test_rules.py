@@ -1,0 +1,91 @@
+"""The rules as data: what their words promise are their limits, and every warning is listed."""
+
+import re
+
+from profstack.findings import rules
+from profstack.findings.rules import OTHERS, RULES, TITLES, VERDICT_RULES, WARNINGS
+from profstack.report import files
+from tests.support.processes import CHECKOUT
+from tests.support.tables import cases, missing
+
+_KEBAB = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+TABLE = CHECKOUT / "profstack/findings/rules.py"
+SOURCES = sorted([*(CHECKOUT / "profstack").rglob("*.py"), *(CHECKOUT / "wrappers").glob("*.py")])
+IN_WORDS = {0.5: "half", 0.25: "a quarter", 0.2: "a fifth"}
+# Limits that are no threshold, as the tests of their rules have them.
+LIMITS = {
+    "data-starved": "half",
+    "forced-synchronisation": "eight",
+    "small-operators": "eight times, 20 us",
+    "zero-grad-to-zeros": "64 KiB",
+    "float32-matmul-without-tf32": "8.0 or higher",
+    "recompilations": "at least twice, four compilations",
+    "python-hot-spot": "less than a microsecond",
+    "module-dominates": "three times, five times its share",
+    "memory-growth": "2 MiB in all (256 KiB on a device)",
+    "too-short-or-noisy": "fewer than 10",
+    "warmup-never-settles": "30 or more",
+}
+
+
+def text_of(path):
+    return " ".join((CHECKOUT / "docs" / path).read_text(encoding="utf-8").split())
+
+
+@cases("rule", *RULES, ids=lambda rule: rule.slug)
+def test_a_rules_words_have_its_limits_and_stand_in_the_reference(rule):
+    assert _KEBAB.fullmatch(rule.slug)
+    assert (bool(rule.title), rule.rule[-1]) == (True, ".")
+    assert rule.gain.startswith(("Estimated", "Measured", "None"))
+    words = {f"{100 * rule.threshold:g} %", IN_WORDS.get(rule.threshold, "none")}
+    assert not rule.threshold or any(each in rule.rule for each in words)
+    limits = LIMITS.get(rule.slug)
+    assert not limits or not missing(rule.rule, *limits.split(", "))
+    findings = text_of("reference/findings.md")
+    assert f"## {rule.slug} **{rule.title}.** {rule.rule}" in findings
+
+
+def test_every_rule_and_verdict_is_there_once_and_stands_in_the_schema():
+    named = [each for each in vars(rules).values() if isinstance(each, rules.FindingRule)]
+    assert (list(RULES), len({rule.slug for rule in RULES})) == (named, 17)
+    verdicts, slugs = text_of("reference/verdicts.md"), [rule.slug for rule in VERDICT_RULES]
+    for test in VERDICT_RULES:
+        row = f"`{test.slug}` | {test.measure} | {100 * test.threshold:.0f} % | {test.remedy} |"
+        assert row in verdicts
+    assert "margin is 5 points of a hundred or more" in verdicts
+    page = text_of("reading-the-page.md")
+    assert f"reaches further than {100 * rules.SHOWN_INTERVAL:.0f} % from the median" in page
+    assert [rule.threshold for rule in VERDICT_RULES] == [0.3] * 3 + [0.4] * 4
+    assert "10 µs" in rules.RULE_OF["launch-bound"].measure
+    assert ({*slugs, *OTHERS}, len({*slugs})) == (set(TITLES), 7)
+    schema = files.schema()["properties"]["verdict"]["properties"]
+    assert set(schema["slug"]["enum"]) == set(TITLES)
+    assert (TITLES["io-bound"], TITLES["input-bound"]) == ("I/O-bound", "Input-bound")
+    figures = ("fewer than 5 clean steps", "idle for 30 % of")
+    assert not missing(OTHERS["unclear"], *figures)
+
+
+# How the code makes a note or warning: `note("slug"`, `run(observers.note, "slug"`, a row with
+# `"slug": "slug"` and a pair `("slug", text)`; each may choose between two.
+_ONE = r'"([a-z0-9-]+)"'
+NOTED = re.compile(rf'(?:\bnote\(|\.note,|"slug":)\s*{_ONE}(?: if [^"]+ else {_ONE})?')
+PAIR = re.compile(rf'(?<!\w)\(\s*"([a-z0-9]+(?:-[a-z0-9]+)+)"(?: if [^"]+ else {_ONE})?,')
+
+
+def test_every_warning_that_is_made_stands_in_the_table():
+    # Ways of timing have slugs of their own.
+    paths = (path for path in SOURCES if path.name != "mistakes.py")
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    found = [pair for text in texts for form in (NOTED, PAIR) for pair in form.findall(text)]
+    slugs = {slug for pair in found for slug in pair if slug}
+    # A distribution, with its module.
+    assert slugs - {"flash-attn"} <= WARNINGS.keys()
+    # Few are made in another form.
+    assert len(slugs & WARNINGS.keys()) > 0.7 * len(WARNINGS)
+
+
+def test_the_table_has_no_warnings_that_nothing_makes():
+    text = "".join(path.read_text(encoding="utf-8") for path in SOURCES if path != TABLE)
+    assert not missing(text, *(f'"{slug}"' for slug in WARNINGS))
+    for slug, meaning in WARNINGS.items():
+        assert (bool(_KEBAB.fullmatch(slug)), len(meaning) > 20) == (True, True)

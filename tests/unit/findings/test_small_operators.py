@@ -1,0 +1,172 @@
+"""Many small operators: which groups are repeated, what they cost, and what one run would save."""
+
+import pytest
+
+from profstack.findings.small_operators import repeated_groups, small_operators
+from tests.support import findings as made
+from tests.support.findings import MS, STEP_S, TRACED_S, line, links, report_of, row
+from tests.support.tables import cases, near, of, rows_of
+
+
+def operator(name, calls, self_ms, module="Net.heads", **more):
+    names = {"name": f"aten::{name}", "calls": calls, "self_s": self_ms * MS, "module": module}
+    return names | more
+
+
+def module(path, calls, self_ms, **more):
+    known = {"path": path, "depth": path.count("."), "type": "Heads", "calls": calls}
+    self_s = self_ms * MS
+    return known | {"self_s": self_s, "forward_s": self_s, "backward_s": 0.0} | more
+
+
+def heads(*, runs=12.0, own_ms=4.0, small=10.0, lines=(), operators=None, **changes):
+    """A module that is called twice in a step and repeats `runs` matrix products in each call.
+
+    `small` of ten such calls are products, the others happen once in a call.
+    """
+    if operators is None:
+        operators = [operator("mm", 2 * runs * 10, own_ms * small / 10, flop=2e6, moved_bytes=1e6)]
+        operators += [operator("stack", 2.0, own_ms * (10 - small) / 10)]
+    modules = [module("Net", 1.0, 1), module("Net.heads", 2.0, own_ms)]
+    return report_of(modules=modules, operators=operators, lines=[*lines], **changes)
+
+
+def told_of(report):
+    return made.asked(small_operators, None, report, "modules", "operators", "lines")
+
+
+def looping(*rows):
+    """Lines of a loop: number, calls, and milliseconds in operators."""
+    return [line(at, "y = f(x)", calls=calls, operator_s=ms * MS) for at, calls, ms in rows]
+
+
+def test_work_that_a_call_repeats_eight_times_is_a_group():
+    for calls, child_calls, found in ((16, 0, 1), (15.9, 0, 0), (2, 16, 1), (2, 15.9, 0)):
+        modules = [module("Net.heads", 2.0, 4), module("Net.heads.cell", child_calls, 1)]
+        modules += [module("Net.heads.cell.deep", 99.0, 1)]
+        rows = [operator("mm", calls, 1), operator("mul", 32.0, 0.2, "Net.heads.cell")]
+        groups = [*repeated_groups(report_of(modules=modules, operators=rows))]
+        assert len([group for group in groups if group.module["path"] == "Net.heads"]) == found
+    rows = [operator("cat", 2.0, 1), operator("mm", 40.0, 1, "Net.heads.cell")]
+    rows += [operator("mul", 60.0, 1, "Net.heads.cell.gate")]
+    rows += [operator("mm", 500.0, 1, "Net.heads.cellar"), operator("mm", 500.0, 1, None)]
+    modules = [module("Net.heads", 2.0, 0.5)]
+    modules += [module("Net.heads.cell", 40.0, 1, backward_s=2 * MS)]
+    modules += [module("Net.heads.norm", 20.0, 0.1), module("(loss)", 1.0, 9)]
+    modules += [module("Net.heads.cellar", 2.0, 9, type="LSTM")]
+    (group,) = repeated_groups(report_of(modules=modules, operators=rows))
+    assert (group.module["path"], group.child) == ("Net.heads", row("modules", **modules[1]))
+    assert [group.seconds, group.runs, group.operators] == near((0.5 + 1 + 2 + 0.1) * MS, 20, 100)
+    for part, runs in ((1.0, 8), (0.99, 16)):
+        rows = [operator("mm", 16.0, 1000 * part), operator("mul", 32.0, 9000)]
+        (group,) = repeated_groups(report_of(modules=modules[:1], operators=rows))
+        assert group.runs == runs
+    # More than half of a module's own time is repeated; torch's own loops over time are no group.
+    assert [len([*repeated_groups(heads(small=small))]) for small in (5.1, 4.9)] == [1, 0]
+
+
+# With a backward pass for each call, gradients are gathered over small batches.
+@cases(
+    "is_group passes changes",
+    "1 1 -; 1 1 calls=8.; 0 1 calls=7.9; 0 1 parameters=0; 0 1 depth=1; 1 3.9 -; 0 4 -",
+)
+def test_a_model_called_for_each_sample_is_a_group(changes, passes, is_group):
+    net = module("Net", 32.0, 0.0, parameters=9, forward_s=2 * MS, backward_s=1 * MS) | changes
+    operators = [operator("mm", 64.0, 1, "Net"), operator("select", 32.0, 0.3, "(loss)")]
+    operators += [operator("add_", 8.0, 0.2, "(gradient accumulation)")]
+    operators += [operator("stack", 7.9, 0.5, "(loss)")]
+    setup = {"setup": {"steps": 10, "backward_passes": 10 * passes}}
+    # Of its own it repeats nothing: 64 operators in 32 calls.
+    groups = [*repeated_groups(report_of(parts=setup, modules=[net], operators=operators))]
+    assert len(groups) == is_group
+    for group in groups:
+        assert group.child is group.module
+        assert [group.seconds, group.operators, group.runs] == near(3.5 * MS, 104, net["calls"])
+
+
+# Of each product, 2 KiB are not weights: 240 calls read or write 480 KiB and 256 KiB of weights.
+@cases("name shapes moved", "mm [[1,256],[256,256]] 753664; mm [[256,1],[1,256]] 753664",
+       "addmm [[4],[1,256],[256,256]] 753664; convolution [[256],[256,256]] 753664",
+       "bmm [[1,256],[256,256]] 63406080; mm [[256],[256,256]] 63406080")  # fmt: skip
+def test_one_operator_reads_the_weights_once(name, shapes, moved):
+    moves = {"shapes": str(shapes), "moved_bytes": 240 * 4 * (65536 + 512)}
+    report = heads(operators=[operator(name, 240.0, 4, flop=1e4, **moves)])
+    for peak in (0.0, 8e10):
+        rate = {"value": peak}
+        peaks = {"flop_per_s": [rate], "bytes_per_s": [rate]}
+        report["roofline"] = {"peaks": peaks} if peak else None
+        # A quarter of the peak is surely reached, else 5 GB/s.
+        computing = [told["evidence"][0]["computing_s"] for told in told_of(report)]
+        assert computing == near(moved / (peak / 4 or 5e9))
+
+
+def test_a_repeated_operator_is_told_with_its_figures_and_line():
+    # A group takes a fifth of the step, in operators of less than 20 microseconds.
+    for factor, is_found in ((1.001, 1), (0.999, 0)):
+        own_ms = 0.2 * factor * 12.5
+        shares = [told["evidence"][0]["step_share"] for told in told_of(heads(own_ms=own_ms))]
+        assert shares == near(own_ms * MS / TRACED_S)[:is_found]
+    for microseconds, is_found in ((19.9, 1), (20.1, 0), (11, 1), (38, 0)):
+        rows = [operator("mm", 4e-3 / (microseconds * 1e-6), 4)]
+        assert len(told_of(heads(operators=rows))) == is_found
+    loop = line(9, "        parts.append(x[head] @ w[head])", calls=24.0, operator_s=2 * MS)
+    (told,) = told_of(heads(lines=[loop, line(3, "y = 3 * x", calls=24.0, operator_s=1 * MS)]))
+    assert told["title"].startswith("Net.heads calls aten::mm 120 times, 13.3 µs")
+    gain_s = 3.2 * MS * (1 - 1 / 120) - 0.4 * MS
+    expected = near("Net.heads", "high", ["torch"], None, gain_s)
+    assert of(told, "module severity layers file gain_s") == expected
+    first, ran = told["evidence"][:2]
+    names = "repeated operators cost_s per_operator_s computing_s"
+    assert of(first, names) == near(120.0, 240.0, 3.2 * MS, 3.2 * MS / 240, 0.4 * MS)
+    assert of(ran, "operator calls self_s") == ["aten::mm", 240.0, 4 * MS]
+    assert links(told) == ["modules/Net.heads", "operators/aten::mm"]
+    assert told_of(heads(own_ms=30.0, runs=200.0))[0]["gain_s"] == STEP_S
+    lines = looping((9, 240, 1), (10, 120, 2), (11, 480, 3), (12, 119, 9), (13, 481, 9))
+    lines.append(line(14, "y = f(x)", calls=240.0, operator_s=8 * MS, own=False))
+    lines.append(line(15, "y = f(x)", calls=240.0, python_s=8 * MS))
+    (told,) = told_of(heads(lines=lines))
+    assert (told["line"], told["evidence"][-1]["calls"]) == (11, 480.0)
+    (carried,) = told_of(heads(lines=[line(9, "h = cell(h)", calls=240.0, operator_s=1 * MS)]))
+    assert (carried["gain_s"], carried["severity"]) == (None, "medium")
+    assert ("nn.LSTM" in carried["advice"], bool(carried["gain_reason"])) == (True, True)
+    tables = {"modules": [module("Net", 32.0, 0.0, parameters=9, forward_s=4 * MS)]}
+    tables["operators"] = [operator("mm", 320.0, 1, "Net")]
+    (without,) = told_of(report_of(**tables))
+    assert "A step calls Net 32 times" in without["title"]
+    assert of(without, "gain_s severity") == [None, "high"]
+    (told,) = told_of(report_of(**tables, lines=looping((9, 32, 1))))
+    assert of(told, "line gain_s") == near(9, 3.2 * MS * (1 - 1 / 32))
+
+
+# Ten percent less than all of it is no gain.
+@cases(
+    "computing figures",
+    "1. flop=5e6; 2. flop=5e6,moved_bytes=10e6; None flop=15.4e6; 3.04 flop=15.2e6",
+)
+def test_the_gain_is_less_what_computing_takes_at_once(computing, figures):
+    rows = [operator("mm", 240.0, 3.9, **figures)]
+    # What cuts and joins tensors is not needed any more.
+    rows.append(operator("select_backward", 240.0, 0.1, flop=9e9, moved_bytes=9e9))
+    (told,) = told_of(heads(operators=rows))
+    gain_ms = computing and 3.2 * (1 - 1 / 120) - computing
+    assert told["gain_s"] == pytest.approx(gain_ms and gain_ms * MS)
+
+
+@cases("factor is_found", "1.001 1; 0.999 0")
+def test_a_device_is_idle_for_a_fifth_since_the_host_is_late(factor, is_found):
+    late_s, same = 2.5 * factor * MS, {"device": "cuda:0", "count": 7}
+    parts = ((0.3, "aten::mm in Net.first"), (0.7, "aten::add in Net.last"))
+    gaps = [(late_s * part, part, before, "host late") for part, before in parts]
+    gaps = rows_of("total_s longest_s before cause", *gaps, (9 * MS, 1, None, "data wait"), **same)
+    ran = [("gemm", 30.0, 2 * MS), ("add", 10.0, 1 * MS), ("Memcpy HtoD", 99.0, 9 * MS)]
+    launching = {"launching": {"kernels": 40.0, "launches": 50.0, "launch_s": 4e-6}}
+    kernels = rows_of("name calls device_s", *ran)
+    found = told_of(report_of(device="cuda", parts=launching, gaps=gaps, kernels=kernels))
+    assert len(found) == is_found
+    for told in found:
+        assert of(told, "gain_s module") == near(late_s * 0.8, "Net.last")
+        first, *others = told["evidence"]
+        expected = near(4e-6, 40.0, None, 3 * MS / 40, late_s * 80)
+        assert of(first, "launch_s kernels operators kernel_s idle_share") == expected
+        assert [each["gaps"] for each in others] == [7, 7]
+        assert links(told) == ["ranges/launches", "ranges/gaps", "ranges/gaps"]

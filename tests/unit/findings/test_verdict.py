@@ -1,0 +1,354 @@
+"""The verdict: its rule on made-up shares, its sentences, and why it may be unclear."""
+
+import json
+
+import jsonschema
+import pytest
+
+from profstack.findings import verdict as module
+from profstack.findings.rules import VERDICT_RULES
+from profstack.findings.step_bar import DeviceCut
+from profstack.findings.step_cut import Cut, IoTime
+from profstack.findings.verdict import Measure, decide, measures, verdict
+from profstack.report import files
+from profstack.storage.reader import Recorded
+from tests.support.findings import MS, STEP_S, TRAIN, call, function, line, report_of, row
+from tests.support.recordings import Model, realistic
+from tests.support.tables import cases, missing, near, of, rows_of
+
+LIMITS = {rule.slug: rule.threshold for rule in VERDICT_RULES}
+SLUGS = [*LIMITS]
+
+
+def shares(**known):
+    """Shares of all tests by slug: those that are named, and none of the others."""
+    named = {f"{name}-bound": share for name, share in known.items()}
+    assert named.keys() <= LIMITS.keys()
+    return dict.fromkeys(SLUGS, 0.0) | named
+
+
+@cases(
+    "slug margin known",
+    "input .1 input=.4,python=.2; balanced .05 input=.22,compute=.35; io .05 io=.35,python=.3",
+    "communication .03 communication=.33; balanced .1 launch=.3,memory=.3",
+    # One that is no candidate does not narrow the margin; the next candidate does.
+    "memory .15 memory=.55,compute=.3; input .41 input=.71,python=.39",
+    "compute .01 input=.35,compute=.41; python .19 input=.41,python=.6",
+    # From its threshold on a test is the verdict.
+    "input 0 input=.3; balanced .001 input=.299; io 0 io=.3; communication 0 communication=.3",
+    "python 0 python=.4; balanced .001 python=.399; launch 0 launch=.4; balanced .001 launch=.399",
+    "compute 0 compute=.4; memory 0 memory=.4; balanced .001 io=.299; balanced .001 memory=.399",
+    "balanced .001 communication=.299; balanced .001 compute=.399",
+    "python .051 python=.5,compute=.449",
+)
+def test_the_largest_share_beyond_its_threshold_is_the_verdict(slug, margin, known):
+    slug = slug if slug == "balanced" else f"{slug}-bound"
+    assert decide(shares(**known)) == (slug, pytest.approx(margin), None)
+
+
+@cases(
+    "known idle slug words",
+    ({"python": 0.2, "compute": None, "memory": None}, 0.0, "unclear", "up to 80 % "),
+    ({"python": 0.2, "compute": None, "memory": None}, 0.41, "balanced", ""),
+    ({"python": 0.2, "compute": None, "memory": None}, 0.39, "unclear", "up to 41 % "),
+    # It could be 48 %, or 47.
+    ({"python": 0.52, "compute": None}, 0.0, "python-bound", "up to 48 % "),
+    ({"python": 0.53, "compute": None}, 0.0, "python-bound", ""),
+    # What reads files is in the wait or in Python, unless that is not known either.
+    ({"input": 0.4, "io": None}, 0.0, "input-bound", ""),
+    ({"input": 0.4, "io": None, "python": None}, 0.0, "input-bound", "reading and writing"),
+)
+def test_what_is_not_known_counts_as_what_it_could_be(known, idle, slug, words):
+    found, margin, why = decide(shares(**known), idle)
+    assert (found, why is None, missing(why or "", words)) == (slug, not words, [])
+    assert not words or margin is None
+
+
+def test_a_cause_that_weighs_about_as_much_is_named_beside_the_first():
+    slug, margin, why = decide(shares(python=0.5, compute=0.451, input=0.31))
+    assert (slug, margin) == ("python-bound", pytest.approx(0.049))
+    assert why == "compute-bound weighs about as much (45 %)"
+
+
+def told(below=0.0, unknown=0.0, **known):
+    """Measures of all tests, and of the operators that stay below the limits or have none."""
+    found = {slug: Measure(share) for slug, share in shares(**known).items()}
+    facts = {"below_limits_share": below, "limit_unknown_share": unknown, "peak_share": 0.37}
+    found["compute-bound"].facts = facts
+    return found
+
+
+def said(slug, found, margin=0.2, has_loader=True):
+    return module.sentence(slug, found, "a step", margin, has_loader=has_loader)
+
+
+def test_a_balanced_step_of_operators_is_told_by_their_limits():
+    words = said("balanced", told(compute=0.3, memory=0.08, below=0.1, unknown=0.42, python=0.1))
+    figures = ("90 % of a step", "30 % at", "8 % at", "10 % slower", "42 % with", "37 % of the p")
+    assert not missing(words, *figures)
+    largest = said("balanced", told(compute=0.2, memory=0.1, below=0.19, python=0.35, input=0.25))
+    assert largest.endswith("Python 35 %, the wait for data 25 %, arithmetic 20 %")
+    for margin, words in ((0.05, []), (0.049, ["nearly compute-bound (36 %", "from 40 % on"])):
+        found = said("balanced", told(compute=0.36, input=0.2, memory=None), margin)
+        assert [
+            each for each in ("nearly compute-bound (36 %", "from 40 % on") if each in found
+        ] == words
+
+
+@cases(
+    "low_ms high_ms is_shown",
+    "18.1 21.9 False; 17.9 20.1 True; 19.9 22.1 True; 18.8 21.2 False; None None False",
+)
+def test_a_median_that_is_not_known_well_has_its_interval(low_ms, high_ms, is_shown):
+    ends = (low_ms and low_ms * MS, high_ms and high_ms * MS)
+    words = module.step_words({"median_s": 0.02, "ci95_low_s": ends[0], "ci95_high_s": ends[1]})
+    assert ("20.0 ms" in words, "95 %" in words) == (True, is_shown)
+    assert not is_shown or f"{low_ms:.1f} ms to {high_ms:.1f} ms" in words
+
+
+def test_a_cause_is_told_with_its_share_place_and_calls():
+    known = {"input": 0.8, "io": 0.6, "communication": 0.5, "python": 0.7}
+    found = told(**known, launch=0.45, compute=0.9, memory=0.4)
+    for slug in ("input-bound", "io-bound", "python-bound", "launch-bound"):
+        found[slug].place = line(7)
+    found["communication-bound"].name = "gloo:x"
+    found["launch-bound"].facts = {"calls": 1234.4, "call_s": 5e-6}
+    figures = {"communication": ("50 %", "gloo:x"), "memory": ("40 %", "bandwidth")}
+    figures |= {"input": ("80 %", "(train.py:7)"), "io": ("60 %", "(train.py:7)")}
+    figures |= {"python": ("70 %", "(train.py:7)"), "compute": ("90 %", "37 % of the peak")}
+    figures["launch"] = ("45 %", "(1.23 k a step, 5.00 µs each)")
+    for name, (share, words) in figures.items():
+        text = said(f"{name}-bound", found)
+        assert text.startswith(f"{share} of a step ")
+        assert (words in text, "train.py" in text) == (True, name in ("input", "io", "python"))
+    assert "after" not in said("python-bound", found)
+    found["python-bound"].facts = {"after_step_share": 0.4}
+    assert "after the optimizer's step" in said("python-bound", found)
+    # What lies before a step is not called loading without a loader.
+    assert "batch" in said("input-bound", found)
+    without = said("input-bound", found, has_loader=False)
+    assert ("before its first work" in without, "not known" in without) == (True, False)
+
+
+def cut_of(**changes):
+    known = {"wait": 0.05, "python": 0.3, "io": 0.02, "small": 0.21, "small_calls": 70.0}
+    known |= {"communication": 0.03, "communication_name": "gloo:x", "io_time": IoTime(0.0)}
+    return Cut(**{"median_s": STEP_S, "torch": True, "scale": 0.9, **known, **changes})
+
+
+BOUNDS = {"compute_s": 2 * MS, "memory_s": 1 * MS, "overhead_s": 0.5 * MS, "unknown_s": 0.25 * MS}
+
+
+def roofline(**changes):
+    points = [("step", "step", None, 9 * MS), ("operator", "aten::mm in Net", "compute", 1 * MS)]
+    points += [("operator", "aten::bmm in Net", "compute", 2 * MS)]
+    points += [("module", "Net", "compute", 8 * MS), ("operator", "aten::add in Net", "memory", MS)]
+    same = {"moved_bytes": 18e6, "flop_per_s": 4e9, "dtype": "float32"}
+    points = rows_of("kind name bound seconds", *points, **same)
+    mfu = rows_of("source value", ("stated", 0.1), ("measured", 0.4))
+    return {"points": points, "mfu": mfu, "bounds": BOUNDS, **changes}
+
+
+ROOFLINE = roofline()
+
+
+def measured(cut, device=None, lines=ROOFLINE, **tables):
+    """The measures by the first parts of their slugs."""
+    found = measures(report_of(parts={"roofline": lines}, **tables), cut, device)
+    assert found.keys() == LIMITS.keys()
+    return {slug.removesuffix("-bound"): each for slug, each in found.items()}
+
+
+def test_on_the_host_the_measures_are_the_cuts_shares():
+    found = measured(cut_of())
+    known = {"input": 0.05, "io": 0.02, "communication": 0.03, "python": 0.3, "launch": 0.21}
+    known |= {"compute": 0.18, "memory": 0.09}
+    assert {name: each.share for name, each in found.items()} == pytest.approx(known)
+    assert found["launch"].facts == pytest.approx({"calls": 70.0, "call_s": 2.1 * MS / 70})
+    expected = {"below_limits_share": 0.045, "limit_unknown_share": 0.0225}
+    expected |= {"peak_share": 0.4, "flop_per_s": 4e9}
+    assert found["compute"].facts == pytest.approx(expected)
+    assert found["memory"].facts == pytest.approx({"bytes_per_s": 2e9})
+    links = {"input": "modules/(wait)", "communication": "ranges/gloo:x"}
+    links |= {"compute": "operators/aten::bmm", "memory": "operators/aten::add"}
+    assert {name: found[name].link for name in links} == links
+    nothing = measured(cut_of(small_calls=0.0, wait=None))
+    assert ("call_s" in nothing["launch"].facts, bool(nothing["input"].reason)) == (False, True)
+    # Without a roofline its measures are not known, without the torch layer all but the wait.
+    for lines in (None, roofline(bounds=None), roofline(bounds=None, peaks={"reason": "no peaks"})):
+        found = measured(cut_of(), lines=lines)
+        assert (found["compute"].share, bool(found["memory"].reason)) == (None, True)
+    assert found["compute"].reason == "no peaks"
+    assert measured(cut_of(median_s=1 * MS))["compute"].share == 1.0
+    found = measured(cut_of(torch=False, torch_reason="why", wait=0.4))
+    assert (found.pop("input").share, {each.reason for each in found.values()}) == (0.4, {"why"})
+
+
+def device_of(data_wait, host_late):
+    return DeviceCut(data_wait, host_late, {}, 0.07, "nccl")
+
+
+@cases(
+    "data io python launch changes",
+    # Of the host's work without waits, 0.9, a third is Python.
+    ".1 0 .1 .2 io=0.,idle=.03,in_waits=.02; .06 .04 .15 .15 io=.04,python=.455",
+    "0 .25 .075 .075 io=.25,python=.35; 0 .4 0 0 io=.9,python=.35",
+    ".1 None .3 0 io=None,python=.95; .1 0 0 .3 io=0.,wait=1.",
+)
+def test_on_a_device_idle_time_is_divided_as_the_hosts_time(data, io, python, launch, changes):
+    found = measured(cut_of(**changes), device_of(0.1, 0.3))
+    known = {"input": data, "io": io, "python": python, "launch": launch, "communication": 0.07}
+    shares = {name: each.share for name, each in found.items()}
+    assert shares == pytest.approx(known | {"compute": 0.2, "memory": 0.1})
+    links = (found["communication"].link, found["launch"].link)
+    assert links == ("kernels/nccl", "ranges/gaps")
+
+
+def test_causes_have_places_in_the_script():
+    fetch = function("fetch", 0.0, file="/lib/torch/utils/data/_utils/fetch.py")
+    times = {"__getitem__": (1, 4, 20), "collate": (1, 2, 30), "walk": (3, 9, 40)}
+    rows = [function(name, own * MS, all_ * MS, line=at) for name, (own, all_, at) in times.items()]
+    save = row("functions", **function("save", 0.0, line=9))
+    ran = [("aten::mm", 3.0), ("aten::add", 2.0), ("aten::add", 2.0), ("autograd::x", 99.0)]
+    tables = {"functions": rows, "calls": [call(fetch, rows[0]), call(fetch, rows[1])]}
+    tables["operators"] = rows_of("name calls", *ran)
+    found = measured(cut_of(has_loader=True, io_time=IoTime(1.0, save, None)), **tables)
+    names = [found[name].name for name in ("input", "io", "python")]
+    assert (names, found["input"].place["line"]) == (["__getitem__", "save", "walk"], 20)
+    links = [f"python/{TRAIN}:9:save", f"python/{TRAIN}:40:walk", "operators/aten::add"]
+    assert [found[name].link for name in ("io", "python", "launch")] == links
+
+
+# 2.8 of 8.3 ms are a third.
+@cases("wanted number", ".4 35; .57 None; .285 35; .28 None; None None; 0. None")
+def test_the_line_of_a_wait_takes_about_as_long_outside_the_models_work(wanted, number):
+    times = {26: (0.5, 2.9), 35: (2.8, 0.0), 38: (0.6, 1.5)}
+    lines = [line(at, python_s=a * MS, operator_s=b * MS) for at, (a, b) in times.items()]
+    lines += [line(40, python_s=9 * MS, own=False), line(41, python_s=None, operator_s=9 * MS)]
+    owners = {26: "Net", 35: "(wait)", 38: "Net"}
+    owned = [{**each, "module": owners.get(each["line"])} for each in lines]
+    report = report_of(lines=lines, module_lines=owned)
+    for cut, slug in ((cut_of(wait=wanted), "input"), (cut_of(wait=None, io=wanted), "io")):
+        place = measures(report, cut, None)[f"{slug}-bound"].place
+        assert (place and place["line"]) == number
+    # Without knowing whose the lines' time is none is told: the longest may be the model's.
+    assert module.line_outside_work(report_of(lines=lines), wanted) is None
+
+
+def judged(cut=None, device=None, **benchmark):
+    parts = {"roofline": ROOFLINE, "benchmark": benchmark, "step_bar": None}
+    return verdict(report_of(parts=parts), cut or cut_of(wait=0.4), device)
+
+
+def test_the_verdict_has_a_row_for_every_test():
+    found = judged(cut_of(wait=0.4, io=None, io_time=IoTime(None, reason="no profile")))
+    assert of(found, "slug margin") == near("input-bound", 0.1)
+    assert found["sentence"].startswith("Input-bound: 40 % of a clean step of 10.0 ms")
+    rows, names = found["evidence"], "input python launch compute memory communication io"
+    assert [each["test"] for each in rows] == [f"{name}-bound" for name in names.split()]
+    for each in rows:
+        time = each["share"] and each["share"] * STEP_S
+        assert of(each, "threshold_share time_s") == near(LIMITS[each["test"]], time)
+    assert of(rows[-1], "share reason") == [None, "no profile"]
+    assert (rows[0]["link"], rows[5]["name"]) == ("modules/(wait)", "gloo:x")
+
+
+def test_what_is_known_too_little_of_is_unclear():
+    for words, changes in (
+        *((None, {"n": 5}), ("4 clean steps, and 5 are", {"n": 4}), ("1 clean step, ", {"n": 1})),
+    ):
+        found = judged(**changes)
+        assert found["slug"] == ("unclear" if words else "input-bound")
+        assert not missing(found["sentence"], words or "")
+        assert bool(found["evidence"]) is (words is None)
+    # With an interval as wide as the median no verdict is certain.
+    for low, high, rough in ((5, 14.9, ""), (0, 10, "0 s to 10.0 ms"), (5, 15.1, "5.00 ms to 15")):
+        found = judged(ci95_low_s=low * MS, ci95_high_s=high * MS)
+        assert of(found, "slug sureness") == ["input-bound", "likely"]
+        assert ("is rough" in found["sentence"], rough in found["sentence"]) == (bool(rough), True)
+    known = {"torch": False, "torch_reason": "the layer slowed it"}
+    found = judged(cut_of(**known, torch_step="longer steps help", wait=0.25))
+    assert found["slug"] == "unclear"
+    assert not missing(found["sentence"], "the layer slowed it", "25 %", "longer steps help")
+    assert judged(cut_of(**known, wait=0.9))["slug"] == "input-bound"
+    # Waiting for other ranks explains 0.03 of the thread's idle time.
+    found = judged(cut_of(wait=0.05, idle=0.48))
+    assert of(found, "slug margin") == ["unclear", None]
+    assert "for 45 % of a clean step" in found["sentence"]
+    assert judged(cut_of(wait=0.05, idle=0.3))["slug"] == "balanced"
+    assert judged(cut_of(idle=0.9), device_of(0.5, 0.1))["slug"] == "input-bound"
+
+
+@cases("wait low high sureness", ".36 9 10.9 certain; .34 9 10.9 likely; .36 9 11.1 likely",
+       ".36 8.9 10.9 likely; .299 9 10.9 hint; .36 None None likely")  # fmt: skip
+def test_a_verdict_is_certain_beyond_the_noise_of_the_run(wait, low, high, sureness):
+    low, high = low and low * MS, high and high * MS
+    found = judged(cut_of(wait=wait), ci95_low_s=low, ci95_high_s=high)
+    assert found["sureness"] == sureness
+    assert (found["action"] == VERDICT_RULES[0].remedy) is (sureness != "hint")
+
+
+def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow():
+    names = rows_of("name calls", ("aten::convolution", 3.0), ("aten::_softmax", 0.0))
+    modules = rows_of("path self_s", ("Net.a", 2 * MS), ("Net.b", 3 * MS), ("(x)", 9 * MS))
+    cores = {"torch_threads": 1, "usable_cores": 4}
+    parts = {"environment": cores, "step": {"count": 9, "batch_size": 8}}
+    parts["step_bar"] = {"parts": [
+        {"name": "backward", "seconds": 5 * MS, "share": 0.5},
+        {"name": "not attributed", "seconds": 9 * MS, "share": 0.9},
+        {"name": "forward", "seconds": 4 * MS, "share": 0.4},
+    ]}  # fmt: skip
+    for batch, gain_ms in ((8, None), (64, 0.29), (8, 0.31)):
+        found = [{"title": "slow", "gain_s": gain_ms and gain_ms * MS, "file": TRAIN, "line": 7}]
+        parts["step"]["batch_size"] = batch
+        report = report_of(parts=parts, operators=names, modules=modules)
+        report["findings"] = [{"title": "less", "gain_s": None}, *found]
+        told = verdict(report, cut_of(), None)
+        assert "backward (50 %; the step's largest module is Net.b); " in told["sentence"]
+        usual = ["a larger batch"] * (batch < 64) + ["channels_last for the convolutions"]
+        usual += ["bfloat16 by torch.autocast", "torch.compile", "torch.set_num_threads(4)"]
+        first = f"Try, one at a time: {', '.join(usual)}."
+        lever = "Begin with the finding 'slow' (train.py:7, up to 310 µs a step)."
+        assert told["action"] == (lever if gain_ms == 0.31 else first)
+
+
+TORCH = {"environment": {"torch": "2"}}
+
+
+@cases(
+    "parts words",
+    ({"argv": ["bench", "f"], "status_reason": "it raised"} | TORCH, "no figures: it raised"),
+    ({"run": {"exit_code": 0}}, "never imported torch"),
+    ({"nsys": {"reports": 1}} | TORCH, "Nsight Systems alone"),
+    ({"step": {"count": 0, "reason": "no loop"}} | TORCH, "no loop"),
+    ({"step": {"count": 7}, "slices": [{"kind": "watch"}]} | TORCH, "7 steps none that went unob"),
+    ({"step": {"count": 9, "rule": "whole"}} | TORCH, "measured as a whole; profstack.step()"),
+    ({"step": {"rule": "whole"}, "whole": True} | TORCH, "25 % of its 4.00 s"),
+)
+def test_without_a_clean_step_the_reason_is_told(parts, words):
+    is_whole, tables = parts.pop("whole", False), {}
+    if is_whole:
+        tables["modules"] = rows_of("path self_s", ("(x)", 3.0), ("Net", 1.0))
+        tables["operators"] = rows_of("name self_s", ("aten::mm", 0.4), ("aten::add", 0.6))
+    found = verdict(report_of(step_s=None, parts=parts, **tables), None, None)
+    assert (of(found, "slug evidence"), words in found["sentence"]) == (["unclear", []], True)
+
+
+def test_a_realistic_run_has_a_bar_and_a_verdict_that_agree_or_a_warning(tmp_path):
+    run = realistic(tmp_path / "rec", Model(seed=3, wait=0.4, evaluation=9))
+    run.finish()
+    report = files.complete_report(tmp_path / "rec")
+    jsonschema.validate(json.loads(files.text(report)), files.schema())
+    bar, mark = report["step_bar"], report["benchmark"]
+    assert sum(part["seconds"] for part in bar["parts"]) == bar["median_s"] == mark["median_s"]
+    steps = [each for each in run.drawn if each.step in mark["counted_steps"]]
+    wait = sum(each.wait_s for each in steps) / sum(each.wall_s for each in steps)
+    shares_of = {part["name"]: part["share"] for part in bar["parts"]}
+    found = {each["test"]: each["share"] for each in report["verdict"]["evidence"]}
+    waits = (shares_of["before first work"], found["input-bound"])
+    assert waits == pytest.approx((wait, wait), rel=1e-6)
+    report["tables"]["functions"] = [{"phase": "step"}]
+    module.add_verdict(report, Recorded(tmp_path / "rec"))
+    assert of(report, "verdict step_bar") == [None, None]
+    assert report["warnings"][-1]["slug"] == "verdict-failed"
+    assert "KeyError" in report["warnings"][-1]["text"]

@@ -1,0 +1,189 @@
+"""Arming the measured process: it waits for an import, and leaves it as it was."""
+
+import atexit
+import importlib
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from profstack.capture import run as capture_run
+from profstack.launch import child
+from profstack.readers import watch
+from tests.support.commands import fails
+
+
+class Engine:
+    def __init__(self, *tools):
+        self.tools, self.heard = tools, []
+        self.events = SimpleNamespace(user_step=lambda: self.heard.append("step"))
+        self.generation_arrived = self.heard.append
+
+
+class Sampler:
+    seen = True
+
+    def __init__(self, origin):
+        self.origin, self.did = origin, []
+
+    def __getattr__(self, name):
+        return lambda: self.did.append(name)
+
+    def has_seen(self):
+        return Sampler.seen
+
+
+def forget_torch(forget):
+    for name in [each for each in sys.modules if each.split(".")[0] in ("torch", "transformers")]:
+        forget(sys.modules, name)
+
+
+@pytest.fixture
+def armed(tmp_path, monkeypatch):
+    """Arm this process; torch is a file of the test's own, and engines are made up."""
+    told = SimpleNamespace(starts=[], engine=Engine(), exits=[], whole=[], inside=lambda: None)
+    told.before = list(sys.meta_path)
+
+    def start_engine(*given):
+        told.starts.append(SimpleNamespace(given=given[:2], tools=dict(given[2]), more=given[3:]))
+        told.inside()
+        return told.engine
+
+    def arm(*options, torch="x = 3\n", imported=True):
+        (tmp_path / "torch.py").write_text(torch)
+        child.arm("rec", options)
+        return importlib.import_module("torch") if imported else None
+
+    monkeypatch.setattr(capture_run, "start_engine", start_engine)
+    monkeypatch.setattr(capture_run, "record_without_torch", lambda *one: told.whole.append(one))
+    monkeypatch.setattr(atexit, "register", told.exits.append)
+    monkeypatch.setattr(watch, "Sampler", Sampler)
+    monkeypatch.setattr(Sampler, "seen", True)
+    for name in ("_pid", "_folder", "_finder", "_engine", "_armed_at"):
+        monkeypatch.setattr(child, name, getattr(child, name))
+    monkeypatch.setattr(child, "_tools", {})
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget_torch(monkeypatch.delitem)
+    told.arm = arm
+    yield told
+    if "cprofile" in child._tools:
+        child._tools["cprofile"].disable()
+    forget_torch(dict.__delitem__)
+
+
+def test_the_import_of_torch_starts_the_engine_once(armed):
+    assert not child.is_armed()
+    armed.arm(imported=False)
+    assert (child.is_armed(), child.engine()) == (True, None)
+    child.user_step()
+    import torch
+
+    (start,) = armed.starts
+    origin, release = start.more
+    assert (start.given, start.tools) == (("rec", torch), {})
+    assert 0 < origin == child._armed_at
+    assert child.engine() is armed.engine
+    assert type(torch.__loader__).__module__ != child.__name__
+    assert torch.__spec__.loader is torch.__loader__
+    child.user_step()
+    assert armed.engine.heard == ["step"]
+    # The engine is not asked for twice, and lets go of imports at its end.
+    assert len(sys.meta_path) == len(armed.before) + 1
+    for _ in range(2):
+        release()
+        assert sys.meta_path == armed.before
+
+
+def test_another_process_is_not_measured(armed, monkeypatch):
+    own = os.getpid()
+    armed.arm("watch", imported=False)
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    importlib.import_module("torch")
+    assert (armed.starts, child.is_armed()) == ([], False)
+    armed.exits[0]()
+    assert armed.whole == []
+    monkeypatch.setattr(child, "_engine", armed.engine)
+    assert child.engine() is None
+    child.user_step()
+    assert armed.engine.heard == []
+
+
+def test_the_watch_pauses_for_our_imports_and_without_an_engine_nothing_is_waited_for(
+    armed, capsys
+):
+    heard = []
+    armed.inside = lambda: heard.append(list(armed.starts[0].tools["watch"].did))
+    armed.engine = None
+    armed.arm("watch")
+    (start,) = armed.starts
+    assert (heard, list(start.tools)) == ([["resume", "pause"]], ["watch"])
+    assert (start.tools["watch"].origin, sys.meta_path) == (child._armed_at, armed.before)
+    assert start.tools["watch"].did == ["resume", "pause", "close"]
+    armed.exits[0]()
+    assert armed.whole == []
+    armed.inside = fails(ValueError("a defect"))
+    forget_torch(dict.__delitem__)
+    assert armed.arm().x == 3
+    assert capsys.readouterr().err == "profstack: not armed, ValueError: a defect\n"
+
+
+def marked():
+    pass
+
+
+@pytest.mark.parametrize("layers", [("cprofile",), ()])
+def test_functions_are_profiled_from_the_first_line_but_not_our_imports(armed, layers):
+    armed.engine, armed.inside = Engine(*layers), marked
+    armed.arm("profile", imported=False)
+    marked()
+    importlib.import_module("torch")
+    profiler = armed.starts[0].tools["cprofile"]
+    marked()
+    profiler.disable()
+    calls = [each.callcount for each in profiler.getstats() if each.code is marked.__code__]
+    assert sum(calls) == 1 + len(layers)
+
+
+@pytest.mark.parametrize(("options", "seen", "last", "recorded"), [
+    ("watch", True, None, True), ("watch", False, None, False),
+    ("watch", True, KeyboardInterrupt, False),
+])  # fmt: skip
+def test_a_script_without_torch_is_recorded_at_its_end(
+    armed, monkeypatch, options, seen, last, recorded
+):
+    monkeypatch.setattr(sys, "last_type", last, raising=False)
+    monkeypatch.setattr(Sampler, "seen", seen)
+    armed.arm(*options.split(), imported=False)
+    (at_exit,) = armed.exits
+    at_exit()
+    tools = set(options.replace("profile", "cprofile").split())
+    found = [(folder, set(had), armed_at) for folder, had, armed_at in armed.whole]
+    assert found == ([("rec", tools, child._armed_at)] if recorded else [])
+    assert (sys.meta_path == armed.before, sys.getprofile()) == (recorded, None)
+    for _, had, _ in armed.whole:
+        assert "watch" not in had or had["watch"].did == ["resume", "pause"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_models_that_generate_are_waited_for_and_a_session_attaches_its_engine(
+    armed, tmp_path, known
+):
+    package = tmp_path / "transformers" / "generation"
+    package.mkdir(parents=True)
+    for file in ("../__init__.py", "__init__.py", "utils.py"):
+        (package / file).touch()
+    armed.arm()
+    from transformers.generation import utils
+
+    assert (armed.engine.heard, sys.meta_path) == ([utils], armed.before)
+    armed.engine.heard.clear()
+    if not known:
+        del sys.modules[utils.__name__]
+    child.attach(armed.engine)
+    assert (child.engine(), child.is_armed()) == (armed.engine, True)
+    assert armed.engine.heard == ([utils] if known else [])
+    assert len(sys.meta_path) == len(armed.before) + (not known)
+    child.detach()
+    assert (child.engine(), child.is_armed(), sys.meta_path) == (None, False, armed.before)

@@ -1,0 +1,114 @@
+"""The recording that a program makes of itself: its folder, its engine and its end."""
+
+import gc
+import json
+import os
+import sys
+import time
+import types
+
+import pytest
+import torch
+
+from profstack.errors import RecordingError
+from profstack.launch import child, in_process
+from profstack.launch.in_process import InProcess, ProgramFolder
+from profstack.storage.folder import facts_of, read_tables
+from tests.support.commands import fails
+from tests.support.engine import TARGETS, Training, patched
+
+
+def run_json(folder):
+    return json.loads((folder / "logs" / "run.json").read_text())
+
+
+def test_a_temporary_folder_goes_with_its_holder_and_another_stays(tmp_path, monkeypatch):
+    folder = ProgramFolder("to <read> & 'save'", None, force=False)
+    path = folder.path
+    assert (folder.is_temporary, path.name) == (True, "to-read-save")
+    assert path.parent.name.startswith("profstack-")
+    recording = folder.recording()
+    del folder
+    gc.collect()
+    assert (recording.folder, path.is_dir()) == (path, True)
+    del recording
+    gc.collect()
+    assert not path.parent.exists()
+    folder, own = ProgramFolder("x", None, force=False), os.getpid()
+    # A forked child leaves its parent's alone.
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: own + 1)
+        in_process._remove(str(folder.path.parent), own)
+    assert folder.path.is_dir()
+    folder.remove()
+    assert not folder.path.parent.exists()
+    folder = ProgramFolder("x", str(tmp_path / "rec"), force=False)
+    assert (folder.is_temporary, folder.path) == (False, tmp_path / "rec")
+    folder.remove()
+    folder.recording()
+    gc.collect()
+    assert folder.path.is_dir()
+    with pytest.raises(RecordingError, match=r"in use; .* output=, .* force=True$"):
+        ProgramFolder("x", str(tmp_path / "rec"), force=False)
+    folder.write_run("x", {})
+    ProgramFolder("x", str(tmp_path / "rec"), force=True)
+
+
+def test_the_facts_of_the_run_are_written(tmp_path, monkeypatch):
+    for argv, kernel, shown in (
+        ("train.py --token hunter2", False, ["train.py", "--token", "***"]),
+        *(("kernel.py -f x", True, []), ("", False, [])),
+    ):
+        monkeypatch.setattr(sys, "argv", argv.split(" "))
+        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+        if kernel:
+            monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+        folder = ProgramFolder("x", str(tmp_path / "rec"), force=True)
+        folder.write_run("train", {"stopped_by": "me"}, {"torch": "2.5", "python": "own"})
+        facts, run = run_json(folder.path), {"stopped_by": "me"}
+        environment = facts.pop("environment")
+        assert facts == {"script": "train", "argv": shown, "in_process": True, "run": run}
+        assert (environment["torch"], environment["python"]) == ("2.5", "own")
+        assert environment["logical_cores"] == os.cpu_count()
+        assert folder.times()["duration_s"] > 0
+
+
+@pytest.mark.parametrize("failed", [None, ValueError])
+def test_an_engine_records_until_its_end(tmp_path, capsys, monkeypatch, failed):
+    training = Training()
+    # Optimizers that other tests have left are not looked for.
+    monkeypatch.setattr(in_process, "live_optimizers", lambda: {id(training.optimizer)})
+    own, page = InProcess("own", ["cprofile", "watch"], TARGETS), tmp_path / "rec" / "report.html"
+    engine = own.begin(torch, str(tmp_path / "rec"), force=False)
+    assert child.engine() is engine
+    assert "started_at" in run_json(tmp_path / "rec")["run"]
+    # Twenty steps may be over before the watch takes its first sample. One may be on its way that
+    # saw profstack begin; the second from here on sees this test.
+    sampler, until = engine.observers.layers["watch"].wrapper._sampler, time.monotonic() + 60
+    enough = sampler.taken + 2
+    while sampler.taken < enough and time.monotonic() < until:
+        time.sleep(0.002)
+    training.run(20)
+    own.note("said", "a word")
+    own.stopped_by = "me"
+    recording = own.finish(failed, failed is None)
+    assert child.engine() is None
+    assert (page.is_file(), f"Wrote {page}\n" in capsys.readouterr().err) == (True, not failed)
+    report = recording.to_dict()
+    assert report["step"]["counts_by_phase"] == {"train": 20}
+    assert (report["run"]["stopped_by"], report["environment"]["device"]) == ("me", "cpu")
+    statuses = {row["name"]: row["status"] for row in report["layers"]}
+    assert statuses == {"cprofile": "recorded", "watch": "recorded"}
+    assert ("said", "a word") in [(row["slug"], row["text"]) for row in report["warnings"]]
+    facts = facts_of(read_tables(tmp_path / "rec"))
+    assert facts.get("uncaught") == (failed and "ValueError")
+    assert (report["status"] == "partial") is (failed is not None)
+    assert (tmp_path / "rec" / "logs" / "peaks.json").is_file()
+
+
+def test_an_engine_that_cannot_begin_leaves_the_process_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(in_process, "Sampler", fails(OSError("no thread")))
+    before = patched()
+    with pytest.raises(OSError, match="no thread"):
+        InProcess("own", ["watch"], TARGETS).begin(torch, str(tmp_path / "rec"), force=False)
+    assert (child.engine(), patched()) == (None, before)

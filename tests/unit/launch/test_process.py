@@ -1,0 +1,173 @@
+"""Starting the script: flags, environment, its exit code, and signals that are passed on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from profstack.errors import UsageError
+from profstack.launch import process
+
+# What follows `python`, and where its own flags end.
+FLAGS = """
+|-m profstack run t.py // |/usr/bin/profstack run -W t.py // -O -B| -m profstack run -O
+-X utf8 -W error| -m profstack // -Xutf8 -Werror -OO| profstack // |-c code -O // |- -O
+--check-hash-based-pycs never| -m profstack // -u| -- profstack // -O -W|
+"""
+
+
+def test_the_interpreters_flags_are_passed_on():
+    for row in FLAGS.strip().replace("\n", " // ").split(" // "):
+        flags = row.partition("|")[0].split()
+        assert process.interpreter_flags(["python", *row.replace("|", "").split()]) == flags
+
+
+@pytest.fixture
+def observer(monkeypatch):
+    """Stands for the observer; it has got the signals in `noted`."""
+    told = SimpleNamespace(noted=(), reads=0, ended=0)
+
+    def made(arguments):
+        told.arguments = list(arguments)
+        return told
+
+    told.received = lambda number: number in told.noted
+    told.read = lambda: setattr(told, "reads", told.reads + 1)
+    told.end = lambda: setattr(told, "ended", told.ended + 1)
+    monkeypatch.setattr(process, "SignalObserver", made)
+    return told
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, observer):
+    def run(text, poll=lambda: None, *flags):
+        monkeypatch.setattr(sys, "orig_argv", ["python", *flags, "-m", "profstack", "run"])
+        return process.run(["-c", text], tmp_path / "rec", ["watch", "profile"], poll)
+
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "extra")
+    # A signal that is left over fails a test, and does not end whatever runs the tests.
+    handlers, left = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}, []
+    for each in handlers:
+        signal.signal(each, lambda number, _: left.append(number))
+    yield run
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+    assert left == []
+
+
+WAITING = "until [ -e go ]; do sleep 0.02; done; "
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_exit_code_is_the_scripts(run, monkeypatch, observer, waits):
+    if not waits:
+        # As on a system that cannot wait for signals.
+        monkeypatch.delattr(signal, "sigtimedwait")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    for text, code in {"exit 0": 0, "exit 3": 3, "kill -9 $$": -9, "kill -15 $$": -15}.items():
+        assert run(text) == code
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    assert observer.ended == (4 if waits else 0)
+
+
+def test_flags_and_the_recordings_folder_reach_the_child(run, observer):
+    text = 'echo "$- $PROFSTACK_CHILD $PROFSTACK_CHILD_OPTIONS $PYTHONPATH" > told.txt'
+    assert run(text + "; echo $PROFSTACK_PYTHONPATH >> told.txt", lambda: None, "-u") == 0
+    flags, *told = Path("told.txt").read_text().split()
+    paths = os.pathsep.join([str(Path(process.__file__).parent / "injected"), "extra"])
+    assert told == [str(Path("rec").resolve()), "watch", "profile", paths, "extra"]
+    assert ("u" in flags, observer.arguments[:2]) == (True, ["-u", "-c"])
+
+
+def test_a_flag_that_keeps_us_out_is_refused(run):
+    for flag in ("-I", "-E", "-S", "-bS", "-IB"):
+        with pytest.raises(UsageError, match=f"python -{flag.strip('-bB')} keeps") as caught:
+            run("touch ran", lambda: None, "-O", flag)
+        assert "\n" not in str(caught.value)
+    assert not Path("ran").exists()
+
+
+def test_the_poll_goes_on_while_the_script_runs(run, observer):
+    times = []
+
+    def poll():
+        times.append(time.monotonic())
+        if len(times) == 3:
+            Path("go").touch()
+
+    assert (run(WAITING, poll), len(times) >= 3) == (0, True)
+    assert times[1] - times[0] >= process.POLL_S * 0.9
+    assert (observer.reads, process.POLL_S) == (len(times), 0.1)
+
+
+def test_the_poll_outlasts_an_interrupt(run, monkeypatch):
+    waits, polls = [], []
+
+    class Interrupted(subprocess.Popen):
+        def wait(self, timeout=None):
+            waits.append(timeout)
+            if len(waits) == 2:
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    def poll():
+        polls.append(len(waits))
+        if len(polls) == 3:
+            Path("go").touch()
+
+    monkeypatch.setattr(process.subprocess, "Popen", Interrupted)
+    monkeypatch.delattr(signal, "sigtimedwait")
+    assert (run(WAITING + "exit 6", poll), polls[-1] > 2) == (6, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_signal_to_us_reaches_the_script_unless_it_has_it_already(run, observer, number, noted):
+    observer.noted, sent = (number,) * noted, []
+
+    def poll():
+        if Path("ready").exists() and not sent:
+            sent.append(1)
+            # To this thread: others, of torch, would take what is sent to the process.
+            signal.pthread_kill(threading.get_ident(), number)
+        elif sent:
+            Path("go").touch()
+
+    trap = f"trap 'exit 9' {number.name.removeprefix('SIG')}; touch ready; "
+    assert run(trap + WAITING + "exit 4", poll) == (4 if noted else 9)
+
+
+def test_a_signal_that_ended_the_script_is_ours_no_more(run, monkeypatch):
+    got, real = [], os.waitpid
+    signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+
+    def waitpid(child, options):
+        ended = real(child, options)
+        if ended[0]:
+            # The whole group got it, and the page is still to be written.
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        return ended
+
+    monkeypatch.setattr(os, "waitpid", waitpid)
+    assert (run("kill -15 $$"), got) == (-15, [])
+    assert (run("exit 3"), got) == (3, [signal.SIGTERM])
+
+
+def test_what_the_kernel_sends_stays_here_and_passed_through_it_becomes_the_script(monkeypatch):
+    killed, became = [], []
+    monkeypatch.setattr(os, "kill", lambda *given: killed.append(given))
+    for code in (128, 0):
+        process._forward(SimpleNamespace(si_signo=signal.SIGINT, si_code=code), 77, None)
+    assert killed == [(77, signal.SIGINT)]
+    monkeypatch.setattr(os, "execv", lambda *given: became.append(given))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-O", "-m", "profstack", "run", "-q"])
+    process.run_unrecorded(["-m", "train"])
+    assert became == [(sys.executable, [sys.executable, "-O", "-m", "train"])]

@@ -1,0 +1,103 @@
+"""Following a run: what of its log is read, and what of it is told on standard error."""
+
+import io
+import os
+
+from profstack.capture.step_rules import RULES as STEP_RULES
+from profstack.launch.progress import RULES, Display, ProgressLog, describe
+from profstack.storage.folder import PROGRESS, append_event, create_folder
+
+SLICE = {"event": "slice", "kind": "torch", "round": 2, "layers": ["torch/timed"], "steps": 3}
+SLICE |= {"total": 17, "median_s": 0.0125}
+RULE = {"event": "rule", "rule": "optimizer", "phase": "train"}
+LINE = "profstack: round 2 of the layers' slices"
+
+
+def test_the_log_is_read_on_from_where_it_was_left(tmp_path):
+    folder = create_folder("train", str(tmp_path / "rec"), force=False)
+    log = ProgressLog(folder)
+
+    def append(text):
+        with open(folder / PROGRESS, "a", encoding="utf-8") as file:
+            file.write(text)
+        return [event["event"] for event in log.events()]
+
+    assert log.events() == []
+    assert append('{"event": "a"}\n{"event": "b"}\n') == ["a", "b"]
+    assert append("") == []
+    # A line still being written waits, and a torn one is left out.
+    assert append('{"event": "c"}\n{"event": ') == ["c"]
+    assert append('"d"}\n{"ev') == ["d"]
+    assert append('ent": "e"}\n') == ["e"]
+    assert append('{"event": "torn{"event": "f"}\n\n{"event": "g"}\n') == ["g"]
+    append_event(folder, SLICE)
+    assert log.events() == [SLICE]
+    assert ProgressLog(tmp_path / "gone").events() == []
+
+
+def test_what_is_told_of_an_event():
+    for changes, text in (
+        *(({}, LINE), ({"steps": 0}, None), ({"round": 0}, None)),
+        *(({"event": "finished", "stopped_by": None}, None), ({"event": "page"}, None)),
+        (RULE, "profstack: steps by Optimizer.step (train)"),
+        ({**RULE, "rule": "own", "phase": "eval"}, "profstack: steps by own (eval)"),
+    ):
+        assert describe(SLICE | changes) == text
+    assert set(STEP_RULES) <= set(RULES)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_elsewhere_than_on_a_terminal_a_round_is_one_plain_line():
+    stream, quiet = io.StringIO(), io.StringIO()
+    for display in (Display(quiet=False, stream=stream), Display(quiet=True, stream=quiet)):
+        with display.beside_script():
+            for number in (2, 2, 3, 4, 5, 6, 7, 8):
+                display.show(SLICE | {"round": number})
+            display.show(RULE)
+        display.line("Wrote page [bold]x[/bold]")
+    rounds = [LINE.replace("2", str(number)) for number in range(2, 6)]
+    rule = "profstack: steps by Optimizer.step (train)"
+    assert stream.getvalue().splitlines() == [*rounds, rule, "Wrote page [bold]x[/bold]"]
+    assert quiet.getvalue() == "Wrote page [bold]x[/bold]\n"
+    # Only Unicode has our one foreign letter; a spinner is for terminals that want it.
+    encodings = {"utf-8": "µ", "UTF8": "µ", "cp65001": "µ", "ascii": "u", "latin-1": "u", None: "u"}
+    for encoding, letter in encodings.items():
+        stream = type("Stream", (io.StringIO,), {"encoding": encoding})()
+        Display(quiet=False, stream=stream).line("1 µs")
+        assert stream.getvalue() == f"1 {letter}s\n"
+
+
+def test_beside_a_script_a_terminal_gets_few_lines_that_write_nothing_over():
+    stream = Terminal()
+    display = Display(quiet=False, stream=stream)
+    display.line("before")
+    with display.beside_script():
+        stream.write("Overwrite? ")
+        display.show(RULE)
+        for number in range(3):
+            display.show(SLICE | {"round": number})
+            display.show(RULE)
+        stream.write("  5%|#")
+        display.line("early page")
+        stream.write("loss 0.1")
+    display.line("Wrote [page]")
+    display.line("after")
+    rule = "profstack: steps by Optimizer.step (train)"
+    lines = ["before", "Overwrite? ", rule, "  5%|#", "early page", "loss 0.1", "Wrote [page]"]
+    assert stream.getvalue().splitlines() == [*lines, "after"]
+
+
+def test_a_reader_that_has_gone_stops_nothing():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        display = Display(quiet=False, stream=stream)
+        display.line("to nobody")
+        display.show(SLICE)
+        display.line("more")
+        # What is left unwritten goes nowhere, so that closing it is no error.
+        assert os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))

@@ -1,0 +1,330 @@
+"""The watch's sampler: what it sees, what it costs while it pauses, and that nobody notices it."""
+
+import _thread
+import gc
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import profstack
+from profstack.capture import user_regions
+from profstack.readers import watch
+from profstack.readers.watch import Sampler, Samples, Stacks
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
+from profstack.wrappers.watch import WatchWrapper
+
+OWN = os.path.dirname(profstack.__file__)
+OWN_FILE, PASSING = (
+    os.path.join(OWN, *names) for names in (("engine", "c.py"), ("capture", "hooks.py"))
+)
+
+
+@pytest.fixture
+def sampler():
+    made = Sampler(time.perf_counter())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def wrapper():
+    made = WatchWrapper()
+    made.resume()
+    yield made
+    made.close()
+
+
+def busy(seconds, sampler=None, samples=1):
+    begun, before = time.perf_counter(), sampler.taken if sampler is not None else 0
+    while (spent := time.perf_counter() - begun) < seconds or (
+        sampler is not None and sampler.taken < before + samples and spent < 20.0
+    ):
+        sum(range(100))
+
+
+def sleeping(sampler):
+    before, late = sampler.taken, time.perf_counter() + 20.0
+    while sampler.taken < before + 2 and time.perf_counter() < late:
+        time.sleep(0.05)
+
+
+def watched(sampler, seconds=0.05, samples=1):
+    sampler.resume()
+    busy(seconds, sampler, samples)
+    sampler.pause()
+    return sampler.flush()
+
+
+def weighed(rows):
+    return [row for row in rows if row["weight"]]
+
+
+def frame_in(file, call):
+    """What `call` gives, called from a function whose source is said to be `file`."""
+    space = {}
+    exec(compile("def passing(call):\n    return call()", file, "exec"), space)
+    return space["passing"](call)
+
+
+def stack(frames, number, column="name"):
+    """The functions, or files, of a frame's stack from the innermost."""
+    by_number, found = {row["frame"]: row for row in frames}, []
+    while number:
+        found.append(by_number[number][column])
+        number = by_number[number]["parent"]
+    return found
+
+
+def test_samples_name_function_and_line_and_a_frame_is_numbered_once_in_a_run(sampler):
+    sampler.resume()
+    # With the lock held and without.
+    busy(0.15, sampler, 2)
+    sleeping(sampler)
+    frames, rows = sampler.flush()
+    leaves = {stack(frames, row["frame"])[0] for row in weighed(rows)}
+    assert {"busy", "sleeping"} <= leaves
+    lines = {row["line"] for row in frames if row["name"] == "sleeping"}
+    assert sleeping.__code__.co_firstlineno + 3 in lines
+    here = {(row["file"], row["function_line"]) for row in frames if row["name"] == "busy"}
+    assert here == {(__file__, busy.__code__.co_firstlineno)}
+    more, later = watched(sampler, 0.1)
+    frames, rows = frames + more, rows + later
+    numbers = [row["frame"] for row in frames]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert {row["frame"] for row in rows} - {None} <= set(numbers)
+    assert all(row["parent"] is None or row["parent"] < row["frame"] for row in frames)
+    times = [row["t_s"] for row in rows]
+    assert (times, sampler.flush()) == (sorted(times), ([], []))
+    assert all(row["rss_bytes"] > 2**20 for row in rows)
+
+
+def test_weights_are_the_watched_time_and_nothing_of_a_pause(sampler):
+    rows = watched(sampler, 0.06)[1]
+    time.sleep(0.3)
+    rows += watched(sampler, 0.06)[1]
+    # A sample that was due just as the watch paused has no weight either, and stands beside it.
+    together = []
+    for t_s in (row["t_s"] for row in rows if not row["weight"]):
+        if together and t_s - together[-1][-1] < WATCH_INTERVAL_S:
+            together[-1].append(t_s)
+        else:
+            together.append([t_s])
+    (begin, *_), (*_, pause), (resume, *_), (*_, end) = together
+    assert resume - pause >= 0.3
+    times = [row["t_s"] for row in weighed(rows)]
+    assert all(begin <= t_s <= pause or resume <= t_s <= end for t_s in times)
+    covered = sum(row["weight"] for row in rows) * WATCH_INTERVAL_S
+    # What is missing is less than a sample at the end, and one that the first pause came before.
+    whole, missing = pause - begin + end - resume, end - times[-1]
+    missing += max(0.0, pause - begin - WATCH_INTERVAL_S)
+    assert max(whole - missing - 1e-9, times[-1] - resume) <= covered <= whole + 1e-9
+
+
+def test_it_follows_the_thread_that_resumed_it(sampler):
+    """Training may run on a thread of its own while the main one waits for it."""
+    found = []
+
+    def train():
+        found.append(watched(sampler, 0.1))
+
+    worker = threading.Thread(target=train)
+    worker.start()
+    worker.join()
+    [(frames, rows)] = found
+    stacks = [stack(frames, row["frame"]) for row in weighed(rows)]
+    assert stacks
+    assert all("train" in each for each in stacks)
+
+
+def test_the_users_region_stands_beside_the_stack(sampler):
+    user_regions.switch_on()
+    try:
+        sampler.resume()
+        with user_regions.region("augment"), user_regions.region("crop"):
+            busy(0.08, sampler)
+        inside = sampler.taken
+        regions = [row["region"] for row in weighed(watched(sampler, 0.08, 2)[1])]
+    finally:
+        user_regions.switch_off()
+    assert (regions[0], regions[-1]) == ("augment/crop", None)
+    assert regions.count("augment/crop") in (inside, inside + 1)
+
+
+def test_profstacks_own_frames_and_import_machinery_are_cut_out():
+    stacks, machinery = Stacks(), "<frozen importlib._bootstrap>"
+    place = lambda: stacks.place(sys._getframe(1))  # noqa: E731
+    number = user_regions.region("load")(lambda: frame_in("/script/train.py", place))()
+    files = stack(stacks.take(), number, "file")
+    assert files[:3] == ["/script/train.py", __file__, __file__]
+    assert not any(file.startswith(OWN) for file in files)
+    # Its own work is no sample, also where it calls somebody else's code; but it is where the
+    # script's own is inside again.
+    assert frame_in(OWN_FILE, place) is None
+    assert frame_in(OWN_FILE, lambda: frame_in("/lib/json.py", place)) is None
+    assert frame_in(PASSING, lambda: frame_in("/script/train.py", place))
+    # Import machinery is left out unless it works itself.
+    outer_first = [(machinery, "/script/part.py"), ("/script/part.py", machinery)]
+    for (outer, inner), is_there in zip(outer_first, (False, True), strict=True):
+        stacks = Stacks()
+        number = frame_in(outer, lambda inner=inner: frame_in(inner, place))
+        files = stack(stacks.take(), number, "file")
+        assert (files[0], machinery in files) == (inner, is_there)
+    # Names of modules are paths: one that moves must be named anew.
+    assert len([*filter(os.path.isfile, watch._PASSED_THROUGH)]) == len(watch._PASSED_THROUGH) > 0
+
+
+def test_what_is_held_is_bounded_and_told(monkeypatch):
+    # Every second sample of a stretch gives its weight to the next.
+    monkeypatch.setattr(watch, "MOST_HELD", 8)
+    held, one = Samples(), 2 * sys.getsizeof(0.5) + sys.getsizeof(1 << 40) + 40
+    for number, weight in enumerate((1.0, 2.0, 3.0, 0.0, 0.0, 1.5, 2.5, 4.0)):
+        # Two floats, an integer and five places of 8 bytes.
+        assert held.memory_bytes() == number * one
+        held.add(float(number), None, 1, None, weight)
+    found = [(row["t_s"], row["weight"]) for row in held.records()]
+    assert found == [(1.0, 3.0), (2.0, 3.0), (3.0, 0.0), (4.0, 0.0), (6.0, 4.0), (7.0, 4.0)]
+
+    def down(depth):
+        return down(depth - 1) if depth else stacks.place(sys._getframe())
+
+    # A deep recursion is cut at its outer end.
+    stacks = Stacks()
+    number = down(watch.DEEPEST + 50)
+    assert (stacks.cut, len(stack(stacks.take(), number))) == (True, watch.DEEPEST)
+    # The tree has room for so many frames and says when it is full.
+    stacks = Stacks()
+    down(0)
+    room = len(stacks.take()) + 2
+    monkeypatch.setattr(watch, "MOST_FRAMES", room)
+    numbers = [
+        frame_in(f"/script/{n}.py", lambda: stacks.place(sys._getframe())) for n in range(50)
+    ]
+    assert (len(stacks._numbers), stacks.cut, len(stacks.take())) == (room, True, 2)
+    assert max(numbers) <= room
+
+
+def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(wrapper, monkeypatch):
+    monkeypatch.setattr(watch, "PER_LEVEL", 3)
+    made = wrapper._sampler
+    # Three samples of each interval, and some of the longest.
+    busy(0.1, made, 3 * watch.MOST_LEVELS + 2)
+    wrapper.pause()
+    taken = wrapper.flush()
+    assert len(made.thinned) == watch.MOST_LEVELS
+    assert made.interval_s == pytest.approx(WATCH_INTERVAL_S * 2**watch.MOST_LEVELS)
+    rows = weighed(list(taken.frames["watch_samples"]))
+    # Later samples stand for more, and all of them for the watched time.
+    assert rows[-1]["weight"] >= 2**watch.MOST_LEVELS > rows[0]["weight"]
+    assert "every 160 ms" in str(taken.truncated)
+
+
+def test_a_closed_sampler_takes_no_sample(sampler):
+    sampler.resume()
+    busy(0.03, sampler)
+    sampler.close()
+    sampler.close()
+    taken = sampler.taken
+    sampler.resume()
+    busy(0.05)
+    assert sampler.taken == taken
+    assert weighed(sampler.flush()[1])
+
+
+def switches(sampler):
+    status = Path(f"/proc/self/task/{sampler._native}/status").read_text()
+    return sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches" in line)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells it")
+def test_while_it_pauses_its_thread_never_runs_and_it_is_none_of_the_scripts(sampler):
+    facts = lambda: (threading.enumerate(), sys.getswitchinterval(), gc.isenabled())  # noqa: E731
+    told = facts()
+    sampler.resume()
+    busy(0.05, sampler)
+    running = switches(sampler)
+    sampler.pause()
+    time.sleep(0.02)
+    before = switches(sampler)
+    assert before > running - 1
+    time.sleep(0.15)
+    assert switches(sampler) == before
+    sampler.resume()
+    busy(0.05, sampler)
+    assert (switches(sampler) > before, facts() == told) == (True, True)
+
+
+def test_what_a_function_held_dies_when_it_returns_and_on_the_scripts_thread(sampler):
+    """A sampler that keeps a frame keeps all that its function had.
+
+    Garbage is collected where something is allocated: that must not be the sampler's thread.
+    """
+    sampler.interval_s, died, late = 0.0002, [], 0
+
+    class Held:
+        def __del__(self):
+            died.append(_thread.get_ident())
+
+    def hold():
+        held = Held()
+        # Without the lock, so that the sampler comes now.
+        time.sleep(0)
+        del held
+
+    sampler.resume()
+    for number in range(3000):
+        hold()
+        late += len(died) != number + 1
+    assert (sampler.taken > 10, late) == (True, 0)
+    begun, taken = time.perf_counter(), sampler.taken
+    while (spent := time.perf_counter() - begun) < 0.5 or (
+        sampler.taken < taken + 101 and spent < 20
+    ):
+        circle = Held()
+        circle.itself = circle
+        # Time without the lock, for the sampler to come when the counter stands anywhere.
+        os.getpid()
+        time.sleep(0)
+    sampler.pause()
+    gc.collect()
+    assert (sampler.taken > taken + 100, set(died)) == (True, {_thread.get_ident()})
+
+
+def test_a_failure_ends_the_watch_and_is_told(wrapper, monkeypatch):
+    made, late = wrapper._sampler, time.perf_counter() + 20.0
+    busy(0.05, made)
+    monkeypatch.setattr(watch, "rss_in", lambda _: 1 // 0)
+    while made.failure is None and time.perf_counter() < late:
+        time.sleep(0.01)
+    monkeypatch.undo()
+    wrapper.pause()
+    wrapper.resume()
+    wrapper.pause()
+    taken = wrapper.flush()
+    [(slug, text)] = taken.notes
+    assert (slug, "ZeroDivisionError" in text) == ("watch-ended", True)
+    assert weighed(list(taken.frames["watch_samples"]))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="cProfile counts one thread alone")
+def test_it_stands_back_for_a_profiler_that_counts_all_threads():
+    import cProfile
+
+    wrapper, profiler = WatchWrapper(), cProfile.Profile()
+    profiler.enable()
+    try:
+        wrapper.resume()
+        assert wrapper._sampler is not None
+        assert not wrapper._sampler._alive
+    finally:
+        profiler.disable()
+    wrapper.resume()
+    busy(0.05)
+    wrapper.pause()
+    taken = wrapper.flush()
+    assert "gave-way" in [slug for slug, _ in taken.notes]
+    assert taken.frames["watch_samples"]
+    wrapper.close()

@@ -1,0 +1,229 @@
+"""Call paths: functions, operators and kernels of one step in one tree whose sums are exact."""
+
+import os
+import random
+import sys
+import time
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from profstack.guard import PACKAGE
+from profstack.layer import SliceContext
+from profstack.readers.torchtrace.call_paths import Definitions, path_records
+from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE
+from profstack.wrappers.torch_profiler import TorchProfilerWrapper
+from tests.support.events import events, instant
+from tests.support.torch_slices import observe
+
+
+def by_path(rows):
+    """Rows by the names from the root; checks that callers come first and times add up."""
+    paths, inner = {None: ()}, defaultdict(float)
+    for number, row in enumerate(rows, 1):
+        assert row["node"] == number
+        paths[number] = (*paths[row["parent"]], row["name"])
+        inner[row["parent"]] += row["total_s"] or 0.0
+    for row in rows:
+        if row["kind"] != "kernel":
+            whole = row["self_s"] + inner[row["node"]]
+            assert (row["self_s"] >= 0, whole) == (True, pytest.approx(row["total_s"], abs=1e-12))
+    return {paths[row["node"]]: row for row in rows}
+
+
+def numbers():
+    yield 1
+    yield 2
+
+
+TORCH, NUMBERS = os.path.dirname(torch.__file__), numbers.__code__.co_firstlineno
+# Running when the step begins, and when it ends; before it, after it, and on another thread. The
+# function `mm` and the operator that it calls begin and end together; `late` ends after its caller,
+# since a clock was read between the two. Of profstack's code nothing is shown but what it calls of
+# the script's. The generator is entered where it had yielded, which is not where it is defined.
+FUNCTIONS = f"""
+/x/train.py(3): train 5-10000; /x/train.py(60): before 10-90; /x/train.py(61): after 9500-9600
+/x/train.py(9): elsewhere 5-10000 thread=3; nn.Module: Net_0 120-1100
+<built-in function len> 130-140; {TORCH}/nn/modules/module.py(1): _call_impl 150-1050
+/x/net.py(20): forward 160-1000; <built-in method mm of type object at 0x7fA9> 200-800
+/x/net.py(30): late 900-1020; {PACKAGE}capture/hooks.py(9): call 1200-1500
+<built-in function isinstance> 1210-1220; {TORCH}/compiler/__init__.py(8): is_compiling 1230-1240
+/x/train.py(40): callback 1300-1400; <built-in function abs> 1310-1330
+{TORCH}/compiler/__init__.py(8): is_compiling 1340-1350
+<frozen importlib._bootstrap>(241): _call 1600-1700; /x/late.py(1): <module> 1610-1690
+/x/train.py(50): again 1800-1837; /x/train.py(50): again 1900-1937
+/x/train.py(50): again 2000-2037; {__file__}({NUMBERS + 2}): numbers 2200-2219
+<built-in method run of pybind11_builtins.pybind11_object object at 0x7f> 2100-2117
+"""
+EVENTS = [
+    *events(f"{SLICE_RANGE} 0-1; module:1 165-990; aten::mm 200-800 sequence=7 number=11"),
+    *(instant(350, 64), *events(FUNCTIONS, kind="python_function")),
+    *events("aten::mul 300-420 number=12; aten::mm 3200-4000 number=14 thread=2"),
+    *events("function:MmBackward0 3000-5000 sequence=7 forward=1 number=13 thread=2"),
+    *events("function:XBackward0 5100-5150 forward=1 thread=2"),
+    *events("gemm 1000-3000 linked=11; gemm 3000-4500 linked=11", kind="kernel"),
+    *events("mul 4600-4700 linked=12; gemm 6000-9000 linked=14", kind="kernel"),
+    *events("Memcpy 9000-9100 linked=99", kind="gpu_memcpy"),
+]
+
+
+def test_calls_kernels_and_backward_work_of_a_step():
+    modules = {1: SimpleNamespace(path="Net", is_loss=False)}
+    shuffled = random.Random(3).sample(EVENTS, len(EVENTS))
+    rows = path_records(shuffled, [100, 9_500], modules, 4, device=True)
+    paths = by_path(rows)
+    found = {
+        " > ".join(path): tuple(
+            row[key] and round(row[key] * 1e9) for key in ("total_s", "self_s", "device_s")
+        )
+        for path, row in paths.items()
+    }
+    mm = "train > forward > <built-in method mm of type>"
+    net, nobodys = "backward of Net", "backward of (not attributed)"
+    evaluated, inside = f"{net} > {EVALUATE}MmBackward0", 840 + 100 + 80 + 3 * 37 + 17 + 19
+    assert found == {
+        "train": (9_400, 9_400 - inside, 3_600),
+        mm: (600, 0, 3_600),
+        "train > forward": (840, 840 - 600 - 100, 3_600),
+        "train > forward > late": (100, 100, 0),
+        f"{mm} > aten::mm": (600, 480, 3_600),
+        f"{mm} > aten::mm > aten::mul": (120, 120, 100),
+        f"{mm} > aten::mm > aten::mul > mul": (None, None, 100),
+        f"{mm} > aten::mm > gemm": (None, None, 3_500),
+        "train > callback": (100, 70, 0),
+        "train > callback > <built-in function abs>": (20, 20, 0),
+        "train > callback > is_compiling": (10, 10, 0),
+        "train > <module>": (80, 80, 0),
+        "train > again": (111, 111, 0),
+        "train > numbers": (19, 19, 0),
+        "train > <built-in method run>": (17, 17, 0),
+        net: (2_000, 0, 3_000),
+        evaluated: (2_000, 1_200, 3_000),
+        f"{evaluated} > aten::mm": (800, 800, 3_000),
+        f"{evaluated} > aten::mm > gemm": (None, None, 3_000),
+        nobodys: (50, 0, 0),
+        f"{nobodys} > {EVALUATE}XBackward0": (50, 50, 0),
+        "Memcpy": (None, None, 100),
+    }
+    calls = {" > ".join(path[-2:]): row["calls"] for path, row in paths.items()}
+    wanted = {"train": 0, "train > again": 3, "forward > late": 1, "Memcpy": 1}
+    assert calls.items() >= wanted.items()
+    assert paths[(*mm.split(" > "), "aten::mm", "gemm")]["calls"] == 2
+    places = {row["name"]: (row["kind"], row["file"], row["line"]) for row in rows}
+    wanted = {"forward": ("function", "/x/net.py", 20), "<module>": ("function", "/x/late.py", 1)}
+    wanted |= {"numbers": ("function", __file__, NUMBERS), "mul": ("kernel", None, None)}
+    wanted |= {"<built-in function abs>": ("function", "~", 0)}
+    wanted |= dict.fromkeys(("aten::mul", "backward of Net"), ("operator", None, None))
+    assert {name: places[name] for name in wanted} == wanted
+    assert {row["slice"] for row in rows} == {4}
+    without = path_records(EVENTS, [100, 9_500], modules, 4, device=False)
+    assert {row["device_s"] for row in without} == {None}
+    assert {row["kind"] for row in without} == {"function", "operator"}
+
+
+SOURCE = """
+@decorator\n@decorator(\n    1\n)\ndef made():\n    yield 1\n    def made():\n        yield 2
+    yield 3\n\nclass Thing:\n    value = [\n        each\n        for each in range(3)\n    ]\n
+pick = any(\n    x + 1\n    for x in range(3)\n)\none = any(x for x in range(3))
+async def later():\n    await 1
+"""
+# Line and the first line of the definition there.
+FIRST = {"made": "2:2 7:2 9:8 10:2 8:8 99:99 0:0", "Thing": "14:12", "later": "24:23"}
+FIRST |= {"<listcomp>": "14:14", "<lambda>": "7:7", "<genexpr>": "18:18 19:18 20:18 22:22"}
+FIRST |= {"<module>": "12:1", "absent": "7:7"}
+
+
+def test_definitions_are_found_from_any_line(tmp_path):
+    (tmp_path / "source.py").write_text(SOURCE)
+    for name, pairs in FIRST.items():
+        for line, first in (map(int, pair.split(":")) for pair in pairs.split()):
+            found = Definitions().first_line(str(tmp_path / "source.py"), name, line)
+            assert found == first, (name, line)
+    # Without a source the line stays.
+    (tmp_path / "broken.py").write_text("def f():\n  1 +\n  2\n")
+    for file in (tmp_path / "broken.py", tmp_path / "none.py", "<string>"):
+        assert Definitions().first_line(str(file), "f", 3) == 3
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def known(count):
+    return torch.ones(count) + torch.zeros(count)
+
+
+def test_a_real_step_has_its_functions_with_their_operators():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        for count in (1, 2, 3):
+            known(count)
+        for _ in numbers():
+            pass
+        sum(each for each in numbers())
+        model(torch.ones(4, 8)).pow(2).mean().backward()
+        optimizer.step()
+
+    traced = observe(step, 1, "stacks")
+    rows = [dict(row) for row in traced.captured.frames["call_paths"]]
+    paths = by_path(rows)
+    # Both clocks are read within a microsecond, and the machine may do something else between.
+    roots = sum(row["total_s"] for row in rows if row["parent"] is None)
+    assert roots == pytest.approx(traced.wall_s, rel=0.2, abs=1e-3)
+    below = {path[path.index("step") + 1 :]: row for path, row in paths.items() if "step" in path}
+    # Torch cuts folders off for good where anything has profiled stacks before in this process.
+    assert __file__.endswith(below["known",]["file"])
+    # Generators are entered twice and once more to end.
+    calls = {("known",): 3, ("known", "aten::add"): 3, ("numbers",): 3}
+    calls |= {("known", "<built-in method ones of type>", "aten::ones"): 3}
+    calls |= {("<built-in function sum>", "<genexpr>", "numbers"): 3}
+    calls |= {("forward", "forward"): 2}
+    assert {path: below[path]["calls"] for path in calls} == calls
+    backward = {row["name"] for row in rows if row["name"].startswith("backward of ")}
+    owners = ("Net", "Net.first", "Net.second", "(loss)", "(gradient accumulation)")
+    assert backward == {f"backward of {owner}" for owner in owners}
+    # Neither profstack's functions nor torch's way to `forward` are nodes.
+    names = {row["name"] for row in rows}
+    assert not names & {"_wrapped_call_impl", "_call_impl", "is_dynamo_compiling"}
+    assert not any(name.startswith(("nn.Module: ", "profstack::")) for name in names)
+    assert not any((row["file"] or "").startswith(PACKAGE) for row in rows)
+    assert {row["calls"] for row in rows if row["name"] == "observe"} == {0}
+
+
+def test_tracing_changes_no_result_and_leaves_no_threads(tmp_path):
+    wrapper = TorchProfilerWrapper()
+
+    def losses(traced):
+        torch.manual_seed(0)
+        model, made = Net(), []
+        for number in range(3):
+            if traced and number == 1:
+                wrapper.start(SliceContext(0, "stacks", 1, tmp_path))
+            stamps = [time.perf_counter()]
+            loss = model(torch.randn(4, 8)).pow(2).mean()
+            loss.backward()
+            made.append(loss.item())
+            stamps.append(time.perf_counter())
+            if traced and number == 1:
+                wrapper.stop()
+                assert wrapper.take(stamps, {}).frames["call_paths"]
+        return made
+
+    # All threads that run Python, also those that `threading` does not know.
+    before, threads = losses(False), set(sys._current_frames())
+    try:
+        assert losses(True) == losses(True) == before
+    finally:
+        wrapper.close()
+    assert (set(sys._current_frames()) <= threads, sys.getprofile()) == (True, None)

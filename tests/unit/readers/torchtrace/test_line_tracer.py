@@ -1,0 +1,192 @@
+"""The tracer of source lines: every stamp it makes, and what it leaves alone."""
+
+import signal
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from profstack.readers.torchtrace import line_tracer
+from profstack.readers.torchtrace.line_tracer import LineTracer, frames_outwards, is_users
+from tests.support.processes import CHECKOUT
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Run a source as a file of the script's; `tracer` in it is a tracer that was not started."""
+    monkeypatch.setattr(line_tracer, "script_folder", lambda: str(tmp_path))
+    # A project of its own, whatever lies above it.
+    (tmp_path / "pyproject.toml").touch()
+
+    def run(source, **names):
+        names = {"tracer": LineTracer(), **names}
+        exec(compile(source, str(tmp_path / "train.py"), "exec"), names)
+        return names
+
+    return run
+
+
+def stamps(tracer):
+    """Line of every stamp, 0 for no line, below 0 where it goes on."""
+    assert len(tracer.times) == len(tracer.places) == len(tracer.runs)
+    assert tracer.times == sorted(tracer.times)
+    lines = [tracer.lines[place][1] if place >= 0 else 0 for place in tracer.places]
+    assert all(line or not begun for line, begun in zip(lines, tracer.runs, strict=True))
+    return [line if begun else -line for line, begun in zip(lines, tracer.runs, strict=True)]
+
+
+def called(names):
+    """Stamps of a call of `main`, in a thread: whatever runs the tests has frames of its own."""
+    tracer = names["tracer"]
+
+    def traced():
+        tracer.start()
+        try:
+            names["main"]()
+        finally:
+            tracer.stop()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(traced).result()
+    return stamps(tracer)
+
+
+CALLS = "def inner(x):\n  y = x + 1\n  return y\ndef main():\n  a = inner(2)\n  return a"
+NUMBERS = """def numbers():\n  for n in (1, 2):\n    yield n
+def main():\n  for n in numbers():\n    str(n)"""
+ERROR = """def fails():\n  raise KeyError
+def main():\n  try:\n    fails()\n  except KeyError:\n    pass"""
+LIBRARY = """import re\ndef twice(match):\n  return match[0] * 2
+def main():\n  re.sub('a', twice, 'a')"""
+
+
+def test_stamps_of_a_call(script):
+    for source, wanted in [
+        # After a call the caller's line goes on; after the outermost one no line does.
+        (CALLS, [5, 2, 3, -5, 6, 0]),
+        # A generator goes on where it had yielded, which is no new line.
+        (NUMBERS, [5, 2, 3, -5, 6, 5, -3, 2, 3, -5, 6, 5, -3, 2, -5, 0]),
+        (ERROR, [4, 5, 2, -5, 6, 7, 0]),
+        # Through a library's function, whose lines are not traced.
+        (LIBRARY, [5, 3, -5, 0]),
+    ]:
+        assert called(script(source)) == wanted
+
+
+def test_lines_that_run_already_when_it_starts(script):
+    """The loop of a script without functions was entered long before."""
+    names = script("tracer.start()\nfor n in (1, 2):\n    str(n)\ntracer.stop()\n")
+    assert stamps(names["tracer"]) == [-1, 2, 3, 2, 3, 2, 4]
+    assert {code.co_name for code, _ in names["tracer"].lines} == {"<module>"}
+
+
+HOT = "def hot(count):\n  total = 0\n  for n in range(count):\n    total += n\n  return total\n"
+HOT += "def main():\n  hot(2)\n  hot(9)\n" + 5 * "  hot(1)\n"
+
+
+def test_a_function_over_its_budget_is_no_longer_traced_and_hot_loops_cost_little(
+    script, monkeypatch
+):
+    names = script("def main():\n    for n in range(30_000):\n        str(n)\n")
+    assert 2_000 < len(called(names)) < 4_000
+    monkeypatch.setattr(line_tracer, "BUDGET", 8)
+    names = script(HOT)
+    # From the ninth line on its time is its first line's, with one stamp for a call.
+    short = [stamp for line in range(9, 14) for stamp in (line, -1, -line)]
+    assert called(names) == [7, 2, 3, 4, 3, 4, 3, 5, -7, 8, 2, -1, -8, *short, 0]
+    assert [code.co_name for code in names["tracer"].truncated] == ["hot"]
+
+
+def other(frame, event, argument):
+    return None
+
+
+def test_a_tracer_of_the_script_is_left_alone():
+    sys.settrace(other)
+    with pytest.raises(RuntimeError, match="settrace"):
+        LineTracer().start()
+    assert sys.gettrace() is other
+    sys.settrace(None)
+    tracer = LineTracer()
+    tracer.start()
+    sys.settrace(other)
+    tracer.stop()
+    assert sys.gettrace() is other
+
+
+ENDED = "import sys\nframe = sys._getframe()\ntracer.start()\nbegan = frame.f_trace is not None\n"
+ENDED += "for n in range(3_000):\n    str(n)\nhot = frame.f_trace_lines\n" + 2 * "tracer.stop()\n"
+
+
+def test_nothing_is_left_on_frames_and_they_are_not_kept_alive(script):
+    names = script(ENDED)
+    ended = (names["frame"].f_trace, names["frame"].f_trace_lines, sys.gettrace())
+    assert (names["began"], names["hot"], ended) == (True, False, (None, True, None))
+    source = "def main():\n    big = Big()\n    tracer.start()\n    return Ref(big)\n"
+    names = script(source, Big=type("Big", (), {}), Ref=weakref.ref)
+    alive = names["main"]()
+    assert alive() is None
+    names["tracer"].stop()
+    # A generator that waits is let go later.
+    names = script("def endless():\n    while True:\n        yield 1\n")
+    generator, tracer = names["endless"](), names["tracer"]
+    names["main"] = lambda: next(generator)
+    count = len(called(names))
+    sys.settrace(other)
+    next(generator)
+    next(generator)
+    sys.settrace(None)
+    assert (len(tracer.times), generator.gi_frame.f_trace) == (count, None)
+
+
+class TimeUpError(Exception):
+    """What a signal handler of the script's raises."""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["scripts", "own"])
+@pytest.mark.parametrize("place", ["_info", "_stamp"])
+def test_an_error_in_the_tracer_ends_it_and_only_the_scripts_passes(script, place, own):
+    def handler(number, frame):
+        raise TimeUpError
+
+    def interrupted(*arguments, **keywords):
+        calls.append(1)
+        if len(calls) == 9:
+            if own:
+                raise KeyError("a defect")
+            signal.raise_signal(signal.SIGUSR1)
+        return original(*arguments, **keywords)
+
+    names, calls, raised = script(HOT), [], 0
+    tracer = names["tracer"]
+    original, before = getattr(tracer, place), signal.signal(signal.SIGUSR1, handler)
+    try:
+        tracer.start()
+        setattr(tracer, place, interrupted)
+        try:
+            names["main"]()
+        except TimeUpError:
+            raised += 1
+        assert sys.gettrace() is None
+        names["main"]()
+    finally:
+        tracer.stop()
+        signal.signal(signal.SIGUSR1, before)
+    assert (raised, len(calls)) == (not own, 9)
+    assert tracer.ended == ("KeyError: 'a defect'" if own else "a signal's handler raised")
+    # What comes after it is no line's time.
+    assert stamps(tracer)[-1] == 0
+
+
+def test_whose_files_and_frames_are_looked_at(script, tmp_path):
+    root, frame = str(tmp_path), sys._getframe()
+    own = [f"{root}/train.py", f"{root}/lib/data.py", "<ipython-input-3-abc>"]
+    assert all(is_users(file, root) for file in [*own, "/tmp/ipykernel_7/1234567.py"])
+    others = ("<frozen importlib._bootstrap>", torch.__file__, f"{root}-other/train.py")
+    assert not any(is_users(file, root) for file in others)
+    assert not is_users(line_tracer.__file__, str(CHECKOUT))
+    # Frames go outwards.
+    assert list(frames_outwards(frame))[:2] == [frame, frame.f_back]
+    assert list(frames_outwards(None)) == []

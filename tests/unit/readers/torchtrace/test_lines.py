@@ -1,0 +1,245 @@
+"""Rows of source lines: every moment on one line, as operator's or Python's time, by its owner."""
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from profstack.readers.torchtrace import line_tracer
+from profstack.readers.torchtrace import lines as lines_module
+from profstack.readers.torchtrace.events import SLICE_RANGE, read_host
+from profstack.readers.torchtrace.lines import LineSlice, line_tables, source_records
+from profstack.storage.vocabulary import MODULE_PREFIX
+from tests.support.events import Event, events
+from tests.support.torch_slices import observe
+
+FILE = str(Path(__file__))
+CODE = compile("pass", FILE, "exec")
+BEGIN = Event(SLICE_RANGE, 0, 1)
+
+
+def stamped(stamps, runs=None):
+    """A tracer that has stamped when lines of one file began; None is no line."""
+    tracer = line_tracer.LineTracer()
+    tracer.lines = [(CODE, line) for line in sorted({line for _, line in stamps if line})]
+    tracer.places = [tracer.lines.index((CODE, line)) if line else -1 for _, line in stamps]
+    tracer.times = [moment for moment, _ in stamps]
+    tracer.runs = runs or [True] * len(stamps)
+    return tracer
+
+
+def ns(row):
+    """Python's, operators', backward and device time of a row in nanoseconds."""
+    times = (row[f"{name}_s"] for name in ("python", "operator", "backward", "device"))
+    return tuple(time if time is None else round(time * 1e9) for time in times)
+
+
+def rows_of(stamps, made, **more):
+    """Times by line, and by module and line, of a slice from 0 to 1000 ns."""
+    host = read_host([BEGIN, *events(made)])
+    frames, notes = line_tables(stamped(stamps), host, LineSlice(3, [0, 1000], **more))
+    assert {row["slice"] for table in frames.values() for row in table} == {3}
+    parts = {(row["module_id"], row["line"]): ns(row) for row in frames["module_lines"]}
+    assert notes == []
+    return {row["line"]: ns(row) for row in frames["lines"]}, parts
+
+
+def forest(chance, begin, end, depth=0):
+    """Modules and operators, nested or one after the other."""
+    at = begin
+    while at < end and chance.random() < 0.9:
+        at += chance.choice((0, 1, 5, 20))
+        until = min(end, at + chance.choice((0, 1, 8, 30, 90)))
+        name = chance.choice((MODULE_PREFIX + "1", MODULE_PREFIX + "2", "aten::mm", "a range"))
+        if at <= until:
+            yield Event(name, at, until, user=name == "a range")
+            if depth < 4:
+                yield from forest(chance, at, until, depth + 1)
+        at = until
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_moment_counts_once_as_in_a_walk_through_all_nanoseconds(seed):
+    chance = random.Random(seed)
+    edges = [20, *sorted(chance.sample(range(21, 380), chance.randint(0, 3))), 380]
+    left_out = [step for step in range(len(edges) - 1) if chance.random() < 0.25]
+    moments = sorted(chance.choices(range(10, 395), k=chance.randint(1, 25)))
+    stamps = [(moment, chance.choice((None, 4, 7, 11))) for moment in moments]
+    runs = [chance.random() < 0.7 for _ in stamps]
+    made = [Event(SLICE_RANGE, 19, 20), *forest(chance, 20, 380)]
+
+    def counts(moment):
+        step = sum(edge <= moment for edge in edges) - 1
+        return 0 <= step < len(edges) - 1 and step not in left_out
+
+    inside = [e.answers for e in made if counts(e.start_ns())]
+    spans = [(a["start_ns"], a["start_ns"] + a["duration_ns"], a["name"]) for a in inside]
+
+    def line_at(moment):
+        return ([None] + [line for at, line in stamps if at <= moment])[-1]
+
+    def key_at(moment):
+        around = [span for span in spans if span[0] <= moment < span[1]]
+        around = [span[2] for span in around if span[2].startswith(MODULE_PREFIX)]
+        return line_at(moment), int(around[-1][-1]) if around else 0
+
+    def in_operator(moment):
+        running = [at for at, end, name in spans if at <= moment < end and name == "aten::mm"]
+        return any(line_at(at) == line_at(moment) for at in running)
+
+    wanted = defaultdict(lambda: [0, 0, 0])
+    for moment in filter(counts, range(20, 380)):
+        wanted[key_at(moment)][1 + in_operator(moment)] += 1
+    for (moment, line), begun in zip(stamps, runs, strict=True):
+        if begun and counts(moment):
+            wanted[line, key_at(moment)[1]][0] += 1
+    wanted = {key: part for key, part in wanted.items() if key[0] is not None}
+    observed = LineSlice(0, edges, left_out)
+    frames, notes = line_tables(stamped(stamps, runs), read_host(made), observed)
+    rows = {
+        (row["line"], row["module_id"] or 0): [row["calls"], *ns(row)[:2]]
+        for row in frames["module_lines"]
+    }
+    assert {key: part for key, part in rows.items() if any(part)} == wanted
+    for row in frames["lines"]:
+        parts = [part for (line, _), part in wanted.items() if line == row["line"]]
+        whole = [sum(column) for column in zip(*parts, strict=True)] or [0, 0, 0]
+        assert ([row["calls"], *ns(row)[:2]], notes) == (whole, [])
+
+
+def test_kernels_are_on_the_line_that_launched_them():
+    made = "module:3 90-210; aten::linear 100-200; aten::addmm 120-190 number=7;"
+    made += "aten::relu 300-350 number=8;"
+    # Another thread of the script's has more operators, and they are no line's.
+    made += "".join(f"aten::add {100 + 10 * n}-{105 + 10 * n} thread=9;" for n in range(9))
+    # They run long after the line that launched them; the last one is of another library.
+    kernels = "gemm 800-900 linked=7; relu 900-930 linked=8; relu 930-940 linked=8; "
+    kernels = events(kernels + "other 940-950 linked=99")
+    lines, parts = rows_of([(50, 1), (250, 2), (400, 3)], made, kernels=kernels)
+    assert lines == {1: (100, 100, 0, 100), 2: (100, 50, 0, 40), 3: (600, 0, 0, 0)}
+    assert (parts[3, 1], parts[None, 1]) == ((20, 100, 0, 100), (80, 0, 0, 0))
+
+
+def test_backward_work_on_a_devices_thread_is_the_waiting_lines():
+    # Two devices' threads at once: the line waits for both only once; and another thread's pass.
+    made = """
+        module:3 55-95; aten::mm 60-90 number=1 sequence=5; pass 290-480
+        function:X 300-400 thread=5 forward=1 sequence=5; aten::mm 310-390 thread=5 number=2
+        function:X 350-450 thread=6 forward=1; function:X 500-550 thread=8 forward=7
+    """
+    kernels = events("gemm 700-720 linked=1; gemm 800-900 linked=2")
+    lines, parts = rows_of([(50, 1), (200, 2), (600, 3)], made, kernels=kernels)
+    assert lines == {1: (120, 30, 0, 20), 2: (250, 150, 150, 100), 3: (400, 0, 0, 0)}
+    # The functions' own time as they ran; what runs beside the first one has no owner of its own.
+    owned = {owner: times for (owner, line), times in parts.items() if line == 2}
+    assert [sum(column) for column in zip(*owned.values(), strict=True)] == list(lines[2])
+    assert (parts[3, 1], owned[3][1:]) == ((10, 30, 0, 20), (50, 50, 100))
+
+
+def test_lines_of_truncated_functions_have_no_count_and_say_why():
+    tracer = stamped([(50, 4), (200, 9), (600, 4), (700, 10)])
+    hot = compile("def hot(): pass", FILE, "exec").co_consts[0]
+    # Another function's code is on the same line.
+    tracer.lines[1:] = [(hot, 9), (CODE, 9)]
+    tracer.truncated, tracer.ended = [hot], "KeyError: x"
+    frames, notes = line_tables(tracer, read_host([BEGIN]), LineSlice(0, [0, 1000]))
+    rows = {row["line"]: row for row in frames["lines"]}
+    assert (rows[4]["calls"], rows[4]["reason"]) == (2, None)
+    assert (rows[9]["calls"], ns(rows[9])) == (None, (400 + 300, 0, 0, None))
+    for said in (f"{Path(FILE).name}:1 (hot)", f"{line_tracer.BUDGET} lines", "2000 lines"):
+        assert said in rows[9]["reason"]
+    assert [slug for slug, _ in notes] == ["lines-truncated"] * 2
+    assert "KeyError: x" in notes[1][1]
+
+
+def test_texts_of_files_are_kept_within_bounds(tmp_path, monkeypatch):
+    # A file of 150 kB is kept, one of 300 kB is not.
+    for size, kept in ((150_000, True), (300_000, False)):
+        (tmp_path / f"{size}.py").write_text("#" * (size - 1) + "\n")
+        assert (source_records([str(tmp_path / f"{size}.py")], 0)[0]["text"] is not None) == kept
+    monkeypatch.setattr(lines_module, "LARGEST", 2_280)
+    monkeypatch.setattr(lines_module, "LARGEST_SUM", 3_480)
+    # Twelve bytes a line.
+    for name, count in (("a", 191), ("b", 190), ("c", 101), ("d", 100), ("e", 1)):
+        (tmp_path / f"{name}.py").write_text("x = 'é é'\n" * count, encoding="utf-8")
+    rows = source_records([str(tmp_path / f"{name}.py") for name in "abcdef"], 4)
+    kept, sizes = [False, True, False, True, False, False], (2292, 2280, 1212, 1200, 12, None)
+    places = [(row["file"][-4], row["slice"], row["bytes"]) for row in rows]
+    assert places == [*zip("abcdef", [4] * 6, sizes, strict=True)]
+    assert [row["text"] is not None for row in rows] == kept
+    assert [row["reason"] is None for row in rows] == kept
+    assert rows[1]["text"] == "x = 'é é'\n" * 190
+    assert ("2 kB" in rows[0]["reason"], "MB together" in rows[2]["reason"]) == (True, True)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = x @ self.weight  # @sign
+        y = self.linear(y)  # @child
+        return y + x  # @return
+
+
+class Python(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2  # @in-function
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2  # @in-backward
+
+
+def batches():
+    for size in (8, 16):
+        yield torch.ones(size, 64)  # @in-generator
+
+
+NET = Net()
+
+
+def program():
+    for x in batches():
+        out = NET(x)  # @call
+        loss = Python.apply(out).pow(2).mean()  # @loss
+        loss.backward()  # @backward
+    with torch.profiler.record_function("the script's own"):  # @range
+        d = out[0]  # @index
+        d = -d  # @neg
+    len("no operator here")  # @none
+
+
+def test_operators_are_on_the_lines_that_call_them(monkeypatch):
+    monkeypatch.setattr(line_tracer, "script_folder", lambda: str(Path(FILE).parent))
+    seen = observe(program, 3, mode="lines", warm=1)
+    source = Path(FILE).read_text(encoding="utf-8").splitlines()
+    at = {text.split("# @")[1]: number for number, text in enumerate(source, 1) if "  # @" in text}
+    rows = {row["line"]: row for row in seen.captured.frames["lines"] if row["file"] == FILE}
+    calls = dict.fromkeys([*at][:9], 6) | dict.fromkeys(("index", "neg", "none"), 3)
+    assert {mark: rows[at[mark]]["calls"] for mark in calls} == calls
+    without = {mark for mark in calls if not rows[at[mark]]["operator_s"]}
+    # Of the forward's lines nothing is backward work.
+    backward = {mark for mark in calls if rows[at[mark]]["backward_s"]}
+    assert (without, backward) == ({"call", "none"}, {"backward", "in-backward"})
+    assert rows[at["range"]]["operator_s"] == 0
+    assert rows[at["sign"]]["source"] == source[at["sign"] - 1]
+    whole = sum(row["python_s"] + row["operator_s"] for row in rows.values())
+    assert 0 < whole <= seen.wall_s + 2e-9  # stamps are whole nanoseconds
+    assert all(min(row["python_s"], row["operator_s"]) >= 0 for row in rows.values())
+    text = {row["file"]: row["text"] for row in seen.captured.frames["source_files"]}
+    assert text[FILE].splitlines() == source
+    # Library code is not traced.
+    assert not any("torch" in Path(file).parts for file in text)
+    table = seen.captured.frames["module_lines"]
+    parts = {(seen.path(row["module_id"]), row["line"]): row for row in table}
+    assert parts["Net", at["child"]]["operator_s"] == parts["Net.linear", at["child"]]["calls"] == 0
+    assert parts["Net.linear", at["child"]]["operator_s"] > 0
+    for owner in ("Net", "Net.linear", "(gradient accumulation)"):
+        assert parts[owner, at["backward"]]["backward_s"] > 0

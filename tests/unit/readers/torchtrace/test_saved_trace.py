@@ -1,0 +1,216 @@
+"""Traces that torch.profiler saved: the same tables as from the live events, or a clear refusal."""
+
+import gzip
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from profstack.errors import RecordingError
+from profstack.readers.torchtrace import saved_trace
+from profstack.readers.torchtrace.attribution import attribute
+from profstack.readers.torchtrace.events import EVALUATE, read_host
+from profstack.readers.torchtrace.saved_trace import read_trace
+from profstack.readers.torchtrace.slice_tables import ObservedSlice, slice_tables
+from tests.support.torch_slices import observe
+
+# What both kinds of events must answer alike. Threads have other numbers in a trace, and the host
+# has another one among devices.
+ACCESSORS = (
+    "name activity_type start_ns duration_ns end_ns sequence_nr scope correlation_id shapes "
+)
+ACCESSORS += "dtypes concrete_inputs nbytes is_user_annotation"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Three training steps with shapes and memory, live and saved.
+
+    Among the operators' inputs are lists of tensors, texts, flags and shapes.
+    """
+    layers = (nn.Conv2d(2, 4, 3, padding=1), nn.GELU(approximate="tanh"), nn.BatchNorm2d(4))
+    model, images = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 3)), torch.randn(2, 2, 4, 4)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+
+    def step():
+        optimizer.zero_grad()
+        out = torch.cat([model(images), model(images)], 1)
+        nn.functional.cross_entropy(out, torch.zeros(2, dtype=torch.long)).backward()
+        with torch.profiler.record_function("tidy up"):
+            optimizer.step()
+
+    path = tmp_path_factory.mktemp("saved") / "trace.json"
+    live = observe(step, 3, "detail", folder=path.parent).events.events()
+    edges = [live[0].start_ns(), max(event.end_ns() for event in live)]
+    return SimpleNamespace(live=live, edges=edges, path=path)
+
+
+def tables(events, kinds, edges, kernels=()):
+    owned = attribute(read_host(events, kinds, inputs=True), edges, lambda number: False)
+    frames, notes = slice_tables(owned, ObservedSlice(0, kernels, shapes=True, memory=True))
+    assert notes == []
+    return frames
+
+
+def told(events):
+    return [tuple(getattr(event, each)() for each in ACCESSORS.split()) for event in events]
+
+
+def document_of(recorded):
+    return json.loads(recorded.path.read_text(encoding="utf-8"))
+
+
+def test_events_and_tables_are_those_of_the_live_ones(recorded):
+    trace, live = read_trace(recorded.path), recorded.live
+    assert (trace.shapes, trace.memory, trace.kinds) == (True, True, None)
+    assert (told(trace.events), len(live) > 300) == (told(live), True)
+    memory = [
+        [(e.nbytes(), e.device_index()) for e in events if e.name() == "[memory]"]
+        for events in (live, trace.events)
+    ]
+    assert memory[0] == memory[1]
+    wanted = tables(live, None, recorded.edges)
+    assert tables(trace.events, trace.kinds, recorded.edges) == wanted
+    rows = wanted["module_times"]
+    assert any(row["backward_self_s"] > 0 and row["module_id"] > 0 for row in rows)
+    assert {row["operator"] for row in wanted["flop_counts"]} >= {"aten::addmm", "aten::mm"}
+    assert any(row["moved_bytes"] for row in wanted["moved_bytes"])
+
+
+def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_path, monkeypatch):
+    expected, path, document = told(recorded.live), tmp_path / "none", document_of(recorded)
+    path.write_bytes(gzip.compress(recorded.path.read_bytes()))
+    assert told(read_trace(path).events) == expected
+    document["traceEvents"] = document["traceEvents"][:40]
+    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+    short = told(read_trace(path).events)
+    for size in (1, 2, 7, 100):
+        monkeypatch.setattr(saved_trace, "CHUNK", size)
+        assert told(read_trace(path).events) == short
+    monkeypatch.setattr(saved_trace, "CHUNK", 4099)
+    assert told(read_trace(recorded.path).events) == expected
+
+
+def event(name, ts, dur=1, *, cat="cpu_op", tid=7, **args):
+    made = {"ph": "X", "cat": cat, "name": name, "pid": 5, "tid": tid, "ts": ts, "dur": dur}
+    return {**made, "args": {key.replace("_", " "): value for key, value in args.items()}}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(text, *more, **header):
+        """A file with this text, or with these events after a header."""
+        path = tmp_path / "made.json"
+        if not isinstance(text, str):
+            text = json.dumps({**header, "traceEvents": [text, *more]})
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return save
+
+
+def test_times_are_exact_and_begin_at_the_base_where_there_is_one(saved):
+    # A float holds neither the second time nor the one before it.
+    times = {"4429693477324.943": 4429693477324943, "9007199254740.993": 9007199254740993}
+    times |= {"-12.001": -12001, "-0.001": -1, "12": 12000, "0.5": 500, "1.5e3": 1500000}
+    for text, expected in (times | {"3.0004": 3000}).items():
+        made = json.dumps({"baseTimeNanoseconds": 10**18, "traceEvents": [event("op", "TIME")]})
+        [read] = read_trace(saved(made.replace('"TIME"', text))).events
+        assert read.start_ns() == 10**18 + expected, text
+
+
+@pytest.mark.parametrize("base", ["5", -5, 0, 1 << 62])
+def test_a_base_that_is_no_time_is_left_out(saved, base):
+    [read] = read_trace(saved(event("op", 3), baseTimeNanoseconds=base)).events
+    assert read.start_ns() == 3000
+
+
+def test_arrows_tell_which_thread_a_forward_ran_on(saved):
+    def arrow(number, tid, ts, to, at):
+        ends = ({"ph": "s", "tid": tid, "ts": ts}, {"ph": "f", "tid": to, "ts": at})
+        return [{"cat": "fwdbwd", "id": number, "pid": 5, **end} for end in ends]
+
+    told = [("aten::one", 1, 70, 0), ("aten::two", 1, 80, 0)]
+    told += [(EVALUATE + "XBackward0", ts, 90, on) for ts, on in ((10, 2), (20, 1), (30, 9))]
+    made = [event(*n, tid=tid, Sequence_number=3, Fwd_thread_id=on) for *n, tid, on in told]
+    arrows = [*arrow(1, 80, 1, 90, 10), *arrow(2, 70, 1, 90, 20)]
+    one, two, *_ = found = read_trace(saved(*made, *arrows)).events
+    # Nothing in the trace tells of the third: then it is not told.
+    threads = [0, 0, two.start_thread_id(), one.start_thread_id(), -1]
+    assert [each.fwd_thread_id() for each in found] == threads
+
+
+def test_kernels_belong_to_the_operators_that_launched_them(saved):
+    # No GPU is needed to read a trace that was recorded on one.
+    on_device, shapes = {"cat": "kernel", "tid": 13, "device": 1, "stream": 13}, [[2, 3], [3, 4]]
+    path = saved(
+        event("aten::mm", 10, 5, External_id=4, Input_Dims=shapes),
+        event("cudaLaunchKernel", 11, cat="cuda_runtime", External_id=4, correlation=99),
+        event("gemm", 12, 20, External_id=4, correlation=99, **on_device),
+        event("gemm", 40, 2, **on_device),
+        event("a range on the device", 12, 30, cat="gpu_user_annotation"),
+    )
+    trace = read_trace(path)
+    assert trace.kinds == ["cpu_op", "cuda_runtime", "kernel", "kernel"]
+    assert [call.correlation_id() for call in trace.runtime] == [99]
+    assert [kernel.correlation_id() for kernel in trace.kernels] == [99, 0]
+    frames = tables(trace.events, trace.kinds, [0, 100_000], trace.kernels)
+    names = ("operator", "device", "stream", "calls")
+    rows = [tuple(row[name] for name in names) for row in frames["kernels"]]
+    assert rows == [("aten::mm", "cuda:1", 13, 1), (None, "cuda:1", 13, 1)]
+    [row] = frames["operators"]
+    assert (row["name"], row["shapes"]) == ("aten::mm", str(shapes))
+    assert row["device_s"] == pytest.approx(20e-6)
+
+
+GOOD = json.dumps({"traceEvents": [event("op", 1)]})
+DEEP = "[" * 200_000
+
+
+def test_what_is_no_trace_is_refused_in_one_line(saved):
+    for text, what in [
+        *(("", "the file is empty"), (" \n ", "the file is empty"), ("no JSON", "no Chrome trace")),
+        *(("\x00\x01\x02", "no Chrome trace"), ("{}", "no traceEvents")),
+        *(('{"traceEvents": 3}', "no traceEvents"), ('{"traceEvents" [1]}', "no Chrome trace")),
+        ('{"traceEvents": []}', "no operator, range or kernel among its 0 events"),
+        ('{"traceEvents": [{"ph": "M"}]}', "no operator, range or kernel among its 1 events"),
+        *((GOOD[:cut], "ends in the middle") for cut in (-1, -2, -20)),
+        *((DEEP, "too deep"), ('{"a": ' + DEEP, "too deep"), ("[3]", "event 1 of the trace")),
+        ('[{"ph": "X", "cat": "cpu_op"}]', "event 1 of the trace"),
+    ]:
+        path = saved(text)
+        with pytest.raises(RecordingError) as caught:
+            read_trace(path)
+        said = str(caught.value)
+        assert (what in said, said.startswith(str(path)), "\n" in said) == (True, True, False)
+        assert caught.value.next_step
+
+
+def test_files_that_cannot_be_read_or_are_beyond_the_limits(saved, monkeypatch, tmp_path):
+    def refuses(match, path, **more):
+        with pytest.raises(RecordingError, match=match):
+            read_trace(path, **more)
+
+    path = tmp_path / "trace.json.gz"
+    whole = gzip.compress(json.dumps([event(f"op{n}", n) for n in range(2000)]).encode())
+    for broken in (whole[:-30], whole[:2] + b"\x00" + whole[3:]):
+        path.write_bytes(broken)
+        refuses("ends in the middle", path)
+    path.write_bytes(gzip.compress(b"[" + b" " * (40 << 20)))
+    refuses("more than 16 MiB", path, most=16 << 20)
+    for path in (tmp_path / "missing.json", tmp_path):
+        refuses("cannot be read", path)
+    # They leave room for real traces.
+    assert 10_000_000 < saved_trace.MOST_EVENTS < 90_000_000
+    assert 40 << 20 < saved_trace.LONGEST < 100 << 20
+    assert 5 << 30 < saved_trace.MOST_CHARACTERS < 12 << 30
+    events = [event("op", number) for number in range(5)]
+    monkeypatch.setattr(saved_trace, "MOST_EVENTS", 4)
+    assert len(read_trace(saved(*events[:4])).events) == 4
+    refuses("more than 4 events", saved(*events))
+    monkeypatch.setattr(saved_trace, "CHUNK", 100)
+    monkeypatch.setattr(saved_trace, "LONGEST", 1_000)
+    assert read_trace(saved(event("o" * 500, 1))).events
+    refuses("no Chrome trace", saved(event("o" * 5_000, 1)))

@@ -1,0 +1,148 @@
+"""What the page is given of a report: its tables in order and cut, trees, sources and facts."""
+
+import json
+
+import pytest
+
+from profstack.report import page as module
+from profstack.report.page_tables import MOST_ROWS
+from profstack.storage.schema.column import SENSES
+from profstack.storage.schema.rows import CLEAN_SLICES
+from tests.support.bench_reports import bench
+from tests.support.full_report import full, full_of_hostile_names, on_a_device
+from tests.support.overview import LENGTH, add_sources, add_verdict
+from tests.support.reports import build, row
+
+
+def of(table, key):
+    """The cells of one column."""
+    at = [column.key for column in table.columns].index(key)
+    return [cells[at] for cells in table.rows]
+
+
+def test_the_pages_data_is_json_without_nan_and_keeps_null():
+    report = full()
+    report["tables"]["steps"][3]["cpu_s"] = float("nan")
+    report["slices"][1]["cpu_s"] = float("inf")
+    page = module.prepare(report, base="runs/x").as_dict()
+    json.dumps(page, allow_nan=False)
+    facts = page["facts"]
+    assert page["slices"][1]["cpu_s"] is facts["benchmark"]["device_median_s"] is None
+    assert (facts["script"], facts["nsys"], page["base"]) == ("train.py", None, "runs/x")
+    assert facts["warnings"] == report["warnings"]
+    assert page["counters"] == report["tables"]["flops"]
+    assert page["module_picture"]
+    given = {"a": [1.5, float("nan")], 2: (float("-inf"), "x", True)}
+    assert module.finite(given) == {"a": [1.5, None], "2": [None, "x", True]}
+    page = module.prepare(bench())
+    mark = page.facts["benchmark"]
+    assert {"samples_s", "warmup_s", "counted_steps"} & {*mark} == set()
+    assert mark["throughput"]
+    assert (page.bench.measured, page.roofline is not None) == (True, True)
+
+
+@pytest.mark.parametrize("make", [on_a_device, full_of_hostile_names])
+def test_every_numeric_column_of_every_table_says_its_layer_and_its_sense(make):
+    tables = module.prepare(make()).tables
+    assert len(tables) == 20
+    for table in tables.values():
+        for column in table.columns:
+            words = column.unit in ("text", "flag")
+            assert (column.kind in SENSES, bool(column.layer)) == (not words, not words), column
+
+
+def test_a_table_is_ordered_by_its_weight_or_as_reported():
+    report, values = build(), (0.25, None, 0.75, 0.5)
+    tables = {
+        "steps": "wall_s", "watch": "total_share", "outliers": "wall_s", "kernels": "device_s",
+        "operators": "self_s", "regions": "wall_s", "peak_holders": "bytes", "gaps": "total_s",
+        "nsys_kernels": "device_s", "nsys_copies": "device_s", "nsys_api": "host_s",
+        "nsys_samples": "self_samples", "nsys_gaps": "total_s", "nsys_backtraces": "host_s",
+    }  # fmt: skip
+    as_reported = {
+        "ranges": "calls", "threads": "share", "launches": "operators", "artifacts": "bytes",
+        "memory_owners": "peak_bytes", "nsys_steps": "wall_s",
+    }  # fmt: skip
+    needed = {"operators": {"name": "mm"}, "steps": {"flags": None}, "kernels": {"name": "k"}}
+    for name, column in (tables | as_reported).items():
+        more = needed.get(name, {})
+        report["tables"][name] = [row(name, **{**more, column: value}) for value in values]
+    page = module.prepare(report)
+    for name, column in tables.items():
+        assert of(page.tables[name], column) == [0.75, 0.5, 0.25, None], name
+    for name, column in as_reported.items():
+        assert of(page.tables[name], column) == list(values), name
+    assert of(page.tables["operators_by_name"], "shapes") == [1]
+    report["tables"]["gaps"] = []
+    report["tables"]["module_lines"] = [
+        row("module_lines", line=at, operator_s=one, python_s=other)
+        for at, (one, other) in enumerate(((0.5, 0.1), (0.3, 0.4), (0.1, 0.25)))
+    ]
+    tables = module.prepare(report).tables
+    assert (of(tables["module_lines"], "line"), "gaps" in tables) == ([1, 0, 2], False)
+
+
+def test_columns_of_the_page_alone():
+    report = build()
+    report["tables"]["regions"] = [row("regions", wall_s=0.5, measured_in=CLEAN_SLICES)]
+    stack = ["at::item(int, int)", "main"]
+    report["tables"]["nsys_backtraces"] = [row("nsys_backtraces", stack=stack)]
+    tables = module.prepare(report).tables
+    assert of(tables["regions"], "timed_in") == ["clean"]
+    # Names in C++ hold commas.
+    assert of(tables["nsys_backtraces"], "stack") == ["at::item(int, int)\nmain"]
+    names, packages = (of(tables["functions"], key) for key in ("name", "package"))
+    packages = dict(zip(names, packages, strict=True))
+    assert (packages["main"], packages["<built-in exec>"]) == ("(own files)", "(built-in)")
+    assert "package" in [column.key for column in tables["lines"].columns]
+    assert {"watch_lines", "memory_lines"} & {*tables} == set()
+
+
+def test_the_users_own_code_is_never_cut_away():
+    report = build()
+    for name, column in (("functions", "self_s"), ("lines", "operator_s")):
+        files = [("mine.py", True, 0.1), ("old.py", None, 0.2)]
+        files[:0] = [("lib.py", False, 9.0)] * MOST_ROWS
+        report["tables"][name] = [
+            {**row(name, file=file, own=own), column: time, "phase": "step"}
+            for file, own, time in files
+        ]
+    tables = module.prepare(report).tables
+    for table in (tables["functions"], tables["lines"]):
+        assert of(table, "file")[:3] == ["old.py", "mine.py", "lib.py"]
+        assert (len(table.rows), table.total) == (MOST_ROWS, MOST_ROWS + 2)
+    key = module.own_first("python_s", "operator_s")
+    assert key({"own": None, "python_s": 0.5, "operator_s": 0.25}) == (True, 0.75)
+
+
+def _node(node, parent, total_s, **more):
+    return row("call_paths", node=node, parent=parent, name=f"f{node}", total_s=total_s, **more)
+
+
+def test_cut_paths_keep_all_that_leads_to_what_they_keep():
+    # The way to a kernel has no time of its own, and is lighter than the branch beside it.
+    records = [_node(1, None, 9.0), _node(2, 1, 0.0), _node(3, 2, None, device_s=5.0)]
+    records.append(_node(4, 1, 1.0))
+    for most, kept in ((0, []), (1, [1]), (2, [1, 4]), (3, [1, 2, 3]), (4, [1, 2, 3, 4])):
+        assert [record["node"] for record in module.path_records(records, most=most)] == kept
+    by_host = module.path_records(records, 3, ("total_s",))
+    assert [record["node"] for record in by_host] == [1, 2, 4]
+    lost = [_node(5, 6, 8.0), _node(6, 5, 8.0), _node(7, 99, 7.0), _node(8, 7, 6.0)]
+    assert module.path_records([*lost, *records]) == records
+    many = [_node(at, None, 1.0 * at) for at in range(4_001)]
+    assert module.path_records(many) == many[1:]
+
+
+def test_own_files_stand_by_their_time_with_the_text_that_was_kept():
+    report = add_sources(add_verdict(full()))
+    lines = report["tables"]["lines"]
+    own = [one for one in lines if one["file"] == "train.py"]
+    lines.append(row("lines", file="lib.py", line=1, own=False, python_s=9.0))
+    files = module.source_files(lines, report["sources"])
+    reasons = {one.file: one.reason for one in files}
+    assert reasons == {"train.py": None, "augment.py": "it has more than 200 kB"}
+    spent = sum((one["python_s"] or 0) + (one["operator_s"] or 0) for one in own)
+    assert (files[0].seconds, files[0].text.count("\n")) == (pytest.approx(spent), LENGTH)
+    assert module.prepare(report).sources == files
+    unknown = module.source_files([row("lines", file=name, line=1) for name in "ba"], [])
+    assert [(x.file, x.text, bool(x.reason)) for x in unknown] == [(n, None, True) for n in "ab"]

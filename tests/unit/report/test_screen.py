@@ -1,0 +1,111 @@
+"""Lines, tables and words of the terminal: what fits, what is cut, and figures with their units."""
+
+import io
+
+import pytest
+
+from profstack.report import screen as module
+from profstack.report.screen import Screen, blocks, fitting, printable
+from tests.support.overview import finding
+
+
+def test_as_many_sentences_as_fit_are_kept_and_the_first_that_names_code():
+    for words, kept in (
+        ("Ab cd. Efgh. Ij.", "Ab cd."), ("A. Bc. De. F.", "A. Bc. De."), ("A. bbbbbbbbb. C.", "A."),
+        ("A 4.1 ms. Use x=1. B.", 18), ("Use f(x). No. Longer than that.", "Use f(x)."),
+    ):  # fmt: skip
+        assert module.first_sentences(words, 9) == (words[:kept] if kept == 18 else kept)
+
+
+def test_lines_and_tables_stand_apart_by_one_empty_line():
+    screen = Screen(60, colour=False)
+    screen.gap()
+    screen.line("one ", ("two", "bold"), "   ")
+    screen.gap()
+    screen.gap()
+    screen.table([("name", "l"), ("time", "r")], [["a", "1.5 ms"], [("bcdef", "red"), "2 s"]])
+    screen.rows([3, 20], ("at", "l", lambda at: f"n{at}"), ("twice", "r", lambda at: str(2 * at)))
+    assert screen.text().splitlines() == [
+        *("", "one two", "", "name     time", "a      1.5 ms", "bcdef     2 s"),
+        *("at   twice", "n3       6", "n20     40"),
+    ]
+    screen = Screen(40, colour=False)
+    words = "aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii"
+    screen.paragraph(words, "- ", "    ")
+    assert screen.text() == "- aaaa bbbb cccc dddd eeee ffff gggg\n    hhhh iiii\n"
+    assert screen.wrapped(words * 2, most=1) == ["aaaa bbbb cccc dddd eeee ffff gggg ..."]
+    assert [Screen(width, colour=False).width for width in (3, 41)] == [40, 41]
+
+
+def test_text_is_what_a_terminal_can_show():
+    assert printable("a\x1b[2J\tb\x07\u202e[bold]") == "a?[2J b??[bold]"
+    assert printable("caf\udce9µ") == "caf?µ"
+    assert fitting("µ – … ≤ × ± é", "ascii") == "u - ~ <= x +- ?"
+    assert (fitting("µ", "latin-1"), fitting("µ…", "latin-1")) == ("µ", "u~")
+    assert (fitting("µ", "utf-8"), fitting("é", None), fitting("µ", "no such")) == ("µ", "?", "u")
+    styles = {"recorded": "green", "complete": "green", "failed": "red", "empty": "yellow"}
+    assert {status: module.style_of(status) for status in styles} == styles
+
+
+@pytest.mark.parametrize(("is_terminal", "term", "no_color", "wanted"), [
+    (True, "xterm", None, True), (False, "xterm", None, False), (True, "xterm", "1", False),
+    (True, "xterm", "", True), (True, "dumb", None, False),
+])  # fmt: skip
+def test_colour_is_for_terminals_that_want_it(monkeypatch, is_terminal, term, no_color, wanted):
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color or "")
+    if no_color is None:
+        monkeypatch.delenv("NO_COLOR")
+    assert module.colourful(stream) is wanted
+
+
+NAMES = ["module", "Net.encoder", "Net.decoder"]
+TIMES = ["forward", "1.00 ms", "2.00 ms"]
+
+
+@pytest.mark.parametrize(("columns", "texts", "width", "found"), [
+    ([NAMES, TIMES], {0}, 20, [[0, 1]]), ([NAMES, TIMES, TIMES], {0}, 29, [[0, 1, 2]]),
+    ([NAMES, *[TIMES] * 4], {0}, 46, [[0, 1, 2, 3], [0, 4]]),
+    ([NAMES, *[TIMES] * 4], {0}, 47, [[0, 1, 2, 3, 4]]), ([], set(), 80, [[]]),
+    # Without words the first column leads.
+    ([["step", "1"], *[TIMES] * 5], set(), 40, [[0, 1, 2, 3, 4], [0, 5]]),
+    # A very long name takes no room from the figures: at most 45 of 100 columns.
+    ([["module", "L" * 10_000], *[TIMES] * 7], {0}, 100, [[0, 1, 2, 3, 4, 5, 6], [0, 7]]),
+])  # fmt: skip
+def test_every_column_stands_once_beside_the_names_of_the_rows(columns, texts, width, found):
+    assert blocks(columns, [at in texts for at in range(len(columns))], width) == found
+
+
+def test_figures_have_the_units_of_their_names():
+    for key, value, said in (
+        ("wait_s", 0.0042, "wait 4.20 ms"), ("held_bytes", 2**20, "held 1.00 MiB"),
+        ("wait_share", 0.421, "wait 42.1 %"), ("share", 0.421, "share 42.1 %"),
+        ("flop_per_s", 2.5e9, "flop/s 2.50 G"), ("calls", 81_200.0, "calls 81.2 k"),
+        ("line", 12_345, "line 12345"), ("step", 12_345, "step 12345"),
+        ("index", 12_345, "index 12345"), ("own", True, "own yes"), ("own", False, "own no"),
+        ("operator", "aten::mm", "operator aten::mm"), ("limits_agree", None, "limits agree –"),
+    ):  # fmt: skip
+        assert f"{module.label(key)} {module.figure(key, value)}" == said
+    assert module.evidence_words("aten::mm") == "aten::mm"
+    known = {"operator": "mm", "calls": 3.0, "gain_s": None, "total_s": 0.0004, "link": "python/x"}
+    assert module.evidence_words(known) == "operator mm, calls 3, total 400 µs"
+    assert {module.file_name(name) for name in ("a/b.py", "C:\\x\\b.py", "b.py")} == {"b.py"}
+    assert [module.line_place("a/b.py", line) for line in (0, None)] == ["b.py:0", "b.py"]
+
+
+@pytest.mark.parametrize(("values", "cost", "line"), [
+    ({}, "", "T. Mend it."), ({"module": "Net.a"}, "Net.a", "T (Net.a). Mend it."),
+    ({"module": "Net.a", "file": "x/a.py", "line": 3}, "a.py:3", "T (a.py:3). Mend it."),
+    ({"gain_s": 0.004, "gain_is": "measured", "advice": ""},
+     "up to 4.00 ms a step, measured", "T (4.00 ms a step, measured)"),
+    ({"gain_s": 0.004, "file": "a.py", "evidence": [{"limits_agree": False}, {}]},
+     "a.py, at least 4.00 ms a step, estimated",
+     "T (a.py; at least 4.00 ms a step, estimated). Mend it."),
+    ({"gain_s": 0.004, "evidence": [{"limits_agree": True}]},
+     "up to 4.00 ms a step, estimated", "T (4.00 ms a step, estimated). Mend it."),
+])  # fmt: skip
+def test_a_finding_says_where_it_is_and_what_a_remedy_gains(values, cost, line):
+    found = finding("slug", "T", **values)
+    assert (module.finding_cost(found), module.finding_line(found)) == (cost, line)

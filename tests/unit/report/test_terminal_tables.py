@@ -1,0 +1,225 @@
+"""The heaviest rows of a report in the terminal, and its highlights in a line each."""
+
+import re
+
+from profstack.report import terminal_tables as module
+from profstack.report.screen import Screen
+from tests.support.full_report import full
+from tests.support.nsys_recordings import fact
+from tests.support.reports import build, row
+
+MIB = 2**20
+
+
+def rows(table, names, *figures, **same):
+    """Rows with these figures, in the order of the names."""
+    names = names.split()
+    return [row(table, **same, **dict(zip(names, each, strict=False))) for each in figures]
+
+
+def printed(report, most=3, width=160, *, parts=True):
+    """The tables by the heading of their names: the other headings, and the cells by name."""
+    screen = Screen(width, colour=False)
+    module.print_top_tables(screen, report, most, parts=parts)
+    found = {}
+    for block in screen.text().strip().split("\n\n"):
+        (head, *others), *cells = (re.split("  +", line) for line in block.splitlines())
+        found[head] = (others, [tuple(each) for each in cells])
+    return found
+
+
+def _report():
+    report = build()
+    report["benchmark"]["median_s"] = 0.004
+    names = "path depth self_s forward_s calibrated_s"
+    modules = rows("modules", names, ("Net", 0, 1e-6, 0.003, 0.0035))
+    for at in (2, 5, 3, 4):
+        modules += rows("modules", names, (f"Net.{at}", 1, at * 1e-4, None, at * 2e-4))
+    modules += rows("modules", names, ("(wait)", 0, 7e-4, 9e-4), ("(loss)", 0, 0.0, 0.0))
+    operators = ("mm", 2, 3e-4), ("add", 20_000, 4e-4), ("mm", 3, 2e-4)
+    engine = ("step", "~", "<method 'run' of 'torch._C.Engine' objects>", 9e-4)
+    functions = ("step", "a/f.py", "f", 3e-4), engine, ("startup", "a/f.py", "begin", 5.0)
+    same = {"line": 7, "calls": 5, "total_s": 0.5}
+    report["tables"] |= {
+        "modules": modules,
+        "operators": rows("operators", "name calls self_s", *operators, calibrated_s=7e-5),
+        "functions": rows("functions", "phase file name self_s", *functions, **same),
+    }
+    return report
+
+
+def test_the_heaviest_rows_stand_with_their_figures():
+    assert printed(_report()) == {
+        "module": (["forward", "self", "calibrated", "share"], [
+            ("Net", "3.00 ms", "1.00 µs", "3.50 ms", "87.5 %"),
+            ("Net.5", "–", "500 µs", "1.00 ms", "25.0 %"),
+            ("Net.4", "–", "400 µs", "800 µs", "20.0 %"),
+            ("Net.3", "–", "300 µs", "600 µs", "15.0 %"), ("(wait)", "–", "700 µs", "–", "–"),
+        ]),
+        "operator": (["calls", "self", "calibrated"], [
+            ("mm", "5", "500 µs", "140 µs"), ("add", "20.0 k", "400 µs", "70.0 µs")
+        ]),
+        "function": (["calls", "self", "total"], [
+            ("torch._C.Engine.run", "5", "900 µs", "500 ms"),
+            ("f", "f.py:7", "5", "300 µs", "500 ms"),
+        ]),
+    }  # fmt: skip
+    assert [name for name, *_ in printed(_report(), 1)["operator"][1]] == ["mm"]
+    assert "(wait)" not in str(printed(_report(), parts=False)["module"])
+
+
+def test_columns_are_left_out_where_figures_would_be_cut():
+    report = _report()
+    report["tables"]["modules"][1] |= {"backward_s": 0.002, "flop_per_s": 2.5e9}
+    times = "forward backward self calibrated share"
+    for width, columns in (
+        (47, "self calibrated"), (48, "self calibrated share"), (71, "self calibrated share"),
+        (72, times), (109, times), (110, f"{times} FLOP/s"),
+    ):  # fmt: skip
+        told = printed(report, width=width)
+        assert told["module"][0] == columns.split()
+        assert told["operator"][0] == ["calls", "self", "calibrated"][width < 48 :]
+
+
+def one(report, begins):
+    """The highlight that begins so, without its beginning."""
+    found = [line for line in module.highlights(report) if line.startswith(begins)]
+    return found[0].removeprefix(begins) if found else "none"
+
+
+def test_owners_of_the_step_and_its_threads():
+    assert module.highlights(build()) == []
+    report = full()
+    shares = {"(a)": 0.0157, "(b)": 0.0006, "(c)": 0.0004, "(d)": None}
+    unowned = [{"path": path, "share": share} for path, share in shares.items()]
+    has = "97.2 % of a step's time has one"
+    for share, paths, told in (
+        (0.9724, unowned, f"{has}; not (a) 1.6 %, (b) 0.1 %"), (0.9724, [], has), (None, [], "none")
+    ):  # fmt: skip
+        report["attribution"] |= {"owned_share": share, "unowned": paths}
+        assert one(report, "owners: ") == told
+    for facts, told in (
+        ({"reason": None, "sentences": ["one", "two", "three"]}, "one; two"),
+        ({"reason": "no clean slice", "sentences": ["one"]}, "not known: no clean slice"),
+        ({"reason": None, "sentences": []}, "none"),
+        # A report made before there was such a table.
+        (None, "none"),
+    ):
+        assert one(report | {"processes": facts}, "threads: ") == told
+    record = report["tables"]["flops"][0]
+    record["uncounted"] = [{"operator": "aten::fft"}, {"operator": "aten::mul"}]
+    told = "2.76 M FLOP forward, 5.16 M backward per step (FlopCounterMode)"
+    lost = "; without a formula: aten::fft, aten::mul"
+    assert one(report, "operations: ") == told + lost
+    record |= {"uncounted": None, "backward_flop": None}
+    assert one(report, "operations: ") == "2.76 M FLOP forward per step (FlopCounterMode)"
+
+
+def _held(device, **sizes):
+    figures = ((kind, size * MIB) for kind, size in sizes.items())
+    return rows("memory_owners", "kind peak_bytes", *figures, device=device)
+
+
+def test_the_peak_of_the_fullest_device_is_told_by_kind():
+    report = build()
+    tables, begins = report["tables"], "bytes at the peak of a step"
+    assert module.peak_bytes(report) is None
+    tables["memory_owners"] = _held("cpu", a=181, b=88, c=44, d=36, e=21, f=20, g=3)
+    told = "393 MiB, a 181 MiB, b 88.0 MiB, c 44.0 MiB, d 36.0 MiB, e 21.0 MiB"
+    assert (one(report, f"{begins}: "), module.peak_bytes(report)) == (told, 393 * MIB)
+    figures = [("cpu", "a", "Net.2", 96 * MIB), ("gpu", "a", "Net.3", 900 * MIB)]
+    figures += [("cpu", "b", None, 95 * MIB), ("cpu", "b", None, None)]
+    tables["peak_holders"] = rows("peak_holders", "device kind module bytes", *figures)
+    assert one(report, "bytes").endswith("; the largest holder: a of Net.2, 96.0 MiB")
+    tables["peak_holders"][2]["bytes"] = 97 * MIB
+    assert one(report, "bytes").endswith("; the largest holder: b, 97.0 MiB")
+    tables["memory_owners"] += _held("gpu", x=984, y=11, z=5)
+    tables["peak_holders"] = []
+    assert one(report, f"{begins} on gpu: ") == "1000 MiB, x 984 MiB, y 11.0 MiB"
+
+
+def test_lines_and_steps_that_stand_out():
+    report = build()
+    tables = report["tables"]
+    figures = (3, 64, 0.05), (4, 65 * MIB, 0.62), (5, None, 0.011), (6, 0, 0.2), (7, 9, 0.009)
+    tables["lines"] = [
+        row("lines", file="a/t.py", line=at, source=f"  line {at}", largest_bytes=size,
+            startup_share=share)
+        for at, size, share in figures
+    ]  # fmt: skip
+    assert one(report, "memory: ") == "largest growth 65.0 MiB at t.py:4  line 4"
+    assert one(report, "start-up: ") == "62 % t.py:4, 20 % t.py:6, 5 % t.py:3"
+    del tables["lines"][1:4:2]
+    assert one(report, "start-up: ") == "5 % t.py:3, 1 % t.py:5"
+    steps = rows("outliers", "index wall_s doing", (70, 0.0168, "main"), (88, 0.0171))
+    for outliers, told in (
+        (steps, "2 steps; step 88 took 17.1 ms"), (steps[:1], "1 step; step 70 took 16.8 ms: main")
+    ):  # fmt: skip
+        tables["outliers"] = outliers
+        assert one(report, "out of line: ") == told
+
+
+def _import(own=(), modules=(), **facts):
+    report = build()
+    report["nsys"] = fact(**{"missing": {}, "other_processes": 0, **facts})
+    names = ("step", "device", "kernels", "idle_s", "wall_s")
+    tables = report["tables"]
+    tables["nsys_steps"] = [dict(zip(names, each, strict=True)) for each in own]
+    tables["nsys_modules"] = rows("nsys_modules", "torch_calls disagreement", *modules, path="m")
+    return report
+
+
+def test_an_import_has_a_line_with_its_medians():
+    steps = [
+        (1, "0", 46, 0.003, 0.014), (2, "0", 50, 0.009, 0.02), (3, "0", 47, 0.004, 0.015),
+        (4, "0", None, 0.5, 0.9), (5, "0", 900, None, 0.9),
+    ]  # fmt: skip
+    told = "nsys: 12 steps of out.sqlite (nsys 2024.6.2.225)"
+    known = f"{told}; 47 kernels a step; no kernel for 4.00 ms of 15.0 ms"
+    assert module.nsys_line(_import(steps)) == known
+    assert module.nsys_line(_import(version=None, steps=1)) == "nsys: 1 step of out.sqlite"
+    whole = "nsys: the whole capture (190 ms, no step range) of out.sqlite"
+    assert module.nsys_line(_import(steps=0)).startswith(whole)
+    modules = [(3.0, None), (None, None), (2.0, "1 ms against 3 ms")]
+    for some, words in (
+        (modules, "; differs from the torch layer in 1 of 3 modules"),
+        (modules[:1], "; agrees with the torch layer in 1 module"), (modules[1:2], ""),
+    ):  # fmt: skip
+        assert module.nsys_line(_import([], some)) == told + words
+    assert module.nsys_line(build()) is None
+    # A step has the kernels of all its devices.
+    steps = [(at, device, 10 * at + 3, 0.001 * at, 0.01) for at in (1, 2, 4) for device in "01"]
+    known = "; 46 kernels a step; no kernel for 2.00 ms of 10.0 ms, on each of 2 devices"
+    assert module.nsys_line(_import(steps)) == told + known
+    work = "NVTX ranges, work of a device, CPU samples; 2 other processes left out"
+    for missing, others, said in (
+        ("libraries", 1, "cuDNN and cuBLAS calls; 1 other process left out"),
+        ("samples work ranges", 2, work),
+        ("odd callchains calls even memory", 0, "CUDA calls, memory usage, call stacks and 2 more"),
+        ("odd even", 0, "even, odd"),
+    ):
+        lacking = dict.fromkeys(missing.split(), "why")
+        line = module.nsys_line(_import(missing=lacking, other_processes=others))
+        assert line.partition("not in the file: ")[2] == said
+
+
+def test_an_import_alone_has_ranges_and_kernels():
+    report = _import()
+    assert not module.is_import_alone(report)
+    report |= {"layers": []}
+    tables = report["tables"]
+    kernels = (("k2", 3.0, 0.002), ("k4", 3.0, 0.004))
+    tables |= {
+        "steps": [],
+        "nsys_ranges": rows("nsys_ranges", "name calls wall_s", ("outer", 2.0, 0.5)),
+        "nsys_kernels": rows("nsys_kernels", "name calls device_s", *kernels),
+    }
+    assert module.is_import_alone(report)
+    assert one(report, "threads: ") == "none"
+    assert printed(report) == {
+        "range": (["calls", "host", "device"], [("outer", "2", "500 ms", "–")]),
+        "kernel": (["calls", "device"], [("k4", "3", "4.00 ms"), ("k2", "3", "2.00 ms")]),
+    }
+    figures = ((f"Net.{at}", 1.0, at / 1e3, 0.5 / at) for at in (2, 3, 5))
+    tables["nsys_modules"] = rows("nsys_modules", "path calls host_s device_s", *figures)
+    assert [name for name, *_ in printed(report, 2)["range"][1]] == ["Net.5", "Net.3"]

@@ -1,0 +1,144 @@
+"""Whose file it is: the user's own, or which library's, also told on another machine."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from importlib.machinery import ModuleSpec
+
+import pytest
+import torch
+
+from profstack import code_owner
+from profstack.code_owner import BUILTIN, FACT, OWN, PROFSTACK, PYTHON, Places, package_of
+
+SITE = "lib/python3.11/site-packages"
+GENERATED = "(generated code)"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    """Above it no project is looked for, whatever lies in the folder of temporary files."""
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+
+
+# With an environment beside the script, or the user's packages where the script lies at home.
+OWNERS_HERE = f"""
+HERE/train.py | {OWN} // HERE/lib/data.py | {OWN} // HERE/.venv/{SITE}/torch/nn/linear.py | torch
+HERE/.venv/{SITE}/six.py | six // HERE/.venv/{SITE}/mine/{SITE}/inner/x.py | inner
+/opt/tools/tricks.py | tools // <frozen importlib._bootstrap> | {PYTHON} // ~ | {BUILTIN}
+<eval_with_key>.0 | {GENERATED} // <ipython-input-3-ab> | {OWN} // /tmp/ipykernel_123/42.py | {OWN}
+HERE/../lib/x.py | lib // HERE/app/../x.py | {OWN}
+"""
+
+
+def test_files_and_the_packages_they_belong_to(tmp_path):
+    places = Places.of(str(tmp_path))
+    table = OWNERS_HERE.strip().replace("\n", " // ").replace("HERE", str(tmp_path))
+    owners = dict(row.split(" | ") for row in table.split(" // "))
+    owners |= {f"{tmp_path}-other/train.py": f"{tmp_path.name}-other", "/x.py": os.sep}
+    owners |= {str(torch.__file__): "torch", str(subprocess.__file__): PYTHON}
+    owners[str(code_owner.__file__)] = PROFSTACK
+    assert {file: places.package(file) for file in owners} == owners
+    own = [file for file, owner in owners.items() if owner == OWN]
+    assert [file for file in owners if places.is_own(file)] == own
+
+
+def test_text_and_the_whole_project_of_a_script_are_its_own(tmp_path, monkeypatch):
+    for file, own in ((None, True), ("train.py", False)):
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
+        places = Places.of(str(tmp_path))
+        for text in ("<string>", "<stdin>"):
+            # Else it is that of a named tuple or a data class.
+            found = (places.is_own(text), places.package(text))
+            assert found == (own, OWN if own else GENERATED)
+    files = {"scripts/train/main.py": OWN, "src/models/net.py": OWN, f".venv/{SITE}/six.py": "six"}
+    files["../elsewhere.py"] = tmp_path.name
+    for marker in (".git", "pyproject.toml", "setup.py", "setup.cfg"):
+        project = tmp_path / f"of-{marker}"
+        (project / marker).mkdir(parents=True)
+        places = Places.of(str(project / "scripts" / "train"))
+        assert {file: places.package(str(project / file)) for file in files} == files
+
+
+def test_a_home_folder_is_no_project_and_paths_begin_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Places.of(str(tmp_path)).is_own("model.py")
+    assert not Places.of(str(tmp_path / "app")).is_own("model.py")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    places = Places.of(str(tmp_path / "scripts"))
+    assert places.is_own(str(tmp_path / "scripts" / "train.py"))
+    assert not places.is_own(str(tmp_path / "tools" / "lib.py"))
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    places = Places.of(str(tmp_path / "link"))
+    assert places.is_own(str(tmp_path / "link" / "train.py"))
+    assert places.is_own(str(tmp_path / "real" / "model.py"))
+
+
+def test_a_recording_tells_it_elsewhere():
+    fact = {"roots": ["C:\\work\\app\\"], "libraries": ["C:\\Python311\\Lib\\"]}
+    fact |= {"profstack": ["C:\\work\\app\\env\\profstack\\"], "working": "C:\\work\\"}
+    fact |= {"text": True, "sep": "\\"}
+    places = Places.read({FACT: fact})
+    assert json.loads(json.dumps(places.fact())) == fact
+    owners = {
+        "C:\\work\\app\\train.py": OWN,
+        "app\\train.py": OWN,
+        "..\\app\\train.py": "app",
+        "<stdin>": OWN,
+        "C:\\work\\app\\env\\profstack\\x.py": PROFSTACK,
+        "C:\\Python311\\Lib\\json\\decoder.py": PYTHON,
+        "C:\\work\\app\\env\\Lib\\site-packages\\torch\\nn\\x.py": "torch",
+    }
+    assert {file: places.package(file) for file in owners} == owners
+    assert Places.read({}) is Places.read({FACT: None}) is None
+
+
+def test_the_folder_of_the_scripts_own_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main = sys.modules["__main__"]
+    for file, package, folder in (
+        ("app/train/main.py", None, "app/train"),
+        ("app/train/main.py", "app.train", "."),
+        ("app/train/main.py", "train", "app"),
+        # Code that came as text, and an installed program that runs the user's code.
+        *((None, None, "."), (os.__file__, None, ".")),
+        (os.path.join(sysconfig.get_paths()["scripts"], "launch"), None, "."),
+        (f"app/{SITE}/launch.py", None, "."),
+    ):
+        spec = None if package is None else ModuleSpec(f"{package}.main", None)
+        monkeypatch.setattr(main, "__file__", file, raising=False)
+        monkeypatch.setattr(main, "__spec__", spec)
+        assert code_owner.script_folder() == os.path.normpath(tmp_path / folder)
+
+
+# Each file with what the report says of it: own, not own, or nothing.
+OWNERS = f"""
+/home/a/train.py | True | {OWN} // /home/a/train.py | None | {OWN} // /home/a/train.py | False | a
+/venv/{SITE}/mine/train.py | True | {OWN} // /venv/{SITE}/torch/nn/modules/conv.py | None | torch
+/venv/{SITE}/_fast.cpython-311-x86_64-linux-gnu.so | None | _fast
+/usr/lib/python3/dist-packages/yaml/loader.py | False | yaml
+C:\\venv\\Lib\\site-packages\\numpy\\core.py | False | numpy
+C:\\Python311\\Lib\\json\\decoder.py | None | {PYTHON}
+~/.pyenv/versions/3.11.7/lib/python3.11/contextlib.py | None | {PYTHON}
+<frozen importlib._bootstrap> | False | {PYTHON} // <eval_with_key>.0 | None | {GENERATED}
+~ | None | {BUILTIN} // torch/nn/modules/conv.py | False | torch // ./torch/nn.py | False | torch
+helper.py | False | helper
+"""
+
+
+def test_a_file_belongs_to_a_library_or_to_the_user():
+    for file, own, package in (
+        row.split(" | ") for row in OWNERS.strip().replace("\n", " // ").split(" // ")
+    ):
+        assert package_of(file, own={"True": True, "False": False}.get(own)) == package
+    assert package_of(None, own=None) == ""
+    file = {"file": "lib/a.py"}
+    records = [{**file, "own": False}, {**file, "own": True, "package": None}]
+    records.append({**file, "own": False, "package": "known"})
+    packages = [record["package"] for record in code_owner.with_package(records)]
+    assert packages == ["lib", OWN, "known"]
+    assert code_owner.with_package(records)[0] == {**records[0], "package": "lib"}

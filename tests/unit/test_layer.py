@@ -1,0 +1,87 @@
+"""The contract of a layer, and the one place that picks layers."""
+
+import importlib.metadata
+from types import SimpleNamespace
+
+import pytest
+
+from profstack import layer
+from profstack.errors import UsageError
+from profstack.layer import BUILT_IN, load, pick
+from tests.support.engine import Alpha
+
+
+class Entry:
+    def __init__(self, name, value, package="theirs"):
+        self.name, self.value = name, value
+        self.dist = SimpleNamespace(name=package) if package else None
+
+
+@pytest.fixture
+def entries(monkeypatch):
+    found = []
+
+    def entry_points(group):
+        assert group == "profstack.wrappers"
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    return found
+
+
+ALPHA = "tests.support.engine:Alpha"
+
+
+def test_layers_are_picked_in_the_order_of_the_page(entries):
+    assert pick() == layer.layer_names() == list(BUILT_IN)
+    assert pick(["watch", "cprofile"]) == ["cprofile", "watch"]
+    assert pick("torch") == ["torch"]
+    assert pick(skip=["torch", "watch"]) == ["cprofile", "nvtx", "memory", "flops"]
+    assert "memray" not in pick()
+    assert pick(["memray"]) == ["memray"]
+    entries.append(Entry("alpha", ALPHA))
+    assert pick(["alpha", "torch"]) == ["torch", "alpha"]
+    for wrong in ({"layers": ["sundial"]}, {"skip": ["sundial"]}):
+        with pytest.raises(UsageError, match="sundial") as caught:
+            pick(**wrong)
+        assert "memray, alpha" in str(caught.value.next_step)
+
+
+def test_a_layer_is_loaded_by_its_name(entries):
+    for name in (*BUILT_IN, *layer.ON_REQUEST):
+        assert load(name).name == name
+    with pytest.raises(UsageError, match="sundial"):
+        load("sundial")
+    entries += [Entry("zeta", "no.such.module:Kind"), Entry("alpha", ALPHA, None)]
+    assert load("alpha") is Alpha
+    with pytest.raises(UsageError, match="ModuleNotFoundError") as caught:
+        load("zeta")
+    assert "theirs" in str(caught.value.next_step)
+
+
+def test_what_cannot_be_used_of_other_packages_is_told(entries):
+    entries += [
+        *(Entry("torch", ALPHA), Entry("alpha", ALPHA), Entry("alpha", "tests.x:Second")),
+        *(Entry("gamma", ALPHA), Entry("delta", "pathlib:Path"), Entry("eps", "os:getcwd")),
+        Entry("memray", ALPHA, None),
+    ]
+    wrappers, problems = layer.third_party()
+    assert wrappers == {"alpha": Alpha}
+    told = "\n".join(problems)
+    assert len(problems) == 6
+    for words in ("'torch' of theirs", "'alpha' of theirs", f"'memray' of {ALPHA}"):
+        assert f"layer {words}: the name is taken" in told
+    assert ("'alpha', not 'gamma'" in told, "pathlib:Path is not" in told) == (True, True)
+    assert "os:getcwd is not" in told
+    assert layer.all_layer_names()[len(BUILT_IN) :] == ["memray", "alpha", "delta", "eps", "gamma"]
+
+
+def test_beside_nsys_two_layers_alone(monkeypatch):
+    layers = ["cprofile", "nvtx", "watch"]
+    monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
+    assert (layer.beside_nsys(layers), layer.nsys_notes()) == ((layers, {}), [])
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
+    kept, left_out = layer.beside_nsys(layers)
+    assert (kept, list(left_out)) == (["nvtx", "watch"], ["cprofile"])
+    ((slug, text),) = layer.nsys_notes()
+    assert (slug, "profstack import FILE.nsys-rep" in text) == ("under-nsys", True)

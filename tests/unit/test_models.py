@@ -1,0 +1,117 @@
+"""Facts about models: names, wrappers, losses, parameters, and live objects by class."""
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from profstack import models
+from profstack.models import class_name, in_training, instances_of, parameter_count, wrapped_module
+
+
+def test_parameters_are_counted_once_and_the_constants_of_frozen_torchscript():
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    frozen = torch.jit.freeze(torch.jit.trace(net, torch.randn(1, 4)))
+    assert (list(frozen.parameters()), in_training(frozen)) == ([], False)
+    # A mode that it got from outside changes nothing.
+    inside = nn.Sequential(frozen, nn.Linear(2, 2)).eval()
+    scripts = map(torch.jit.script, (nn.Linear(2, 3), nn.ReLU()))
+    kinds = (net, tied, nn.LazyLinear(3), nn.ReLU(), frozen, inside, *scripts)
+    counts = [15 + 8, 16 + 4 + 4, None, 0, 15 + 8, 15 + 8 + 6, 9, 0]
+    assert [parameter_count(each) for each in kinds] == counts
+
+
+def test_nothing_of_the_scripts_sees_the_count():
+    seen = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        net = nn.Linear(5, 1, bias=False)
+        seen.clear()
+        assert (parameter_count(nn.ReLU()), parameter_count(net), seen) == (0, 5, [])
+
+
+def test_which_modules_are_losses_and_in_training():
+    for name, loss in {"MyLoss": True, "LabelSmoothingCriterion": True, "Glossary": False}.items():
+        assert models.is_loss(type(name, (nn.Module,), {})()) is loss
+        assert models.is_loss(type(name, (nn.Linear,), {})(2, 2)) is False
+    assert models.is_loss(nn.CrossEntropyLoss())
+    assert models.is_loss(nn.CrossEntropyLoss(weight=torch.ones(3)))
+    kinds = (nn.ReLU(), nn.ReLU().eval(), SimpleNamespace())
+    assert [in_training(each) for each in kinds] == [True, False, False]
+
+
+def test_the_module_inside_torchs_wrappers():
+    core = nn.Linear(2, 2)
+    fast = type("OptimizedModule", (nn.Module,), {"__module__": "torch._dynamo.eval_frame"})()
+    fast._orig_mod = core
+    around = nn.DataParallel(fast)
+    assert wrapped_module(core) is None
+    assert wrapped_module(fast) == ("OptimizedModule", core)
+    assert wrapped_module(around) == ("DataParallel", fast)
+    assert [models.innermost(each) for each in (core, fast, around)] == [core] * 3
+
+
+def test_a_class_goes_by_the_name_that_the_script_gave_it():
+    made = lambda name, *bases, **more: type(name, bases, more)  # noqa: E731
+    own = made("DataParallel", nn.Module)()
+    own.module = nn.Linear(2, 2)
+    assert (models.innermost(own), class_name(own)) == (own, "DataParallel")
+    mixed_in = made("FSDPModule", __module__="torch.distributed.fsdp")
+    foreign, net = made("FSDPModule", __module__="mine"), made("Net", nn.Module)
+    kinds = (made("FSDPNet", mixed_in, net, nn.Sequential), made("Alone", mixed_in))
+    kinds += (made("FSDPNet", foreign, net), made("Child", net, mixed_in))
+    assert [class_name(kind()) for kind in kinds] == ["Net", "Alone", "FSDPNet", "Child"]
+
+
+def test_subclasses_are_found_each_object_once_and_nothing_is_asked():
+    class Base:
+        pass
+
+    class Answering(Base):
+        @property
+        def __class__(self):
+            raise AssertionError("asked what it is")
+
+    held = [Base(), Answering()]
+    assert {id(each) for each in instances_of(Base)} == {id(each) for each in held}
+    model = nn.Linear(2, 2)
+    found = [id(each) for each in instances_of(nn.Module, nn.Linear, torch.Tensor)]
+    assert len(found) == len(set(found))
+    assert {id(model), id(model.weight), id(model.bias)} <= set(found)
+
+
+def test_another_threads_tuples_are_left_alone():
+    """Tuples that another thread fills from a generator while objects are looked for."""
+    failed, filled, stop = [], threading.Event(), threading.Event()
+
+    def fill():
+        while not stop.is_set():
+            try:
+                tuple(number for number in range(200))
+            except SystemError as error:
+                failed.append(error)
+            filled.set()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=fill)
+    thread.start()
+    filled.wait()
+    try:
+        for _ in range(15):
+            instances_of(torch.optim.Optimizer)
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(before)
+    assert failed == []

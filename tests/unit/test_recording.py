@@ -1,0 +1,124 @@
+"""`Recording`: the tables of a recording as data frames, its copies, and its page."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from profstack.errors import RecordingError
+from profstack.recording import Recording
+from profstack.report import html
+from profstack.report.files import write_report
+from profstack.storage.folder import DATABASE, read_tables
+from profstack.storage.schema.report import REPORT
+from tests.support.recordings import Run, module, module_times
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("recorded") / "rec")
+    run.clean(5)
+    rows = [module_times(1, 3, 0.006), module_times(2, 6, 0.003)]
+    tree = [module(1, "Net"), module(2, "Net.a", 1)]
+    run.torch([0.012] * 3, frames={"module_times": rows})
+    run.clean(5)
+    run.writer.write({"modules": tree})
+    run.layers(torch="recorded", cprofile="empty")
+    script = "to <read> & 'save'"
+    run.finish(run={"script": script, "argv": [], "run": {"id": "x"}, "environment": {}})
+    (run.folder / "cprofile").mkdir()
+    (run.folder / "cprofile" / "profile.prof").touch()
+    write_report(run.folder)
+    return Recording(run.folder)
+
+
+def test_every_table_is_a_data_frame(recorded):
+    assert (list(recorded.frames), len(recorded.frames)) == (list(REPORT), len(REPORT))
+    for name, frame in recorded.frames.items():
+        assert isinstance(frame, pd.DataFrame)
+        assert set(REPORT[name].names) <= set(frame.columns)
+        assert len(frame) == len(recorded.to_dict()["tables"][name])
+    modules = recorded.frames["modules"].set_index("path")
+    assert (modules.loc["Net", "calls"], modules.loc["Net.a", "calls"]) == (1.0, 2.0)
+    # Not measured is missing, never 0.
+    assert modules["forward_device_s"].isna().all()
+    assert recorded.frames["modules"] is recorded.frames["modules"]
+    with pytest.raises(KeyError, match="the tables are steps, modules"):
+        _ = recorded.frames["nothing"]
+    live = Recording(recorded.folder, still_written=True)
+    assert live.frames["modules"] is not live.frames["modules"]
+    assert live.to_dict() is not live.to_dict()
+    assert recorded.to_dict() is recorded.to_dict()
+
+
+def test_it_is_saved_loaded_and_never_overwritten(recorded, tmp_path, monkeypatch):
+    saved = recorded.save(tmp_path / "kept")
+    assert (saved, (saved / "cprofile" / "profile.prof").is_file()) == (tmp_path / "kept", True)
+    for path in (saved, saved / "report.html", str(saved / "report.json")):
+        assert Recording.load(path).to_dict() == recorded.to_dict()
+    (saved / "report.json").unlink()
+    rebuilt = Recording.load(saved).to_dict()
+    assert rebuilt["tables"]["modules"] == recorded.to_dict()["tables"]["modules"]
+    with pytest.raises(RecordingError, match=r"in use; .* path=, .* force=True$") as refused:
+        recorded.save(saved)
+    assert "--" not in str(refused.value)
+    assert recorded.save(saved, force=True) == saved
+    assert (saved / "report.json").is_file()
+    assert Recording.load(saved).save(saved) == saved
+    monkeypatch.chdir(tmp_path)
+    assert recorded.save() == Path("profstack-runs/to-read-save-0001")
+    with pytest.raises(RecordingError, match="not a recording"):
+        Recording.load(tmp_path)
+
+
+def test_its_page_is_written_anywhere(recorded, tmp_path):
+    page = recorded.report(tmp_path / "page.html")
+    assert page == tmp_path / "page.html"
+    assert recorded.report(tmp_path) == tmp_path / "report.html"
+    assert "to \\u003cread\\u003e" in page.read_text(encoding="utf-8")
+    with pytest.raises(RecordingError, match=r"cannot be written .* with path=$"):
+        recorded.report(tmp_path / "nowhere" / "page.html")
+
+
+def test_a_notebook_shows_the_page_in_a_frame_and_a_line_says_what_it_holds(recorded):
+    found, parser = [], HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: found.append((tag, dict(attributes)))
+    parser.feed(recorded.page()._repr_html_())
+    [(tag, attributes)] = found
+    assert (tag, attributes["sandbox"]) == ("iframe", "allow-scripts")
+    assert attributes["srcdoc"] == html.render(recorded.to_dict())
+    assert attributes["title"] == "profstack: to <read> & 'save'"
+    for part in ("to <read> & 'save'", ": 13 steps", "10.0 ms", "layers torch;"):
+        assert part in repr(recorded)
+
+
+def test_the_answer_is_the_verdict_and_the_first_findings(recorded, monkeypatch):
+    first, *others = repr(recorded).splitlines()
+    assert first.startswith("<Recording ")
+    said = [recorded.verdict["sentence"], *(row["title"] for row in recorded.findings[:3])]
+    assert [line.partition(words)[1] for line, words in zip(others, said, strict=True)] == said
+    shown = recorded._repr_html_()
+    assert (said[0] in shown, "<iframe" in shown, "<a " in shown) == (True, False, False)
+    assert "to &lt;read&gt;" in shown
+    assert said[0] in " ".join(recorded.summary(width=70).split())
+    # A notebook serves the files below its folder.
+    page = recorded.report(recorded.folder)
+    monkeypatch.chdir(recorded.folder.parent)
+    assert f'href="{page.parent.name}/report.html"' in recorded._repr_html_()
+    with pytest.raises(KeyError, match="no table 'step'; the tables are "):
+        recorded.to_pandas("step")
+    assert recorded.steps is recorded.frames["steps"]
+
+
+def test_a_copy_holds_what_the_run_has_just_written(tmp_path):
+    run = Run(tmp_path / "rec")
+    run.torch([0.5])
+    run.layers(torch="empty")
+    # It is in the write-ahead log: the run goes on.
+    target = Recording(run.folder, still_written=True).save(tmp_path / "copy")
+    assert read_tables(target) == read_tables(run.folder)
+    assert [path.name for path in target.glob(f"{DATABASE}*")] == [DATABASE]
+    # Byte 18 of the header is the journal: 1 can be read where no file can be made beside it.
+    assert (target / DATABASE).read_bytes()[18] == 1
+    assert ": 1 steps, no clean step, layers none; " in repr(Recording(target))

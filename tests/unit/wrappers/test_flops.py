@@ -1,0 +1,110 @@
+"""The flops layer: rows over the steps that count, the check beside it, and giving way."""
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from profstack.layer import SliceContext
+from profstack.readers.flops.counting import COMPILED, CountedStep
+from profstack.storage.vocabulary import OPTIMIZER
+from profstack.wrappers import flops as flops_layer
+from profstack.wrappers.flops import CHECK, FlopsWrapper
+from tests.support.flop_slices import count
+
+X = torch.randn(3, 4)
+PRODUCT = 2 * 3 * 4 * 3
+
+
+def begun(mode="count", steps=1, index=0):
+    wrapper = FlopsWrapper()
+    wrapper.start(SliceContext(index, mode, steps, Path()))
+    return wrapper
+
+
+def depth():
+    return torch._C._len_torch_dispatch_stack()
+
+
+def test_rows_are_sums_over_the_steps_that_count():
+    a, b, gone, none = (
+        (owner, "aten::mm") for owner in (("Net.a", 0), ("Net.a", 1), ("gone", 0), (None, 0))
+    )
+    last = ((OPTIMIZER, 0), "aten::bmm")
+    # Operations, those that masks leave out, calls, and calls without a figure.
+    first = CountedStep({a: 10, b: 20, gone: 7}, {a: 4, b: None}, {a: 2, b: 3, gone: 1}, {a: 5})
+    second = CountedStep({a: 1000}, {a: 100}, {a: 99}, {b: 99})
+    calls = ({a: 4, b: 5, last: 6, none: 7}, {a: 8, none: 9})
+    third = CountedStep({a: 30, b: 40, last: 50, none: 60}, {b: 6, last: 8}, *calls)
+    wrapper = begun(steps=4, index=3)
+    wrapper.stop()
+    # What came after the last step is left out.
+    wrapper.listener().steps = [first, second, third, CountedStep(calls={a: 5})]
+    taken = wrapper.take([0.0] * 4, {4: SimpleNamespace(path="Net.a")}, (1,))
+    expected = (
+        (4, "aten::mm", 0, 6, 40, 4),
+        (4, "aten::mm", 1, 8, 60, None),
+        (None, "aten::mm", 0, 8, 67, 0),
+        (4, "aten::mm", 0, 13, None, None),
+        (OPTIMIZER, "aten::bmm", 0, 6, 50, 8),
+        (None, "aten::mm", 0, 9, None, None),
+    )
+    rows = [tuple(row.values()) for row in taken.frames["flop_counts"]]
+    assert sorted(rows, key=str) == sorted(((3, "FlopCounterMode", *x) for x in expected), key=str)
+    assert (taken.notes, taken.holds_all) == ([], False)
+    wrapper = begun()
+    wrapper.stop()
+    wrapper.listener().steps = [first]
+    assert [slug for slug, _ in wrapper.take([0.0, 1.0], {}, (0,)).notes] == ["empty-capture"]
+
+
+def test_a_dispatch_mode_of_the_script_and_compiled_code_have_precedence(monkeypatch):
+    with FlopCounterMode(display=False) as stock:
+        assert "dispatch mode" in str(FlopsWrapper().busy_reason("count"))
+    wrapper = begun()
+    torch.mm(X, X.T)
+    # Entered inside the slice, and left after it.
+    stock.__enter__()
+    torch.mm(X, X.T)
+    wrapper.stop()
+    torch.mm(X, X.T)
+    stock.__exit__(None, None, None)
+    assert (stock.get_total_flops(), depth()) == (2 * PRODUCT, 0)
+    rows = wrapper.take([0.0, 1.0], {}).frames["flop_counts"]
+    assert ([row["flop"] for row in rows], wrapper.busy_reason("count")) == ([2 * PRODUCT], None)
+    wrapper = begun()
+    torch.mm(X, X.T)
+    wrapper.stop()
+    monkeypatch.setattr(flops_layer, "has_compiled", lambda: True)
+    assert [wrapper.busy_reason(mode) for mode in ("count", CHECK)] == [COMPILED] * 2
+    taken = wrapper.take([0.0, 1.0], {})
+    assert (taken.frames, taken.notes) == ({}, [("gave-way", COMPILED)])
+
+
+def test_the_check_counts_the_same_forward_and_says_what_to_install(monkeypatch):
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(5, 4)
+    checked = count(lambda: net(x).sum().backward(), steps=3, left_out=(1,), mode=CHECK)
+    linear = {row["path"]: row["flop"] for row in checked.rows if row["operator"] == "linear"}
+    assert linear == {"Sequential.0": 2 * 2 * 5 * 4 * 8, "Sequential.2": 2 * 2 * 5 * 8 * 3}
+    assert {row["counter"] for row in checked.rows} == {"flops-profiler"}
+    assert checked.captured.notes == []
+    found = importlib.util.find_spec
+    without = lambda name: None if "flops" in name else found(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    monkeypatch.setattr(flops_layer.model_copies, "installed", list)
+    assert "profstack[all]" in str(FlopsWrapper().busy_reason(CHECK))
+
+
+def test_copies_are_counted_for_the_steps_that_count(monkeypatch):
+    asked, note = [], ("flops-uncounted", "fvcore")
+    counted = lambda *given: (asked.append(given), ([{"flop": 5}], [note]))[1]  # noqa: E731
+    monkeypatch.setattr(flops_layer.model_copies, "count", counted)
+    for stamps, left_out in (([0.0] * 6, (1, 3)), ([0.0, 1.0], (0,))):
+        wrapper = begun(CHECK, 5, 2)
+        wrapper.stop()
+        taken = wrapper.take(stamps, {}, left_out)
+        assert (taken.frames["flop_counts"], taken.notes[-1]) == ([{"flop": 5}], note)
+    assert asked == [(2, {}, 3), (2, {}, 1)]

@@ -1,0 +1,170 @@
+"""The memory layer: rows and files of a slice, growth over modules' calls, and giving way."""
+
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from mprof import read_mprofile_file
+
+from profstack.layer import SliceContext
+from profstack.readers.memory import lines as memory_lines
+from profstack.readers.memory import tracer as memory_tracer
+from profstack.readers.memory.readings import MALLOC, Reading
+from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
+from tests.support.set_memory import KEPT, marked, memory_is_set, take
+
+TEXT = Path(__file__).read_text(encoding="utf-8")
+SOURCE, AT = TEXT.splitlines(), marked(TEXT)
+
+
+@pytest.fixture(autouse=True)
+def _own_lines(monkeypatch):
+    with memory_is_set(monkeypatch, __file__):
+        yield
+
+
+@pytest.fixture
+def observe(tmp_path):
+    """What the layer captures of calls of `step`, told of steps as the engine tells it."""
+
+    def observe(step, steps=2, left_out=(), **context):
+        wrapper = MemoryWrapper()
+        wrapper.start(SliceContext(4, "lines", steps, tmp_path, **context))
+        told, stamps = wrapper.listener(), [time.perf_counter()]
+        try:
+            told.step_begun(0)
+            for number in range(1, steps + 1):
+                step(told)
+                stamps.append(time.perf_counter())
+                told.step_ended(number)
+                told.step_begun(number)
+        finally:
+            wrapper.stop()
+        return wrapper.take(stamps, {7: SimpleNamespace(path="Net")}, left_out)
+
+    return observe
+
+
+def rows_of(captured):
+    """Rows by line of this file."""
+    rows = [row for row in captured.frames["memory_lines"] if row["file"] == __file__]
+    return {row["line"]: row for row in rows}
+
+
+def takes_and_frees(told):
+    held = take(40 << 20)  # @take
+    held = None  # @free
+    KEPT.append((held, take(8 << 20)))  # @keep
+
+
+def hot(told):
+    total = 0
+    for number in range(3_000):
+        total += number
+
+
+def test_code_that_was_let_go_or_ended_the_tracing_truncates_the_slice(observe, monkeypatch):
+    captured = observe(hot)
+    assert "hot" in str(captured.truncated)
+    notes = [text for slug, text in captured.notes if slug == "lines-truncated"]
+    assert any(Path(__file__).name in text and "(hot)" in text for text in notes)
+    monkeypatch.setattr(memory_tracer, "MOST_CALLS", 5)
+    captured = observe(lambda _: list(map(str.upper, map(repr, map(take, range(20))))))
+    assert ("after 5 calls" in str(captured.truncated), bool(rows_of(captured))) == (True, True)
+
+
+def slugs(captured):
+    return [slug for slug, _ in captured.notes]
+
+
+def test_a_slice_has_rows_by_line_and_memory_profilers_files(observe, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--api-key", "abc123"])
+    before = time.time()
+    captured = observe(takes_and_frees, steps=3, left_out=(1,), first_step=17)
+    rows = rows_of(captured)
+    for mark, mib in (("take", 40), ("free", -40), ("keep", 8)):
+        figures = {"allocated_bytes": 2 * mib << 20, "increment_bytes": 2 * mib << 20, "slice": 4}
+        figures |= {"largest_bytes": max(mib, 0) << 20, "second_source": MALLOC, "occurrences": 2}
+        figures |= {"source": SOURCE[AT[mark] - 1]}
+        assert rows[AT[mark]].items() >= figures.items()
+    assert (captured.notes, captured.truncated) == ([], None)
+    assert [each.opens_in for each in captured.artifacts] == ["mprof plot", "any editor"]
+    listing = (tmp_path / "lines.txt").read_text(encoding="utf-8")
+    assert ("17" in listing.splitlines()[0], "-80.0 MiB" in listing) == (True, True)
+    assert captured.memory_bytes > 1 << 20
+    # The next slice adds to both files.
+    observe(takes_and_frees)
+    read = read_mprofile_file(str(tmp_path / "mprofile.dat"))
+    assert read["cmd_line"] == "python train.py --api-key ***\n"
+    assert read["timestamp"] == sorted(read["timestamp"])
+    assert before - 1 <= read["timestamp"][-1] <= time.time() + 1
+    # Four steps keep 8 MiB each, and a fifth one has taken 40.
+    assert max(read["mem_usage"]) == pytest.approx((4 * 8 + 40) + 1000 / 2**20, abs=1e-3)
+    assert (tmp_path / "lines.txt").read_text(encoding="utf-8").count("from step 0") == 1
+
+
+def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
+    wrapper = MemoryWrapper()
+    assert wrapper.busy_reason("lines") is None
+    captured = observe(lambda _: sys.settrace(lambda *_: None))
+    assert "sys.settrace" in str(wrapper.busy_reason("lines"))
+    assert (slugs(captured), captured.frames) == (["gave-way"], {})
+    assert captured.memory_bytes
+    sys.settrace(None)
+    assert MemoryWrapper.unavailable_reason() is None
+    monkeypatch.setattr(memory_lines, "find_spec", lambda name: None)
+    assert "memory-profiler" in str(MemoryWrapper.unavailable_reason())
+
+
+def test_slices_without_lines_or_discarded(tmp_path):
+    assert slugs(MemoryWrapper().take([0.0, 1.0], {})) == ["empty-capture"]
+    wrapper, context = MemoryWrapper(), SliceContext(4, "lines", 1, tmp_path)
+    wrapper.start(context)
+    # A discarded slice is let go of by the next one or the end.
+    for end in (lambda: wrapper.start(context), wrapper.close):
+        readings = wrapper.listener()._tracer.readings
+        wrapper.stop()
+        assert readings.memory_bytes > 1 << 20
+        end()
+        assert readings.memory_bytes == 0
+    wrapper.start(context)
+    wrapper.stop()
+    assert slugs(wrapper.take([0.0, 1e-9], {})) == ["no-lines"]
+
+
+# Resident set, malloc, device and its peak.
+MEMORY = {"A": (10, 20, 30, 40), "B": (13, 25, 37, 45), "C": (14, None, 36, 45)}
+MEMORY |= {"D": (20, 30, 40, 90), "E": (1, 2, None, None), "F": (3, 9, 5, 6)}
+# Steps of begun and ended calls: one inside another, one of a module that is gone, and one whose
+# end is unseen because of an error.
+CALLS = ("+Net A, +Net.a A, -Net.a B, +gone B, -gone D, -Net D",)
+CALLS += ("+Net B, +Net.a B, -Net C, -Net.a D", "+Net.a E, -Net.a F")
+
+
+@pytest.mark.parametrize(
+    ("steps", "left_out", "expected"),
+    [
+        # What came after the last step is left out. torch's peak is the script's: a call's own is
+        # known where it is new. Without malloc's bytes it is the resident set's.
+        (2, (), [(2, 3, 2, 11, 9, 60), (2, 5, 1, 5, 7, 15)]),
+        (2, (0,), [(2, 3, 1, 1, -1, None)]),
+        (3, (1,), [(2, 3, 1, 10, 10, 60), (2, 5, 2, 12, None, 15)]),
+    ],
+)
+def test_growth_of_modules_adds_up_over_the_steps_that_count(steps, left_out, expected):
+    now, tracer = [], MagicMock(running=True)
+    tracer.readings.now = lambda: now[0]
+    growth = ModuleGrowth(tracer)
+    for number, calls in enumerate(CALLS):
+        for path, reading in (text.split() for text in calls.split(", ")):
+            now[:] = [Reading(*MEMORY[reading])]
+            for kind in ("module", "backward"):
+                (growth.enter if path[0] == "+" else growth.leave)(kind, path[1:])
+        if number < 2:
+            growth.step_ended(number)
+    modules = {3: SimpleNamespace(path="Net"), 5: SimpleNamespace(path="Net.a")}
+    rows = growth.records(steps, modules, 2, left_out)
+    assert sorted(tuple(row.values()) for row in rows) == expected

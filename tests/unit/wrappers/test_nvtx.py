@@ -1,0 +1,107 @@
+"""The nvtx layer: slices of real training steps, listeners that are there or not, and CUDA."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from profstack.layer import SliceContext
+from profstack.readers import nvtx
+from profstack.readers.nvtx import Range
+from profstack.wrappers.nvtx import NvtxWrapper, records
+from tests.support.wrapped import Net, training
+
+
+@pytest.fixture
+def observed(hooks, tmp_path):
+    """One slice of steps, told of as the engine does; the last one is ended."""
+
+    def observed(*steps, left_out=()):
+        wrapper = NvtxWrapper()
+        wrapper.start(SliceContext(3, "timed", len(steps), tmp_path, first_step=10))
+        listener = wrapper.listener()
+        hooks.listen(listener)
+        for number, step in enumerate(steps, 11):
+            step()
+            listener.step_ended(number)
+            if number < 10 + len(steps):
+                listener.step_begun(number)
+        hooks.listen(None)
+        wrapper.stop()
+        assert wrapper.listener() is None
+        return wrapper.take([0.0] * (len(steps) + 1), {}, left_out)
+
+    return observed
+
+
+def counted(taken):
+    return {(row["kind"], row["name"]): row["calls"] for row in taken.frames["ranges"]}
+
+
+def test_steps_in_ranges(observed, domain, monkeypatch):
+    step = training(Net())
+    told = ["forward", "  Net", "    Net.linear", "MSELoss", "backward", "optimizer SGD"]
+    told, taken = [f"  {text}" for text in told], observed(step, step)
+    assert domain.told == ["step 10", *told, "step 11", *told]
+    assert (domain.open, domain.numbers, taken.status) == ([], [10, 11], "recorded")
+    # Rows are sums over steps less the clock.
+    monkeypatch.setattr(nvtx, "clock_s", lambda: 0.5)
+    net, step = Range("module", "Net", None), Range("step", "step", None)
+    rows = records(4, [[(net, 2, 7.0), (step, 1, 2.0)], [(net, 1, 1.0), (step, 1, 0.5)]])
+    expected = [(4, "step", "step", 2, None), (4, "module", "Net", 3, 5.0)]
+    assert [tuple(row.values()) for row in rows] == expected
+
+
+def test_steps_that_are_left_out_are_in_no_row(observed):
+    net = Net()
+    step = training(net)
+    taken = observed(step, lambda: net(torch.ones(2, 4)), step, left_out=(0,))
+    calls = {("step", "step"): 2, ("forward", "forward"): 2, ("backward", "backward"): 1}
+    calls |= {("module", name): n for name, n in (("MSELoss", 1), ("Net", 2), ("Net.linear", 2))}
+    calls |= {("optimizer", "SGD"): 1}
+    assert counted(taken) == calls
+    assert {row["slice"] for row in taken.frames["ranges"]} == {3}
+
+
+def test_without_a_listener_ranges_are_emitted_and_under_nsys_it_says_why(observed, monkeypatch):
+    """The package as it is installed."""
+    monkeypatch.delenv(nvtx.INJECTION, raising=False)
+    monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
+    step = training(Net())
+    taken = observed(step)
+    assert (taken.status, taken.notes, counted(taken)["step", "step"]) == ("emitted", [], 1)
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
+    ((slug, text),) = observed(step).notes
+    assert (slug, "--trace" in text) == ("no-listener", True)
+
+
+def test_reasons_not_to_be_available(monkeypatch):
+    reason = NvtxWrapper.unavailable_reason
+    assert reason() is None
+    with monkeypatch.context() as patch:
+        patch.setenv("NVTX_DISABLE", "1")
+        assert "NVTX_DISABLE" in reason()
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        assert "pip install nvtx" in reason()
+
+
+@pytest.mark.parametrize("fails", ["", "start", "synchronize", "stop"])
+def test_the_cuda_profiler_stands_round_the_slice(observed, domain, monkeypatch, fails):
+    calls = []
+
+    def call(name):
+        calls.append(name)
+        assert domain.open == []
+        if name == fails:
+            raise RuntimeError("not permitted")
+
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    for name in ("profiler.start", "profiler.stop", "synchronize"):
+        monkeypatch.setattr(f"torch.cuda.{name}", partial(call, name.rpartition(".")[2]))
+    taken = observed(training(Net()))
+    # What was launched in the slice runs after it. An error costs no range.
+    assert calls == (["start"] if fails == "start" else ["start", "synchronize", "stop"])
+    assert counted(taken)["step", "step"] == 1
+    called = {"start": "cudaProfilerStart", "stop": "cudaProfilerStop"}
+    name = called.get(fails, "cudaDeviceSynchronize")
+    assert taken.notes == ([("cuda-profiler", f"{name}: not permitted")] if fails else [])

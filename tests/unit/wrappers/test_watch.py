@@ -1,0 +1,66 @@
+"""The layer of the watch: what it hands over, and what it says of its sampler."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from profstack.readers.watch import Samples, Stacks
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
+from profstack.wrappers import watch as module
+from profstack.wrappers.watch import WatchWrapper
+
+
+def still_sampler():
+    """A sampler without a thread, whose samples are put in by hand."""
+    made = SimpleNamespace(gave_way=False, failure=None, thinned=[], calls=[])
+    made.stacks, made.samples, made.memory_bytes = Stacks(), Samples(), lambda: 4321
+    for name in ("resume", "pause", "close"):
+        setattr(made, name, partial(made.calls.append, name))
+
+    def flush():
+        made.calls.append("flush")
+        samples, made.samples = made.samples, Samples()
+        return [{"frame": 1}], samples.records()
+
+    made.flush = flush
+    return made
+
+
+@pytest.fixture
+def sampler(monkeypatch):
+    made = still_sampler()
+    monkeypatch.setattr(module, "Sampler", lambda origin: made)
+    return made
+
+
+def slugs(taken):
+    return [slug for slug, _ in taken.notes]
+
+
+def test_what_is_handed_over_and_noted(sampler):
+    wrapper = WatchWrapper()
+    wrapper.resume()
+    sampler.samples.add(1.0, 77)
+    sampler.failure, sampler.gave_way = "OSError: gone", True
+    taken = wrapper.flush()
+    assert (taken.frames, slugs(taken)) == ({}, ["watch-ended", "gave-way", "empty-capture"])
+    assert "OSError: gone" in dict(taken.notes)["watch-ended"]
+    # That it gave way is told once.
+    assert slugs(wrapper.flush()) == ["watch-ended", "empty-capture"]
+    # Frames are handed over once there is a sample; what was seen has been seen.
+    sampler.failure = None
+    sampler.samples.add(2.0, 77, 3, None, 1.5)
+    for weights in ([1.5], []):
+        taken = wrapper.flush()
+        assert set(taken.frames) == {"watch_frames", "watch_samples"}
+        assert [row["weight"] for row in taken.frames["watch_samples"]] == weights
+        assert (slugs(taken), taken.truncated, taken.memory_bytes) == ([], None, 4321)
+    sampler.thinned = [(200.4, 0.020), (600.0, 0.040)]
+    text = wrapper.flush().truncated
+    for part in ("20 ms from 200 s", "40 ms from 600 s", f"{1e3 * WATCH_INTERVAL_S:.0f} ms before"):
+        assert part in text
+    sampler.stacks.cut = True
+    assert wrapper.flush().truncated.startswith(text + "; ")
+    sampler.thinned = []
+    assert "cut short" in wrapper.flush().truncated
