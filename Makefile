@@ -1,16 +1,20 @@
 # make demo   a page for the digits training, in an environment of its own
 # make test   everything that judges the project: ruff, mypy, biome where npm is, pytest
+# make test-fast   the unit tests alone
+# make mutants   changes that tests must notice: a sample, and what survived
 # make lint-js   the page's scripts alone: biome, from npm
 # make docs   the documentation as a site, build/docs/index.html; a broken link fails
 #
 # PYTHON chooses the interpreter the environment is made of, PYTEST_ARGS reaches pytest,
-# WORKERS= and TIMED_WORKERS= run the tests in one process.
+# MUTANTS_ARGS scripts/mutants.py, WORKERS= and TIMED_WORKERS= run the tests in one process.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# Processes, each with whole files: most of the suite waits for processes of its own. Tests that
-# judge a program by its times have two, and the machine for themselves.
-WORKERS ?= -n 3 --dist loadfile
+MUTANTS_ARGS ?=
+# Processes, each with whole files, in the order of folders: those that start processes come first,
+# so that none of them runs alone at the end. Tests that judge a program by its times have two, and
+# the machine for themselves.
+WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 TIMED_WORKERS ?= -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,7 +32,7 @@ DECLARED := setup.cfg pyproject.toml constraints.txt
 # leaves torch alone, and where no other import finds it.
 BESIDE := $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)
 
-.PHONY: demo test lint-js docs clean
+.PHONY: demo test test-fast mutants lint-js docs clean
 
 demo: $(VENV)/.demo-installed
 	$(BIN)/profstack run examples/train_digits.py
@@ -43,6 +47,13 @@ test: $(VENV)/.test-installed
 	else echo "npm is not installed: the page's scripts were not linted"; fi
 	$(PYTEST) -m "not timed" $(WORKERS) $(PYTEST_ARGS) $(OR_NONE)
 	$(PYTEST) -m timed $(TIMED_WORKERS) $(PYTEST_ARGS) $(OR_NONE) $(OR_AGAIN)
+
+test-fast: export OMP_NUM_THREADS ?= 1
+test-fast: $(VENV)/.test-installed
+	$(PYTEST) tests/unit $(WORKERS) $(PYTEST_ARGS)
+
+mutants: $(VENV)/.mutants-installed
+	$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 # Biome lints and formats; nothing of it ships. `npx biome check --write` mends what it can.
 lint-js: node_modules/.installed
@@ -73,6 +84,10 @@ $(VENV)/.test-installed: $(DECLARED) | $(BIN)/python
 	$(BESIDE)/torchvision torchvision pillow
 	$(BESIDE)/counters thop fvcore iopath portalocker tabulate termcolor tqdm yacs
 	$(BESIDE)/axe axe-playwright-python
+	touch $@
+
+$(VENV)/.mutants-installed: $(VENV)/.test-installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
 	touch $@
 
 clean:

@@ -1,10 +1,11 @@
 """Are the gains that findings promise there? Programs with a problem, and the same ones mended.
 
-For every folder of tests/programs: `profstack run` over the program that has the problem gives the
-finding and its `gain_s`; where there is one, that program and its mended twins run by hand, in
-turn and in fresh processes, round that run, and what is gained is the median step of the one less
-that of the other. "ratio" is the estimated gain over the measured one, "of_shares" the same of
-both as shares of their steps, which differs where the machine was not equally fast all the time.
+For every folder of benchmarks/programs: `profstack run` over the program that has the problem
+gives the finding and its `gain_s`; where there is one, that program and its mended twins run by
+hand, in turn and in fresh processes, round that run, and what is gained is the median step of the
+one less that of the other. "ratio" is the estimated gain over the measured one, "of_shares" the
+same of both as shares of their steps, which differs where the machine was not equally fast all the
+time.
 
 A gain is to be within 30 % of what is measured: "yes" where the ratio is, "of shares" where only
 that of shares is (other work slowed the one or the other: repeat it on a quiet machine), else
@@ -30,7 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
+PROGRAMS = Path(__file__).resolve().parent / "programs"
 COLUMNS = ("clean_ms", "bad_ms", "mended_ms", "estimated_ms", "measured_ms", "ratio", "of_shares")
 # The first steps of a program are slower than all others.
 WARM = 5

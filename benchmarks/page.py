@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-_TESTS = Path(__file__).resolve().parent.parent / "tests"
+_CHECKOUT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 12_000_000
 MOST_SECONDS = 1.0
 # Objects made, sorted and written as text: what drawing a page is made of, without a page. In a
@@ -45,11 +45,11 @@ new Promise((done) => setTimeout(() => {
 def main() -> int:
     """Write the page, open it a few times and print what it took."""
     chosen = _arguments()
-    sys.path.insert(0, str(_TESTS))
+    sys.path.insert(0, str(_CHECKOUT))
     if importlib.util.find_spec("page_browser") is None:
         print("the tests' folder is missing: it holds the browser's driver", file=sys.stderr)
         return 2
-    from page_browser import EXECUTABLE
+    from tests.support.browser import EXECUTABLE
 
     if EXECUTABLE is None:
         print("there is no Chromium on this machine", file=sys.stderr)
@@ -71,9 +71,8 @@ def _arguments() -> argparse.Namespace:
 
 def _write(page: Path, chosen: argparse.Namespace) -> None:
     """Make the report and write its page, and say how long the page alone took."""
-    from data_large_report import large
-
     from profstack.report import html
+    from tests.support.large_report import large
 
     report = large(chosen.modules, chosen.functions, chosen.operators)
     began = time.perf_counter()
@@ -85,7 +84,7 @@ def _write(page: Path, chosen: argparse.Namespace) -> None:
 
 def _opened(page: Path, profile: Path) -> dict[str, float]:
     """Times of one fresh browser, in seconds: the fixed script, and the page's overview."""
-    from page_browser import Browser
+    from tests.support.browser import Browser
 
     with Browser(profile) as browser:
         browser.call("Performance.enable")

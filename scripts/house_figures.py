@@ -27,6 +27,9 @@ Only source text is read; nothing is imported. What is counted:
 - the three counts of files: the different files named in a section of the architecture page
   (ARCHITECTURE.md or docs/ARCHITECTURE.md), each by its path from the checkout or from profstack/.
   For a layer and a column, files below tests/ and docs/ and pages of text are left out.
+- a test file of a module's name: `test_NAME.py` below tests/, in a folder of the module's package
+  or in one that is no package's; modules without a name of their own (`__init__`) are left out.
+- lines of tests: all lines of all `.py` files below tests/.
 """
 
 from __future__ import annotations
@@ -430,6 +433,22 @@ class Figure:
     details: tuple[str, ...] = ()
 
 
+def without_test_file(checkout: Path, modules: Mapping[str, Module]) -> list[str]:
+    """Find the modules that no test file is named after."""
+    packages = {part for name in modules for part in name.split(".")[1:-1]}
+    found = {
+        (path.stem, path.parent.name if path.parent.name in packages else "")
+        for path in (checkout / "tests").rglob("test_*.py")
+    }
+    return [
+        name
+        for name, module in modules.items()
+        if not module.path.stem.startswith("__")
+        and not {(f"test_{module.path.stem}", folder) for folder in (name.split(".")[-2], "")}
+        & found
+    ]
+
+
 def _section_figure(
     checkout: Path, name: str, heading: str, limit: int, is_counted: bool = False
 ) -> Figure:
@@ -453,6 +472,10 @@ def figures(checkout: Path) -> list[Figure]:
     written = records.written.total()
     aliased = written + records.aliased.total()
     lines = sum(code_lines(module) for module in modules.values())
+    untried = without_test_file(checkout, modules)
+    tests = sum(
+        len(path.read_text("utf-8").splitlines()) for path in (checkout / "tests").rglob("*.py")
+    )
     readme = (checkout / "README.md").read_text("utf-8").splitlines()
     return [
         Figure("modules in profstack/ and wrappers/", len(modules), 180),
@@ -467,7 +490,7 @@ def figures(checkout: Path) -> list[Figure]:
                _joined(with_types)),
         Figure("cycles between packages, lazy imports included", len(packages), 0, None,
                _joined(packages)),
-        Figure("Python lines of code in the package", lines, 33_500),
+        Figure("Python lines of code in the package", lines, 36_000),
         Figure("dict[str, Any] and Mapping[str, Any] in annotations", written, None, None,
                _counted(records.written)),
         Figure("the same with uses of aliases of them", aliased, 120, None,
@@ -479,6 +502,9 @@ def figures(checkout: Path) -> list[Figure]:
         _section_figure(checkout, "files touched by the layer memray", "A new layer", 4),
         _section_figure(checkout, "files touched by a new column", "A new column", 2),
         Figure("README lines", len(readme), 140),
+        Figure("modules without a test file of their name", len(untried), len(modules) // 5, None,
+               tuple(untried)),
+        Figure("lines of tests", tests, 39_999),
     ]  # fmt: skip
 
 

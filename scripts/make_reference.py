@@ -3,8 +3,8 @@
     python scripts/make_reference.py            write the pages
     python scripts/make_reference.py --check    exit code 1 where a page is not current
 
-The pages are committed, so that they can be read where the repository is. tests/test_docs.py
-compares them with the code.
+The pages are committed, so that they can be read where the repository is.
+tests/project/test_docs.py compares them with the code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
@@ -37,19 +36,6 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parent.parent
 REFERENCE = CHECKOUT / "docs" / "reference"
 NOTE = "<!-- Made by scripts/make_reference.py: edit the code it names, not this page. -->"
-
-# Options of `profstack run` that its help leaves out.
-_HIDDEN = {
-    "slice-steps": "steps of a timed layer's slice, from round 2 on",
-    "slice-s": "least time of such a slice, in seconds",
-    "clean-steps": "steps of the clean slice after each of them",
-    "rounds": "rounds of slices",
-    "final-steps": "least number of steps of the last clean slice",
-    "final-s": "least time of the last clean slice, in seconds",
-    "max-final-steps": "most steps of the last clean slice",
-    "settle-s": "time that passes unmeasured after each switch, in seconds",
-    "max-settle-steps": "most steps that pass unmeasured after a switch",
-}
 
 _EXIT_CODES = (
     ("the script's", "`profstack run`: whatever the script ended with, also where no page is made"),
@@ -145,7 +131,6 @@ def _metavar(action: argparse.Action) -> str:
 
 def command_line() -> str:
     """The page of all commands and their options."""
-    from profstack.capture.slices import Targets
     from profstack.commands import SUMMARIES, command_names
 
     names = command_names()
@@ -165,18 +150,6 @@ def command_line() -> str:
         parts += [f"## profstack {name}", prose(parser.description or ""), *_usage(parser)]
         shown = [each for each in parser._actions if each.help != argparse.SUPPRESS]
         parts.append(table(("option", "meaning"), map(_option, shown)))
-        if name == "run":
-            flags = {field.name.replace("_", "-"): field.default for field in fields(Targets)}
-            unknown = flags.keys() ^ _HIDDEN.keys()
-            if unknown:
-                raise ValueError(f"options of Targets without a meaning, or gone: {unknown}")
-            parts += [
-                "How much is measured is chosen by options that `--help` leaves out:",
-                table(
-                    ("option", "default", "meaning"),
-                    [(f"`--{flag}`", f"{flags[flag]}", _HIDDEN[flag]) for flag in flags],
-                ),
-            ]
     return page("Command line", *parts)
 
 
@@ -217,20 +190,24 @@ def findings() -> str:
 
 def verdicts() -> str:
     """The page of all verdicts."""
-    from profstack.findings.rules import LEAST_APART, OTHERS, VERDICT_RULES
+    from profstack.findings.rules import LEAST_APART, OTHERS, SHOWN_INTERVAL, VERDICT_RULES
 
     rows = [
-        (f"`{rule.slug}`", rule.measure, f"{100 * rule.threshold:.0f} %") for rule in VERDICT_RULES
+        (f"`{rule.slug}`", rule.measure, f"{100 * rule.threshold:.0f} %", rule.remedy)
+        for rule in VERDICT_RULES
     ]
     return page(
         "Verdicts",
         "One sentence says what limits the clean step. Every test measures a share of it. The "
         "tests that reach their threshold are candidates, and the one with the largest share is "
         "the verdict. The margin is by how much its share could shrink and it would still be the "
-        f"verdict. Two candidates closer than {100 * LEAST_APART:.0f} points of a hundred give "
-        "`unclear`. `profstack show --verdict` prints every test of a run.",
-        table(("verdict", "share of the clean step", "from"), rows),
-        "Without one that wins:",
+        "verdict. A verdict is `certain` where the margin is "
+        f"{100 * LEAST_APART:.0f} points of a hundred or more, nothing that is not known could be "
+        f"as large, and the median is known within {100 * SHOWN_INTERVAL:.0f} %; else it is "
+        "`likely`. Its `action` is the finding that gains most, or else what is usually done. "
+        "`profstack show --verdict` prints every test of a run.",
+        table(("verdict", "share of the clean step", "from", "what is usually done"), rows),
+        "Without one that wins, a `hint`:",
         table(("verdict", "when"), [(f"`{slug}`", text) for slug, text in OTHERS.items()]),
     )
 

@@ -1,0 +1,26 @@
+"""The same training with the fused optimizer, which updates all tensors in one operator."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+STEPS = 200
+
+
+def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
+    """Train on the same batch again and again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(48, 48) for _ in range(40)])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    inputs = torch.randn(16, 48)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        after_step()
+
+
+if __name__ == "__main__":
+    main()
