@@ -299,14 +299,21 @@ def layer_names() -> list[str]:
     return list(BUILT_IN)
 
 
+# What asks for no layer: clean steps alone.
+NO_LAYER = "none"
+
+
 def pick(layers: str | Iterable[str] | None = None, skip: Iterable[str] = ()) -> list[str]:
     """Return the layers asked for, but for those to skip, in the order of the page.
 
-    None asks for the layers used by default. Raises `UsageError` for an unknown name, and where no
-    layer is left.
+    None asks for the layers used by default, "none" for no layer. Raises `UsageError` for an
+    unknown name, and where `skip` leaves no layer.
     """
-    chosen = layer_names() if layers is None else [layers] if isinstance(layers, str) else [*layers]
-    skipped = [*skip]
+    if isinstance(layers, str):
+        layers = [word.strip() for word in layers.split(",") if word.strip()]
+    chosen, skipped = layer_names() if layers is None else [*layers], [*skip]
+    if chosen == [NO_LAYER] and not skipped:
+        return []
     known = all_layer_names()
     next_step = f"the layers are {', '.join(known)}"
     for name in (*chosen, *skipped):

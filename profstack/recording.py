@@ -13,12 +13,15 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from urllib.parse import quote
 
 from profstack.errors import RecordingError, naming_arguments
 from profstack.storage.folder import DATABASE, create_folder
-from profstack.storage.schema.report import REPORT, Report
+from profstack.storage.schema.report import REPORT, Finding, Report, Verdict
+from profstack.storage.vocabulary import WITH_DATA
 from profstack.units import format_seconds
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 
 PAGE_HEIGHT = "720px"
+# Findings in the answer of a line or a notebook's cell.
+MOST_FINDINGS = 3
 
 
 class Recording:
@@ -73,8 +78,34 @@ class Recording:
             self._report = files.load(self.folder)
         return self._report
 
-    def frame(self, name: str) -> DataFrame:
-        """Return one table as a data frame; the next call returns the same object."""
+    @property
+    def verdict(self) -> Verdict | None:
+        """What holds a step back: `slug`, `sentence`, `action` etc.; None if it failed."""
+        return self.to_dict()["verdict"]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings, the most severe first: `title`, `evidence`, `gain_s`, `advice` etc."""
+        return self.to_dict()["findings"]
+
+    @property
+    def steps(self) -> DataFrame:
+        """All steps, one row each, with their times, slices and flags."""
+        return self.to_pandas("steps")
+
+    def summary(self, *, width: int = 100) -> str:
+        """Return what `profstack show` prints of the recording, in lines of `width` characters."""
+        from profstack.report import terminal
+
+        return terminal.summary(self.to_dict(), width=width, colour=False)
+
+    def to_pandas(self, name: str) -> DataFrame:
+        """Return one table as a data frame; the next call returns the same object.
+
+        Raises KeyError, which names the tables, where there is no such table.
+        """
+        if name not in REPORT:
+            raise KeyError(f"no table {name!r}; the tables are {', '.join(REPORT)}")
         if name in self._frames:
             return self._frames[name]
         import pandas as pd
@@ -124,27 +155,67 @@ class Recording:
             html.write(self.to_dict(), page, recording=self.folder)
         return page
 
-    def _repr_html_(self) -> str:
-        """Return the page for a notebook, in a frame that needs no network and no file."""
+    def page(self) -> Page:
+        """Return the whole page, which a notebook shows in a frame below the cell."""
         from profstack.report import html
 
-        page = escaping.escape(html.render(self.to_dict()), quote=True)
-        title = escaping.escape(f"profstack: {self.name}", quote=True)
+        return Page(f"profstack: {self.name}", html.render(self.to_dict()))
+
+    def _repr_html_(self) -> str:
+        """Return the answer for a notebook: the verdict, the first findings, and the way on."""
+        answer, *findings = map(escaping.escape, self._answer())
+        items = "".join(f"<li>{line}</li>" for line in findings)
+        page = self.folder / "report.html"
+        more = (
+            "<code>.page()</code> shows the whole page here, <code>.report(path)</code> writes it"
+        )
+        if page.is_file() and page.is_relative_to(Path.cwd()):
+            link = quote(page.relative_to(Path.cwd()).as_posix())
+            more = f'<a href="{link}" target="_blank">The whole page</a>; {more}'
+        head = escaping.escape(self._facts())
+        return f"<p><b>{head}</b><br>{answer}</p><ol>{items}</ol><p>{more}.</p>"
+
+    def _facts(self) -> str:
+        """Return what was recorded, in a line."""
+        report = self.to_dict()
+        median_s = report["benchmark"]["median_s"]
+        speed = "no clean step" if median_s is None else f"{format_seconds(median_s)} a clean step"
+        layers = [row["name"] for row in report["layers"] if row["status"] in WITH_DATA]
+        steps = sum(report["step"]["counts_by_phase"].values())
+        return f"{self.name!r}: {steps} steps, {speed}, layers {', '.join(layers) or 'none'}"
+
+    def _answer(self) -> list[str]:
+        """Return the verdict and a line for each of the first findings."""
+        from profstack.report import screen
+
+        verdict, found = self.verdict, self.findings[:MOST_FINDINGS]
+        said = "There is no verdict."
+        if verdict is not None:
+            said = " ".join(filter(None, (verdict["sentence"], verdict.get("action"))))
+        return [screen.printable(line) for line in (said, *map(screen.finding_line, found))]
+
+    def __repr__(self) -> str:
+        answer, *findings = self._answer()
+        lines = [f"  {number}. {line}" for number, line in enumerate(findings, 1)]
+        return "\n".join([f"<Recording {self._facts()}; {self.folder}>", answer, *lines])
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page for a notebook, in a frame that needs no network and no file."""
+
+    title: str
+    content: str
+
+    def _repr_html_(self) -> str:
+        page, title = (escaping.escape(each, quote=True) for each in (self.content, self.title))
         return (
             f'<iframe title="{title}" srcdoc="{page}" sandbox="allow-scripts" '
             f'style="width: 100%; height: {PAGE_HEIGHT}; border: 1px solid #8888"></iframe>'
         )
 
     def __repr__(self) -> str:
-        report = self.to_dict()
-        median_s = report["benchmark"]["median_s"]
-        speed = "no clean step" if median_s is None else f"{format_seconds(median_s)} a clean step"
-        layers = [row["name"] for row in report["layers"] if row["status"] == "recorded"]
-        steps = sum(report["step"]["counts_by_phase"].values())
-        return (
-            f"<Recording {self.name!r}: {steps} steps, {speed}, "
-            f"layers {', '.join(layers) or 'none'}; {self.folder}>"
-        )
+        return f"<Page {self.title!r}>"
 
 
 class _Frames(Mapping[str, "DataFrame"]):
@@ -155,9 +226,7 @@ class _Frames(Mapping[str, "DataFrame"]):
 
     def __getitem__(self, name: str) -> DataFrame:
         """Return the table as a data frame; a KeyError names the tables."""
-        if name not in REPORT:
-            raise KeyError(f"no table {name!r}; the tables are {', '.join(REPORT)}")
-        return self._recording.frame(name)
+        return self._recording.to_pandas(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(REPORT)

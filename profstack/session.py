@@ -88,17 +88,20 @@ class Session:
                 train(batch)
         session.recording.frames["modules"]
 
-    `layers` are the layers to observe with (default: all); `output` is the folder of the recording
-    (default: a temporary one, which goes when the recording does; `recording.save()` copies it),
-    and is only replaced with `force`. `targets` say how much is measured; `max_seconds` is the
-    time in seconds after which `run` stops repeating a call. Without `keep_source` the recording
-    holds no text of the program's own files, so that it and its page can be given to others.
+    `layers` are the layers to observe with (default: all, "none": clean steps alone); `output` is
+    the folder of the recording (default: a temporary one, which goes when the recording does;
+    `recording.save()` copies it), and is only replaced with `force`. `targets` say how much is
+    measured; `max_seconds` is the time in seconds after which `run` stops repeating a call. Without
+    `keep_source` the recording holds no text of the program's own files, so that it and its page
+    can be given to others. With `sync` it waits for the device after every clean step, as
+    `profstack run --sync` does.
 
     Without `steps` and `run` the session finds steps by itself, as `profstack run` does. Inside
     `profstack run` or another session it records nothing of its own: it marks steps there, and its
     `recording` is that one's as it stands. With PROFSTACK=0 in the environment it does nothing.
 
-    Raises UsageError for unknown layers, and RecordingError for a folder in use.
+    Raises UsageError for a name that is no text and for unknown layers, and RecordingError for a
+    folder in use.
     """
 
     def __init__(
@@ -111,9 +114,16 @@ class Session:
         targets: Targets | None = None,
         max_seconds: float = MAX_SECONDS,
         keep_source: bool = True,
+        sync: bool = False,
     ) -> None:
+        if callable(name):
+            raise UsageError(
+                f"a session's name is text, not a {type(name).__name__}",
+                next_step='with Session("name") as session: session.run(model, inputs)',
+            )
         self.name = name
         self._layers = layer.pick(layers)
+        self._sync = sync
         self._output = None if output is None else os.fspath(output)
         self._force = force
         self._targets = targets if targets is not None else Targets()
@@ -145,7 +155,13 @@ class Session:
         if around is None and child.is_armed():
             self._problem = "profstack run could not measure this process"
         elif around is None:
-            own = InProcess(self.name, self._layers, self._targets, keep_source=self._keep_source)
+            own = InProcess(
+                self.name,
+                self._layers,
+                self._targets,
+                keep_source=self._keep_source,
+                sync=self._sync,
+            )
             try:
                 around = own.begin(torch, self._output, force=self._force)
                 self._own = own
@@ -273,8 +289,12 @@ class Session:
                 next_step=f"with Session(...) as session: session.{method}(...)",
             )
 
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page of the recording to a file or into a folder; return the file."""
+        return self.recording.report(path)
+
     def _repr_html_(self) -> str | None:
-        """Return the page, in a notebook; None while there is none."""
+        """Return the recording's answer, in a notebook; None while there is none."""
         return self._recording._repr_html_() if self._recording is not None else None
 
     def __repr__(self) -> str:

@@ -17,6 +17,8 @@ Conflicts: another torch.profiler, Nsight Systems (one CUPTI client at a time); 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -46,6 +48,34 @@ from profstack.readers.torchtrace.slice_tables import Frames, Notes, ObservedSli
 
 # What a slice shared with others occupies: no lines are traced in it, and no stacks.
 _WITHOUT_STACKS = frozenset({"kineto", "cupti"})
+
+
+_exits_registered = False
+
+
+def _register_exit_of_children() -> None:
+    """Have children forked from here on end where Kineto would keep them waiting for ever.
+
+    A thread of Kineto's waits for a condition in the parent. A child has no such thread, and its
+    `exit` destroys the condition, which waits for it. `exit` calls the handlers registered last
+    first: in a child that is `_exit` itself, so that no destructor of a library that was loaded
+    before the fork is called. Where the C library has no `on_exit` it does not wait either.
+    """
+    global _exits_registered
+    if _exits_registered or not hasattr(os, "register_at_fork"):
+        return
+    _exits_registered, libc = True, ctypes.CDLL(None)
+    if not hasattr(libc, "on_exit"):
+        return
+    end, flush = (ctypes.cast(each, ctypes.c_void_p) for each in (libc._exit, libc.fflush))
+
+    def in_child() -> None:
+        # It is called with the exit code.
+        libc.on_exit(end, None)
+        # Before it, all that C code has written and buffered is written out.
+        libc.__cxa_atexit(flush, None, None)
+
+    os.register_at_fork(after_in_child=in_child)
 
 
 class TorchProfilerWrapper(Wrapper):
@@ -164,6 +194,7 @@ class TorchProfilerWrapper(Wrapper):
             use_kineto=True,
             experimental_config=self._all_threads() if self._every_thread else None,
         )
+        _register_exit_of_children()
         with self._others.own_call():
             self._profile.__enter__()
         if self._owners is not None:

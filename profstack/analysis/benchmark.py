@@ -72,7 +72,7 @@ def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: E
     sizes = counted if len(counted) else warm
     batch = float(sizes.median()) if len(sizes) else None
     items = float(counted.mean()) if len(counted) else batch
-    cpu_mean_s, cpu_wall_s = _cpu_and_wall(recorded, steps)
+    cpu_mean_s, cpu_wall_s = _cpu_and_wall(recorded, steps, clean.paused)
     # The shape of the input is not read in very short steps.
     shapes = {str(shape): group.tolist() for shape, group in times.groupby(steps["shape"])}
     figures = {
@@ -138,16 +138,20 @@ def _is_watched(recorded: Recorded) -> bool:
     return bool((layers.loc[layers["name"] == "watch", "status"] == "recorded").any())
 
 
-def _cpu_and_wall(recorded: Recorded, steps: pd.DataFrame) -> tuple[float | None, float | None]:
+def _cpu_and_wall(
+    recorded: Recorded, steps: pd.DataFrame, paused: pd.DataFrame
+) -> tuple[float | None, float | None]:
     """Return the mean CPU time of a clean step, and the mean wall time of the same steps.
 
     The CPU time of a single step is too coarse (see `Samples.cpu_and_wall_s`). Where steps are very
-    short the CPU clock is read once per slice: reading it takes 0.3 % of a step of 0.3 ms.
+    short the CPU clock is read once per slice: reading it takes 0.3 % of a step of 0.3 ms. Slices
+    that hold a pause are left out.
     """
     known = steps[steps["cpu_s"].notna()]
     count = len(known)
     if not count:
-        known = recorded.slices[recorded.slices["slice"].isin(steps["slice"].unique())]
+        whole = {*steps["slice"]} - ({*paused["slice"]} if len(paused) else set())
+        known = recorded.slices[recorded.slices["slice"].isin(whole)]
         # A slice that the end of the run has cut short has none.
         known = known[known["cpu_s"].notna()]
         count = int(known["steps"].sum())
@@ -188,8 +192,10 @@ _DRIFT = 0.05
 _AUTOCORRELATION = 0.5
 # CPU time below this share of the wall time is reported.
 _LITTLE_CPU = 0.9
-# A load average above this share of the cores is reported.
+# Other work is reported where its load average is more than this share of the cores, and together
+# with the cores that a step uses (the same share where that is not known) more than there are.
 _BUSY = 0.5
+_CROWDED = 1.1
 _OUTLIERS = 0.05
 _LONGEST_ADVICE_S = 600.0
 _LAYERS_APART = 0.05
@@ -291,7 +297,9 @@ def _longer(figures: BenchFigures, samples: float) -> str:
     seconds = samples * _seconds_per_sample(figures) * 1.2
     if seconds > _LONGEST_ADVICE_S:
         half = relative_half_width(figures)
-        wider = "on a quieter machine" if half is None else f"with --target {half * 1.2:.1g}"
+        wider = "on a quieter machine"
+        if half is not None and half < 0.7:  # a target is less than the whole median
+            wider = f"with --target {half * 1.2:.1g}"
         return f"that would take about {format_seconds(seconds)}: repeat {wider}"
     return f"repeat with --max-seconds {max(20, -(-int(seconds + 1) // 10) * 10)}"
 
@@ -348,8 +356,9 @@ def _machine(
     # Both are means of the same calls: beside a median, an interruption would look like waiting.
     wall, cpu = figures.get("cpu_wall_s"), figures.get("cpu_mean_s")
     loads = environment.get("load_average")
-    load = loads[0] if isinstance(loads, list) and loads else None
-    cores = environment.get("usable_cores") or environment.get("logical_cores")
+    load = float(loads[0]) if isinstance(loads, list) and loads else None
+    counted = environment.get("usable_cores") or environment.get("logical_cores")
+    cores = counted if isinstance(counted, int) else 0
     if wall and cpu is not None and cpu < _LITTLE_CPU * wall and not figures["device_median_s"]:
         yield (
             f"on average a step takes {format_seconds(wall)} of wall time and "
@@ -357,7 +366,8 @@ def _machine(
             "lock or a core that others have; repeat on an idle machine"
             + (", or see where with --layers watch" if look else "")
         )
-    if load is not None and isinstance(cores, int) and load > _BUSY * cores > 0:
+    used = cpu / wall if wall and cpu is not None else _BUSY * cores
+    if load is not None and load > _BUSY * cores > 0 and load + used > _CROWDED * cores:
         yield (
             f"the load average was {load:g} on {cores} usable cores before the start: other work "
             f"took part of the machine; repeat when it is idle{or_else}"

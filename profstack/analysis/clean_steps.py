@@ -15,7 +15,7 @@ from profstack.stats.summary import ratio_interval
 from profstack.stats.warmup import Warmup, detect
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import BenchResult, ReportWarning
-from profstack.storage.vocabulary import BENCH_FACT
+from profstack.storage.vocabulary import BENCH_FACT, WORKER
 from profstack.units import format_seconds
 
 # --- Where a run's warm-up ends -------------------------------------------------------------------
@@ -96,6 +96,13 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
 
 # A smaller change of the clean steps after an observer gets no warning.
 _LASTING = 0.02
+# A pause is of the run, and not of the step: it takes so many medians, it does not come again and
+# again (as a checkpoint each 50 steps does), no more than this share of the steps holds one, and
+# without them the mean step is shorter by more than a tenth.
+PAUSE = 5.0
+MOST_PAUSES = 2
+RARE = 0.05
+_MATTERS = 0.1
 Clock = Literal["host", "device"]
 Times = npt.NDArray[np.float64]
 HOST: Final = "host"
@@ -115,6 +122,8 @@ class Clean:
     bench: BenchResult | None = None
     # The clock of the step times: a host that runs ahead of a device only measures launches.
     clock: Clock = HOST
+    # Rows of the steps left out as pauses.
+    paused: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def median_s(self) -> float | None:
@@ -169,10 +178,11 @@ def clean_steps(recorded: Recorded) -> Clean:
         device_s = times_of(clean, DEVICE)
         is_known = device_s.notna().all() and device_s.sum() >= COVERED * clean["wall_s"].sum()
         clock = DEVICE if is_known else HOST
+    clean, paused, pauses = _without_pauses(recorded, clean, clock)
     clean, lasting = _before_the_change(recorded, clean, clock)
     # Without steps there is nothing to warn of.
-    warnings = [*warnings, *lasting] if len(steps) else []
-    return Clean(clean, warm.warmup.steps, warnings, warm.first, bench, clock)
+    warnings = [*warnings, *pauses, *lasting] if len(steps) else []
+    return Clean(clean, warm.warmup.steps, warnings, warm.first, bench, clock, paused)
 
 
 def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
@@ -184,6 +194,31 @@ def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the steps with a time of their own, whole and without evaluation in them."""
     timed: pd.DataFrame = steps[(steps["wall_s"] > 0) & ~flagged(steps, "eval", "partial")]
     return timed
+
+
+def _without_pauses(
+    recorded: Recorded, clean: pd.DataFrame, clock: Clock
+) -> tuple[pd.DataFrame, pd.DataFrame, list[ReportWarning]]:
+    """Return the clean steps without rare pauses, the steps that hold one, and a warning of them.
+
+    With DataLoader workers a rare long step is the wait for all of them: it stays.
+    """
+    times = times_of(clean, clock).fillna(clean["wall_s"])
+    long = times > PAUSE * times.median()
+    kept, paused = clean[~long], clean[long]
+    is_rare = 0 < len(paused) <= min(MOST_PAUSES, RARE * len(clean))
+    if not is_rare or times.mean() <= (1 + _MATTERS) * times[~long].mean():
+        return clean, clean[:0], []
+    if (recorded.frames["thread_times"]["kind"] == WORKER).any():
+        return clean, clean[:0], []
+    longest = format_seconds(float(times.max()))
+    took = f"1 took {longest}" if len(paused) == 1 else f"{len(paused)} took up to {longest}"
+    text = (
+        f"of {len(clean)} clean steps {took}, against a median of "
+        f"{format_seconds(float(times[~long].median()))}: such a pause is rare, and no part of the "
+        "step's figures; the steps much slower than a clean one are listed"
+    )
+    return kept, paused, [{"slug": "pauses", "text": text}]
 
 
 def _before_the_change(

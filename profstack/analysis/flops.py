@@ -402,8 +402,10 @@ def _disagreement(record: Counted, other: Counted, paths: Mapping[int, str]) -> 
         # It has names of its own: multiply-adds in the forward of each module are compared.
         ours, theirs = _by_module(record, other)
         apart = [_with_operators(record, number, paths) for number in _module_gaps(ours, theirs)]
-        share = sum(theirs.values()) / (sum(ours.values()) or 1.0)
-        words = f"{share:.3f} times the forward multiply-adds of {record.counter}"
+        whole, words = sum(ours.values()), f"multiply-adds in forward, and {record.counter} none"
+        if whole:
+            share = sum(theirs.values()) / whole
+            words = f"{share:.3f} times the forward multiply-adds of {record.counter}"
         places = _listed(apart)
     else:
         apart = _directions(record, other)

@@ -11,11 +11,18 @@ from profstack.analysis.clean_steps import Clean
 from profstack.storage.reader import Recorded, Selection, known_total, nullable, ratio, whole
 from profstack.storage.schema.report import Processes, table_rows
 from profstack.storage.schema.rows import ThreadRow
-from profstack.storage.vocabulary import WITH_DATA
+from profstack.storage.vocabulary import (
+    BACKWARD,
+    MAIN,
+    NATIVE,
+    OTHER,
+    OWN,
+    PIN,
+    WITH_DATA,
+    WORKER,
+)
 from profstack.units import format_seconds, format_share
 
-MAIN, BACKWARD, WORKER, PIN = ("main", "backward", "DataLoader worker", "DataLoader pin memory")
-OWN, NATIVE, OTHER = "profstack", "native", "other"
 READINGS = "thread_readings"
 # Rows of the table; the smallest beyond them are one row.
 MOST_ROWS = 60
@@ -144,9 +151,15 @@ def processes(
 
 
 def _of_clean(recorded: Recorded, clean: Clean) -> tuple[pd.DataFrame, Selection | None]:
-    """Return the readings of the slices with the clean steps, else of all clean slices."""
+    """Return the readings of the slices with the clean steps, else of all clean slices.
+
+    Slices that hold a pause are left out where others remain: they are read as a whole.
+    """
     frame = recorded.frames["thread_times"]
     counted = frame[frame["slice"].isin(clean.steps["slice"].unique())]
+    if len(clean.paused):
+        rest = counted[~counted["slice"].isin(clean.paused["slice"].unique())]
+        counted = rest if len(rest) else counted
     frame = counted if len(counted) else frame
     chosen = recorded.holding(frame)
     return recorded.rows("thread_times", chosen), chosen

@@ -206,10 +206,10 @@ GROWN_BYTES = 4 * 2**20
 GROWN_MORE = 2.0
 MOST_ROWS = 200
 RULE = (
-    "steps in slices of the watch that took half as long again as the clean median and more than "
-    "5 robust standard deviations (1.4826 times the median absolute deviation) above it, or in "
-    "which the resident set rose by 4 MiB and by twice what it rose by in nine of ten others; "
-    f"the {MOST_ROWS} that stand out most"
+    "pauses among the clean steps, and steps in slices of the watch that took half as long again "
+    "as the clean median and more than 5 robust standard deviations (1.4826 times the median "
+    "absolute deviation) above it, or in which the resident set rose by 4 MiB and by twice what it "
+    f"rose by in nine of ten others; the {MOST_ROWS} that stand out most"
 )
 _MOST_SHOWN = 5
 
@@ -217,7 +217,8 @@ _MOST_SHOWN = 5
 def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     """Rows of `outliers`, the slowest first; `samples` is None if the run has no sample."""
     steps = recorded.steps
-    steps = steps[(steps["kind"] == "watch") & (steps["wall_s"] > 0)]
+    watched_steps = steps[(steps["kind"] == "watch") & (steps["wall_s"] > 0)]
+    steps = pd.concat([watched_steps, clean.paused]).sort_values("started_s")
     if not len(steps):
         return []
     begins, walls = (steps[name].to_numpy(dtype=float) for name in ("started_s", "wall_s"))
@@ -238,7 +239,7 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     times = np.array([sample.t_s for sample in seen.samples])
     for sample, row in zip(seen.samples, in_progress(times, begins, ends), strict=True):
         inside[row].append(sample)
-    numbers = steps["step"].tolist()
+    numbers, kinds = steps["step"].tolist(), steps["kind"].tolist()
     return [
         {
             "index": int(numbers[row]),
@@ -246,7 +247,7 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
             "factor": float(took[row] / median_s) if median_s else None,
             "rss_bytes": grown.get(row),
             # Where the watch did not run none could have fallen into a step.
-            "samples": len(inside.get(row, ())) if seen.samples else None,
+            "samples": len(inside.get(row, ())) if seen.samples and kinds[row] == "watch" else None,
             "doing": _doing(seen, inside.get(row, [])),
         }
         for row in sorted(ranked[:MOST_ROWS], key=lambda row: (-walls[row], row))

@@ -16,11 +16,8 @@ from dataclasses import asdict, dataclass
 from profstack.environment import children_of, run_delay_s, thread_name, thread_numbers
 from profstack.guard import Guard, native_numbers
 from profstack.storage.schema.column import SqlValue
+from profstack.storage.vocabulary import BACKWARD, MAIN, NATIVE, OTHER, OWN, PIN, WORKER
 
-# -- kinds of threads and processes: Python's by `threading`, torch's by the names it gives -------
-
-MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", "other"
-WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # What torch calls its threads and processes.
 _WORKER_NAME, _PIN_NAME, _BACKWARD_NAME = "pt_data_worker", "pt_data_pin", "pt_autograd"
 UNNAMED = "threads without a name"

@@ -21,7 +21,7 @@ def chosen_layers(layers: str | None, skip: str | None) -> tuple[list[str], dict
     """
     picked = layer.pick(layers.split(",") if layers else None, skip.split(",") if skip else ())
     kept, left_out = layer.beside_nsys(picked)
-    if not kept:
+    if left_out and not kept:
         raise UsageError(
             f"under Nsight Systems there is no layer {' or '.join(left_out)}",
             next_step=f"the layers are {', '.join(layer.BESIDE_NSYS)} there",

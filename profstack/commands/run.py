@@ -70,6 +70,20 @@ several ranks: the launcher starts profstack in each of them,
 """
 
 
+# The options of `Targets`: how much is measured.
+_MEANINGS = {
+    "slice_steps": "steps of a timed layer's slice, from round 2 on",
+    "slice_s": "least time of such a slice, in seconds",
+    "clean_steps": "steps of the clean slice after each of them",
+    "rounds": "rounds of slices",
+    "final_steps": "least number of steps of the last clean slice",
+    "final_s": "least time of the last clean slice, in seconds",
+    "max_final_steps": "most steps of the last clean slice",
+    "settle_s": "time that passes unmeasured after each switch, in seconds",
+    "max_settle_steps": "most steps that pass unmeasured after a switch",
+}
+
+
 class ChildOptions(TypedDict, total=False):
     """Options of the measured process, written as JSON."""
 
@@ -109,10 +123,12 @@ def parser() -> argparse.ArgumentParser:
     add("--nsys", action="store_true", help="run the script again, under Nsight Systems")
     add("--nsys-path", metavar="PATH", help="nsys for it, or its folder (default: found)")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all (see below)")
+    group = result.add_argument_group("how much is measured")
     for field in fields(Targets):
         kind = count if field.type in ("int", int) else number
         flag = "--" + field.name.replace("_", "-")
-        add(flag, type=kind, default=field.default, metavar="X", help=argparse.SUPPRESS)
+        words = f"{_MEANINGS[field.name]} (default: {field.default})"
+        group.add_argument(flag, type=kind, default=field.default, metavar="X", help=words)
     return result
 
 

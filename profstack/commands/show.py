@@ -136,14 +136,19 @@ def _check(arguments: argparse.Namespace) -> None:
             what, next_step = f"{option} needs a table", f"--table is {', '.join(REPORT)}"
             raise UsageError(what, where="show", next_step=next_step)
     elif arguments.table in REPORT:
-        _check_sort(REPORT[arguments.table], arguments.sort)
+        _sorted_by(REPORT[arguments.table], arguments.sort)
 
 
-def _check_sort(table: Table, column: str | None) -> None:
-    if column not in (None, *table.names):
-        what = f"table {table.name} has no column '{column}'"
+def _sorted_by(table: Table, asked: str | None) -> str | None:
+    """Return the name of the column that was asked for by its name or its heading."""
+    for column in table.columns:
+        if asked in (column.name, column.label):
+            return column.name
+    if asked is not None:
+        what = f"table {table.name} has no column '{asked}'"
         next_step = f"its columns are {', '.join(table.names)}"
         raise UsageError(what, where="show", next_step=next_step)
+    return None
 
 
 def _table_and_rows(
@@ -163,7 +168,7 @@ def _table_and_rows(
         for each in facts["columns"]
     ]
     table = Table(facts["name"], tuple(columns))
-    _check_sort(table, arguments.sort)
+    _sorted_by(table, arguments.sort)
     return table, list(facts["rows"])
 
 
@@ -174,7 +179,7 @@ def _table(
     from profstack.report import export, terminal
     from profstack.report.page_tables import HEAVIEST, forward_only
 
-    column = arguments.sort or (HEAVIEST | _HEAVIEST).get(table.name)
+    column = _sorted_by(table, arguments.sort) or (HEAVIEST | _HEAVIEST).get(table.name)
     if column is not None:
         known = table.column(column)
         rises = known is None or known.type in _TEXT_TYPES or column in _INDEXES

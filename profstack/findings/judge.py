@@ -45,6 +45,7 @@ def add_findings(report: Report, recorded: Recorded) -> None:
         link_overlaps(report["findings"], read)
     except Exception as error:
         _warn(report, "findings do not say which of them overlap", error)
+    read["findings"] = report["findings"]
     add_verdict(read, recorded)
     report["verdict"], report["step_bar"] = read["verdict"], read["step_bar"]
 

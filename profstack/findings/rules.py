@@ -213,16 +213,17 @@ RULES = tuple(each for each in tuple(globals().values()) if isinstance(each, Fin
 # Each test has a measure, a share of the clean step between 0 and 1, and a threshold. The tests
 # that reach their thresholds are candidates, and the one with the largest share is the verdict.
 # `margin` is by how much it could shrink and still be it: the smaller one of its distances to its
-# threshold and to the next candidate. Candidates closer together than `LEAST_APART` give `unclear`,
-# and so does a share that is not known but could be as large as the first one. Without a candidate
-# the step is `balanced`.
+# threshold and to the next candidate. Without a candidate the step is `balanced`. A verdict is
+# `certain` where its margin is `LEAST_APART` or more, nothing that is not known could be as large,
+# and the median is known within `SHOWN_INTERVAL`; else it is `likely`. A balanced or an unclear one
+# is a `hint`.
 # -----------------------------------------------------------------------------
 
 # Two shares closer than this count as equal: runs of one program differ by as much.
 LEAST_APART = 0.05
 # Fewer clean steps than this have no median worth the name.
 FEWEST_CLEAN = 5
-# A 95 % interval as wide as this, beside the median, leaves nothing to judge.
+# A 95 % interval as wide as this, beside the median, leaves nothing certain.
 WIDEST_INTERVAL = 1.0
 # A step whose thread is idle for as much of it, for a reason that no test knows, is unclear.
 IDLE_SHARE = 0.30
@@ -242,13 +243,14 @@ UNCLEAR: VerdictSlug = "unclear"
 
 @dataclass(frozen=True)
 class VerdictRule:
-    """One test: its cause inside a sentence, what it measures in words, and the share of the
-    clean step from which it can be the verdict.
+    """One test: its cause inside a sentence, what it measures in words, what is usually done about
+    it, and the share of the clean step from which it can be the verdict.
     """
 
     slug: VerdictSlug
     cause: str
     measure: str
+    remedy: str
     threshold: float = 0.40
 
 
@@ -260,6 +262,8 @@ VERDICT_RULES = (
         "the step's first module call, less what reads and writes files, and what the loop does "
         "after the optimizer's step that no step takes as its input. On an accelerator, the time "
         "in which the device is idle for it.",
+        "Have batches made beside the training: a DataLoader with num_workers and "
+        "persistent_workers=True, or less work for each sample.",
         0.30,
     ),
     VerdictRule(
@@ -267,6 +271,7 @@ VERDICT_RULES = (
         "reading and writing files",
         "Functions that read or write files, sockets or databases outside a DataLoader, by "
         "cProfile: checkpoints, logs, samples read by hand.",
+        "Write and read less often, or on a thread beside the training.",
         0.30,
     ),
     VerdictRule(
@@ -274,6 +279,8 @@ VERDICT_RULES = (
         "communication",
         "Collectives between ranks (gloo, NCCL, MPI), as far as the steps' thread, or the "
         "device, does nothing else meanwhile.",
+        "Send less, or while the step computes: no_sync() while gradients are accumulated, larger "
+        "buckets (bucket_cap_mb), gradients in bfloat16.",
         0.30,
     ),
     VerdictRule(
@@ -282,6 +289,8 @@ VERDICT_RULES = (
         "Time of the steps' thread outside operators, outside the wait, reading and writing, "
         "and not idle. On an accelerator, Python's part of the time in which the device is idle "
         "because the host is late.",
+        "Do it once before the loop, or for whole tensors instead of their elements; torch.compile "
+        "takes the Python of the model out of the step.",
     ),
     VerdictRule(
         LAUNCH,
@@ -289,32 +298,36 @@ VERDICT_RULES = (
         "Own time of operators that take less than 10 µs a call: the cost of calling them. On "
         "an accelerator, the operators' part of the time in which the device is idle because "
         "the host is late.",
+        "Give each operator more to do: a larger batch, fused=True for the optimizer, "
+        "torch.compile, and CUDA graphs on a GPU.",
     ),
     VerdictRule(
         COMPUTE,
         "arithmetic",
         "Operators right of the roofline's ridge, half of whose time or more is explained by "
         "the machine's measured peak of operations per second.",
+        "Compute less, or in less precision: torch.autocast with bfloat16 where the machine has "
+        "units for it, a smaller model.",
     ),
     VerdictRule(
         MEMORY,
         "memory traffic",
         "Operators left of the roofline's ridge, or without a count of operations, half of "
         "whose time or more is explained by the machine's measured memory bandwidth.",
+        "Move fewer bytes: torch.compile fuses element-wise operators, bfloat16 halves them.",
     ),
 )
 RULE_OF = {rule.slug: rule for rule in VERDICT_RULES}
 # The meaning of the verdicts that are no test's.
 OTHERS: dict[VerdictSlug, str] = {
-    BALANCED: "No test reaches its threshold: no single cause takes most of the step. Where "
-    "operators take half of it or more, the sentence says at which limits they are; and which "
-    f"test it nearly is, if one lacks less than {100 * LEAST_APART:.0f} points of a hundred.",
-    UNCLEAR: f"No clean time, fewer than {FEWEST_CLEAN} clean steps, an interval as wide as the "
-    "median (unless the clean steps wait for longer than for all else, by their own clock), "
-    f"figures that are not calibrated, two causes closer than "
-    f"{100 * LEAST_APART:.0f} points of a hundred, a share that is not known and could be as "
-    f"large as the first, or a thread that is idle for {100 * IDLE_SHARE:.0f} % of the "
-    "step or more, and for longer than any test measures.",
+    BALANCED: "No test reaches its threshold: no single cause takes most of the step. The sentence "
+    "names the largest part. Where operators take half of the step or more, it says how far they "
+    "are from the machine's limits; and which test it nearly is, if one lacks less than "
+    f"{100 * LEAST_APART:.0f} points of a hundred.",
+    UNCLEAR: f"No clean time, fewer than {FEWEST_CLEAN} clean steps, figures that are not "
+    "calibrated, a share that is not known and could be the first where no other is large, or a "
+    f"thread that is idle for {100 * IDLE_SHARE:.0f} % of the step or more, and longer than any "
+    "test measures.",
 }
 TITLES: dict[VerdictSlug, str] = {
     **{slug: slug.capitalize() for slug in get_args(VerdictSlug)},
@@ -338,6 +351,8 @@ WARNINGS: dict[str, str] = {
     "of the steps before",
     "unsettled-clean-steps": "every clean step came right after an observer, so that the clean "
     "time is an upper bound",
+    "pauses": "a few clean steps took many times as long as the others: they are listed among the "
+    "outliers, and the step's figures are of the others",
     "clean-changed": "clean steps after a layer differ from those before it; where there are "
     "enough, only the earlier ones count",
     "evaluation-in-slice": "a layer had no slice without evaluation in it: its figures are of "

@@ -6,19 +6,20 @@ pass at a fixed cost, whatever it computes; a finding needs a group that is repe
 a child module, many times in one call of a module), since only a repetition can be one operator.
 
 What that would save: all runs of the group but one, less what computing as much at once takes at
-rates that any core reaches. It assumes that the runs do not need each other's results, which no
+rates that are surely reached. It assumes that the runs do not need each other's results, which no
 tool can see.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from profstack.findings import reading, rules
-from profstack.findings.synchronization import has_carried_name, loop_lines
+from profstack.findings.synchronization import is_carried
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import LineRow, ModuleRow, OperatorRow
@@ -38,14 +39,17 @@ _MOSTLY = 0.5
 _GOOD_PART = 0.1
 # torch's own loop over time steps on the CPU is inside one operator: it cannot be unrolled better.
 _RECURRENT = ("RNN", "LSTM", "GRU")
-# Rates at which one batched operator of moderate size computes on one core: a tenth of what large
-# ones reach there, so that the gain is rather too small.
+# Rates at which one batched operator of moderate size computes: this part of the machine's measured
+# peaks, else what any core reaches, so that the gain is rather too small.
+_OF_PEAK = 0.25
 _FLOP_PER_S, _BYTES_PER_S = 5e9, 5e9
 # What cuts a tensor into pieces and joins them, and its backward: in one operator there is none.
 _PIECES = re.compile(
     r"select|slice|narrow|split|unbind|index|stack|cat\b|zero|fill|copy|clone"
     r"|add_?\b|detach|Accumulate"
 )
+# Products of two matrices, and the shape of an input.
+_PRODUCT, _SHAPE = re.compile(r"(?<!b)mm\b"), re.compile(r"\[([\d, ]+)\]")
 _MOST_ROWS = 4
 _CARRIED = "each run takes what the one before has made: they cannot be one"
 _BATCH = (
@@ -220,7 +224,7 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
                 "operators": group.operators,
                 "step_share": share,
                 **times,
-                "computing_s": _computing_s(group.rows),
+                "computing_s": _computing_s(report, group.rows),
                 "link": f"modules/{(group.child or group.module)['path']}",
             },
             *(
@@ -241,25 +245,52 @@ def _gain(
     report: Report, group: Group, cost: float | None, line: LineRow | None, step_s: float
 ) -> tuple[float | None, str | None]:
     """Return what one run in place of many would save, or why that is not known."""
-    if line is not None and has_carried_name(loop_lines(report, line)):
+    if line is not None and is_carried(report, line):
         return None, _CARRIED
     if cost is None:
         return None, "the torch layer slowed its steps too much for its times to be used"
     if line is None and group.child is group.module:
         return None, "no line of the script's own shows whether a call needs the one before"
-    gain = cost * (1 - 1 / group.runs) - _computing_s(group.rows)
+    gain = cost * (1 - 1 / group.runs) - _computing_s(report, group.rows)
     if gain < reading.WORTH_TELLING * step_s:
         return None, "computing as much at once would take as long"
     return min(gain, step_s), None
 
 
-def _computing_s(rows: Iterable[OperatorRow]) -> float:
-    """Return what computing all of it in one operator takes at rates that any core reaches."""
+def _computing_s(report: Report, rows: Iterable[OperatorRow]) -> float:
+    """Return what computing all of it in one operator takes at rates that are surely reached."""
     chosen = [row for row in rows if not _PIECES.search(row["name"])]
-    return max(
-        reading.total(chosen, "flop") / _FLOP_PER_S,
-        reading.total(chosen, "moved_bytes") / _BYTES_PER_S,
+    roofline = report["roofline"]
+    peaks = roofline["peaks"] if roofline is not None else None
+    flop_per_s, bytes_per_s = (
+        max([least, *(_OF_PEAK * (peak["value"] or 0.0) for peak in measured[:1])])
+        for least, measured in (
+            (_FLOP_PER_S, peaks["flop_per_s"] if peaks else []),
+            (_BYTES_PER_S, peaks["bytes_per_s"] if peaks else []),
+        )
     )
+    moved = sum(map(_moved_at_once, chosen))
+    return max(reading.total(chosen, "flop") / flop_per_s, moved / bytes_per_s)
+
+
+def _moved_at_once(row: OperatorRow) -> float:
+    """Return the bytes that one operator in place of all of a row's calls moves.
+
+    The largest matrix of a product is taken to be weights or their gradient, which one operator
+    reads or writes once; of a convolution's inputs too, which writes about as much as it reads.
+    """
+    moved, calls = row["moved_bytes"] or 0.0, row["calls"] or 0.0
+    shapes = [[*map(int, each.split(","))] for each in _SHAPE.findall(row["shapes"] or "")]
+    if _PRODUCT.search(row["name"]) and [len(shape) for shape in shapes[-2:]] == [2, 2]:
+        (rows, inner), (_, columns) = shapes[-2:]
+        sizes = [rows * inner, inner * columns, rows * columns]
+    elif "conv" in row["name"] and shapes:
+        sizes = [math.prod(shape) for shape in shapes]
+        sizes.append(sum(sizes) - max(sizes))
+    else:
+        return moved
+    shared = max(sizes) / max(sum(sizes), 1)
+    return moved * (1 - shared * (1 - 1 / max(calls, 1.0)))
 
 
 def _names(rows: Iterable[OperatorRow]) -> str:

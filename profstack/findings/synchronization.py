@@ -115,7 +115,7 @@ def _cost_of_loop(
     if calls_the_model(report, site):
         # One value for each call of a model is next to nothing beside that call.
         return None, _ALONE, None
-    if has_carried_name(loop_lines(report, site)):
+    if is_carried(report, site):
         calls = reading.total((graph.rows[key] for key in asks), "calls")
         least = clean_s_of(recorded, report, graph, asks)
         part = min(_asked(report, site) / calls, 1.0) if calls else 0.0
@@ -247,7 +247,7 @@ def has_carried_name(rows: Iterable[LineRow]) -> bool:
     targets: set[str] = set()
     for row in sorted(rows, key=lambda row: row["line"]):
         for statement in reading.text_of(row).split("#")[0].split(";"):
-            if statement.lstrip().startswith("for "):
+            if statement.lstrip().startswith("for ") or _is_comprehension(statement):
                 continue
             match = _ADDS.match(statement) or _ASSIGNS.match(statement)
             names, text = match.groups() if match else ("", statement)
@@ -260,6 +260,36 @@ def has_carried_name(rows: Iterable[LineRow]) -> bool:
         if read & (targets - held):
             return True
         held |= made
+    return False
+
+
+def _is_comprehension(statement: str) -> bool:
+    """Whether a statement holds a whole loop: what it sets is set after the last run."""
+    return _ALL_IN_ONE.match(statement) is not None and ":=" not in statement
+
+
+def is_carried(report: Report, site: LineRow) -> bool:
+    """Whether the loop that a line runs in carries a value from one run to the next, by its text.
+
+    A line may be in a function that each run calls: its names are new in each call, and the lines
+    that run as often outside it tell.
+    """
+    graph, calls = reading.CallGraph(report), site["calls"] or 0.0
+    waiting, known = [site], set[reading.FunctionKey]()
+    while waiting:
+        line = waiting.pop()
+        key = graph.function_around(line)
+        if key is None or (graph.rows[key]["calls"] or 0.0) * _ABOUT < calls:
+            if has_carried_name(loop_lines(report, line)):
+                return True
+        elif key not in known:
+            known.add(key)
+            waiting += [
+                row
+                for row in report["tables"]["lines"]
+                if row["own"] and calls / _ABOUT <= (row["calls"] or 0.0) <= calls * _ABOUT
+                if graph.function_around(row) not in known
+            ]
     return False
 
 

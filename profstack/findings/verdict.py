@@ -5,6 +5,7 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from profstack.storage.schema.report import (
     Place,
     Report,
     Roofline,
+    Sureness,
     Verdict,
     VerdictEvidence,
     VerdictFacts,
@@ -285,7 +287,7 @@ def _operators(found: Measures, step: str) -> str | None:
     parts = {
         "at the limit of the machine's arithmetic": arithmetic.share,
         "at the memory's": traffic.share,
-        "below both": below,
+        "slower than either allows": below,
         "with a limit that is not known": unknown,
     }
     whole = sum(parts.values())
@@ -329,29 +331,40 @@ def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) 
     """Return the verdict by the published rule, with a row of evidence for every test."""
     doubt = _doubt(report, cut)
     if cut is None or doubt is not None:
-        return _verdict(rules.UNCLEAR, doubt or "there is no clean step", None, [])
+        words = doubt or "there is no clean step"
+        return _verdict(report, rules.UNCLEAR, words, None, "hint", [])
     found = measures(report, cut, device)
     idle = (cut.idle or 0.0) - cut.communication if device is None else 0.0
     shares = {name: measure.share for name, measure in found.items()}
-    slug, margin, words = decide(shares, max(idle, 0.0))
-    if words is not None and not cut.torch:
-        # Where gradients are accumulated a step waits again within it.
-        words = str(cut.torch_reason)
-        if cut.wait is not None:
-            words += f"; before its first work a step waits {format_share(cut.wait)} of its time"
-        if cut.torch_step:
-            words += f"; {cut.torch_step}"
+    slug, margin, why = decide(shares, max(idle, 0.0))
     step = step_words(report["benchmark"])
     if idleness := step_bar.idle_sentence(report, cut, step, idle, shares.values()):
         slug, margin, words = rules.UNCLEAR, None, idleness
-    words = words or sentence(slug, found, step, margin, has_loader=cut.has_loader)
-    return _verdict(slug, words, margin, _evidence(found, cut.median_s))
+    elif slug == rules.UNCLEAR:
+        words = str(why) if cut.torch else _without_layer(cut)
+    else:
+        words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
+        if slug == rules.BALANCED:
+            words = f"{_largest_part(report)}{words}"
+        why = why or _reserve(report)
+        words += f"; {why}" if why is not None else ""
+    sureness = _sureness(report, slug, margin, why)
+    return _verdict(report, slug, words, margin, sureness, _evidence(found, cut.median_s))
+
+
+def _without_layer(cut: Cut) -> str:
+    """Return what is known of a step that the torch layer says nothing of."""
+    words = str(cut.torch_reason)
+    if cut.wait is not None:
+        # Where gradients are accumulated a step waits again within it.
+        words += f"; before its first work a step waits {format_share(cut.wait)} of its time"
+    return f"{words}; {cut.torch_step}" if cut.torch_step else words
 
 
 def decide(
     shares: Mapping[VerdictSlug, float | None], idle: float = 0.0
 ) -> tuple[VerdictSlug, float | None, str | None]:
-    """Return the slug, its margin, and in words why it is unclear or else None.
+    """Return the slug, its margin, and in words why it is unclear or not certain, else None.
 
     `shares` are the measures of the tests; None for what is not known, which can be no part of the
     `idle` share. The margin of `balanced` is what the nearest test lacks to its threshold.
@@ -380,12 +393,12 @@ def decide(
     first, *others = candidates
     share = known[first]
     next_ = known[others[0]] if others else 0.0
+    margin = min(share - rules.RULE_OF[first].threshold, share - next_)
     if others and share - next_ < rules.LEAST_APART:
-        both = " and ".join(f"{_title(one)} ({format_share(known[one])})" for one in candidates[:2])
-        return rules.UNCLEAR, share - next_, f"two causes weigh about the same, {both}"
+        return first, margin, f"{_title(others[0])} weighs about as much ({format_share(next_)})"
     if could_be is not None and most > share - rules.LEAST_APART:
-        return rules.UNCLEAR, None, could_be
-    return first, min(share - rules.RULE_OF[first].threshold, share - next_), None
+        return first, None, could_be
+    return first, margin, None
 
 
 def _doubt(report: Report, cut: Cut | None) -> str | None:
@@ -397,18 +410,95 @@ def _doubt(report: Report, cut: Cut | None) -> str | None:
     if count < rules.FEWEST_CLEAN:
         steps = "1 clean step" if count == 1 else f"{count} clean steps"
         return f"the run gave {steps}, and {rules.FEWEST_CLEAN} are needed; let it make more steps"
-    low, high = mark["ci95_low_s"], mark["ci95_high_s"]
-    wide = low is not None and high is not None and high - low >= rules.WIDEST_INTERVAL * median
-    # With workers one step finds its batch ready and the next one waits for two: the median of such
-    # steps is rough, and their wait in all is not.
-    wait = cut.wait if cut is not None and cut.wait_is == "clean" else None
-    if wide and (wait is None or wait - (1 - wait) < rules.LEAST_APART):
-        span = f"{format_seconds(low)} to {format_seconds(high)}"
-        return (
-            f"the clean step's time is too uncertain ({span} at 95 %): other work disturbed the "
-            "machine, or the steps differ; repeat when it is idle, or let it make more steps"
-        )
     return None
+
+
+def _reserve(report: Report) -> str | None:
+    """Return why a verdict is not certain as far as the step's time goes; None where it may be."""
+    mark = report["benchmark"]
+    low, high = mark["ci95_low_s"], mark["ci95_high_s"]
+    widest = rules.WIDEST_INTERVAL * (mark["median_s"] or 0.0)
+    if low is None or high is None or high - low < widest:
+        return None
+    span = f"{format_seconds(low)} to {format_seconds(high)}"
+    return (
+        f"the step's time is rough ({span} at 95 %): other work disturbed the machine, or the "
+        "steps differ; repeat when it is idle, or let it make more steps"
+    )
+
+
+def _sureness(
+    report: Report, slug: VerdictSlug, margin: float | None, reserve: str | None
+) -> Sureness:
+    if slug in rules.OTHERS:
+        return "hint"
+    half = relative_half_width(report["benchmark"])
+    is_far = margin is not None and margin >= rules.LEAST_APART and reserve is None
+    return "certain" if is_far and half is not None and half <= rules.SHOWN_INTERVAL else "likely"
+
+
+def _largest_part(report: Report) -> str:
+    """Return the largest part of the step and the module with most of it; empty where none is."""
+    bar = report["step_bar"]
+    known = [part for part in bar["parts"] if part["name"] != "not attributed"] if bar else []
+    if not known:
+        return ""
+    part = max(known, key=lambda each: each["seconds"])
+    rows = (row for row in report["tables"]["modules"] if not row["path"].startswith("("))
+    first = reading.largest(rows, "self_s") if part["name"] in ("forward", "backward") else None
+    where = f"; the step's largest module is {first['path']}" if first is not None else ""
+    return f"the largest part is {part['name']} ({format_share(part['share'])}{where}); "
+
+
+# What to do first: the finding that gains most, else what is usually done about the cause, or about
+# the operators that were seen.
+
+# A finding gains enough to be named before what is usually done.
+_LEVER = 0.03
+# Batches of so many items fill a core.
+_LARGE_BATCH = 64
+_MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repeats a single call."
+
+
+def action(report: Report, slug: VerdictSlug) -> str:
+    """Return what to do first about a step; empty where nothing is known to help."""
+    step_s = report["benchmark"]["median_s"] or 0.0
+    found = [each for each in report["findings"] if (each["gain_s"] or 0.0) > _LEVER * step_s]
+    lever = max(found, key=lambda each: each["gain_s"] or 0.0, default=None)
+    if lever is not None and step_s:
+        place = f"{reading.short(lever['file'])}:{lever['line'] or 1}, " if lever["file"] else ""
+        gain = f"up to {format_seconds(lever['gain_s'])} a step"
+        return f"Begin with the finding '{lever['title']}' ({place}{gain})."
+    if slug in rules.RULE_OF:
+        return rules.RULE_OF[slug].remedy
+    if slug == rules.BALANCED and (usual := _usual(report)):
+        return f"Try, one at a time: {', '.join(usual)}."
+    return _MORE_STEPS if 0 < report["benchmark"]["n"] < rules.FEWEST_CLEAN else ""
+
+
+def _usual(report: Report) -> list[str]:
+    """Return what is usually done about operators as they were seen, where it can apply."""
+    operators = report["tables"]["operators"]
+    names = " ".join({row["name"] for row in operators if row["calls"]})
+    environment, batch = report["environment"], report["step"]["batch_size"]
+    threads, cores = environment.get("torch_threads"), environment.get("usable_cores")
+    lower, roofline = "bfloat16 by torch.autocast", report["roofline"]
+    dtypes = {point["dtype"] for point in roofline["points"]} if roofline else set[str | None]()
+    dtypes -= {None}
+    tried = {
+        "a larger batch": batch is not None and batch < _LARGE_BATCH,
+        "channels_last for the convolutions": "conv" in names,
+        "scaled_dot_product_attention": "bmm" in names
+        and "softmax" in names
+        and "scaled_dot_product" not in names,
+        lower: re.search(r"conv|mm\b", names) is not None and dtypes <= {"float32", "tf32"},
+        "torch.compile": "CompiledFunction" not in names and bool(names),
+        f"torch.set_num_threads({cores})": isinstance(threads, int)
+        and isinstance(cores, int)
+        and threads < cores
+        and environment.get("device") == "cpu",
+    }
+    return [words for words, applies in tried.items() if applies]
 
 
 def _without_steps(report: Report) -> str:
@@ -447,10 +537,21 @@ def _without_steps(report: Report) -> str:
 
 
 def _verdict(
-    slug: VerdictSlug, words: str, margin: float | None, evidence: list[VerdictEvidence]
+    report: Report,
+    slug: VerdictSlug,
+    words: str,
+    margin: float | None,
+    sureness: Sureness,
+    evidence: list[VerdictEvidence],
 ) -> Verdict:
-    sentence = f"{rules.TITLES[slug]}: {words}."
-    return {"slug": slug, "sentence": sentence, "margin": margin, "evidence": evidence}
+    return {
+        "slug": slug,
+        "sentence": f"{rules.TITLES[slug]}: {words}.",
+        "sureness": sureness,
+        "action": action(report, slug),
+        "margin": margin,
+        "evidence": evidence,
+    }
 
 
 def _evidence(found: Measures, median_s: float) -> list[VerdictEvidence]:

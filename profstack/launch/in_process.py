@@ -109,6 +109,7 @@ class InProcess:
     layers: list[str]
     targets: Targets
     keep_source: bool = True
+    sync: bool = False
     stopped_by: str | None = None
 
     def begin(self, torch: Any, output: str | None, *, force: bool) -> Engine:
@@ -117,7 +118,7 @@ class InProcess:
         folder = self._folder.path
         layers, left_out = layer.beside_nsys(self.layers)
         writer = Writer(folder, keep_source=self.keep_source)
-        writer.facts({"environment": torch_facts(torch)})
+        writer.facts({"environment": torch_facts(torch), "synchronised": self.sync})
         self.engine = Engine(
             torch,
             Observers(layers, writer, left_out),
@@ -126,6 +127,7 @@ class InProcess:
             live_optimizers=live_optimizers,
             wait_for_page=False,
         )
+        self.engine.log.synchronised = self.sync
         self._folder.write_run(self.name, {"started_at": iso(self._folder.started)})
         child.attach(self.engine)
         try:

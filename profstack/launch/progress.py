@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from profstack.capture.slices import Event
 from profstack.storage.folder import PROGRESS
-from profstack.units import format_seconds
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -29,6 +28,10 @@ RULES = {
     "backward": "Tensor.backward",
     "whole": "no step: the script as a whole",
 }
+
+
+# Rounds are left out after so many lines; one more names the page.
+MOST_LINES = 4
 
 
 class ProgressLog:
@@ -101,15 +104,13 @@ class Display:
             self._status = None
 
     def show(self, event: Event) -> None:
-        """Print one event of the log; on a terminal only the step rule, once."""
-        text = describe(event)
-        if text is None or self._quiet:
+        """Print a step rule or a round of slices, once; on a terminal only the rule."""
+        text, is_rule = describe(event), event.get("event") == "rule"
+        if text is None or self._quiet or text in self._shown:
             return
-        if self._terminal:
-            if event["event"] != "rule" or text in self._shown:
-                return
+        if is_rule or not (self._terminal or len(self._shown) >= MOST_LINES):
             self._shown.add(text)
-        self.line(text)
+            self.line(text)
 
     def line(self, text: str) -> None:
         """Print one line."""
@@ -146,11 +147,6 @@ def describe(event: Event) -> str | None:
     kind = event.get("event")
     if kind == "rule":
         return f"profstack: steps by {RULES.get(event['rule'], event['rule'])} ({event['phase']})"
-    if kind == "slice" and event["steps"] and event["kind"] != "settle":
-        what = ", ".join(event.get("layers") or []) or event["kind"]
-        steps = f"{event['steps']} step{'s' if event['steps'] != 1 else ''}"
-        return (
-            f"profstack: round {event['round']}, {what}: {steps}, "
-            f"median {format_seconds(event['median_s'])} (step {event['total']})"
-        )
+    if kind == "slice" and event["steps"] and event["round"]:
+        return f"profstack: round {event['round']} of the layers' slices"
     return None

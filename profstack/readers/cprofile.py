@@ -107,10 +107,9 @@ def _splice(table: Table, own: Function) -> None:
     The one function it wraps goes to its callers; its other calls (clocks, mostly) are no work of
     the script's and are subtracted.
     """
-    around = {caller: four for caller, four in table[own][4].items() if caller in table}
+    around = {caller: four for caller, four in table.pop(own)[4].items() if caller in table}
     # If only others of profstack call it, they are the callers; they are removed later.
     callers = {caller: four for caller, four in around.items() if not is_own(caller[0])} or around
-    del table[own]
     for function, row in list(table.items()):
         through = row[4].pop(own, None)
         if through is None:

@@ -203,6 +203,8 @@ def blocks(
 _ENDINGS = (("_bytes", format_bytes), ("_per_s", format_count), ("_s", format_seconds))
 # Characters of a finding's advice in a summary.
 _LONGEST = 220
+# A call, an option or a name of a program in a sentence.
+_CODE = re.compile(r"\w\(|\w=\w|\w_\w|[A-Za-z_]{2}\.[A-Za-z_]|--\w|`")
 
 
 def file_name(path: object) -> str:
@@ -279,10 +281,14 @@ def finding_line(finding: Finding) -> str:
 
 
 def first_sentences(words: str, longest: int = _LONGEST) -> str:
-    """Return as many whole sentences as fit, at least one; the page has them all."""
+    """Return as many whole sentences as fit, and in any case up to the first that names code.
+
+    The page has them all.
+    """
     first, *others = re.split(r"(?<=[.!?]) ", words)
-    for sentence in others:
-        if len(first) + len(sentence) > longest:
+    until = next((at for at, each in enumerate((first, *others)) if _CODE.search(each)), 0)
+    for at, sentence in enumerate(others, 1):
+        if at > until and len(first) + len(sentence) > longest:
             break
         first += f" {sentence}"
     return first

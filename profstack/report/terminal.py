@@ -65,7 +65,7 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
     """Return what `profstack show` prints: verdict, clean step, layers, heaviest rows, warnings."""
     screen = Screen(width, colour)
     if measured := is_measured(report["benchmark"]):
-        print_headline(screen, report)
+        print_headline(screen, report, *_rates(report))
     else:
         _headline(screen, report)
         if report["benchmark"]["median_s"] is not None and not is_import_alone(report):
@@ -324,6 +324,8 @@ def _print_verdict(screen: Screen, report: Report) -> None:
             screen.line((line, "bold"))
         else:
             screen.line((head + colon, "bold reverse"), (rest, "bold"))
+    if verdict.get("action"):
+        screen.paragraph(f"next: {verdict['action']}")
 
 
 def _drawn_parts(report: Report) -> list[StepBarPart]:
@@ -377,6 +379,8 @@ def verdict(report: Report, *, width: int, colour: bool) -> str:
         screen.line("verdict: this report has none")
         return screen.text()
     _print_verdict(screen, report)
+    if (sureness := judged.get("sureness")) is not None:
+        screen.line(f"sureness: {sureness}")
     if (margin := judged.get("margin")) is not None:
         screen.line(f"margin: {100 * margin:.0f} points of the step's share")
     if _drawn_parts(report):

@@ -29,8 +29,8 @@ _ENDED_BY = {
 _INDENTS = " " * 6, " " * 8
 
 
-def print_headline(screen: Screen, report: Report) -> None:
-    """Print the target, its median with interval and mode, and the figures that belong to it."""
+def print_headline(screen: Screen, report: Report, *rates: str) -> None:
+    """Print the target, its median with interval and mode, the figures of it, and other rates."""
     mark, status = report["benchmark"], report["status"]
     screen.line(f"{mark.get('target') or report['script']}: ", (status, style_of(status)))
     if (median := mark["median_s"]) is None:
@@ -43,7 +43,7 @@ def print_headline(screen: Screen, report: Report) -> None:
             f"  (95 % interval {span}" if span else "  (no interval",
             f", {mark['mode']}, n = {mark['n']}){mean_words(mark)}",
         )
-        details = [", ".join(_rates(mark)), ", ".join(_sampling(mark))]
+        details = [", ".join(_rates(mark)), ", ".join(_sampling(mark)), "; ".join(rates)]
         for words in (*details, *_other_mode(mark), *_between_processes(mark)):
             screen.paragraph(words, *_INDENTS)
     screen.line()
@@ -75,7 +75,11 @@ def _rates(mark: Benchmark) -> list[str]:
 def _sampling(mark: Benchmark) -> list[str]:
     """Return the spread of the samples, the calls before them, and what ended them."""
     first, calls, outliers = mark["first_step_s"], mark["warmup_steps"], mark.get("outliers")
-    words = [f"IQR {format_seconds(mark['iqr_s'])}", f"first call {format_seconds(first)}"]
+    words = [f"IQR {format_seconds(mark['iqr_s'])}"]
+    for name, seconds in (("standard deviation", mark["std_s"]), ("least", mark["min_s"])):
+        if seconds is not None:
+            words.append(f"{name} {format_seconds(seconds)}")
+    words.append(f"first call {format_seconds(first)}")
     if calls is not None:
         words.append("1 warm-up call" if calls == 1 else f"{calls} warm-up calls")
     if outliers:

@@ -379,8 +379,10 @@ class RunFile(TypedDict, total=False):
 
 
 def write_run(folder: Path, content: Mapping[str, object]) -> None:
-    """Write the file of the run in `folder`."""
-    (folder / RUN_FILE).write_text(json.dumps(content), encoding="utf-8")
+    """Write the file of the run in `folder`, whole: whoever is killed leaves the one before."""
+    unfinished = folder / f"{RUN_FILE}~"
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(folder / RUN_FILE)
 
 
 def read_run(folder: Path) -> RunFile:

@@ -45,6 +45,9 @@ OTHER_REGIONS = "(more regions)"
 
 # Status of a layer that has data.
 WITH_DATA = ("recorded", "emitted")
+# Kinds of threads and processes: Python's by `threading`, torch's by the names it gives.
+MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", "other"
+WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # Time between two samples of the watch.
 WATCH_INTERVAL_S = 0.010
 # Counters of operations that run on a copy of the model.

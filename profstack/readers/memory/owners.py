@@ -86,9 +86,11 @@ class TensorBlocks:
                 if place[0] == HOST:
                     begins[key] = self._allocator.used.get(place[1], self._start)
         for key, nbytes in _by_place(given_back, given_back.nbytes).items():
-            # A device's allocator may have allocated more than the block's tensors need.
-            _, kind, owner = rows.get(key, (0, _UNOWNED, 0))
-            rows[key] = (nbytes, kind, owner)
+            # A device's allocator rounds sizes up, and tells what it took. On the CPU the tensors'
+            # own size stands: torch may report the size of an older block at that address, one
+            # allocated inside a profile and freed outside it.
+            known, kind, owner = rows.get(key, (nbytes, _UNOWNED, 0))
+            rows[key] = (known if key[0] == self._devices.get(HOST) else nbytes, kind, owner)
         for device, total in before.totals.items():
             number = self._device(device)
             found = sum(row[0] for key, row in rows.items() if key[0] == number)

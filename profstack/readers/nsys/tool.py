@@ -174,8 +174,8 @@ def _candidates() -> Iterator[str]:
 
 
 def _release_in(folder: Path) -> tuple[tuple[int, ...], str]:
-    """Return the release in a folder's name; not that of a CUDA it came with."""
-    found = re.search(r"(?<!\d)(20\d\d(?:\.\d+)*)", str(folder))
+    """Return the release in a folder's name; not that of a CUDA it came with, nor a mere year."""
+    found = re.search(r"(?<!\d)(20\d\d(?:\.\d+)+)", str(folder))
     return tuple(int(number) for number in found[1].split(".")) if found else (), str(folder)
 
 

@@ -137,11 +137,11 @@ def _graph(scopes: Scopes, tops: Ints, thread: int) -> Ints:
 def _other_operators(scopes: Scopes, thread: int) -> tuple[Ints, Ints]:
     """Find the outermost events outside all marks; and for every event the one around it, plus 1.
 
-    A range that holds marks (the script's own around a whole step) is left out.
+    Ranges that hold marks (the script's own around a whole step) and regions are left out.
     """
     events = scopes.events
-    holds = holding(events, np.flatnonzero(scopes.kind > 0))
-    outside = (scopes.nearest == 0) & ~holds & ~events.memory & ~scopes.is_range
+    holds = holding(events, np.flatnonzero(scopes.kind > 0)) | scopes.is_range
+    outside = (scopes.nearest == 0) & ~holds & ~events.memory
     outside &= events.thread == thread
     top = np.flatnonzero(outside & ((events.parent < 0) | holds[np.maximum(events.parent, 0)]))
     numbers = np.zeros(len(events), np.int64)
@@ -270,7 +270,8 @@ class _Step:
             if kind == LOSS_ITEM:
                 gap.graph.last = gap.sums
         elif kind == GRAPH_END_ITEM:
-            gap.graph.last = gap.sums
+            # It may have begun before the gap.
+            gap.graph.last = gap.graph.first and gap.sums
         elif kind != ZERO_GRAD_ITEM:
             self._close(MODULE_ITEM if kind == LOSS_ITEM else kind, start)
 

@@ -392,6 +392,16 @@ function drawVerdict(facts) {
   const ways = told ? [] : missingCommands(facts);
   append(box, [
     el("p", { class: "verdict" }, verdict.sentence),
+    verdict.action
+      ? el(
+          "p",
+          { class: "action" },
+          "Next: ",
+          verdict.action,
+          " ",
+          quiet("(", verdict.sureness, ")"),
+        )
+      : null,
     ways.length
       ? el(
           "p",
@@ -609,7 +619,9 @@ function gainWords(finding, median) {
 function findingPlace(finding) {
   const words = [];
   if (finding.file)
-    words.push(linkTo("source", finding.file + ":" + finding.line, placeWords(finding)));
+    words.push(
+      linkTo("source", [finding.file, finding.line].filter(Boolean).join(":"), placeWords(finding)),
+    );
   if (finding.module)
     words.push(el("span", {}, "in ", linkTo("modules", finding.module, finding.module)));
   if ((finding.layers || []).length)

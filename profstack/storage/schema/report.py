@@ -376,7 +376,9 @@ class VerdictFacts(TypedDict, total=False):
     peak_share: Annotated[float, "share of the peak that the step reaches"]
     flop_per_s: Annotated[float, "operations of the step per second"]
     bytes_per_s: Annotated[float, "bytes that the step moves per second"]
-    below_limits_share: Annotated[float, "share of the step in operators below both limits"]
+    below_limits_share: Annotated[
+        float, "share of the step in operators slower than the machine's limits allow"
+    ]
     limit_unknown_share: Annotated[float, "share of the step in those of unknown limit"]
 
 
@@ -394,11 +396,20 @@ _DeviceBound = Literal["launch-bound", "compute-bound", "memory-bound"]
 VerdictSlug = Literal[_HostBound, _DeviceBound, "balanced", "unclear"]
 
 
+Sureness = Literal["certain", "likely", "hint"]
+
+
 class Verdict(TypedDict):
     """The cause that holds a step back, by the published rule."""
 
     slug: Annotated[VerdictSlug, "the test whose share is the largest, or that none is"]
     sentence: Annotated[str, "the verdict in words"]
+    sureness: Annotated[
+        Sureness,
+        "certain: beyond the noise of the run; likely: the run was short or noisy, another cause "
+        "weighs nearly as much, or the first is just above its threshold; hint: none stands out",
+    ]
+    action: Annotated[str, "what to do first; empty where nothing is known to help"]
     margin: Annotated[
         Figure,
         "by how much its share of the step could shrink and it still be the verdict; "

@@ -680,9 +680,7 @@ class OutlierRow(TypedDict):
         empty(NO_SAMPLE),
         _NO_SAMPLE,
     ]
-    samples: Annotated[
-        _Watched, "samples of the watch in it", empty("the watch took no sample in this run")
-    ]
+    samples: Annotated[_Watched, "samples of the watch in it", empty("the watch did not run then")]
     doing: Annotated[
         Text,
         "what it was doing | what most of them were doing: function and line, outermost first",
