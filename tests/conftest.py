@@ -73,7 +73,7 @@ def run_profstack(tmp_path: Path) -> RunProfstack:
     ) -> subprocess.CompletedProcess[str]:
         if "input" not in keywords:
             keywords.setdefault("stdin", subprocess.DEVNULL)
-        keywords.setdefault("timeout", 600)
+        keywords.setdefault("timeout", 240)
         return subprocess.run(
             [sys.executable, "-m", "profstack", *map(str, args)],
             cwd=cwd or tmp_path,

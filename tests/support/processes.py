@@ -42,7 +42,7 @@ def run_python(
     environment = clean_environment(**{"PYTHONPATH": str(CHECKOUT), **keywords.pop("env", {})})
     if "input" not in keywords:
         keywords["stdin"] = subprocess.DEVNULL
-    how = {"env": environment, "capture_output": True, "text": True, "timeout": 600, **keywords}
+    how = {"env": environment, "capture_output": True, "text": True, "timeout": 240, **keywords}
     done = subprocess.run([sys.executable, *map(str, words)], check=False, **how)
     assert code is None or done.returncode == code, done.stderr
     return done

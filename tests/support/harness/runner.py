@@ -84,7 +84,7 @@ def run(case, base, *profstack):
         env=clean_environment(**fixed, TORCHINDUCTOR_CACHE_DIR=str(base / "inductor")),
         input=case.stdin.encode(),
         capture_output=True,
-        timeout=900,
+        timeout=240,
         check=False,
     )
     with _PARSING:
