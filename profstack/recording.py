@@ -80,7 +80,7 @@ class Recording:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What holds a step back: `slug`, `sentence`, `action` etc.; None if it failed."""
+        """The cause that holds a step back: `slug`, `sentence`, `action`; None if it failed."""
         return self.to_dict()["verdict"]
 
     @property

@@ -14,6 +14,7 @@ from profstack.analysis.benchmark import benchmark
 from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
 from profstack.analysis.layers import Selections, layer_rows, probe_effects, select
 from profstack.analysis.roofline import read_peaks, roofline
+from profstack.analysis.run_bar import PROFSTACK, run_bar
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
@@ -172,6 +173,9 @@ def build_report(recorded: Recorded) -> schema.Report:
     record, shaped = flops.of_record(counters), counters.get(flops.SHAPES)
     unlike = flops.unlike_clean(recorded, clean, record)
     median_s, peaks = clean.median_s, read_peaks(recorded.folder)
+    run_parts, undivided = run_bar(recorded, clean)
+    step = _step(recorded, clean)
+    mark = _benchmark(recorded, clean, environment, tables["modules"])
     return {
         "schema_version": SCHEMA_VERSION,
         "profstack_version": __version__,
@@ -179,14 +183,16 @@ def build_report(recorded: Recorded) -> schema.Report:
         "argv": run.get("argv", []),
         "status": status(recorded),
         "status_reason": status_reason(recorded),
-        "run": _run(recorded),
+        "run": {**_run(recorded), "items_per_s": _run_rate(step, mark, run_parts)},
         "environment": {"python": None, "torch": None, **environment},
-        "step": _step(recorded, clean),
+        "step": step,
         "slices": _slices(recorded),
-        "benchmark": _benchmark(recorded, clean, environment, tables["modules"]),
+        "benchmark": mark,
         "probe_effect": effects,
         "layers": layers,
         "verdict": None,
+        "run_bar": run_parts,
+        "run_bar_reason": undivided,
         "step_bar": None,
         "findings": [],
         "roofline": roofline(
@@ -382,6 +388,16 @@ def _run(recorded: Recorded) -> schema.Run:
     facts = recorded.run.get("run", {})
     empty = dict.fromkeys(schema.Run.__annotations__)
     return cast("schema.Run", {**empty, "id": recorded.folder.resolve().name, **facts})
+
+
+def _run_rate(
+    step: schema.StepFacts, mark: schema.Benchmark, parts: Sequence[schema.RunPart]
+) -> float | None:
+    """Return items of all steps over the run's time, less what profstack added."""
+    if mark["items_per_s"] is None or step["batch_size"] is None or not parts:
+        return None
+    own_s = sum(part["wall_s"] for part in parts if part["part"] != PROFSTACK)
+    return step["count"] * step["batch_size"] / own_s if own_s > 0 else None
 
 
 def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:

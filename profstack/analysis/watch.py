@@ -78,6 +78,7 @@ class Sample(NamedTuple):
     region: str | None
     weight: float
     grown: int | None
+    evaluating: bool = False
 
 
 class Sum(NamedTuple):
@@ -113,6 +114,7 @@ class Watched:
             (region if isinstance(region, str) else None for region in frame["region"]),
             frame["weight"].tolist(),
             (None if np.isnan(growth) else int(growth) for growth in grown),
+            frame["evaluating"].notna().tolist(),
         )
         # One without weight is only a reading of memory, at the edge of a pause.
         self.samples = [sample for sample in samples if sample.weight > 0]

@@ -432,7 +432,7 @@ class TorchHooks:
         # The wrapper on the calls now.
         self._current: Any = None
         self._evaluation = EvaluationWatch(
-            torch, lambda module: events.evaluated(names.by_identity.get(id(module)))
+            torch, lambda module: events.switched(module, names.by_identity.get(id(module)))
         )
         self._wrap_calls()
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -131,12 +132,17 @@ def capture_plan(
 
 
 def start_engine(
-    path: str, torch: Any, tools: Mapping[str, object], origin: float, release: Callable[[], None]
+    path: str,
+    torch: Any,
+    tools: Mapping[str, object],
+    origin: float,
+    begun: float,
+    release: Callable[[], None],
 ) -> Engine | None:
     """Arm the engine; None when this process is not to be measured.
 
-    `tools` run since the script's first line, by layer. `release` is called when the recording
-    ends: no further import is waited for.
+    `tools` run since the script's first line, by layer; `begun` is when torch arrived. `release` is
+    called when the recording ends: no further import is waited for.
     """
     folder = Path(path)
     options = read_options(folder)
@@ -167,6 +173,7 @@ def start_engine(
         # It would never be ended.
         engine.abandon()
         raise
+    writer.facts({"arming": [begun - origin, time.perf_counter() - origin]})
     measured = os.getpid()
 
     def finish() -> None:
@@ -220,13 +227,14 @@ def _tf32_facts(torch: Any) -> dict[str, bool]:
 def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
     """End the recording; an error in here becomes one line and goes no further."""
     try:
-        writer = engine.log.writer
+        writer, ending = engine.log.writer, time.perf_counter() - engine.log.origin
         _note_uncaught(writer)
         torch = engine.hooks.torch
         environment = {**torch_facts(torch), **device_facts(torch)}
         writer.facts({"environment": environment, "processes_made": made_by_multiprocessing()})
         # Over already where the script went on after it was asked to end.
         engine.finish()
+        writer.facts({"finishing": [ending, time.perf_counter() - engine.log.origin]})
         writer.close()
         append_event(engine.folder, {"event": "finished", "stopped_by": engine.stopped_by})
     except Exception as error:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from profstack.capture.engine import Engine
 
 _perf_counter = time.perf_counter
+# Whether the model that trains is in evaluation, as far as is known: the watch's samples say so.
+evaluates = False
 
 
 class StepEvents:
@@ -134,13 +136,16 @@ class StepEvents:
         """Take the start of an outermost module call."""
         if self.done or named.is_loss or self._foreign():
             return
+        global evaluates
         self.evaluating = not in_training(module)
         if not self.evaluating:
+            evaluates = False
             self._trained.add(named.module_id)
             if self._first_training is None:
                 self._first_training = _perf_counter()
         disturbs = self.evaluating and named.module_id in self._trained
         begins = self.open_ended
+        evaluates = evaluates or disturbs
         if disturbs and not begins:
             self.flags |= EVAL
         if self.follows_calls and not (self.rule is None and self._generating):
@@ -149,9 +154,19 @@ class StepEvents:
             # This call begins the step it belongs to: the one before has ended only now.
             self.flags |= EVAL
 
+    def switched(self, module: Any, named: ModuleInfo | None) -> None:
+        """Take a root that was switched to training, or to evaluation, by `train` or `eval`."""
+        global evaluates
+        if not in_training(module):
+            self.evaluated(named)
+        elif named is not None and named.module_id in self._trained:
+            evaluates = False
+
     def evaluated(self, named: ModuleInfo | None) -> None:
         """Take the call of a root in eval mode while ranges are emitted."""
+        global evaluates
         if named is not None and named.module_id in self._trained:
+            evaluates = True
             self.flags |= EVAL
             self._engine.attention()
 

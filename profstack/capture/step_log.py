@@ -177,6 +177,8 @@ class StepLog:
         self.clock = clock
         self.origin = _perf_counter() if origin is None else origin
         self.start = self.origin
+        # By the system's own clock, which the parent process reads too.
+        writer.facts({"origin_clock_s": self.origin})
         self.next_slice = 0
         self.counts: dict[str, int] = {}
         self.uncounted = 0

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profstack.guard import compiling, replace, strip_frame
-from profstack.models import in_training
 
 RULES = ("step", "optimizer", "generate", "module", "backward")
 
@@ -275,7 +274,7 @@ class StepFinder:
 class EvaluationWatch:
     """Wraps `train` of the class of one root module, which `eval` calls too.
 
-    `report` is called with a module of that class that has been switched to evaluation.
+    `report` is called with a module of that class that has been switched to one of both modes.
     """
 
     def __init__(self, torch: Any, report: Callable[[Any], None]) -> None:
@@ -306,7 +305,7 @@ class EvaluationWatch:
             except BaseException as error:
                 strip_frame(error)
                 raise
-            if not (under_dynamo() or compiler._is_compiling_flag) and not in_training(self):
+            if not (under_dynamo() or compiler._is_compiling_flag):
                 report(self)
             return result
 

@@ -118,15 +118,6 @@ def _compared(text: str | None) -> list[str]:
     return names
 
 
-def layers_of(arguments: argparse.Namespace) -> list[str]:
-    """Return the layers to record with; none for `--layers none`."""
-    if arguments.layers == "none":
-        if arguments.skip is not None:
-            raise UsageError("--layers none leaves none to skip", next_step="leave out --skip")
-        return []
-    return chosen_layers(arguments.layers, arguments.skip)[0]
-
-
 def _words(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()] if text else []
 
@@ -193,7 +184,7 @@ def execute(arguments: argparse.Namespace) -> int:
     for text in arguments.input:
         check_shape(text)
     check(arguments.spec)
-    layers, asked = layers_of(arguments), asked_of(arguments)
+    layers, asked = chosen_layers(arguments.layers, arguments.skip)[0], asked_of(arguments)
     inputs, how = tuple(arguments.input), (arguments.device, arguments.batch_size, arguments.grad)
     request = Request(arguments.spec, arguments.kind, inputs, *how)
     return _Bench(arguments, request, asked, layers).execute()

@@ -191,21 +191,24 @@ class _Run:
 
     def execute(self) -> int:
         """Run the script, write the page, and return the script's exit code, -n for signal n."""
-        started, begun = time.time(), time.perf_counter()
+        self._begun = time.perf_counter()
         child_options = self._write_options()
         if self.again is not None:
             self.again.announce(self.display.line)
         if not self.options.quiet and (launches := launcher_warning(self.target.program)):
             self.display.line(f"profstack: {launches}")
+        # What comes before is no part of the run.
+        started, self._begun = time.time(), time.perf_counter()
         try:
             with self.display.beside_script():
                 code = process.run(self.target.arguments, self.folder, child_options, self._poll)
+            duration_s = time.perf_counter() - self._begun
         finally:
             self._poll()
             if self._page_thread is not None:
                 self._page_thread.join()
         try:
-            self._write_up(code, started, time.perf_counter() - begun)
+            self._write_up(code, started, duration_s)
         except Exception as error:
             # The script has ended: its exit code is passed on whatever becomes of the page.
             self.display.line(not_written(self.folder, error))
@@ -258,6 +261,7 @@ class _Run:
             "script": home_relative(self.target.program),
             "argv": presentable_argv(list(self.target.arguments)),
             "run": facts,
+            "begun_clock_s": self._begun,
             "environment": self._environment,
         }
         write_run(self.folder, content)

@@ -16,6 +16,7 @@ from profstack.findings.data_loading import data_starved, loaders
 from profstack.findings.hot_spots import dominating, hot_spots
 from profstack.findings.measurement import trust, uncounted
 from profstack.findings.memory_growth import memory_growth
+from profstack.findings.run_costs import run_costs
 from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
 from profstack.findings.verdict import add_verdict
@@ -23,9 +24,10 @@ from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Report
 
 FAMILIES: tuple[reading.Family, ...] = (
-    memory_growth, data_starved, forced_synchronisation, host_to_device_copies, small_operators,
-    compiling, hot_spots, dominating, trust, uncounted, model_setup.unfused_optimizer,
-    model_setup.zero_grad_to_zeros, model_setup.inference, model_setup.float32_without_tf32,
+    run_costs, memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
+    small_operators, compiling, hot_spots, dominating, trust, uncounted,
+    model_setup.unfused_optimizer, model_setup.zero_grad_to_zeros, model_setup.inference,
+    model_setup.float32_without_tf32,
 )  # fmt: skip
 
 

@@ -45,10 +45,12 @@ def finding(
     gain_s: float | None = None,
     gain_is: Literal["estimated", "measured"] = "estimated",
     gain_reason: str | None = None,
+    run_s: float | None = None,
+    run_gain_s: float | None = None,
     place: Place | None = None,
     module: str | None = None,
 ) -> Finding:
-    """Return a finding of a rule; `gain_s` is in seconds per clean step.
+    """Return a finding of a rule; `gain_s` is in seconds per clean step, `run_...` over the run.
 
     Raises ValueError where there is neither a gain nor a `gain_reason`.
     """
@@ -61,6 +63,8 @@ def finding(
         "gain_s": gain_s,
         "gain_is": None if gain_s is None else gain_is,
         "gain_reason": gain_reason if gain_s is None else None,
+        "run_s": run_s,
+        "run_gain_s": run_gain_s,
         "file": place["file"] if place else None,
         "line": place["line"] if place else None,
         "module": module,
@@ -101,10 +105,13 @@ def bounded(found: Finding, step_s: float | None) -> Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings by severity, then by gain; those without a gain last."""
-    return sorted(
-        findings, key=lambda each: (_ORDER.index(each["severity"]), -(each["gain_s"] or 0.0))
-    )
+    """Sort findings by severity, then those of the whole run, then by gain; without one last."""
+
+    def order(each: Finding) -> tuple[int, float, float]:
+        severity = _ORDER.index(each["severity"])
+        return severity, -(each.get("run_s") or 0.0), -(each["gain_s"] or 0.0)
+
+    return sorted(findings, key=order)
 
 
 # Times, rows and links of a report. A link names a row of the page as `<view>/<key>`; the page

@@ -18,7 +18,8 @@ from profstack.storage.schema.report import VerdictSlug
 class FindingRule:
     """One kind of finding: `rule` says when it is made, `gain` what its `gain_s` is.
 
-    `threshold` is the share of the clean step from which it is made; 0 where the rule has none.
+    `threshold` is the share of the clean step from which it is made, or of the whole run where the
+    rule is about one of its parts; 0 where the rule has none.
     """
 
     slug: str
@@ -203,6 +204,57 @@ OPERATORS_WITHOUT_FLOP_FORMULA = FindingRule(
     threshold=0.1,
 )
 
+_OF_THE_RUN = (
+    "None per step; `run_gain_s` is {}. The time of the run less what profstack added is the whole."
+)
+EVALUATION_COST = FindingRule(
+    "evaluation-cost",
+    "Evaluation takes a good part of the run",
+    "Evaluation (the model that trains is in evaluation mode, or the functions say so by their "
+    "names) takes at least a fifth of the run, and a second.",
+    _OF_THE_RUN.format("half of it: what evaluating half as often saves"),
+    threshold=0.2,
+)
+SAVING_COST = FindingRule(
+    "saving-cost",
+    "Saving takes a good part of the run",
+    "Functions that save (torch.save, save_pretrained, others named so) take at least 5 % of the "
+    "run, and a second.",
+    _OF_THE_RUN.format("half of it: what saving half as often saves"),
+    threshold=0.05,
+)
+LOGGING_COST = FindingRule(
+    "logging-cost",
+    "Logging takes a good part of the run",
+    "Loggers, progress bars, printing and callbacks (`log_...`, `on_...`) take at least 5 % of the "
+    "run, and half a second.",
+    _OF_THE_RUN.format("nine tenths of it: what logging at every tenth step saves"),
+    threshold=0.05,
+)
+SLOW_START = FindingRule(
+    "slow-start",
+    "The start takes a good part of the run",
+    "Imports take at least a fifth of the run and 10 s, or what the script sets up before its "
+    "first step takes at least a fifth and 3 s.",
+    _OF_THE_RUN.format("null: what of it can go is not known"),
+    threshold=0.2,
+)
+COMPILATION_COST = FindingRule(
+    "compilation-cost",
+    "Compiling takes a good part of the run",
+    "torch.compile takes at least a fifth of the run, and 5 s.",
+    _OF_THE_RUN.format("null: what its cache saves is not known"),
+    threshold=0.2,
+)
+SLOW_SHUTDOWN = FindingRule(
+    "slow-shutdown",
+    "The process takes long to end",
+    "From the script's last line to the end of the process goes at least a tenth of the run, and "
+    "3 s.",
+    _OF_THE_RUN.format("null: nothing watches the end of a process"),
+    threshold=0.1,
+)
+
 # All of the above, in that order.
 RULES = tuple(each for each in tuple(globals().values()) if isinstance(each, FindingRule))
 
@@ -289,8 +341,8 @@ VERDICT_RULES = (
         "Time of the steps' thread outside operators, outside the wait, reading and writing, "
         "and not idle. On an accelerator, Python's part of the time in which the device is idle "
         "because the host is late.",
-        "Do it once before the loop, or for whole tensors instead of their elements; torch.compile "
-        "takes the Python of the model out of the step.",
+        "Move Python out of the step: do it once before the loop, or for whole tensors instead of "
+        "their elements; torch.compile takes out the Python of the model.",
     ),
     VerdictRule(
         LAUNCH,

@@ -15,6 +15,7 @@ from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Benchmark,
+    Finding,
     Place,
     Report,
     Roofline,
@@ -210,9 +211,6 @@ def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
 
 # The sentences of the verdict: the result of the rule, with the figures that it rests on.
 
-# From this share on a balanced step is described by its operators.
-_MOSTLY_OPERATORS = 0.5
-
 
 def _title(slug: VerdictSlug) -> str:
     return rules.TITLES[slug] if slug == rules.IO else rules.TITLES[slug].lower()
@@ -233,7 +231,7 @@ def sentence(
 ) -> str:
     """Return the verdict's words on the step, with the share and where to look."""
     if slug == rules.BALANCED:
-        return _balanced(found, step, has_loader) + _nearest(found, margin)
+        return _balanced(found, step) + _nearest(found, margin)
     measure = found[slug]
     after = measure.facts.get("after_step_share")
     what = {
@@ -265,39 +263,10 @@ def _reaches(measure: Measure) -> str:
     return "" if peak is None else f"; the step reaches {format_share(peak)} of the peak"
 
 
-def _balanced(found: Measures, step: str, has_loader: bool) -> str:
-    if (words := _operators(found, step)) is not None:
-        return words
-    causes = {rule.slug: rule.cause for rule in rules.VERDICT_RULES}
-    if not has_loader:
-        causes[rules.INPUT] = "what comes before its first work"
-    known = [(measure.share, causes[slug]) for slug, measure in found.items() if measure.share]
-    largest = sorted(known, key=lambda each: -each[0])[:3]
-    listed = ", ".join(f"{cause} {format_share(share)}" for share, cause in largest)
-    return f"no single cause takes most of {step}" + (f"; the largest are {listed}" * bool(listed))
-
-
-def _operators(found: Measures, step: str) -> str | None:
-    """Return a step that is mostly operators by what limits them; None of any other step."""
-    arithmetic, traffic = found[rules.COMPUTE], found[rules.MEMORY]
-    below = arithmetic.facts.get("below_limits_share")
-    unknown = arithmetic.facts.get("limit_unknown_share")
-    if arithmetic.share is None or traffic.share is None or below is None or unknown is None:
-        return None
-    parts = {
-        "at the limit of the machine's arithmetic": arithmetic.share,
-        "at the memory's": traffic.share,
-        "slower than either allows": below,
-        "with a limit that is not known": unknown,
-    }
-    whole = sum(parts.values())
-    if whole < _MOSTLY_OPERATORS:
-        return None
-    listed = ", ".join(f"{format_share(share)} {name}" for name, share in parts.items() if share)
-    return (
-        f"operators take {format_share(whole)} of {step}, and no single cause holds most of it "
-        f"back: {listed}{_reaches(arithmetic)}"
-    )
+def _balanced(found: Measures, step: str) -> str:
+    peak = found[rules.COMPUTE].facts.get("peak_share")
+    reaches = "" if peak is None else f". It reaches {format_share(peak)} of the machine's peak"
+    return f"no single cause takes most of {step}{reaches}"
 
 
 def _nearest(found: Measures, margin: float | None) -> str:
@@ -311,7 +280,7 @@ def _nearest(found: Measures, margin: float | None) -> str:
     }
     slug = min(lacks, key=lambda name: lacks[name])
     share, threshold = format_share(found[slug].share), format_share(rules.RULE_OF[slug].threshold)
-    return f"; nearly {_title(slug)} ({share}, which it is from {threshold} on)"
+    return f". It is nearly {_title(slug)} ({share}, which it is from {threshold} on)"
 
 
 def add_verdict(report: Report, recorded: Recorded) -> None:
@@ -345,7 +314,7 @@ def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) 
     else:
         words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
         if slug == rules.BALANCED:
-            words = f"{_largest_part(report)}{words}"
+            words += _largest_part(report)
         why = why or _reserve(report)
         words += f"; {why}" if why is not None else ""
     sureness = _sureness(report, slug, margin, why)
@@ -447,7 +416,7 @@ def _largest_part(report: Report) -> str:
     rows = (row for row in report["tables"]["modules"] if not row["path"].startswith("("))
     first = reading.largest(rows, "self_s") if part["name"] in ("forward", "backward") else None
     where = f"; the step's largest module is {first['path']}" if first is not None else ""
-    return f"the largest part is {part['name']} ({format_share(part['share'])}{where}); "
+    return f". Its largest part is {part['name']} ({format_share(part['share'])}{where})"
 
 
 # What to do first: the finding that gains most, else what is usually done about the cause, or about
@@ -455,6 +424,8 @@ def _largest_part(report: Report) -> str:
 
 # A finding gains enough to be named before what is usually done.
 _LEVER = 0.03
+# The parts of the run that are the steps'.
+_OF_STEPS = ("steps", "waiting for data")
 # Batches of so many items fill a core.
 _LARGE_BATCH = 64
 _MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repeats a single call."
@@ -462,18 +433,30 @@ _MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repe
 
 def action(report: Report, slug: VerdictSlug) -> str:
     """Return what to do first about a step; empty where nothing is known to help."""
-    step_s = report["benchmark"]["median_s"] or 0.0
-    found = [each for each in report["findings"] if (each["gain_s"] or 0.0) > _LEVER * step_s]
-    lever = max(found, key=lambda each: each["gain_s"] or 0.0, default=None)
-    if lever is not None and step_s:
-        place = f"{reading.short(lever['file'])}:{lever['line'] or 1}, " if lever["file"] else ""
-        gain = f"up to {format_seconds(lever['gain_s'])} a step"
-        return f"Begin with the finding '{lever['title']}' ({place}{gain})."
+    if (lever := _lever(report)) is not None:
+        found, gain = lever
+        place = f"{reading.short(found['file'])}:{found['line'] or 1}, " if found["file"] else ""
+        return f"Begin with the finding '{found['title']}' ({place}up to {gain})."
     if slug in rules.RULE_OF:
         return rules.RULE_OF[slug].remedy
     if slug == rules.BALANCED and (usual := _usual(report)):
         return f"Try, one at a time: {', '.join(usual)}."
     return _MORE_STEPS if 0 < report["benchmark"]["n"] < rules.FEWEST_CLEAN else ""
+
+
+def _lever(report: Report) -> tuple[Finding, str] | None:
+    """Return the finding that gains most of the run, with its gain in words; None without one."""
+    step_s = report["benchmark"]["median_s"] or 0.0
+    steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
+    gains: list[tuple[float, Finding, str]] = []
+    for each in report["findings"]:
+        gain_s, run_gain_s = each["gain_s"] or 0.0, each["run_gain_s"]
+        if step_s and gain_s > _LEVER * step_s:
+            of_run_s = gain_s * (steps_s or step_s) / step_s
+            gains.append((of_run_s, each, f"{format_seconds(gain_s)} a step"))
+        elif run_gain_s is not None:
+            gains.append((run_gain_s, each, f"{format_seconds(run_gain_s)} of the run"))
+    return max(gains, key=lambda each: each[0])[1:] if gains else None
 
 
 def _usual(report: Report) -> list[str]:
@@ -482,23 +465,20 @@ def _usual(report: Report) -> list[str]:
     names = " ".join({row["name"] for row in operators if row["calls"]})
     environment, batch = report["environment"], report["step"]["batch_size"]
     threads, cores = environment.get("torch_threads"), environment.get("usable_cores")
-    lower, roofline = "bfloat16 by torch.autocast", report["roofline"]
+    roofline = report["roofline"]
     dtypes = {point["dtype"] for point in roofline["points"]} if roofline else set[str | None]()
-    dtypes -= {None}
-    tried = {
-        "a larger batch": batch is not None and batch < _LARGE_BATCH,
-        "channels_last for the convolutions": "conv" in names,
-        "scaled_dot_product_attention": "bmm" in names
-        and "softmax" in names
-        and "scaled_dot_product" not in names,
-        lower: re.search(r"conv|mm\b", names) is not None and dtypes <= {"float32", "tf32"},
-        "torch.compile": "CompiledFunction" not in names and bool(names),
-        f"torch.set_num_threads({cores})": isinstance(threads, int)
-        and isinstance(cores, int)
-        and threads < cores
-        and environment.get("device") == "cpu",
-    }
-    return [words for words, applies in tried.items() if applies]
+    is_float32 = dtypes - {None} <= {"float32", "tf32"}
+    unfused = "bmm" in names and "softmax" in names and "scaled_dot_product" not in names
+    few_threads = isinstance(threads, int) and isinstance(cores, int) and threads < cores
+    tried = (
+        ("a larger batch", batch is not None and batch < _LARGE_BATCH),
+        ("channels_last for the convolutions", "conv" in names),
+        ("scaled_dot_product_attention", unfused),
+        ("bfloat16 by torch.autocast", re.search(r"conv|mm\b", names) and is_float32),
+        ("torch.compile", "CompiledFunction" not in names and bool(names)),
+        (f"torch.set_num_threads({cores})", few_threads and environment.get("device") == "cpu"),
+    )
+    return [words for words, applies in tried if applies]
 
 
 def _without_steps(report: Report) -> str:
@@ -544,9 +524,13 @@ def _verdict(
     sureness: Sureness,
     evidence: list[VerdictEvidence],
 ) -> Verdict:
+    lever, of_run = _lever(report), ""
+    if lever is not None and lever[0]["run_s"] is not None:
+        # More of the run goes there than the steps can give.
+        of_run = f"{lever[0]['title']}. "
     return {
         "slug": slug,
-        "sentence": f"{rules.TITLES[slug]}: {words}.",
+        "sentence": f"{of_run}{rules.TITLES[slug]}: {words}.",
         "sureness": sureness,
         "action": action(report, slug),
         "margin": margin,

@@ -154,6 +154,7 @@ def _torch_arrived(torch: "Any") -> None:
     global _engine
     if _pid != os.getpid():
         return
+    begun = time.perf_counter()
     # The imports below are no work of the script's.
     profiler, sampler = _tools.get("cprofile"), _tools.get("watch")
     if profiler is not None:
@@ -163,7 +164,7 @@ def _torch_arrived(torch: "Any") -> None:
     from profstack.capture.run import start_engine
 
     try:
-        _engine = start_engine(_folder, torch, _tools, _armed_at, release)
+        _engine = start_engine(_folder, torch, _tools, _armed_at, begun, release)
     finally:
         if _engine is None and sampler is not None:
             # What it has seen will not be used.

@@ -72,6 +72,7 @@ class ProgramFolder:
             "script": script,
             "argv": presentable_argv(words if any(words) else []),
             "in_process": True,
+            "begun_clock_s": self._began,
             "run": run,
             "environment": {**self._environment, **(environment or {})},
         }
@@ -142,6 +143,7 @@ class InProcess:
             child.detach()
             self.engine.abandon()
             raise
+        writer.facts({"arming": [0.0, time.perf_counter() - self.engine.log.origin]})
         return self.engine
 
     def note(self, slug: str, text: str) -> None:
@@ -153,12 +155,14 @@ class InProcess:
         """End the recording and write its page; `tell` says where that is."""
         engine = self.engine
         writer, torch = engine.log.writer, engine.hooks.torch
+        ending = time.perf_counter() - engine.log.origin
         try:
             with Guard(failed=engine.disarm, always=True):
                 if failed is not None:
                     writer.facts({"uncaught": failed.__name__})
                 writer.facts({"environment": {**torch_facts(torch), **device_facts(torch)}})
                 engine.finish()
+                writer.facts({"finishing": [ending, time.perf_counter() - engine.log.origin]})
         finally:
             child.detach()
             writer.close()

@@ -141,7 +141,7 @@ class Samples:
     """Samples as parallel lists: a tuple for each would be work for the garbage collector."""
 
     def __init__(self) -> None:
-        names = ("t_s", "frame", "region", "rss_bytes", "weight")
+        names = ("t_s", "frame", "region", "rss_bytes", "weight", "evaluating")
         self._columns: dict[str, list[Any]] = {name: [] for name in names}
         self._weights = self._columns["weight"]
 
@@ -155,9 +155,10 @@ class Samples:
         frame: int = 0,
         region: "str | None" = None,
         weight: float = 0.0,
+        evaluating: "int | None" = None,
     ) -> None:
         """Add a sample; with weight 0 a reading of the resident set without time."""
-        sample = (t_s, frame or None, region, rss, weight)
+        sample = (t_s, frame or None, region, rss, weight, evaluating)
         for column, value in zip(self._columns.values(), sample, strict=True):
             column.append(value)
         if len(self) >= MOST_HELD:
@@ -185,8 +186,9 @@ class Samples:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def memory_bytes(self) -> int:
-        """Return their memory: two floats, an integer, and a place in each of five lists."""
-        return (2 * sys.getsizeof(0.0) + sys.getsizeof(1 << 40) + 5 * 8) * len(self)
+        """Return their memory: two floats, an integer, and a place in each list."""
+        places = 8 * len(self._columns)
+        return (2 * sys.getsizeof(0.0) + sys.getsizeof(1 << 40) + places) * len(self)
 
 
 # Samples after which the interval doubles, and how often: 160 ms from the 50th minute on.
@@ -382,10 +384,12 @@ class Sampler(guard.ForkSafeThread):
             module = sys.modules.get("profstack.capture.user_regions")
             current: Callable[[int], str | None] | None = getattr(module, "current", None)
             region = current(self._followed) if current is not None else None
+            steps = sys.modules.get("profstack.capture.step_events")
+            evaluating = 1 if getattr(steps, "evaluates", False) else None
             number = self.stacks.place(_frame_of(self._followed) or _frame_of(self._made_on))
             now = _perf_counter()
             weight = (now - self._since) / WATCH_INTERVAL_S if number is not None else 0.0
-            self._samples.add(now - self._origin, rss, number or 0, region, weight)
+            self._samples.add(now - self._origin, rss, number or 0, region, weight, evaluating)
             self._since = now
             self.taken += 1
             if self.taken % PER_LEVEL == 0 and len(self.thinned) < MOST_LEVELS:

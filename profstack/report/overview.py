@@ -13,7 +13,7 @@ from typing import Literal
 
 from profstack.report.page_tables import AnyRow, number, operators_by_name, weight
 from profstack.report.screen import line_place
-from profstack.storage.schema.report import Report, RooflinePoint, StepBar
+from profstack.storage.schema.report import Report, RooflinePoint, RunPart, StepBar
 from profstack.storage.schema.rows import CounterRow, StepRow
 
 # Steps in the clean median, and why the others are not in it ------------------------------------
@@ -151,6 +151,8 @@ class Work:
 class Overview:
     """The first view's own data; the verdict and the findings are among the page's facts."""
 
+    run_bar: list[RunPart]
+    run_bar_reason: str | None
     step_bar: StepBar | None
     peaks: Peaks
     work: Work
@@ -170,6 +172,8 @@ def overview_page(report: Report) -> Overview:
     }
     texts = (verdicts | OTHERS).items()
     return Overview(
+        run_bar=report.get("run_bar") or [],
+        run_bar_reason=report.get("run_bar_reason"),
         step_bar=report.get("step_bar"),
         peaks=_peaks(report),
         work=_work(report),

@@ -264,6 +264,10 @@ def _place_and_gain(finding: Finding, limit: str) -> list[str]:
         is_lower = isinstance(first, Mapping) and first.get("limits_agree") is False
         gain = f"{'at least ' if is_lower else limit}{format_seconds(finding['gain_s'])} a step"
         words.append(f"{gain}, {finding['gain_is'] or 'estimated'}")
+    if (run_s := finding.get("run_s")) is not None:
+        saved = finding["run_gain_s"]
+        takes = f"{format_seconds(run_s)} of the run"
+        words.append(takes if saved is None else f"{limit}{format_seconds(saved)} of {takes}")
     return words
 
 

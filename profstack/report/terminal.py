@@ -40,6 +40,7 @@ from profstack.storage.schema.report import (
     LayerFacts,
     ProbeEffect,
     Report,
+    RunPartName,
     StepBarPart,
     VerdictEvidence,
 )
@@ -71,6 +72,7 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
         if report["benchmark"]["median_s"] is not None and not is_import_alone(report):
             screen.line()
     _print_verdict(screen, report)
+    _print_run(screen, report)
     _print_bar(screen, report)
     bar, parts = report.get("step_bar"), _drawn_parts(report)
     if bar and {part["name"] for part in parts} & {"data wait", "before first work"}:
@@ -193,6 +195,7 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
     _print_verdict(screen, report)
     _headline(screen, report)
     screen.paragraph("; ".join(_rates(report)), "", "  ")
+    _print_run(screen, report)
     _print_bar(screen, report)
     screen.gap()
     found = report.get("findings") or []
@@ -299,6 +302,18 @@ _DRAWN = {
     "other": ("x", "black on white"),
     "not attributed": ("?", "black on bright_white"),
 }
+_DRAWN_OF_RUN: dict[RunPartName, tuple[str, str]] = {
+    "start-up and imports": ("i", "white on bright_black"),
+    "model and data set-up": ("u", "black on bright_white"),
+    "first step and compilation": ("c", "white on blue"),
+    "steps": ("S", "black on cyan"),
+    "waiting for data": ("W", "black on yellow"),
+    "evaluation": ("E", "black on bright_cyan"),
+    "checkpoints and saving": ("V", "black on green"),
+    "logging and callbacks": ("L", "black on bright_yellow"),
+    "other": ("x", "black on white"),
+    "shutdown": ("d", "white on bright_black"),
+}
 # Parts below this share of the step are left out of the bar and its legend.
 _LEAST = 0.005
 # Below this width the evidence is printed without threshold and time.
@@ -340,22 +355,57 @@ def _print_bar(screen: Screen, report: Report) -> None:
     bar, parts = report.get("step_bar"), _drawn_parts(report)
     if not bar or not parts:
         return
-    # Two columns are the bar's brackets.
-    cells = cells_of([part["share"] for part in parts], screen.width - 2)
-    drawn = [_DRAWN.get(part["name"], ("#", "reverse")) for part in parts]
-    stretches = ((sign * count, style) for (sign, style), count in zip(drawn, cells, strict=True))
-    screen.line("[", *stretches, "]")
     owner = "the device's " if bar.get("time_line") == "device" else ""
+    _print_parts(
+        screen,
+        [
+            (
+                f"{owner}idle" if part["name"] == "idle" else part["name"],
+                part["share"],
+                part["seconds"],
+                _DRAWN.get(part["name"], ("#", "reverse")),
+            )
+            for part in parts
+        ],
+    )
+    screen.paragraph(bar.get("reason") or "")
+
+
+def _print_run(screen: Screen, report: Report) -> None:
+    """Print the whole run as such a bar; nothing where it was not divided."""
+    rows = report.get("run_bar") or []
+    added_s = sum(row["wall_s"] for row in rows if row["share"] is None)
+    shares = [(row, share) for row in rows if (share := row["share"] or 0.0) >= _LEAST]
+    if not shares:
+        return
+    program_s = sum(row["wall_s"] for row in rows) - added_s
+    added = f"; profstack added {format_seconds(added_s)}" if added_s else ""
+    screen.line(f"the run, {format_seconds(program_s)}{added}:")
+    drawn = [
+        (row["part"], share, row["wall_s"], _DRAWN_OF_RUN[row["part"]]) for row, share in shares
+    ]
+    _print_parts(screen, drawn)
+
+
+_Drawn = tuple[str, float, float, tuple[str, str]]
+
+
+def _print_parts(screen: Screen, parts: Sequence[_Drawn]) -> None:
+    """Print parts (name, share, seconds, letter and style) as a bar with its legend."""
+    # Two columns are the bar's brackets.
+    cells = cells_of([share for _, share, _, _ in parts], screen.width - 2)
+    stretches = (
+        (sign * count, style) for (*_, (sign, style)), count in zip(parts, cells, strict=True)
+    )
+    screen.line("[", *stretches, "]")
     line = ""
-    for part, (sign, _) in zip(parts, drawn, strict=True):
-        name = f"{owner}idle" if part["name"] == "idle" else part["name"]
-        words = f"{sign} {name} {100 * part['share']:.0f} % ({format_seconds(part['seconds'])})"
+    for name, share, seconds, (sign, _) in parts:
+        words = f"{sign} {name} {100 * share:.0f} % ({format_seconds(seconds)})"
         if line and len(line) + 3 + len(words) > screen.width:
             screen.line(line)
             line = ""
         line = f"{line}   {words}" if line else words
     screen.line(line)
-    screen.paragraph(bar.get("reason") or "")
 
 
 def cells_of(shares: Sequence[float], room: int) -> list[int]:

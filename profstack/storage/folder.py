@@ -376,6 +376,8 @@ class RunFile(TypedDict, total=False):
     in_process: bool
     run: dict[str, str | int | float | None]
     environment: dict[str, object]
+    # When it began, by the system's own clock, which the measured process reads too.
+    begun_clock_s: float
 
 
 def write_run(folder: Path, content: Mapping[str, object]) -> None:

@@ -10,7 +10,7 @@ _PARTS["benchmark"] = (schema.Benchmark, {"n": 0, "counted_steps": []})
 _PARTS["processes"] = (schema.Processes, {"sentences": []})
 _PARTS["launching"] = (schema.LaunchMeans, {"steps": 0})
 _NULLABLE = {"attribution": schema.Attribution, "roofline": schema.Roofline}
-_LISTS = ["argv", "slices", "probe_effect", "layers", "findings", "warnings", "sources"]
+_LISTS = ["run_bar", "argv", "slices", "probe_effect", "layers", "findings", "warnings", "sources"]
 _SETUP = {"steps": 0, "reason": None, "tf32_products": None, "tf32_convolutions": None}
 # Whose files are the user's.
 PLACES = {"roots": ["/app/"], "libraries": ["/lib/"], "profstack": ["/lib/"], "working": "/app/"}

@@ -21,7 +21,8 @@ _PARTS = {
 
 def finding(slug, title, **values):
     """A finding with what every one has."""
-    empty = dict.fromkeys(("gain_s", "gain_is", "file", "line", "module", "gain_reason"))
+    gains = ("gain_s", "gain_is", "gain_reason", "run_s", "run_gain_s")
+    empty = dict.fromkeys((*gains, "file", "line", "module"))
     lists = {"layers": ["torch"], "evidence": [], "advice": "Mend it."}
     return {"slug": slug, "title": title, "severity": "medium", **empty, **lists, **values}
 

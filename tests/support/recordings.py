@@ -14,6 +14,7 @@ import json
 import math
 import random
 from collections import namedtuple
+from itertools import accumulate
 from types import SimpleNamespace
 
 import jsonschema  # it ships no types
@@ -26,6 +27,8 @@ from profstack.storage.schema.report import REPORT
 
 CLEAN_S = 0.010
 TORCH_S = 0.012
+# Of the steps that `Sampled.even` makes.
+STEP_S = 0.02
 # A step as it was written.
 Step = namedtuple("Step", "step slice kind layer wall_s cpu_s wait_s device_s batch_size flags")
 PROBES = {"torch": 1.23, "cprofile": 1.38, "flops": 4.6, "nvtx": 1.07, "memory": 3.7}
@@ -196,6 +199,45 @@ class Run:
         facts["environment"] = {"python": "3", "torch": "2"}
         (self.folder / "logs" / "run.json").write_text(json.dumps(facts if run is None else run))
         return report_of(self.folder)
+
+
+class Sampled(Run):
+    """A recording into which samples are put by hand."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.frames = {}
+        self.rss = 100 * 2**20
+
+    def even(self, count, kind="watch"):
+        return self.begins(kind, [STEP_S] * count)
+
+    def begins(self, kind, walls, **frames):
+        begins = list(accumulate(walls[:-1], initial=self.now))
+        layer = kind if kind == "cprofile" else None
+        self.slice(kind, walls, layer=layer, mode="timed" if layer else None, frames=frames)
+        self.now += 0.001
+        return begins
+
+    def frame(self, stack):
+        parent = self.frame(stack[:-1]) if stack else None
+        if stack and stack not in self.frames:
+            self.frames[stack] = len(self.frames) + 1
+            file, line, name = stack[-1]
+            row = {"frame": self.frames[stack], "parent": parent, "file": file, "line": line}
+            self.writer.write({"watch_frames": [{**row, "name": name, "function_line": 1}]})
+        return self.frames.get(stack)
+
+    def samples(self, begin, *found):
+        """Samples so long after a time: weight, bytes grown, and the stack."""
+        for after_s, weight, grown, *stack in found:
+            self.sample(begin + after_s, *stack, weight=weight, grown=grown)
+
+    def sample(self, t_s, *stack, weight=1.0, grown=0, region=None, evaluating=None):
+        self.rss += grown
+        row = {"t_s": t_s, "frame": self.frame(stack), "region": region, "weight": weight}
+        row["evaluating"] = evaluating
+        self.writer.write({"watch_samples": [{**row, "rss_bytes": self.rss}]})
 
 
 # Modules of a made-up model: number, path, parent, calls per step; its share of the step's time

@@ -87,11 +87,12 @@ function drawOverview(page) {
     ]);
     byId("benchmark-cards").append(nsysCard(page.facts.nsys));
     drop("top-rows");
-    for (const id of ["step-bar-title", "step-bar"]) drop(id);
+    for (const id of ["run-bar-title", "run-bar", "step-bar-title", "step-bar"]) drop(id);
     return;
   }
   drawVerdict(page.facts);
   drawHeadline(byId("benchmark-cards"), page);
+  drawRunBar(page);
   drawStepBar(page);
   drawTops(page.overview.tops);
 }
@@ -234,6 +235,39 @@ function memoryCards(peaks) {
   return cards;
 }
 
+// The whole run as one bar; a part leads to the function that holds most of it.
+function drawRunBar(page) {
+  const rows = page.overview.run_bar;
+  if (!rows.length) {
+    drop("run-bar-title");
+    drop("run-bar");
+    return;
+  }
+  const parts = rows.map((row) => ({
+    name: row.part,
+    seconds: row.wall_s,
+    share: row.share,
+    link: row.file ? "source/" + row.file + ":" + row.line : null,
+    detail:
+      row.name && row.part !== "steps"
+        ? [row.name === "<module>" ? null : row.name, placeWords(row)].filter(Boolean).join(", ")
+        : null,
+    is: row.by === "samples" ? "sampled" : "measured",
+  }));
+  composition(byId("run-bar"), parts, {
+    label: "parts of the run",
+    of: "of the run",
+    origin: (part) => ({ words: part.is + ": time of the whole run" }),
+  });
+  byId("run-bar").append(
+    remark(
+      "The process took " +
+        formatSeconds(page.facts.run.duration_s) +
+        ". Shares are of that time less what profstack added.",
+    ),
+  );
+}
+
 // One bar: the clean median, cut into its parts. A negative rest has no width and is only listed.
 function drawStepBar(page) {
   const box = byId("step-bar");
@@ -244,22 +278,33 @@ function drawStepBar(page) {
     );
     return;
   }
-  stepBar(box, told.parts, told.median_s);
+  composition(box, told.parts, {
+    label: "parts of the clean step",
+    of: "of the clean step",
+    origin: (part) =>
+      part.is === "clean"
+        ? CLEAN
+        : {
+            words:
+              (part.is || "calibrated") + ": seen by layers, told at the speed of the clean steps",
+          },
+  });
   for (const words of [told.reason, told.note].filter(Boolean))
     box.append(remark(words[0].toUpperCase() + words.slice(1) + "."));
 }
 
-function stepBar(box, parts, median) {
+// Parts as a bar with its legend; `origin` says where a part's time comes from.
+function composition(box, parts, { label, of, origin }) {
   const whole = parts.reduce((sum, part) => sum + Math.max(part.seconds, 0), 0) || 1;
   const bar = el("div", {
     class: "composition",
     role: "group",
-    "aria-label": "parts of the clean step",
+    "aria-label": label,
   });
   const legend = el("ul", { class: "legend parts" });
   for (const part of parts) {
     const colour = partColour(part);
-    const share = formatPercent(part.share ?? part.seconds / median);
+    const share = isNumber(part.share) ? formatPercent(part.share) : "";
     const way =
       part.link && hasView(part.link.split("/")[0]) ? wayTo(...linkParts(part.link)) : null;
     if (part.seconds > 0) {
@@ -279,7 +324,8 @@ function stepBar(box, parts, median) {
       piece.addEventListener("mousemove", (event) =>
         showTip(event, part.name, [
           [part.is || "calibrated", formatSeconds(part.seconds)],
-          ["of the clean step", share],
+          ...(share ? [[of, share]] : []),
+          ...(part.detail ? [["most in", part.detail]] : []),
         ]),
       );
       piece.addEventListener("mouseleave", hideTip);
@@ -292,22 +338,9 @@ function stepBar(box, parts, median) {
           {},
           swatch(colour),
           part.link ? linkOf(part.link, part.name) : part.name,
-          el(
-            "b",
-            {},
-            figure(
-              part.seconds,
-              "s",
-              part.is === "clean"
-                ? CLEAN
-                : {
-                    words:
-                      (part.is || "calibrated") +
-                      ": seen by layers, told at the speed of the clean steps",
-                  },
-            ),
-          ),
+          el("b", {}, figure(part.seconds, "s", origin(part))),
           quiet(share),
+          part.detail ? quiet(part.detail) : null,
         ),
       );
   }
@@ -590,6 +623,7 @@ function findingCard(finding, median, first) {
 
 // What mending it is worth, per clean step; what was not measured is said so.
 function gainWords(finding, median) {
+  if (isNumber(finding.run_s)) return runWords(finding);
   if (!isNumber(finding.gain_s))
     return el(
       "div",
@@ -613,6 +647,28 @@ function gainWords(finding, median) {
       median ? " of a clean step" : "per step",
     ),
     el("div", { class: "quiet" }, (least ? "at least, " : "") + (finding.gain_is || "estimated")),
+  ];
+}
+
+// Of a finding on the whole run: what it takes, and what of that the advice saves.
+function runWords(finding) {
+  const origin = { words: "time of the whole run" };
+  const saved = finding.run_gain_s;
+  const share = (finding.evidence || [])[0]?.run_share;
+  return [
+    el(
+      "div",
+      { class: "gain-value" },
+      figure(isNumber(saved) ? -saved : finding.run_s, "s", origin),
+    ),
+    el("div", {}, isNumber(saved) ? "of the run, estimated" : "of the run"),
+    el(
+      "div",
+      { class: "quiet" },
+      "it takes ",
+      figure(finding.run_s, "s", origin),
+      isNumber(share) ? [", ", figure(share, "share", origin)] : null,
+    ),
   ];
 }
 

@@ -24,6 +24,11 @@ class Run(TypedDict):
     started_at: Annotated[Text, "when it began, ISO 8601 in UTC; null of an import"]
     finished_at: Annotated[Text, "when it ended, ISO 8601 in UTC; null where that is not known"]
     duration_s: Annotated[Figure, "host time from begin to end; null where the end is not known"]
+    items_per_s: Annotated[
+        Figure,
+        "items of all steps over the whole run, less the time that profstack added; null where the "
+        "items of a step or the parts of the run are not known",
+    ]
     exit_code: Annotated[
         Whole, "exit code of the process; null where a signal ended it, and of a session"
     ]
@@ -456,6 +461,38 @@ class StepBar(TypedDict):
     ]
 
 
+RunPartName = Literal[
+    "start-up and imports",
+    "model and data set-up",
+    "first step and compilation",
+    "steps",
+    "waiting for data",
+    "evaluation",
+    "checkpoints and saving",
+    "logging and callbacks",
+    "other",
+    "shutdown",
+    "profstack",
+]
+
+
+class RunPart(TypedDict):
+    """One part of the whole run: what its time was spent on."""
+
+    part: Annotated[RunPartName, "owner of the time; profstack: what profiling added"]
+    wall_s: Annotated[float, "host time of the run; all parts together are run.duration_s"]
+    share: Annotated[
+        Figure, "share of the run less what profstack added; null of what it added itself"
+    ]
+    by: Annotated[
+        Literal["clock", "samples"],
+        "how it was told apart: by times read, or by the watch's samples",
+    ]
+    file: Annotated[Text, "file of the user's function that holds most of it; null where none does"]
+    line: Annotated[Whole, "line of that function with most of it"]
+    name: Annotated[Text, "name of that function"]
+
+
 # A row of a finding's evidence.
 EvidenceValue = str | int | float | bool | None
 Evidence = dict[str, EvidenceValue]
@@ -473,6 +510,8 @@ class Finding(TypedDict):
     gain_s: Annotated[Figure, "time per clean step that the change saves; null where not known"]
     gain_is: Annotated[Literal["estimated", "measured"] | None, "origin of gain_s; null without it"]
     gain_reason: Annotated[Text, "why gain_s is null; null where it is known"]
+    run_s: Annotated[Figure, "time of the whole run that it takes; null of findings on the step"]
+    run_gain_s: Annotated[Figure, "time of the run that the change saves; null where not known"]
     file: Annotated[Text, "source file to look at; null where there is none"]
     line: Annotated[Whole, "line in that file; null where there is none"]
     module: Annotated[Text, "path of the module at fault; null where it is not one module's"]
@@ -891,6 +930,8 @@ class Report(LaterParts):
     probe_effect: Annotated[list[ProbeEffect], "how much each layer slowed its steps"]
     layers: Annotated[list[LayerFacts], "layers of the run, in the order of the page"]
     verdict: Annotated[Verdict | None, "what holds a step back, by the published rule"]
+    run_bar: Annotated[list[RunPart], "the whole run, by what its time was spent on"]
+    run_bar_reason: Annotated[Text, "why run_bar has no rows; null where it has some"]
     step_bar: Annotated[StepBar | None, "the clean step as one bar"]
     findings: Annotated[list[Finding], "problems with what to do, the most severe first"]
     roofline: Annotated[Roofline | None, "rates against what the machine can do"]

@@ -1,7 +1,5 @@
 """From the watch's samples to its tables: shares, growth of memory, outliers and their work."""
 
-from itertools import accumulate
-
 import pandas as pd
 import pytest
 
@@ -9,56 +7,17 @@ from profstack.analysis import watch
 from profstack.analysis.clean_steps import Clean
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.cells import cell, cells
-from tests.support.recordings import Run
+from tests.support.recordings import STEP_S, Sampled
 
 SCRIPT, HELPER = "/home/somebody/work/train.py", "/home/somebody/work/parts/data.py"
 LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
 MIB = 2**20
-STEP_S = 0.02
 near = pytest.approx
-
-
-class Made(Run):
-    """A recording into which samples are put by hand."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.frames = {}
-        self.rss = 100 * MIB
-
-    def even(self, count, kind="watch"):
-        return self.begins(kind, [STEP_S] * count)
-
-    def begins(self, kind, walls, **frames):
-        begins = list(accumulate(walls[:-1], initial=self.now))
-        layer = kind if kind == "cprofile" else None
-        self.slice(kind, walls, layer=layer, mode="timed" if layer else None, frames=frames)
-        self.now += 0.001
-        return begins
-
-    def frame(self, stack):
-        parent = self.frame(stack[:-1]) if stack else None
-        if stack and stack not in self.frames:
-            self.frames[stack] = len(self.frames) + 1
-            file, line, name = stack[-1]
-            row = {"frame": self.frames[stack], "parent": parent, "file": file, "line": line}
-            self.writer.write({"watch_frames": [{**row, "name": name, "function_line": 1}]})
-        return self.frames.get(stack)
-
-    def samples(self, begin, *found):
-        """Samples so long after a time: weight, bytes grown, and the stack."""
-        for after_s, weight, grown, *stack in found:
-            self.sample(begin + after_s, *stack, weight=weight, grown=grown)
-
-    def sample(self, t_s, *stack, weight=1.0, grown=0, region=None):
-        self.rss += grown
-        row = {"t_s": t_s, "frame": self.frame(stack), "region": region, "weight": weight}
-        self.writer.write({"watch_samples": [{**row, "rss_bytes": self.rss}]})
 
 
 @pytest.fixture
 def made(tmp_path):
-    return Made(tmp_path / "recording")
+    return Sampled(tmp_path / "recording")
 
 
 MAIN = (SCRIPT, 30, "<module>")
@@ -128,7 +87,7 @@ def test_a_line_is_the_innermost_one_of_the_scripts_own_folder(made, tmp_path):
     shares = {line: share for line, (share, _) in watch.line_shares(recorded, "step").items()}
     assert shares == {(SCRIPT, 20): 0.4, (HELPER, 7): 0.4}
     assert watch.line_shares(recorded, "startup") == {(SCRIPT, 30): (1.0, None)}
-    text = Made(tmp_path / "text")
+    text = Sampled(tmp_path / "text")
     stack = ("<string>", 4, "<module>"), ("<string>", 2, "work"), FORWARD
     text.sample(text.even(1)[0] + 0.01, *stack)
     assert list(watch.line_shares(text.recorded())) == [("<string>", 2)]

@@ -40,6 +40,10 @@ class Hooked(TorchHooks):
     def evaluated(self, named):
         self.heard.append(f"evaluated {named and named.path}")
 
+    def switched(self, module, named):
+        if not module.training:
+            self.evaluated(named)
+
     def generate_ended(self, *, completed):
         self.heard.append(f"generate_ended {completed}")
 

@@ -123,7 +123,7 @@ class Started:
         return how(str(self.folder), *arguments)
 
     def start(self, tools, **options):
-        return self.begin(run.start_engine, torch, tools, 55.0, lambda: None, **options)
+        return self.begin(run.start_engine, torch, tools, 55.0, 60.0, lambda: None, **options)
 
     facts = property(lambda self: facts_of(read_tables(self.folder)))
 

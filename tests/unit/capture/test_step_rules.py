@@ -195,7 +195,7 @@ class Frozen(Net):
 
 
 @pytest.mark.parametrize("kind", [Net, Frozen])
-def test_a_switch_to_evaluation_is_reported_and_the_class_left_as_it_was(kind, monkeypatch):
+def test_a_switch_of_the_mode_is_reported_and_the_class_left_as_it_was(kind, monkeypatch):
     before, plain, reported, net = dict(kind.__dict__), nn.Module.train, [], kind()
     watch = EvaluationWatch(torch, reported.append)
     for root in (nn.Module(), object()):
@@ -203,18 +203,18 @@ def test_a_switch_to_evaluation_is_reported_and_the_class_left_as_it_was(kind, m
         assert (watch.watched, nn.Module.train, watch.is_on(net)) == (None, plain, False)
     watch.put(net)
     assert (watch.is_on(net), watch.is_on(nn.Linear(2, 2))) == (True, False)
-    assert (net.train() is net, [*reported], net.eval() is net) == (True, [], True)
+    assert (net.train() is net, [*reported], net.eval() is net) == (True, [net], True)
     net.train(False)
     nn.Linear(2, 2).eval()
     # Nor is a switch reported while a graph is traced.
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "_is_compiling_flag", True, raising=False)
         net.eval()
-    assert reported == [net, net]
+    assert reported == [net] * 3
     watch.take_off()
     watch.take_off()
     net.eval()
-    assert (reported, dict(kind.__dict__)) == ([net, net], before)
+    assert (reported, dict(kind.__dict__)) == ([net] * 3, before)
 
 
 def test_a_wrapper_put_on_top_stays_and_an_error_passes_without_our_frame():

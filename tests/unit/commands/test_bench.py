@@ -46,16 +46,13 @@ def test_options_say_what_is_measured():
         assert found == BenchOptions(policy=Policy(**policy), **given)
 
 
-def test_sizes_are_binary_and_layers_may_be_none():
+def test_sizes_are_binary():
     sizes = {"1000000": 1_000_000, "3B": 3, "1.5K": 1536, "5MiB": 5 << 20, "2 GiB": 2 << 30}
     sizes["3tb"] = 3 << 40
     assert {text: parsed(f"--memory-limit={text}").memory_limit for text in sizes} == sizes
     for text in ("0", "2X", "-1", "KiB", "1.M"):
         with pytest.raises(UsageError, match="is no size; write 512MiB"):
             parsed(f"--memory-limit={text}")
-    assert bench.layers_of(parsed("--layers", "none")) == []
-    assert bench.layers_of(parsed("--layers", "torch,flops", "--skip", "torch")) == ["flops"]
-    assert bench.layers_of(parsed()) == layer.layer_names()
 
 
 @pytest.fixture
@@ -210,7 +207,7 @@ CONTRADICTIONS = """
 --repeat 3 --target 0.1 | give one of the two // --target 1 | 1 is no part of the median
 --search linear | --search is of the search // --memory-limit 1G | --memory-limit is of the search
 --compare eager,fast | knows no 'fast' // --compare , | --compare names nothing
---layers none --skip torch | none to skip // --layers nothing | no layer 'nothing'
+--layers nothing | no layer 'nothing'
 --input 3xy | 3xy // --factory --step | not allowed with // --processes 0 | 0 is not above 0
 """
 

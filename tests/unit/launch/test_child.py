@@ -81,7 +81,8 @@ def test_the_import_of_torch_starts_the_engine_once(armed):
     import torch
 
     (start,) = armed.starts
-    origin, release = start.more
+    origin, begun, release = start.more
+    assert begun >= origin
     assert (start.given, start.tools) == (("rec", torch), {})
     assert 0 < origin == child._armed_at
     assert child.engine() is armed.engine

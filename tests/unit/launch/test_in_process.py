@@ -66,7 +66,7 @@ def test_the_facts_of_the_run_are_written(tmp_path, monkeypatch):
         folder = ProgramFolder("x", str(tmp_path / "rec"), force=True)
         folder.write_run("train", {"stopped_by": "me"}, {"torch": "2.5", "python": "own"})
         facts, run = run_json(folder.path), {"stopped_by": "me"}
-        environment = facts.pop("environment")
+        environment, _ = facts.pop("environment"), facts.pop("begun_clock_s")
         assert facts == {"script": "train", "argv": shown, "in_process": True, "run": run}
         assert (environment["torch"], environment["python"]) == ("2.5", "own")
         assert environment["logical_cores"] == os.cpu_count()

@@ -1,0 +1,378 @@
+"""The whole run as one bar: every second of the process has one owner.
+
+The time is cut at what the recording knows exactly: when the interpreter began, when torch came,
+every slice, the end of the script. Slices that the watch has seen, and what comes before, between
+and after the steps, are divided by its samples: each second is of what its stack says. In slices
+that it did not see the steps' own times divide them. Whatever is left in a segment is its usual
+owner's, so that the parts always add up to the run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypedDict, get_args
+
+import numpy as np
+
+from profstack.analysis.clean_steps import PAUSE, Clean
+from profstack.analysis.functions import FunctionKey
+from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack, Watched, watched
+from profstack.privacy import home_relative
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import RunPart, RunPartName
+from profstack.storage.vocabulary import BENCH_FACT
+
+Span = tuple[float, float]
+
+
+class _Place(TypedDict):
+    file: str | None
+    line: int | None
+    name: str | None
+
+
+IMPORTS: RunPartName = "start-up and imports"
+SETUP: RunPartName = "model and data set-up"
+FIRST: RunPartName = "first step and compilation"
+STEPS: RunPartName = "steps"
+WAITING: RunPartName = "waiting for data"
+EVALUATION: RunPartName = "evaluation"
+SAVING: RunPartName = "checkpoints and saving"
+LOGGING: RunPartName = "logging and callbacks"
+OTHER: RunPartName = "other"
+SHUTDOWN: RunPartName = "shutdown"
+PROFSTACK: RunPartName = "profstack"
+_ORDER: tuple[RunPartName, ...] = get_args(RunPartName)
+
+# --- What a stack is doing, by the functions on it ------------------------------------------------
+
+_COMPILER = re.compile(r"[/\\]torch[/\\](_dynamo[/\\]convert_frame|_inductor[/\\]compile_fx)\.py$")
+# What runs compiled code lies in the same files, and they are imported by every optimizer.
+_COMPILED = frozenset({"run", "align_inputs_from_check_idxs", "<module>"})
+_SAVES = re.compile(r"(?:^|_)save(?:_|$)")
+# What keeps tensors for a backward pass saves nothing.
+_KEEPS = re.compile("^save_for_backward$|hook")
+_LOGGER = re.compile(
+    r"[/\\](logging|tqdm|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|loguru|comet_ml"
+    r"|neptune|csv)([/\\]|\.py$)"
+)
+_LOGS = re.compile(r"^_?(?:write_|call_)?(?:logs?|logging|callbacks?)(?:_[a-z]+s?)?$|^on_[a-z_]+$")
+# Functions of mathematics that begin in the same way.
+_NO_LOG = re.compile(r"^log_?(softmax|sigmoid|prob|probs|likelihood|sum_exp|sumexp|det|abs_det)")
+_PRINTS = re.compile(r"\bprint\(")
+_EVALUATES = re.compile(
+    r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation|valid|test)(?:_|$)"
+)
+_LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]")
+
+
+class _Stacks:
+    """Says what each stack is of, once; `around` are functions that most of the steps are in."""
+
+    def __init__(self, seen: Watched, sources: Mapping[tuple[str, int], str]) -> None:
+        self._seen = seen
+        self._sources = sources
+        self._known: dict[int, RunPartName | None] = {}
+        self.around: frozenset[object] = frozenset()
+
+    def owner(self, sample: Sample, usual: RunPartName) -> RunPartName:
+        """Return the owner of a sample; `usual` is that of its segment."""
+        if sample.stack not in self._known:
+            self._known[sample.stack] = self._of(self._seen.stacks.get(sample.stack, ()))
+        found = self._known[sample.stack]
+        in_steps = usual == STEPS
+        if found == IMPORTS:
+            # In a step it is what is imported at its first use.
+            return FIRST if in_steps else IMPORTS
+        if found in (None, WAITING) and sample.evaluating:
+            return EVALUATION
+        if found == WAITING:
+            return WAITING if in_steps else usual
+        if found == EVALUATION and usual == SETUP:
+            # A function that reads its data, by a name like `test_set`.
+            return usual
+        return found or usual
+
+    def _of(self, stack: Stack) -> RunPartName | None:
+        if any(_COMPILER.search(frame.file) and frame.name not in _COMPILED for frame in stack):
+            return FIRST
+        if any(frame.name == "<module>" for frame in stack[1:]):
+            return IMPORTS
+        if any(_SAVES.search(frame.name) and not _KEEPS.search(frame.name) for frame in stack):
+            return SAVING
+        if any(self._logs(frame) for frame in stack):
+            return LOGGING
+        own = self._seen.own(stack)
+        if any(_EVALUATES.search(each.name) and each.function not in self.around for each in own):
+            return EVALUATION
+        return WAITING if any(_LOADER.search(frame.file) for frame in stack) else None
+
+    def _logs(self, frame: Frame) -> bool:
+        if _LOGGER.search(frame.file) or _PRINTS.search(
+            self._sources.get((frame.file, frame.line), "")
+        ):
+            return True
+        return bool(_LOGS.match(frame.name)) and not _NO_LOG.match(frame.name)
+
+
+# --- Segments of the run --------------------------------------------------------------------------
+
+
+@dataclass
+class _Division:
+    """Seconds by owner, with the stacks that the watch saw of each."""
+
+    seconds: dict[RunPartName, float] = field(default_factory=lambda: defaultdict(float))
+    stacks: dict[RunPartName, dict[int, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
+    sampled: dict[RunPartName, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, owner: RunPartName, seconds: float) -> None:
+        self.seconds[owner] += seconds
+
+    def add_sampled(
+        self, stacks: _Stacks, samples: Sequence[Sample], seconds: float, usual: RunPartName
+    ) -> None:
+        """Divide `seconds` by the weights of samples; without any they are the usual owner's."""
+        weight = sum(sample.weight for sample in samples)
+        if not weight:
+            self.add(usual, seconds)
+            return
+        for sample in samples:
+            owner, part = stacks.owner(sample, usual), seconds * sample.weight / weight
+            self.seconds[owner] += part
+            self.sampled[owner] += part
+            self.stacks[owner][sample.stack] += part
+
+
+def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None]:
+    """Return the rows of `run_bar`, and why there are none."""
+    duration_s = recorded.run.get("run", {}).get("duration_s")
+    if recorded.facts.get(BENCH_FACT) is not None:
+        return [], "a benchmark calls its target again and again: there is no run to divide"
+    if not isinstance(duration_s, float) or duration_s <= 0:
+        return [], "the end of the run is not known"
+    if "origin_clock_s" not in recorded.facts or "begun_clock_s" not in recorded.run:
+        return [], "the recording does not say when the measured process began"
+    seen = watched(recorded)
+    frames = recorded.frames["watch_frames"]
+    texts = frames[frames["source"].notna()][["file", "line", "source"]]
+    sources = {(file, line): source for file, line, source in texts.itertuples(index=False)}
+    made = _Run(recorded, clean, duration_s, _Stacks(seen, sources))
+    made.divide()
+    parts = made.division
+    rows: list[RunPart] = [
+        {
+            "part": name,
+            "wall_s": parts.seconds[name],
+            "share": None,
+            "by": "samples" if parts.sampled[name] > 0.5 * parts.seconds[name] else "clock",
+            **_place(seen, parts.stacks[name]),
+        }
+        for name in _ORDER
+        if parts.seconds.get(name, 0.0) > 0
+    ]
+    _add_up(rows, duration_s)
+    return rows, None
+
+
+def _add_up(rows: Sequence[RunPart], duration_s: float) -> None:
+    """Make the sum the duration itself, to the last digit: the largest part takes the rest."""
+    digit = math.ulp(duration_s)
+    for row in rows:
+        row["wall_s"] = round(row["wall_s"] / digit) * digit
+    largest = max(rows, key=lambda row: row["wall_s"])
+    largest["wall_s"] += duration_s - sum(row["wall_s"] for row in rows)
+    own_s = sum(row["wall_s"] for row in rows if row["part"] != PROFSTACK)
+    for row in rows:
+        row["share"] = row["wall_s"] / own_s if row["part"] != PROFSTACK else None
+
+
+class _Run:
+    """Divides one run; times are since the recording's begin."""
+
+    def __init__(
+        self, recorded: Recorded, clean: Clean, duration_s: float, stacks: _Stacks
+    ) -> None:
+        facts = recorded.facts
+        self._recorded, self._clean, self._stacks = recorded, clean, stacks
+        self.division = _Division()
+        self._samples = watched(recorded).samples
+        self._times = [sample.t_s for sample in self._samples]
+        self._begin = recorded.run["begun_clock_s"] - float(facts["origin_clock_s"])
+        self._end = self._begin + duration_s
+        arming, finishing = (facts.get(name) for name in ("arming", "finishing"))
+        self._arming: Span = tuple(arming) if arming else (0.0, 0.0)
+        self._finishing: Span = tuple(finishing) if finishing else (self._end, self._end)
+        self._in_process = bool(recorded.run.get("in_process"))
+        slices = recorded.frames["slices"]
+        # A second run, which filled layers, has times of its own.
+        own = slices[(slices["mode"] != "whole") & (slices["steps"] > 0)]
+        own = own.drop_duplicates("started_s").sort_values("started_s")
+        self._slices = own[own["started_s"].notna() & own["wall_s"].notna()]
+        self._steps = recorded.frames["steps"]
+        compiled = recorded.frames["compilations"]
+        known = compiled[compiled["t_s"].notna() & compiled["wall_s"].notna()]
+        self._compiled = _union(zip(known["t_s"], known["t_s"] + known["wall_s"], strict=True))
+
+    def divide(self) -> None:
+        """Give every second its owner."""
+        # Before the script's first line there is Python's own start, or the session's.
+        self.division.add(PROFSTACK if self._in_process else IMPORTS, -self._begin)
+        last, first_step = 0.0, None
+        watch_samples: list[Sample] = []
+        watched_s, plan = 0.0, None
+        self._find_around()
+        for row in self._slices.to_dict("records"):
+            begin = max(row["started_s"], last)
+            end = max(row["started_s"] + row["wall_s"], begin)
+            if first_step is None:
+                self._between(last, begin, SETUP)
+            elif row["plan"] == plan:
+                # Observers are switched at a step's end: the script stands still.
+                self.division.add(PROFSTACK, begin - last)
+            else:
+                self._between(last, begin, OTHER)
+            first_step, plan, last = begin, row["plan"], end
+            samples = self._within(begin, end)
+            other = self._other_phase(row["phase"])
+            if other is not None:
+                self.division.add(other, end - begin)
+            elif row["kind"] == "watch" and len(samples) >= FEWEST_SAMPLES:
+                watch_samples += samples
+                watched_s += end - begin
+            else:
+                self._divide_slice(row, begin, end)
+        self.division.add_sampled(self._stacks, watch_samples, watched_s, STEPS)
+        ending, ended = self._finishing
+        self._between(last, max(ending, last), OTHER)
+        self.division.add(PROFSTACK, max(ended - max(ending, last), 0.0))
+        rest = self._end - max(ended, last)
+        self.division.add(PROFSTACK if self._in_process else SHUTDOWN, max(rest, 0.0))
+
+    def _find_around(self) -> None:
+        """Note the functions that hold most of the steps: their names say nothing of a part."""
+        seen = watched(self._recorded)
+        samples = seen.of(STEP) or seen.samples
+        weights: dict[object, float] = defaultdict(float)
+        for each in seen.by_stack(samples):
+            for function in {frame.function for frame in seen.own(each.stack)}:
+                weights[function] += each.weight
+        most = sum(sample.weight for sample in samples) / 2
+        self._stacks.around = frozenset(name for name in weights if weights[name] > most)
+
+    def _within(self, begin: float, end: float) -> list[Sample]:
+        first, after = np.searchsorted(self._times, [begin, end], side="right").tolist()
+        return self._samples[first:after]
+
+    def _between(self, begin: float, end: float, usual: RunPartName) -> None:
+        """Divide what is no slice by the watch's samples."""
+        own = _overlap([self._arming], begin, end)
+        self.division.add(PROFSTACK, own)
+        seconds, samples = max(end - begin - own, 0.0), self._within(begin, end)
+        self.division.add_sampled(self._stacks, samples, seconds, usual)
+
+    def _other_phase(self, phase: str | None) -> RunPartName | None:
+        """Return the owner of all steps of a phase beside training; None of the steps' own."""
+        if self._recorded.phase != "train" or phase == "train":
+            return None
+        return EVALUATION if phase == "eval" else OTHER
+
+    def _divide_slice(self, row: Mapping[Hashable, Any], begin: float, end: float) -> None:
+        """Divide a slice by the times of its steps, against the mean of the clean ones."""
+        division, clean = self.division, self._clean.steps
+        is_observed = isinstance(row["layer"], str)
+        compiling_s = _overlap(self._compiled, begin, end)
+        division.add(FIRST, compiling_s)
+        left_s = end - begin - compiling_s
+        steps = self._steps[(self._steps["slice"] == row["slice"]) & (self._steps["wall_s"] > 0)]
+        if len(clean) and len(steps):
+            mean_s = float(clean["wall_s"].mean())
+            ordinary_s, count = 0.0, 0
+            for step in steps.to_dict("records"):
+                began, took_s = step["started_s"], step["wall_s"]
+                took_s -= _overlap(self._compiled, began, began + took_s)
+                beyond_s = took_s - mean_s
+                if step["step"] == self._first_of.get(step["plan"]):
+                    owner = FIRST
+                elif "eval" in step["flags"].split():
+                    owner = EVALUATION
+                elif not is_observed and beyond_s > (PAUSE - 1) * mean_s:
+                    owner = OTHER
+                else:
+                    ordinary_s, count = ordinary_s + took_s, count + 1
+                    continue
+                if beyond_s > 0:
+                    left_s -= beyond_s
+                    samples = self._within(began, began + step["wall_s"])
+                    division.add_sampled(self._stacks, samples, beyond_s, owner)
+            if is_observed and ordinary_s > count * mean_s:
+                division.add(PROFSTACK, ordinary_s - count * mean_s)
+                left_s -= ordinary_s - count * mean_s
+        waiting_s = self._wait_share * left_s
+        division.add(WAITING, waiting_s)
+        division.add(STEPS, left_s - waiting_s)
+
+    @cached_property
+    def _first_of(self) -> dict[int, int]:
+        """The first step of each plan."""
+        return {
+            int(str(plan)): int(first)
+            for plan, first in self._steps.groupby("plan")["step"].min().items()
+        }
+
+    @cached_property
+    def _wait_share(self) -> float:
+        """Share of the clean steps that waits for torch's DataLoader; 0 without one."""
+        paths = self._recorded.frames["region_work"]["path"].astype(str)
+        if not paths.str.startswith("enumerate(DataLoader)").any():
+            return 0.0
+        known = self._clean.steps[self._clean.steps["wait_s"].notna()]
+        return float(known["wait_s"].sum() / known["wall_s"].sum()) if len(known) else 0.0
+
+
+def _union(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans without overlaps: a compilation may hold others."""
+    whole: list[Span] = []
+    for begin, end in sorted(spans):
+        if whole and begin <= whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(end, whole[-1][1]))
+        else:
+            whole.append((begin, end))
+    return whole
+
+
+def _overlap(spans: Iterable[Span], begin: float, end: float) -> float:
+    return sum(max(min(end, last) - max(begin, first), 0.0) for first, last in spans)
+
+
+# As much of a part must be in one function to name it.
+_MOSTLY = 0.6
+
+
+def _place(seen: Watched, stacks: Mapping[int, float]) -> _Place:
+    """Return the innermost of the user's own functions that holds most of a part."""
+    seconds: dict[FunctionKey, float] = defaultdict(float)
+    depths: dict[FunctionKey, int] = {}
+    lines: dict[FunctionKey, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for number, part in stacks.items():
+        own = seen.own(seen.stacks.get(number, ()))
+        for function, (depth, frame) in {
+            each.function: (at, each) for at, each in enumerate(own)
+        }.items():
+            seconds[function] += part
+            depths[function] = max(depth, depths.get(function, 0))
+            lines[function][frame.line] += part
+    least = _MOSTLY * sum(stacks.values())
+    most = [function for function in seconds if seconds[function] >= least]
+    if not most:
+        return {"file": None, "line": None, "name": None}
+    function = max(most, key=lambda each: depths[each])
+    line = max(lines[function], key=lambda number: lines[function][number])
+    return {"file": home_relative(function[0]), "line": line, "name": function[2]}

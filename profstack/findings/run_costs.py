@@ -1,0 +1,116 @@
+"""Findings of the whole run: what goes on beside its steps and takes a good part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profstack.findings import reading, rules
+from profstack.findings.rules import FindingRule
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Finding, Place, Report, RunPart, RunPartName
+from profstack.units import format_seconds, format_share
+
+_NO_STEP = "it is time of the whole run, not of a step"
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """A part of the run that is worth a finding from `least_s` seconds on.
+
+    `saved` is the share of it that the advice saves, None where that is not known.
+    """
+
+    part: RunPartName
+    rule: FindingRule
+    words: str
+    least_s: float
+    advice: str
+    saved: float | None = None
+
+
+_COSTS = (
+    _Cost(
+        "evaluation", rules.EVALUATION_COST, "Evaluation takes", 1.0,
+        "Evaluate less often, on a part of the data or in larger batches, under "
+        "torch.inference_mode(). Half as often saves half of it.", 0.5,
+    ),
+    _Cost(
+        "checkpoints and saving", rules.SAVING_COST, "Saving takes", 1.0,
+        "Save less often, to a faster disk, or on a thread beside the training: "
+        "torch.distributed.checkpoint.async_save(). Half as often saves half of it.", 0.5,
+    ),
+    _Cost(
+        "logging and callbacks", rules.LOGGING_COST, "Logging and callbacks take", 0.5,
+        "Log at every tenth step, and take values off the device only there.", 0.9,
+    ),
+    _Cost(
+        "start-up and imports", rules.SLOW_START, "Imports take", 10.0,
+        "Import what is not always needed where it is used. 'python -X importtime script.py' "
+        "lists what each module takes.",
+    ),
+    _Cost(
+        "model and data set-up", rules.SLOW_START, "Setting up takes", 3.0,
+        "Do it once and keep the result on disk (torch.save, numpy.save, a data set's cache), or "
+        "beside the training, in the DataLoader's workers.",
+    ),
+    _Cost(
+        "first step and compilation", rules.COMPILATION_COST, "Compiling takes", 5.0,
+        "Keep compiled code between runs (TORCHINDUCTOR_CACHE_DIR on a disk that stays), compile "
+        "the block that repeats instead of the whole model, or leave torch.compile out of a run "
+        "as short as this one.",
+    ),
+    _Cost(
+        "shutdown", rules.SLOW_SHUTDOWN, "The end of the process takes", 3.0,
+        "Look at atexit functions, at threads that are still running and at DataLoader workers: "
+        "these are asked to end one after the other.",
+    ),
+)  # fmt: skip
+
+
+def run_costs(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return the parts of the run beside its steps that take a good part of it."""
+    return list(_found(recorded, report)) if report["step"]["count"] else []
+
+
+def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
+    for cost in _COSTS:
+        row = next((row for row in report["run_bar"] if row["part"] == cost.part), None)
+        if row is None or (row["share"] or 0.0) < cost.rule.threshold:
+            continue
+        if row["wall_s"] < cost.least_s:
+            continue
+        compiled_s = recorded.frames["compilations"]["wall_s"].sum()
+        # A first step may be long for other reasons.
+        if cost.rule is rules.COMPILATION_COST and compiled_s < row["wall_s"] / 2:
+            continue
+        yield _finding(cost, row)
+
+
+def _finding(cost: _Cost, row: RunPart) -> Finding:
+    place: Place | None = None
+    if row["file"] is not None and row["line"] is not None:
+        place = {"file": row["file"], "line": row["line"]}
+    within = f" in {row['name']}" if row["name"] not in (None, "<module>") else ""
+    share = row["share"] or 0.0
+    words = format_share(share)
+    return reading.finding(
+        cost.rule,
+        f"{cost.words} {words} of the run{within}",
+        severity=reading.severity_of(share, 1.0),
+        gain_reason=f"{_NO_STEP}: {format_seconds(row['wall_s'])}, {words} of the run",
+        run_s=row["wall_s"],
+        run_gain_s=None if cost.saved is None else cost.saved * row["wall_s"],
+        place=place,
+        layers=["watch"] if row["by"] == "samples" else [],
+        evidence=[
+            {
+                "part": cost.part,
+                "wall_s": row["wall_s"],
+                "run_share": share,
+                "function": row["name"],
+                "link": reading.to_source(place) if place else None,
+            }
+        ],
+        advice=cost.advice,
+    )

@@ -1,0 +1,118 @@
+"""The whole run by owner: segments by the clock, samples of the watch, and what each stack is of."""
+
+import math
+
+import pytest
+
+from profstack.analysis.clean_steps import clean_steps
+from profstack.analysis.run_bar import run_bar
+from tests.support.recordings import Sampled
+from tests.support.tables import cases
+
+SCRIPT, PACKAGES = "/home/somebody/work/train.py", "/opt/lib/python3.11/site-packages"
+MAIN, STEP = (SCRIPT, 30, "<module>"), (SCRIPT, 20, "step")
+SAVE, LOG = (SCRIPT, 12, "save_model"), (SCRIPT, 14, "log_metrics")
+EVALUATE, DATA = (SCRIPT, 25, "evaluate"), (SCRIPT, 9, "read_data")
+IMPORTED = (f"{PACKAGES}/torch/__init__.py", 1, "<module>")
+COMPILE = f"{PACKAGES}/torch/_dynamo/convert_frame.py"
+LOADER = (f"{PACKAGES}/torch/utils/data/dataloader.py", 700, "__next__")
+# The parent began half a second before the recording, and saw the end 0.75 s after its own.
+BEGUN, ORIGIN = 99.5, 100.0
+
+
+@pytest.fixture
+def made(tmp_path):
+    run = Sampled(tmp_path / "rec")
+    run.writer.facts({"origin_clock_s": ORIGIN, "arming": [0.25, 0.5]})
+    return run
+
+
+def parts_of(made, duration_s, finishing, **run):
+    made.writer.facts({"finishing": finishing})
+    facts = {"run": {"duration_s": duration_s}, "begun_clock_s": BEGUN, **run}
+    made.finish(run=facts)
+    recorded = made.recorded()
+    rows, reason = run_bar(recorded, clean_steps(recorded))
+    assert (bool(rows), math.fsum(row["wall_s"] for row in rows)) == (not reason, duration_s)
+    own = [row["wall_s"] for row in rows if row["part"] != "profstack"]
+    for row in rows:
+        is_own = row["part"] == "profstack"
+        assert row["share"] == (None if is_own else pytest.approx(row["wall_s"] / sum(own)))
+    return {row["part"]: row for row in rows}
+
+
+def test_every_second_has_one_owner(made):
+    # Imports for 0.3 of what came before, but for profstack's own quarter of a second.
+    made.sample(0.2, MAIN, IMPORTED, weight=18)
+    made.sample(0.9, MAIN, DATA, weight=42)
+    # A first step of 80 ms, then those of 20, of 30 under an observer, and an evaluation in one.
+    made.begins("clean", [0.08, *[0.02] * 9])
+    made.begins("cprofile", [0.03] * 5)
+    made.slice("clean", [0.02, 0.52, *[0.02] * 8], flags={1: "eval"})
+    made.now += 0.001
+    begin = made.now
+    made.even(100)
+    for number, (stack, count) in enumerate({STEP: 36, SAVE: 10, LOG: 4, LOADER: 10}.items()):
+        for place in range(count):
+            made.sample(begin + 0.001 + 0.3 * number + 0.002 * place, MAIN, stack, weight=3)
+    for place in range(40):
+        made.sample(begin + 1.5 + 0.01 * place, MAIN, STEP, weight=2, evaluating=1)
+    over = made.now
+    made.sample(over + 0.1, MAIN, EVALUATE, weight=10)
+    made.sample(over + 0.3, MAIN, weight=30)
+    finishing = [over + 0.8, over + 1.1]
+    found = parts_of(made, 0.5 + finishing[1] + 0.75, finishing)
+    # Three of the ways from slice to slice, and the way to the samples' end.
+    expected = {
+        "start-up and imports": 0.5 + 0.3 * 0.75, "model and data set-up": 0.7 * 0.75,
+        "first step and compilation": 0.06, "waiting for data": 2.0 * 30 / 260,
+        "steps": 10 * 0.02 + 5 * 0.02 + 10 * 0.02 + 2.0 * 108 / 260,
+        "evaluation": 0.5 + 2.0 * 80 / 260 + 0.8 / 4, "checkpoints and saving": 2.0 * 30 / 260,
+        "logging and callbacks": 2.0 * 12 / 260, "other": 0.8 * 3 / 4, "shutdown": 0.75,
+        "profstack": 0.25 + 5 * 0.01 + 0.003 + 0.3,
+    }  # fmt: skip
+    assert {name: row["wall_s"] for name, row in found.items()} == pytest.approx(
+        expected, abs=0.002
+    )
+    for name, (line, function) in {"checkpoints and saving": (12, "save_model"),
+        "model and data set-up": (9, "read_data"), "start-up and imports": (30, "<module>")}.items():  # fmt: skip
+        assert (found[name]["line"], found[name]["name"]) == (line, function)
+        assert found[name]["by"] == ("samples" if name != "start-up and imports" else "clock")
+
+
+@cases(
+    "stack evaluating owner",
+    (SAVE, None, "checkpoints and saving"),
+    ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
+    ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
+    (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
+    ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
+    ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
+    ((SCRIPT, 3, "forward"), 1, "evaluation"), (EVALUATE, None, "evaluation"),
+    ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
+    (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
+    ((COMPILE, 3, "_compile"), None, "first step and compilation"),
+    ((COMPILE, 3, "<module>"), None, "start-up and imports"),
+    (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"),
+)  # fmt: skip
+def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
+    made.sample(0.1, MAIN, STEP, weight=9)
+    made.begins("clean", [0.02] * 5)
+    made.sample(made.now + 0.1, MAIN, stack, weight=4, evaluating=evaluating)
+    end = made.now + 3.0
+    found = parts_of(made, end + 0.5, [end, end])
+    assert found[owner]["wall_s"] == pytest.approx(3.0 + 0.5 * (owner[:5] == "start"), abs=0.002)
+
+
+def test_without_the_ends_of_the_run_there_is_no_bar(made):
+    made.begins("clean", [0.02] * 5)
+    made.finish(run={"run": {}})
+    recorded = made.recorded()
+    reasons = []
+    for run in ({}, {"duration_s": 3.0}):
+        recorded.run["run"] = run
+        rows, reason = run_bar(recorded, clean_steps(recorded))
+        assert rows == []
+        reasons.append(reason)
+    assert reasons == ["the end of the run is not known", "the recording does not say when the "
+        "measured process began"]  # fmt: skip
