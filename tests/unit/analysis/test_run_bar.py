@@ -107,12 +107,9 @@ def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
 def test_without_the_ends_of_the_run_there_is_no_bar(made):
     made.begins("clean", [0.02] * 5)
     made.finish(run={"run": {}})
-    recorded = made.recorded()
-    reasons = []
+    recorded, told = made.recorded(), []
     for run in ({}, {"duration_s": 3.0}):
         recorded.run["run"] = run
         rows, reason = run_bar(recorded, clean_steps(recorded))
-        assert rows == []
-        reasons.append(reason)
-    assert reasons == ["the end of the run is not known", "the recording does not say when the "
-        "measured process began"]  # fmt: skip
+        told.append((rows, reason.split()[-1]))
+    assert told == [([], "known"), ([], "began")]
