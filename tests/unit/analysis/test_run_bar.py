@@ -74,10 +74,13 @@ def test_every_second_has_one_owner(made):
     assert {name: row["wall_s"] for name, row in found.items()} == pytest.approx(
         expected, abs=0.002
     )
-    for name, (line, function) in {"checkpoints and saving": (12, "save_model"),
-        "model and data set-up": (9, "read_data"), "start-up and imports": (30, "<module>")}.items():  # fmt: skip
-        assert (found[name]["line"], found[name]["name"]) == (line, function)
-        assert found[name]["by"] == ("samples" if name != "start-up and imports" else "clock")
+    places = {
+        "checkpoints and saving": (12, "save_model", "samples"),
+        "model and data set-up": (9, "read_data", "samples"),
+        "start-up and imports": (30, "<module>", "clock"),
+    }
+    for name, place in places.items():
+        assert tuple(found[name][key] for key in ("line", "name", "by")) == place
 
 
 @cases(
