@@ -1,4 +1,4 @@
-"""The whole run by owner: segments by the clock, samples of the watch, and what each stack is of."""
+"""The whole run by owner: segments by the clock, samples by what each stack is of."""
 
 import math
 
