@@ -96,12 +96,12 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
 
 # A smaller change of the clean steps after an observer gets no warning.
 _LASTING = 0.02
-# A pause is of the run, and not of the step: it takes so many medians, it does not come again and
-# again (as a checkpoint each 50 steps does), no more than this share of the steps holds one, and
-# without them the mean step is shorter by more than a tenth.
+# A pause is of the run, and not of the step: it takes so many medians, and without pauses the mean
+# step is shorter by more than a tenth. One or two among the steps may be as much as the first share
+# of them, those that come again (as a checkpoint each 50 steps does) the second.
 PAUSE = 5.0
 MOST_PAUSES = 2
-RARE = 0.05
+RARE, RARE_AGAIN = 0.05, 0.02
 _MATTERS = 0.1
 Clock = Literal["host", "device"]
 Times = npt.NDArray[np.float64]
@@ -204,9 +204,11 @@ def _without_pauses(
     With DataLoader workers a rare long step is the wait for all of them: it stays.
     """
     times = times_of(clean, clock).fillna(clean["wall_s"])
-    long = times > PAUSE * times.median()
+    # Shorter ones are the noise of a loaded machine.
+    long = times > max(PAUSE * times.median(), times.max() / 3)
     kept, paused = clean[~long], clean[long]
-    is_rare = 0 < len(paused) <= min(MOST_PAUSES, RARE * len(clean))
+    most = max(min(MOST_PAUSES, RARE * len(clean)), RARE_AGAIN * len(clean))
+    is_rare = 0 < len(paused) <= most
     if not is_rare or times.mean() <= (1 + _MATTERS) * times[~long].mean():
         return clean, clean[:0], []
     if (recorded.frames["thread_times"]["kind"] == WORKER).any():
