@@ -84,6 +84,10 @@ class Arming:
         if event["kind"] == "clean" and (mean_s := event.get("mean_s")):
             self._clean_means.append(mean_s)
 
+    def clean_mean_s(self) -> float | None:
+        """Return the time of a clean step, None before the first clean slice."""
+        return statistics.median(self._clean_means) if self._clean_means else None
+
     def forget(self) -> None:
         """Forget the step times: a new plan begins."""
         self._clean_means.clear()
@@ -148,8 +152,10 @@ class Arming:
         slice counts with its mean: a step that finds its batch ready is not short if the next one
         waits for two batches.
         """
-        judged = planned.round > 1 and not self.log.clock.has_device and self._clean_means
-        return bool(judged) and statistics.median(self._clean_means) < SHORT_S
+        clean_s = self.clean_mean_s()
+        if planned.round <= 1 or self.log.clock.has_device or clean_s is None:
+            return False
+        return clean_s < SHORT_S
 
     def quick_hook(self, planned: SlicePlan) -> Any:
         """Return the hook that stamps short steps; None where the usual one is needed.

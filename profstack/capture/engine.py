@@ -73,6 +73,41 @@ class SliceQueue:
         return planned
 
 
+# -- what measuring may cost --------------------------------------------------------------------
+
+# What may be added to a run however short it is: about as much as the first round takes.
+FIXED_S = 2.0
+
+
+class Budget:
+    """Keeps what profstack adds below a share of the run; `percent` None is no limit.
+
+    What is added is the time in which the script stands still for a switch, and how much longer the
+    steps of observed slices take than clean ones.
+    """
+
+    def __init__(self, percent: float | None, began: float) -> None:
+        self.percent = percent
+        self.spent_s = 0.0
+        # Those for which the run waits, None while it waits for nothing.
+        self.waiting: Observing | None = None
+        self._began = began
+        self._costs: dict[Observing, float] = {}
+
+    def learn(self, observers: Observing, stopped_s: float, slower_s: float) -> None:
+        """Note what a slice has cost: the stop after it, and its steps beyond clean ones."""
+        self.spent_s += slower_s
+        self._costs[observers] = stopped_s + slower_s
+
+    def wait_s(self, observers: Observing, now: float) -> float:
+        """Return how long the run has to go on until there is room for such a slice."""
+        if not self.percent:
+            return 0.0
+        usual = sum(self._costs.values()) / len(self._costs) if self._costs else 0.0
+        wanted_s = self.spent_s + self._costs.get(observers, usual) - FIXED_S
+        return max(100.0 * wanted_s / self.percent - (now - self._began), 0.0)
+
+
 # -- the page that is written while the script runs ----------------------------------------------
 #
 # The parent process writes the page and takes a core for it, so nothing is measured meanwhile.
@@ -177,6 +212,7 @@ class Engine:
         limits: Limits | None = None,
         wait_for_page: bool = True,
         origin: float | None = None,
+        budget: float | None = None,
     ) -> None:
         self.folder = observers.writer.folder
         self.stopped_by: str | None = None
@@ -193,6 +229,9 @@ class Engine:
         self.queue = SliceQueue(make_plan, targets)
         self._limits = limits if limits is not None else Limits()
         self._page = EarlyPage(self.folder, wait=wait_for_page)
+        self._budget = Budget(budget, self.log.origin)
+        # Since when the script stands still for a switch, as far as it is not counted yet.
+        self._stopped: float | None = None
         self._discovering: Observing = ()
         self._most: int | None = None
         self._slice_start = 0.0
@@ -343,14 +382,22 @@ class Engine:
 
     def _look_in_watch(self, planned: SlicePlan) -> None:
         """Look for the page now and then, and keep the log short: no layer observes."""
-        for_page = planned.round == 0
-        if for_page and self._page.is_over(self.log.last):
+        waits = self._budget.waiting
+        for_page = planned.round == 0 and waits is None
+        left_s = self._budget.wait_s(waits, self.log.last) if waits is not None else 0.0
+        if (waits is not None and not left_s) or (for_page and self._page.is_over(self.log.last)):
+            self._budget.waiting = None
             self.end_slice(complete=True)
             self.next_slice()
         elif self.log.count >= StepLog.FLUSH:
             self.end_slice(complete=True)
             self.observers.flush()
             self.begin_slice(planned)
+        elif waits is not None:
+            # At most twice as far, as in `look`.
+            step_s = max((self.log.last - self._slice_start) / self.log.count, 1e-9)
+            ahead = min(left_s / step_s, self.log.count)
+            self._aim(min(self.log.count + int(ahead) + 1, StepLog.FLUSH))
         else:
             self._aim(self.log.count + 1 if for_page else StepLog.FLUSH)
 
@@ -365,7 +412,12 @@ class Engine:
         begun = False
         while not begun:
             planned = self.queue.next(self.log.total)
-            if planned.kind == "watch":
+            self._count_stop(_perf_counter())
+            if planned.prepares and self._budget.wait_s(planned.prepares, _perf_counter()):
+                self.queue.put_first(planned)
+                self._budget.waiting = planned.prepares
+                planned = watch(0)
+            elif planned.kind == "watch":
                 self._page.ask()
                 self._limits.plan_is_over = True
             begun = self.begin_slice(planned)
@@ -394,8 +446,16 @@ class Engine:
         if is_watched:
             self.observers.watch(on=True)
         self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)
+        self._count_stop(self._slice_start)
+        self._stopped = None
         self._aim(planned.steps)
         return True
+
+    def _count_stop(self, now: float) -> None:
+        """Add to the costs for how long the script has stood still by now."""
+        if self._stopped is not None:
+            self._budget.spent_s += now - self._stopped
+            self._stopped = now
 
     def end_slice(self, *, complete: bool) -> None:
         """End the slice in progress, if there is one, and write what was seen of it."""
@@ -403,6 +463,7 @@ class Engine:
         if planned is None:
             return
         self.queue.finished_round = planned.round
+        self._stopped = _perf_counter()
         self.log.stop(at_boundary=complete)
         with CollectorOff():
             event = self._write_slice(planned, complete=complete)
@@ -426,6 +487,10 @@ class Engine:
         event = log.end_slice(planned, captured, _perf_counter() - begun)
         log.write_modules(self.names)
         self.arming.learn(event)
+        clean_s, mean_s = self.arming.clean_mean_s(), event.get("mean_s")
+        if planned.observers and clean_s is not None and mean_s is not None:
+            slower_s = max(mean_s - clean_s, 0.0) * event["steps"]
+            self._budget.learn(planned.observers, _perf_counter() - begun, slower_s)
         return event
 
     def pause(self) -> None:
@@ -483,6 +548,12 @@ class Engine:
             return
         self.events.done = True
         try:
+            if self._budget.waiting is not None:
+                text = (
+                    f"not all slices fitted into {self._budget.percent:g} % of the run: "
+                    "profstack run --budget 30 takes more of them"
+                )
+                self.observers.log.note("budget", text)
             kind = self.planned.kind if self.planned is not None else "discovery"
             rule = self.events.conclude() if kind == "discovery" else None
             discovered = self.end_discovery(rule)

@@ -161,6 +161,8 @@ def start_engine(
         limits=Limits(options["max_steps"], options["max_seconds"], by_plan=capture is not None),
         wait_for_page=not options["lockstep"],
         origin=origin,
+        # Ranks keep in step by counts of steps, and not by time.
+        budget=None if options["lockstep"] else cast("float | None", options.get("budget")),
     )
     for slug, text in profstack_layer.nsys_notes():
         observers.log.note(slug, text, "nvtx")

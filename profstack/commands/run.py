@@ -96,6 +96,7 @@ class ChildOptions(TypedDict, total=False):
     max_seconds: float | None
     startup: str | None
     sync: bool
+    budget: float
     source: bool
     whole: bool
     capture: dict[str, int]
@@ -124,6 +125,8 @@ def parser() -> argparse.ArgumentParser:
     add("--nsys-path", metavar="PATH", help="nsys for it, or its folder (default: found)")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all (see below)")
     group = result.add_argument_group("how much is measured")
+    words = "what measuring may add to the run's time, after 2 s of its own (default: 10)"
+    group.add_argument("--budget", type=number, default=10.0, metavar="PERCENT", help=words)
     for field in fields(Targets):
         kind = count if field.type in ("int", int) else number
         flag = "--" + field.name.replace("_", "-")
@@ -243,6 +246,7 @@ class _Run:
             "max_seconds": options.max_seconds,
             "startup": options.startup,
             "sync": options.sync,
+            "budget": options.budget,
             "source": not options.no_source,
             "whole": whole,
         }

@@ -403,6 +403,8 @@ WARNINGS: dict[str, str] = {
     "of the steps before",
     "unsettled-clean-steps": "every clean step came right after an observer, so that the clean "
     "time is an upper bound",
+    "budget": "what measuring adds to a run is held below a share of it, and the run ended before "
+    "all slices had fitted in",
     "pauses": "a few clean steps took many times as long as the others: they are listed among the "
     "outliers, and the step's figures are of the others",
     "clean-changed": "clean steps after a layer differ from those before it; where there are "

@@ -58,7 +58,7 @@ def without_torch(report: Report) -> tuple[str, str | None] | None:
 
 def had_all_slices(report: Report) -> bool:
     """Whether the run's steps were enough for every slice, so that more would change nothing."""
-    return any(row["kind"] == "watch" for row in report["slices"])
+    return any(row["kind"] == "watch" and row.get("round") != 0 for row in report["slices"])
 
 
 def unusable(timed: Selection | None, report: Report) -> tuple[str | None, str | None]:

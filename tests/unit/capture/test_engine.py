@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from profstack.capture.engine import DUE_S, LOOK_S, MOST_REPEATED, PATIENCE_S, Limits
+from profstack.capture.engine import DUE_S, FIXED_S, LOOK_S, MOST_REPEATED, PATIENCE_S, Limits
 from profstack.capture.slices import SlicePlan, Targets, plan, settle
 from profstack.capture.step_log import StepLog, StopRun
 from profstack.layer import Mode
@@ -188,6 +188,29 @@ def test_the_background_observes_where_nothing_else_does(virtual):
     assert told == ["alpha pause", "settle resume", "clean pause", "watch resume", "watch resume"]
     # The device is waited for before the tool starts, and before the clean steps.
     assert waited == [([], 0), (["settle resume"], 1)]
+
+
+def test_what_measuring_adds_stays_within_its_budget(virtual, moments):
+    begins = {}
+    for budget in (None, 10.0, 40.0):
+        group = [settle(INSTANT, 2, (("alpha", "timed"),)), observed(2)]
+        plan = [SlicePlan("clean", (), 2, 3), *group, *group, *group]
+        one, training = virtual("alpha", plan=plan, budget=budget)
+        # Its stop takes 3 s, and it makes two steps of 0.1 s half as long again.
+        alpha = one.wrapper("alpha")
+        alpha.stop, since = lambda: moments.wait(3.0), moments.now
+        for _ in range(600):
+            is_observed = one.engine.planned is not None and one.engine.planned.observers
+            training.step(0.15 if is_observed else 0.1)
+        rows = [row for row in one.slices if row["kind"] == "alpha"]
+        begins[budget] = [row["started_s"] for row in rows]
+        one.engine.finish()
+        assert ("budget" in one.notes) is (len(rows) < 3)
+        assert moments.now > since + 60
+    # The first takes two of the free seconds, and 1.1 more; a second one costs as much.
+    assert begins[None] == approx([0.5, 3.9, 7.3], abs=0.2)
+    assert begins[10.0] == approx([0.5, 10 * (2 * 3.1 - FIXED_S)], abs=0.3)
+    assert begins[40.0] == approx([0.5, 2.5 * (6.2 - FIXED_S), 2.5 * (9.3 - FIXED_S)], abs=0.3)
 
 
 def test_the_page_is_asked_for_once_and_waited_for(virtual, moments):

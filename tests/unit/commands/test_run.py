@@ -130,6 +130,7 @@ def test_bad_input_is_one_line_and_nothing_is_started(script, capsys):
 DEFAULTS = dict.fromkeys(("lockstep", "sync", "whole"), False)
 DEFAULTS |= dict.fromkeys(("step_by", "max_steps", "max_seconds", "startup"))
 DEFAULTS |= {"layers": layer_names(), "left_out": {}, "source": True, "targets": vars(Targets())}
+DEFAULTS["budget"] = 10.0
 WHOLE = {"whole": True}
 
 
@@ -140,6 +141,7 @@ def test_the_child_is_told_what_was_asked_for(script):
         ("--layers torch,flops --skip flops", "step", "", {"layers": ["torch"]}),
         ("--max-steps 12", "step", "watch", {"max_steps": 12}),
         ("--sync --no-source", "step", "watch", {"sync": True, "source": False}),
+        ("--budget 2.5", "step", "watch", {"budget": 2.5}),
         ("--startup cprofile", "step", "profile watch", {"startup": "cprofile"}),
         ("--step-by backward", "print()", "watch", {"step_by": "backward"}),
         ("--step-by none", "step", "profile watch", {"step_by": "none", **WHOLE}),
