@@ -124,3 +124,27 @@ def _with_subclasses(bases: tuple[type, ...]) -> list[type]:
 def in_training(module: Any) -> bool:
     """Return the module's mode; frozen TorchScript has none left, and acts as in evaluation."""
     return bool(getattr(module, "training", False))
+
+
+def generated_tokens(model: Any, args: Any, kwargs: Any, result: Any) -> dict[str, int | None]:
+    """Return what a call of `generate` was asked for and gave, as far as its shapes tell."""
+
+    def shape_of(value: Any) -> tuple[int, ...]:
+        return tuple(getattr(value, "shape", ()))
+
+    configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
+    asked = (kwargs.get("use_cache"), *(getattr(each, "use_cache", None) for each in configs))
+    cached = next((int(bool(each)) for each in asked if each is not None), None)
+    embedded = shape_of(kwargs.get("inputs_embeds"))
+    given = shape_of(kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None)))
+    prompt = embedded[1] if len(embedded) == 3 else given[1] if len(given) == 2 else None
+    # An encoder reads the prompt apart: a sequence begins with one token of its own.
+    apart = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    before = 1 if apart else 0 if embedded else prompt
+    made = shape_of(getattr(result, "sequences", result))
+    return {
+        "sequences": made[0] if len(made) == 2 else None,
+        "prompt_tokens": prompt,
+        "new_tokens": made[1] - before if len(made) == 2 and before is not None else None,
+        "cached": cached,
+    }

@@ -9,7 +9,17 @@ from typing import Literal, cast
 
 import pandas as pd
 
-from profstack.analysis import flops, functions, memory, modules, nsys, operators, threads, watch
+from profstack.analysis import (
+    flops,
+    functions,
+    memory,
+    modules,
+    nsys,
+    operators,
+    requests,
+    threads,
+    watch,
+)  # fmt: skip
 from profstack.analysis.benchmark import benchmark
 from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
 from profstack.analysis.layers import Selections, layer_rows, probe_effects, select
@@ -191,6 +201,8 @@ def build_report(recorded: Recorded) -> schema.Report:
         "probe_effect": effects,
         "layers": layers,
         "verdict": None,
+        "requests": requests.requests(recorded, clean),
+        "tokens": requests.tokens(recorded, clean),
         "run_bar": run_parts,
         "run_bar_reason": undivided,
         "step_bar": None,

@@ -31,7 +31,7 @@ from profstack.guard import (
     unseen_by_dynamo,
 )
 from profstack.layer import Listener
-from profstack.models import in_training
+from profstack.models import generated_tokens, in_training
 from profstack.storage.vocabulary import BACKWARD_RANGE
 
 # -- what the wrappers share: their mode, and who gets their events -----------------------------
@@ -352,19 +352,21 @@ class HookedPasses:
         def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
             if local.generating:
                 return original(self, *args, **kwargs)
-            local.generating, completed = True, False
+            local.generating, completed, found = True, False, None
             try:
                 if events.waiting:
-                    events.first_activity(None, args, kwargs)
+                    events.first_activity(self, args, kwargs)
                 events.generate_started()
                 result = original(self, *args, **kwargs)
                 completed = True
+                with Guard():
+                    found = generated_tokens(self, args, kwargs, result)
             except BaseException as error:
                 strip_frame(error)
                 raise
             finally:
                 local.generating = False
-                events.generate_ended(completed=completed)
+                events.generate_ended(found, completed=completed)
             return result
 
         return generate

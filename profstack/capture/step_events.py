@@ -51,6 +51,9 @@ class StepEvents:
         # All steps up to when the finder was last given the steps of the optimizer it follows.
         self._steps_reported = 0
         self._generating = False
+        # Begin of the outermost `generate`, calls of models in it, and when the second one began.
+        self._generate_at, self._generate_calls = 0.0, 0
+        self._first_token_at: float | None = None
         # Whether a call of `profstack.step()` ends a step; None for always.
         self.accepts_step: Callable[[], bool] | None = None
         self._forget(forced)
@@ -137,6 +140,10 @@ class StepEvents:
         if self.done or named.is_loss or self._foreign():
             return
         global evaluates
+        if self._generating:
+            self._generate_calls += 1
+            if self._generate_calls == 2:
+                self._first_token_at = _perf_counter()
         self.evaluating = not in_training(module)
         if not self.evaluating:
             evaluates = False
@@ -241,13 +248,18 @@ class StepEvents:
         """Take the start of an outermost `generate`: the calls inside are no steps."""
         if not self._foreign():
             self._generating = True
+            self._generate_at, self._generate_calls = _perf_counter(), 0
+            self._first_token_at = None
 
-    def generate_ended(self, *, completed: bool) -> None:
+    def generate_ended(self, tokens: dict[str, int | None] | None, *, completed: bool) -> None:
         """Take the end of an outermost `generate`, by return or by an error."""
         if self._foreign():
             return
         self._generating = False
         if completed and not self.done:
+            begun, first = self._generate_at, self._first_token_at
+            first_s = None if first is None else first - begun
+            self._engine.log.generated(_perf_counter() - begun, first_s, tokens or {})
             self.guarded(self._ended, "generate")
 
     def user_step(self) -> None:

@@ -201,6 +201,8 @@ class StepLog:
         self.synchronised = self._waits = False
         self._settled = 0
         self._memory: list[Record] = []
+        # Of the slice in progress; in a long one the first ones.
+        self._generations: list[Record] = []
         self._modules_written = 0
         self._threads = ThreadTimes()
         self._compiled = CompileLog(self.origin)
@@ -255,6 +257,12 @@ class StepLog:
         self.start = self.origin if since_origin else _perf_counter()
         user_regions.begin_slice(self.start)
         return self.start
+
+    def generated(self, wall_s: float, first_s: float | None, tokens: Mapping[str, Any]) -> None:
+        """Note a call of `generate` in the step in progress."""
+        if len(self._generations) < self.FLUSH:
+            times = {"step": self.total, "wall_s": wall_s, "first_token_s": first_s}
+            self._generations.append({**times, **tokens})
 
     def stamp(self) -> None:
         """End a step now, of which nothing else is known; the engine stamps others itself."""
@@ -498,4 +506,6 @@ class StepLog:
 
     def _write(self, frames: Mapping[str, Records]) -> None:
         memory, self._memory = self._memory, []
-        self.writer.write({**frames, **self._compiled.frames(), "memory": memory})
+        generations, self._generations = self._generations, []
+        more = {"memory": memory, "generations": generations}
+        self.writer.write({**frames, **self._compiled.frames(), **more})

@@ -33,14 +33,39 @@ ACTIVATIONS = "activations"
 # Memory that is kept for a pass that never comes is severe from this share of the peak on.
 _MUCH = 0.2
 _MOST_NAMED = 5
+# For fewer tokens a cache saves little.
+_FEWEST_TOKENS = 8
 
 
 def inference(recorded: Recorded, report: Report) -> list[Finding]:
     """Return what inference does that only training needs."""
     calls = report["setup"].get("calls")
+    found = [*_without_cache(report)]
     if not calls or not is_inference(recorded, report):
-        return []
-    return [*_gradients(report, calls), *_normalisation(report, calls)]
+        return found
+    return [*found, *_gradients(report, calls), *_normalisation(report, calls)]
+
+
+def _without_cache(report: Report) -> Iterator[Finding]:
+    made = report["tokens"]
+    if made is None or made["cached"] is not False or made["new_tokens"] < _FEWEST_TOKENS:
+        return
+    yield reading.finding(
+        rules.NO_KV_CACHE,
+        f"Each of {made['new_tokens']:.0f} new tokens is computed with all before it",
+        severity="high",
+        gain_reason="what one token alone takes was not seen",
+        evidence=[
+            {
+                "use_cache": False,
+                "prompt_tokens": made["prompt_tokens"],
+                "new_tokens": made["new_tokens"],
+                "new_tokens_per_s": made["new_tokens_per_s"],
+            }
+        ],
+        advice="Call generate(..., use_cache=True), which is its default: keys and values of "
+        "earlier tokens are kept, and each call of the model has one token to compute.",
+    )
 
 
 def is_inference(recorded: Recorded, report: Report) -> bool:

@@ -106,6 +106,12 @@ GRAD_IN_INFERENCE = FindingRule(
     "None: the graph is recorded inside the operators' own time, from which no layer tells it "
     "apart. The evidence says what it kept in memory.",
 )
+NO_KV_CACHE = FindingRule(
+    "no-kv-cache",
+    "Generation computes every token again",
+    "Calls of `generate` add at least 8 tokens each with use_cache=False.",
+    "None: what one token alone takes was not seen.",
+)
 BATCHNORM_TRAINING_AT_INFERENCE = FindingRule(
     "batchnorm-training-at-inference",
     "Batch normalisation in training mode at inference",

@@ -437,6 +437,9 @@ def action(report: Report, slug: VerdictSlug) -> str:
         found, gain = lever
         place = f"{reading.short(found['file'])}:{found['line'] or 1}, " if found["file"] else ""
         return f"Begin with the finding '{found['title']}' ({place}up to {gain})."
+    severe = [each for each in report["findings"] if each["severity"] == "high"]
+    if slug in (rules.BALANCED, rules.UNCLEAR) and severe:
+        return f"Begin with the finding '{severe[0]['title']}'."
     if slug in rules.RULE_OF:
         return rules.RULE_OF[slug].remedy
     if slug == rules.BALANCED and (usual := _usual(report)):

@@ -215,7 +215,17 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
 
 
 def _rates(report: Report) -> Iterator[str]:
-    """Yield peak memory, a step's operations, their rate, and its share of the measured peak."""
+    """Yield requests and tokens of an inference, peak memory, a step's operations, their rate, and
+    its share of the measured peak.
+    """
+    if (asked := report.get("requests")) is not None:
+        p50, p90, p99 = (format_seconds(asked[name]) for name in ("p50_s", "p90_s", "p99_s"))
+        yield f"{asked['count']} requests: half take {p50}, 90 % {p90}, 99 % {p99} at most"
+    if (made := report.get("tokens")) is not None:
+        first, later = (made["first_token_p50_s"], made["later_token_s"])
+        each = f", then {format_seconds(later)} each" if later is not None else ""
+        after = f", the first after {format_seconds(first)}{each}" if first is not None else ""
+        yield f"{format_count(made['new_tokens_per_s'])} new tokens/s{after}"
     peak, roofline, step = peak_bytes(report), report.get("roofline"), step_point(report)
     if peak is not None:
         yield f"tensors at the peak of a step: {format_bytes(peak)}"

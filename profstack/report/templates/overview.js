@@ -139,9 +139,38 @@ function drawHeadline(box, page) {
         uneven ? ["; a step takes ", figure(mark.mean_s, "s", CLEAN), " on average"] : null,
       ],
     ),
+    requestsCard(page.facts.requests),
+    tokensCard(page.facts.tokens),
     workCard(page.overview.work),
     ...memoryCards(page.overview.peaks),
     nsysCard(page.facts.nsys),
+  ]);
+}
+
+// How long the requests of an inference take, in steps that no layer watched.
+function requestsCard(told) {
+  if (!told) return null;
+  const seconds = (value) => figure(value, "s", { ...CLEAN });
+  return card("half of the requests take", seconds(told.p50_s), [
+    "90 %: ",
+    seconds(told.p90_s),
+    ", 99 %: ",
+    seconds(told.p99_s),
+    " at most; " + plural(told.count, "request"),
+  ]);
+}
+
+function tokensCard(told) {
+  if (!told) return null;
+  return card("new tokens per second", figure(told.new_tokens_per_s, "rate", CLEAN), [
+    isNumber(told.first_token_p50_s)
+      ? ["the first after ", figure(told.first_token_p50_s, "s", CLEAN)]
+      : "the first one's time was not seen",
+    isNumber(told.later_token_s)
+      ? [", then ", figure(told.later_token_s, "s", CLEAN), " each"]
+      : null,
+    "; " + told.new_tokens + " new tokens for " + (told.prompt_tokens ?? "no") + " of a prompt",
+    told.cached === false ? [" ", el("span", { class: "bad-word" }, "without a cache")] : null,
   ]);
 }
 

@@ -55,6 +55,16 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "flags TEXT reasons that keep the step out of medians, separated by spaces: eval, "
         "checkpoint, switch, partial",
     ),
+    "generations": columns(
+        "step INTEGER step in which it was",
+        "wall_s REAL host time of the outermost call of `generate`",
+        "first_token_s REAL host time from its begin to the second call of the model, by which the "
+        "first token is known; null where calls were not seen, or there was one",
+        "sequences INTEGER sequences that it returned",
+        "prompt_tokens INTEGER tokens of a prompt, padding included; null where it takes none",
+        "new_tokens INTEGER tokens that it added to each sequence, padding included",
+        "cached INTEGER 1 where keys and values are kept from token to token, 0 where they are not",
+    ),
     "modules": columns(
         "module_id INTEGER number of the module object, from 1",
         "path TEXT module path; names in brackets are step parts outside any module",

@@ -493,6 +493,40 @@ class RunPart(TypedDict):
     name: Annotated[Text, "name of that function"]
 
 
+class RequestsByLength(TypedDict):
+    """Requests of one length."""
+
+    length: Annotated[str, "tokens of the prompt, or shape of the first input"]
+    count: Annotated[int, "requests of it"]
+    p50_s: Annotated[float, "median time of one"]
+
+
+class Requests(TypedDict):
+    """Latencies of an inference, of steps that no layer watched."""
+
+    count: Annotated[int, "requests that were timed: calls of the model, or of generate"]
+    mean_s: Annotated[float, "mean time of a request, the wait before it included"]
+    p50_s: Annotated[float, "half of them took no longer"]
+    p90_s: Annotated[float, "nine of ten took no longer"]
+    p99_s: Annotated[float, "99 of 100 took no longer"]
+    max_s: Annotated[float, "the longest one"]
+    by_length: Annotated[list[RequestsByLength], "the commonest lengths; at most 8"]
+
+
+class Tokens(TypedDict):
+    """Text that `generate` made, in steps that no layer watched; padding counts as tokens."""
+
+    generations: Annotated[int, "calls of generate"]
+    sequences: Annotated[float, "sequences of a call, the median"]
+    prompt_tokens: Annotated[Figure, "tokens of a prompt, the median; null where it takes none"]
+    new_tokens: Annotated[float, "tokens added to a sequence, the median"]
+    new_tokens_per_s: Annotated[float, "added tokens of all sequences over the time of the calls"]
+    first_token_p50_s: Annotated[Figure, "median time to the first token; null where not seen"]
+    first_token_p90_s: Annotated[Figure, "nine of ten first tokens took no longer"]
+    later_token_s: Annotated[Figure, "median time of each token after the first"]
+    cached: Annotated[bool | None, "whether keys and values are kept; null where not all agree"]
+
+
 # A row of a finding's evidence.
 EvidenceValue = str | int | float | bool | None
 Evidence = dict[str, EvidenceValue]
@@ -933,6 +967,8 @@ class Report(LaterParts):
     run_bar: Annotated[list[RunPart], "the whole run, by what its time was spent on"]
     run_bar_reason: Annotated[Text, "why run_bar has no rows; null where it has some"]
     step_bar: Annotated[StepBar | None, "the clean step as one bar"]
+    requests: Annotated[Requests | None, "latencies of an inference; null of a training"]
+    tokens: Annotated[Tokens | None, "text that was generated; null where none was"]
     findings: Annotated[list[Finding], "problems with what to do, the most severe first"]
     roofline: Annotated[Roofline | None, "rates against what the machine can do"]
     tables: Annotated[Tables, "every table by its name, as a list of rows"]
