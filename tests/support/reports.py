@@ -52,6 +52,12 @@ def records(table, names, rows, **same):
     return [row(table, **same, **dict(each)) for each in pairs]
 
 
+def rows(table, names, *figures, **same):
+    """Rows with these figures, in the order of the names; null for those at the end left out."""
+    names = names.split()
+    return [row(table, **same, **dict(zip(names, each, strict=False))) for each in figures]
+
+
 def _slices_and_steps(plan):
     """Slices one after the other, and the steps inside them, with a little noise."""
     noise, steps, clock = random.Random(7), [], 1.9
