@@ -8,14 +8,13 @@ letters. All of it is recorded, and is text wherever it is shown.
 import csv
 import io
 import json
-import subprocess
-import sys
+import os
 from urllib.parse import quote
 
 import pytest
 
 from tests.support.browser import shared
-from tests.support.processes import TESTS, clean_environment
+from tests.support.processes import TESTS, run_python
 
 FILE = "hostile <img src=x onerror=alert(1)>\"'.py"
 SCRIPT = r"""
@@ -79,15 +78,8 @@ FORBIDDEN = {
 
 def profstack(folder, *args):
     """Run a command of profstack's in a folder; what it prints stays bytes."""
-    return subprocess.run(
-        [sys.executable, "-m", "profstack", *args],
-        cwd=folder,
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
+    how = {"cwd": folder, "env": {"OMP_NUM_THREADS": "1"}, "timeout": 300, "text": False}
+    return run_python("-m", "profstack", *map(os.fsdecode, args), code=None, **how)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,10 @@ import itertools
 import random
 import statistics
 
+from tests.support.made_up import made_up
 from tests.support.reports import HOSTILE, build, headline, row
 
+_MADE = made_up("bench_reports")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 192)
 # dtype: seconds that one call costs and seconds that each item adds
 _COSTS = {"float32": (0.0011, 0.00021), "bfloat16": (0.0016, 0.00034)}
@@ -103,29 +105,13 @@ def _throughput_limits(rows):
     return limits
 
 
-# slug, title, wrong, deviation, n, interval, note; without a time it does not apply
-_MISTAKES = (
-    ("no-warmup", "no warm-up", 0.0205, 0.0601, 26, (1.31, 2.20),
-        "the mean holds the first call, which is 24 times the rest"),
-    ("one-sample", "one sample", 0.0139, None, 1, None, "one sample tells no deviation"),
-    ("no-sync", "no synchronisation", None, None, None, None,
-        "a CPU has done its work when the call returns: there is nothing to wait for"),
-    ("transfer", "input transfer inside", None, None, None, None,
-        "the inputs are already where the model is: nothing is transferred"),
-    ("gradients", "gradients on", 0.01455, 0.0004, 120, (1.125, 1.149),
-        "inference does not need the graph that autograd keeps"),
-    ("profiler", "profiler attached", 0.0171, 0.0009, 60, (1.30, 1.37),
-        "the profiler's own time is in every call"),
-)  # fmt: skip
-
-
 def _mistakes(median):
     return [{"slug": slug, "title": title, "wrong_s": wrong, "wrong_std_s": deviation,
         "n_wrong": count, "right_s": median if wrong else None, "right_std_s": median * 0.014
         if wrong else None, "n_right": 200 if wrong else None, "factor": wrong / median
         if wrong else None, "ci95_low": (interval or [None])[0], "ci95_high": (interval or [None])[
         -1], "applies": wrong is not None, "note": note, "error": None} for slug, title, wrong,
-        deviation, count, interval, note in _MISTAKES]  # fmt: skip
+        deviation, count, interval, note in _MADE["mistakes"]]  # fmt: skip
 
 
 def _ablation(median):
@@ -183,22 +169,6 @@ def _point(kind, name, flop, moved, seconds, bound):
     }  # fmt: skip
 
 
-_POINTS = (
-    ("module", "Digits.features.0", 36e6, 17e6, 0.0016, "memory"),
-    ("module", "Digits.features.2", 0.86e9, 38e6, 0.0049, "compute"),
-    ("module", "Digits.classifier.0", 0.30e9, 9.4e6, 0.0021, "compute"),
-    ("module", "Digits.classifier.2", 1.9e6, 0.3e6, 0.0009, "overhead"),
-    ("module", "Digits.features.1", None, 33e6, 0.0011, None),
-    ("operator", "aten::mkldnn_convolution", 0.9e9, 54e6, 0.0062, "compute"),
-    ("operator", "aten::addmm in Digits.features", 0.3e9, 9.7e6, 0.0022, "compute"),
-    ("operator", "aten::mm", 2.1e6, 1.1e6, 0.0003, "memory"),
-    ("operator", "aten::native_layer_norm", 8.1e6, 13e6, 0.0008, "memory"),
-    ("operator", "aten::bmm", 0.9e6, 0.12e6, 0.0004, "overhead"),
-    ("operator", "aten::relu", None, 33e6, 0.0011, None),
-    ("operator", "aten::fft_fft", None, 4.2e6, 0.0002, None),
-)  # fmt: skip
-
-
 def _roofline():
     flop = 1.21e9
     rates = (
@@ -214,7 +184,7 @@ def _roofline():
         "dtype": "float32", "value": flop / _STEP / PEAK * part, "flop": flop, "seconds": _STEP,
         "warning": None} for source, part in (("measured", 1.0), ("datasheet", PEAK / SHEET))],
         "points": [_point(*one) for one in (("step", "step", flop, 96e6, _STEP, "compute"),
-        *_POINTS)]}  # fmt: skip
+        *_MADE["points"])]}  # fmt: skip
 
 
 def bare(count=420):

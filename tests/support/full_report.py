@@ -2,31 +2,14 @@
 
 import copy
 
+from tests.support.made_up import made_up
 from tests.support.owners import FINDINGS, add_device, add_owners, add_regions, make_hostile
 from tests.support.reports import FUNCTIONS, HOSTILE, artifact, build, layer_row, records, row
 
 MIB = 2**20
-# path: forward, backward; a root holds what is inside it
-_FLOPS = {
-    "Digits": (2_764_800, 5_160_960), "Digits.features": (2_396_160, 4_423_680),
-    "Digits.features.0": (36_864, 36_864), "Digits.features.2": (2_359_296, 4_386_816),
-    "Digits.classifier": (368_640, 737_280), "Digits.classifier.0": (327_680, 655_360),
-    "Digits.classifier.2": (40_960, 81_920),
-}  # fmt: skip
-# line of train.py: RSS after, growth, largest growth, second source; in MiB
-_GROWN = {
-    22: (402.0, 0.1, 0.1, 0.0), 45: (407.5, 5.2, 5.1, 4.9), 66: (407.5, 0.0, 0.0, 0.1),
-    68: (471.9, 64.1, 64.0, 64.0), 69: (472.4, 0.9, 0.9, 0.9),
-}  # fmt: skip
-# phase, file, line, name, samples, own share, share with callees, bytes
-_WATCHED = (
-    ("startup", "train.py", 1, "<module>", 190.0, 0.01, 1.0, MIB // 2),
-    ("startup", "torch/__init__.py", 1, "<module>", 118.0, 0.04, 0.62, 118 * MIB),
-    ("startup", "sklearn/datasets/_base.py", 880, "load_digits", 38.0, 0.02, 0.20, 21 * MIB),
-    ("startup", "<frozen importlib._bootstrap_external>", 934, "exec_module", 30.0, 0.16, 0.70,
-        2 * MIB),
-    ("step", "train.py", 61, "main", 18.0, 0.1, 1.0, 0),
-)  # fmt: skip
+_MADE = made_up("full_report")
+_FLOPS = _MADE["flops"]
+_GROWN = {line: sizes for line, *sizes in _MADE["grown"]}
 _UNSEEN = "the watch took no sample in it"
 
 
@@ -47,7 +30,7 @@ def full():
         ]  # fmt: skip
     for add in (_add_flops, _add_memory, _add_watch, add_owners, add_regions):
         add(report)
-    report["findings"] = copy.deepcopy(list(FINDINGS))
+    report["findings"] = copy.deepcopy(FINDINGS)
     report["tables"]["ranges"] = records("ranges", "kind name calls emit_s", [
         ("step", "step", 1.0, 2.1e-6), ("backward", "backward", 1.0, None),
         ("module", "Digits.features.0", 1.0, 0.4e-6)])  # fmt: skip
@@ -109,7 +92,7 @@ def _add_memory(report):
 def _add_watch(report):
     tables = report["tables"]
     names = "phase file line name samples self_share total_share rss_bytes"
-    tables["watch"] = records("watch", names, _WATCHED)
+    tables["watch"] = records("watch", names, _MADE["watched"])
     tables["outliers"] = records("outliers", "index wall_s factor rss_bytes samples doing", [
         (70, 0.0168, 4.2, 64 * MIB, 1.4, "main (train.py:61) > batches (train.py:20)"),
         (88, 0.0161, 4.0, None, 0.0, None)])  # fmt: skip

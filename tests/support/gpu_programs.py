@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support.processes import CHECKOUT, clean_environment
+from tests.support.processes import CHECKOUT, run_python
 
 WORKLOADS = CHECKOUT / "scripts" / "gpu_workloads.py"
 NEEDS_GPU = [pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
@@ -59,18 +57,7 @@ def program(steps: int = 200, width: int = 2048, early: str = "pass", late: str 
 
 def python(folder: Path, *arguments: str, **environment: str) -> str:
     """Standard output of a Python in `folder` that sees profstack; what failed is shown."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=clean_environment(**environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return run_python(*arguments, cwd=folder, env=environment, timeout=600).stdout
 
 
 def reported(folder: Path, *target: str, **environment: str) -> dict[str, Any]:

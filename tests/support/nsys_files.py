@@ -11,6 +11,8 @@ import shlex
 import sqlite3
 from contextlib import closing
 
+from tests.support.made_up import made_up
+
 OLDEST = "2021"
 # Version of nsys, and of the schema of its exports.
 VERSIONS = {
@@ -36,56 +38,11 @@ def thread_of(pid, thread):
 MAIN, AUTOGRAD = thread_of(PID, PID), thread_of(PID, PID + 1)
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 # A column that may be null has a question mark; all but the named are integers.
-_ON_DEVICE = "start end deviceId contextId streamId correlationId? globalPid?"
-_CHAIN = "id symbol module unresolved? originalIP? stackDepth"
-_TABLES = f"""
-StringIds: id value:TEXT
-ThreadNames: nameId priority? globalTid?
-PROCESSES: globalPid? pid? name:TEXT?
-TARGET_INFO_SYSTEM_ENV: globalVid devStateName:TEXT name:TEXT nameEnum value:TEXT
-ANALYSIS_DETAILS: globalVid duration startTime stopTime
-NVTX_EVENTS: start end? eventType rangeId? category? color? text:TEXT? globalTid? endGlobalTid? \
-textId? domainId? uint64Value? int64Value? doubleValue:REAL? uint32Value? int32Value? \
-floatValue:REAL? jsonTextId? jsonText:TEXT?
-{RUNTIME}: start end eventClass globalTid? correlationId? nameId returnValue callchainId?
-CUPTI_ACTIVITY_KIND_KERNEL: {_ON_DEVICE} demangledName shortName gridX graphNodeId?
-CUPTI_ACTIVITY_KIND_MEMCPY: {_ON_DEVICE} bytes copyKind srcKind? dstKind? graphNodeId?
-CUPTI_ACTIVITY_KIND_MEMSET: {_ON_DEVICE} value bytes graphNodeId? memKind?
-CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: {_ON_DEVICE} syncType eventId
-CUDNN_EVENTS: start end eventClass globalTid? nameId
-CUBLAS_EVENTS: start end eventClass globalTid? nameId
-OSRT_API: start end eventClass globalTid? nameId returnValue nestingLevel? callchainId
-CUDA_GPU_MEMORY_USAGE_EVENTS: start globalPid deviceId contextId address pc bytes memKind \
-memoryOperationType name:TEXT? correlationId?
-COMPOSITE_EVENTS: id start cpu? threadState? globalTid? cpuCycles
-CUDA_CALLCHAINS: {_CHAIN}
-OSRT_CALLCHAINS: {_CHAIN}
-SAMPLING_CALLCHAINS: {_CHAIN}
-CUPTI_ACTIVITY_KIND_GRAPH_TRACE: {_ON_DEVICE} graphId graphExecId?
-DIAGNOSTIC_EVENT: timestamp timestampType source severity text:TEXT globalPid?
-"""
-_TABLES = dict(line.split(": ") for line in _TABLES.strip().splitlines())
+_TABLES = made_up("nsys_files")["tables"]
 # What came last.
 _SINCE_2026 = {"CUPTI_ACTIVITY_KIND_MEMCPY": " copyCount?"}
 # By table the numbers of names and labels, which are the same here.
-_WORDS = """
-CUDA_MEMCPY_OPER: 1 Host-to-Device, 2 Device-to-Host, 8 Device-to-Device, 9 Host-to-Host, \
-10 Peer-to-Peer, 11 Unified Host-to-Device
-CUDA_MEM_KIND: 0 Pageable, 1 Pinned, 2 Device, 3 Array, 4 Managed
-CUDA_DEV_MEM_EVENT_OPER: 0 Allocation, 1 Deallocation
-CUPTI_SYNC_TYPE: 1 Event sync, 2 Stream wait sync, 3 Stream sync, 4 Context sync
-NSYS_EVENT_CLASS: 0 _RUNTIME, 1 _DRIVER, 10 _START, 13 _EGL_DRIVER, 67 BACKTRACE, \
-68 BACKTRACE_START, 69 BACKTRACE_FINISH
-NSYS_EVENT_TYPE: 33 NvtxCategory, 34 NvtxMark, 59 NvtxPushPopRange, 60 NvtxStartEndRange, \
-75 NvtxDomainCreate
-"""
-_ENUMS = {
-    f"ENUM_{name}": {
-        int(number): "TRACE_PROCESS_EVENT_CUDA" * (name == "NSYS_EVENT_CLASS") + label
-        for number, label in (each.split(" ", 1) for each in words.split(", "))
-    }
-    for name, words in (line.split(": ") for line in _WORDS.strip().splitlines())
-}
+_ENUMS = {name: dict(pairs) for name, pairs in made_up("nsys_files")["enums"].items()}
 # What stands for no process in messages about the whole session.
 _WHOLE_SESSION = -(1 << 57)
 _OPEN = object()

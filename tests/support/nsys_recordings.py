@@ -7,6 +7,7 @@ stacks and memory. Recorded rows are totals over all steps of the capture.
 import json
 
 from profstack.storage.folder import Writer
+from tests.support.made_up import made_up
 from tests.support.recordings import Run, module, module_times, report_of
 
 STEPS = 12
@@ -14,62 +15,8 @@ STEPS = 12
 STEP_S = 0.014
 MS, US = 1e-3, 1e-6
 GPU = "NVIDIA H100 (0)"
-# node, parent, kind, name, calls a step, host ms, self ms, kernels, device ms
-_TREE = (
-    (1, None, "step", "step", 1, 14.0, 0.4, 46, 11.2),
-    (2, 1, "region", "augment", 1, 1.1, 1.1, 0, 0.0),
-    (3, 1, "forward", "forward", 1, 4.6, 0.1, 18, 3.9),
-    (4, 3, "module", "Net", 1, 4.5, 0.2, 18, 3.9),
-    (5, 4, "module", "Net.stem", 1, 0.9, 0.3, 4, 0.8),
-    (6, 5, "module", "Net.stem.conv", 1, 0.6, 0.6, 3, 0.7),
-    (7, 4, "module", "Net.blocks", 1, 2.9, 0.1, 12, 2.8),
-    (8, 7, "module", "Net.blocks.0", 1, 1.4, 1.4, 6, 1.4),
-    (9, 7, "module", "Net.blocks.1", 1, 1.4, 1.4, 6, 1.4),
-    (10, 4, "module", "Net.head", 2, 0.5, 0.5, 2, 0.3),
-    (11, 1, "backward", "backward", 1, 6.2, 6.2, 24, 6.1),
-    (12, 11, "module", "Net.blocks.0", 1, 1.2, 1.2, 0, 0.0),
-    (13, 1, "optimizer", "optimizer Adam", 1, 1.7, 1.7, 4, 1.2),
-)
-# name, stream, kind, range, calls a step, device ms, delay us of one
-_KERNELS = (
-    ("sm90_xmma_fprop_implicit_gemm_bf16_nhwc", 7, "module", "Net.stem.conv", 3, 0.7, 12.0),
-    ("void at::native::vectorized_elementwise_kernel<4>", 7, "module", "Net.blocks.0", 6, 1.4, 9.0),
-    ("void at::native::vectorized_elementwise_kernel<4>", 7, "module", "Net.blocks.1", 6, 1.4, 9.0),
-    ("ampere_sgemm_128x64_nn", 7, "module", "Net.head", 2, 0.3, 300.0),
-    ("sm90_xmma_dgrad_implicit_gemm_bf16_nhwc", 7, "backward", "backward", 24, 6.1, 140.0),
-    ("multi_tensor_apply_kernel<FusedAdam>", 7, "optimizer", "optimizer Adam", 4, 1.2, 20.0),
-    ("ncclDevKernel_AllReduce_Sum_bf16", 22, None, None, 1, 0.9, 0.0),
-)
-_COPIES = (
-    ("host to device", "pageable", "device", "step", "step", 1, 38_535_168, 3.1),
-    ("device to host", "device", "pinned", "step", "step", 1, 4, 0.002),
-    ("device to device", "device", "device", "module", "Net.stem", 2, 6_422_528, 0.02),
-    ("fill", None, "device", "backward", "backward", 5, 2_048_000, 0.01),
-)
-_API = (
-    ("cuda", "cudaLaunchKernel", "module", "Net.blocks.0", 6, 0.04, 0),
-    ("cuda", "cudaLaunchKernel", "backward", "backward", 24, 0.2, 0),
-    ("cuda", "cudaMemcpyAsync", "step", "step", 2, 3.2, 0),
-    ("cuda", "cudaStreamSynchronize", "step", "step", 1, 2.5, 0),
-    ("cuda", "cudaMalloc", "module", "Net.stem.conv", 1, 0.3, 1),
-    ("cudnn", "cudnnConvolutionForward", "module", "Net.stem.conv", 1, 0.5, None),
-    ("cublas", "cublasSgemm_v2", "module", "Net.head", 2, 0.1, None),
-    ("os", "poll", None, None, 3, 9.0, None),
-)
-_GAPS = (
-    ("host late", 3, 1.9, 1.2, "ampere_sgemm_128x64_nn in Net.head", "sm90_xmma_dgrad in backward"),
-    ("copy", 1, 0.9, 0.95, "multi_tensor_apply_kernel<FusedAdam>", "sm90_xmma_fprop in Net.stem"),
-    ("data wait", 1, 0.4, 0.5, None, "sm90_xmma_fprop in Net.stem.conv"),
-)
-_STACKS = (
-    ("cuda", "cudaStreamSynchronize", (("at::item(int, int)", "libtorch.so"), ("main", None)), 2.5),
-    ("os", "poll", (("poll", "libc.so.6"),), 9.0),
-    ("cpu", None, (("PyEval_EvalFrameDefault", "python3.12"), (None, "python3.12")), None),
-)
-_SAMPLES = (
-    ("PyEval_EvalFrameDefault", "python3.12", 60, 90),
-    *(("at::native::conv2d", "libtorch_cpu.so", 30, 36), ("memcpy", "libc.so.6", 6, 6)),
-)
+_MADE = made_up("nsys_recordings")
+TORCH = _MADE["torch"]
 
 
 def fact(**more):
@@ -102,7 +49,7 @@ def rows():
                 *(n * (node == 1) * 38_535_168, n * (node == 1) * 3.1 * MS),
                 *("profstack", "push_pop", 1),
             )
-            for node, parent, kind, name, calls, wall, own, kernels, device in _TREE
+            for node, parent, kind, name, calls, wall, own, kernels, device in _MADE["tree"]
         ],
         "kernels name device stream range_kind range_name launched_by in_graph calls device_s "
         "longest_s delay_s": [
@@ -110,31 +57,31 @@ def rows():
                 *(name, GPU, stream, kind, place, kind and "cudaLaunchKernel", 0, n * calls),
                 *(n * device * MS, device / calls * MS, kind and n * calls * delay * US),
             )
-            for name, stream, kind, place, calls, device, delay in _KERNELS
+            for name, stream, kind, place, calls, device, delay in _MADE["kernels"]
         ],
         "copies direction from_memory to_memory device range_kind range_name calls bytes device_s "
         "longest_s": [
             (*path, GPU, *place, n * calls, n * size, n * device * MS, device * MS)
-            for *path, calls, size, device in _COPIES
+            for *path, calls, size, device in _MADE["copies"]
             for path, place in [(path[:3], path[3:])]
         ],
         "api library name range_kind range_name calls host_s longest_s failed": [
             (*place, n * calls, n * host * MS, host * MS, failed)
-            for *place, calls, host, failed in _API
+            for *place, calls, host, failed in _MADE["api"]
         ],
         "backtraces source name stack calls host_s": [
             (source, name, json.dumps(stack), n, None if host is None else n * host * MS)
-            for source, name, stack, host in _STACKS
+            for source, name, stack, host in _MADE["stacks"]
         ],
         "memory t_s device kind bytes": [
             (at * MS, GPU, kind, size * 2**20 * (1 + at % 7 * (at < 90)))
             for at in range(0, 180, 2)
             for kind, size in held
         ],
-        "samples symbol library self_samples total_samples": _SAMPLES,
+        "samples symbol library self_samples total_samples": _MADE["samples"],
         "gaps device cause count total_s longest_s after before": [
             (GPU, cause, n * count, n * total * MS, longest * MS, *around)
-            for cause, count, total, longest, *around in _GAPS
+            for cause, count, total, longest, *around in _MADE["gaps"]
         ],
     }
     named = (name.partition(" ") for name in tables)
@@ -157,19 +104,6 @@ def alone(folder, frames=None, **facts):
     (folder / "logs" / "run.json").write_text(json.dumps(content), encoding="utf-8")
     import_into(folder, frames, **facts)
     return report_of(folder)
-
-
-# number, path, parent, calls a step, forward ms, device ms as the torch layer saw them
-TORCH = (
-    (1, "Net", None, 1, 4.9, 3.9),
-    (2, "Net.stem", 1, 1, 1.0, 0.8),
-    (3, "Net.stem.conv", 2, 1, 0.7, 0.7),
-    (4, "Net.blocks", 1, 1, 3.0, 2.8),
-    (5, "Net.blocks.0", 4, 1, 1.5, 1.4),
-    (6, "Net.blocks.1", 4, 1, 2.9, 1.1),
-    (7, "Net.head", 1, 1, 0.5, 0.3),
-    (8, "Net.dropout", 1, 1, 0.1, 0.0),
-)
 
 
 def with_torch(folder, frames=None, *, container=False, **facts):

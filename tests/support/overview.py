@@ -1,22 +1,11 @@
 """Made-up additions to a report: a verdict with its bar, findings of every kind, sources, parts of
 lines by module; and the same with names that try to be markup."""
 
+from tests.support.made_up import made_up
 from tests.support.reports import HOSTILE, row
 
 MIB = 2**20
 LENGTH = 120
-# line of train.py: module, python, operators, backward; in microseconds
-_PARTS = {
-    45: [
-        ("Digits", 110, 0, 0), ("Digits.features.0", 40, 680, 0),
-        ("Digits.classifier.0", 60, 500, 0),
-    ],
-    66: [(None, 20, 20, 0), ("Digits", 0, 100, 0)],
-    68: [
-        (None, 40, 0, 0), ("Digits.features.0", 0, 1000, 1000),
-        ("Digits.classifier.0", 0, 700, 700), ("(gradient accumulation)", 0, 40, 40),
-    ],
-}  # fmt: skip
 
 
 def finding(slug, title, **values):
@@ -75,9 +64,9 @@ def add_sources(report):
         {"file": "augment.py", "text": None, "bytes": 10**6, "reason": "it has more than 200 kB"},
     ]
     report["tables"]["module_lines"] = [
-        row("module_lines", module=module, file="train.py", line=line, calls=float(not number),
+        row("module_lines", module=module, file="train.py", line=int(line), calls=float(not number),
             python_s=python * 1e-6, operator_s=operators * 1e-6, backward_s=backward * 1e-6)
-        for line, parts in _PARTS.items()
+        for line, parts in made_up("overview")["parts"].items()
         for number, (module, python, operators, backward) in enumerate(parts)
     ]  # fmt: skip
     return report

@@ -1,67 +1,12 @@
 """What tells the owner of every nanosecond and byte, made up: sums, memory by owner, call paths,
 regions, threads, launches, gaps and findings."""
 
+from tests.support.made_up import made_up
 from tests.support.reports import HOSTILE, row
 
 MIB = 2**20
-# kind: at the start, at the peak, most at once, at the end; in MiB
-_OWNERS = """parameters, 44, 44, 44, 44; gradients, 0, 21.5, 44, 44; optimizer state, 88, 88, 88, 88
-activations, 0, 181, 181, 0; temporaries, 0, 36, 52, 0; inputs, 6, 6, 6, 6
-buffers, 1.5, 1.5, 1.5, 1.5; held by the script, 3, 3, 3, 3; not attributed, 2, 4, 4, 2"""
-_HOLDERS = (
-    ("activations", "Digits.features.2", "aten::mkldnn_convolution", False, 2, 96.0),
-    ("optimizer state", "(optimizer)", "aten::zeros_like", False, 12, 88.0),
-    ("activations", "Digits.features.1", "aten::relu", False, 1, 64.0),
-    ("parameters", "Digits.classifier.0", None, False, 2, 37.0),
-    ("temporaries", "Digits.features.2", "aten::convolution_backward", True, 3, 36.0),
-    ("gradients", "Digits.classifier.0", "aten::mm", True, 1, 18.6),
-    ("not attributed", None, "aten::empty", None, 4, 4.0),
-)
-_PATHS = (
-    # node, parent, kind, name, file, line, own, calls, total ms, self ms
-    (1, None, "function", "main", "train.py", 61, True, 1.0, 9.00, 0.40),
-    (2, 1, "function", "Digits.forward", "train.py", 44, True, 1.0, 3.00, 0.20),
-    (3, 2, "function", "_call_impl", "torch/nn/modules/module.py", 1779, False, 2.0, 2.80, 0.30),
-    (4, 3, "function", "Conv2d.forward", "torch/nn/modules/conv.py", 547, False, 2.0, 2.5, 0.1),
-    (5, 4, "operator", "aten::conv2d", None, None, None, 2.0, 2.40, 0.40),
-    (6, 5, "operator", "aten::cudnn_convolution", None, None, None, 2.0, 2.00, 2.00),
-    (7, 6, "kernel", "implicit_gemm_f32", None, None, None, 2.0, None, None),
-    (8, 1, "function", "Tensor.backward", "torch/_tensor.py", 576, False, 1.0, 4.60, 0.10),
-    (9, 8, "operator", "ConvolutionBackward0", None, None, None, 2.0, 4.50, 4.50),
-    (10, 1, "function", "Adam.step", "torch/optim/adam.py", 213, False, 1.0, 1.00, 1.00),
-)
-_NO_PYTHON = "cprofile sees no Python of it; there is none but custom autograd functions"
-_WORKERS = "no layer looks into other processes: run once with num_workers=0 to see their work"
-_THREADS = (
-    # kind, name, process, threads, CPU s, share, layers, note
-    ("main", "MainThread", 0, 1, 4.1 / 1e3, 0.52, ["cprofile", "torch", "watch"], None),
-    ("backward", "pt_autograd_0", 0, 1, 2.2 / 1e3, 0.28, ["torch"], _NO_PYTHON),
-    ("DataLoader worker", "pt_data_worker", 1, 2, 1.5 / 1e3, 0.19, None, _WORKERS),
-    ("profstack", "profstack-watch", 0, 1, 0.08 / 1e3, 0.01, ["watch"], None),
-)
-_LATER = ("aten::mm in Digits.classifier.0", "aten::add")
-_GAPS = (
-    # device, cause, count, total s, longest s, after, before
-    ("cuda:0", "host late", 31.0, 0.52 / 1e3, 0.04 / 1e3, *_LATER),
-    ("cuda:0", "synchronisation", 1.0, 0.21 / 1e3, 0.21 / 1e3, "aten::item in (loss)", "aten::mul"),
-    ("cuda:0", "data wait", 1.0, 0.17 / 1e3, 0.17 / 1e3, "(optimizer)", "Digits.features.0"),
-)
-_REGIONS = (
-    # path, source, calls, wall, operators, bytes, threads, measured in
-    ("augment", "profstack.region", 1.0, 4e-4, 3e-4, 4096.0, "MainThread", "clean slices"),
-    ("augment/crop", "profstack.region", 2.0, 1e-4, 4e-5, 0.0, "MainThread", "clean slices"),
-    ("loss part", "record_function", 1.0, 2e-4, 2e-4, None, "MainThread", "torch slices"),
-)
-FINDINGS = (
-    {"slug": "sync", "title": "A copy to the host waits for the device", "severity": "high"}
-    | {"gain_s": 0.0004, "gain_is": "estimated", "file": "train.py", "line": 66, "module": None}
-    | {"layers": ["torch"], "advice": "Take the loss once every hundred steps."}
-    | {"evidence": [{"operator": "aten::item", "calls": 3.0, "total_s": 0.0004}]},
-    {"slug": "memory-growth", "title": "Memory grows by 64.0 MiB a step", "severity": "medium"}
-    | {"gain_s": None, "gain_is": None, "file": "train.py", "line": 68, "module": None}
-    | {"layers": ["memory"], "advice": "Keep loss.item() in the list, not the tensor."}
-    | {"evidence": [{"file": "train.py", "line": 68, "growth_bytes": 64 * MIB, "steps": 11}]},
-)
+_MADE = made_up("owners")
+FINDINGS = _MADE["findings"]
 _ON_DEVICE = ["kernels", "launch_s", "launches_total_s", "device_busy_s", "device_idle_s"]
 
 
@@ -96,8 +41,8 @@ def processes():
 def memory_owners(device="cpu"):
     """Rows of `memory_owners` for one device."""
     names = "device kind start_bytes peak_bytes largest_bytes end_bytes"
-    each = [text.strip().split(", ") for text in _OWNERS.replace("\n", ";").split(";")]
-    records = ((device, kind, *(round(float(n) * MIB) for n in sizes)) for kind, *sizes in each)
+    each = _MADE["memory"]
+    records = ((device, kind, *(round(n * MIB) for n in sizes)) for kind, *sizes in each)
     return _rows("memory_owners", names, records)
 
 
@@ -108,13 +53,13 @@ def add_owners(report):
     report["processes"], tables["memory_owners"] = processes(), memory_owners()
     whole = sum(each["peak_bytes"] for each in tables["memory_owners"]) / MIB
     names = "device kind module operator backward tensors bytes share"
-    held = (("cpu", *rest, round(size * MIB), size / whole) for *rest, size in _HOLDERS)
+    held = (("cpu", *rest, round(size * MIB), size / whole) for *rest, size in _MADE["holders"])
     tables["peak_holders"] = _rows("peak_holders", names, held)
     names = "node parent kind name file line own calls total_s self_s"
-    paths = ((*rest, ms and ms / 1e3, own and own / 1e3) for *rest, ms, own in _PATHS)
+    paths = ((*rest, ms and ms / 1e3, own and own / 1e3) for *rest, ms, own in _MADE["paths"])
     tables["call_paths"] = _rows("call_paths", names, paths)
     names = "kind name process threads cpu_s share layers note"
-    tables["threads"] = _rows("threads", names, _THREADS)
+    tables["threads"] = _rows("threads", names, _MADE["threads"])
     launches = ((12 + number, 61.0 + number % 2) for number in range(6))
     tables["launches"] = _rows("launches", "step operators", launches)
     for record in tables["functions"]:
@@ -157,7 +102,7 @@ def add_device(report):
     for record in tables["launches"]:
         record |= dict(zip(_ON_DEVICE, (42.0, 5.2e-6, 0.22e-3, 3.1e-3, 0.9e-3), strict=True))
     names = "device cause count total_s longest_s after before"
-    tables["gaps"] = _rows("gaps", names, _GAPS)
+    tables["gaps"] = _rows("gaps", names, _MADE["gaps"])
     tables["memory_owners"] += memory_owners("cuda:0")
     for record in tables["call_paths"]:
         record["device_s"] = 1.9e-3 if record["node"] <= 7 else 0.0
@@ -175,7 +120,7 @@ def add_device(report):
 def add_regions(report):
     """Regions of several sources, one inside the other."""
     names = "path source calls wall_s operator_s host_net_bytes threads measured_in"
-    report["tables"]["regions"] = _rows("regions", names, _REGIONS)
+    report["tables"]["regions"] = _rows("regions", names, _MADE["regions"])
     report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
 
 

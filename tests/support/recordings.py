@@ -24,6 +24,7 @@ from profstack.report import files
 from profstack.storage.folder import Writer
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import REPORT
+from tests.support.made_up import made_up
 
 CLEAN_S = 0.010
 TORCH_S = 0.012
@@ -240,20 +241,7 @@ class Sampled(Run):
         self.writer.write({"watch_samples": [{**row, "rss_bytes": self.rss}]})
 
 
-# Modules of a made-up model: number, path, parent, calls per step; its share of the step's time
-# forward and backward, both without children; operators of each with their shares of that.
-_TREE = (
-    (1, "Net", None, 1, 0.021, 0.013, {"aten::add": 0.6, "aten::copy_": 0.4}),
-    (2, "Net.embed", 1, 1, 0.017, 0.052, {"aten::embedding": 0.83}),
-    (3, "Net.block", 1, 3, 0.031, 0.044, {"aten::add": 0.71, "aten::gelu": 0.22}),
-    (4, "Net.block.attend", 3, 3, 0.083, 0.127, {"aten::mm": 0.67, "aten::softmax": 0.26}),
-    (5, "Net.block.mix", 3, 6, 0.107, 0.171, {"aten::mm": 0.88, "aten::add": 0.05}),
-    (6, "Net.head", 1, 1, 0.039, 0.061, {"aten::mm": 0.57, "aten::log_softmax": 0.31}),
-)
-_FUNCTIONS = (
-    *(("train.py", 11, "train", 1, 0.061), ("train.py", 37, "batch", 2, 0.139)),
-    *(("model.py", 5, "forward", 13, 0.273), ("~", 0, "<built-in method mm>", 29, 0.401)),
-)
+_TREE, _FUNCTIONS = (made_up("recordings")[name] for name in ("tree", "functions"))
 
 
 def work(layer, steps, chance):

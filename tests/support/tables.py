@@ -45,3 +45,9 @@ def missing(text, *words):
 def rows_of(columns, *rows, **same):
     """A row for each tuple, with what is the same in all."""
     return [dict(zip(columns.split(), each, strict=True)) | same for each in rows]
+
+
+def cells(table, key):
+    """The cells of one column of a table of the page."""
+    at = [column.key for column in table.columns].index(key)
+    return [row[at] for row in table.rows]

@@ -5,8 +5,6 @@ Each program is run once for all tests. What is planted is far beyond its rule's
 
 import json
 import shutil
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import jsonschema
 import pytest
 
 from profstack.report import files
-from tests.support.processes import TESTS, clean_environment
+from tests.support.processes import TESTS, run_python
 from tests.support.tables import cases, of
 
 PROGRAMS = TESTS / "support" / "programs"
@@ -147,19 +145,10 @@ def runs(tmp_path_factory):
         else:
             shutil.copy(PROGRAMS / script.name, script)
         launcher = LAUNCHER if name == "communication" else ()
-        command = [sys.executable, *launcher, "-m", "profstack", "run", "--force", "-o", "rec"]
-        peaks = str(int(name == "compute"))
-        done = subprocess.run(
-            [*command, "--layers", layers, script.name, *arguments],
-            cwd=folder,
-            env=clean_environment(OMP_NUM_THREADS="1", PROFSTACK_PEAKS=peaks),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr
+        command = (*launcher, "-m", "profstack", "run", "--force", "-o", "rec", "--layers", layers)
+        environment = {"OMP_NUM_THREADS": "1", "PROFSTACK_PEAKS": str(int(name == "compute"))}
+        how = {"cwd": folder, "env": environment, "timeout": 600}
+        done = run_python(*command, script.name, *arguments, **how)
         (written,) = folder.glob("rec/**/report.json")
         report = json.loads(written.read_text())
         jsonschema.validate(report, files.schema())

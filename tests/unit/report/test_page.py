@@ -12,12 +12,7 @@ from tests.support.bench_reports import bench
 from tests.support.full_report import full, full_of_hostile_names, on_a_device
 from tests.support.overview import LENGTH, add_sources, add_verdict
 from tests.support.reports import build, row
-
-
-def of(table, key):
-    """The cells of one column."""
-    at = [column.key for column in table.columns].index(key)
-    return [cells[at] for cells in table.rows]
+from tests.support.tables import cells
 
 
 def test_the_pages_data_is_json_without_nan_and_keeps_null():
@@ -69,17 +64,17 @@ def test_a_table_is_ordered_by_its_weight_or_as_reported():
         report["tables"][name] = [row(name, **{**more, column: value}) for value in values]
     page = module.prepare(report)
     for name, column in tables.items():
-        assert of(page.tables[name], column) == [0.75, 0.5, 0.25, None], name
+        assert cells(page.tables[name], column) == [0.75, 0.5, 0.25, None], name
     for name, column in as_reported.items():
-        assert of(page.tables[name], column) == list(values), name
-    assert of(page.tables["operators_by_name"], "shapes") == [1]
+        assert cells(page.tables[name], column) == list(values), name
+    assert cells(page.tables["operators_by_name"], "shapes") == [1]
     report["tables"]["gaps"] = []
     report["tables"]["module_lines"] = [
         row("module_lines", line=at, operator_s=one, python_s=other)
         for at, (one, other) in enumerate(((0.5, 0.1), (0.3, 0.4), (0.1, 0.25)))
     ]
     tables = module.prepare(report).tables
-    assert (of(tables["module_lines"], "line"), "gaps" in tables) == ([1, 0, 2], False)
+    assert (cells(tables["module_lines"], "line"), "gaps" in tables) == ([1, 0, 2], False)
 
 
 def test_columns_of_the_page_alone():
@@ -88,10 +83,10 @@ def test_columns_of_the_page_alone():
     stack = ["at::item(int, int)", "main"]
     report["tables"]["nsys_backtraces"] = [row("nsys_backtraces", stack=stack)]
     tables = module.prepare(report).tables
-    assert of(tables["regions"], "timed_in") == ["clean"]
+    assert cells(tables["regions"], "timed_in") == ["clean"]
     # Names in C++ hold commas.
-    assert of(tables["nsys_backtraces"], "stack") == ["at::item(int, int)\nmain"]
-    names, packages = (of(tables["functions"], key) for key in ("name", "package"))
+    assert cells(tables["nsys_backtraces"], "stack") == ["at::item(int, int)\nmain"]
+    names, packages = (cells(tables["functions"], key) for key in ("name", "package"))
     packages = dict(zip(names, packages, strict=True))
     assert (packages["main"], packages["<built-in exec>"]) == ("(own files)", "(built-in)")
     assert "package" in [column.key for column in tables["lines"].columns]
@@ -109,7 +104,7 @@ def test_the_users_own_code_is_never_cut_away():
         ]
     tables = module.prepare(report).tables
     for table in (tables["functions"], tables["lines"]):
-        assert of(table, "file")[:3] == ["old.py", "mine.py", "lib.py"]
+        assert cells(table, "file")[:3] == ["old.py", "mine.py", "lib.py"]
         assert (len(table.rows), table.total) == (MOST_ROWS, MOST_ROWS + 2)
     key = module.own_first("python_s", "operator_s")
     assert key({"own": None, "python_s": 0.5, "operator_s": 0.25}) == (True, 0.75)

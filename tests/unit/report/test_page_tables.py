@@ -8,15 +8,10 @@ from profstack.report import page_tables as module
 from profstack.report.page_tables import MOST_ROWS, compact, page_table, step_series, weight
 from profstack.storage.schema.column import Column
 from tests.support.reports import build, row
+from tests.support.tables import cells
 
 NAN = float("nan")
 NOTES = {"columns_reason": {}, "columns_source": {}}
-
-
-def of(table, key):
-    """The cells of one column."""
-    at = [column.key for column in table.columns].index(key)
-    return [cells[at] for cells in table.rows]
 
 
 def test_values_are_as_short_as_can_be():
@@ -39,11 +34,11 @@ def test_a_cut_table_holds_the_heaviest_rows_and_says_so(count):
     records = [row("functions", name=str(at), self_s=float(at)) for at in range(count)]
     random.Random(1).shuffle(records)
     table = page_table("functions", records, build(), by=weight("self_s"))
-    assert of(table, "self_s") == list(range(count - 1, count - 2_001, -1))
+    assert cells(table, "self_s") == list(range(count - 1, count - 2_001, -1))
     assert (table.name, table.total) == ("functions", count)
     assert "2,000 of 2,005" in table.left_out if count > MOST_ROWS else table.left_out is None
     asked = page_table("functions", records, build(), most=3)
-    assert of(asked, "name") == [record["name"] for record in records[:3]]
+    assert cells(asked, "name") == [record["name"] for record in records[:3]]
     assert f"3 of {count:,}" in asked.left_out
 
 
@@ -96,11 +91,11 @@ def test_lines_that_took_memory_stand_by_what_they_took():
     place, memory = {"file", "line", "source"}, module.line_table("memory_lines", lines, NOTES)
     keys = "usage_bytes increment_bytes largest_bytes allocated_bytes occurrences memory_source"
     assert {column.key for column in memory.columns} == {*place, *keys.split(), "watch_bytes"}
-    assert (of(memory, "line"), memory.total, memory.left_out) == ([6, 3, 2, 5, 1], 5, None)
+    assert (cells(memory, "line"), memory.total, memory.left_out) == ([6, 3, 2, 5, 1], 5, None)
     watch = module.line_table("watch_lines", lines, NOTES)
     keys = {column.key for column in watch.columns}
     assert keys == {*place, "startup_share", "watch_share", "watch_bytes"}
-    assert of(watch, "line") == [1, 7, 5]
+    assert cells(watch, "line") == [1, 7, 5]
 
 
 def test_operators_are_summed_and_a_sum_with_an_unknown_part_is_unknown():
@@ -121,7 +116,7 @@ def test_operators_are_summed_and_a_sum_with_an_unknown_part_is_unknown():
     assert add == {**own, **times, "shapes": 1, "modules": 1}
     light = row("operators", name="neg", self_s=4.5)
     table = module.operator_summary([*records[2:3], light, *records[:2]], NOTES)
-    assert (table.name, of(table, "name")) == ("operators_by_name", ["mm", "neg", "add"])
+    assert (table.name, cells(table, "name")) == ("operators_by_name", ["mm", "neg", "add"])
 
 
 def _own_table(join, **more):
@@ -147,7 +142,7 @@ def test_a_layers_own_table_stands_by_itself_and_beside_the_lines():
     lines = [row("lines", file="b.py", line=9), row("lines", file="b.py", line=7)]
     whole = page_table("lines", lines, NOTES)
     joined = module.join_layers(whole, own)
-    assert of(joined, "own_hits_hits") == [5.5, None]
+    assert cells(joined, "own_hits_hits") == [5.5, None]
     assert len(joined.columns) == len(whole.columns) + 1
     last = joined.columns[-1]
     told = (last.label, last.layer, last.kind, last.joined)

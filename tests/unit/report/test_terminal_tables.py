@@ -6,15 +6,9 @@ from profstack.report import terminal_tables as module
 from profstack.report.screen import Screen
 from tests.support.full_report import full
 from tests.support.nsys_recordings import fact
-from tests.support.reports import build, row
+from tests.support.reports import build, row, rows
 
 MIB = 2**20
-
-
-def rows(table, names, *figures, **same):
-    """Rows with these figures, in the order of the names."""
-    names = names.split()
-    return [row(table, **same, **dict(zip(names, each, strict=False))) for each in figures]
 
 
 def printed(report, most=3, width=160, *, parts=True):

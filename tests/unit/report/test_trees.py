@@ -6,15 +6,9 @@ from collections import defaultdict
 import pytest
 
 from profstack.report.trees import call_tree, module_picture
-from tests.support.reports import row
+from tests.support.reports import row, rows
 
 NAN = float("nan")
-
-
-def rows(table, names, *figures, **same):
-    """Rows with these figures, in the order of the names."""
-    names = names.split()
-    return [row(table, **same, **dict(zip(names, each, strict=False))) for each in figures]
 
 
 def picture(modules, holders=(), most=2_000):
