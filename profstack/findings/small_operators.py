@@ -108,8 +108,8 @@ def repeated_groups(report: Report) -> Iterator[Group]:
         runs = _fewest(repeated, calls) if child is None else (child["calls"] or 0.0) / calls
         yield Group(module, seconds, runs, chosen, child)
     # Where each call of a model has a backward pass of its own, gradients are gathered over small
-    # batches, for want of memory.
-    if reading.backward_passes(report) < _REPEATED / 2:
+    # batches, for want of memory. Of generated text each token needs the one before it.
+    if reading.backward_passes(report) < _REPEATED / 2 and report["tokens"] is None:
         yield from _repeated_models(modules, by_module)
 
 

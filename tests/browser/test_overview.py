@@ -41,6 +41,26 @@ def test_the_first_card_has_the_clean_step_and_its_interval(lab):
     assert [one in card for one in (median, low, high)] == [True] * 3
 
 
+def test_the_run_is_divided_before_the_step_with_the_function_of_each_part(lab):
+    known = {"file": "/app/train.py", "line": 7, "name": "evaluate", "by": "samples"}
+    nothing = {"file": None, "line": None, "name": None, "by": "clock"}
+    rows = [
+        {"part": "steps", "wall_s": 6.0, "share": 0.75, **known},
+        {"part": "evaluation", "wall_s": 2.0, "share": 0.25, **known},
+        {"part": "profstack", "wall_s": 1.0, "share": None, **nothing},
+    ]
+    run = RUN["facts"]["run"] | {"duration_s": 9.0}
+    page = changed(RUN, overview__run_bar=rows, facts__run=run)
+    lab.draw(page, "T.overview.drawRunBar", "#run-bar")
+    words = ["steps 75 %", "evaluation 25 %", "profstack "]
+    assert lab.all("#run-bar .piece") == words
+    items = ["steps6.00 s75 %", "evaluation2.00 s25 %evaluate, /app/train.py:7", "profstack1.00 s"]
+    assert lab.all("#run-bar li") == items
+    assert "took 9.00 s" in lab.all("#run-bar")[0]
+    lab.draw(changed(RUN, overview__run_bar=[]), "T.overview.drawRunBar", "#overview")
+    assert lab.all("#run-bar, #run-bar-title") == []
+
+
 def test_pieces_of_the_bar_are_as_wide_as_their_part(lab):
     seconds = {
         "forward": 0.0505, "backward": 0.0075, "loss": 0.0076, "idle": 0.0035, "other": 0.0036,

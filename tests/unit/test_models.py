@@ -115,3 +115,25 @@ def test_another_threads_tuples_are_left_alone():
         thread.join()
         sys.setswitchinterval(before)
     assert failed == []
+
+
+def test_tokens_are_told_by_the_shapes_of_prompt_and_sequences():
+    def asked(made, *args, apart=False, own=None, **kwargs):
+        config = SimpleNamespace(use_cache=own)
+        model = SimpleNamespace(generation_config=config, config=SimpleNamespace(
+            is_encoder_decoder=apart))  # fmt: skip
+        found = models.generated_tokens(model, args, kwargs, made)
+        return [found[name] for name in ("sequences", "prompt_tokens", "new_tokens", "cached")]
+
+    prompt, made = torch.zeros(2, 5), torch.zeros(2, 12)
+    assert asked(made, prompt) == asked(made, input_ids=prompt) == [2, 5, 7, None]
+    assert asked(SimpleNamespace(sequences=made), inputs=prompt, own=True) == [2, 5, 7, 1]
+    assert asked(made, prompt, own=True, use_cache=False) == [2, 5, 7, 0]
+    chosen = SimpleNamespace(use_cache=False)
+    assert asked(made, prompt, own=True, generation_config=chosen) == [2, 5, 7, 0]
+    # An encoder's prompt is no part of the sequence; embeddings are none either, nor is sound.
+    assert asked(made, prompt, apart=True) == [2, 5, 11, None]
+    assert asked(made, inputs_embeds=torch.zeros(2, 5, 9)) == [2, 5, 12, None]
+    assert asked(made, torch.zeros(2, 80, 300)) == [2, None, None, None]
+    assert asked(made, torch.zeros(2, 80, 300), apart=True) == [2, None, 11, None]
+    assert asked("text", prompt) == [None, 5, None, None]

@@ -101,6 +101,7 @@ function drawOverview(page) {
 function drawHeadline(box, page) {
   const mark = page.facts.benchmark || {};
   const step = page.facts.step || {};
+  const requests = page.facts.requests;
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
   const uneven =
     isNumber(mark.mean_s) && mark.median_s && Math.abs(mark.mean_s / mark.median_s - 1) > 0.05;
@@ -134,12 +135,23 @@ function drawHeadline(box, page) {
               figure(mark.items_per_s, "rate", CLEAN),
               " items/s",
               isNumber(step.batch_size) ? ", batches of " + step.batch_size : null,
+              requests ? "; " : null,
             ]
-          : "items/s unknown: no batch size seen",
+          : requests
+            ? null
+            : "items/s unknown: no batch size seen",
+        requests
+          ? [
+              "of " + plural(requests.count, "request") + " 90 % take ",
+              figure(requests.p90_s, "s", CLEAN),
+              ", 99 % ",
+              figure(requests.p99_s, "s", CLEAN),
+              " at most",
+            ]
+          : null,
         uneven ? ["; a step takes ", figure(mark.mean_s, "s", CLEAN), " on average"] : null,
       ],
     ),
-    requestsCard(page.facts.requests),
     tokensCard(page.facts.tokens),
     workCard(page.overview.work),
     ...memoryCards(page.overview.peaks),
@@ -147,19 +159,7 @@ function drawHeadline(box, page) {
   ]);
 }
 
-// How long the requests of an inference take, in steps that no layer watched.
-function requestsCard(told) {
-  if (!told) return null;
-  const seconds = (value) => figure(value, "s", { ...CLEAN });
-  return card("half of the requests take", seconds(told.p50_s), [
-    "90 %: ",
-    seconds(told.p90_s),
-    ", 99 %: ",
-    seconds(told.p99_s),
-    " at most; " + plural(told.count, "request"),
-  ]);
-}
-
+// Text that was generated, in steps that no layer watched.
 function tokensCard(told) {
   if (!told) return null;
   return card("new tokens per second", figure(told.new_tokens_per_s, "rate", CLEAN), [
@@ -307,7 +307,11 @@ function drawStepBar(page) {
     );
     return;
   }
-  composition(box, told.parts, {
+  const shared = told.parts.map((part) => ({
+    ...part,
+    share: part.share ?? part.seconds / told.median_s,
+  }));
+  composition(box, shared, {
     label: "parts of the clean step",
     of: "of the clean step",
     origin: (part) =>

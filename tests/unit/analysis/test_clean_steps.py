@@ -57,7 +57,8 @@ def test_steps_right_after_an_observer_count_where_few_others_do(run, settled, k
     assert kept == "settled" or f"{3 + settled} clean steps" in clean.warnings[0]["text"]
 
 
-# One step of twenty at most is a pause, of fifty where there are more than two; it takes five medians, and adds a tenth to the mean step.
+# One step of twenty at most is a pause, of fifty where there are more than two. It takes five
+# medians, and adds a tenth to the mean step.
 @cases("count long factor kind out", "40 2 5.3 native True; 39 2 5.3 native False",
        "40 2 4.7 native False; 40 1 5.5 native True; 60 1 5.5 native False",
        "40 2 5.3 WORKER False; 150 3 9. native True; 149 3 9. native False",

@@ -44,7 +44,8 @@ class Hooked(TorchHooks):
         if not module.training:
             self.evaluated(named)
 
-    def generate_ended(self, *, completed):
+    def generate_ended(self, found, *, completed):
+        self.found = found
         self.heard.append(f"generate_ended {completed}")
 
     def __getattr__(self, name):
@@ -306,7 +307,8 @@ def test_generate_once_however_it_ends(hooked):
     hooked.install_generate(type("library", (), {"GenerationMixin": Mixin}))
     told = hooked.told(Mixin().generate, 3)
     assert told == ["first", "generate_started NoneType", "generate_ended True"]
-    assert hooked.given == (None, (3,), {})
+    assert (type(hooked.given[0]), hooked.given[1:]) == (Mixin, ((3,), {}))
+    assert set(hooked.found) == {"sequences", "prompt_tokens", "new_tokens", "cached"}
     hooked.heard.clear()
     with pytest.raises(KeyError) as caught:
         Mixin().generate(-1)

@@ -18,7 +18,8 @@ class Told:
     def __init__(self, moments, live=""):
         self.moments, self.told, self.raises = moments, [], None
         self.optimizers, self.net = {name: VirtualOptimizer() for name in "AB"}, nn.Identity()
-        self.log = SimpleNamespace(last=0.0, total=0)
+        self.log, self.generations = SimpleNamespace(last=0.0, total=0), []
+        self.log.generated = lambda *row: self.generations.append(row)
         self.begin_discovery = lambda: self.told.append("discovery")
         self.attention = lambda: self.told.append("attention")
         self.quick_ended = lambda flags: self.told.append(f"quick {flags}")
@@ -78,7 +79,7 @@ class Told:
             events.generate_started()
             for each in "eeee":
                 self.event(each)
-            events.generate_ended(completed=word == "g")
+            events.generate_ended({"new_tokens": 9}, completed=word == "g")
         elif word == "b":
             events.backward_started()
             self.moments.wait(1.0)
@@ -166,3 +167,19 @@ def test_the_first_activity_of_a_step_says_how_long_it_waited_and_what_it_was_gi
     for words, evaluating in (("e", True), ("m", False), ("e", True)):
         told.happen(words)
         assert told.events.evaluating is evaluating
+
+
+def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):
+    told = make()
+    events = told.events
+    for calls in (3, 1):
+        events.generate_started()
+        for _ in range(calls):
+            moments.wait(0.5)
+            events.call_started(told.net, named(1))
+            moments.wait(2.0)
+            events.call_ended(told.net, named(1))
+        events.generate_ended({"new_tokens": calls}, completed=True)
+    events.generate_started()
+    events.generate_ended(None, completed=False)
+    assert told.generations == [(7.5, 3.0, {"new_tokens": 3}), (2.5, None, {"new_tokens": 1})]

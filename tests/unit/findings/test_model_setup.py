@@ -268,6 +268,15 @@ def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
     assert ["drawn at random" in each["advice"] for each in (told, both)] == [False, True]
 
 
+def test_text_without_a_cache_is_a_finding_from_eight_tokens_on():
+    for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False),
+        (None, 9, False)):  # fmt: skip
+        made = {"cached": cached, "new_tokens": added, "prompt_tokens": 4, "new_tokens_per_s": 3.0}
+        report = report_of([], calls=None) | {"tokens": made}
+        found = model_setup.inference(None, report)
+        assert [each["slug"] for each in found] == ["no-kv-cache"] * is_found
+
+
 def multiplied(scale=1.0, *, moved=1e6, busy=9, **noted):
     """The findings on 4 ms of products bound by arithmetic, 1 ms by memory, and convolutions."""
     rows = [("step", "step", 10, "compute", "float32")]

@@ -297,7 +297,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
     ]}  # fmt: skip
     for batch, gain_ms in ((8, None), (64, 0.29), (8, 0.31)):
         found = [{"title": "slow", "gain_s": gain_ms and gain_ms * MS, "file": TRAIN, "line": 7}]
-        found[0] |= {"run_s": None, "run_gain_s": None}
+        found[0] |= {"run_s": None, "run_gain_s": None, "severity": "low"}
         parts["step"]["batch_size"] = batch
         report = report_of(parts=parts, operators=names, modules=modules)
         report["findings"] = [found[0] | {"title": "less", "gain_s": None}, *found]

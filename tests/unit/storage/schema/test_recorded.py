@@ -5,6 +5,7 @@ from profstack.storage.schema.report import REPORT
 
 OF_RUN = {"facts", "slices", "steps", "modules", "functions", "calls", "memory", "layers", "notes"}
 OF_RUN |= {"watch_frames", "watch_samples", "compilations", "graph_breaks", "artifacts"}
+OF_RUN.add("generations")
 
 
 def test_rows_of_a_slice_begin_with_its_number():
