@@ -448,6 +448,7 @@ WARNINGS: dict[str, str] = {
     "clean-steps-differ": "the clean steps had other inputs than those whose operations were "
     "counted, so that the step has no FLOP/s",
     "regions-unread": "the work inside regions could not be worked out",
+    "ranges-untimed": "ranges of `nvtx.start_range` overlapped and nothing told them apart",
     "launches-unread": "launches and gaps could not be worked out",
     # -- Nsight Systems --
     "no-listener": "Nsight Systems is there, and takes none of the ranges: of its `--trace`, or of "
