@@ -468,8 +468,10 @@ def _benchmark(
 def _run_warnings(
     recorded: Recorded, clean: Clean, selections: Selections
 ) -> list[schema.ReportWarning]:
-    """Warn of a launcher, of the clean steps, and of layers without a slice of training alone."""
+    """Warn of a launcher, an error with a remedy, the clean steps, and slices with evaluation."""
     warnings: list[schema.ReportWarning] = []
+    if (remedy := recorded.facts.get("remedy")) is not None:
+        warnings.append({"slug": "undefined-profile", "text": remedy})
     if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
         warnings.append({"slug": "launcher", "text": launcher})
     if not nsys.is_import_alone(recorded):

@@ -418,6 +418,7 @@ WARNINGS: dict[str, str] = {
     "disarmed": "profstack stopped measuring during the run because of an error of its own; the "
     "script went on",
     "rerun": "a layer was filled by a second run of the script, which `--rerun` asked for",
+    "undefined-profile": "the script ended for want of `profile`, which other tools define",
     "launcher": "what was run starts the script in processes of its own, which were not measured",
     "session-run": "how often `Session.run` called what it was given, and how",
     "bench-layers": "the layers' calls after a benchmark ended at their time limit, before all "

@@ -69,6 +69,19 @@ STATED, READ = "stated", "read from the inputs"
 # Addition to `how` of a peak rate that may be higher than measured.
 OTHER_WORK = "other work took the CPU meanwhile"
 
+# --- Errors that end a script ---------------------------------------------------------------------
+
+
+def undefined_profile(error: object) -> "str | None":
+    """Return what to do about an error that is for want of `profile`; None for any other."""
+    if not isinstance(error, NameError) or getattr(error, "name", None) != "profile":
+        return None
+    return (
+        "the script uses @profile, which only `python -m memory_profiler` or `kernprof` define: "
+        "remove it (profstack measures lines without it)"
+    )
+
+
 # --- Launchers ------------------------------------------------------------------------------------
 
 _TORCHRUN = "torchrun --nproc-per-node N --no-python"
