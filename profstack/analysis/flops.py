@@ -52,6 +52,15 @@ class Counted:
         rows = self.rows if direction is None else self.rows[self.rows["backward"] == direction]
         return self.selection.per_step(rows["flop"].sum(min_count=1))
 
+    def forward_mac(self) -> float | None:
+        """Return multiply-adds per step in forward; the other tools' as they give them."""
+        if self.multiply_adds:
+            return macs(self.total(FORWARD))
+        if "mac" not in self.rows:
+            return None
+        given = self.rows["mac"][self.rows["backward"] == FORWARD]
+        return self.selection.per_step(given.sum(min_count=1))
+
     def causal_total(self, direction: int) -> float | None:
         """Return the same with attention called as causal counted as its mask leaves it.
 
@@ -489,18 +498,17 @@ def flop_rows(
             if counter not in MODEL_COUNTERS or _notes_of(recorded, counter):
                 rows.append({"counter": counter, "note": _why_none(recorded, counter)})
             continue
-        forward = one.total(FORWARD)
         difference = None
         if record is not None and one is not record:
             difference = _difference(record, one, recorded.module_paths)
         rows.append(
             {
                 "counter": counter,
-                "forward_flop": whole(forward),
+                "forward_flop": whole(one.total(FORWARD)),
                 "backward_flop": whole(one.total(BACKWARD)),
                 "causal_forward_flop": whole(one.causal_total(FORWARD)),
                 "causal_backward_flop": whole(one.causal_total(BACKWARD)),
-                "forward_mac": whole(macs(forward)) if one.multiply_adds else None,
+                "forward_mac": whole(one.forward_mac()),
                 "difference": difference,
                 "uncounted": _uncounted(one, seen),
             }
