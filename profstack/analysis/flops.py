@@ -19,7 +19,7 @@ from profstack.analysis.clean_steps import Clean
 from profstack.storage.reader import Recorded, Selection, sums, whole
 from profstack.storage.schema.report import ReportWarning, table_rows
 from profstack.storage.schema.rows import CounterRow, UncountedOperator
-from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, OUTSIDE
+from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, NO_OPERATIONS, OUTSIDE
 from profstack.units import format_count
 
 # In the order in which they are believed: the first that counted anything is the record.
@@ -496,7 +496,7 @@ def flop_rows(
         if one is None:
             # An optional tool has a row only if it was there.
             if counter not in MODEL_COUNTERS or _notes_of(recorded, counter):
-                rows.append({"counter": counter, "note": _why_none(recorded, counter)})
+                rows.append({"counter": counter, "note": _why_none(recorded, counter, record)})
             continue
         difference = None
         if record is not None and one is not record:
@@ -516,7 +516,14 @@ def flop_rows(
     return table_rows("flops", rows)
 
 
-def _why_none(recorded: Recorded, counter: str) -> str:
+def limited(reason: str, record: Counted | None) -> str:
+    """Return a layer's reason; where another slice had operations, it says so of its own alone."""
+    if reason != NO_OPERATIONS or record is None or not record.total():
+        return reason
+    return f"its own slice had no floating-point operations; {record.counter} saw others that had"
+
+
+def _why_none(recorded: Recorded, counter: str, record: Counted | None) -> str:
     """Say why a counter has no rows: by the notes of its layer, or the layer's status."""
     layer = "torch" if counter == SHAPES else "flops"
     layers = recorded.frames["layers"]
@@ -525,7 +532,7 @@ def _why_none(recorded: Recorded, counter: str) -> str:
         return f"the layer {layer} was not asked for"
     reasons = [*_notes_of(recorded, counter), *row["reason"].dropna().astype(str)]
     if layer == "flops" and reasons:
-        return str(reasons[0]).removeprefix("flops: ")
+        return limited(str(reasons[0]).removeprefix("flops: "), record)
     if counter == SHAPES:
         return "no slice of the torch layer held a counted operator with its shapes"
     return "its slice held nothing that it counts, or the run ended before its turn"

@@ -50,6 +50,8 @@ MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", 
 WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # Time between two samples of the watch.
 WATCH_INTERVAL_S = 0.010
+# Note of the layer flops on a slice without a counted operator.
+NO_OPERATIONS = "no operator with floating-point operations was called"
 # Counters of operations that run on a copy of the model.
 MODEL_COUNTERS = ("thop", "fvcore")
 _CONVOLUTIONS = tuple(f"Conv{kind}{size}d" for kind in ("", "Transpose") for size in (1, 2, 3))

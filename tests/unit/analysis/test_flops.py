@@ -1,11 +1,13 @@
 """Counted operations: sums along the tree, the counter of record, and where counters disagree."""
 
+import json
+
 import pytest
 
-from profstack.analysis import flops
+from profstack.analysis import build, flops
 from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.modules import TIMED
-from profstack.storage.vocabulary import OUTSIDE
+from profstack.storage.vocabulary import NO_OPERATIONS, OUTSIDE
 from tests.support.cells import cells
 from tests.support.recordings import Run, by, operator
 from tests.support.recordings import module as module_of
@@ -255,5 +257,10 @@ def test_a_counter_without_figures_says_why(run):
     assert "torch layer" in found.pop(SHAPES)
     # An optional tool has a row only if it was there.
     assert found == {OF_RECORD: None, PROFILER: missing, "fvcore": broken}
+    # Of another slice it is no news that one was without operations.
+    run.writer._database.execute("UPDATE notes SET text = ?", (NO_OPERATIONS,))
+    assert "its own slice" in flops.limited(NO_OPERATIONS, record_in(run))
+    assert NO_OPERATIONS not in json.dumps(build.build_report(run.recorded()))
+    assert flops.limited(NO_OPERATIONS, None) == NO_OPERATIONS
     run.layers(flops="recorded")
     assert rows_in(run)[SHAPES]["note"] == "the layer torch was not asked for"
