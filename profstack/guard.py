@@ -441,6 +441,16 @@ def strip_frame(error: BaseException) -> None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
+def foreign_tracer() -> "str | None":
+    """Return what uses `sys.settrace` on this thread, as a reason; None where nothing does."""
+    trace = sys.gettrace()
+    if trace is None:
+        return None
+    if getattr(trace, "__module__", None) == "memory_profiler":
+        return "memory_profiler uses sys.settrace: remove its @profile from the script"
+    return "a debugger or a coverage tool uses sys.settrace"
+
+
 def has_compiled() -> bool:
     """Return whether dynamo has compiled anything in this process."""
     utils = sys.modules.get("torch._dynamo.utils")

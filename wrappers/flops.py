@@ -31,6 +31,7 @@ from profstack.readers.flops import model_copies
 from profstack.readers.flops.counting import COMPILED, Count, CountedStep, Owner, count_row
 from profstack.readers.flops.flops_profiler import FencedFlopsProfiler
 from profstack.storage.schema.column import Record
+from profstack.storage.vocabulary import NO_OPERATIONS
 
 COUNTER = "FlopCounterMode"
 CHECK = "check"
@@ -158,7 +159,7 @@ class FlopsWrapper(Wrapper):
             for name, reason in sorted(count.failures.items())
         ]
         if not rows:
-            notes.append(("empty-capture", "no operator with floating-point operations was called"))
+            notes.append(("empty-capture", NO_OPERATIONS))
         return SliceData(frames={"flop_counts": rows}, notes=notes, holds_all=not count.steps)
 
 

@@ -15,13 +15,12 @@ would compile the tracer.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack.guard import Guard, has_compiled
+from profstack.guard import Guard, foreign_tracer, has_compiled
 from profstack.layer import (
     LISTENED,
     Artifact,
@@ -76,9 +75,9 @@ class MemoryWrapper(Wrapper):
         return lines.missing()
 
     def busy_reason(self, mode: str) -> str | None:
-        """Return why a debugger, a coverage tool or compiled code has precedence."""
-        if sys.gettrace() is not None:
-            return "no memory by line: a debugger or a coverage tool uses sys.settrace"
+        """Return why another tool that traces lines or compiled code has precedence."""
+        if (other := foreign_tracer()) is not None:
+            return f"no memory by line: {other}"
         if has_compiled():
             return "no memory by line: dynamo would try to compile the tracer that sees lines"
         return None

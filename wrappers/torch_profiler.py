@@ -26,7 +26,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from profstack.guard import Guard, has_compiled
+from profstack.guard import Guard, foreign_tracer, has_compiled
 from profstack.layer import (
     RANGED,
     Artifact,
@@ -150,8 +150,8 @@ class TorchProfilerWrapper(Wrapper):
         import torch
 
         if mode == "lines":
-            if sys.gettrace() is not None:
-                return "no source lines: a debugger or a coverage tool uses sys.settrace"
+            if (other := foreign_tracer()) is not None:
+                return f"no source lines: {other}"
             if has_compiled():
                 return "no source lines: dynamo would try to compile the tracer that sees them"
         if not _on_main_thread() and self._all_threads() is None:

@@ -175,12 +175,14 @@ def build_report(recorded: Recorded) -> schema.Report:
     torch = selections["torch"]
     counters, differing = flops.of_timed_steps(recorded, flops.counted(recorded), torch)
     tables, sources = _tables(recorded, clean, selections, counters)
+    record, shaped = flops.of_record(counters), counters.get(flops.SHAPES)
     layers = layer_rows(recorded, clean, selections)
+    for layer in layers:
+        layer["reason"] = layer["reason"] and flops.limited(layer["reason"], record)
     run = recorded.run
     environment = {**recorded.facts.get("environment", {}), **run.get("environment", {})}
     has_device = environment.get("device") not in (None, "cpu")
     few, held_at_peak = watch.few_samples(recorded), memory.peak_facts(recorded)
-    record, shaped = flops.of_record(counters), counters.get(flops.SHAPES)
     unlike = flops.unlike_clean(recorded, clean, record)
     median_s, peaks = clean.median_s, read_peaks(recorded.folder)
     run_parts, undivided = run_bar(recorded, clean)
@@ -228,7 +230,11 @@ def build_report(recorded: Recorded) -> schema.Report:
             *_run_warnings(recorded, clean, selections),
             *flops.disagreements(counters, recorded.module_paths),
             *nsys.nsys_warnings(recorded, tables["nsys_modules"]),
-            *_notes(recorded),
+            *(
+                note
+                for note in _notes(recorded)
+                if flops.limited(note["text"], record) == note["text"]
+            ),
             *differing,
             *_unlike(unlike),
         ],
@@ -480,8 +486,10 @@ def _benchmark(
 def _run_warnings(
     recorded: Recorded, clean: Clean, selections: Selections
 ) -> list[schema.ReportWarning]:
-    """Warn of a launcher, of the clean steps, and of layers without a slice of training alone."""
+    """Warn of a launcher, an error with a remedy, the clean steps, and slices with evaluation."""
     warnings: list[schema.ReportWarning] = []
+    if (remedy := recorded.facts.get("remedy")) is not None:
+        warnings.append({"slug": "undefined-profile", "text": remedy})
     if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
         warnings.append({"slug": "launcher", "text": launcher})
     if not nsys.is_import_alone(recorded):

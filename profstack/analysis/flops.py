@@ -19,7 +19,7 @@ from profstack.analysis.clean_steps import Clean
 from profstack.storage.reader import Recorded, Selection, sums, whole
 from profstack.storage.schema.report import ReportWarning, table_rows
 from profstack.storage.schema.rows import CounterRow, UncountedOperator
-from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, OUTSIDE
+from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, NO_OPERATIONS, OUTSIDE
 from profstack.units import format_count
 
 # In the order in which they are believed: the first that counted anything is the record.
@@ -51,6 +51,15 @@ class Counted:
         """Return operations per step, of one direction or both; None where nothing was counted."""
         rows = self.rows if direction is None else self.rows[self.rows["backward"] == direction]
         return self.selection.per_step(rows["flop"].sum(min_count=1))
+
+    def forward_mac(self) -> float | None:
+        """Return multiply-adds per step in forward; the other tools' as they give them."""
+        if self.multiply_adds:
+            return macs(self.total(FORWARD))
+        if "mac" not in self.rows:
+            return None
+        given = self.rows["mac"][self.rows["backward"] == FORWARD]
+        return self.selection.per_step(given.sum(min_count=1))
 
     def causal_total(self, direction: int) -> float | None:
         """Return the same with attention called as causal counted as its mask leaves it.
@@ -487,20 +496,19 @@ def flop_rows(
         if one is None:
             # An optional tool has a row only if it was there.
             if counter not in MODEL_COUNTERS or _notes_of(recorded, counter):
-                rows.append({"counter": counter, "note": _why_none(recorded, counter)})
+                rows.append({"counter": counter, "note": _why_none(recorded, counter, record)})
             continue
-        forward = one.total(FORWARD)
         difference = None
         if record is not None and one is not record:
             difference = _difference(record, one, recorded.module_paths)
         rows.append(
             {
                 "counter": counter,
-                "forward_flop": whole(forward),
+                "forward_flop": whole(one.total(FORWARD)),
                 "backward_flop": whole(one.total(BACKWARD)),
                 "causal_forward_flop": whole(one.causal_total(FORWARD)),
                 "causal_backward_flop": whole(one.causal_total(BACKWARD)),
-                "forward_mac": whole(macs(forward)) if one.multiply_adds else None,
+                "forward_mac": whole(one.forward_mac()),
                 "difference": difference,
                 "uncounted": _uncounted(one, seen),
             }
@@ -508,7 +516,14 @@ def flop_rows(
     return table_rows("flops", rows)
 
 
-def _why_none(recorded: Recorded, counter: str) -> str:
+def limited(reason: str, record: Counted | None) -> str:
+    """Return a layer's reason; where another slice had operations, it says so of its own alone."""
+    if reason != NO_OPERATIONS or record is None or not record.total():
+        return reason
+    return f"its own slice had no floating-point operations; {record.counter} saw others that had"
+
+
+def _why_none(recorded: Recorded, counter: str, record: Counted | None) -> str:
     """Say why a counter has no rows: by the notes of its layer, or the layer's status."""
     layer = "torch" if counter == SHAPES else "flops"
     layers = recorded.frames["layers"]
@@ -517,7 +532,7 @@ def _why_none(recorded: Recorded, counter: str) -> str:
         return f"the layer {layer} was not asked for"
     reasons = [*_notes_of(recorded, counter), *row["reason"].dropna().astype(str)]
     if layer == "flops" and reasons:
-        return str(reasons[0]).removeprefix("flops: ")
+        return limited(str(reasons[0]).removeprefix("flops: "), record)
     if counter == SHAPES:
         return "no slice of the torch layer held a counted operator with its shapes"
     return "its slice held nothing that it counts, or the run ended before its turn"

@@ -468,6 +468,8 @@ class Observers:
         """Let every wrapper write the files that span all slices, and record the layers' rows."""
         self.watch(on=False)
         self.flush()
+        if (untimed := script_ranges.missing()) is not None:
+            self.log.note("ranges-untimed", untimed)
         self.close()
         for state, wrapper in self._running():
             if state.status in WITH_DATA:

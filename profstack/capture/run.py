@@ -28,6 +28,7 @@ from profstack.guard import Guard, complain, delay_signals
 from profstack.layer import Mode, Wrapper
 from profstack.models import instances_of
 from profstack.storage.folder import Writer, append_event
+from profstack.storage.vocabulary import undefined_profile
 
 OPTIONS = "logs/options.json"
 
@@ -244,9 +245,10 @@ def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
 
 
 def _note_uncaught(writer: Writer) -> None:
-    """Note an error that ended the script; the interpreter has printed it and remembers it."""
+    """Note an error that ended the script, which the interpreter has printed, and its remedy."""
     if (kind := getattr(sys, "last_type", None)) is not None:
-        writer.facts({"uncaught": kind.__name__})
+        remedy = undefined_profile(getattr(sys, "last_value", None))
+        writer.facts({"uncaught": kind.__name__, **({"remedy": remedy} if remedy else {})})
 
 
 def record_without_torch(path: str, tools: Mapping[str, object], origin: float) -> None:

@@ -1,11 +1,12 @@
 """Time the ranges that the script marks for NVTX itself, among its regions.
 
 Covered are `torch.cuda.nvtx` (push and pop, start and end, `range`) and the package nvtx
-(`annotate` as a context manager, `push_range` and `pop_range`, called by the module's name;
-`start_range` where something listens, since there is no handle without). Not covered are marks,
-which take no time, ranges made on a `Domain` object or by functions decorated with `annotate`, and
-ranges that were open before observation began. They are timed on every thread as regions are, and
-otherwise do what they did before.
+(`annotate` as a context manager, `push_range` and `pop_range`, `start_range` and `end_range`, under
+whatever name the script has imported them). Where nothing listens, `start_range` gives no handle:
+then ranges that are open one at a time are timed. Not covered are marks, which take no time, ranges
+made on a `Domain` object or by functions decorated with `annotate`, and ranges that were open
+before observation began. They are timed on every thread as regions are, and otherwise do what they
+did before.
 
 A build of torch without CUDA raises at these calls: they are not wrapped there.
 """
@@ -16,6 +17,7 @@ import sys
 from _thread import _local
 from collections.abc import Callable
 from functools import partial, wraps
+from types import FunctionType
 from typing import Any
 
 from profstack.capture import user_regions
@@ -37,7 +39,14 @@ class _Stacks(_local):
 _stacks = _Stacks()
 # Ranges that need not nest, by source and handle.
 _apart: dict[Any, Any] = {}
+# Ranges of the package without a handle; None for one whose end cannot be told from another's.
+_unheard: list[Any] = []
+_untold = False
 _restore: list[Callable[[], None]] = []
+_UNTOLD = (
+    "ranges of nvtx.start_range that overlap are not among the regions: without Nsight Systems it "
+    "returns no handle that tells them apart; use nvtx.push_range or nvtx.annotate for them"
+)
 # A range is missing where noting it fails.
 _GUARD = Guard()
 
@@ -54,12 +63,25 @@ def _pop(source: str, domain: Any = None) -> None:
 
 
 def _start(source: str, handle: Any, name: Any) -> None:
-    if (span := user_regions.begin(source, str(name), [])) is not None:
+    global _untold
+    span = user_regions.begin(source, str(name), [])
+    if handle is None:
+        if _unheard and span is not None:
+            _untold = True
+            for each in (*_unheard, span):
+                user_regions.drop(each)
+            _unheard[:], span = [None] * len(_unheard), None
+        _unheard.append(span)
+    elif span is not None:
         _apart[source, handle] = span
 
 
 def _end(source: str, handle: Any = None) -> None:
-    if (span := _apart.pop((source, handle), None)) is not None:
+    if handle is None:
+        span = _unheard.pop() if _unheard else None
+    else:
+        span = _apart.pop((source, handle), None)
+    if span is not None:
         user_regions.end(span)
 
 
@@ -108,9 +130,17 @@ def install() -> None:
 
 def remove() -> None:
     """Restore everything, unless the script has replaced it since."""
+    global _untold
     while _restore:
         _restore.pop()()
     _apart.clear()
+    _unheard.clear()
+    _untold = False
+
+
+def missing() -> str | None:
+    """Return which ranges were not timed, and why; None where none are known to be missing."""
+    return _UNTOLD if _untold else None
 
 
 def _install_package(package: Any) -> None:
@@ -127,8 +157,53 @@ def _install_package(package: Any) -> None:
         (package, "start_range", None, _started),
         (package, "end_range", partial(_end, NVTX), None),
     ):
-        if name in vars(owner):
-            _restore.append(replace(owner, name, _passing(vars(owner)[name], before, after)))
+        function = vars(owner).get(name)
+        if owner is package and _is_imported_by_name(function):
+            _restore.append(_exchange(function, before, after))
+        elif function is not None:
+            _restore.append(replace(owner, name, _passing(function, before, after)))
+
+
+def _is_imported_by_name(function: Any) -> bool:
+    """Return whether it is a function of the package's, which scripts may hold by other names."""
+    own = isinstance(function, FunctionType) and function.__module__.partition(".")[0] == NVTX
+    return own and not function.__closure__ and not hasattr(function, "__wrapped__")
+
+
+def _exchange(
+    function: Any, before: Callable[..., None] | None, after: Callable[..., None] | None
+) -> Callable[[], None]:
+    """Take notes of a function's calls under all its names; return what ends that.
+
+    The function stays the same object, and its code is exchanged.
+    """
+    code, defaults = function.__code__, function.__kwdefaults__
+    original: Any = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__
+    )
+    original.__kwdefaults__ = defaults
+    function.__kwdefaults__ = {"_passing": _passing(original, before, after)}
+    # For those who read the signature.
+    function.__wrapped__ = original
+    function.__code__ = _exchanged.__code__
+
+    def restore() -> None:
+        if function.__code__ is _exchanged.__code__:
+            function.__code__, function.__kwdefaults__ = code, defaults
+            del function.__wrapped__
+
+    return restore
+
+
+def _exchanged(*args: Any, _passing: Any, **kwargs: Any) -> Any:
+    """Stand for a function of the package's: it runs with the names of that module."""
+    try:
+        return _passing(*args, **kwargs)
+    except BaseException as error:
+        # As `strip_frame` does, whose name is not known there.
+        if error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next
+        raise
 
 
 def _passing(
@@ -189,5 +264,5 @@ def _pushed(
 def _started(
     result: Any, message: Any = None, color: Any = None, domain: Any = None, *_: Any, **__: Any
 ) -> None:
-    if result is not None and domain != _OWN_DOMAIN:
+    if domain != _OWN_DOMAIN:
         _start(NVTX, result, message or "")

@@ -353,6 +353,13 @@ def end(span: RegionSpan) -> None:
     _end(span, now)
 
 
+def drop(span: "RegionSpan | None") -> None:
+    """Forget the span of another tool's range, whose end will not be known."""
+    if span is not None:
+        span.is_left = True
+        _open.pop(id(span), None)
+
+
 # -- for the engine, on the thread that trains -----------------------------------------------------
 
 

@@ -35,6 +35,8 @@ _PURPOSES = {
     "nvtx": "layer nvtx: named ranges for Nsight Systems",
     "memory-profiler": "layer memory: memory by source line",
     "flops-profiler": "layer flops: a cross-check of its operations; in profstack[all]",
+    "thop": "layer flops: counts a model too, in bench and Session.run; optional",
+    "fvcore": "layer flops: counts a model too, in bench and Session.run; optional",
     "rich": "progress and tables in the terminal",
     "snakeviz": "profstack view --snakeviz",
 }

@@ -426,6 +426,7 @@ WARNINGS: dict[str, str] = {
     "disarmed": "profstack stopped measuring during the run because of an error of its own; the "
     "script went on",
     "rerun": "a layer was filled by a second run of the script, which `--rerun` asked for",
+    "undefined-profile": "the script ended for want of `profile`, which other tools define",
     "launcher": "what was run starts the script in processes of its own, which were not measured",
     "session-run": "how often `Session.run` called what it was given, and how",
     "bench-layers": "the layers' calls after a benchmark ended at their time limit, before all "
@@ -456,6 +457,7 @@ WARNINGS: dict[str, str] = {
     "clean-steps-differ": "the clean steps had other inputs than those whose operations were "
     "counted, so that the step has no FLOP/s",
     "regions-unread": "the work inside regions could not be worked out",
+    "ranges-untimed": "ranges of `nvtx.start_range` overlapped and nothing told them apart",
     "launches-unread": "launches and gaps could not be worked out",
     # -- Nsight Systems --
     "no-listener": "Nsight Systems is there, and takes none of the ranges: of its `--trace`, or of "

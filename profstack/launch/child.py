@@ -193,7 +193,10 @@ def _finish_without_torch() -> None:
             _tools["cprofile"].disable()
         if "watch" in _tools:
             _tools["watch"].pause()
-        if "cprofile" not in _tools and not _tools["watch"].has_seen():
+        from profstack.storage.vocabulary import undefined_profile
+
+        has_remedy = undefined_profile(getattr(sys, "last_value", None)) is not None
+        if "cprofile" not in _tools and not has_remedy and not _tools["watch"].has_seen():
             # The script ended before anything was seen.
             return
         if getattr(sys, "last_type", None) is KeyboardInterrupt:

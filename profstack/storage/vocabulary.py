@@ -50,6 +50,8 @@ MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", 
 WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # Time between two samples of the watch.
 WATCH_INTERVAL_S = 0.010
+# Note of the layer flops on a slice without a counted operator.
+NO_OPERATIONS = "no operator with floating-point operations was called"
 # Counters of operations that run on a copy of the model.
 MODEL_COUNTERS = ("thop", "fvcore")
 _CONVOLUTIONS = tuple(f"Conv{kind}{size}d" for kind in ("", "Transpose") for size in (1, 2, 3))
@@ -68,6 +70,19 @@ BENCH_FACT = "bench"
 STATED, READ = "stated", "read from the inputs"
 # Addition to `how` of a peak rate that may be higher than measured.
 OTHER_WORK = "other work took the CPU meanwhile"
+
+# --- Errors that end a script ---------------------------------------------------------------------
+
+
+def undefined_profile(error: object) -> "str | None":
+    """Return what to do about an error that is for want of `profile`; None for any other."""
+    if not isinstance(error, NameError) or getattr(error, "name", None) != "profile":
+        return None
+    return (
+        "the script uses @profile, which only `python -m memory_profiler` or `kernprof` define: "
+        "remove it (profstack measures lines without it)"
+    )
+
 
 # --- Launchers ------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def test_the_run_is_divided_before_the_step_with_the_function_of_each_part(lab):
     lab.draw(page, "T.overview.drawRunBar", "#run-bar")
     words = ["steps 75 %", "evaluation 25 %", "profstack "]
     assert lab.all("#run-bar .piece") == words
-    items = ["steps6.00 s75 %", "evaluation2.00 s25 %evaluate, /app/train.py:7", "profstack1.00 s"]
+    items = ["steps6.00 s75 %", "evaluation2.00 s25 %evaluate, …/app/train.py:7", "profstack1.00 s"]
     assert lab.all("#run-bar li") == items
     assert "took 9.00 s" in lab.all("#run-bar")[0]
     lab.draw(changed(RUN, overview__run_bar=[]), "T.overview.drawRunBar", "#overview")

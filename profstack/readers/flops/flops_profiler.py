@@ -97,7 +97,8 @@ class FencedFlopsProfiler(Calls):
         self._counting = False
         # What takes our wrapper off each function.
         self._restore: dict[tuple[Any, str], Callable[[], None]] = {}
-        # (step, module path, function, whether a formula gave a figure) -> calls, operations.
+        # (step, module path, function, whether a formula gave a figure) -> calls, operations,
+        # multiply-adds.
         self._counts: dict[tuple[int, str, str, bool], list[int]] = {}
         self._failures: dict[str, str] = {}
         self._compiling = CompileNotice(self._dynamo_compiles)
@@ -181,18 +182,19 @@ class FencedFlopsProfiler(Calls):
         """
         if self._compiled:
             return []
-        sums: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
-        for (step, path, function, known), (calls, flop) in self._counts.items():
+        sums: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for (step, path, function, known), amounts in self._counts.items():
             if step not in left_out:
                 entry = sums[path, function, known]
-                entry[0] += calls
-                entry[1] += flop
+                entry[:] = map(sum, zip(entry, amounts, strict=True))
         numbers = {named.path: number for number, named in modules.items()}
         return [
-            count_row(
-                index, COUNTER, numbers.get(path), function, 0, calls, flop if known else None, None
-            )
-            for (path, function, known), (calls, flop) in sums.items()
+            {
+                **count_row(index, COUNTER, numbers.get(path), function, 0, calls, flop, None),
+                "mac": mac,
+            }
+            for (path, function, known), (calls, *amounts) in sums.items()
+            for flop, mac in (amounts if known else (None, None),)
         ]
 
     def notes(self) -> list[tuple[str, str]]:
@@ -272,7 +274,7 @@ class FencedFlopsProfiler(Calls):
 
         The shape of an `odd` input, neither tensor nor number, is not read: reading may be counted.
         """
-        flop = None
+        counted = None
 
         def fail(error: BaseException) -> None:
             self._failures[name] = f"its formula raises {in_one_line(error)}"
@@ -284,14 +286,15 @@ class FencedFlopsProfiler(Calls):
             else:
                 # Formulas read shapes; handlers of the script must not see that.
                 with self._torch._C.DisableTorchFunction():
-                    flop = int(formula(*args, **kwargs)[0])
-        self._add(name, flop)
+                    flop, mac = formula(*args, **kwargs)
+                    counted = int(flop), int(mac)
+        self._add(name, counted)
 
-    def _add(self, function: str, flop: int | None) -> None:
+    def _add(self, function: str, counted: tuple[int, int] | None) -> None:
         path = next((name for kind, name in reversed(self._stack) if kind == "module"), "")
-        entry = self._counts.setdefault((self._step, path, function, flop is not None), [0, 0])
-        entry[0] += 1
-        entry[1] += flop or 0
+        key = (self._step, path, function, counted is not None)
+        entry = self._counts.setdefault(key, [0, 0, 0])
+        entry[:] = map(sum, zip(entry, (1, *(counted or (0, 0))), strict=True))
 
     def _dynamo_compiles(self, *_: Any) -> None:
         self._counting, self._compiled = False, True

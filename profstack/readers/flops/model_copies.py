@@ -6,8 +6,8 @@ may be called at will (`Session.run`, `bench`), the tool has a copy of the model
 parameters, which a call does not change. Its errors, prints and logs stay in here, and random
 numbers are restored. (Without data, on the device `meta`, torch cannot trace.)
 
-Both count a multiply-add as one; these counts are doubled, to be FLOP as everywhere else, and their
-figures for element-wise work are kept as they are.
+Both count a multiply-add as one, and an operation of element-wise work as one too. Their own sum of
+both is kept as MAC. As FLOP the multiply-adds are doubled, and the rest is kept as it is.
 """
 
 from __future__ import annotations
@@ -95,17 +95,13 @@ def _numbers(model: Any, modules: Mapping[int, Any]) -> dict[str, int]:
 def _rows(
     tool: str, index: int, counts: _Counts, numbers: Mapping[str, int], steps: int
 ) -> list[Record]:
-    def flop(name: str, amount: float | None) -> int | None:
-        return (
-            None
-            if amount is None
-            else round(amount * (2 if name in MULTIPLYING[tool] else 1)) * steps
-        )
-
-    return [
-        count_row(index, tool, numbers.get(place), name, 0, calls * steps, flop(name, amount), None)
-        for (place, name), (calls, amount) in counts.items()
-    ]
+    rows: list[Record] = []
+    for (place, name), (calls, amount) in counts.items():
+        mac = None if amount is None else round(amount) * steps
+        flop = mac if mac is None or name not in MULTIPLYING[tool] else 2 * mac
+        row = count_row(index, tool, numbers.get(place), name, 0, calls * steps, flop, None)
+        rows.append({**row, "mac": mac})
+    return rows
 
 
 def _counted(tool: str, call: functools.partial[Any]) -> _Counts:

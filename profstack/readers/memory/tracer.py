@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from profstack.code_owner import script_folder
-from profstack.guard import is_scripts, unseen_by_dynamo
+from profstack.guard import foreign_tracer, is_scripts, unseen_by_dynamo
 from profstack.readers.memory.readings import NO_LINE, HeapCounter, Readings
 from profstack.readers.torchtrace import line_tracer
 
@@ -120,8 +120,8 @@ class MemoryTracer:
         `wakes` means that `wake` will be called. It is not before the step rule is known; then the
         current line has only just begun: it calls the first module.
         """
-        if sys.gettrace() is not None:
-            raise RuntimeError("a debugger or a coverage tool uses sys.settrace")
+        if (other := foreign_tracer()) is not None:
+            raise RuntimeError(other)
         self.readings.sampler.start()
         self.running = True
         self._burst = _BURST if wakes else BUDGET

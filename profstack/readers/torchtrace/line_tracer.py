@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from profstack.code_owner import Places, script_folder
-from profstack.guard import is_scripts, unseen_by_dynamo
+from profstack.guard import foreign_tracer, is_scripts, unseen_by_dynamo
 
 # Line events after which a code object is no longer traced line by line, and calls of it after
 # which its time is left on the line that calls it.
@@ -60,8 +60,8 @@ class LineTracer:
 
     def start(self) -> None:
         """Start tracing, also frames of the script that are running already."""
-        if sys.gettrace() is not None:
-            raise RuntimeError("a debugger or a coverage tool uses sys.settrace")
+        if (other := foreign_tracer()) is not None:
+            raise RuntimeError(other)
         self._running = True
         # A script may compile for the first time while traced: dynamo must not compile these too.
         own = type(self)

@@ -190,6 +190,7 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "flop INTEGER floating-point operations, a multiply-add is 2; null without a formula",
         "masked_flop INTEGER those of them that masks of attention called as causal leave out; "
         "null where that is not known",
+        "mac INTEGER multiply-adds as flops-profiler, thop or fvcore give them; null for others",
     ),
     "ranges": columns(
         "kind TEXT step, module, forward, backward, optimizer or region",

@@ -721,9 +721,10 @@ class CounterRow(TypedDict):
     ]
     forward_mac: Annotated[
         CountedWhole,
-        "forward MAC | multiply-adds in forward",
-        empty("the counter has formulas for more than multiply-adds"),
-        cell("it counted nothing in forward, or more than multiply-adds"),
+        "forward MAC | multiply-adds in forward; of flops-profiler, thop and fvcore the total that "
+        "the tool itself gives, in which thop and fvcore have element-wise work too",
+        empty("no counter gave multiply-adds in forward"),
+        cell("it counted nothing in forward, or gives operations alone"),
     ]
     difference: Annotated[
         Text,

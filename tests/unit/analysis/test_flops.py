@@ -1,11 +1,13 @@
 """Counted operations: sums along the tree, the counter of record, and where counters disagree."""
 
+import json
+
 import pytest
 
-from profstack.analysis import flops
+from profstack.analysis import build, flops
 from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.modules import TIMED
-from profstack.storage.vocabulary import OUTSIDE
+from profstack.storage.vocabulary import NO_OPERATIONS, OUTSIDE
 from tests.support.cells import cells
 from tests.support.recordings import Run, by, operator
 from tests.support.recordings import module as module_of
@@ -219,10 +221,11 @@ def test_causal_attention_has_both_totals(run, masked, causal):
         for (total, number, more), left in zip(flop, masked, strict=True)
     ]
     rows.append(count(OF_RECORD, None, 3, operator="aten::fft", calls=2))
-    counting(run, *rows, count(PROFILER, 1000, 3, operator="linear"))
+    counting(run, *rows, count(PROFILER, 1000, 3, operator="linear", mac=450))
     names = "forward_flop backward_flop forward_mac causal_forward_flop causal_backward_flop"
     found = cells(rows_in(run).values(), names)
-    assert (found[0], found[2]) == ((1600, 4000, 800, *causal), (1000, *[None] * 4))
+    assert found[0] == (1600, 4000, 800, *causal)
+    assert found[2] == (1000, None, 450, None, None)
 
 
 def test_what_was_not_counted_is_listed_with_its_time(run):
@@ -254,5 +257,10 @@ def test_a_counter_without_figures_says_why(run):
     assert "torch layer" in found.pop(SHAPES)
     # An optional tool has a row only if it was there.
     assert found == {OF_RECORD: None, PROFILER: missing, "fvcore": broken}
+    # Of another slice it is no news that one was without operations.
+    run.writer._database.execute("UPDATE notes SET text = ?", (NO_OPERATIONS,))
+    assert "its own slice" in flops.limited(NO_OPERATIONS, record_in(run))
+    assert NO_OPERATIONS not in json.dumps(build.build_report(run.recorded()))
+    assert flops.limited(NO_OPERATIONS, None) == NO_OPERATIONS
     run.layers(flops="recorded")
     assert rows_in(run)[SHAPES]["note"] == "the layer torch was not asked for"

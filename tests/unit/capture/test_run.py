@@ -16,6 +16,7 @@ from profstack.capture.run import OPTIONS, device_facts, layer_modes, make_plan,
 from profstack.capture.slices import SlicePlan, Targets, watch
 from profstack.layer import Mode
 from profstack.storage.folder import PROGRESS, facts_of, read_tables
+from profstack.storage.vocabulary import undefined_profile
 from tests.support.engine import Alpha, Beta, fields, made_up_layers, patched, table
 
 
@@ -188,6 +189,8 @@ def test_a_script_that_never_imported_torch(started, profiled):
     profile.runcall(sum, range(3))
     tools = {"cprofile": profile} if profiled else {}
     layers = {"layers": ["cprofile", "alpha"], "left_out": {"beta": "why"}}
+    error = NameError(name="profile" if profiled else "other")
+    started.patch(sys, "last_value", error, raising=False)
     started.begin(run.record_without_torch, tools, 55.0, **layers)
     status = {row["name"]: row["status"] for row in table(started.folder, "layers")}
     cprofile = "recorded" if profiled else "skipped"
@@ -196,4 +199,5 @@ def test_a_script_that_never_imported_torch(started, profiled):
     kind = ["cprofile", "cprofile"] if profiled else ["watch", None]
     assert fields(row, "kind layer steps started_s plan") == [*kind, 1, 0.0, 1]
     assert started.facts["uncaught"] == "ZeroDivisionError"
+    assert started.facts.get("remedy") == undefined_profile(error)
     assert started.last_event == {"event": "finished", "stopped_by": None}

@@ -13,10 +13,14 @@ import torch
 from profstack.capture import script_ranges, user_regions
 from tests.support.engine import elsewhere
 
+# What `from nvtx import push_range` binds before anything is observed.
+BOUND = vars(nvtx).copy()
+
 
 def everything():
     names = ("push_range", "pop_range", "start_range", "end_range")
     own = [vars(nvtx)[name] for name in names]
+    own += [(each.__code__, each.__kwdefaults__, vars(each).copy()) for each in own]
     return own, nvtx.annotate.__enter__, nvtx.annotate.__exit__, dict(vars(torch.cuda.nvtx))
 
 
@@ -107,6 +111,9 @@ def test_ranges_of_the_package_are_regions(observed, monkeypatch):
         patch.setattr(user_regions, "is_compiling", lambda: True)
         nvtx.push_range("unseen")
         nvtx.pop_range()
+    assert BOUND["push_range"]("by its name", domain="own") is None
+    observed.wait(1.0)
+    BOUND["pop_range"]("own")
     error = ValueError("the script's own")
     with pytest.raises(ValueError, match="own") as caught, nvtx.annotate("fails"):
         raise error
@@ -118,7 +125,7 @@ def test_ranges_of_the_package_are_regions(observed, monkeypatch):
     observed.wait(1.0)
     # Its time counts once inside itself, and in each domain.
     rows = {"step": (3, 2.25), "forward": (6, 1.5), "again": (2, 1.0)}
-    rows |= {"thread": (1, 1.0), "fails": (1, 0.0)}
+    rows |= {"thread": (1, 2.0), "fails": (1, 0.0), "by its name": (1, 1.0)}
     assert taken(observed) == {f"nvtx {name}": row for name, row in rows.items()}
 
 
@@ -131,14 +138,33 @@ def test_started_ranges_have_a_handle_where_something_listens(observed, monkeypa
         script_ranges.install()
         first = nvtx.start_range("first")
         observed.wait(1.0)
-        nvtx.start_range("unheard")
+        assert nvtx.start_range("unheard") is None
+        nvtx.end_range(None)
         nvtx.start_range("ours", domain="profstack")
         second = nvtx.start_range(message="second")
         for ended in (first, second, second):
             observed.wait(1.0)
             nvtx.end_range(ended)
         script_ranges.remove()
-    assert taken(observed) == {"nvtx first": (1, 2.0), "nvtx second": (1, 2.0)}
+    assert taken(observed) == {
+        "nvtx first": (1, 2.0), "nvtx unheard": (1, 0.0), "nvtx second": (1, 2.0)
+    }  # fmt: skip
+
+
+def test_started_ranges_without_a_handle_are_timed_one_at_a_time(observed):
+    start = BOUND["start_range"]
+    nvtx.end_range(start("one"))
+    assert script_ranges.missing() is None
+    for _ in range(2):
+        assert start("overlaps") is None
+        observed.wait(1.0)
+    for _ in range(3):
+        nvtx.end_range(None)
+    start("two")
+    observed.wait(1.0)
+    nvtx.end_range(None)
+    assert taken(observed) == {"nvtx one": (1, 0.0), "nvtx two": (1, 1.0)}
+    assert "nvtx.push_range" in script_ranges.missing()
 
 
 def test_without_the_package_or_after_a_compilation_nothing_is_put_on(monkeypatch):

@@ -16,7 +16,7 @@ from tests.support.commands import fails
 TORCH = {"version": "2.13.0+cpu", "cuda_build": None, "kineto": True, "cpu_events": 5}
 TORCH |= {"cuda": False, "device_events": False}
 CUDA = {**TORCH, "cuda_build": "12.8", "cuda": True, "gpu": "H200", "capability": "9.0"}
-NAMES = ("numpy", "pandas", "jinja2", "nvtx", "memory-profiler", "flops-profiler", "rich")
+NAMES = ("numpy", "pandas", "jinja2", "nvtx", "memory-profiler", "flops-profiler", "thop", "fvcore")
 REQUIRED = {"cprofile", "torch", "kineto", "numpy", "pandas", "jinja2", "flops", "watch"}
 
 
@@ -25,7 +25,7 @@ def probes(monkeypatch):
     """Probes that answer that everything works, and how else they end; nsys is not installed."""
     layers = {name: {"tool": f"{name}er", "version": "1.5", "reason": None} for name in
               layer_names()}  # fmt: skip
-    packages = {name: {"version": "2.5", "reason": None} for name in (*NAMES, "snakeviz")}
+    packages = {name: {"version": "2.5", "reason": None} for name in (*NAMES, "rich", "snakeviz")}
     made = SimpleNamespace(asked=[], ends={}, packages=packages, torch=dict(TORCH))
     made.layers = {"layers": layers, "problems": []}
 

@@ -149,12 +149,14 @@ def test_functions_are_profiled_from_the_first_line_but_not_our_imports(armed, l
 
 @pytest.mark.parametrize(("options", "seen", "last", "recorded"), [
     ("watch", True, None, True), ("watch", False, None, False),
-    ("watch", True, KeyboardInterrupt, False),
+    ("watch", True, KeyboardInterrupt, False), ("watch", False, NameError, True),
 ])  # fmt: skip
 def test_a_script_without_torch_is_recorded_at_its_end(
     armed, monkeypatch, options, seen, last, recorded
 ):
     monkeypatch.setattr(sys, "last_type", last, raising=False)
+    value = NameError(name="profile") if last is NameError else None
+    monkeypatch.setattr(sys, "last_value", value, raising=False)
     monkeypatch.setattr(Sampler, "seen", seen)
     armed.arm(*options.split(), imported=False)
     (at_exit,) = armed.exits

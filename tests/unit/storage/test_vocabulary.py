@@ -1,7 +1,7 @@
 """Words that are written into a recording and read again."""
 
 from profstack.storage import vocabulary
-from profstack.storage.vocabulary import STEP_PARTS, UNOWNED, launcher_warning
+from profstack.storage.vocabulary import STEP_PARTS, UNOWNED, launcher_warning, undefined_profile
 
 
 def test_words_of_launchers_and_of_parts_of_the_step():
@@ -20,3 +20,9 @@ def test_words_of_launchers_and_of_parts_of_the_step():
     assert next(iter(STEP_PARTS.values())) == "(wait)"
     assert vocabulary.WITH_DATA == ("recorded", "emitted")
     assert {"LSTMCell", "ConvTranspose3d"} <= {*vocabulary.MULTIPLYING["thop"]}
+
+
+def test_a_name_that_other_tools_define_has_a_remedy():
+    assert "`python -m memory_profiler`" in undefined_profile(NameError(name="profile"))
+    others = (NameError(name="x"), ImportError(name="profile"), NameError(), None)
+    assert [undefined_profile(each) for each in others] == [None] * 4

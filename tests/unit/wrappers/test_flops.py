@@ -89,6 +89,8 @@ def test_the_check_counts_the_same_forward_and_says_what_to_install(monkeypatch)
     checked = count(lambda: net(x).sum().backward(), steps=3, left_out=(1,), mode=CHECK)
     linear = {row["path"]: row["flop"] for row in checked.rows if row["operator"] == "linear"}
     assert linear == {"Sequential.0": 2 * 2 * 5 * 4 * 8, "Sequential.2": 2 * 2 * 5 * 8 * 3}
+    # An activation is no multiply-add.
+    assert sum(row["mac"] for row in checked.rows) == 2 * 5 * (4 * 8 + 8 * 3)
     assert {row["counter"] for row in checked.rows} == {"flops-profiler"}
     assert checked.captured.notes == []
     found = importlib.util.find_spec

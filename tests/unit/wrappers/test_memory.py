@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import memory_profiler
 import pytest
 from mprof import read_mprofile_file
 
@@ -111,6 +112,10 @@ def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
     assert wrapper.busy_reason("lines") is None
     captured = observe(lambda _: sys.settrace(lambda *_: None))
     assert "sys.settrace" in str(wrapper.busy_reason("lines"))
+    profiler = memory_profiler.LineProfiler(backend="psutil")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "gettrace", lambda: profiler.trace_memory_usage)
+        assert "memory_profiler uses" in str(wrapper.busy_reason("lines"))
     assert (slugs(captured), captured.frames) == (["gave-way"], {})
     assert captured.memory_bytes
     sys.settrace(None)

@@ -37,7 +37,7 @@ def tools(monkeypatch):
 
 
 def counted(model, *inputs, **named):
-    """Counter, path, operator, calls and operations of three steps, and the texts of the notes."""
+    """Counter, path, operator, calls, MAC and FLOP of three steps, and the texts of the notes."""
     modules = {
         number: SimpleNamespace(alive=lambda module=module: module, path=f"Net.{name}".rstrip("."))
         for number, (name, module) in enumerate(model.named_modules(), 1)
@@ -45,9 +45,11 @@ def counted(model, *inputs, **named):
     with model_copies.given(functools.partial(model, *inputs, **named)):
         rows, notes = model_copies.count(5, modules, 3)
     found = []
-    for index, counter, module, operator, backward, *figures, masked in map(dict.values, rows):
+    for index, counter, module, operator, backward, *figures in map(dict.values, rows):
+        calls, flop, masked, mac = figures
         assert (index, backward, masked) == (5, 0, None)
-        found.append((counter, modules[module].path if module else None, operator, *figures))
+        path = modules[module].path if module else None
+        found.append((counter, path, operator, calls, mac, flop))
     return found, [text for _, text in notes]
 
 
@@ -75,7 +77,8 @@ def test_figures_are_the_tools_own_with_multiply_adds_doubled():
         products = sum(row[-1] for name, row in own.items() if name in MULTIPLYING[counter])
         every = sum(row[-1] for row in own.values())
         assert (products, every) == (3 * 2 * MACS, 3 * (theirs + MACS))
-        places = [(path, calls) for _, path, _, calls, _ in map(own.get, operators)]
+        assert sum(row[-2] for row in own.values()) == 3 * theirs
+        places = [(path, calls) for _, path, _, calls, *_ in map(own.get, operators)]
         assert places == [("Net.0", 3), ("Net.1", 3), ("Net.4", 3)]
 
 
@@ -110,7 +113,7 @@ class Calls(nn.Module):
 def test_inputs_by_name_are_given():
     net = Calls(lambda fc, x, scale, shift: fc(x) * scale + shift.sum())
     rows, notes = counted(net, torch.randn(3, 4), scale=torch.ones(5), shift=torch.ones(7))
-    found = [(counter, path, flop) for counter, path, _, _, flop in rows]
+    found = [(counter, path, flop) for counter, path, _, _, _, flop in rows]
     assert notes == []
     assert found == [(tool, "Net.fc", 3 * 2 * 3 * 4 * 5) for tool in MODEL_COUNTERS]
 
