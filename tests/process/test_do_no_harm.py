@@ -55,6 +55,8 @@ def test_script_is_unharmed_and_counted(name, pairs):
     recorded = {row["name"] for row in report["layers"] if row["status"] in with_data}
     assert recorded >= {"cprofile", "torch"}, report["layers"]
     assert all(report["tables"][DATA_OF.get(name, name)] for name in recorded)
+    parts = [row["wall_s"] for row in report["run_bar"]]
+    assert (min(parts) > 0, sum(parts)) == (True, pytest.approx(report["run"]["duration_s"]))
 
 
 @pytest.mark.parametrize("name", ["compiled"])
