@@ -25,7 +25,7 @@ from profstack.analysis.functions import PROFILED, FunctionKey
 from profstack.code_owner import Places
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, known_sum, nullable
-from profstack.storage.schema.report import WatchFacts
+from profstack.storage.schema.report import StepPart, WatchFacts
 from profstack.storage.schema.rows import FunctionRow, OutlierRow, WatchRow
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
@@ -434,6 +434,40 @@ def function_shares(recorded: Recorded, phase: str | None = STEP) -> dict[Functi
     return dict(shares)
 
 
+# Parts of a step by file (in torch's folder) and function on a stack; the first that is met counts.
+_STEP_PARTS: tuple[tuple[StepPart, str, str], ...] = (
+    ("data wait", r"utils[/\\]data[/\\]", ""),
+    ("backward", r"autograd[/\\](__init__|graph)\.py$", "^(backward|grad|_engine_run_backward)$"),
+    ("optimizer", r"optim[/\\](?!lr_scheduler)", "step|zero_grad|^wrapper$"),
+    ("loss", r"nn[/\\]modules[/\\]loss\.py$", ""),
+    ("forward", r"nn[/\\]modules[/\\]module\.py$", "call_impl"),
+)
+
+
+def step_parts(recorded: Recorded) -> dict[StepPart, float] | None:
+    """Return shares of the steps by the stacks of their samples; None where these are too few.
+
+    "other" is what the script does outside all of them, operators that it calls there included.
+    """
+    seen = watched(recorded)
+    samples = [sample for sample in seen.of(STEP) if not sample.evaluating]
+    if len(samples) < FEWEST_SAMPLES:
+        return None
+    parts: dict[StepPart, float] = defaultdict(float)
+    for each in seen.by_stack(samples):
+        parts[_part_of(each.stack)] += each.weight
+    whole = sum(parts.values())
+    return {part: weight / whole for part, weight in parts.items()}
+
+
+def _part_of(stack: Stack) -> StepPart:
+    for part, file, name in _STEP_PARTS:
+        where = re.compile(rf"[/\\]torch[/\\]{file}")
+        if any(where.search(frame.file) and re.search(name, frame.name) for frame in stack):
+            return part
+    return "other"
+
+
 def few_samples(recorded: Recorded) -> str | None:
     """Say why the samples of steps are too few for shares; None if there are many, or none."""
     count = len(watched(recorded).of(STEP))
@@ -461,6 +495,7 @@ def watch_facts(recorded: Recorded, functions: Sequence[FunctionRow]) -> WatchFa
         "rank_functions": compared,
         "reason": reason,
         "outlier_rule": RULE,
+        "step_parts": step_parts(recorded),
     }
 
 

@@ -111,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     add_recording_options(result)
     add("--layers", metavar="A,B", help="only these layers (see 'profstack doctor')")
     add("--skip", metavar="A,B", help="all layers but these")
+    add("--light", action="store_true", help="only the watch, for jobs of days: nothing is traced")
     add("--step-by", choices=(*RULES, "none"), help="what ends a step (default: found out)")
     add("--max-steps", type=count, metavar="N", help="end the script after N steps")
     add("--max-seconds", type=number, metavar="S", help="end it at the first step after S s")
@@ -144,6 +145,11 @@ def main(argv: list[str]) -> int:
     wanted = target.parse(words)
     if os.environ.get("PROFSTACK") == "0":
         return process.run_unrecorded(wanted.arguments)
+    if options.light:
+        if options.layers is not None or options.skip is not None:
+            step = "leave out --layers and --skip, or --light"
+            raise UsageError("--light chooses the layers itself", next_step=step)
+        options.layers, options.no_peaks = "watch", True
     layers, left_out = chosen_layers(options.layers, options.skip)
     rank = target.own_rank()
     recorded = target.recording_ranks(options.ranks)

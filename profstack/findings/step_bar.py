@@ -141,8 +141,11 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
     median_s = cut.median_s
     shares, wait_is = _host_shares(cut), cut.wait_is
     time_line: Literal["host", "device"] = "host"
+    sampled = report["watch"]["step_parts"] if report["watch"] and not cut.torch else None
     if device is not None and cut.torch:
         shares, wait_is, time_line = device.parts, "calibrated", "device"
+    elif sampled:
+        shares = _sampled_shares(cut, sampled)
     links = _links(report, cut, device)
     known = ((name, shares.get(name)) for name in NAMES)
     times = {name: share * median_s for name, share in known if share and share > _LEAST}
@@ -155,13 +158,19 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
             "seconds": seconds,
             "share": seconds / median_s,
             "link": links.get(name),
-            "is": wait_is if name in (DATA_WAIT, BEFORE) else "calibrated",
+            "is": wait_is
+            if name in (DATA_WAIT, BEFORE)
+            else "sampled"
+            if sampled
+            else "calibrated",
         }
         for name, seconds in times.items()
     ]
     _add_up(parts, median_s)
     reason = None
-    if not cut.torch:
+    if sampled:
+        reason = f"it is divided by the watch's samples: {cut.torch_reason}"
+    elif not cut.torch:
         reason = f"only the wait before its first work is known: {cut.torch_reason}"
         if cut.wait is None:
             parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
@@ -239,6 +248,18 @@ def _host_shares(cut: Cut) -> Mapping[StepPart, float | None]:
         "idle": cut.idle,
         "other": cut.other,
     }
+
+
+def _sampled_shares(cut: Cut, sampled: Mapping[StepPart, float]) -> Mapping[StepPart, float | None]:
+    """Return the watch's shares; what comes before the first work is known better, where it is."""
+    if cut.wait is None:
+        return sampled
+    if DATA_WAIT not in sampled:
+        # A sampler does not see where a step begins.
+        before = min(cut.wait, sampled.get("other", 0.0))
+        return {**sampled, BEFORE: before, "other": sampled.get("other", 0.0) - before}
+    rest = (1 - cut.wait) / ((1 - sampled[DATA_WAIT]) or 1.0)
+    return {part: share * rest for part, share in sampled.items()} | {DATA_WAIT: cut.wait}
 
 
 def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart, str | None]:

@@ -310,7 +310,7 @@ def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) 
     if idleness := step_bar.idle_sentence(report, cut, step, idle, shares.values()):
         slug, margin, words = rules.UNCLEAR, None, idleness
     elif slug == rules.UNCLEAR:
-        words = str(why) if cut.torch else _without_layer(cut)
+        words = str(why) if cut.torch else _without_layer(cut) + _largest_part(report)
     else:
         words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
         if slug == rules.BALANCED:
@@ -442,7 +442,7 @@ def action(report: Report, slug: VerdictSlug) -> str:
         return f"Begin with the finding '{severe[0]['title']}'."
     if slug in rules.RULE_OF:
         return rules.RULE_OF[slug].remedy
-    if slug == rules.BALANCED and (usual := _usual(report)):
+    if slug in (rules.BALANCED, rules.UNCLEAR) and (usual := _usual(report)):
         return f"Try, one at a time: {', '.join(usual)}."
     return _MORE_STEPS if 0 < report["benchmark"]["n"] < rules.FEWEST_CLEAN else ""
 

@@ -31,7 +31,7 @@ def row(table, **known):
 def completed(report):
     """A report with all parts, all tables and all columns of its rows."""
     made = {"environment": {}, "setup": _SETUP, "status_reason": None, "nsys": None}
-    made |= {"requests": None, "tokens": None}
+    made |= {"requests": None, "tokens": None, "watch": None}
     made |= {name: [] for name in _LISTS} | dict(report)
     for name, (kind, known) in _PARTS.items():
         made[name] = dict.fromkeys(kind.__annotations__) | known | report.get(name, {})

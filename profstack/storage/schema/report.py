@@ -424,8 +424,8 @@ class Verdict(TypedDict):
 
 
 _MeasuredIn = Annotated[
-    Literal["clean", "calibrated"],
-    "measured in the clean steps, or in a layer's slice and calibrated",
+    Literal["clean", "calibrated", "sampled"],
+    "measured in the clean steps, in a layer's slice and calibrated, or by the watch's samples",
 ]
 # `is` is a keyword of Python: no class body can hold it.
 _PartSense = TypedDict("_PartSense", {"is": _MeasuredIn})
@@ -659,6 +659,9 @@ class WatchFacts(TypedDict):
     rank_functions: Annotated[int, "functions compared"]
     reason: Annotated[Text, "why there is no rank correlation"]
     outlier_rule: Annotated[str, "which steps are in the table of outliers"]
+    step_parts: Annotated[
+        dict[StepPart, float] | None, "shares of the steps by part; null of too few samples"
+    ]
 
 
 class ReportWarning(TypedDict):

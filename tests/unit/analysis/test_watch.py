@@ -213,10 +213,33 @@ def test_a_few_samples_of_steps_give_no_shares_of_them(made, count):
     shares = cell(lines[SCRIPT, 20], "watch_share startup_share")
     assert shares == (None if few else 1.0, None)
     why = watch.few_samples(recorded)
-    assert (why is not None) is few
+    assert ((why is not None), watch.step_parts(recorded) is None) == (few, few)
     assert not few or (str(count) in why and str(watch.FEWEST_SAMPLES) in why)
     reason = watch.watch_facts(recorded, [])["reason"]
     assert reason == (why or "cProfile has no slice to compare with")
+
+
+def test_a_steps_parts_are_by_the_stacks_of_its_samples(made):
+    torch = "/opt/venv/lib/python3.11/site-packages/torch"
+    call = (f"{torch}/nn/modules/module.py", 1, "_call_impl")
+    back = (f"{torch}/autograd/graph.py", 1, "_engine_run_backward")
+    stacks = {
+        "data wait": [(f"{torch}/utils/data/dataloader.py", 1, "__next__")],
+        "backward": [back, call], "optimizer": [(f"{torch}/optim/adam.py", 1, "step")],
+        "loss": [call, (f"{torch}/nn/modules/loss.py", 1, "forward")], "forward": [call, FORWARD],
+        "other": [(f"{torch}/optim/lr_scheduler.py", 1, "step")],
+    }  # fmt: skip
+    begins = made.even(60)
+    for number, begin in enumerate(begins[:59]):
+        stack = list(stacks.values())[number % 6]
+        made.sample(begin + 0.01, MAIN, *stack, weight=1 + number % 6)
+    found = watch.step_parts(made.recorded())
+    whole = sum(1 + number % 6 for number in range(59))
+    counts = {part: len(range(place, 59, 6)) * (1 + place) for place, part in enumerate(stacks)}
+    assert found == near({part: count / whole for part, count in counts.items()})
+    # What evaluates is no part of a step, and too few are not divided.
+    made.sample(begins[59] + 0.01, MAIN, back, weight=99, evaluating=1)
+    assert watch.step_parts(made.recorded()) == found
 
 
 def profiled(made, own_s, builtin_s):

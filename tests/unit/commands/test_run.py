@@ -142,6 +142,7 @@ def test_the_child_is_told_what_was_asked_for(script):
         ("--max-steps 12", "step", "watch", {"max_steps": 12}),
         ("--sync --no-source", "step", "watch", {"sync": True, "source": False}),
         ("--budget 2.5", "step", "watch", {"budget": 2.5}),
+        ("--light", "step", "watch", {"layers": ["watch"]}),
         ("--startup cprofile", "step", "profile watch", {"startup": "cprofile"}),
         ("--step-by backward", "print()", "watch", {"step_by": "backward"}),
         ("--step-by none", "step", "profile watch", {"step_by": "none", **WHOLE}),
@@ -264,6 +265,9 @@ def test_a_run_under_nsys_is_refused_where_there_can_be_none(script, monkeypatch
         with monkeypatch.context() as patched:
             patched.setenv(variable, "0")
             assert said in refused(capsys, "run", "--nsys", "-o", "rec", *words.split())
+    assert "--light chooses the layers" in refused(
+        capsys, "run", "--light", "--skip", "torch", "x.py"
+    )
     assert script.starts == []
 
 

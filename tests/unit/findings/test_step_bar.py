@@ -63,6 +63,24 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
     assert of(bar_of(None), "parts reason median_s") == [[], NO_CLEAN, None]
 
 
+def test_without_the_torch_layer_the_watchs_samples_divide_the_step():
+    known = {"torch": False, "torch_reason": "it was late", "wait_is": "clean"}
+    for wait, sampled, expected in (
+        (0.12, {"forward": 0.5, "other": 0.5}, {"before first work": 0.12, "forward": 0.5,
+            "other": 0.38}),
+        (0.6, {"forward": 0.5, "other": 0.5}, {"before first work": 0.5, "forward": 0.5}),
+        (0.2, {"data wait": 0.5, "loss": 0.1, "backward": 0.4}, {"data wait": 0.2, "loss": 0.16,
+            "backward": 0.64}),
+        (None, {"data wait": 0.25, "backward": 0.75}, {"data wait": 0.25, "backward": 0.75}),
+    ):  # fmt: skip
+        report = made_report() | {"watch": {"step_parts": sampled}}
+        bar = bar_of(cut_of(**known, wait=wait), report=report)
+        assert by_name(bar) == pytest.approx(expected)
+        wait_is = {"data wait": "clean", "before first work": "clean"}
+        assert by_name(bar, "is") == {name: wait_is.get(name, "sampled") for name in expected}
+        assert "it was late" in bar["reason"]
+
+
 _shares = st.lists(st.floats(0, 1), min_size=9, max_size=9)
 
 

@@ -152,14 +152,15 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
     wrapper.stop()
     assert caught.value.args == (error,)
     check(wrapper.take([now, time.perf_counter()], hooks.names.by_number()), tmp_path, 0)
-    for index in range(2):
+    for index in range(3):
         taken = observe(wrapper, mode, tmp_path, hooks, index)
         assert any(taken.frames.values())
         check(taken, tmp_path, index)
-        # A fact is said once, and caches are allocated once.
+        # A fact is said once, and caches are allocated once. A collection of garbage, whose
+        # callbacks of other packages are calls too, falls into one of three at most.
         rows = {k: v for k, v in taken.frames.items() if k != "facts" and k[:7] != "memray_"}
         found.append({k: sorted(row.get("calls") or 0 for row in v) for k, v in rows.items()})
-    assert found[0] == found[1]
+    assert found[0] in found[1:] or found[1] == found[2]
     wrapper.finish(tmp_path)
     wrapper.close()
     wrapper.close()
