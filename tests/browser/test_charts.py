@@ -317,31 +317,6 @@ def test_a_hierarchy_is_drawn(lab, kind):
 ROUND = "root|big|inner|rest of it|small|leaf|"
 
 
-KEYS = """
-(async () => {
-  lab.prepare({tables: {}, facts: {}, parts: {}});
-  const box = T.dom.el('div'), told = [];
-  document.querySelector('main').append(box);
-  let at = tree;
-  const open = (area) => { told.push('opened'); at = area.node; redraw(); };
-  const redraw = T.charts.drawHierarchy({box, kind: () => 'icicle',
-    label: () => 'tree of ' + at.name,
-    areas: () => T.charts.largestAreas(at), marked: () => null,
-    tip: (area) => [area.name, []], open, seen: () => 0});
-  redraw();
-  await lab.rest(); await lab.rest();
-  for (const key of KEYS) {
-    const event = new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true});
-    box.dispatchEvent(event);
-    const said = T.dom.byId('announced').textContent;
-    told.push(key + ' ' + (event.defaultPrevented ? said : 'is not taken'));
-  }
-  told.push(box.getAttribute('aria-label'));
-  return told;
-})()
-"""
-
-
 WALK = """
 x is not taken
 ArrowDown root, 100 B, 100 % of what is drawn
@@ -365,7 +340,7 @@ def test_keys_walk_through_a_hierarchy(lab):
     lab.js(TREE)
     wanted = WALK.strip().splitlines()
     keys = [one.split()[0] for one in wanted[:-1] if one != "opened"]
-    assert lab.js(KEYS.replace("KEYS", json.dumps(keys))) == wanted
+    assert lab.script("walk_by_keys", KEYS=json.dumps(keys)) == wanted
 
 
 # ---- The real library

@@ -30,33 +30,9 @@ def table(rows=ROWS, **more):
     return {"columns": columns, "rows": rows, "total": len(rows), "left_out": None, **more}
 
 
-MAKE = """
-(async () => {
-  lab.prepare({tables: {}, facts: {}, parts: {operators: 1, modules: 1, source: 1}});
-  T.views.onKey('operators', () => false);
-  document.getElementById('main').insertAdjacentHTML('beforeend', '<div id="box"></div>');
-  window.box = document.getElementById('box');
-  box.replaceChildren();
-  window.cell = (row, at) => box.querySelectorAll('tbody tr')[row].children[at];
-  window.names = () => [...box.querySelectorAll('tbody tr td:first-child')].map((one) =>
-    one.textContent.replace(/[▾▸]/, ''));
-  window.press = (label) => [...box.querySelectorAll('button')].find((one) => one.textContent
-    .replace(/[▲▼]/, '') === label).click();
-  window.seek = (text) => {
-    const field = box.querySelector('input[type=search]');
-    field.value = text;
-    field.dispatchEvent(new Event('input'));
-  };
-  window.spec = {table: TABLE, name: 'things', view: 'operators', ...MORE};
-  window.again = T.table.makeTable(box, spec);
-  return 0;
-})()
-"""
-
-
 def make(lab, more="{}", made=None):
     """Make a table of these columns in a box; `names()` then are those of its rows."""
-    lab.js(MAKE.replace("TABLE", json.dumps(made or table())).replace("MORE", more))
+    lab.script("make_table", TABLE=json.dumps(made or table()), MORE=more)
 
 
 def walk(lab, *steps):
@@ -345,33 +321,6 @@ NODES = [
     ("b", 9, []),
     ("(part)", 20, []),
 ]
-GROW = """
-(() => {
-  const grow = (nodes, parent) => nodes.map(([path, self_s, inside]) => {
-    const node = T.table.makeNode({path, self_s}, parent, path, path + ' KIND');
-    node.part = path.startsWith('(');
-    grow(inside, node);
-    return node;
-  });
-  window.roots = grow(NODES, null);
-  spec.roots = roots;
-  spec.cell = (column, node, depth, toggle) => column.key === 'path' ? T.table.twigCell(node,
-    depth, toggle, node.key, T.dom.el('button', {}, node.key)) : T.table.plainCell(column,
-    node.record[column.key]);
-  box.replaceChildren();
-  window.tree = T.table.makeTree(box, spec);
-  window.expanded = () => [...box.querySelectorAll('tbody tr')].map((one) =>
-    one.getAttribute('aria-expanded'));
-  window.at = () => [...box.querySelectorAll('tbody tr')].indexOf(document.activeElement);
-  window.key = (name, more) => {
-    const event = new KeyboardEvent('keydown', {key: name, bubbles: true, cancelable: true,
-      ...more});
-    document.activeElement.dispatchEvent(event);
-    return [names(), at(), event.defaultPrevented];
-  };
-  return 0;
-})()
-"""
 
 
 def grow(lab, more="{}", nodes=NODES):
@@ -391,7 +340,7 @@ def grow(lab, more="{}", nodes=NODES):
           levels: [['roots', 0], ['all', 9]], ...{more}}}
     """
     make(lab, spec, made)
-    lab.js(GROW.replace("NODES", json.dumps(nodes)))
+    lab.script("grow_tree", NODES=json.dumps(nodes))
 
 
 ALL = ["a", "a.x", "a.x.deep", "a.y", "b", "(part)"]

@@ -82,6 +82,13 @@ class Lab:
             self.browser.shows = "lab"
         return self.browser.evaluate(f"(async () => lab.of(await ({expression})))()")
 
+    def script(self, name: str, **words: str) -> Any:
+        """What a file of `snippets` gives, with each of the words in place of its name."""
+        text = (TESTS / "support" / "snippets" / f"{name}.js").read_text()
+        return self.js(
+            functools.reduce(lambda made, word: made.replace(*word), words.items(), text)
+        )
+
     def values(self, function: str, cases: Iterable[Any]) -> list[Any]:
         """What a function gives for each case: a tuple of arguments, or one alone."""
         given = [list(one) if isinstance(one, tuple) else [one] for one in cases]
