@@ -195,7 +195,7 @@ def build_report(recorded: Recorded) -> schema.Report:
         "argv": run.get("argv", []),
         "status": status(recorded),
         "status_reason": status_reason(recorded),
-        "run": {**_run(recorded), "items_per_s": _run_rate(step, mark, run_parts)},
+        "run": {**_run(recorded), "items_per_s": _run_rate(recorded, step, mark, run_parts)},
         "environment": {"python": None, "torch": None, **environment},
         "step": step,
         "slices": _slices(recorded),
@@ -409,13 +409,17 @@ def _run(recorded: Recorded) -> schema.Run:
 
 
 def _run_rate(
-    step: schema.StepFacts, mark: schema.Benchmark, parts: Sequence[schema.RunPart]
+    recorded: Recorded, step: schema.StepFacts, mark: schema.Benchmark, parts: list[schema.RunPart]
 ) -> float | None:
-    """Return items of all steps over the run's time, less what profstack added."""
-    if mark["items_per_s"] is None or step["batch_size"] is None or not parts:
+    """Return items of all steps over the run's time, less what profstack added.
+
+    Steps whose batch was not read count as the mean of the others.
+    """
+    batches = recorded.steps["batch_size"].dropna()
+    if mark["items_per_s"] is None or not len(batches) or not parts:
         return None
     own_s = sum(part["wall_s"] for part in parts if part["part"] != PROFSTACK)
-    return step["count"] * step["batch_size"] / own_s if own_s > 0 else None
+    return step["count"] * float(batches.mean()) / own_s if own_s > 0 else None
 
 
 def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:

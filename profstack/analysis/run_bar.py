@@ -23,7 +23,7 @@ from profstack.analysis.clean_steps import PAUSE, Clean
 from profstack.analysis.functions import FunctionKey
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack, Watched, watched
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded
+from profstack.storage.reader import Recorded, nullable
 from profstack.storage.schema.report import RunPart, RunPartName
 from profstack.storage.vocabulary import BENCH_FACT
 
@@ -68,6 +68,7 @@ _PRINTS = re.compile(r"\bprint\(")
 _EVALUATES = re.compile(
     r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation|valid|test)(?:_|$)"
 )
+_TORCH = re.compile(r"[/\\]torch[/\\]")
 _LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]")
 
 
@@ -89,7 +90,8 @@ class _Stacks:
         if found == IMPORTS:
             # In a step it is what is imported at its first use.
             return FIRST if in_steps else IMPORTS
-        if found in (None, WAITING) and sample.evaluating:
+        if found in (None, WAITING) and sample.evaluating and (in_steps or self._in_torch(sample)):
+            # After the steps the mode of the model says nothing of what else is done.
             return EVALUATION
         if found == WAITING:
             return WAITING if in_steps else usual
@@ -97,6 +99,10 @@ class _Stacks:
             # A function that reads its data, by a name like `test_set`.
             return usual
         return found or usual
+
+    def _in_torch(self, sample: Sample) -> bool:
+        stack = self._seen.stacks.get(sample.stack, ())
+        return any(_TORCH.search(frame.file) for frame in stack)
 
     def _of(self, stack: Stack) -> RunPartName | None:
         if any(_COMPILER.search(frame.file) and frame.name not in _COMPILED for frame in stack):
@@ -158,6 +164,8 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
         return [], "a benchmark calls its target again and again: there is no run to divide"
     if not isinstance(duration_s, float) or duration_s <= 0:
         return [], "the end of the run is not known"
+    if "finishing" not in recorded.facts:
+        return [], "the run ended at once, before the end of its recording was written"
     if "origin_clock_s" not in recorded.facts or "begun_clock_s" not in recorded.run:
         return [], "the recording does not say when the measured process began"
     seen = watched(recorded)
@@ -184,6 +192,8 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
 
 def _add_up(rows: Sequence[RunPart], duration_s: float) -> None:
     """Make the sum the duration itself, to the last digit: the largest part takes the rest."""
+    if not rows:
+        return
     digit = math.ulp(duration_s)
     for row in rows:
         row["wall_s"] = round(row["wall_s"] / digit) * digit
@@ -207,9 +217,8 @@ class _Run:
         self._times = [sample.t_s for sample in self._samples]
         self._begin = recorded.run["begun_clock_s"] - float(facts["origin_clock_s"])
         self._end = self._begin + duration_s
-        arming, finishing = (facts.get(name) for name in ("arming", "finishing"))
-        self._arming: Span = tuple(arming) if arming else (0.0, 0.0)
-        self._finishing: Span = tuple(finishing) if finishing else (self._end, self._end)
+        self._arming: Span = facts.get("arming") or (0.0, 0.0)
+        self._finishing: Span = facts["finishing"]
         self._in_process = bool(recorded.run.get("in_process"))
         slices = recorded.frames["slices"]
         # A second run, which filled layers, has times of its own.
@@ -227,19 +236,16 @@ class _Run:
         self.division.add(PROFSTACK if self._in_process else IMPORTS, -self._begin)
         last, first_step = 0.0, None
         watch_samples: list[Sample] = []
-        watched_s, plan = 0.0, None
+        watched_s = 0.0
         self._find_around()
         for row in self._slices.to_dict("records"):
             begin = max(row["started_s"], last)
             end = max(row["started_s"] + row["wall_s"], begin)
-            if first_step is None:
-                self._between(last, begin, SETUP)
-            elif row["plan"] == plan:
-                # Observers are switched at a step's end: the script stands still.
-                self.division.add(PROFSTACK, begin - last)
-            else:
-                self._between(last, begin, OTHER)
-            first_step, plan, last = begin, row["plan"], end
+            # While observers are switched the script stands still. Between loops it does not.
+            switch_s = min(nullable(row["switch_s"]) or 0.0, begin - last)
+            self.division.add(PROFSTACK, switch_s)
+            self._between(last, begin - switch_s, SETUP if first_step is None else OTHER)
+            first_step, last = begin, end
             samples = self._within(begin, end)
             other = self._other_phase(row["phase"])
             if other is not None:
@@ -323,7 +329,7 @@ class _Run:
     def _first_of(self) -> dict[int, int]:
         """The first step of each plan."""
         return {
-            int(str(plan)): int(first)
+            int(float(str(plan))): int(first)
             for plan, first in self._steps.groupby("plan")["step"].min().items()
         }
 

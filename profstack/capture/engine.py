@@ -91,20 +91,28 @@ class Budget:
         self.spent_s = 0.0
         # Those for which the run waits, None while it waits for nothing.
         self.waiting: Observing | None = None
+        # Slices that were observed before the first clean one, each with its stop.
+        self.unpriced: list[tuple[Observing, float, Event]] = []
         self._began = began
         self._costs: dict[Observing, float] = {}
 
-    def learn(self, observers: Observing, stopped_s: float, slower_s: float) -> None:
-        """Note what a slice has cost: the stop after it, and its steps beyond clean ones."""
-        self.spent_s += slower_s
-        self._costs[observers] = stopped_s + slower_s
+    def learn(self, clean_s: float) -> None:
+        """Price the slices so far: the stop after each, and its steps beyond clean ones."""
+        for observers, stopped_s, event in self.unpriced:
+            slower_s = max((event["mean_s"] or 0.0) - clean_s, 0.0) * event["steps"]
+            self.spent_s += slower_s
+            self._costs[observers] = stopped_s + slower_s
+        self.unpriced.clear()
 
-    def wait_s(self, observers: Observing, now: float) -> float:
-        """Return how long the run has to go on until there is room for such a slice."""
+    def wait_s(self, observers: Observing, now: float, more_s: float = 0.0) -> float:
+        """Return how long the run has to go on until there is room for such a slice.
+
+        `more_s` is what was added besides, and is not counted yet.
+        """
         if not self.percent:
             return 0.0
         usual = sum(self._costs.values()) / len(self._costs) if self._costs else 0.0
-        wanted_s = self.spent_s + self._costs.get(observers, usual) - FIXED_S
+        wanted_s = self.spent_s + more_s + self._costs.get(observers, usual) - FIXED_S
         return max(100.0 * wanted_s / self.percent - (now - self._began), 0.0)
 
 
@@ -230,7 +238,7 @@ class Engine:
         self._limits = limits if limits is not None else Limits()
         self._page = EarlyPage(self.folder, wait=wait_for_page)
         self._budget = Budget(budget, self.log.origin)
-        # Since when the script stands still for a switch, as far as it is not counted yet.
+        # Since when the script stands still for a switch; None while it goes on.
         self._stopped: float | None = None
         self._discovering: Observing = ()
         self._most: int | None = None
@@ -383,6 +391,8 @@ class Engine:
     def _look_in_watch(self, planned: SlicePlan) -> None:
         """Look for the page now and then, and keep the log short: no layer observes."""
         waits = self._budget.waiting
+        if waits is not None and self._page.is_due(self.queue.finished_round):
+            self._page.ask()
         for_page = planned.round == 0 and waits is None
         left_s = self._budget.wait_s(waits, self.log.last) if waits is not None else 0.0
         if (waits is not None and not left_s) or (for_page and self._page.is_over(self.log.last)):
@@ -412,8 +422,9 @@ class Engine:
         begun = False
         while not begun:
             planned = self.queue.next(self.log.total)
-            self._count_stop(_perf_counter())
-            if planned.prepares and self._budget.wait_s(planned.prepares, _perf_counter()):
+            now = _perf_counter()
+            standing_s = 0.0 if self._stopped is None else now - self._stopped
+            if planned.prepares and self._budget.wait_s(planned.prepares, now, standing_s):
                 self.queue.put_first(planned)
                 self._budget.waiting = planned.prepares
                 planned = watch(0)
@@ -445,24 +456,22 @@ class Engine:
         self.arming.begin(planned)
         if is_watched:
             self.observers.watch(on=True)
-        self._slice_start = self.log.begin_slice(planned, since_origin=since_origin)
-        self._count_stop(self._slice_start)
-        self._stopped = None
+        stopped, self._stopped = self._stopped, None
+        self._slice_start = self.log.begin_slice(
+            planned, since_origin=since_origin, stopped=stopped
+        )
+        if stopped is not None:
+            self._budget.spent_s += self._slice_start - stopped
         self._aim(planned.steps)
         return True
-
-    def _count_stop(self, now: float) -> None:
-        """Add to the costs for how long the script has stood still by now."""
-        if self._stopped is not None:
-            self._budget.spent_s += now - self._stopped
-            self._stopped = now
 
     def end_slice(self, *, complete: bool) -> None:
         """End the slice in progress, if there is one, and write what was seen of it."""
         planned, self.planned = self.planned, None
         if planned is None:
             return
-        self.queue.finished_round = planned.round
+        # The watch before its turn is of no round.
+        self.queue.finished_round = planned.round or self.queue.finished_round
         self._stopped = _perf_counter()
         self.log.stop(at_boundary=complete)
         with CollectorOff():
@@ -487,15 +496,18 @@ class Engine:
         event = log.end_slice(planned, captured, _perf_counter() - begun)
         log.write_modules(self.names)
         self.arming.learn(event)
-        clean_s, mean_s = self.arming.clean_mean_s(), event.get("mean_s")
-        if planned.observers and clean_s is not None and mean_s is not None:
-            slower_s = max(mean_s - clean_s, 0.0) * event["steps"]
-            self._budget.learn(planned.observers, _perf_counter() - begun, slower_s)
+        if planned.observers and event.get("mean_s") is not None:
+            self._budget.unpriced.append((planned.observers, _perf_counter() - begun, event))
+        if (clean_s := self.arming.clean_mean_s()) is not None:
+            self._budget.learn(clean_s)
         return event
 
     def pause(self) -> None:
         """Let only the layers in the background observe: what comes now is no step."""
         self.hooks.set_mode(OFF)
+        if self._stopped is not None:
+            self._budget.spent_s += _perf_counter() - self._stopped
+            self._stopped = None
         # No slice has so many steps.
         self.arming.aim.steps = 1 << 60
         self.observers.watch(on=True)

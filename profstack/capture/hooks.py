@@ -356,7 +356,7 @@ class HookedPasses:
             try:
                 if events.waiting:
                     events.first_activity(self, args, kwargs)
-                events.generate_started()
+                events.generate_started(self)
                 result = original(self, *args, **kwargs)
                 completed = True
                 with Guard():

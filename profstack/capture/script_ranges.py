@@ -41,6 +41,8 @@ _stacks = _Stacks()
 _apart: dict[Any, Any] = {}
 # Ranges of the package without a handle; None for one whose end cannot be told from another's.
 _unheard: list[Any] = []
+# Of more that are never ended nothing is known any longer.
+_MOST_UNHEARD = 1000
 _untold = False
 _restore: list[Callable[[], None]] = []
 _UNTOLD = (
@@ -66,17 +68,21 @@ def _start(source: str, handle: Any, name: Any) -> None:
     global _untold
     span = user_regions.begin(source, str(name), [])
     if handle is None:
-        if _unheard and span is not None:
-            _untold = True
-            for each in (*_unheard, span):
+        if _unheard:
+            _untold = _untold or span is not None
+            # Only the one that was alone has a span.
+            for each in filter(None, (_unheard[-1], span)):
                 user_regions.drop(each)
-            _unheard[:], span = [None] * len(_unheard), None
-        _unheard.append(span)
+            _unheard[-1] = span = None
+        if len(_unheard) < _MOST_UNHEARD:
+            _unheard.append(span)
     elif span is not None:
         _apart[source, handle] = span
 
 
-def _end(source: str, handle: Any = None) -> None:
+def _end(source: str, handle: Any = None, *, range_id: Any = None) -> None:
+    # nvtx's own name of it.
+    handle = range_id if handle is None else handle
     if handle is None:
         span = _unheard.pop() if _unheard else None
     else:

@@ -11,6 +11,7 @@ import time
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,9 @@ class StepEvents:
         # All steps up to when the finder was last given the steps of the optimizer it follows.
         self._steps_reported = 0
         self._generating = False
-        # Begin of the outermost `generate`, calls of models in it, and when the second one began.
-        self._generate_at, self._generate_calls = 0.0, 0
+        # Begin of the outermost `generate`, whose it is, calls of that very model in it (an encoder
+        # and a draft model are called too), and when the second one began.
+        self._generate_at, self._generates, self._generate_calls = 0.0, 0, 0
         self._first_token_at: float | None = None
         # Whether a call of `profstack.step()` ends a step; None for always.
         self.accepts_step: Callable[[], bool] | None = None
@@ -95,6 +97,8 @@ class StepEvents:
 
     def follow(self, rule: StepRule) -> None:
         """Let the rule that was found end steps, on the thread it was found on."""
+        global evaluates
+        evaluates = False
         self.thread = get_ident()
         if self.rule is not None:
             self._trained.clear()
@@ -131,7 +135,8 @@ class StepEvents:
                 self.guarded(self._engine.begin_discovery)
         if module is not None:
             if self._first_module is None:
-                self._first_module = weakref.ref(module)
+                with suppress(TypeError):
+                    self._first_module = weakref.ref(module)
             value = args[0] if args else next(iter(kwargs.values()), None)
             self.shape = getattr(value, "shape", None)
 
@@ -140,7 +145,7 @@ class StepEvents:
         if self.done or named.is_loss or self._foreign():
             return
         global evaluates
-        if self._generating:
+        if self._generating and id(module) == self._generates:
             self._generate_calls += 1
             if self._generate_calls == 2:
                 self._first_token_at = _perf_counter()
@@ -244,10 +249,10 @@ class StepEvents:
         if key in self._stepping:
             del self._stepping[self._stepping.index(key) :]
 
-    def generate_started(self) -> None:
+    def generate_started(self, model: Any) -> None:
         """Take the start of an outermost `generate`: the calls inside are no steps."""
         if not self._foreign():
-            self._generating = True
+            self._generating, self._generates = True, id(model)
             self._generate_at, self._generate_calls = _perf_counter(), 0
             self._first_token_at = None
 

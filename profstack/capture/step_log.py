@@ -185,6 +185,7 @@ class StepLog:
         # Number of the plan in progress, 0 before the first.
         self.plan = 0
         self._phase = "other"
+        self._switch_s: float | None = None
         self._written = 0
         self._watched = 0
         self._cpu_start = 0.0
@@ -241,8 +242,13 @@ class StepLog:
         self._phase = phase
         self.writer.facts({f"plan_{self.plan}": {"rule": rule, "phase": phase}})
 
-    def begin_slice(self, planned: SlicePlan, *, since_origin: bool = False) -> float:
-        """Begin a slice, now or at the script's first line; return the time of its start."""
+    def begin_slice(
+        self, planned: SlicePlan, *, since_origin: bool = False, stopped: float | None = None
+    ) -> float:
+        """Begin a slice, now or at the script's first line; return the time of its start.
+
+        The script stands still since `stopped`, None where it went on until now.
+        """
         self.rows.clear()
         self._forget_quick()
         self._events = []
@@ -255,6 +261,7 @@ class StepLog:
         self._first_event = self.clock.record_event() if self.timed else None
         self._cpu_start = 0.0 if since_origin else _process_time()
         self.start = self.origin if since_origin else _perf_counter()
+        self._switch_s = None if stopped is None else self.start - stopped
         user_regions.begin_slice(self.start)
         return self.start
 
@@ -402,6 +409,7 @@ class StepLog:
             "started_s": start - self.origin,
             "wall_s": end - start,
             "settle_steps": 0,
+            "switch_s": self._switch_s,
         }
 
     def _observed_record(

@@ -78,6 +78,14 @@ def undefined_profile(error: object) -> "str | None":
     """Return what to do about an error that is for want of `profile`; None for any other."""
     if not isinstance(error, NameError) or getattr(error, "name", None) != "profile":
         return None
+    import linecache
+
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    text = linecache.getline(at.tb_frame.f_code.co_filename, at.tb_lineno) if at is not None else ""
+    if not text.lstrip().startswith("@"):
+        return None
     return (
         "the script uses @profile, which only `python -m memory_profiler` or `kernprof` define: "
         "remove it (profstack measures lines without it)"

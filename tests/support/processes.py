@@ -48,6 +48,17 @@ def run_python(
     return done
 
 
+def raised_by(folder: Path, text: str = "@profile\ndef work(): pass\n") -> BaseException | None:
+    """The error of a script of this text."""
+    script = folder / f"raises{len(list(folder.iterdir()))}.py"
+    script.write_text(text)
+    try:
+        exec(compile(text, str(script), "exec"), {})
+    except Exception as error:
+        return error
+    return None
+
+
 def package(folder: Path, name: str, layers: str, entry_points: str) -> Path:
     """A folder as the installation of a package leaves it, with a module NAME_layers."""
     info = folder / "site" / f"{name}-1.0.dist-info"

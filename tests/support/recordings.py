@@ -125,6 +125,7 @@ class Run:
         row |= {"cpu_s": sum(step.cpu_s for step in steps), "counted_steps": len(counted)}
         row |= {"counted_wall_s": sum(counted), "settle_steps": settle}
         row["stop_s"] = 0.5 if layer else None
+        row["switch_s"] = own.pop("switch", 0.001 if index else None)
         given = frames(steps) if callable(frames) else frames or {}
         rows = {table: [{**record, "slice": index} for record in records] for table,
             records in given.items()}  # fmt: skip

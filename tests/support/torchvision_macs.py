@@ -90,18 +90,12 @@ def counted(models: Any, name: str, module: str) -> dict[str, Any]:
     with torch.device("meta"):
         model = builder(weights=None, **options).eval()
         inputs = (torch.empty(shape),) * (2 if module == "optical_flow" else 1)
-    published = weights.meta["_ops"]
-    return {"name": name, "module": module, "published": published, "macs": macs(model, inputs)}
+    told = {"name": name, "module": module, "published": weights.meta["_ops"]}
+    return {**told, "macs": macs(model, inputs)}
 
 
 if __name__ == "__main__":
     zoo = torchvision_models()
     models = [(each, zoo.get_model_builder(each).__module__) for each in zoo.list_models()]
-    json.dump(
-        [
-            counted(zoo, name, module.split(".")[2])
-            for name, module in models
-            if ".detection" not in module
-        ],
-        sys.stdout,
-    )
+    chosen = [(name, module) for name, module in models if ".detection" not in module]
+    json.dump([counted(zoo, name, module.split(".")[2]) for name, module in chosen], sys.stdout)

@@ -280,7 +280,9 @@ function drawRunBar(page) {
     detail:
       row.name && row.part !== "steps"
         ? [row.name === "<module>" ? null : row.name, placeWords(row)].filter(Boolean).join(", ")
-        : null,
+        : row.part === "other" && row.by === "clock"
+          ? "nothing watched it"
+          : null,
     is: row.by === "samples" ? "sampled" : "measured",
   }));
   composition(byId("run-bar"), parts, {

@@ -39,6 +39,7 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "counted_wall_s REAL host time over the counted steps",
         "settle_steps INTEGER steps let go by after the switch, before the slice",
         "stop_s REAL host time to stop the tool and take in its data; the script stood still",
+        "switch_s REAL host time before the slice in which the script stood still for the switch",
     ),
     "steps": columns(
         "step INTEGER number of the step, from 0, over all phases",

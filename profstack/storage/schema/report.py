@@ -70,6 +70,9 @@ class SliceFacts(TypedDict):
     counted_wall_s: Annotated[Figure, "host time over these steps; null of the start-up"]
     settle_steps: Annotated[Whole, "unobserved steps between the switch of layers and the slice"]
     stop_s: Annotated[Figure, "host time to stop the layer and read its data; null where not timed"]
+    switch_s: Annotated[
+        Figure, "host time before it in which the script stood still for the switch"
+    ]
 
 
 class BetweenProcesses(TypedDict):

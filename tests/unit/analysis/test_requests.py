@@ -16,7 +16,6 @@ def served(folder, *, phase="eval", count=11, cached=1, **more):
     """Calls of `generate`, the later ones on longer prompts; a layer watched the last one."""
     run = Run(folder, "generate", phase)
     run.clean(10, wall=0.01)
-    run.clean(0)
     first = run.steps
     run.slice("clean", WALLS[:count], **more)
     run.torch([9.0])
@@ -43,9 +42,8 @@ def test_half_take_no_longer_and_99_of_100(tmp_path):
     lengths = {row["length"]: (row["count"], row["p50_s"]) for row in found["by_length"]}
     assert lengths["8 tokens"] == (7, pytest.approx(0.04))
     assert lengths["16 tokens"] == (4, pytest.approx(0.095))
-    assert [row["count"] for row in found["by_length"]] == sorted(
-        (row["count"] for row in found["by_length"]), reverse=True
-    )
+    counts = [row["count"] for row in found["by_length"]]
+    assert counts == sorted(counts, reverse=True)
 
 
 def test_a_training_has_no_requests_and_few_have_no_percentile(tmp_path):
@@ -72,5 +70,4 @@ def test_tokens_are_counted_over_the_time_of_their_calls(tmp_path):
         11, 2, 8, statistics.median(added), True, statistics.median(first), statistics.median(later)
     )
     assert found["new_tokens_per_s"] == pytest.approx(2 * sum(added) / sum(WALLS))
-    mixed = served(tmp_path / "mixed", cached=0)[:2]
-    assert tokens(*mixed)["cached"] is False
+    assert tokens(*served(tmp_path / "mixed", cached=0)[:2])["cached"] is False

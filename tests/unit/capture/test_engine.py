@@ -198,7 +198,7 @@ def test_what_measuring_adds_stays_within_its_budget(virtual, moments):
         one, training = virtual("alpha", plan=plan, budget=budget)
         # Its stop takes 3 s, and it makes two steps of 0.1 s half as long again.
         alpha = one.wrapper("alpha")
-        alpha.stop, since = lambda: moments.wait(3.0), moments.now
+        alpha.stop = lambda: moments.wait(3.0)
         for _ in range(600):
             is_observed = one.engine.planned is not None and one.engine.planned.observers
             training.step(0.15 if is_observed else 0.1)
@@ -206,7 +206,6 @@ def test_what_measuring_adds_stays_within_its_budget(virtual, moments):
         begins[budget] = [row["started_s"] for row in rows]
         one.engine.finish()
         assert ("budget" in one.notes) is (len(rows) < 3)
-        assert moments.now > since + 60
     # The first takes two of the free seconds, and 1.1 more; a second one costs as much.
     assert begins[None] == approx([0.5, 3.9, 7.3], abs=0.2)
     assert begins[10.0] == approx([0.5, 10 * (2 * 3.1 - FIXED_S)], abs=0.3)

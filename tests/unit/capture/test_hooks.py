@@ -306,14 +306,14 @@ def test_generate_once_however_it_ends(hooked):
     original = Mixin.generate
     hooked.install_generate(type("library", (), {"GenerationMixin": Mixin}))
     told = hooked.told(Mixin().generate, 3)
-    assert told == ["first", "generate_started NoneType", "generate_ended True"]
+    assert told == ["first", "generate_started Mixin", "generate_ended True"]
     assert (type(hooked.given[0]), hooked.given[1:]) == (Mixin, ((3,), {}))
     assert set(hooked.found) == {"sequences", "prompt_tokens", "new_tokens", "cached"}
     hooked.heard.clear()
     with pytest.raises(KeyError) as caught:
         Mixin().generate(-1)
     assert own_frames(caught.value) == []
-    assert hooked.heard == ["generate_started NoneType", "generate_ended False"]
+    assert hooked.heard == ["generate_started Mixin", "generate_ended False"]
     hooked.remove()
     assert Mixin.generate is original
 

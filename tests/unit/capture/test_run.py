@@ -18,6 +18,7 @@ from profstack.layer import Mode
 from profstack.storage.folder import PROGRESS, facts_of, read_tables
 from profstack.storage.vocabulary import undefined_profile
 from tests.support.engine import Alpha, Beta, fields, made_up_layers, patched, table
+from tests.support.processes import raised_by
 
 
 @pytest.fixture(autouse=True)
@@ -184,12 +185,12 @@ def test_an_error_at_the_exit_is_one_line(started, capsys):
 
 
 @pytest.mark.parametrize("profiled", [True, False])
-def test_a_script_that_never_imported_torch(started, profiled):
+def test_a_script_that_never_imported_torch(started, profiled, tmp_path):
     profile = cProfile.Profile()
     profile.runcall(sum, range(3))
     tools = {"cprofile": profile} if profiled else {}
     layers = {"layers": ["cprofile", "alpha"], "left_out": {"beta": "why"}}
-    error = NameError(name="profile" if profiled else "other")
+    error = raised_by(tmp_path) if profiled else NameError(name="other")
     started.patch(sys, "last_value", error, raising=False)
     started.begin(run.record_without_torch, tools, 55.0, **layers)
     status = {row["name"]: row["status"] for row in table(started.folder, "layers")}

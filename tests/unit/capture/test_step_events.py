@@ -76,7 +76,7 @@ class Told:
             self.event(f"<{word}")
             self.event(f">{word}")
         elif word in "gG":
-            events.generate_started()
+            events.generate_started(self.net)
             for each in "eeee":
                 self.event(each)
             events.generate_ended({"new_tokens": 9}, completed=word == "g")
@@ -173,13 +173,13 @@ def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):
     told = make()
     events = told.events
     for calls in (3, 1):
-        events.generate_started()
+        events.generate_started(told.net)
         for _ in range(calls):
             moments.wait(0.5)
             events.call_started(told.net, named(1))
             moments.wait(2.0)
             events.call_ended(told.net, named(1))
         events.generate_ended({"new_tokens": calls}, completed=True)
-    events.generate_started()
+    events.generate_started(told.net)
     events.generate_ended(None, completed=False)
     assert told.generations == [(7.5, 3.0, {"new_tokens": 3}), (2.5, None, {"new_tokens": 1})]

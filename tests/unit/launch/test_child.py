@@ -12,6 +12,7 @@ from profstack.capture import run as capture_run
 from profstack.launch import child
 from profstack.readers import watch
 from tests.support.commands import fails
+from tests.support.processes import raised_by
 
 
 class Engine:
@@ -152,10 +153,10 @@ def test_functions_are_profiled_from_the_first_line_but_not_our_imports(armed, l
     ("watch", True, KeyboardInterrupt, False), ("watch", False, NameError, True),
 ])  # fmt: skip
 def test_a_script_without_torch_is_recorded_at_its_end(
-    armed, monkeypatch, options, seen, last, recorded
+    armed, monkeypatch, options, seen, last, recorded, tmp_path
 ):
     monkeypatch.setattr(sys, "last_type", last, raising=False)
-    value = NameError(name="profile") if last is NameError else None
+    value = raised_by(tmp_path) if last is NameError else None
     monkeypatch.setattr(sys, "last_value", value, raising=False)
     monkeypatch.setattr(Sampler, "seen", seen)
     armed.arm(*options.split(), imported=False)

@@ -2,6 +2,7 @@
 
 from profstack.storage import vocabulary
 from profstack.storage.vocabulary import STEP_PARTS, UNOWNED, launcher_warning, undefined_profile
+from tests.support.processes import raised_by
 
 
 def test_words_of_launchers_and_of_parts_of_the_step():
@@ -22,7 +23,9 @@ def test_words_of_launchers_and_of_parts_of_the_step():
     assert {"LSTMCell", "ConvTranspose3d"} <= {*vocabulary.MULTIPLYING["thop"]}
 
 
-def test_a_name_that_other_tools_define_has_a_remedy():
-    assert "`python -m memory_profiler`" in undefined_profile(NameError(name="profile"))
-    others = (NameError(name="x"), ImportError(name="profile"), NameError(), None)
-    assert [undefined_profile(each) for each in others] == [None] * 4
+def test_a_name_that_other_tools_define_has_a_remedy(tmp_path):
+    assert "`python -m memory_profiler`" in undefined_profile(raised_by(tmp_path))
+    # A forgotten import of another `profile` is told by the traceback alone.
+    others = [raised_by(tmp_path, text) for text in ("with profile(): pass", "@other\ndef f(): 1")]
+    others += [NameError(name="profile"), ImportError(name="profile"), NameError(), None]
+    assert [undefined_profile(each) for each in others] == [None] * 6

@@ -156,8 +156,7 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
         taken = observe(wrapper, mode, tmp_path, hooks, index)
         assert any(taken.frames.values())
         check(taken, tmp_path, index)
-        # A fact is said once, and caches are allocated once. A collection of garbage, whose
-        # callbacks of other packages are calls too, falls into one of three at most.
+        # A fact is said once, caches are allocated once, and garbage is collected in one at most.
         rows = {k: v for k, v in taken.frames.items() if k != "facts" and k[:7] != "memray_"}
         found.append({k: sorted(row.get("calls") or 0 for row in v) for k, v in rows.items()})
     assert found[0] in found[1:] or found[1] == found[2]
