@@ -240,7 +240,7 @@ LOGGING_COST = FindingRule(
 SLOW_START = FindingRule(
     "slow-start",
     "The start takes a good part of the run",
-    "Imports take at least a fifth of the run and 10 s, or what the script sets up before its "
+    "Imports take at least a fifth of the run and 30 s, or what the script sets up before its "
     "first step takes at least a fifth and 3 s.",
     _OF_THE_RUN.format("null: what of it can go is not known"),
     threshold=0.2,
@@ -256,7 +256,7 @@ SLOW_SHUTDOWN = FindingRule(
     "slow-shutdown",
     "The process takes long to end",
     "From the script's last line to the end of the process goes at least a tenth of the run, and "
-    "3 s.",
+    "10 s.",
     _OF_THE_RUN.format("null: nothing watches the end of a process"),
     threshold=0.1,
 )

@@ -45,7 +45,7 @@ _COSTS = (
         "Log at every tenth step, and take values off the device only there.", 0.9,
     ),
     _Cost(
-        "start-up and imports", rules.SLOW_START, "Imports take", 10.0,
+        "start-up and imports", rules.SLOW_START, "Imports take", 30.0,
         "Import what is not always needed where it is used. 'python -X importtime script.py' "
         "lists what each module takes.",
     ),
@@ -61,7 +61,7 @@ _COSTS = (
         "as short as this one.",
     ),
     _Cost(
-        "shutdown", rules.SLOW_SHUTDOWN, "The end of the process takes", 3.0,
+        "shutdown", rules.SLOW_SHUTDOWN, "The end of the process takes", 10.0,
         "Look at atexit functions, at threads that are still running and at DataLoader workers: "
         "these are asked to end one after the other.",
     ),

@@ -236,7 +236,7 @@ def _work(report: Report) -> Work:
     known.sort(key=lambda pair: pair[1]["source"] == "measured")
     if not known:
         words = [*(row.get("warning") for row in shares), roofline and roofline.get("reason")]
-        unknown = "the peak of the device is not known: profstack doctor --peaks measures it"
+        unknown = "the peak of the device is not known: a run without --no-peaks measures it"
         return Work(flop, flop / median, counter, reason=next(filter(None, words), unknown))
     value, of_peak = known[0]
     return Work(

@@ -24,10 +24,10 @@ def found(part, wall_s, share, *, compiled_s=0.0, count=50):
     ("evaluation", rules.EVALUATION_COST, 1.0, 0.5),
     ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.5),
     ("logging and callbacks", rules.LOGGING_COST, 0.5, 0.9),
-    ("start-up and imports", rules.SLOW_START, 10.0, None),
+    ("start-up and imports", rules.SLOW_START, 30.0, None),
     ("model and data set-up", rules.SLOW_START, 3.0, None),
     ("first step and compilation", rules.COMPILATION_COST, 5.0, None),
-    ("shutdown", rules.SLOW_SHUTDOWN, 3.0, None),
+    ("shutdown", rules.SLOW_SHUTDOWN, 10.0, None),
 )
 def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, saved):
     compiled = {"compiled_s": 0.5 * least_s}
