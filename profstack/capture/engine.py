@@ -75,8 +75,9 @@ class SliceQueue:
 
 # -- what measuring may cost --------------------------------------------------------------------
 
-# What may be added to a run however short it is: about as much as the first round takes.
-FIXED_S = 2.0
+# What may be added to a run however short it is: twice what all rounds take on an idle machine, so
+# that short runs on a busy one have them too.
+FIXED_S = 5.0
 
 
 class Budget:

@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
     add("--nsys-path", metavar="PATH", help="nsys for it, or its folder (default: found)")
     add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all (see below)")
     group = result.add_argument_group("how much is measured")
-    words = "what measuring may add to the run's time, after 2 s of its own (default: 10)"
+    words = "what measuring may add to the run's time, after 5 s of its own (default: 10)"
     group.add_argument("--budget", type=number, default=10.0, metavar="PERCENT", help=words)
     for field in fields(Targets):
         kind = count if field.type in ("int", int) else number
