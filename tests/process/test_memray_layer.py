@@ -41,8 +41,8 @@ def about(size):
 
 def test_bytes_are_at_the_lines_and_modules_that_allocate_and_secrets_nowhere(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = "--layers memray --budget 1000 -o rec train.py --token=s3cr3t tail".split()
-    run_python("-m", "profstack", "run", "-q", *words, cwd=tmp_path)
+    words = "--layers memray --budget 1000 -o rec train.py --token=s3cr3t tail"
+    run_python("-m", "profstack", "run", "-q", *words.split(), cwd=tmp_path)
     report = report_of(tmp_path / "rec")
     row = next(each for each in report["layers"] if each["name"] == "memray")
     assert row["status"] == "recorded", row["reason"]
