@@ -88,3 +88,15 @@ def format_share(value: float | None) -> str:
         return NOT_MEASURED
     points = f"{100 * value:.0f}"
     return "less than 1 %" if points == "0" and value > 0 else f"{points} %"
+
+
+def add_up(values: Sequence[float], whole: float, *, rest: int) -> list[float]:
+    """Return values that add up to `whole` to the last digit, in whatever order.
+
+    They are rounded to the whole's own last digit, on which grid no addition rounds; what is
+    missing then is added to the value at the place `rest`.
+    """
+    digit = math.ulp(whole)
+    exact = [round(value / digit) * digit for value in values]
+    exact[rest] += whole - sum(exact)
+    return exact

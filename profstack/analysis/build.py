@@ -19,7 +19,7 @@ from profstack.analysis import (
     requests,
     threads,
     watch,
-)  # fmt: skip
+)
 from profstack.analysis.benchmark import benchmark
 from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
 from profstack.analysis.layers import Selections, layer_rows, probe_effects, select

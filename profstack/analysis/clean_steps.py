@@ -92,6 +92,9 @@ def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[
     return [{"slug": "work-changed", "text": text}]
 
 
+# Kinds of slices that no layer watches but the sampler.
+UNOBSERVED = ("startup", "settle", "clean", "watch")
+
 # --- Clean steps ----------------------------------------------------------------------------------
 
 # A smaller change of the clean steps after an observer gets no warning.
@@ -150,7 +153,7 @@ def clean_steps(recorded: Recorded) -> Clean:
     """Choose the clean steps: unobserved, warm, settled, without evaluation in them."""
     steps = recorded.steps
     timed = timed_steps(steps)
-    unobserved = timed[timed["kind"].isin(["startup", "settle", "clean", "watch"])]
+    unobserved = timed[timed["kind"].isin(UNOBSERVED)]
     clean = timed[timed["kind"] == "clean"]
     warm = warm_steps(recorded, unobserved, clean)
     bench: BenchResult | None = recorded.facts.get(BENCH_FACT)

@@ -6,12 +6,10 @@ of steps that no layer watched, from the end of the warm-up on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
-from profstack.analysis.clean_steps import Clean, timed_steps
+from profstack.analysis.clean_steps import UNOBSERVED, Clean, timed_steps
 from profstack.storage.reader import Recorded, nullable
 from profstack.storage.schema.report import Requests, RequestsByLength, Tokens
 
@@ -66,8 +64,8 @@ def tokens(recorded: Recorded, clean: Clean) -> Tokens | None:
 
 def _unwatched(recorded: Recorded, clean: Clean) -> pd.DataFrame:
     steps = timed_steps(recorded.steps)
-    kinds = ("startup", "settle", "clean", "watch")
-    chosen: pd.DataFrame = steps[steps["kind"].isin(kinds) & (steps["step"] >= clean.warm_from)]
+    is_warm = steps["step"] >= clean.warm_from
+    chosen: pd.DataFrame = steps[steps["kind"].isin(UNOBSERVED) & is_warm]
     return chosen
 
 
@@ -84,10 +82,9 @@ def _by_length(steps: pd.DataFrame, made: pd.DataFrame) -> list[RequestsByLength
     lengths = steps["step"].map(prompts[~prompts.index.duplicated()])
     words = lengths.map(lambda each: f"{each:.0f} tokens", na_action="ignore")
     words = words.where(lengths.notna(), steps["shape"])
-    groups = steps.groupby(words)["wall_s"]
-    sizes: Sequence[str] = groups.size().sort_values(ascending=False).index.astype(str).tolist()
+    groups = steps["wall_s"].astype(float).groupby(words).agg(["count", "median"])
+    largest = groups.sort_values("count", ascending=False, kind="stable").head(_MOST_LENGTHS)
     return [
-        {"length": each, "count": len(own), "p50_s": float(own.median())}
-        for each in sizes[:_MOST_LENGTHS]
-        if len(own := steps.loc[words == each, "wall_s"].astype(float))
+        {"length": str(length), "count": int(count), "p50_s": float(median)}
+        for length, count, median in largest.itertuples()
     ]

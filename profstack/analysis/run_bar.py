@@ -9,7 +9,6 @@ owner's, so that the parts always add up to the run.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, nullable
 from profstack.storage.schema.report import RunPart, RunPartName
 from profstack.storage.vocabulary import BENCH_FACT
+from profstack.units import add_up
 
 Span = tuple[float, float]
 
@@ -175,33 +175,22 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
     made = _Run(recorded, clean, duration_s, _Stacks(seen, sources))
     made.divide()
     parts = made.division
-    rows: list[RunPart] = [
+    names = [name for name in _ORDER if parts.seconds.get(name, 0.0) > 0]
+    if not names:
+        return [], "the clocks of both processes do not agree"
+    times = [parts.seconds[name] for name in names]
+    exact = add_up(times, duration_s, rest=times.index(max(times)))
+    own_s = sum(time for name, time in zip(names, exact, strict=True) if name != PROFSTACK)
+    return [
         {
             "part": name,
-            "wall_s": parts.seconds[name],
-            "share": None,
-            "by": "samples" if parts.sampled[name] > 0.5 * parts.seconds[name] else "clock",
+            "wall_s": wall_s,
+            "share": None if name == PROFSTACK else wall_s / own_s,
+            "by": "samples" if parts.sampled[name] > 0.5 * wall_s else "clock",
             **_place(seen, parts.stacks[name]),
         }
-        for name in _ORDER
-        if parts.seconds.get(name, 0.0) > 0
-    ]
-    _add_up(rows, duration_s)
-    return rows, None
-
-
-def _add_up(rows: Sequence[RunPart], duration_s: float) -> None:
-    """Make the sum the duration itself, to the last digit: the largest part takes the rest."""
-    if not rows:
-        return
-    digit = math.ulp(duration_s)
-    for row in rows:
-        row["wall_s"] = round(row["wall_s"] / digit) * digit
-    largest = max(rows, key=lambda row: row["wall_s"])
-    largest["wall_s"] += duration_s - sum(row["wall_s"] for row in rows)
-    own_s = sum(row["wall_s"] for row in rows if row["part"] != PROFSTACK)
-    for row in rows:
-        row["share"] = row["wall_s"] / own_s if row["part"] != PROFSTACK else None
+        for name, wall_s in zip(names, exact, strict=True)
+    ], None
 
 
 class _Run:
@@ -234,9 +223,8 @@ class _Run:
         """Give every second its owner."""
         # Before the script's first line there is Python's own start, or the session's.
         self.division.add(PROFSTACK if self._in_process else IMPORTS, -self._begin)
-        last, first_step = 0.0, None
+        last, watched_s = 0.0, 0.0
         watch_samples: list[Sample] = []
-        watched_s = 0.0
         self._find_around()
         for row in self._slices.to_dict("records"):
             begin = max(row["started_s"], last)
@@ -244,8 +232,8 @@ class _Run:
             # While observers are switched the script stands still. Between loops it does not.
             switch_s = min(nullable(row["switch_s"]) or 0.0, begin - last)
             self.division.add(PROFSTACK, switch_s)
-            self._between(last, begin - switch_s, SETUP if first_step is None else OTHER)
-            first_step, last = begin, end
+            self._between(last, begin - switch_s, OTHER if last else SETUP)
+            last = end
             samples = self._within(begin, end)
             other = self._other_phase(row["phase"])
             if other is not None:
@@ -305,7 +293,7 @@ class _Run:
                 began, took_s = step["started_s"], step["wall_s"]
                 took_s -= _overlap(self._compiled, began, began + took_s)
                 beyond_s = took_s - mean_s
-                if step["step"] == self._first_of.get(step["plan"]):
+                if step["step"] in self._firsts:
                     owner = FIRST
                 elif "eval" in step["flags"].split():
                     owner = EVALUATION
@@ -326,12 +314,9 @@ class _Run:
         division.add(STEPS, left_s - waiting_s)
 
     @cached_property
-    def _first_of(self) -> dict[int, int]:
+    def _firsts(self) -> frozenset[int]:
         """The first step of each plan."""
-        return {
-            int(float(str(plan))): int(first)
-            for plan, first in self._steps.groupby("plan")["step"].min().items()
-        }
+        return frozenset(self._steps.groupby("plan")["step"].min().tolist())
 
     @cached_property
     def _wait_share(self) -> float:

@@ -142,9 +142,9 @@ class StepEvents:
 
     def call_started(self, module: Any, named: ModuleInfo) -> None:
         """Take the start of an outermost module call."""
+        global evaluates
         if self.done or named.is_loss or self._foreign():
             return
-        global evaluates
         if self._generating and id(module) == self._generates:
             self._generate_calls += 1
             if self._generate_calls == 2:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from profstack.analysis.clean_steps import UNOBSERVED
 from profstack.code_owner import Places
 from profstack.findings import reading, rules
 from profstack.privacy import home_relative
@@ -27,7 +28,6 @@ from profstack.units import format_seconds
 # long and which guard had failed; each belongs to the step in which it began.
 
 # Slices in which nothing slowed the compiler.
-_UNOBSERVED = ("startup", "settle", "clean", "watch")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 _USERS_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 # The comment of a guard: the line's text, then the end of its path and its number.
@@ -82,7 +82,7 @@ def versions(recorded: Recorded) -> list[Version]:
                 line=None if row["line"] is None else int(row["line"]),
                 wall_s=(row["wall_s"] or 0.0) + backward_s.get(compile_id, 0.0),
                 step=None if during.empty else int(during["step"].iloc[0]),
-                undisturbed=bool(during["kind"][:1].isin(_UNOBSERVED).any()),
+                undisturbed=bool(during["kind"][:1].isin(UNOBSERVED).any()),
                 guard=guard,
                 guard_file=file,
                 guard_line=line,

@@ -211,13 +211,16 @@ OPERATORS_WITHOUT_FLOP_FORMULA = FindingRule(
 )
 
 _OF_THE_RUN = (
-    "None per step; `run_gain_s` is {}. The time of the run less what profstack added is the whole."
+    "None for the step. `run_gain_s` is {}. Shares are of the run less what profstack added."
 )
+# From so many seconds on a part of the run is worth a finding.
+EVALUATION_S = SAVING_S = 1.0
+LOGGING_S, SETUP_S, COMPILATION_S, SHUTDOWN_S, IMPORTS_S = 0.5, 3.0, 5.0, 10.0, 30.0
 EVALUATION_COST = FindingRule(
     "evaluation-cost",
     "Evaluation takes a good part of the run",
     "Evaluation (the model that trains is in evaluation mode, or the functions say so by their "
-    "names) takes at least a fifth of the run, and a second.",
+    f"names) takes at least a fifth of the run, and {EVALUATION_S:g} s.",
     _OF_THE_RUN.format("half of it: what evaluating half as often saves"),
     threshold=0.2,
 )
@@ -225,7 +228,7 @@ SAVING_COST = FindingRule(
     "saving-cost",
     "Saving takes a good part of the run",
     "Functions that save (torch.save, save_pretrained, others named so) take at least 5 % of the "
-    "run, and a second.",
+    f"run, and {SAVING_S:g} s.",
     _OF_THE_RUN.format("half of it: what saving half as often saves"),
     threshold=0.05,
 )
@@ -233,22 +236,22 @@ LOGGING_COST = FindingRule(
     "logging-cost",
     "Logging takes a good part of the run",
     "Loggers, progress bars, printing and callbacks (`log_...`, `on_...`) take at least 5 % of the "
-    "run, and half a second.",
+    f"run, and {LOGGING_S:g} s.",
     _OF_THE_RUN.format("nine tenths of it: what logging at every tenth step saves"),
     threshold=0.05,
 )
 SLOW_START = FindingRule(
     "slow-start",
     "The start takes a good part of the run",
-    "Imports take at least a fifth of the run and 30 s, or what the script sets up before its "
-    "first step takes at least a fifth and 3 s.",
+    f"Imports take at least a fifth of the run and {IMPORTS_S:g} s, or what the script sets up "
+    f"before its first step takes at least a fifth and {SETUP_S:g} s.",
     _OF_THE_RUN.format("null: what of it can go is not known"),
     threshold=0.2,
 )
 COMPILATION_COST = FindingRule(
     "compilation-cost",
     "Compiling takes a good part of the run",
-    "torch.compile takes at least a fifth of the run, and 5 s.",
+    f"torch.compile takes at least a fifth of the run, and {COMPILATION_S:g} s.",
     _OF_THE_RUN.format("null: what its cache saves is not known"),
     threshold=0.2,
 )
@@ -256,7 +259,7 @@ SLOW_SHUTDOWN = FindingRule(
     "slow-shutdown",
     "The process takes long to end",
     "From the script's last line to the end of the process goes at least a tenth of the run, and "
-    "10 s.",
+    f"{SHUTDOWN_S:g} s.",
     _OF_THE_RUN.format("null: nothing watches the end of a process"),
     threshold=0.1,
 )

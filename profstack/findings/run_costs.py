@@ -31,37 +31,39 @@ class _Cost:
 
 _COSTS = (
     _Cost(
-        "evaluation", rules.EVALUATION_COST, "Evaluation takes", 1.0,
+        "evaluation", rules.EVALUATION_COST, "Evaluation takes", rules.EVALUATION_S,
         "Evaluate less often, on a part of the data or in larger batches, under "
         "torch.inference_mode(). Half as often saves half of it.", 0.5,
     ),
     _Cost(
-        "checkpoints and saving", rules.SAVING_COST, "Saving takes", 1.0,
+        "checkpoints and saving", rules.SAVING_COST, "Saving takes", rules.SAVING_S,
         "Save less often, to a faster disk, or on a thread beside the training: "
         "torch.distributed.checkpoint.async_save(). Half as often saves half of it.", 0.5,
     ),
     _Cost(
-        "logging and callbacks", rules.LOGGING_COST, "Logging and callbacks take", 0.5,
+        "logging and callbacks", rules.LOGGING_COST, "Logging and callbacks take",
+        rules.LOGGING_S,
         "Log at every tenth step, and take values off the device only there.", 0.9,
     ),
     _Cost(
-        "start-up and imports", rules.SLOW_START, "Imports take", 30.0,
+        "start-up and imports", rules.SLOW_START, "Imports take", rules.IMPORTS_S,
         "Import what is not always needed where it is used. 'python -X importtime script.py' "
         "lists what each module takes.",
     ),
     _Cost(
-        "model and data set-up", rules.SLOW_START, "Setting up takes", 3.0,
+        "model and data set-up", rules.SLOW_START, "Setting up takes", rules.SETUP_S,
         "Do it once and keep the result on disk (torch.save, numpy.save, a data set's cache), or "
         "beside the training, in the DataLoader's workers.",
     ),
     _Cost(
-        "first step and compilation", rules.COMPILATION_COST, "Compiling takes", 5.0,
+        "first step and compilation", rules.COMPILATION_COST, "Compiling takes",
+        rules.COMPILATION_S,
         "Keep compiled code between runs (TORCHINDUCTOR_CACHE_DIR on a disk that stays), compile "
         "the block that repeats instead of the whole model, or leave torch.compile out of a run "
         "as short as this one.",
     ),
     _Cost(
-        "shutdown", rules.SLOW_SHUTDOWN, "The end of the process takes", 10.0,
+        "shutdown", rules.SLOW_SHUTDOWN, "The end of the process takes", rules.SHUTDOWN_S,
         "Look at atexit functions, at threads that are still running and at DataLoader workers: "
         "these are asked to end one after the other.",
     ),

@@ -8,7 +8,6 @@ torch's DataLoader was asked for some; else it is called what it is.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from profstack.findings.step_cut import Cut, is_io, loading_share
 from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
 from profstack.storage.schema.rows import FunctionRow, ModuleRow
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS
-from profstack.units import format_seconds, format_share
+from profstack.units import add_up, format_seconds, format_share
 
 # A clean step cut into shares of what its device did: kernels by part of the step, and idle time.
 # On an accelerator the host runs ahead, and its own times say little of where a step goes: a step
@@ -166,7 +165,11 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
         }
         for name, seconds in times.items()
     ]
-    _add_up(parts, median_s)
+    if parts:
+        # What rounding leaves is the last part's.
+        exact = add_up([part["seconds"] for part in parts], median_s, rest=-1)
+        for part, seconds in zip(parts, exact, strict=True):
+            part["seconds"] = seconds
     reason = None
     if sampled:
         reason = f"it is divided by the watch's samples: {cut.torch_reason}"
@@ -219,19 +222,6 @@ def _other_note(report: Report) -> str | None:
         return None
     places = " and ".join(first)
     return f"other is operators that the script calls outside modules, most at {places}"
-
-
-def _add_up(parts: Sequence[StepBarPart], median_s: float) -> None:
-    """Make the sum the median itself, to the last digit: what rounding leaves is the last part's.
-
-    On a grid as fine as the median's own last digit no addition rounds, in whatever order.
-    """
-    if not parts:
-        return
-    digit = math.ulp(median_s)
-    for part in parts:
-        part["seconds"] = round(part["seconds"] / digit) * digit
-    parts[-1]["seconds"] += median_s - sum(part["seconds"] for part in parts)
 
 
 def _host_shares(cut: Cut) -> Mapping[StepPart, float | None]:

@@ -431,9 +431,9 @@ _LARGE_BATCH = 64
 _MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repeats a single call."
 
 
-def action(report: Report, slug: VerdictSlug) -> str:
+def _action(report: Report, slug: VerdictSlug, lever: tuple[Finding, str] | None) -> str:
     """Return what to do first about a step; empty where nothing is known to help."""
-    if (lever := _lever(report)) is not None:
+    if lever is not None:
         found, gain = lever
         place = f"{reading.short(found['file'])}:{found['line'] or 1}, " if found["file"] else ""
         return f"Begin with the finding '{found['title']}' ({place}up to {gain})."
@@ -535,7 +535,7 @@ def _verdict(
         "slug": slug,
         "sentence": f"{of_run}{rules.TITLES[slug]}: {words}.",
         "sureness": sureness,
-        "action": action(report, slug),
+        "action": _action(report, slug, lever),
         "margin": margin,
         "evidence": evidence,
     }

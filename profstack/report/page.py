@@ -173,10 +173,9 @@ class Page:
 
 
 _FACTS = (
-    "requests", "tokens",
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
-    "processes", "nsys", "columns_reason", "columns_source",
+    "processes", "nsys", "columns_reason", "columns_source", "requests", "tokens",
 )  # fmt: skip
 
 
