@@ -92,7 +92,8 @@ class Budget:
         self.spent_s = 0.0
         # Those for which the run waits, None while it waits for nothing.
         self.waiting: Observing | None = None
-        # Slices that were observed before the first clean one, each with its stop.
+        # Observed slices without a price yet, each with the time of its stop: what their steps cost
+        # is known once a clean slice is over.
         self.unpriced: list[tuple[Observing, float, Event]] = []
         self._began = began
         self._costs: dict[Observing, float] = {}
@@ -562,9 +563,10 @@ class Engine:
         self.events.done = True
         try:
             if self._budget.waiting is not None:
+                percent = self._budget.percent or 0.0
                 text = (
-                    f"not all slices fitted into {self._budget.percent:g} % of the run: "
-                    "profstack run --budget 30 takes more of them"
+                    f"not all slices fitted into {percent:g} % of the run: "
+                    f"profstack run --budget {3 * percent:g} takes more of them"
                 )
                 self.observers.log.note("budget", text)
             kind = self.planned.kind if self.planned is not None else "discovery"

@@ -266,7 +266,11 @@ function memoryCards(peaks) {
 
 // The whole run as one bar; a part leads to the function that holds most of it.
 function drawRunBar(page) {
-  const rows = page.overview.run_bar;
+  const { run_bar: rows, run_bar_reason: reason } = page.overview;
+  if (!rows.length && reason && !page.bench.measured) {
+    byId("run-bar").append(remark("No division of the run: " + reason + "."));
+    return;
+  }
   if (!rows.length) {
     drop("run-bar-title");
     drop("run-bar");
@@ -294,7 +298,12 @@ function drawRunBar(page) {
     remark(
       "The process took " +
         formatSeconds(page.facts.run.duration_s) +
-        ". Shares are of that time less what profstack added.",
+        ". Shares are of that time less what profstack added" +
+        (isNumber(page.facts.run.items_per_s)
+          ? ", and so is the rate of the whole run: " +
+            formatCount(page.facts.run.items_per_s) +
+            " items per second."
+          : "."),
     ),
   );
 }
