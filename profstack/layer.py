@@ -145,6 +145,9 @@ class Listener:
         `module` is the module that is called; for an optimizer's step it is the optimizer.
         """
 
+    def given(self, around: object, args: Any, kwargs: Any) -> None:
+        """Take the inputs of a module's call before it is entered; `around` is None outermost."""
+
     def leave(self, kind: str, name: str) -> None:
         """End what was entered last."""
 

@@ -442,6 +442,10 @@ _STEP_PARTS: tuple[tuple[StepPart, str, str], ...] = (
     ("loss", r"nn[/\\]modules[/\\]loss\.py$", ""),
     ("forward", r"nn[/\\]modules[/\\]module\.py$", "call_impl"),
 )
+_PATTERNS = [
+    (part, re.compile(rf"[/\\]torch[/\\]{file}"), re.compile(name))
+    for part, file, name in _STEP_PARTS
+]
 
 
 def step_parts(recorded: Recorded) -> dict[StepPart, float] | None:
@@ -455,17 +459,21 @@ def step_parts(recorded: Recorded) -> dict[StepPart, float] | None:
         return None
     parts: dict[StepPart, float] = defaultdict(float)
     for each in seen.by_stack(samples):
-        parts[_part_of(each.stack)] += each.weight
+        parts[step_part_at(each.stack)[0]] += each.weight
     whole = sum(parts.values())
     return {part: weight / whole for part, weight in parts.items()}
 
 
-def _part_of(stack: Stack) -> StepPart:
-    for part, file, name in _STEP_PARTS:
-        where = re.compile(rf"[/\\]torch[/\\]{file}")
-        if any(where.search(frame.file) and re.search(name, frame.name) for frame in stack):
-            return part
-    return "other"
+def step_part_at(stack: Stack) -> tuple[StepPart, int]:
+    """Return the part of a step that a stack is in, and the outermost frame that says so.
+
+    "other" is what no frame of torch's explains; its frame is the one behind the last.
+    """
+    for part, file, name in _PATTERNS:
+        for at, frame in enumerate(stack):
+            if file.search(frame.file) and name.search(frame.name):
+                return part, at
+    return "other", len(stack)
 
 
 def few_samples(recorded: Recorded) -> str | None:

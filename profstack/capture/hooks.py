@@ -189,6 +189,7 @@ class HookedCalls:
                 # Only now: the step may have ended here, and a slice begun or ended.
                 listener = active_listener() if state.listener is not None else None
                 if listener is not None and named.path:
+                    listener.given(around, args, kwargs)
                     listener.enter("module", named.path, self)
                     try:
                         result = original(self, *args, **kwargs)

@@ -118,6 +118,16 @@ class GuardedListener(Listener):
         if self._then is not None:
             self._then.enter(kind, name, module)
 
+    def given(self, around: object, args: Any, kwargs: Any) -> None:
+        """Pass on the inputs of a module's call."""
+        try:
+            self._listener.given(around, args, kwargs)
+        except BaseException as error:
+            if self._passes(error):
+                raise
+        if self._then is not None:
+            self._then.given(around, args, kwargs)
+
     def leave(self, kind: str, name: str) -> None:
         """Pass on that it has ended."""
         try:

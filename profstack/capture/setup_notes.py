@@ -1,15 +1,16 @@
 """Note how the script set its work up: loaders, precision, optimizers.
 
 Noted are the optimizers that step, with their settings; grad mode, autocast and the nodes that
-autograd records at the outermost module calls; and which layers of normalisation and dropout are in
-training mode. No object of the script's is kept or changed, and none of its code runs for this.
+autograd records at the outermost module calls; how much of their tokens is padding; and which
+layers of normalisation and dropout are in training mode. No object of the
+script's is kept or changed, and none of its code runs for this.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -20,6 +21,9 @@ from profstack.layer import Listener
 
 # Modules that are named one by one; more are only counted.
 MOST_NAMED = 50
+# A shorter row is no sequence of tokens, and a larger batch takes too long to read.
+_SHORTEST = 8
+_MOST_READ = 1 << 22
 # Frames searched for the script's own line.
 _MOST_FRAMES = 60
 # Settings of an optimizer's groups; numbers and tensors are noted as yes or no.
@@ -47,6 +51,19 @@ class _Calls:
     nodes: int = 0
 
 
+@dataclass
+class _Padding:
+    """Tokens that the model was given in so many batches: all of them, and those of padding.
+
+    `unused` are those behind the longest sequence of their batch.
+    """
+
+    inputs: int = 0
+    tokens: int = 0
+    padded: int = 0
+    unused: int = 0
+
+
 class SetupNotes(Listener):
     """Notes of the steps of one plan; an error in taking them sets `failed`."""
 
@@ -70,6 +87,7 @@ class SetupNotes(Listener):
         # Facts of the optimizers of one class with the same settings, by these.
         self._optimizers: dict[str, dict[str, Any]] = {}
         self._training: dict[str, dict[str, dict[str, str]]] = {"norms": {}, "dropouts": {}}
+        self._padding = _Padding()
 
     def fail(self, error: BaseException) -> None:
         """Note the error that ended the notes."""
@@ -89,6 +107,42 @@ class SetupNotes(Listener):
             self._inside += 1
             if module is not None:
                 self._optimizer(module)
+
+    def given(self, around: object, args: Any, kwargs: Any) -> None:
+        """Note how much of an outermost call's tokens is padding."""
+        if around is not None or self._inside:
+            return
+        values = [*args, *kwargs.values()]
+        # Data sets of language give the model one dictionary.
+        mapping = next((each for each in values if isinstance(each, dict)), None)
+        found = next(filter(self._is_tokens, [*values, *(mapping or {}).values()]), None)
+        if found is not None:
+            self._note_padding(found)
+
+    def _is_tokens(self, value: Any) -> bool:
+        """Return whether a value is a batch of sequences of tokens."""
+        torch = self._torch
+        if type(value) is not torch.Tensor or value.dtype not in (torch.int64, torch.int32):
+            return False
+        shape = tuple(value.shape)
+        return len(shape) == 2 and shape[1] >= _SHORTEST and value.numel() <= _MOST_READ
+
+    def _note_padding(self, tokens: Any) -> None:
+        with self._torch._C.DisableTorchFunction():
+            values = tokens.detach().cpu().numpy()
+        rows, length = values.shape
+        # Padding is the token that most of the sequences end in.
+        last = values[:, -1].tolist()
+        is_padding = values == max(set(last), key=last.count)
+        ends = is_padding[:, ::-1].argmin(axis=1)
+        ends[is_padding.all(axis=1)] = length
+        # One alone is the end of a text.
+        ends[ends == 1] = 0
+        noted = self._padding
+        noted.inputs += 1
+        noted.tokens += rows * length
+        noted.padded += int(ends.sum())
+        noted.unused += rows * int(ends.min())
 
     def leave(self, kind: str, name: str) -> None:
         """Note that it has ended."""
@@ -132,6 +186,7 @@ class SetupNotes(Listener):
                 f"training_{name}": {"count": len(found), "modules": [*found.values()][:MOST_NAMED]}
                 for name, found in self._training.items()
             },
+            "padding": asdict(self._padding) if self._padding.inputs else None,
             "device": {"capability": [*cuda.get_device_capability()]} if used else None,
         }
 

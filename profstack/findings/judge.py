@@ -14,8 +14,10 @@ from profstack.findings import model_setup, reading, rules
 from profstack.findings.compilation import compiling
 from profstack.findings.data_loading import data_starved, loaders
 from profstack.findings.hot_spots import dominating, hot_spots
+from profstack.findings.inference import inference
 from profstack.findings.measurement import trust, uncounted
 from profstack.findings.memory_growth import memory_growth
+from profstack.findings.own_costs import own_costs
 from profstack.findings.run_costs import run_costs
 from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
@@ -26,8 +28,8 @@ from profstack.storage.schema.report import Finding, Report
 FAMILIES: tuple[reading.Family, ...] = (
     run_costs, memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
     small_operators, compiling, hot_spots, dominating, trust, uncounted,
-    model_setup.unfused_optimizer, model_setup.zero_grad_to_zeros, model_setup.inference,
-    model_setup.float32_without_tf32,
+    model_setup.unfused_optimizer, model_setup.zero_grad_to_zeros, inference,
+    model_setup.float32_without_tf32, model_setup.padding, own_costs,
 )  # fmt: skip
 
 

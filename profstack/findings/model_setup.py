@@ -1,10 +1,7 @@
 """Models and optimizers set up wrongly for their use.
 
-Gradients, training mode and precision of models, optimizers that go tensor by tensor, and gradients
-set to zero. Two rules look at steps that are no training: no optimizer ends them, and no backward
-pass ran in any step that was noted or traced. A layer of batch normalisation without a momentum
-does not count: that is how averages are gathered anew on purpose. Dropout in training mode is no
-finding by itself, since sampling with it is a method; it is in the evidence.
+Padding that the model computes, precision, optimizers that go tensor by tensor, and gradients set
+to zero.
 """
 
 from __future__ import annotations
@@ -24,130 +21,55 @@ from profstack.storage.schema.report import (
     OptimizerFacts,
     Report,
     RooflinePoint,
-    SetupCalls,
 )
 from profstack.storage.schema.rows import OperatorRow
 from profstack.units import format_share
 
-ACTIVATIONS = "activations"
-# Memory that is kept for a pass that never comes is severe from this share of the peak on.
-_MUCH = 0.2
-_MOST_NAMED = 5
-# For fewer tokens a cache saves little.
-_FEWEST_TOKENS = 8
+# Beside what is behind the longest row: padding of this share is worth sorting rows by length.
+_MUCH_PADDING = 0.4
+# With less behind the longest row nothing is promised.
+_LEAST_UNUSED = 0.1
 
 
-def inference(recorded: Recorded, report: Report) -> list[Finding]:
-    """Return what inference does that only training needs."""
-    calls = report["setup"].get("calls")
-    found = [*_without_cache(report)]
-    if not calls or not is_inference(recorded, report):
-        return found
-    return [*found, *_gradients(report, calls), *_normalisation(report, calls)]
-
-
-def _without_cache(report: Report) -> Iterator[Finding]:
-    made = report["tokens"]
-    if made is None or made["cached"] is not False or made["new_tokens"] < _FEWEST_TOKENS:
+@reading.family
+def padding(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where much of the tokens that the model is given is padding."""
+    noted, calls = report["setup"].get("padding"), report["setup"].get("calls")
+    if not noted or not noted["tokens"] or not calls:
         return
-    yield reading.finding(
-        rules.NO_KV_CACHE,
-        f"Each of {made['new_tokens']:.0f} new tokens is computed with all before it",
-        severity="high",
-        gain_reason="what one token alone takes was not seen",
-        evidence=[
-            {
-                "use_cache": False,
-                "prompt_tokens": made["prompt_tokens"],
-                "new_tokens": made["new_tokens"],
-                "new_tokens_per_s": made["new_tokens_per_s"],
-            }
-        ],
-        advice="Call generate(..., use_cache=True), which is its default: keys and values of "
-        "earlier tokens are kept, and each call of the model has one token to compute.",
+    unused, padded = noted["unused"] / noted["tokens"], noted["padded"] / noted["tokens"]
+    if unused < rules.PADDING.threshold and padded < _MUCH_PADDING:
+        return
+    models = [row for path, row in reading.module_rows(report).items() if row["parameters"]]
+    whole = sum(
+        reading.figure(row, "forward_s") + reading.figure(row, "backward_s")
+        for row in models
+        if row["depth"] == 0
     )
-
-
-def is_inference(recorded: Recorded, report: Report) -> bool:
-    """Whether the report's steps are calls of a model without any backward pass."""
-    if report["step"]["phase"] in ("train", None) or report["setup"].get("backward_passes"):
-        return False
-    frame = recorded.frames["operators"]
-    slices = recorded.slices["slice"].tolist()
-    return not frame.loc[frame["slice"].isin(slices), "backward"].fillna(0).any()
-
-
-def _gradients(report: Report, calls: SetupCalls) -> Iterator[Finding]:
-    if not calls["nodes"]:
-        return
-    nodes = calls["nodes"] / calls["count"]
-    rows = report["tables"]["memory_owners"]
-    kept = [row for row in rows if row["kind"] == ACTIVATIONS and row["largest_bytes"]]
-    peak = sum(row["peak_bytes"] or 0 for row in rows)
-    held = sum(row["largest_bytes"] or 0 for row in kept)
+    model_s = reading.calibrated(report, whole)
+    gain_s = unused * model_s if model_s and unused >= _LEAST_UNUSED else None
+    advice = "Pad each batch to its own longest row (in collate_fn, or by DataCollatorWithPadding)."
+    if unused < _LEAST_UNUSED:
+        advice = "Put rows of about the same length into one batch, or pack several into one row."
     yield reading.finding(
-        rules.GRAD_IN_INFERENCE,
-        f"Autograd records {nodes:.0f} nodes in each call, and no backward pass follows",
-        severity="medium" if peak and held >= _MUCH * peak else "low",
-        gain_reason="the graph is recorded inside the operators' own time, from which no layer "
-        "tells it apart",
+        rules.PADDING,
+        f"{format_share(padded)} of the tokens that the model computes are padding",
+        severity="high",
+        gain_s=gain_s,
+        gain_reason="what shorter rows save is not known",
         place=calls["place"],
         module=calls["module"],
-        layers=("memory", "torch") if kept else (),
         evidence=[
             {
-                "nodes": nodes,
-                "calls_with_grad_share": calls["with_grad"] / calls["count"],
-                "calls": calls["count"],
-                "steps": report["setup"]["steps"],
+                **reading.pick(noted, "inputs", "tokens", "padded", "unused"),
+                "padded_share": padded,
+                "unused_share": unused,
                 "link": f"modules/{calls['module']}",
-            },
-            *(
-                {
-                    "kept_after_the_call_bytes": row["largest_bytes"],
-                    "device": row["device"],
-                    "link": f"memory/{ACTIVATIONS}",
-                }
-                for row in kept
-            ),
-            *_source(calls),
+            }
         ],
-        advice="Call the model inside `with torch.inference_mode():` (or torch.no_grad() "
-        "where results go on into training): nothing is recorded, and each activation is "
-        "given back as soon as the next layer has used it.",
+        advice=f"{advice} {format_share(unused)} of the tokens are behind the longest row of their "
+        "batch.",
     )
-
-
-def _normalisation(report: Report, calls: SetupCalls) -> Iterator[Finding]:
-    norms, dropouts = report["setup"]["training_norms"], report["setup"]["training_dropouts"]
-    if not norms["count"]:
-        return
-    modes: list[Evidence] = [
-        {"type": each["type"], "training": True, "link": f"modules/{each['path']}"}
-        for each in (*norms["modules"][:_MOST_NAMED], *dropouts["modules"][:_MOST_NAMED])
-    ]
-    yield reading.finding(
-        rules.BATCHNORM_TRAINING_AT_INFERENCE,
-        f"{norms['count']} {'layer' if norms['count'] == 1 else 'layers'} of batch normalisation "
-        "in training mode at inference",
-        severity="high",
-        gain_reason="it is about results, not about time: both modes do about the same work",
-        place=calls["place"],
-        module=norms["modules"][0]["path"],
-        evidence=[
-            *modes,
-            {"batch_normalisations": norms["count"], "dropouts": dropouts["count"]},
-            *_source(calls),
-        ],
-        advice="Call model.eval() before inference (and model.train() before training goes "
-        "on): as it is, a sample's result depends on the other samples of its batch, and "
-        "every call changes the averages that are saved with the model."
-        + (" Dropout is on too: results are drawn at random." if dropouts["count"] else ""),
-    )
-
-
-def _source(calls: SetupCalls) -> list[Evidence]:
-    return [{"link": reading.to_source(calls["place"])}] if calls["place"] else []
 
 
 # Numbers stored as float32 that a GPU multiplies at full precision, where it could use TF32. What

@@ -230,6 +230,13 @@ def text_of(row: LineRow) -> str:
     return (row["source"] or "").strip()
 
 
+def source_line(report: Report, file: str, line: int) -> str:
+    """Return a line of a recorded file without its indentation; empty where it is not known."""
+    text = next((row["text"] for row in report["sources"] if row["file"] == file), None)
+    lines = (text or "").splitlines()
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
 def own_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
     """Return the lines of the user's own files whose text has the pattern."""
     return [

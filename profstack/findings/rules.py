@@ -106,11 +106,31 @@ GRAD_IN_INFERENCE = FindingRule(
     "None: the graph is recorded inside the operators' own time, from which no layer tells it "
     "apart. The evidence says what it kept in memory.",
 )
+PADDING = FindingRule(
+    "padding",
+    "Much of what the model computes is padding",
+    "Of the tokens that the model was given in the noted steps (rows of integers that end in the "
+    "same value again and again) at least a fifth are behind the longest row of their batch, or at "
+    "least two fifths are padding.",
+    "Estimated: the model's forward and backward passes times the share behind the longest row. "
+    "None where that is less than a tenth, or the torch layer's times are not calibrated.",
+    # A batch of texts of different lengths always has some.
+    threshold=0.2,
+)
 NO_KV_CACHE = FindingRule(
     "no-kv-cache",
     "Generation computes every token again",
-    "Calls of `generate` add at least 8 tokens each with use_cache=False.",
-    "None: what one token alone takes was not seen.",
+    "Calls of `generate` add at least 8 tokens each with use_cache=False; or the script calls the "
+    "model itself, 16 times or more, and most calls have one token more than the one before.",
+    "Estimated for calls of the script's own: the line through their times by length, down to one "
+    "token. None for `generate`: what one token alone takes was not seen.",
+)
+BATCH_OF_ONE = FindingRule(
+    "batch-of-one",
+    "The model is called for one item at a time",
+    "The steps are calls of a model without any backward pass, 20 or more, and the first dimension "
+    "of their input is 1.",
+    "None: what larger batches gain was not measured.",
 )
 BATCHNORM_TRAINING_AT_INFERENCE = FindingRule(
     "batchnorm-training-at-inference",
@@ -172,6 +192,16 @@ PYTHON_HOT_SPOT = FindingRule(
     # is another problem than a hot spot.
     threshold=0.1,
 )
+OWN_CODE_COST = FindingRule(
+    "own-code-cost",
+    "The script's own code beside the model takes a good part of the step",
+    "By the watch's samples in the steps, one of the user's functions, or one line of the loop, "
+    "takes at least 10 % of the step outside the forward and backward passes and the optimizer, "
+    "and no other rule explains most of that.",
+    "None: what of it can go is not known.",
+    # As for a hot spot: a tenth of the step in one place is worth a look.
+    threshold=0.1,
+)
 MODULE_DOMINATES = FindingRule(
     "module-dominates",
     "One module takes most of the step",
@@ -214,14 +244,14 @@ _OF_THE_RUN = (
     "None for the step. `run_gain_s` is {}. Shares are of the run less what profstack added."
 )
 # From so many seconds on a part of the run is worth a finding.
-EVALUATION_S = SAVING_S = 1.0
+EVALUATION_S = SAVING_S = WORKERS_S = 1.0
 LOGGING_S, SETUP_S, COMPILATION_S, SHUTDOWN_S, IMPORTS_S = 0.5, 3.0, 5.0, 10.0, 30.0
 EVALUATION_COST = FindingRule(
     "evaluation-cost",
     "Evaluation takes a good part of the run",
     "Evaluation (the model that trains is in evaluation mode, or the functions say so by their "
     f"names) takes at least a fifth of the run, and {EVALUATION_S:g} s.",
-    _OF_THE_RUN.format("half of it: what evaluating half as often saves"),
+    _OF_THE_RUN.format("nine tenths of it: what evaluating a tenth as often saves"),
     threshold=0.2,
 )
 SAVING_COST = FindingRule(
@@ -229,7 +259,15 @@ SAVING_COST = FindingRule(
     "Saving takes a good part of the run",
     "Functions that save (torch.save, save_pretrained, others named so) take at least 5 % of the "
     f"run, and {SAVING_S:g} s.",
-    _OF_THE_RUN.format("half of it: what saving half as often saves"),
+    _OF_THE_RUN.format("nine tenths of it: what saving a tenth as often saves"),
+    threshold=0.05,
+)
+WORKER_STARTS = FindingRule(
+    "worker-starts",
+    "DataLoader workers are started again and again",
+    "Starting and ending the workers of DataLoaders, three times or more, takes at least 5 % of "
+    f"the run, and {WORKERS_S:g} s.",
+    _OF_THE_RUN.format("all of it but the first start"),
     threshold=0.05,
 )
 LOGGING_COST = FindingRule(

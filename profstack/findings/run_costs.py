@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
+from profstack.analysis.watch import Stack, watched
 from profstack.findings import reading, rules
 from profstack.findings.rules import FindingRule
+from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report, RunPart, RunPartName
+from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from profstack.units import format_seconds, format_share
 
 _NO_STEP = "it is time of the whole run, not of a step"
@@ -33,12 +39,12 @@ _COSTS = (
     _Cost(
         "evaluation", rules.EVALUATION_COST, "Evaluation takes", rules.EVALUATION_S,
         "Evaluate less often, on a part of the data or in larger batches, under "
-        "torch.inference_mode(). Half as often saves half of it.", 0.5,
+        "torch.inference_mode(). A tenth as often saves nine tenths of it.", 0.9,
     ),
     _Cost(
         "checkpoints and saving", rules.SAVING_COST, "Saving takes", rules.SAVING_S,
         "Save less often, to a faster disk, or on a thread beside the training: "
-        "torch.distributed.checkpoint.async_save(). Half as often saves half of it.", 0.5,
+        "torch.distributed.checkpoint.async_save(). A tenth as often saves nine tenths of it.", 0.9,
     ),
     _Cost(
         "logging and callbacks", rules.LOGGING_COST, "Logging and callbacks take",
@@ -72,7 +78,10 @@ _COSTS = (
 
 def run_costs(recorded: Recorded, report: Report) -> list[Finding]:
     """Return the parts of the run beside its steps that take a good part of it."""
-    return list(_found(recorded, report)) if report["step"]["count"] else []
+    if not report["step"]["count"]:
+        return []
+    starts = _worker_starts(recorded, report) if report["watch"] else ()
+    return [*_found(recorded, report), *starts]
 
 
 def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
@@ -116,3 +125,59 @@ def _finding(cost: _Cost, row: RunPart) -> Finding:
         ],
         advice=cost.advice,
     )
+
+
+# A DataLoader with workers makes them when it is asked for an iterator, and ends them with it.
+_LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]dataloader\.py$")
+_STARTS, _ENDS = frozenset({"_get_iterator"}), frozenset({"_shutdown_workers", "__del__"})
+_FEWEST_STARTS = 3
+# Samples of one start are no further apart.
+_APART_S = 0.1
+
+
+def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
+    seen = watched(recorded)
+    kinds = {number: _of_workers(stack) for number, stack in seen.stacks.items()}
+    samples = [each for each in seen.samples if kinds.get(each.stack)]
+    wall_s = sum(each.weight for each in samples) * WATCH_INTERVAL_S
+    own_s = sum(row["wall_s"] for row in report["run_bar"] if row["share"] is not None)
+    begun = [each for each in samples if kinds[each.stack] == "start"]
+    gaps = (later.t_s - before.t_s for before, later in pairwise(begun))
+    starts = bool(begun) + sum(gap > _APART_S for gap in gaps)
+    rule = rules.WORKER_STARTS
+    if starts < _FEWEST_STARTS or wall_s < max(rules.WORKERS_S, rule.threshold * own_s):
+        return
+    own = [seen.own(seen.stacks[each.stack])[-1:] for each in begun]
+    lines = Counter((frame.file, frame.line) for frames in own for frame in frames)
+    place: Place | None = None
+    if lines:
+        (file, line), _ = lines.most_common(1)[0]
+        place = {"file": home_relative(file), "line": line}
+    share = wall_s / own_s
+    yield reading.finding(
+        rule,
+        f"DataLoader workers are started {starts} times, which takes {format_share(share)} of the "
+        "run",
+        severity=reading.severity_of(share, 1.0),
+        gain_reason=f"{_NO_STEP}: {format_seconds(wall_s)}, {format_share(share)} of the run",
+        run_s=wall_s,
+        run_gain_s=wall_s * (starts - 1) / starts,
+        place=place,
+        layers=["watch"],
+        evidence=[
+            {
+                "starts": starts,
+                "wall_s": wall_s,
+                "run_share": share,
+                "link": reading.to_source(place) if place else None,
+            }
+        ],
+        advice="Keep them from epoch to epoch: DataLoader(..., persistent_workers=True), made once "
+        "before the loop. Where samples are cheap num_workers=0 may be faster.",
+    )
+
+
+def _of_workers(stack: Stack) -> str | None:
+    """Return whether a stack starts or ends the workers of a DataLoader."""
+    names = {frame.name for frame in stack if _LOADER.search(frame.file)}
+    return "start" if names & _STARTS else "end" if names & _ENDS else None

@@ -6,10 +6,12 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
+from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.findings import reading, rules, step_bar
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
@@ -250,8 +252,6 @@ def sentence(
     }[slug]
     if slug in (rules.INPUT, rules.IO, rules.PYTHON):
         what += reading.in_brackets(measure.place)
-    if slug == rules.INPUT and not has_loader and found[rules.IO].share is None:
-        what += "; how much of that reads or writes files is not known"
     if call_s := measure.facts.get("call_s"):
         calls = format_count(round(measure.facts["calls"]))
         what += f" ({calls} a step, {format_seconds(call_s)} each)"
@@ -289,16 +289,24 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
     try:
         cut, device = host_cut(recorded, report), step_bar.device_cut(report)
         report["step_bar"] = step_bar.step_bar(report, cut, device)
-        report["verdict"] = verdict(report, cut, device)
+        report["verdict"] = verdict(report, cut, device, call_sites(recorded))
     except Exception as error:
         # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"
         report["warnings"].append({"slug": "verdict-failed", "text": text})
 
 
-def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) -> Verdict:
-    """Return the verdict by the published rule, with a row of evidence for every test."""
-    doubt = _doubt(report, cut)
+def verdict(
+    report: Report,
+    cut: Cut | None,
+    device: step_bar.DeviceCut | None,
+    sites: Sequence[CallSite] = (),
+) -> Verdict:
+    """Return the verdict by the published rule, with a row of evidence for every test.
+
+    `sites` are the places in the user's code that the steps' time goes to.
+    """
+    doubt, lever = _doubt(report, cut), _lever(report)
     if cut is None or doubt is not None:
         words = doubt or "there is no clean step"
         return _verdict(report, rules.UNCLEAR, words, None, "hint", [])
@@ -315,8 +323,11 @@ def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) 
         words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
         if slug == rules.BALANCED:
             words += _largest_part(report)
+        if slug in _OF_OPERATORS:
+            words += _largest_site(sites)
         why = why or _reserve(report)
-        words += f"; {why}" if why is not None else ""
+        if why is not None and lever is None:
+            words += f"; {why}"
     sureness = _sureness(report, slug, margin, why)
     return _verdict(report, slug, words, margin, sureness, _evidence(found, cut.median_s))
 
@@ -419,6 +430,21 @@ def _largest_part(report: Report) -> str:
     return f". Its largest part is {part['name']} ({format_share(part['share'])}{where})"
 
 
+# Verdicts on operators, wherever they are called.
+_OF_OPERATORS = (rules.BALANCED, rules.COMPUTE, rules.MEMORY, rules.LAUNCH)
+# A line inside the model with less of the step is not named.
+_LARGE_SITE = 0.15
+
+
+def _largest_site(sites: Sequence[CallSite]) -> str:
+    """Return the line inside the model with most of the step; empty where none has much."""
+    first = next((site for site in sites if site.part == "forward"), None)
+    if first is None or first.share < _LARGE_SITE:
+        return ""
+    where = reading.in_brackets({"file": first.file, "line": first.line})
+    return f". Its heaviest line is in {first.name}{where}, {format_share(first.share)} of the step"
+
+
 # What to do first: the finding that gains most, else what is usually done about the cause, or about
 # the operators that were seen.
 
@@ -431,12 +457,28 @@ _LARGE_BATCH = 64
 _MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repeats a single call."
 
 
-def _action(report: Report, slug: VerdictSlug, lever: tuple[Finding, str] | None) -> str:
+class _Lever(NamedTuple):
+    """The finding that gains most of the run, and its gain in words."""
+
+    finding: Finding
+    gain: str
+
+
+def _first_sentences(advice: str) -> str:
+    """Return the first two sentences of a finding's advice."""
+    return " ".join(re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)[:2])
+
+
+def _action(report: Report, slug: VerdictSlug, lever: _Lever | None) -> str:
     """Return what to do first about a step; empty where nothing is known to help."""
     if lever is not None:
-        found, gain = lever
-        place = f"{reading.short(found['file'])}:{found['line'] or 1}, " if found["file"] else ""
-        return f"Begin with the finding '{found['title']}' ({place}up to {gain})."
+        found, place = lever.finding, ""
+        if found["file"]:
+            place = f"{reading.short(found['file'])}:{found['line'] or 1}, "
+        return f"Begin there ({place}{lever.gain}): {_first_sentences(found['advice'])}"
+    for found in report["findings"]:
+        if found["slug"] in {rule.slug for rule in _SIMPLE}:
+            return f"Begin with the finding '{found['title']}': {_first_sentences(found['advice'])}"
     severe = [each for each in report["findings"] if each["severity"] == "high"]
     if slug in (rules.BALANCED, rules.UNCLEAR) and severe:
         return f"Begin with the finding '{severe[0]['title']}'."
@@ -447,19 +489,35 @@ def _action(report: Report, slug: VerdictSlug, lever: tuple[Finding, str] | None
     return _MORE_STEPS if 0 < report["benchmark"]["n"] < rules.FEWEST_CLEAN else ""
 
 
-def _lever(report: Report) -> tuple[Finding, str] | None:
-    """Return the finding that gains most of the run, with its gain in words; None without one."""
+# Whose remedy is a line or two: worth doing before anything whose gain is not known either.
+_SIMPLE = (rules.PADDING, rules.NO_KV_CACHE, rules.GRAD_IN_INFERENCE)
+# Where nothing tells what of a time can go: of that of a place in the script's own code.
+_HALF = 0.5
+
+
+def _lever(report: Report) -> _Lever | None:
+    """Return the finding that gains most of the run; None without one.
+
+    Where a gain is not known, half of the time of the script's own code counts.
+    """
     step_s = report["benchmark"]["median_s"] or 0.0
     steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
     gains: list[tuple[float, Finding, str]] = []
     for each in report["findings"]:
         gain_s, run_gain_s = each["gain_s"] or 0.0, each["run_gain_s"]
+        words = f"up to {format_seconds(gain_s)} a step"
+        if each["slug"] == rules.OWN_CODE_COST.slug:
+            clean_s = reading.figure(each["evidence"][0], "clean_s")
+            gain_s, words = _HALF * clean_s, f"{format_seconds(clean_s)} a step"
         if step_s and gain_s > _LEVER * step_s:
-            of_run_s = gain_s * (steps_s or step_s) / step_s
-            gains.append((of_run_s, each, f"{format_seconds(gain_s)} a step"))
+            gains.append((gain_s * (steps_s or step_s) / step_s, each, words))
         elif run_gain_s is not None:
-            gains.append((run_gain_s, each, f"{format_seconds(run_gain_s)} of the run"))
-    return max(gains, key=lambda each: each[0])[1:] if gains else None
+            words = f"up to {format_seconds(run_gain_s)} of the run"
+            gains.append((run_gain_s, each, words))
+        elif each["run_s"] is not None and each["file"] is not None:
+            words = f"{format_seconds(each['run_s'])} of the run"
+            gains.append((_HALF * each["run_s"], each, words))
+    return _Lever(*max(gains, key=lambda each: each[0])[1:]) if gains else None
 
 
 def _usual(report: Report) -> list[str]:
@@ -527,13 +585,11 @@ def _verdict(
     sureness: Sureness,
     evidence: list[VerdictEvidence],
 ) -> Verdict:
-    lever, of_run = _lever(report), ""
-    if lever is not None and lever[0]["run_s"] is not None:
-        # More of the run goes there than the steps can give.
-        of_run = f"{lever[0]['title']}. "
+    lever = _lever(report)
+    first = "" if lever is None else f"{lever.finding['title']}. "
     return {
         "slug": slug,
-        "sentence": f"{of_run}{rules.TITLES[slug]}: {words}.",
+        "sentence": f"{first}{rules.TITLES[slug]}: {words}.",
         "sureness": sureness,
         "action": _action(report, slug, lever),
         "margin": margin,

@@ -810,6 +810,15 @@ class ModulesOfKind(TypedDict):
     modules: Annotated[list[ModuleOfKind], "the first of them"]
 
 
+class PaddingFacts(TypedDict):
+    """How much of the tokens that the model was given is padding."""
+
+    inputs: Annotated[int, "batches of tokens that were looked at"]
+    tokens: Annotated[int, "tokens in them"]
+    padded: Annotated[int, "those at the ends of rows that are all the same"]
+    unused: Annotated[int, "those of them behind the longest row of their batch"]
+
+
 class SetupDevice(TypedDict):
     """The CUDA device that was in use."""
 
@@ -827,6 +836,7 @@ class SetupNotes(TypedDict, total=False):
         "layers of batch normalisation in training mode that have averages of their own",
     ]
     training_dropouts: Annotated[ModulesOfKind, "layers of dropout in training mode"]
+    padding: Annotated[PaddingFacts | None, "padding of token sequences; null without any"]
     device: Annotated[SetupDevice | None, "CUDA device; null where none was in use"]
 
 

@@ -1,8 +1,5 @@
 """Findings on models and optimizers that are set up wrongly for their use."""
 
-from types import SimpleNamespace
-
-import pandas as pd
 import pytest
 
 from profstack.findings import model_setup
@@ -222,59 +219,6 @@ def test_zeros_count_by_their_passes_their_cost_and_their_size():
         assert told["gain_s"] == pytest.approx(0.325 * 0.8 * MS)
         (told,) = zero_grad_to_zeros(None, report_of(rows, on="cuda", busy=5))
         assert "host sets the pace" in told["gain_reason"]
-
-
-NORMS = {"count": 7, "modules": [{"path": f"Net.{at}", "type": "BatchNorm2d"} for at in range(7)]}
-DROPOUTS = {"count": 1, "modules": [{"path": "Net.d", "type": "Dropout"}]}
-QUIET = {"count": 4, "with_grad": 3, "nodes": 0, "module": "Net", "place": None}
-
-
-def inferred(backward=0, **changes):
-    """The findings of a run of inference; one operator of slice 2 may be of a backward pass."""
-    frame = pd.DataFrame({"slice": [1, 2], "backward": [None, backward]})
-    slices = pd.DataFrame({"slice": [1, changes.pop("slice", 2)]})
-    recording = SimpleNamespace(frames={"operators": frame}, slices=slices)
-    return model_setup.inference(recording, report_of([], **{"phase": "other", **changes}))
-
-
-# A fifth of the peak of 1250 bytes is much.
-@cases("kept severity", "260 medium; 240 low; 0 low")
-def test_gradients_at_inference_are_told_with_what_they_keep(kept, severity):
-    rows = [("parameters", 800, 900), ("activations", 450, kept), ("activations", None, None)]
-    owners = rows_of("kind peak_bytes largest_bytes", *rows, device="cpu")
-    (told,) = inferred(tables={"memory_owners": owners})
-    expected = ["grad-in-inference", severity, 7, "Net", ["memory", "torch"] if kept else []]
-    assert of(told, "slug severity line module layers") == expected
-    first, *others = told["evidence"]
-    assert of(first, "nodes calls_with_grad_share calls") == [7.5, 0.75, 4]
-    assert [row.get("kept_after_the_call_bytes") for row in others[:-1]] == [kept] * bool(kept)
-    assert links(told)[-1] == "source/train.py:7"
-
-
-def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
-    assert len(inferred()) == 1
-    assert len(inferred(backward=1, slice=3)) == 1, "another plan's pass"
-    none = [{"phase": "train"}, {"phase": None}, {"backward_passes": 1}, {"backward": 1}]
-    none += [{"calls": None}, {"calls": QUIET}, {"calls": QUIET | {"nodes": None}}]
-    assert [
-        inferred(**each) for each in [*none, {"calls": QUIET, "training_dropouts": DROPOUTS}]
-    ] == [[]] * 8
-    (told,) = inferred(calls=QUIET, training_norms=NORMS)
-    assert of(told, "severity module gain_s") == ["high", "Net.0", None]
-    assert ("7 layers" in told["title"], len(links(told))) == (True, 5)
-    (both,) = inferred(calls=QUIET, training_norms=NORMS | {"count": 1}, training_dropouts=DROPOUTS)
-    assert ("1 layer of" in both["title"], links(both)[-1]) == (True, "modules/Net.d")
-    assert both["evidence"][-1] == {"batch_normalisations": 1, "dropouts": 1}
-    assert ["drawn at random" in each["advice"] for each in (told, both)] == [False, True]
-
-
-def test_text_without_a_cache_is_a_finding_from_eight_tokens_on():
-    for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False),
-        (None, 9, False)):  # fmt: skip
-        made = {"cached": cached, "new_tokens": added, "prompt_tokens": 4, "new_tokens_per_s": 3.0}
-        report = report_of([], calls=None) | {"tokens": made}
-        found = model_setup.inference(None, report)
-        assert [each["slug"] for each in found] == ["no-kv-cache"] * is_found
 
 
 def multiplied(scale=1.0, *, moved=1e6, busy=9, **noted):

@@ -7,6 +7,7 @@ import pandas as pd
 from profstack.findings import rules
 from profstack.findings.run_costs import run_costs
 from tests.support.findings import TRAIN, report_of
+from tests.support.recordings import Sampled
 from tests.support.tables import cases, near, of
 
 
@@ -21,8 +22,8 @@ def found(part, wall_s, share, *, compiled_s=0.0, count=50):
 
 @cases(
     "part rule least_s saved",
-    ("evaluation", rules.EVALUATION_COST, 1.0, 0.5),
-    ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.5),
+    ("evaluation", rules.EVALUATION_COST, 1.0, 0.9),
+    ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.9),
     ("logging and callbacks", rules.LOGGING_COST, 0.5, 0.9),
     ("start-up and imports", rules.SLOW_START, 30.0, None),
     ("model and data set-up", rules.SLOW_START, 3.0, None),
@@ -43,3 +44,36 @@ def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, 
     # A first step may be long for other reasons than its compilation.
     is_found = bool(found(part, least_s, 0.9, compiled_s=0.49 * least_s))
     assert is_found is (rule is not rules.COMPILATION_COST)
+
+
+MAIN, FIT = ("/w/train.py", 30, "<module>"), ("/w/train.py", 20, "fit")
+LOADER = "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+BEGIN, END = (LOADER, 430, "_get_iterator"), (LOADER, 1600, "_shutdown_workers")
+
+
+@cases(
+    "starts weight run_s is_found",
+    (3, 40, 25.0, True), (2, 70, 25.0, False), (3, 40, 25.2, False), (4, 23, 9.0, False),
+)  # fmt: skip
+def test_starts_of_workers_count_by_the_gaps_between_their_samples(
+    tmp_path, starts, weight, run_s, is_found
+):
+    made = Sampled(tmp_path / "rec")
+    made.even(200)
+    for number in range(starts):
+        # Two samples of one start are 0.1 s apart at most; the workers end before the next.
+        made.samples(1.0 + 0.5 * number, (0.0, weight, 0, MAIN, FIT, BEGIN))
+        made.samples(1.0 + 0.5 * number, (0.1, 1, 0, MAIN, FIT, BEGIN), (0.2, 0.9, 0, MAIN, END))
+        made.samples(1.0 + 0.5 * number, (0.3, 50, 0, MAIN, FIT))
+    recorded = made.recorded()
+    rows = [{"part": "steps", "wall_s": run_s, "share": 1.0}]
+    report = report_of(parts={"run_bar": rows, "step": {"count": 200}, "watch": {}})
+    report["watch"] = {"samples": 9}
+    found = run_costs(recorded, report)
+    assert bool(found) is is_found
+    for told in found:
+        spent = 0.01 * starts * (weight + 1.9)
+        assert of(told, "slug run_s run_gain_s file line") == near(
+            "worker-starts", spent, spent * (starts - 1) / starts, "/w/train.py", 20
+        )
+        assert f"{starts} times" in told["title"]

@@ -1,0 +1,214 @@
+"""Inference that does what only training needs, or does it again and again.
+
+Gradients, training mode, text generated without a cache, and batches of one. The first two rules
+look at steps that are no training: no optimizer ends them, and no backward pass ran in any step
+that was noted or traced. A layer of batch normalisation without a momentum does not count: that is
+how averages are gathered anew on purpose. Dropout in training mode is no finding by itself, since
+sampling with it is a method; it is in the evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from profstack.analysis.clean_steps import UNOBSERVED
+from profstack.findings import reading, rules
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Evidence, Finding, Report, SetupCalls
+from profstack.units import format_seconds
+
+ACTIVATIONS = "activations"
+# Memory that is kept for a pass that never comes is severe from this share of the peak on.
+_MUCH = 0.2
+_MOST_NAMED = 5
+# For fewer tokens a cache saves little.
+_FEWEST_TOKENS = 8
+
+
+def inference(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return what inference does that only training needs."""
+    calls = report["setup"].get("calls")
+    found = [*_without_cache(report)]
+    if not calls or not is_inference(recorded, report):
+        return found
+    growing = [*_growing_inputs(recorded, report, calls)]
+    return [
+        *(found or growing),
+        *_gradients(report, calls),
+        *_normalisation(report, calls),
+        *([] if found or growing else _batches_of_one(report, calls)),
+    ]
+
+
+def _without_cache(report: Report) -> Iterator[Finding]:
+    made = report["tokens"]
+    if made is None or made["cached"] is not False or made["new_tokens"] < _FEWEST_TOKENS:
+        return
+    yield reading.finding(
+        rules.NO_KV_CACHE,
+        f"Each of {made['new_tokens']:.0f} new tokens is computed with all before it",
+        severity="high",
+        gain_reason="what one token alone takes was not seen",
+        evidence=[
+            {
+                "use_cache": False,
+                "prompt_tokens": made["prompt_tokens"],
+                "new_tokens": made["new_tokens"],
+                "new_tokens_per_s": made["new_tokens_per_s"],
+            }
+        ],
+        advice="Call generate(..., use_cache=True), which is its default: keys and values of "
+        "earlier tokens are kept, and each call of the model has one token to compute.",
+    )
+
+
+# A text that is written token by token: so many calls, most of them one token longer than the last.
+_FEWEST_CALLS = 16
+_MOSTLY_LONGER = 0.7
+
+
+def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> Iterator[Finding]:
+    """Yield the finding on text that a loop of the script's own generates without a cache.
+
+    What a call with one token alone would take is where the line through the calls' times by their
+    lengths meets one token.
+    """
+    steps = recorded.steps[recorded.steps["wall_s"] > 0]
+    sizes = steps["shape"].astype(str).str.extract(r"^\d+x(\d+)")[0].astype(float)
+    known = steps[sizes.notna()].assign(length=sizes)
+    longer = known["length"].diff()
+    if len(known) < _FEWEST_CALLS or (longer == 1).mean() < _MOSTLY_LONGER:
+        return
+    alone = known[known["kind"].isin(UNOBSERVED)].astype({"wall_s": float})
+    slope = float(np.polyfit(alone["length"], alone["wall_s"], 1)[0]) if len(alone) > 1 else 0.0
+    lengths = float(known["length"].median())
+    step_s = reading.clean_step_s(report)
+    gain_s = min(slope * (lengths - 1), step_s) if step_s and slope > 0 else None
+    yield reading.finding(
+        rules.NO_KV_CACHE,
+        "Each new token is computed with all before it: the input grows by one token a call",
+        severity="high",
+        gain_s=gain_s,
+        gain_reason="the calls' times do not grow with their length",
+        place=calls["place"],
+        module=calls["module"],
+        evidence=[
+            {
+                "calls": len(known),
+                "one_token_longer_share": float((longer == 1).mean()),
+                "median_tokens": lengths,
+                "longest_tokens": float(known["length"].max()),
+                "per_token_s": slope,
+                "link": f"modules/{calls['module']}",
+            }
+        ],
+        advice="Keep keys and values of earlier tokens (a key-value cache) and give the model the "
+        "new token alone; of transformers' models generate(use_cache=True) does so.",
+    )
+
+
+# Requests of one item each, so many that several could have been computed together.
+_FEWEST_REQUESTS = 20
+
+
+def _batches_of_one(report: Report, calls: SetupCalls) -> Iterator[Finding]:
+    made = report["requests"]
+    if made is None or report["step"]["batch_size"] != 1 or made["count"] < _FEWEST_REQUESTS:
+        return
+    yield reading.finding(
+        rules.BATCH_OF_ONE,
+        f"Each of {made['count']} calls of the model has one item",
+        severity="low",
+        gain_reason="what larger batches gain was not measured: 'profstack bench' with "
+        "--batch-sizes does",
+        place=calls["place"],
+        module=calls["module"],
+        evidence=[{"calls": made["count"], "p50_s": made["p50_s"], "link": "overview/requests"}],
+        advice=f"A call takes {format_seconds(made['p50_s'])}. Gather items that are there "
+        "at the same time and compute them in one call (dynamic batching); "
+        "'profstack bench --batch-sizes 1,2,4,8' measures what each size gains.",
+    )
+
+
+def is_inference(recorded: Recorded, report: Report) -> bool:
+    """Whether the report's steps are calls of a model without any backward pass."""
+    if report["step"]["phase"] in ("train", None) or report["setup"].get("backward_passes"):
+        return False
+    frame = recorded.frames["operators"]
+    slices = recorded.slices["slice"].tolist()
+    return not frame.loc[frame["slice"].isin(slices), "backward"].fillna(0).any()
+
+
+def _gradients(report: Report, calls: SetupCalls) -> Iterator[Finding]:
+    if not calls["nodes"]:
+        return
+    nodes = calls["nodes"] / calls["count"]
+    rows = report["tables"]["memory_owners"]
+    kept = [row for row in rows if row["kind"] == ACTIVATIONS and row["largest_bytes"]]
+    peak = sum(row["peak_bytes"] or 0 for row in rows)
+    held = sum(row["largest_bytes"] or 0 for row in kept)
+    yield reading.finding(
+        rules.GRAD_IN_INFERENCE,
+        f"Autograd records {nodes:.0f} nodes in each call, and no backward pass follows",
+        severity="medium" if peak and held >= _MUCH * peak else "low",
+        gain_reason="the graph is recorded inside the operators' own time, from which no layer "
+        "tells it apart",
+        place=calls["place"],
+        module=calls["module"],
+        layers=("memory", "torch") if kept else (),
+        evidence=[
+            {
+                "nodes": nodes,
+                "calls_with_grad_share": calls["with_grad"] / calls["count"],
+                "calls": calls["count"],
+                "steps": report["setup"]["steps"],
+                "link": f"modules/{calls['module']}",
+            },
+            *(
+                {
+                    "kept_after_the_call_bytes": row["largest_bytes"],
+                    "device": row["device"],
+                    "link": f"memory/{ACTIVATIONS}",
+                }
+                for row in kept
+            ),
+            *_source(calls),
+        ],
+        advice="Call the model inside `with torch.inference_mode():` (or torch.no_grad() "
+        "where results go on into training): nothing is recorded, and each activation is "
+        "given back as soon as the next layer has used it.",
+    )
+
+
+def _normalisation(report: Report, calls: SetupCalls) -> Iterator[Finding]:
+    norms, dropouts = report["setup"]["training_norms"], report["setup"]["training_dropouts"]
+    if not norms["count"]:
+        return
+    modes: list[Evidence] = [
+        {"type": each["type"], "training": True, "link": f"modules/{each['path']}"}
+        for each in (*norms["modules"][:_MOST_NAMED], *dropouts["modules"][:_MOST_NAMED])
+    ]
+    yield reading.finding(
+        rules.BATCHNORM_TRAINING_AT_INFERENCE,
+        f"{norms['count']} {'layer' if norms['count'] == 1 else 'layers'} of batch normalisation "
+        "in training mode at inference",
+        severity="high",
+        gain_reason="it is about results, not about time: both modes do about the same work",
+        place=calls["place"],
+        module=norms["modules"][0]["path"],
+        evidence=[
+            *modes,
+            {"batch_normalisations": norms["count"], "dropouts": dropouts["count"]},
+            *_source(calls),
+        ],
+        advice="Call model.eval() before inference (and model.train() before training goes "
+        "on): as it is, a sample's result depends on the other samples of its batch, and "
+        "every call changes the averages that are saved with the model."
+        + (" Dropout is on too: results are drawn at random." if dropouts["count"] else ""),
+    )
+
+
+def _source(calls: SetupCalls) -> list[Evidence]:
+    return [{"link": reading.to_source(calls["place"])}] if calls["place"] else []

@@ -1,0 +1,94 @@
+"""The user's own code that each step spends much of its time in beside the model's work.
+
+Metrics, logs, moving averages, checks, the making of a batch: whatever the loop does at every step
+and that is no forward pass, backward pass or optimizer. The watch's samples say how much it is and
+on which line; what other rules explain better is left to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from profstack.analysis.call_sites import CallSite, call_sites
+from profstack.findings import reading, rules
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Finding, Place, Report
+from profstack.units import format_seconds, format_share
+
+# Rules that say more of the same time than that it is spent.
+_EXPLAINED = frozenset(
+    rule.slug
+    for rule in (
+        rules.DATA_STARVED, rules.PYTHON_HOT_SPOT, rules.FORCED_SYNCHRONISATION,
+        rules.SMALL_OPERATORS, rules.HOST_TO_DEVICE_COPY, rules.ZERO_GRAD_TO_ZEROS,
+    )
+)  # fmt: skip
+# A finding of theirs explains a place where it is about as much of its time.
+_MOSTLY = 0.5
+_MOST = 3
+
+
+@reading.family
+def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield a finding for each such place, the one with most time first."""
+    count = 0
+    for site in call_sites(recorded):
+        if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
+            return
+        if site.part == "forward" or _is_explained(report, site, step_s):
+            continue
+        count += 1
+        yield _finding(report, site, step_s)
+
+
+def _is_explained(report: Report, site: CallSite, step_s: float) -> bool:
+    """Whether another finding is about most of a place's time."""
+    places = {(file, line) for file, line, _ in site.lines} | {(site.file, site.line)}
+    for each in report["findings"]:
+        if each["slug"] not in _EXPLAINED:
+            continue
+        if each["slug"] == rules.DATA_STARVED.slug and site.part == "data wait":
+            return True
+        if (each["file"], each["line"]) in places:
+            gain_s = each["gain_s"]
+            if gain_s is None or gain_s >= _MOSTLY * site.share * step_s:
+                return True
+    return False
+
+
+def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
+    file, line, function = site.hottest
+    place: Place = {"file": site.file, "line": site.line}
+    share, clean_s = format_share(site.share), site.share * step_s
+    text = reading.source_line(report, file, line)
+    where = f"{reading.short(file)}:{line}"
+    name = site.name or f"'{text}'" if text else f"line {site.line}"
+    advice = (
+        "Do it less often, for whole tensors at once instead of one after the other, or once "
+        "before the loop where its result stays the same."
+    )
+    if site.part == "data wait":
+        advice = "Make the batch cheaper, or in a DataLoader's workers, while the model computes."
+    advice += f" It takes {format_seconds(clean_s)} of a step of {format_seconds(step_s)}"
+    if site.in_hottest >= _MOSTLY * site.share and site.name is not None:
+        advice += f", most of it at {where}" + (f" ('{text}')" if text else "")
+    return reading.finding(
+        rules.OWN_CODE_COST,
+        f"{name} takes {share} of each step",
+        severity=reading.severity_of(clean_s, step_s),
+        gain_reason="what of it can go is not known",
+        place=place,
+        layers=["watch"],
+        evidence=[
+            {
+                "function": site.name or function,
+                **reading.pick(place, "file", "line"),
+                "step_share": site.share,
+                "clean_s": clean_s,
+                "heaviest_line": line,
+                "text": text,
+                "link": reading.to_source({"file": file, "line": line}),
+            }
+        ],
+        advice=f"{advice}.",
+    )

@@ -1,0 +1,129 @@
+"""Inference that does what only training needs, or does it again and again."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from profstack.findings import rules
+from profstack.findings.inference import inference
+from profstack.findings.model_setup import padding
+from tests.support import findings as made
+from tests.support.findings import MS, STEP_S, links
+from tests.support.tables import cases, near, of, rows_of
+
+PLACE = {"file": "train.py", "line": 7}
+CALLS = {"count": 4, "with_grad": 3, "nodes": 30, "module": "Net", "place": PLACE}
+NOBODY = {"count": 0, "modules": []}
+NORMS = {"count": 7, "modules": [{"path": f"Net.{at}", "type": "BatchNorm2d"} for at in range(7)]}
+DROPOUTS = {"count": 1, "modules": [{"path": "Net.d", "type": "Dropout"}]}
+QUIET = {"count": 4, "with_grad": 3, "nodes": 0, "module": "Net", "place": None}
+
+
+def report_of(phase="train", requests=None, batch=4, tokens=None, tables=None, **setup):
+    """What the rules read of a run of three steps."""
+    noted = {"steps": 3, "backward_passes": 0, "training_norms": NOBODY, "calls": CALLS}
+    parts = {"setup": noted | {"training_dropouts": NOBODY} | setup, "requests": requests}
+    parts |= {"step": {"phase": phase, "batch_size": batch}, "tokens": tokens}
+    return made.report_of(parts=parts, **tables or {})
+
+
+def inferred(backward=0, **changes):
+    """The findings of a run of inference; one operator of slice 2 may be of a backward pass."""
+    frame = pd.DataFrame({"slice": [1, 2], "backward": [None, backward]})
+    slices = pd.DataFrame({"slice": [1, changes.pop("slice", 2)]})
+    steps = changes.pop("steps", [("4x8", 1.0, "clean")] * 9)
+    steps = pd.DataFrame(steps, columns=["shape", "wall_s", "kind"])
+    recording = SimpleNamespace(frames={"operators": frame}, slices=slices, steps=steps)
+    return inference(recording, report_of(**{"phase": "other", **changes}))
+
+
+# A fifth of the peak of 1250 bytes is much.
+@cases("kept severity", "260 medium; 240 low; 0 low")
+def test_gradients_at_inference_are_told_with_what_they_keep(kept, severity):
+    rows = [("parameters", 800, 900), ("activations", 450, kept), ("activations", None, None)]
+    owners = rows_of("kind peak_bytes largest_bytes", *rows, device="cpu")
+    (told,) = inferred(tables={"memory_owners": owners})
+    expected = ["grad-in-inference", severity, 7, "Net", ["memory", "torch"] if kept else []]
+    assert of(told, "slug severity line module layers") == expected
+    first, *others = told["evidence"]
+    assert of(first, "nodes calls_with_grad_share calls") == [7.5, 0.75, 4]
+    assert [row.get("kept_after_the_call_bytes") for row in others[:-1]] == [kept] * bool(kept)
+    assert links(told)[-1] == "source/train.py:7"
+
+
+def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
+    assert len(inferred()) == 1
+    assert len(inferred(backward=1, slice=3)) == 1, "another plan's pass"
+    none = [{"phase": "train"}, {"phase": None}, {"backward_passes": 1}, {"backward": 1}]
+    none += [{"calls": None}, {"calls": QUIET}, {"calls": QUIET | {"nodes": None}}]
+    assert [
+        inferred(**each) for each in [*none, {"calls": QUIET, "training_dropouts": DROPOUTS}]
+    ] == [[]] * 8
+    (told,) = inferred(calls=QUIET, training_norms=NORMS)
+    assert of(told, "severity module gain_s") == ["high", "Net.0", None]
+    assert ("7 layers" in told["title"], len(links(told))) == (True, 5)
+    (both,) = inferred(calls=QUIET, training_norms=NORMS | {"count": 1}, training_dropouts=DROPOUTS)
+    assert ("1 layer of" in both["title"], links(both)[-1]) == (True, "modules/Net.d")
+    assert both["evidence"][-1] == {"batch_normalisations": 1, "dropouts": 1}
+    assert ["drawn at random" in each["advice"] for each in (told, both)] == [False, True]
+
+
+def test_text_without_a_cache_is_a_finding_from_eight_tokens_on():
+    for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False),
+        (None, 9, False)):  # fmt: skip
+        made = {"cached": cached, "new_tokens": added, "prompt_tokens": 4, "new_tokens_per_s": 3.0}
+        found = inference(None, report_of(calls=None, tokens=made))
+        assert [each["slug"] for each in found] == ["no-kv-cache"] * is_found
+
+
+def growing(count=17, other=0, kind="clean"):
+    """Calls that are one token longer each, from 5 on, of 3 ms and 0.5 ms a token; and others."""
+    steps = [(f"2x{5 + n}", (3 + 0.5 * (5 + n)) * MS, kind) for n in range(count)]
+    return [*steps, *[("2x5", 5.5 * MS, kind)] * other]
+
+
+def test_text_that_grows_by_a_token_a_call_is_computed_again_and_again():
+    (told, _) = inferred(steps=growing())
+    # The median of 5 to 21 tokens is 13: twelve of them are computed again.
+    assert of(told, "slug gain_s line") == near("no-kv-cache", 12 * 0.5 * MS, 7)
+    assert of(told["evidence"][0], "calls per_token_s longest_tokens") == near(17, 0.5 * MS, 21)
+    for steps, is_found in (
+        (growing(15), False), (growing(16), True), (growing(17, 5), True), (growing(17, 6), False),
+        ([("17", MS, "clean")] * 20, False),
+    ):  # fmt: skip
+        found = [each["slug"] for each in inferred(steps=steps)]
+        assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
+    # Under observers no time is a call's own; and it is no more than a step.
+    assert inferred(steps=growing(kind="torch"))[0]["gain_s"] is None
+    long = [(shape, 30 * time, kind) for shape, time, kind in growing()]
+    assert inferred(steps=long)[0]["gain_s"] == STEP_S
+
+
+@cases("count batch is_found", "20 1 True; 19 1 False; 20 2 False; 20 None False")
+def test_many_requests_of_one_item_each_could_be_one_call(count, batch, is_found):
+    requests = {"count": count, "p50_s": 7 * MS}
+    found = inferred(requests=requests, batch=batch)
+    assert [each["slug"] for each in found] == ["grad-in-inference"] + ["batch-of-one"] * is_found
+    assert not is_found or "7.00 ms" in found[1]["advice"]
+
+
+# Half of the model's 6 ms, at four fifths of the traced time.
+@cases(
+    "unused padded gain_share is_found",
+    "200 300 .2 True; 199 399 0 False; 199 400 .199 True; 99 500 None True; 0 400 None True",
+)
+def test_padding_is_found_behind_the_longest_row_or_in_most_of_all(
+    unused, padded, gain_share, is_found
+):
+    modules = rows_of("path depth parameters forward_s backward_s", ("Net", 0, 9, 2 * MS, 4 * MS),
+                      ("Net.a", 1, 9, MS, MS), ("(loss)", 0, None, MS, MS))  # fmt: skip
+    noted = {"inputs": 3, "tokens": 1000, "padded": padded, "unused": unused}
+    found = padding(None, report_of(padding=noted, tables={"modules": modules}))
+    assert bool(found) is is_found
+    for told in found:
+        gain_s = gain_share and gain_share * 6 * MS * made.CALIBRATION
+        assert of(told, "slug gain_s severity line") == near("padding", gain_s, "high", 7)
+        assert ("own longest row" in told["advice"]) is (unused >= 100)
+    assert padding(None, report_of(padding=None)) == []
+    assert rules.PADDING.threshold == pytest.approx(0.2)

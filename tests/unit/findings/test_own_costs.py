@@ -1,0 +1,54 @@
+"""The script's own code beside the model: from which share on, and what says more of it."""
+
+import pytest
+
+from profstack.analysis.call_sites import CallSite
+from profstack.findings import own_costs as module
+from profstack.findings import rules
+from tests.support.findings import MS, STEP_S, TRAIN, links, report_of
+from tests.support.tables import cases, near, of
+
+LIMIT = rules.OWN_CODE_COST.threshold
+
+
+def site(share, name="average", part="other", hottest=0.6):
+    lines = {(TRAIN, 43, name or "fit"): hottest * share, (TRAIN, 44, "mix"): 0.3 * share}
+    return CallSite(TRAIN, 40, name, part, share, lines)
+
+
+@pytest.fixture
+def found(monkeypatch):
+    def found(*sites, findings=()):
+        monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
+        report = report_of(parts={"sources": [{"file": TRAIN, "text": "\n" * 42 + "  a += b\n"}]})
+        return module.own_costs(None, report | {"findings": list(findings)})
+
+    return found
+
+
+def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
+    told, line, *_ = found(site(0.31), site(0.2, name=None), site(0.15, part="forward"))
+    expected = ["own-code-cost", "high", None, TRAIN, 40]
+    assert of(told, "slug severity gain_s file line") == expected
+    assert "average takes 31 % of each step" in told["title"]
+    assert "train.py:43 ('a += b')" in told["advice"]
+    assert of(told["evidence"][0], "step_share clean_s heaviest_line") == near(
+        0.31, 0.31 * STEP_S, 43
+    )
+    assert (links(told), "'a += b' takes 20 %" in line["title"]) == ([f"source/{TRAIN}:43"], True)
+    assert [each["line"] for each in found(site(LIMIT), site(0.99 * LIMIT))] == [40]
+    assert len(found(*[site(0.2)] * 5)) == 3
+    assert "a += b" not in found(site(0.3, hottest=0.49))[0]["advice"]
+    assert "workers" in found(site(0.3, part="data wait"))[0]["advice"]
+
+
+@cases(
+    "slug line gain_ms part is_told",
+    ("python-hot-spot", 40, 1.5, "other", False), ("python-hot-spot", 40, 1.4, "other", True),
+    ("python-hot-spot", 41, 3.0, "other", True), ("small-operators", 43, None, "other", False),
+    ("memory-growth", 40, 3.0, "other", True), ("data-starved", 9, None, "data wait", False),
+    ("data-starved", 9, None, "other", True),
+)  # fmt: skip
+def test_what_another_finding_explains_is_left_to_it(found, slug, line, gain_ms, part, is_told):
+    other = {"slug": slug, "file": TRAIN, "line": line, "gain_s": gain_ms and gain_ms * MS}
+    assert bool(found(site(0.3, part=part), findings=[other])) is is_told
