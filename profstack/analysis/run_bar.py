@@ -320,12 +320,21 @@ class _Run:
 
     @cached_property
     def _wait_share(self) -> float:
-        """Share of the clean steps that waits for torch's DataLoader; 0 without one."""
-        paths = self._recorded.frames["region_work"]["path"].astype(str)
-        if not paths.str.startswith("enumerate(DataLoader)").any():
-            return 0.0
+        """Share of the clean steps that waits for torch's DataLoader; 0 without one.
+
+        Not all that a step waits before its first work is for the loader: by torch's own ranges in
+        its slices, where the steps are slower, if at all, and the loader's time is not.
+        """
+        work = self._recorded.frames["region_work"]
+        loading = work[work["path"].astype(str).str.startswith("enumerate(DataLoader)")]
         known = self._clean.steps[self._clean.steps["wait_s"].notna()]
-        return float(known["wait_s"].sum() / known["wall_s"].sum()) if len(known) else 0.0
+        if not len(loading) or not len(known):
+            return 0.0
+        slices = self._recorded.frames["slices"]
+        steps = slices.loc[slices["slice"].isin(loading["slice"].unique()), "steps"].sum()
+        in_loader_s = float(loading["wall_s"].sum()) / float(steps)
+        wait_s, step_s = float(known["wait_s"].mean()), float(known["wall_s"].mean())
+        return min(in_loader_s, wait_s) / step_s
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:

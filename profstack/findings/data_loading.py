@@ -271,7 +271,7 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[Func
     elsewhere_s = sum(math.inf if time is None else time for time in times) if times else math.inf
     after = after_step(report)
     found = []
-    for key in _outermost(graph):
+    for key in outermost(graph):
         if after is not None and key in after.functions:
             continue
         clean_s = (graph.rows[key]["total_s"] or 0.0) * ratio
@@ -281,7 +281,7 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[Func
     return sorted(found, key=lambda each: -each.clean_s)
 
 
-def _outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
+def outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
     """Return the user's own functions beside the model's work that no other such one calls."""
     work = {
         key

@@ -2,7 +2,7 @@
 
 Metrics, logs, moving averages, checks, the making of a batch: whatever the loop does at every step
 and that is no forward pass, backward pass or optimizer. The watch's samples say how much it is and
-on which line; what other rules explain better is left to them.
+on which line, or cProfile where these are too few; what other rules explain better is left to them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.findings import reading, rules
+from profstack.findings.data_loading import loaders, outermost
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding, Place, Report
+from profstack.storage.schema.report import Finding, Place, Report, StepPart
 from profstack.units import format_seconds, format_share
 
 # Rules that say more of the same time than that it is spent.
@@ -32,13 +33,27 @@ _MOST = 3
 def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield a finding for each such place, the one with most time first."""
     count = 0
-    for site in call_sites(recorded):
+    for site in call_sites(recorded) or _profiled_sites(report, step_s):
         if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
             return
         if site.part == "forward" or _is_explained(report, site, step_s):
             continue
         count += 1
         yield _finding(report, site, step_s)
+
+
+def _profiled_sites(report: Report, step_s: float) -> list[CallSite]:
+    """Return the places by cProfile, for a run too short for samples; their lines are not known."""
+    graph = reading.CallGraph(report)
+    loading = graph.below(loaders(graph))
+    sites = []
+    for key in outermost(graph):
+        row = graph.rows[key]
+        if row["total_s"] and row["self_s"] and row["calibrated_s"]:
+            share = row["total_s"] * row["calibrated_s"] / row["self_s"] / step_s
+            part: StepPart = "data wait" if key in loading else "other"
+            sites.append(CallSite(*key, part, min(share, 1.0), {key: 0.0}))
+    return sorted(sites, key=lambda site: -site.share)
 
 
 def _is_explained(report: Report, site: CallSite, step_s: float) -> bool:
@@ -78,7 +93,7 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
         severity=reading.severity_of(clean_s, step_s),
         gain_reason="what of it can go is not known",
         place=place,
-        layers=["watch"],
+        layers=["watch" if site.in_hottest else "cprofile"],
         evidence=[
             {
                 "function": site.name or function,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from profstack.analysis.watch import Stack, watched
+from profstack.analysis.watch import Frame, Stack, watched
 from profstack.findings import reading, rules
 from profstack.findings.rules import FindingRule
 from profstack.privacy import home_relative
@@ -80,8 +80,7 @@ def run_costs(recorded: Recorded, report: Report) -> list[Finding]:
     """Return the parts of the run beside its steps that take a good part of it."""
     if not report["step"]["count"]:
         return []
-    starts = _worker_starts(recorded, report) if report["watch"] else ()
-    return [*_found(recorded, report), *starts]
+    return [*_found(recorded, report), *_worker_starts(recorded, report)]
 
 
 def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
@@ -130,25 +129,28 @@ def _finding(cost: _Cost, row: RunPart) -> Finding:
 # A DataLoader with workers makes them when it is asked for an iterator, and ends them with it.
 _LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]dataloader\.py$")
 _STARTS, _ENDS = frozenset({"_get_iterator"}), frozenset({"_shutdown_workers", "__del__"})
+# Of these none calls another.
+_WHOLE = frozenset({"_get_iterator", "_shutdown_workers"})
 _FEWEST_STARTS = 3
 # Samples of one start are no further apart.
 _APART_S = 0.1
 
 
 def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
-    seen = watched(recorded)
-    kinds = {number: _of_workers(stack) for number, stack in seen.stacks.items()}
-    samples = [each for each in seen.samples if kinds.get(each.stack)]
-    wall_s = sum(each.weight for each in samples) * WATCH_INTERVAL_S
+    nothing: tuple[int, float, list[Frame]] = (0, 0.0, [])
+    starts, wall_s, frames = _sampled_starts(recorded) if report["watch"] else nothing
+    rows = [row for row in report["tables"]["functions"] if _LOADER.search(row["file"])]
+    # A short run is hardly sampled: what cProfile saw in its steps is that of all of them.
+    count = report["step"]["count"] or 0
+    calls = reading.total((row for row in rows if row["name"] in _STARTS), "calls")
+    profiled_s = count * reading.total((row for row in rows if row["name"] in _WHOLE), "total_s")
+    if profiled_s > wall_s:
+        starts, wall_s = max(round(calls * count), starts), profiled_s
     own_s = sum(row["wall_s"] for row in report["run_bar"] if row["share"] is not None)
-    begun = [each for each in samples if kinds[each.stack] == "start"]
-    gaps = (later.t_s - before.t_s for before, later in pairwise(begun))
-    starts = bool(begun) + sum(gap > _APART_S for gap in gaps)
     rule = rules.WORKER_STARTS
     if starts < _FEWEST_STARTS or wall_s < max(rules.WORKERS_S, rule.threshold * own_s):
         return
-    own = [seen.own(seen.stacks[each.stack])[-1:] for each in begun]
-    lines = Counter((frame.file, frame.line) for frames in own for frame in frames)
+    lines = Counter((frame.file, frame.line) for frame in frames)
     place: Place | None = None
     if lines:
         (file, line), _ = lines.most_common(1)[0]
@@ -163,7 +165,7 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
         run_s=wall_s,
         run_gain_s=wall_s * (starts - 1) / starts,
         place=place,
-        layers=["watch"],
+        layers=["cprofile" if wall_s == profiled_s else "watch"],
         evidence=[
             {
                 "starts": starts,
@@ -175,6 +177,18 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
         advice="Keep them from epoch to epoch: DataLoader(..., persistent_workers=True), made once "
         "before the loop. Where samples are cheap num_workers=0 may be faster.",
     )
+
+
+def _sampled_starts(recorded: Recorded) -> tuple[int, float, list[Frame]]:
+    """Return how often workers were started, the time of that and of their ends, and where."""
+    seen = watched(recorded)
+    kinds = {number: _of_workers(stack) for number, stack in seen.stacks.items()}
+    samples = [each for each in seen.samples if kinds.get(each.stack)]
+    begun = [each for each in samples if kinds[each.stack] == "start"]
+    gaps = (later.t_s - before.t_s for before, later in pairwise(begun))
+    starts = bool(begun) + sum(gap > _APART_S for gap in gaps)
+    frames = [frame for each in begun for frame in seen.own(seen.stacks[each.stack])[-1:]]
+    return starts, sum(each.weight for each in samples) * WATCH_INTERVAL_S, frames
 
 
 def _of_workers(stack: Stack) -> str | None:

@@ -442,7 +442,7 @@ def _largest_site(sites: Sequence[CallSite]) -> str:
     if first is None or first.share < _LARGE_SITE:
         return ""
     where = reading.in_brackets({"file": first.file, "line": first.line})
-    return f". Its heaviest line is in {first.name}{where}, {format_share(first.share)} of the step"
+    return f". Its heaviest line is in {first.name}{where}"
 
 
 # What to do first: the finding that gains most, else what is usually done about the cause, or about
@@ -491,14 +491,20 @@ def _action(report: Report, slug: VerdictSlug, lever: _Lever | None) -> str:
 
 # Whose remedy is a line or two: worth doing before anything whose gain is not known either.
 _SIMPLE = (rules.PADDING, rules.NO_KV_CACHE, rules.GRAD_IN_INFERENCE)
-# Where nothing tells what of a time can go: of that of a place in the script's own code.
+# Where nothing tells what of a time can go.
 _HALF = 0.5
+
+
+def _step_share(found: Finding) -> float | None:
+    """Return the share of the step that a finding is about, where its evidence says it."""
+    share = next((row["step_share"] for row in found["evidence"] if "step_share" in row), None)
+    return share if isinstance(share, float) else None
 
 
 def _lever(report: Report) -> _Lever | None:
     """Return the finding that gains most of the run; None without one.
 
-    Where a gain is not known, half of the time of the script's own code counts.
+    Where a gain is not known, half of the time that the finding is about counts.
     """
     step_s = report["benchmark"]["median_s"] or 0.0
     steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
@@ -506,9 +512,8 @@ def _lever(report: Report) -> _Lever | None:
     for each in report["findings"]:
         gain_s, run_gain_s = each["gain_s"] or 0.0, each["run_gain_s"]
         words = f"up to {format_seconds(gain_s)} a step"
-        if each["slug"] == rules.OWN_CODE_COST.slug:
-            clean_s = reading.figure(each["evidence"][0], "clean_s")
-            gain_s, words = _HALF * clean_s, f"{format_seconds(clean_s)} a step"
+        if each["gain_s"] is None and (share := _step_share(each)):
+            gain_s, words = _HALF * share * step_s, f"{format_seconds(share * step_s)} a step"
         if step_s and gain_s > _LEVER * step_s:
             gains.append((gain_s * (steps_s or step_s) / step_s, each, words))
         elif run_gain_s is not None:

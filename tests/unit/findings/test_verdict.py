@@ -300,6 +300,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
     for batch, gain_ms in ((8, None), (64, 0.29), (8, 0.31)):
         found = [{"title": "slow", "gain_s": gain_ms and gain_ms * MS, "file": TRAIN, "line": 7}]
         found[0] |= {"run_s": None, "run_gain_s": None, "severity": "low", "slug": "x"}
+        found[0]["evidence"] = []
         found[0]["advice"] = "Do a.b less. It is 3.5 of it. And more."
         parts["step"]["batch_size"] = batch
         report = report_of(parts=parts, operators=names, modules=modules)
@@ -320,8 +321,8 @@ COST, OF_RUN = rules.OWN_CODE_COST.slug, {"gain_s": None, "file": TRAIN, "line":
 
 
 @cases("slug more gain",
-    (COST, {"evidence": [{"clean_s": 0.0062}]}, "6.20 ms a step"),
-    (COST, {"evidence": [{"clean_s": 0.0058}]}, None),
+    (COST, {"evidence": [{"step_share": 0.62}]}, "6.20 ms a step"),
+    (COST, {"evidence": [{}, {"step_share": 0.58}]}, None),
     ("slow-start", {"run_s": 0.62}, "620 ms of the run"), ("slow-start", {"run_s": 0.58}, None),
     ("slow-start", {"run_s": 9.0, "file": None}, None),
     ("evaluation-cost", {"run_s": 0.9, "run_gain_s": 0.31}, "up to 310 ms of the run"),
@@ -331,6 +332,7 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     bar = [{"part": "steps", "wall_s": 0.7}, {"part": "waiting for data", "wall_s": 0.3}]
     known = {"slug": "x", "title": "known", "gain_s": 3 * MS, "file": None, "line": None}
     known |= {"run_s": None, "run_gain_s": None, "severity": "low", "advice": "Mend it."}
+    known["evidence"] = []
     found = known | OF_RUN | {"slug": slug, "title": "own", **more}
     report = report_of(parts={"run_bar": bar, "step_bar": None})
     report["findings"] = [known, found]
@@ -338,12 +340,13 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     action = f"(train.py:3, {gain}): Mend it." if gain else "(up to 3.00 ms a step): Mend it."
     assert told["action"] == f"Begin there {action}"
     assert told["sentence"].startswith("own. " if gain else "known. ")
-    assert "heaviest line is in forward (train.py:7), 15 % of" in told["sentence"]
+    assert "heaviest line is in forward (train.py:7)" in told["sentence"]
 
 
 def test_a_simple_remedy_comes_before_what_is_usually_done():
     found = {"slug": "grad-in-inference", "title": "nodes", "gain_s": None, "run_s": None}
     found |= {"run_gain_s": None, "severity": "low", "advice": "Use it. Now. Then."}
+    found["evidence"] = []
     told = verdict(report_of() | {"findings": [found]}, cut_of(wait=0.5), None)
     assert told["action"] == "Begin with the finding 'nodes': Use it. Now."
     told = verdict(report_of(), cut_of(wait=0.5), None, [SITE])
