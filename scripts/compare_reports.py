@@ -16,9 +16,10 @@ takes its folder's name), and `profstack report` of the checkout rebuilds its re
 is written beside the kept files. Paths below the home folder are shortened when a report is made,
 so HOME must be what it was then.
 
-Values are compared exactly: floats to the last bit, 1 and 1.0 differ, null and absent differ, and
-rows keep their order. The order of keys in an object does not count. `profstack_version` is printed
-where it differs, and is not counted.
+Values are compared exactly: 1 and 1.0 differ, null and absent differ, and rows keep their order.
+Floats may differ by 1e-12 of the larger one, since another processor makes sums in another order.
+The order of keys in an object does not count. `profstack_version` is printed where it differs, and
+is not counted.
 
 The exit code is 0 without a difference, 1 with one, 2 where nothing could be compared.
 """
@@ -30,6 +31,7 @@ import base64
 import difflib
 import gzip
 import json
+import math
 import os
 import re
 import shutil
@@ -53,6 +55,7 @@ EXPECTED = ("profstack_version",)
 # Scripts of the page that hold a library's code, not data.
 _CODE = frozenset(("pack-plotly",))
 _LONGEST = 160
+LAST_DIGITS = 1e-12
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -99,6 +102,9 @@ def differences(old: Json, new: Json, path: str = "") -> Iterator[Difference]:
                 yield Difference(inner, None, json.dumps(new[index]))
             else:
                 yield from differences(old[index], new[index], inner)
+    elif isinstance(old, float) and isinstance(new, float):
+        if not math.isclose(old, new, rel_tol=LAST_DIGITS):
+            yield Difference(path, json.dumps(old), json.dumps(new))
     elif json.dumps(old) != json.dumps(new):
         yield Difference(path, json.dumps(old), json.dumps(new))
 

@@ -47,10 +47,10 @@ def test_what_cannot_be_compared_is_no_success(tmp_path, run):
 
 
 def test_values_are_compared_exactly():
-    old = {"a": [1, None, 0.1], "b": {"c": True}, "gone": []}
-    new = {"b": {"c": 1}, "a": [1.0, None, 0.1 + 2**-56, 4], "come": None}
+    old = {"a": [1, None, 0.1], "b": {"c": True}, "gone": [], "sum": 0.1}
+    new = {"b": {"c": 1}, "a": [1.0, None, 0.1 + 3e-13, 4], "come": None, "sum": 0.1 + 5e-14}
     assert [str(one) for one in compare.differences(old, new)] == [
-        *("a[0]: 1 -> 1.0", "a[2]: 0.1 -> 0.10000000000000002", "a[3]: (absent) -> 4"),
+        *("a[0]: 1 -> 1.0", "a[2]: 0.1 -> 0.1000000000003", "a[3]: (absent) -> 4"),
         *("b.c: true -> 1", "gone: [] -> (absent)", "come: (absent) -> null"),
     ]
     assert list(compare.differences(old, old)) == []
