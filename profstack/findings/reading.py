@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, wraps
 from typing import Literal, NamedTuple, TypeVar, cast
 
+from profstack.code_owner import place_words
 from profstack.findings.rules import FindingRule
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -205,14 +206,9 @@ def to_function(key: FunctionKey) -> str:
     return f"python/{key.file}:{key.line}:{key.name}"
 
 
-def short(file: str) -> str:
-    """Return a file's name without its folders."""
-    return re.split(r"[/\\]", file)[-1]
-
-
 def in_words(place: Place) -> str:
-    """Return a place as `train.py:12`."""
-    return f"{short(place['file'])}:{place['line']}"
+    """Return a place as `train.py:12`, in a notebook as `cell 2, line 12`."""
+    return place_words(place["file"], place["line"])
 
 
 def in_brackets(place: Place | None) -> str:

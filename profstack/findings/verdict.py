@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
+from profstack.code_owner import place_words
 from profstack.findings import reading, rules, step_bar
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
@@ -435,7 +436,7 @@ def _action(report: Report, slug: VerdictSlug, lever: tuple[Finding, str] | None
     """Return what to do first about a step; empty where nothing is known to help."""
     if lever is not None:
         found, gain = lever
-        place = f"{reading.short(found['file'])}:{found['line'] or 1}, " if found["file"] else ""
+        place = f"{place_words(found['file'], found['line'] or 1)}, " if found["file"] else ""
         return f"Begin with the finding '{found['title']}' ({place}up to {gain})."
     severe = [each for each in report["findings"] if each["severity"] == "high"]
     if slug in (rules.BALANCED, rules.UNCLEAR) and severe:

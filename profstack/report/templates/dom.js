@@ -511,6 +511,9 @@ export function shortPath(path, parts = 3) {
   return names.length <= parts ? String(path) : "…/" + names.slice(-parts).join("/");
 }
 
+// A line of a file; a cell of a notebook has lines of its own.
+export const atLine = (name, line) => name + (/^cell \d+$/.test(name) ? ", line " : ":") + line;
+
 export const plural = (count, word, many) =>
   (count ?? 0).toLocaleString("en") + " " + (count === 1 ? word : many || word + "s");
 
