@@ -290,11 +290,32 @@ def parse_function(place: str) -> FunctionKey | None:
 
 
 class Span(NamedTuple):
-    """First and last line of a function; the first is that of its first decorator."""
+    """First and last line of a function; the first is that of its first decorator.
+
+    `qualified` is its name with that of its class.
+    """
 
     name: str
     first: int
     last: int
+    qualified: str
+
+
+def text_of_file(report: Report, file: str) -> str | None:
+    """Return the recorded text of a file; None where it is not known."""
+    return next((row["text"] for row in report["sources"] if row["file"] == file), None)
+
+
+def qualified_name(report: Report, place: Place, name: str) -> str:
+    """Return the name of the function at a place with its class, as `Stats.on_train_batch_end`.
+
+    The name alone where the text of its file is not known. Comprehensions and the like have the
+    name of the function that they are in.
+    """
+    text = text_of_file(report, place["file"])
+    span = (_spans_by_line(text) or {}).get(place["line"]) if text else None
+    is_inside = name.startswith("<") and name != "<module>"
+    return span.qualified if span is not None and (is_inside or span.name == name) else name
 
 
 class CallGraph:
@@ -395,6 +416,9 @@ def parse_source(text: str) -> ast.Module | None:
         return None
 
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 @cache
 def _spans_by_line(text: str) -> dict[int, Span] | None:
     """Return the innermost function of each line that has one; None of what is no Python."""
@@ -402,10 +426,15 @@ def _spans_by_line(text: str) -> dict[int, Span] | None:
     if tree is None:
         return None
     spans = []
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            spans.append(Span(node.name, first, node.end_lineno or node.lineno))
+    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
+    for node, prefix in waiting:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, _FUNCTIONS):
+                first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
+                last = child.end_lineno or child.lineno
+                spans.append(Span(child.name, first, last, prefix + child.name))
+            inside = f"{prefix}{child.name}." if isinstance(child, ast.ClassDef) else prefix
+            waiting.append((child, "" if isinstance(child, _FUNCTIONS) else inside))
     found: dict[int, Span] = {}
     for span in sorted(spans, key=lambda span: span.first):
         # What is defined within a function begins after it.

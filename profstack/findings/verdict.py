@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
 from profstack.code_owner import place_words
-from profstack.findings import reading, rules, step_bar
+from profstack.findings import names, reading, rules, step_bar
+from profstack.findings.data_loading import batch_makers, loaders, slowed_by
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -26,7 +27,7 @@ from profstack.storage.schema.report import (
     VerdictFacts,
     VerdictSlug,
 )
-from profstack.storage.schema.rows import FunctionRow, LineRow
+from profstack.storage.schema.rows import LineRow
 from profstack.units import format_count, format_seconds, format_share
 
 _NO_PEAKS = "the machine's peaks are not known: next: run without --no-peaks"
@@ -72,7 +73,7 @@ def _host_measures(cut: Cut) -> Measures:
         rules.INPUT: Measure(cut.wait, _NO_WAIT if cut.wait is None else None, "modules/(wait)"),
         rules.IO: Measure(cut.io, cut.io_time.reason),
         rules.COMMUNICATION: Measure(cut.communication, name=cut.communication_name),
-        rules.PYTHON: Measure(cut.python),
+        rules.PYTHON: Measure(cut.python + cut.after_python),
         rules.LAUNCH: Measure(cut.small, facts=small),
     }
 
@@ -85,7 +86,7 @@ def _device_measures(cut: Cut, device: step_bar.DeviceCut) -> Measures:
     waits = max(waits - io, 0.0)
     idle = (cut.wait or 0.0) + (cut.io or 0.0) + (cut.idle or 0.0)
     work = max(1 - idle - cut.in_waits, 0.0)
-    of_python = min(cut.python / work, 1.0) if work else 0.0
+    of_python = min((cut.python + cut.after_python) / work, 1.0) if work else 0.0
     return {
         rules.INPUT: Measure(waits, link="modules/(wait)"),
         rules.IO: Measure(None if cut.io is None else io, cut.io_time.reason),
@@ -144,25 +145,29 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
 
 def _add_places(found: Measures, report: Report, cut: Cut) -> None:
     """Add the functions and lines of the script at which the causes are."""
-    functions = {rules.IO: cut.io_time.function}
+    functions = {rules.IO: cut.io_time.function, rules.INPUT: cut.maker}
     python = found[rules.PYTHON]
     if python.share is not None and (hottest := step_bar.hottest(report)) is not None:
         python.link = reading.to_function(reading.key_of(hottest))
         functions[rules.PYTHON] = hottest
-    if cut.has_loader:
-        functions[rules.INPUT] = _loader_function(report)
     for slug, row in functions.items():
         if row is not None:
-            found[slug].place, found[slug].name = row, row["name"]
-    if cut.after is not None and cut.after_python > cut.python / 2:
-        python.place, python.name = cut.after.line, None
+            found[slug].place, found[slug].name = names.own_place(report, row)
+    if cut.has_loader:
+        graph = reading.CallGraph(report)
+        if (first := names.outermost_loading(report, graph, loaders(graph))) is not None:
+            found[rules.INPUT].place, found[rules.INPUT].name, _ = first
+    if cut.after is not None and cut.after_python > cut.python:
+        python.place, python.name = cut.after.line, cut.after.name
         python.link = reading.to_source(cut.after.line)
-        python.facts["after_step_share"] = cut.after_python
+        python.facts["after_step_share"] = cut.after_step
     if (writer := cut.io_time.function or cut.io_time.heaviest) is not None:
         found[rules.IO].link = reading.to_function(reading.key_of(writer))
     # No layer sees into workers, and a script's own first level is no function: then it is a line.
     for slug, share in ((rules.INPUT, cut.wait), (rules.IO, cut.io)):
         found[slug].place = found[slug].place or line_outside_work(report, share)
+    for slug in (rules.INPUT, rules.IO, rules.PYTHON):
+        _name_region(found[slug], report, cut.median_s)
     if name := found[rules.COMMUNICATION].name:
         view = "ranges" if cut.communication_name == name else "kernels"
         found[rules.COMMUNICATION].link = f"{view}/{name}"
@@ -174,17 +179,12 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
         found[rules.LAUNCH].link = f"operators/{max(calls, key=lambda name: calls[name])}"
 
 
-def _loader_function(report: Report) -> FunctionRow | None:
-    """Return the user's own function that a data set's items come from."""
-    graph = reading.CallGraph(report)
-    called = {
-        callee
-        for caller, edges in graph.callees.items()
-        if "torch/utils/data/" in caller.file.replace("\\", "/")
-        for callee, _ in edges
-    }
-    rows = (row for key, row in graph.rows.items() if row["own"] and key in called)
-    return reading.largest(rows, "total_s")
+def _name_region(measure: Measure, report: Report, median_s: float) -> None:
+    """Name the user's own region before a function or a line, where it has most of a cause."""
+    if measure.place is None or not measure.share:
+        return
+    if (region := names.region_of(report, measure.place, measure.share * median_s)) is not None:
+        measure.name, measure.place = f"region '{region[0]}'", region[1]
 
 
 def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
@@ -228,7 +228,13 @@ def step_words(mark: Benchmark) -> str:
 
 
 def sentence(
-    slug: VerdictSlug, found: Measures, step: str, margin: float | None, *, has_loader: bool
+    slug: VerdictSlug,
+    found: Measures,
+    step: str,
+    margin: float | None,
+    *,
+    has_loader: bool,
+    makes_batch: bool = False,
 ) -> str:
     """Return the verdict's words on the step, with the share and where to look."""
     if slug == rules.BALANCED:
@@ -238,8 +244,9 @@ def sentence(
     what = {
         rules.INPUT: "waits for the next batch"
         if has_loader
-        else "goes by before its first work: in making its batch, or in what else the script does "
-        "there",
+        else "goes to making its batch"
+        if makes_batch
+        else "goes by before the model's first call",
         rules.IO: "reads and writes files",
         rules.COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
         rules.PYTHON: "is Python, outside all operators"
@@ -250,7 +257,8 @@ def sentence(
         rules.MEMORY: "is in operators at the limit of the memory's bandwidth",
     }[slug]
     if slug in (rules.INPUT, rules.IO, rules.PYTHON):
-        what += reading.in_brackets(measure.place)
+        named = ("," if after is not None else ", above all") + f" in {measure.name}"
+        what += (named if measure.name else "") + reading.in_brackets(measure.place)
     if slug == rules.INPUT and not has_loader and found[rules.IO].share is None:
         what += "; how much of that reads or writes files is not known"
     if call_s := measure.facts.get("call_s"):
@@ -289,12 +297,29 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
     report["verdict"] = report["step_bar"] = None
     try:
         cut, device = host_cut(recorded, report), step_bar.device_cut(report)
+        if cut is not None:
+            _add_maker(cut, recorded, report)
         report["step_bar"] = step_bar.step_bar(report, cut, device)
         report["verdict"] = verdict(report, cut, device)
     except Exception as error:
         # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"
         report["warnings"].append({"slug": "verdict-failed", "text": text})
+
+
+# A line that sets a name: before the model's first call it makes what the model is given.
+_SETS = re.compile(r"\s*[A-Za-z_][\w\s.,()\[\]]*=(?!=)|for ")
+
+
+def _add_maker(cut: Cut, recorded: Recorded, report: Report) -> None:
+    """Note what makes the batch of a step without a DataLoader, as far as it is known."""
+    if cut.has_loader or not cut.wait:
+        return
+    makers = batch_makers(report, cut.wait * cut.median_s, slowed_by(recorded))
+    line = line_outside_work(report, cut.wait)
+    cut.maker = makers[0].row if makers else None
+    sets = line is not None and _SETS.match(reading.text_of(line)) is not None
+    cut.makes_batch = bool(makers) or sets
 
 
 def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) -> Verdict:
@@ -313,7 +338,8 @@ def verdict(report: Report, cut: Cut | None, device: step_bar.DeviceCut | None) 
     elif slug == rules.UNCLEAR:
         words = str(why) if cut.torch else _without_layer(cut) + _largest_part(report)
     else:
-        words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
+        known = {"has_loader": cut.has_loader, "makes_batch": cut.makes_batch}
+        words = sentence(slug, found, step, margin, **known)
         if slug == rules.BALANCED:
             words += _largest_part(report)
         why = why or _reserve(report)
@@ -327,7 +353,7 @@ def _without_layer(cut: Cut) -> str:
     words = str(cut.torch_reason)
     if cut.wait is not None:
         # Where gradients are accumulated a step waits again within it.
-        words += f"; before its first work a step waits {format_share(cut.wait)} of its time"
+        words += f"; {format_share(cut.wait)} of a step goes by before the model's first call"
     return f"{words}; {cut.torch_step}" if cut.torch_step else words
 
 

@@ -75,7 +75,7 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
     _print_run(screen, report)
     _print_bar(screen, report)
     bar, parts = report.get("step_bar"), _drawn_parts(report)
-    if bar and {part["name"] for part in parts} & {"data wait", "before first work"}:
+    if bar and any(_DRAWN.get(part["name"], "?")[0] == "W" for part in parts):
         # Why a row of the modules has another time than the wait in the bar.
         screen.paragraph(bar.get("note") or "")
     if report.get("verdict") or parts:
@@ -301,11 +301,13 @@ def _print_warnings(screen: Screen, report: Report) -> None:
 # The letter and the colour of each part of the step: letters, so that no colour is needed.
 _DRAWN = {
     "data wait": ("W", "black on yellow"),
-    "before first work": ("W", "black on yellow"),
+    "making the batch": ("W", "black on yellow"),
+    "before the model's first call": ("W", "black on yellow"),
     "forward": ("F", "black on cyan"),
     "loss": ("L", "black on bright_cyan"),
     "backward": ("B", "white on blue"),
     "optimizer": ("O", "black on green"),
+    "after the step": ("A", "black on bright_magenta"),
     "Python": ("P", "white on magenta"),
     "I/O": ("R", "black on bright_yellow"),
     "idle": ("-", "white on bright_black"),

@@ -364,7 +364,9 @@ export function command(text) {
 // Parts of a step keep one colour on the whole page.
 const PART_COLOURS = {
   "data wait": "var(--wait)",
-  "before first work": "var(--wait)",
+  "making the batch": "var(--wait)",
+  "before the model's first call": "var(--wait)",
+  "after the step": "var(--accumulate)",
   Python: "var(--file-5)",
   forward: "var(--forward)",
   loss: "var(--loss)",
