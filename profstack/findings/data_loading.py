@@ -457,7 +457,7 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         # The longest line on which a loader is asked for its next batch.
         place = max(reading.own_lines(report, _ASKS), key=reading.line_s, default=None)
         rows = [reading.line_evidence(place)] if place else []
-        advice = _advice_on_workers(loading, gain)
+        advice = _advice_on_workers(loading, gain, " and ".join(names.parts_by_text(report)))
     else:
         functions = loading_functions(report, loading.load_s)
         place = next((each.row for each in functions if each.row["own"]), None)
@@ -486,7 +486,7 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
     )
 
 
-def _advice_on_workers(loading: Loading, gain: float | None) -> str:
+def _advice_on_workers(loading: Loading, gain: float | None, parts: str) -> str:
     who = "The one DataLoader worker makes"
     if loading.workers > 1:
         who = f"The {loading.workers} DataLoader workers make"
@@ -509,8 +509,8 @@ def _advice_on_workers(loading: Loading, gain: float | None) -> str:
     else:
         words += f". All {loading.cores:g} cores have work: only cheaper samples help"
     return (
-        f"{words}. No layer looks into workers: one run with num_workers=0 names the functions and "
-        "lines that make the samples."
+        f"{words}. No layer looks into workers{f', which run {parts}' * bool(parts)}: one run with "
+        "num_workers=0 names the functions and lines that make the samples."
     )
 
 

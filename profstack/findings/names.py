@@ -82,6 +82,53 @@ def outermost_loading(
     return row, name_in_loading(report, graph, row), share
 
 
+# No layer looks into a DataLoader's workers: what they run is read from the texts of the files.
+
+# Methods by which a data set gives its items.
+_ITEMS = ("__getitem__", "__getitems__", "__iter__")
+
+
+def parts_by_text(report: Report) -> list[str]:
+    """Return the parts of the DataLoader with workers in words: its data set's, its collate_fn.
+
+    Empty where several such loaders differ, or where they are not the user's own.
+    """
+    trees = {row["file"]: reading.parse_source(row["text"] or "") for row in report["sources"]}
+    nodes = [(file, node) for file, tree in trees.items() if tree for node in ast.walk(tree)]
+    own: dict[str, tuple[str, Place]] = {}
+    made: dict[str, str] = {}
+    for file, node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            own[node.name] = (node.name, {"file": file, "line": node.lineno})
+        elif isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and each.name in _ITEMS:
+                    place: Place = {"file": file, "line": each.lineno}
+                    own[node.name] = (f"{node.name}.{each.name}", place)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made |= {each: _last_name(node.value.func) for each in map(_last_name, node.targets)}
+    found = set()
+    for _, node in nodes:
+        if not isinstance(node, ast.Call) or _last_name(node.func) != "DataLoader":
+            continue
+        options = {each.arg: each.value for each in node.keywords}
+        if "num_workers" in options:
+            items = _last_name(node.args[0] if node.args else options.get("dataset"))
+            found.add((made.get(items, items), _last_name(options.get("collate_fn"))))
+    if len(found) != 1:
+        return []
+    parts = zip(("", "collate_fn "), found.pop(), strict=True)
+    known = [(role, own[name]) for role, name in parts if name in own]
+    return [f"{role}{name}{reading.in_brackets(place)}" for role, (name, place) in known]
+
+
+def _last_name(node: ast.expr | None) -> str:
+    """Return the name of a variable, of what a call makes, or the last one of `a.b.c`."""
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
 # The user's own regions: where the texts of the files name one, and what is in it.
 
 # What makes a region, of the name that is its first argument.

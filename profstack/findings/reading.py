@@ -278,6 +278,29 @@ def line_evidence(row: LineRow, *columns: str, **figures: EvidenceValue) -> Evid
     return {**place, **pick(row, *columns), **figures, "link": to_source(row)}
 
 
+def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
+    """Return the line of the script that takes about this share of the step outside its work.
+
+    What a line does in modules, in the loss or in the optimizer does not count: a line that calls
+    the model may take as long.
+    """
+    working = sums_of(
+        ((row["file"], row["line"]), line_s(row))
+        for row in report["tables"]["module_lines"]
+        if row["module"] not in (None, "(wait)")
+    )
+    lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
+    whole = sum(map(line_s, lines))
+    if not whole or not wanted or not working:
+        return None
+
+    def outside_s(row: LineRow) -> float:
+        return line_s(row) - working.get((row["file"], row["line"]), 0.0)
+
+    first = max(lines, key=outside_s)
+    return first if 0.6 * wanted <= outside_s(first) / whole <= 1.2 * wanted else None
+
+
 # Functions: who calls whom, and the lines that are theirs.
 
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)\((?P<name>.*)\)$", re.DOTALL)

@@ -32,8 +32,8 @@ from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading
 from profstack.storage import vocabulary
 from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
-from profstack.storage.schema.report import Report
-from profstack.storage.schema.rows import FunctionRow, ModuleLineRow
+from profstack.storage.schema.report import Place, Report
+from profstack.storage.schema.rows import FunctionRow
 
 # Why the torch layer has no slice however many steps a script makes, and what helps then.
 
@@ -126,13 +126,16 @@ class AfterStep(NamedTuple):
     """The share of the lines' time outside a step's work that is no input's, how much of that is
     outside operators, the line with most of it, the function of the user's that this is in where
     the loop calls it, and all such functions.
+
+    Of hooks `seconds` is their time per clean step, and `line` the definition of the longest.
     """
 
     share: float
     outside_operators: float
-    line: ModuleLineRow
+    line: Place
     name: str | None
     functions: frozenset[reading.FunctionKey]
+    seconds: float | None = None
 
 
 def after_step(report: Report) -> AfterStep | None:
@@ -148,6 +151,7 @@ def after_step(report: Report) -> AfterStep | None:
     functions = _called(graph, own, statements)
     hooks = {key for key in own if key.name in _HOOKS}
     functions |= hooks | (graph.below(hooks) & own)
+    seconds, hook = _time_of_hooks([graph.rows[key] for key in hooks])
     places = {(step["file"], at) for each in statements for at in _lines(each) if step is not None}
     for key in functions:
         places |= {(row["file"], row["line"]) for row in graph.lines_of(key)}
@@ -157,11 +161,23 @@ def after_step(report: Report) -> AfterStep | None:
     if not whole or not taken:
         return None
     python = reading.total(after, "python_s") / taken
+    if hook is not None and not statements:
+        # The line that calls the library has all of its Python, slowed as the line is followed.
+        hook_name = reading.qualified_name(report, hook, hook["name"])
+        return AfterStep(taken / whole, python, hook, hook_name, frozenset(functions), seconds)
     line = max(after, key=reading.line_s)
     around, name = graph.function_around(line), None
     if around is not None and around in functions:
         name = reading.qualified_name(report, graph.rows[around], around.name)
     return AfterStep(taken / whole, python, line, name, frozenset(functions))
+
+
+def _time_of_hooks(rows: Sequence[FunctionRow]) -> tuple[float | None, FunctionRow | None]:
+    """Return what hooks take of a clean step with all that they call, and the longest of them."""
+    first = reading.largest(rows, "total_s")
+    if first is None or not first["self_s"] or first["calibrated_s"] is None:
+        return None, first
+    return reading.total(rows, "total_s") * first["calibrated_s"] / first["self_s"], first
 
 
 @cache
@@ -543,6 +559,8 @@ def _take_after_step(cut: Cut, report: Report) -> None:
     rest = cut.before_beside_loader
     before = (cut.wait if rest is None else cut.wait + rest) + (cut.io or 0.0)
     taken = max(cut.after.share * before - (cut.io or 0.0), 0.0)
+    if cut.after.seconds is not None:
+        taken = min(cut.after.seconds / cut.median_s, cut.wait if rest is None else rest)
     python = taken * cut.after.outside_operators
     if rest is None:
         cut.wait -= taken

@@ -27,7 +27,6 @@ from profstack.storage.schema.report import (
     VerdictFacts,
     VerdictSlug,
 )
-from profstack.storage.schema.rows import LineRow
 from profstack.units import format_count, format_seconds, format_share
 
 _NO_PEAKS = "the machine's peaks are not known: next: run without --no-peaks"
@@ -38,7 +37,8 @@ _NO_WAIT = "it is not known how long a step waits for its data"
 class Measure:
     """A test's share of the clean step, None with a reason, and where to look.
 
-    `place` is in the script, `name` the function or collective there; `facts` are further evidence.
+    `place` is in the script, `name` the function or collective there; `facts` are further evidence,
+    `made_by` says who makes a batch where no layer saw it.
     """
 
     share: float | None
@@ -46,6 +46,7 @@ class Measure:
     link: str | None = None
     place: Place | None = None
     name: str | None = None
+    made_by: str = ""
     facts: VerdictFacts = field(default_factory=VerdictFacts)
 
 
@@ -154,9 +155,7 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
         if row is not None:
             found[slug].place, found[slug].name = names.own_place(report, row)
     if cut.has_loader:
-        graph = reading.CallGraph(report)
-        if (first := names.outermost_loading(report, graph, loaders(graph))) is not None:
-            found[rules.INPUT].place, found[rules.INPUT].name, _ = first
+        _add_loading(found[rules.INPUT], report)
     if cut.after is not None and cut.after_python > cut.python:
         python.place, python.name = cut.after.line, cut.after.name
         python.link = reading.to_source(cut.after.line)
@@ -165,7 +164,7 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
         found[rules.IO].link = reading.to_function(reading.key_of(writer))
     # No layer sees into workers, and a script's own first level is no function: then it is a line.
     for slug, share in ((rules.INPUT, cut.wait), (rules.IO, cut.io)):
-        found[slug].place = found[slug].place or line_outside_work(report, share)
+        found[slug].place = found[slug].place or reading.line_outside_work(report, share)
     for slug in (rules.INPUT, rules.IO, rules.PYTHON):
         _name_region(found[slug], report, cut.median_s)
     if name := found[rules.COMMUNICATION].name:
@@ -179,35 +178,21 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
         found[rules.LAUNCH].link = f"operators/{max(calls, key=lambda name: calls[name])}"
 
 
+def _add_loading(measure: Measure, report: Report) -> None:
+    """Name the first of the user's functions that a DataLoader calls, here or in its workers."""
+    graph = reading.CallGraph(report)
+    if (first := names.outermost_loading(report, graph, loaders(graph))) is not None:
+        measure.place, measure.name, _ = first
+    elif report["processes"]["workers"] and (parts := names.parts_by_text(report)):
+        measure.made_by = f", which workers make by {' and '.join(parts)}"
+
+
 def _name_region(measure: Measure, report: Report, median_s: float) -> None:
     """Name the user's own region before a function or a line, where it has most of a cause."""
     if measure.place is None or not measure.share:
         return
     if (region := names.region_of(report, measure.place, measure.share * median_s)) is not None:
         measure.name, measure.place = f"region '{region[0]}'", region[1]
-
-
-def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
-    """Return the line of the script that takes about this share of the step outside its work.
-
-    What a line does in modules, in the loss or in the optimizer does not count: a line that calls
-    the model may take as long.
-    """
-    working = reading.sums_of(
-        ((row["file"], row["line"]), reading.line_s(row))
-        for row in report["tables"]["module_lines"]
-        if row["module"] not in (None, "(wait)")
-    )
-    lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
-    whole = sum(map(reading.line_s, lines))
-    if not whole or not wanted or not working:
-        return None
-
-    def outside_s(row: LineRow) -> float:
-        return reading.line_s(row) - working.get((row["file"], row["line"]), 0.0)
-
-    first = max(lines, key=outside_s)
-    return first if 0.6 * wanted <= outside_s(first) / whole <= 1.2 * wanted else None
 
 
 # The sentences of the verdict: the result of the rule, with the figures that it rests on.
@@ -259,6 +244,7 @@ def sentence(
     if slug in (rules.INPUT, rules.IO, rules.PYTHON):
         named = ("," if after is not None else ", above all") + f" in {measure.name}"
         what += (named if measure.name else "") + reading.in_brackets(measure.place)
+        what += measure.made_by
     if slug == rules.INPUT and not has_loader and found[rules.IO].share is None:
         what += "; how much of that reads or writes files is not known"
     if call_s := measure.facts.get("call_s"):
@@ -316,7 +302,7 @@ def _add_maker(cut: Cut, recorded: Recorded, report: Report) -> None:
     if cut.has_loader or not cut.wait:
         return
     makers = batch_makers(report, cut.wait * cut.median_s, slowed_by(recorded))
-    line = line_outside_work(report, cut.wait)
+    line = reading.line_outside_work(report, cut.wait)
     cut.maker = makers[0].row if makers else None
     sets = line is not None and _SETS.match(reading.text_of(line)) is not None
     cut.makes_batch = bool(makers) or sets

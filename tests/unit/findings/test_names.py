@@ -76,6 +76,30 @@ def test_a_librarys_function_is_named_by_the_users_that_calls_it():
     assert names.own_place(report_of(functions=[clip]), clip) == (clip, "clip")
 
 
+LOADERS = """
+train = Rows(3)
+held = data.DataLoader(train, num_workers=0, collate_fn=pad_batch)
+{more}
+class Rows:
+    def __getitem__(self, at): ...
+def pad_batch(rows): ...
+"""
+
+
+@cases(
+    "more expected",
+    ("", ["Rows.__getitem__ (train.py:6)", "collate_fn pad_batch (train.py:7)"]),
+    ("DataLoader(Rows(9), num_workers=2, collate_fn=self.pad_batch)", 2),
+    *(("DataLoader(train, collate_fn=other)", 2), ("DataLoader(train, num_workers=2)", 0)),
+    ("DataLoader(Others(), num_workers=2, collate_fn=pad_batch)", 0),
+)
+def test_what_workers_run_is_read_from_the_texts(more, expected):
+    report = report_of(parts={"sources": [{"file": TRAIN, "text": LOADERS.format(more=more)}]})
+    found = names.parts_by_text(report)
+    assert (found if isinstance(expected, list) else len(found)) == expected
+    assert names.parts_by_text(report_of()) == []
+
+
 @cases(
     "place pad_ms widen_ms expected",
     # Within the block, the function around it, what it calls; the innermost with most of 8 ms.

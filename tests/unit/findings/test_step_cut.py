@@ -270,6 +270,12 @@ def test_what_no_step_reads_is_no_input_and_no_wait():
     hook["parts"]["sources"] = [{"file": TRAIN, "text": text}]
     found = after_step(report_of(**hook, module_lines=lines, lines=lines))
     assert (found.share, found.name) == (pytest.approx(6 / 8), "Stats.on_train_batch_end")
+    # By cProfile, at the clean speed: the loop's own line has the library's Python, too.
+    assert (found.seconds, found.line["line"]) == (pytest.approx(6 * MS * 0.8), 5)
+    cut = cut_of(
+        wait=0.7, times={own.ZERO_GRAD: (0.3, 0.0)}, **hook, module_lines=lines, lines=lines
+    )
+    assert [cut.after_step, cut.wait] == near(0.48, 0.7 - 0.48)
     # Of all before the first work, files included, three quarters are after the step.
     written = writing(0.06)
     functions = [*rows["functions"], *written["functions"]]

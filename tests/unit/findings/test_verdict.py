@@ -5,6 +5,7 @@ import json
 import jsonschema
 import pytest
 
+from profstack.findings import reading
 from profstack.findings import verdict as module
 from profstack.findings.rules import VERDICT_RULES
 from profstack.findings.step_bar import DeviceCut
@@ -233,7 +234,7 @@ def test_the_line_of_a_wait_takes_about_as_long_outside_the_models_work(wanted, 
         place = measures(report, cut, None)[f"{slug}-bound"].place
         assert (place and place["line"]) == number
     # Without knowing whose the lines' time is none is told: the longest may be the model's.
-    assert module.line_outside_work(report_of(lines=lines), wanted) is None
+    assert reading.line_outside_work(report_of(lines=lines), wanted) is None
 
 
 def judged(cut=None, device=None, **benchmark):
