@@ -14,7 +14,7 @@ import posixpath
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 # The fact under which a recording holds the places.
@@ -84,6 +84,8 @@ class Places:
         if file in TEXTS:
             return self.text
         # A cell of a notebook, or of IPython's prompt.
+        if _CELL.fullmatch(file):
+            return True
         folder = re.split(r"[/\\]", file)[-2:-1]
         if file.startswith("<ipython-input-") or (folder and folder[0].startswith("ipykernel_")):
             return True
@@ -148,6 +150,57 @@ def _library_folders() -> tuple[str, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     paths = [sysconfig.get_paths()[name] for name in names]
     return (*paths, *map(os.path.realpath, paths))
+
+
+# -- cells of a notebook -----------------------------------------------------
+# IPython compiles each cell as a file of its own, `/tmp/ipykernel_71/2946.py` or
+# `<ipython-input-2-9f3a>`. Reports name it by the number that the notebook shows beside it.
+
+# The fact under which a recording holds their numbers.
+CELLS = "cells"
+_CELL = re.compile(r"cell \d+")
+
+
+def cell_numbers() -> dict[str, int]:
+    """Return the number of each cell that ran in this process by its file, the latest last."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    return dict(numbers) if isinstance(numbers, dict) else {}
+
+
+def cell_names(facts: Mapping[str, object]) -> Callable[[str], str] | None:
+    """Return a function that names the files of cells in a text; None where there are none.
+
+    A file alone becomes `cell 2`, a line of it in a sentence `cell 2, line 13`.
+    """
+    numbers = facts.get(CELLS)
+    if not isinstance(numbers, Mapping) or not numbers:
+        return None
+    # Of cells that have one number, the last one is beside it.
+    files = {f"cell {number}": str(file) for file, number in numbers.items()}
+    names = {file: name for name, file in files.items()}
+    names |= {os.path.basename(file): name for file, name in names.items()}
+    longest = sorted(names, key=len, reverse=True)
+    pattern = re.compile(rf"(?<![\w/.])({'|'.join(map(re.escape, longest))})(?::(?=\d))?")
+
+    def named(text: str) -> str:
+        return pattern.sub(
+            lambda match: names[match[1]] + (", line " if match[0].endswith(":") else ""), text
+        )
+
+    return named
+
+
+def place_words(file: str, line: object) -> str:
+    """Return `train.py:12`, of a notebook `cell 2, line 12`; without a line the file alone."""
+    return at_line(re.split(r"[/\\]", file)[-1], line)
+
+
+def at_line(name: str, line: object) -> str:
+    """Return the name of a file, or its path, with a line in it."""
+    if line is None:
+        return name
+    return f"{name}, line {line}" if _CELL.fullmatch(name) else f"{name}:{line}"
 
 
 def script_folder() -> str:

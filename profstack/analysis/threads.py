@@ -239,7 +239,9 @@ def _on_workers(figures: Processes) -> list[str]:
     if wait_s is None or not step_s:
         return [f"{text}; how long the steps wait for their data is not known"]
     share = f"{format_share(wait_s / step_s)} of it"
-    return [f"{text}; a step waits {format_seconds(wait_s)} ({share}) before its first work"]
+    return [
+        f"{text}; a step waits {format_seconds(wait_s)} ({share}) before its model's first call"
+    ]
 
 
 def _on_backward(recorded: Recorded, rows: Sequence[ThreadRow], *, has_device: bool) -> list[str]:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from profstack.analysis.clean_steps import Clean, in_progress, times_of
 from profstack.analysis.functions import PROFILED, FunctionKey
-from profstack.code_owner import Places
+from profstack.code_owner import Places, place_words
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, known_sum, nullable
 from profstack.storage.schema.report import StepPart, WatchFacts
@@ -322,7 +322,7 @@ def _in_one_line(path: Stack) -> str:
     words: list[str] = []
     for place, frame in enumerate(path):
         if place in kept:
-            words.append(f"{os.path.basename(frame.file)}:{frame.line} {frame.name}")
+            words.append(f"{place_words(frame.file, frame.line)} {frame.name}")
         elif not words or words[-1] != "…":
             words.append("…")
     return " > ".join(words)

@@ -488,6 +488,7 @@ class StepLog:
         self.writer.write(self._compiled.frames())
         self.writer.facts(
             {
+                code_owner.CELLS: code_owner.cell_numbers(),
                 "compilations_reason": self._compiled.reason,
                 "counts_by_phase": self.counts,
                 "steps_only_counted": self.uncounted,

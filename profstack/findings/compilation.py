@@ -17,7 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from profstack.analysis.clean_steps import UNOBSERVED
-from profstack.code_owner import Places
+from profstack.code_owner import Places, place_words
 from profstack.findings import reading, rules
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, records
@@ -184,7 +184,7 @@ def _graph_breaks(
     breaks = sorted(breaks, key=lambda each: -each.times)
     places = len({(each.file, each.line) for each in breaks})
     first = breaks[0]
-    where = f"{reading.short(first.file)}:{first.line}" + (f" and {places - 1} more" * (places > 1))
+    where = place_words(first.file, first.line) + f" and {places - 1} more" * (places > 1)
     yield reading.finding(
         rules.GRAPH_BREAKS,
         f"Graphs end early under torch.compile at {where}",

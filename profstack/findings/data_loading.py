@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings import reading, rules
+from profstack.findings import names, reading, rules
 from profstack.findings.step_cut import after_step, clean_wait_share, wait_alone
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report
@@ -311,6 +311,8 @@ class LoadingFunction(NamedTuple):
     """A function that loading calls, and its part of the clean step's loading."""
 
     row: FunctionRow
+    # Its name with that of its class, and its part in loading where the loader itself calls it.
+    name: str
     share: float
     clean_s: float
     # The user's own function that calls it for longest.
@@ -320,7 +322,7 @@ class LoadingFunction(NamedTuple):
     @property
     def place(self) -> str:
         """The function in words."""
-        return f"{self.row['name']}{reading.in_brackets(self.row)}"
+        return f"{self.name}{reading.in_brackets(self.row)}"
 
     @property
     def evidence(self) -> Evidence:
@@ -357,7 +359,9 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
         known = (key for key in callers if key in graph.rows and graph.rows[key]["own"])
         caller = max(known, key=lambda key: (callers[key], key), default=None)
         line = _heaviest_line(graph, row)
-        return LoadingFunction(row, share, share * load_s, caller.name if caller else None, line)
+        name = names.name_in_loading(report, graph, row)
+        called_from = caller.name if caller else None
+        return LoadingFunction(row, name, share, share * load_s, called_from, line)
 
     below = [graph.rows[key] for key in graph.below(roots) & graph.rows.keys()]
     own = reading.by_size((row for row in below if row["own"]), "total_s")
@@ -427,8 +431,7 @@ def data_starved(recorded: Recorded, report: Report, step_s: float) -> Iterator[
         if loading.load_s >= least * step_s:
             yield _with_loader(report, loading)
     elif share >= least:
-        slowed = (recorded.facts.get(COST) or {}).get("bytecode_factor", 1.0)
-        yield from _without_loader(report, step_s, share * step_s, slowed)
+        yield from _without_loader(report, step_s, share * step_s, slowed_by(recorded))
 
 
 def _with_loader(report: Report, loading: Loading) -> Finding:
@@ -454,7 +457,7 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         # The longest line on which a loader is asked for its next batch.
         place = max(reading.own_lines(report, _ASKS), key=reading.line_s, default=None)
         rows = [reading.line_evidence(place)] if place else []
-        advice = _advice_on_workers(loading, gain)
+        advice = _advice_on_workers(loading, gain, " and ".join(names.parts_by_text(report)))
     else:
         functions = loading_functions(report, loading.load_s)
         place = next((each.row for each in functions if each.row["own"]), None)
@@ -466,10 +469,13 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         if (time := reading.calibrated(report, row["wall_s"])) is not None:
             ranges[0]["calibrated_s"] = time
     seen = {layer["name"] for layer in report["layers"] if layer["status"] == "recorded"}
+    graph = reading.CallGraph(report)
+    outermost = names.outermost_loading(report, graph, loaders(graph))
+    where = f": most of it is {outermost[1]}" if outermost and outermost[2] >= MOSTLY else ""
     return reading.finding(
         rules.DATA_STARVED,
         f"Data loading takes {100 * loading.load_s / loading.step_s:.0f} % of a step, and the "
-        "model waits for it",
+        f"model waits for it{where}",
         severity=reading.severity_of(loading.load_s, loading.step_s),
         gain_s=gain,
         gain_reason=reason,
@@ -480,7 +486,7 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
     )
 
 
-def _advice_on_workers(loading: Loading, gain: float | None) -> str:
+def _advice_on_workers(loading: Loading, gain: float | None, parts: str) -> str:
     who = "The one DataLoader worker makes"
     if loading.workers > 1:
         who = f"The {loading.workers} DataLoader workers make"
@@ -503,8 +509,8 @@ def _advice_on_workers(loading: Loading, gain: float | None) -> str:
     else:
         words += f". All {loading.cores:g} cores have work: only cheaper samples help"
     return (
-        f"{words}. No layer looks into workers: one run with num_workers=0 names the functions and "
-        "lines that make the samples."
+        f"{words}. No layer looks into workers{f', which run {parts}' * bool(parts)}: one run with "
+        "num_workers=0 names the functions and lines that make the samples."
     )
 
 
@@ -530,20 +536,16 @@ def _without_loader(
     report: Report, step_s: float, wait_s: float, slowed: float
 ) -> Iterator[Finding]:
     """Yield the finding on a script that makes its batches itself, where its functions show it."""
-    graph = reading.CallGraph(report)
-    functions = [
-        each
-        for each in before_first_work(report, wait_s, slowed)
-        if _is_taken(report, graph, reading.key_of(each.row))
-    ]
-    taken = sum(each.clean_s for each in functions)
-    if taken < MOSTLY * wait_s or taken < rules.DATA_STARVED.threshold * step_s:
+    functions = batch_makers(report, wait_s, slowed)
+    if sum(each.clean_s for each in functions) < rules.DATA_STARVED.threshold * step_s:
         return
     first, share = functions[0], wait_s / step_s
-    name = first.row["name"]
+    name = reading.qualified_name(report, first.row, first.row["name"])
+    region = names.region_of(report, first.row, wait_s)
+    where = name if region is None else f"region '{region[0]}'"
     yield reading.finding(
         rules.DATA_STARVED,
-        f"A step waits {100 * share:.0f} % of its time before its first work, most of it in {name}",
+        f"Making its batch takes {100 * share:.0f} % of a step, most of it in {where}",
         severity=reading.severity_of(wait_s, step_s),
         gain_reason="nothing tells whether this can be done beside the step: it runs on the step's "
         "own thread",
@@ -566,6 +568,24 @@ def _without_loader(
         "torch.utils.data.Dataset and let a DataLoader with num_workers make batches while the "
         "model works; else make it cheaper or rarer.",
     )
+
+
+def batch_makers(report: Report, wait_s: float, slowed: float) -> list[FunctionTime]:
+    """Return the functions that make the batches of a script without a DataLoader, the longest
+    first; empty where most of the wait is not theirs.
+    """
+    graph = reading.CallGraph(report)
+    functions = [
+        each
+        for each in before_first_work(report, wait_s, slowed)
+        if _is_taken(report, graph, reading.key_of(each.row))
+    ]
+    return functions if sum(each.clean_s for each in functions) >= MOSTLY * wait_s else []
+
+
+def slowed_by(recorded: Recorded) -> float:
+    """Return by what factor cProfile slowed plain Python at most; 1 where that is not known."""
+    return float((recorded.facts.get(COST) or {}).get("bytecode_factor", 1.0))
 
 
 def _is_taken(report: Report, graph: reading.CallGraph, key: reading.FunctionKey) -> bool:

@@ -65,7 +65,7 @@ def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     ]
     hot = [each for each in found if each is not None and each.gain_s >= least_s]
     for each in sorted(hot, key=lambda each: -each.gain_s)[:_MOST]:
-        yield _finding(graph, each, step_s)
+        yield _finding(report, graph, each, step_s)
 
 
 def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
@@ -118,11 +118,11 @@ def _own_time(
     return _OwnTime(key, row, low_s, high_s, agreed, math.sqrt(low_s * high_s) if agreed else low_s)
 
 
-def _finding(graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
+def _finding(report: Report, graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
     key, row = own.key, own.row
     share = own.gain_s / step_s
     least = "" if own.agreed else "at least "
-    line = graph.heaviest_line(key)
+    line, name = graph.heaviest_line(key), reading.qualified_name(report, row, key.name)
     evidence: list[Evidence] = [
         {
             "function": key.name,
@@ -154,19 +154,19 @@ def _finding(graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
     ]
     return reading.finding(
         rules.PYTHON_HOT_SPOT,
-        f"{key.name} spends {least}{format_seconds(own.gain_s)} of each step in Python "
+        f"{name} spends {least}{format_seconds(own.gain_s)} of each step in Python "
         f"({format_share(share)})",
         severity=reading.severity_of(own.gain_s, step_s),
         gain_s=own.gain_s,
         place=row,
         layers=("cprofile", "torch"),
         evidence=evidence,
-        advice=_advice(own),
+        advice=_advice(own, name),
     )
 
 
-def _advice(own: _OwnTime) -> str:
-    key, calls = own.key, own.row["calls"] or 0.0
+def _advice(own: _OwnTime, name: str) -> str:
+    calls = own.row["calls"] or 0.0
     low, high = format_seconds(own.low_s), format_seconds(own.high_s)
     limits = low if low == high else f"{low} to {high}"
     often = "once" if 0.5 < calls < _OFTEN else f"{format_count(calls)} times"
@@ -175,7 +175,7 @@ def _advice(own: _OwnTime) -> str:
     if own.agreed:
         end = "; all of it goes away at best."
     return (
-        f"{key.name}{reading.in_brackets(own.row)} is called {often} a step. Replace {loop} by "
+        f"{name}{reading.in_brackets(own.row)} is called {often} a step. Replace {loop} by "
         "operations on whole tensors, or compute once, before the loop over the steps, what does "
         f"not change with them. Its own time is {limits}{end}"
     )

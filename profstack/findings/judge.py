@@ -23,7 +23,7 @@ from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
 from profstack.findings.verdict import add_verdict
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding, Report
+from profstack.storage.schema.report import Finding, Place, Report
 
 FAMILIES: tuple[reading.Family, ...] = (
     run_costs, memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
@@ -36,6 +36,10 @@ FAMILIES: tuple[reading.Family, ...] = (
 def add_findings(report: Report, recorded: Recorded) -> None:
     """Add the findings of the recording, most severe first, and the verdict."""
     read = reading.drop_unkeyed(report)
+    for part in report["run_bar"]:
+        if part["name"] is not None and part["file"] is not None and part["line"] is not None:
+            place: Place = {"file": part["file"], "line": part["line"]}
+            part["name"] = reading.qualified_name(report, place, part["name"])
     for family in FAMILIES:
         try:
             report["findings"] += family(recorded, read)

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from profstack.analysis.watch import watched
+from profstack.code_owner import place_words
 from profstack.findings import reading, rules
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded
@@ -168,7 +169,7 @@ class Holder(NamedTuple):
     def place(self) -> str:
         """The line in words."""
         text = f" ({self.source})" if self.source else ""
-        return f"{reading.short(self.file)}:{self.line}{text}"
+        return f"{place_words(self.file, self.line)}{text}"
 
     def evidence(self, key: str) -> Evidence:
         """A row of evidence, with the bytes under this key."""

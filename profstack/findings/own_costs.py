@@ -76,8 +76,10 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
     place: Place = {"file": site.file, "line": site.line}
     share, clean_s = format_share(site.share), site.share * step_s
     text = reading.source_line(report, file, line)
-    where = f"{reading.short(file)}:{line}"
-    name = site.name or f"'{text}'" if text else f"line {site.line}"
+    where = reading.in_words({"file": file, "line": line})
+    name = f"'{text}'" if text else f"line {site.line}"
+    if site.name is not None:
+        name = reading.qualified_name(report, place, site.name)
     advice = (
         "Do it less often, for whole tensors at once instead of one after the other, or once "
         "before the loop where its result stays the same."

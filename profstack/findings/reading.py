@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, wraps
 from typing import Literal, NamedTuple, TypeVar, cast
 
+from profstack.code_owner import place_words
 from profstack.findings.rules import FindingRule
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -205,14 +206,9 @@ def to_function(key: FunctionKey) -> str:
     return f"python/{key.file}:{key.line}:{key.name}"
 
 
-def short(file: str) -> str:
-    """Return a file's name without its folders."""
-    return re.split(r"[/\\]", file)[-1]
-
-
 def in_words(place: Place) -> str:
-    """Return a place as `train.py:12`."""
-    return f"{short(place['file'])}:{place['line']}"
+    """Return a place as `train.py:12`, in a notebook as `cell 2, line 12`."""
+    return place_words(place["file"], place["line"])
 
 
 def in_brackets(place: Place | None) -> str:
@@ -232,7 +228,7 @@ def text_of(row: LineRow) -> str:
 
 def source_line(report: Report, file: str, line: int) -> str:
     """Return a line of a recorded file without its indentation; empty where it is not known."""
-    text = next((row["text"] for row in report["sources"] if row["file"] == file), None)
+    text = text_of_file(report, file)
     lines = (text or "").splitlines()
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
@@ -289,6 +285,29 @@ def line_evidence(row: LineRow, *columns: str, **figures: EvidenceValue) -> Evid
     return {**place, **pick(row, *columns), **figures, "link": to_source(row)}
 
 
+def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
+    """Return the line of the script that takes about this share of the step outside its work.
+
+    What a line does in modules, in the loss or in the optimizer does not count: a line that calls
+    the model may take as long.
+    """
+    working = sums_of(
+        ((row["file"], row["line"]), line_s(row))
+        for row in report["tables"]["module_lines"]
+        if row["module"] not in (None, "(wait)")
+    )
+    lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
+    whole = sum(map(line_s, lines))
+    if not whole or not wanted or not working:
+        return None
+
+    def outside_s(row: LineRow) -> float:
+        return line_s(row) - working.get((row["file"], row["line"]), 0.0)
+
+    first = max(lines, key=outside_s)
+    return first if 0.6 * wanted <= outside_s(first) / whole <= 1.2 * wanted else None
+
+
 # Functions: who calls whom, and the lines that are theirs.
 
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)\((?P<name>.*)\)$", re.DOTALL)
@@ -301,11 +320,32 @@ def parse_function(place: str) -> FunctionKey | None:
 
 
 class Span(NamedTuple):
-    """First and last line of a function; the first is that of its first decorator."""
+    """First and last line of a function; the first is that of its first decorator.
+
+    `qualified` is its name with that of its class.
+    """
 
     name: str
     first: int
     last: int
+    qualified: str
+
+
+def text_of_file(report: Report, file: str) -> str | None:
+    """Return the recorded text of a file; None where it is not known."""
+    return next((row["text"] for row in report["sources"] if row["file"] == file), None)
+
+
+def qualified_name(report: Report, place: Place, name: str) -> str:
+    """Return the name of the function at a place with its class, as `Stats.on_train_batch_end`.
+
+    The name alone where the text of its file is not known. Comprehensions and the like have the
+    name of the function that they are in.
+    """
+    text = text_of_file(report, place["file"])
+    span = (_spans_by_line(text) or {}).get(place["line"]) if text else None
+    is_inside = name.startswith("<") and name != "<module>"
+    return span.qualified if span is not None and (is_inside or span.name == name) else name
 
 
 class CallGraph:
@@ -406,6 +446,9 @@ def parse_source(text: str) -> ast.Module | None:
         return None
 
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 @cache
 def _spans_by_line(text: str) -> dict[int, Span] | None:
     """Return the innermost function of each line that has one; None of what is no Python."""
@@ -413,10 +456,15 @@ def _spans_by_line(text: str) -> dict[int, Span] | None:
     if tree is None:
         return None
     spans = []
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            spans.append(Span(node.name, first, node.end_lineno or node.lineno))
+    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
+    for node, prefix in waiting:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, _FUNCTIONS):
+                first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
+                last = child.end_lineno or child.lineno
+                spans.append(Span(child.name, first, last, prefix + child.name))
+            inside = f"{prefix}{child.name}." if isinstance(child, ast.ClassDef) else prefix
+            waiting.append((child, "" if isinstance(child, _FUNCTIONS) else inside))
     found: dict[int, Span] = {}
     for span in sorted(spans, key=lambda span: span.first):
         # What is defined within a function begins after it.

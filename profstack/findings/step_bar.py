@@ -3,7 +3,8 @@
 Of a run on a CPU the bar is the time of the thread that makes the steps, on an accelerator that
 of the device; `time_line` says which. A part that is not known is left out, and the rest is a part
 of its own, "not attributed". What goes by before a step's first work is a wait for data where
-torch's DataLoader was asked for some; else it is called what it is.
+torch's DataLoader was asked for some, and the making of the batch where functions or lines tell so;
+what the loop does after the optimizer's step is a part of its own.
 """
 
 from __future__ import annotations
@@ -125,11 +126,15 @@ _LARGE_OTHER = 0.05
 _MOST_LINES = 2
 REST: StepPart = "not attributed"
 DATA_WAIT: StepPart = "data wait"
-BEFORE: StepPart = "before first work"
+MAKING: StepPart = "making the batch"
+BEFORE: StepPart = "before the model's first call"
+AFTER: StepPart = "after the step"
+# The parts that a step begins with: one of them.
+WAITS = (DATA_WAIT, MAKING, BEFORE)
 NO_CLEAN = "there is no clean step whose time could be divided"
 # In the order in which a step does them; what is no work of the step comes last.
 NAMES: tuple[StepPart, ...] = (
-    DATA_WAIT, BEFORE, "forward", "loss", "backward", "optimizer", "Python", "I/O", "idle", "other",
+    *WAITS, "forward", "loss", "backward", "optimizer", AFTER, "Python", "I/O", "idle", "other",
 )  # fmt: skip
 
 
@@ -157,11 +162,7 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
             "seconds": seconds,
             "share": seconds / median_s,
             "link": links.get(name),
-            "is": wait_is
-            if name in (DATA_WAIT, BEFORE)
-            else "sampled"
-            if sampled
-            else "calibrated",
+            "is": wait_is if name in WAITS else "sampled" if sampled else "calibrated",
         }
         for name, seconds in times.items()
     ]
@@ -174,7 +175,7 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
     if sampled:
         reason = f"it is divided by the watch's samples: {cut.torch_reason}"
     elif not cut.torch:
-        reason = f"only the wait before its first work is known: {cut.torch_reason}"
+        reason = f"only the time before the model's first call is known: {cut.torch_reason}"
         if cut.wait is None:
             parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
     elif rest > _LARGE_REST * median_s:
@@ -193,7 +194,7 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
 
 def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> str | None:
     """Return why the wait's own row has another time than the bar; None where it has the same."""
-    part = next((part for part in parts if part["name"] in (DATA_WAIT, BEFORE)), None)
+    part = next((part for part in parts if part["name"] in WAITS), None)
     row = reading.module_rows(report).get("(wait)")
     row_s = row["calibrated_s"] if row is not None else None
     if part is None or row_s is None or format_seconds(row_s) == format_seconds(part["seconds"]):
@@ -224,8 +225,13 @@ def _other_note(report: Report) -> str | None:
     return f"other is operators that the script calls outside modules, most at {places}"
 
 
+def wait_name(cut: Cut) -> StepPart:
+    """Return what the time before a step's first work is called."""
+    return DATA_WAIT if cut.has_loader else MAKING if cut.makes_batch else BEFORE
+
+
 def _host_shares(cut: Cut) -> Mapping[StepPart, float | None]:
-    wait: dict[StepPart, float | None] = {DATA_WAIT if cut.has_loader else BEFORE: cut.wait}
+    wait: dict[StepPart, float | None] = {wait_name(cut): cut.wait}
     if not cut.torch:
         return wait
     return wait | {
@@ -233,6 +239,7 @@ def _host_shares(cut: Cut) -> Mapping[StepPart, float | None]:
         "loss": cut.loss,
         "backward": cut.backward,
         "optimizer": cut.optimizer,
+        AFTER: cut.after_step,
         "Python": cut.python,
         "I/O": cut.io,
         "idle": cut.idle,
@@ -247,7 +254,7 @@ def _sampled_shares(cut: Cut, sampled: Mapping[StepPart, float]) -> Mapping[Step
     if DATA_WAIT not in sampled:
         # A sampler does not see where a step begins.
         before = min(cut.wait, sampled.get("other", 0.0))
-        return {**sampled, BEFORE: before, "other": sampled.get("other", 0.0) - before}
+        return {**sampled, wait_name(cut): before, "other": sampled.get("other", 0.0) - before}
     rest = (1 - cut.wait) / ((1 - sampled[DATA_WAIT]) or 1.0)
     return {part: share * rest for part, share in sampled.items()} | {DATA_WAIT: cut.wait}
 
@@ -267,8 +274,8 @@ def _links(report: Report, cut: Cut, device: DeviceCut | None) -> dict[StepPart,
         return f"modules/{path}" if path in paths else None
 
     return {
-        DATA_WAIT: part("(wait)"),
-        BEFORE: part("(wait)"),
+        **dict.fromkeys(WAITS, part("(wait)")),
+        AFTER: reading.to_source(cut.after.line) if cut.after is not None else None,
         "forward": of_model,
         "loss": part(losses[0] if losses else "(loss)"),
         "backward": of_model or part("(gradient accumulation)"),
@@ -335,7 +342,8 @@ def idle_sentence(
         name = re.sub(r"^<method '(.+)' of '(.+)' objects>$", r"\2.\1", first["name"])
         where = " in " + re.sub(r"^<built-in method (.+)>$", r"\1", name)
         if caller := graph.own_caller({reading.key_of(first): 1.0}):
-            where += f" ({caller['name']}, {reading.in_words(caller)})"
+            named = reading.qualified_name(report, caller, caller["name"])
+            where += f" ({named}, {reading.in_words(caller)})"
     return (
         f"for {format_share(idle)} of {step} its thread is idle{where}, which no wait for "
         "data, for files or for other ranks explains"

@@ -6,7 +6,7 @@ module or part of the step. Four things are known better than from there, and ta
 - how long a step waits before its first work is measured in the clean steps themselves. The other
   shares are scaled to what that leaves, since a profiler slows operators and not a sleep;
 - what reads and writes files (by cProfile) is no wait for data and no Python;
-- what the loop does after the optimizer's step, and is no step's input, is Python and no wait;
+- what the loop does after the optimizer's step, and is no step's input, is no wait;
 - for how long the thread did not run is read from its clock in the clean slices. What the wait
   does not explain of it is taken from the times that no operator covers: only there can a thread
   of the CPU be idle unseen. It is a lower bound: idle parts of the wait are not counted.
@@ -32,8 +32,8 @@ from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading
 from profstack.storage import vocabulary
 from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
-from profstack.storage.schema.report import Report
-from profstack.storage.schema.rows import FunctionRow, ModuleLineRow
+from profstack.storage.schema.report import Place, Report
+from profstack.storage.schema.rows import FunctionRow
 
 # Why the torch layer has no slice however many steps a script makes, and what helps then.
 
@@ -105,25 +105,37 @@ def clean_wait_share(report: Report, fewest: int = FEWEST_STEPS) -> float | None
     return sum(wait_s for wait_s, _ in known) / sum(wall_s for _, wall_s in known)
 
 
-# Work of a loop after the optimizer's step that no step takes as its input: metrics, logs. It goes
-# by before the next step's first work, as the making of a batch does, and is recognised by the text
-# of the loop over the steps: a statement after the one with the optimizer's step makes no input
-# where nothing that it binds, or could change, is read by the statements before.
+# Work of a loop after the optimizer's step that no step takes as its input: metrics, logs, averages
+# of weights, callbacks. It goes by before the next step's first work, as the making of a batch
+# does. It is recognised by the text of the loop over the steps: a statement after the one with the
+# optimizer's step makes no input where nothing that it binds, or could change, is read by the
+# statements before. Where a library has the loop the names of its hooks tell.
 
+# What Lightning, Trainer and loops like Keras' call once a step has been made.
+_HOOKS = frozenset(
+    ("on_train_batch_end", "on_batch_end", "on_step_end", "on_log", "on_train_step_end")
+)
 
+# What is asked of models and optimizers alone.
+_OF_TRAINING = frozenset(("step", "zero_grad", "parameters", "train", "eval", "state_dict"))
 # What a file defines or imports.
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias)
 
 
 class AfterStep(NamedTuple):
     """The share of the lines' time outside a step's work that is no input's, how much of that is
-    outside operators, the line with most of it, and the user's own functions that it calls.
+    outside operators, the line with most of it, the function of the user's that this is in where
+    the loop calls it, and all such functions.
+
+    Of hooks `seconds` is their time per clean step, and `line` the definition of the longest.
     """
 
     share: float
     outside_operators: float
-    line: ModuleLineRow
+    line: Place
+    name: str | None
     functions: frozenset[reading.FunctionKey]
+    seconds: float | None = None
 
 
 def after_step(report: Report) -> AfterStep | None:
@@ -131,16 +143,16 @@ def after_step(report: Report) -> AfterStep | None:
     rows, names = report["tables"]["module_lines"], vocabulary.STEP_PARTS
     of_optimizer = (row for row in rows if row["module"] == names[vocabulary.OPTIMIZER])
     step = max(of_optimizer, key=reading.line_s, default=None)
-    if step is None:
-        return None
     # The statements after the step in its loop that make no input.
-    text = {row["file"]: row["text"] for row in report["sources"]}.get(step["file"])
-    statements = _without_input(text, step["line"]) if text else ()
-    if not statements:
-        return None
+    text = reading.text_of_file(report, step["file"]) if step is not None else None
+    statements = _without_input(text, step["line"]) if text and step is not None else ()
     graph = reading.CallGraph(report)
-    functions = _called(graph, statements)
-    places = {(step["file"], at) for each in statements for at in _lines(each)}
+    own = {key for key, row in graph.rows.items() if row["own"]}
+    functions = _called(graph, own, statements)
+    hooks = {key for key in own if key.name in _HOOKS}
+    functions |= hooks | (graph.below(hooks) & own)
+    seconds, hook = _time_of_hooks([graph.rows[key] for key in hooks])
+    places = {(step["file"], at) for each in statements for at in _lines(each) if step is not None}
     for key in functions:
         places |= {(row["file"], row["line"]) for row in graph.lines_of(key)}
     idle = [row for row in rows if row["module"] in (None, names[vocabulary.WAIT])]
@@ -149,7 +161,23 @@ def after_step(report: Report) -> AfterStep | None:
     if not whole or not taken:
         return None
     python = reading.total(after, "python_s") / taken
-    return AfterStep(taken / whole, python, max(after, key=reading.line_s), frozenset(functions))
+    if hook is not None and not statements:
+        # The line that calls the library has all of its Python, slowed as the line is followed.
+        hook_name = reading.qualified_name(report, hook, hook["name"])
+        return AfterStep(taken / whole, python, hook, hook_name, frozenset(functions), seconds)
+    line = max(after, key=reading.line_s)
+    around, name = graph.function_around(line), None
+    if around is not None and around in functions:
+        name = reading.qualified_name(report, graph.rows[around], around.name)
+    return AfterStep(taken / whole, python, line, name, frozenset(functions))
+
+
+def _time_of_hooks(rows: Sequence[FunctionRow]) -> tuple[float | None, FunctionRow | None]:
+    """Return what hooks take of a clean step with all that they call, and the longest of them."""
+    first = reading.largest(rows, "total_s")
+    if first is None or not first["self_s"] or first["calibrated_s"] is None:
+        return None, first
+    return reading.total(rows, "total_s") * first["calibrated_s"] / first["self_s"], first
 
 
 @cache
@@ -169,10 +197,11 @@ def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
     before, after = [*header, *loop.body[: last[-1] + 1]], loop.body[last[-1] + 1 :]
     read, bound = _names(before, ast.Load), _names(before, ast.Store)
     # Objects that live on from step to step could be changed by a statement that reads them;
-    # modules, classes and functions that the file defines or imports are taken not to be.
+    # modules, classes and functions that the file defines or imports are taken not to be, and what
+    # is but called or stepped (a model, an optimizer) makes no input.
     named = (node for node in nodes if isinstance(node, _NAMED))
     defined = {(getattr(node, "asname", None) or node.name).split(".")[0] for node in named}
-    lasting = read - bound - defined
+    lasting = read - bound - defined - _workers(before)
     return tuple(
         each
         for each in after
@@ -185,17 +214,29 @@ def _names(nodes: Iterable[ast.AST], kind: type[ast.expr_context]) -> set[str]:
     return {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, kind)}
 
 
+def _workers(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return names that are read but to be called with arguments, or to make a step of training."""
+    inside = [each for node in nodes for each in ast.walk(node)]
+    called = {id(each.func) for each in inside if isinstance(each, ast.Call) and each.args}
+    of_steps = (each for each in inside if isinstance(each, ast.Attribute))
+    called |= {id(each.value) for each in of_steps if each.attr in _OF_TRAINING}
+    names = [each for each in inside if isinstance(each, ast.Name)]
+    others = {each.id for each in names if id(each) not in called}
+    return {each.id for each in names} - others
+
+
 def _lines(node: ast.stmt) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
-def _called(graph: reading.CallGraph, statements: Sequence[ast.stmt]) -> set[reading.FunctionKey]:
+def _called(
+    graph: reading.CallGraph, own: set[reading.FunctionKey], statements: Sequence[ast.stmt]
+) -> set[reading.FunctionKey]:
     """Return the user's own functions that statements call by name, and those that these call."""
     nodes = (each for statement in statements for each in ast.walk(statement))
     called = (node.func for node in nodes if isinstance(node, ast.Call))
     # The name of a plain call, or that of the method.
     names = {getattr(each, "id", getattr(each, "attr", None)) for each in called}
-    own = {key for key, row in graph.rows.items() if row["own"]}
     named = {key for key in own if key.name in names}
     return named | (graph.below(named) & own)
 
@@ -310,6 +351,8 @@ class Cut:
     wait: float | None = None
     wait_is: Literal["clean", "calibrated"] = "calibrated"
     has_loader: bool = False
+    # What else comes before the first work, None without a loader; it is inside other shares.
+    before_beside_loader: float | None = None
     io: float | None = None
     io_time: IoTime = field(default_factory=lambda: IoTime(None))
     python: float = 0.0
@@ -327,9 +370,13 @@ class Cut:
     communication_name: str | None = None
     # A share of the clean step over the same share of the torch layer's slice.
     scale: float = 1.0
-    # The loop's work after the optimizer's step, and its part of Python's share.
+    # The loop's work after the optimizer's step, its share, and how much of that is Python.
     after: AfterStep | None = None
+    after_step: float = 0.0
     after_python: float = 0.0
+    # Without a DataLoader: whether the wait is the making of a batch, and the function with most.
+    makes_batch: bool = False
+    maker: FunctionRow | None = None
 
 
 def host_cut(recorded: Recorded, report: Report) -> Cut | None:
@@ -353,8 +400,7 @@ def host_cut(recorded: Recorded, report: Report) -> Cut | None:
         # The calls of a benchmark wait for no data.
         cut.other, cut.wait = cut.other + (cut.wait or 0.0), 0.0
     _take_io(cut)
-    if not cut.has_loader:
-        _take_after_step(cut, report)
+    _take_after_step(cut, report)
     _take_idle(cut, own, report)
     return cut
 
@@ -418,6 +464,7 @@ def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report
     loose = max(own.loose_ops - operators - outside, 0.0)
     loose = min(loose * before / traced, rest)
     cut.wait = before - rest
+    cut.before_beside_loader = rest
     cut.other += loose
     cut.python += rest - loose
 
@@ -502,15 +549,27 @@ def _take_io(cut: Cut) -> None:
 
 
 def _take_after_step(cut: Cut, report: Report) -> None:
-    """Take what follows the optimizer's step and makes no input; its files are taken already."""
-    cut.after = after_step(report) if cut.wait else None
+    """Take what follows the optimizer's step and makes no input; its files are taken already.
+
+    Beside a loader it is not in the wait, but in what else comes before the first work.
+    """
+    cut.after = after_step(report) if cut.wait is not None else None
     if cut.after is None or cut.wait is None:
         return
-    taken = max(cut.after.share * (cut.wait + (cut.io or 0.0)) - (cut.io or 0.0), 0.0)
-    cut.after_python = taken * cut.after.outside_operators
-    cut.wait -= taken
-    cut.python += cut.after_python
-    cut.other += taken - cut.after_python
+    rest = cut.before_beside_loader
+    before = (cut.wait if rest is None else cut.wait + rest) + (cut.io or 0.0)
+    taken = max(cut.after.share * before - (cut.io or 0.0), 0.0)
+    if cut.after.seconds is not None:
+        taken = min(cut.after.seconds / cut.median_s, cut.wait if rest is None else rest)
+    python = taken * cut.after.outside_operators
+    if rest is None:
+        cut.wait -= taken
+    else:
+        taken = min(taken, rest)
+        python = min(taken * cut.after.outside_operators, cut.python)
+        taken = python + min(taken - python, cut.other)
+        cut.python, cut.other = cut.python - python, cut.other - (taken - python)
+    cut.after_step, cut.after_python = taken, python
 
 
 def _take_idle(cut: Cut, own: _OwnTimes, report: Report) -> None:
@@ -522,10 +581,12 @@ def _take_idle(cut: Cut, own: _OwnTimes, report: Report) -> None:
     unexplained = (off_s - (processes["no_core_s"] or 0.0)) / step_s
     unexplained -= (cut.wait or 0.0) + (cut.io or 0.0)
     engine = min(own.backward_gap * cut.scale, cut.backward)
-    room = cut.python + engine
+    room = cut.python + cut.after_python + engine
     idle = min(max(unexplained, 0.0), room)
     if idle <= 0:
         return
     cut.idle = idle
+    after_idle = idle * cut.after_python / room
+    cut.after_step, cut.after_python = cut.after_step - after_idle, cut.after_python - after_idle
     cut.python -= idle * cut.python / room
     cut.backward -= idle * engine / room

@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
 from profstack.analysis.call_sites import CallSite, call_sites
-from profstack.findings import reading, rules, step_bar
+from profstack.findings import names, reading, rules, step_bar
+from profstack.findings.data_loading import batch_makers, loaders, slowed_by
+from profstack.findings.next_step import action, lever_of
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Benchmark,
-    Finding,
     Place,
     Report,
     Roofline,
@@ -27,10 +27,10 @@ from profstack.storage.schema.report import (
     VerdictFacts,
     VerdictSlug,
 )
-from profstack.storage.schema.rows import FunctionRow, LineRow
 from profstack.units import format_count, format_seconds, format_share
 
 _NO_PEAKS = "the machine's peaks are not known: next: run without --no-peaks"
+_STARVED = rules.DATA_STARVED.slug
 _NO_WAIT = "it is not known how long a step waits for its data"
 
 
@@ -38,7 +38,8 @@ _NO_WAIT = "it is not known how long a step waits for its data"
 class Measure:
     """A test's share of the clean step, None with a reason, and where to look.
 
-    `place` is in the script, `name` the function or collective there; `facts` are further evidence.
+    `place` is in the script, `name` the function or collective there; `facts` are further evidence,
+    `made_by` says who makes a batch where no layer saw it.
     """
 
     share: float | None
@@ -46,6 +47,7 @@ class Measure:
     link: str | None = None
     place: Place | None = None
     name: str | None = None
+    made_by: str = ""
     facts: VerdictFacts = field(default_factory=VerdictFacts)
 
 
@@ -73,7 +75,7 @@ def _host_measures(cut: Cut) -> Measures:
         rules.INPUT: Measure(cut.wait, _NO_WAIT if cut.wait is None else None, "modules/(wait)"),
         rules.IO: Measure(cut.io, cut.io_time.reason),
         rules.COMMUNICATION: Measure(cut.communication, name=cut.communication_name),
-        rules.PYTHON: Measure(cut.python),
+        rules.PYTHON: Measure(cut.python + cut.after_python),
         rules.LAUNCH: Measure(cut.small, facts=small),
     }
 
@@ -86,7 +88,7 @@ def _device_measures(cut: Cut, device: step_bar.DeviceCut) -> Measures:
     waits = max(waits - io, 0.0)
     idle = (cut.wait or 0.0) + (cut.io or 0.0) + (cut.idle or 0.0)
     work = max(1 - idle - cut.in_waits, 0.0)
-    of_python = min(cut.python / work, 1.0) if work else 0.0
+    of_python = min((cut.python + cut.after_python) / work, 1.0) if work else 0.0
     return {
         rules.INPUT: Measure(waits, link="modules/(wait)"),
         rules.IO: Measure(None if cut.io is None else io, cut.io_time.reason),
@@ -145,25 +147,27 @@ def step_rates(roofline: Roofline, slug: VerdictSlug) -> VerdictFacts:
 
 def _add_places(found: Measures, report: Report, cut: Cut) -> None:
     """Add the functions and lines of the script at which the causes are."""
-    functions = {rules.IO: cut.io_time.function}
+    functions = {rules.IO: cut.io_time.function, rules.INPUT: cut.maker}
     python = found[rules.PYTHON]
     if python.share is not None and (hottest := step_bar.hottest(report)) is not None:
         python.link = reading.to_function(reading.key_of(hottest))
         functions[rules.PYTHON] = hottest
-    if cut.has_loader:
-        functions[rules.INPUT] = _loader_function(report)
     for slug, row in functions.items():
         if row is not None:
-            found[slug].place, found[slug].name = row, row["name"]
-    if cut.after is not None and cut.after_python > cut.python / 2:
-        python.place, python.name = cut.after.line, None
+            found[slug].place, found[slug].name = names.own_place(report, row)
+    if cut.has_loader:
+        _add_loading(found[rules.INPUT], report)
+    if cut.after is not None and cut.after_python > cut.python:
+        python.place, python.name = cut.after.line, cut.after.name
         python.link = reading.to_source(cut.after.line)
-        python.facts["after_step_share"] = cut.after_python
+        python.facts["after_step_share"] = cut.after_step
     if (writer := cut.io_time.function or cut.io_time.heaviest) is not None:
         found[rules.IO].link = reading.to_function(reading.key_of(writer))
     # No layer sees into workers, and a script's own first level is no function: then it is a line.
     for slug, share in ((rules.INPUT, cut.wait), (rules.IO, cut.io)):
-        found[slug].place = found[slug].place or line_outside_work(report, share)
+        found[slug].place = found[slug].place or reading.line_outside_work(report, share)
+    for slug in (rules.INPUT, rules.IO, rules.PYTHON):
+        _name_region(found[slug], report, cut.median_s)
     if name := found[rules.COMMUNICATION].name:
         view = "ranges" if cut.communication_name == name else "kernels"
         found[rules.COMMUNICATION].link = f"{view}/{name}"
@@ -175,40 +179,21 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
         found[rules.LAUNCH].link = f"operators/{max(calls, key=lambda name: calls[name])}"
 
 
-def _loader_function(report: Report) -> FunctionRow | None:
-    """Return the user's own function that a data set's items come from."""
+def _add_loading(measure: Measure, report: Report) -> None:
+    """Name the first of the user's functions that a DataLoader calls, here or in its workers."""
     graph = reading.CallGraph(report)
-    called = {
-        callee
-        for caller, edges in graph.callees.items()
-        if "torch/utils/data/" in caller.file.replace("\\", "/")
-        for callee, _ in edges
-    }
-    rows = (row for key, row in graph.rows.items() if row["own"] and key in called)
-    return reading.largest(rows, "total_s")
+    if (first := names.outermost_loading(report, graph, loaders(graph))) is not None:
+        measure.place, measure.name, _ = first
+    elif report["processes"]["workers"] and (parts := names.parts_by_text(report)):
+        measure.made_by = f", which workers make by {' and '.join(parts)}"
 
 
-def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
-    """Return the line of the script that takes about this share of the step outside its work.
-
-    What a line does in modules, in the loss or in the optimizer does not count: a line that calls
-    the model may take as long.
-    """
-    working = reading.sums_of(
-        ((row["file"], row["line"]), reading.line_s(row))
-        for row in report["tables"]["module_lines"]
-        if row["module"] not in (None, "(wait)")
-    )
-    lines = [row for row in report["tables"]["lines"] if row["own"] and row["python_s"] is not None]
-    whole = sum(map(reading.line_s, lines))
-    if not whole or not wanted or not working:
-        return None
-
-    def outside_s(row: LineRow) -> float:
-        return reading.line_s(row) - working.get((row["file"], row["line"]), 0.0)
-
-    first = max(lines, key=outside_s)
-    return first if 0.6 * wanted <= outside_s(first) / whole <= 1.2 * wanted else None
+def _name_region(measure: Measure, report: Report, median_s: float) -> None:
+    """Name the user's own region before a function or a line, where it has most of a cause."""
+    if measure.place is None or not measure.share:
+        return
+    if (region := names.region_of(report, measure.place, measure.share * median_s)) is not None:
+        measure.name, measure.place = f"region '{region[0]}'", region[1]
 
 
 # The sentences of the verdict: the result of the rule, with the figures that it rests on.
@@ -229,7 +214,13 @@ def step_words(mark: Benchmark) -> str:
 
 
 def sentence(
-    slug: VerdictSlug, found: Measures, step: str, margin: float | None, *, has_loader: bool
+    slug: VerdictSlug,
+    found: Measures,
+    step: str,
+    margin: float | None,
+    *,
+    has_loader: bool,
+    makes_batch: bool = False,
 ) -> str:
     """Return the verdict's words on the step, with the share and where to look."""
     if slug == rules.BALANCED:
@@ -239,8 +230,9 @@ def sentence(
     what = {
         rules.INPUT: "waits for the next batch"
         if has_loader
-        else "goes by before its first work: in making its batch, or in what else the script does "
-        "there",
+        else "goes to making its batch"
+        if makes_batch
+        else "goes by before the model's first call",
         rules.IO: "reads and writes files",
         rules.COMMUNICATION: f"is spent waiting for other ranks ({measure.name})",
         rules.PYTHON: "is Python, outside all operators"
@@ -251,7 +243,9 @@ def sentence(
         rules.MEMORY: "is in operators at the limit of the memory's bandwidth",
     }[slug]
     if slug in (rules.INPUT, rules.IO, rules.PYTHON):
-        what += reading.in_brackets(measure.place)
+        named = ("," if after is not None else ", above all") + f" in {measure.name}"
+        what += (named if measure.name else "") + reading.in_brackets(measure.place)
+        what += measure.made_by
     if call_s := measure.facts.get("call_s"):
         calls = format_count(round(measure.facts["calls"]))
         what += f" ({calls} a step, {format_seconds(call_s)} each)"
@@ -288,12 +282,29 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
     report["verdict"] = report["step_bar"] = None
     try:
         cut, device = host_cut(recorded, report), step_bar.device_cut(report)
+        if cut is not None:
+            _add_maker(cut, recorded, report)
         report["step_bar"] = step_bar.step_bar(report, cut, device)
         report["verdict"] = verdict(report, cut, device, call_sites(recorded))
     except Exception as error:
         # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"
         report["warnings"].append({"slug": "verdict-failed", "text": text})
+
+
+# A line that sets a name: before the model's first call it makes what the model is given.
+_SETS = re.compile(r"\s*[A-Za-z_][\w\s.,()\[\]]*=(?!=)|for ")
+
+
+def _add_maker(cut: Cut, recorded: Recorded, report: Report) -> None:
+    """Note what makes the batch of a step without a DataLoader, as far as it is known."""
+    if cut.has_loader or not cut.wait:
+        return
+    makers = batch_makers(report, cut.wait * cut.median_s, slowed_by(recorded))
+    line = reading.line_outside_work(report, cut.wait)
+    cut.maker = makers[0].row if makers else None
+    sets = line is not None and _SETS.match(reading.text_of(line)) is not None
+    cut.makes_batch = bool(makers) or sets
 
 
 def verdict(
@@ -306,7 +317,7 @@ def verdict(
 
     `sites` are the places in the user's code that the steps' time goes to.
     """
-    doubt, lever = _doubt(report, cut), _lever(report)
+    doubt, lever = _doubt(report, cut), lever_of(report)
     if cut is None or doubt is not None:
         words = doubt or "there is no clean step"
         return _verdict(report, rules.UNCLEAR, words, None, "hint", [])
@@ -320,7 +331,8 @@ def verdict(
     elif slug == rules.UNCLEAR:
         words = str(why) if cut.torch else _without_layer(cut) + _largest_part(report)
     else:
-        words = sentence(slug, found, step, margin, has_loader=cut.has_loader)
+        known = {"has_loader": cut.has_loader, "makes_batch": cut.makes_batch}
+        words = sentence(slug, found, step, margin, **known)
         if slug == rules.BALANCED:
             words += _largest_part(report)
         if slug in _OF_OPERATORS:
@@ -337,7 +349,7 @@ def _without_layer(cut: Cut) -> str:
     words = str(cut.torch_reason)
     if cut.wait is not None:
         # Where gradients are accumulated a step waits again within it.
-        words += f"; before its first work a step waits {format_share(cut.wait)} of its time"
+        words += f"; {format_share(cut.wait)} of a step goes by before the model's first call"
     return f"{words}; {cut.torch_step}" if cut.torch_step else words
 
 
@@ -445,108 +457,6 @@ def _largest_site(sites: Sequence[CallSite]) -> str:
     return f". Its heaviest line is in {first.name}{where}"
 
 
-# What to do first: the finding that gains most, else what is usually done about the cause, or about
-# the operators that were seen.
-
-# A finding gains enough to be named before what is usually done.
-_LEVER = 0.03
-# The parts of the run that are the steps'.
-_OF_STEPS = ("steps", "waiting for data")
-# Batches of so many items fill a core.
-_LARGE_BATCH = 64
-_MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repeats a single call."
-
-
-class _Lever(NamedTuple):
-    """The finding that gains most of the run, and its gain in words."""
-
-    finding: Finding
-    gain: str
-
-
-def _first_sentences(advice: str) -> str:
-    """Return the first two sentences of a finding's advice."""
-    return " ".join(re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)[:2])
-
-
-def _action(report: Report, slug: VerdictSlug, lever: _Lever | None) -> str:
-    """Return what to do first about a step; empty where nothing is known to help."""
-    if lever is not None:
-        found, place = lever.finding, ""
-        if found["file"]:
-            place = f"{reading.short(found['file'])}:{found['line'] or 1}, "
-        return f"Begin there ({place}{lever.gain}): {_first_sentences(found['advice'])}"
-    for found in report["findings"]:
-        if found["slug"] in {rule.slug for rule in _SIMPLE}:
-            return f"Begin with the finding '{found['title']}': {_first_sentences(found['advice'])}"
-    severe = [each for each in report["findings"] if each["severity"] == "high"]
-    if slug in (rules.BALANCED, rules.UNCLEAR) and severe:
-        return f"Begin with the finding '{severe[0]['title']}'."
-    if slug in rules.RULE_OF:
-        return rules.RULE_OF[slug].remedy
-    if slug in (rules.BALANCED, rules.UNCLEAR) and (usual := _usual(report)):
-        return f"Try, one at a time: {', '.join(usual)}."
-    return _MORE_STEPS if 0 < report["benchmark"]["n"] < rules.FEWEST_CLEAN else ""
-
-
-# Whose remedy is a line or two: worth doing before anything whose gain is not known either.
-_SIMPLE = (rules.PADDING, rules.NO_KV_CACHE, rules.GRAD_IN_INFERENCE)
-# Where nothing tells what of a time can go.
-_HALF = 0.5
-
-
-def _step_share(found: Finding) -> float | None:
-    """Return the share of the step that a finding is about, where its evidence says it."""
-    share = next((row["step_share"] for row in found["evidence"] if "step_share" in row), None)
-    return share if isinstance(share, float) else None
-
-
-def _lever(report: Report) -> _Lever | None:
-    """Return the finding that gains most of the run; None without one.
-
-    Where a gain is not known, half of the time that the finding is about counts.
-    """
-    step_s = report["benchmark"]["median_s"] or 0.0
-    steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
-    gains: list[tuple[float, Finding, str]] = []
-    for each in report["findings"]:
-        gain_s, run_gain_s = each["gain_s"] or 0.0, each["run_gain_s"]
-        words = f"up to {format_seconds(gain_s)} a step"
-        if each["gain_s"] is None and (share := _step_share(each)):
-            gain_s, words = _HALF * share * step_s, f"{format_seconds(share * step_s)} a step"
-        if step_s and gain_s > _LEVER * step_s:
-            gains.append((gain_s * (steps_s or step_s) / step_s, each, words))
-        elif run_gain_s is not None:
-            words = f"up to {format_seconds(run_gain_s)} of the run"
-            gains.append((run_gain_s, each, words))
-        elif each["run_s"] is not None and each["file"] is not None:
-            words = f"{format_seconds(each['run_s'])} of the run"
-            gains.append((_HALF * each["run_s"], each, words))
-    return _Lever(*max(gains, key=lambda each: each[0])[1:]) if gains else None
-
-
-def _usual(report: Report) -> list[str]:
-    """Return what is usually done about operators as they were seen, where it can apply."""
-    operators = report["tables"]["operators"]
-    names = " ".join({row["name"] for row in operators if row["calls"]})
-    environment, batch = report["environment"], report["step"]["batch_size"]
-    threads, cores = environment.get("torch_threads"), environment.get("usable_cores")
-    roofline = report["roofline"]
-    dtypes = {point["dtype"] for point in roofline["points"]} if roofline else set[str | None]()
-    is_float32 = dtypes - {None} <= {"float32", "tf32"}
-    unfused = "bmm" in names and "softmax" in names and "scaled_dot_product" not in names
-    few_threads = isinstance(threads, int) and isinstance(cores, int) and threads < cores
-    tried = (
-        ("a larger batch", batch is not None and batch < _LARGE_BATCH),
-        ("channels_last for the convolutions", "conv" in names),
-        ("scaled_dot_product_attention", unfused),
-        ("bfloat16 by torch.autocast", re.search(r"conv|mm\b", names) and is_float32),
-        ("torch.compile", "CompiledFunction" not in names and bool(names)),
-        (f"torch.set_num_threads({cores})", few_threads and environment.get("device") == "cpu"),
-    )
-    return [words for words, applies in tried if applies]
-
-
 def _without_steps(report: Report) -> str:
     """Return what can be said where there is no clean step."""
     count, ended = report["step"]["count"], report["status_reason"]
@@ -590,13 +500,15 @@ def _verdict(
     sureness: Sureness,
     evidence: list[VerdictEvidence],
 ) -> Verdict:
-    lever = _lever(report)
-    first = "" if lever is None else f"{lever.finding['title']}. "
+    lever = lever_of(report)
+    # What starves the step is what an input-bound one waits for.
+    is_said = lever is None or (slug == rules.INPUT and lever.finding["slug"] == _STARVED)
+    first = "" if lever is None or is_said else f"{lever.finding['title']}. "
     return {
         "slug": slug,
         "sentence": f"{first}{rules.TITLES[slug]}: {words}.",
         "sureness": sureness,
-        "action": _action(report, slug, lever),
+        "action": action(report, slug, lever),
         "margin": margin,
         "evidence": evidence,
     }

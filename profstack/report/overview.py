@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from profstack.code_owner import place_words
 from profstack.report.page_tables import AnyRow, number, operators_by_name, weight
-from profstack.report.screen import line_place
 from profstack.storage.schema.report import Report, RooflinePoint, RunPart, StepBar
 from profstack.storage.schema.rows import CounterRow, StepRow
 
@@ -374,4 +374,4 @@ def _lines(report: Report) -> _Candidates:
 
 def place(file: str | None, line: int | None) -> str:
     """Return file and line in short; a built-in function has none."""
-    return line_place(file, line) if file and file != "~" else "built-in"
+    return place_words(file, line) if file and file != "~" else "built-in"

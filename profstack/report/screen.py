@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from profstack.code_owner import place_words
 from profstack.storage.schema.report import Finding
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -207,16 +208,6 @@ _LONGEST = 220
 _CODE = re.compile(r"\w\(|\w=\w|\w_\w|[A-Za-z_]{2}\.[A-Za-z_]|--\w|`")
 
 
-def file_name(path: object) -> str:
-    """Return the last part of a path, as any system writes it."""
-    return str(path).replace("\\", "/").rsplit("/", 1)[-1]
-
-
-def line_place(file: object, line: int | None) -> str:
-    """Return a file's name and the line in it, where one is known."""
-    return file_name(file) + (f":{line}" if line is not None else "")
-
-
 def label(key: str) -> str:
     """Return the name of a figure without its unit, in words."""
     stem = re.sub("_(bytes|share|s)$", "", re.sub("_per_s$", "/s", key))
@@ -257,7 +248,7 @@ def _place_and_gain(finding: Finding, limit: str) -> list[str]:
     """
     words = [finding["module"]] if finding["module"] else []
     if finding["file"]:
-        words = [line_place(finding["file"], finding["line"])]
+        words = [place_words(finding["file"], finding["line"])]
     if finding["gain_s"] is not None:
         first = next(iter(finding["evidence"]), None)
         # The lower one of two limits that are far from each other.

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from profstack.code_owner import at_line, place_words
 from profstack.report.bench_page import is_measured
 from profstack.report.overview import step_point
 from profstack.report.page_tables import MOST_ROWS, compact
@@ -17,7 +18,6 @@ from profstack.report.screen import (
     blocks,
     evidence_words,
     figure,
-    file_name,
     finding_cost,
     finding_line,
     first_sentences,
@@ -75,7 +75,7 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
     _print_run(screen, report)
     _print_bar(screen, report)
     bar, parts = report.get("step_bar"), _drawn_parts(report)
-    if bar and {part["name"] for part in parts} & {"data wait", "before first work"}:
+    if bar and any(_DRAWN.get(part["name"], "?")[0] == "W" for part in parts):
         # Why a row of the modules has another time than the wait in the bar.
         screen.paragraph(bar.get("note") or "")
     if report.get("verdict") or parts:
@@ -301,11 +301,13 @@ def _print_warnings(screen: Screen, report: Report) -> None:
 # The letter and the colour of each part of the step: letters, so that no colour is needed.
 _DRAWN = {
     "data wait": ("W", "black on yellow"),
-    "before first work": ("W", "black on yellow"),
+    "making the batch": ("W", "black on yellow"),
+    "before the model's first call": ("W", "black on yellow"),
     "forward": ("F", "black on cyan"),
     "loss": ("L", "black on bright_cyan"),
     "backward": ("B", "white on blue"),
     "optimizer": ("O", "black on green"),
+    "after the step": ("A", "black on bright_magenta"),
     "Python": ("P", "white on magenta"),
     "I/O": ("R", "black on bright_yellow"),
     "idle": ("-", "white on bright_black"),
@@ -469,7 +471,7 @@ def _figures(row: Mapping[str, object]) -> str:
         return str(row["reason"])
     place = str(row.get("name") or "")
     if row.get("file"):
-        place = f"{file_name(row['file'])}:{row.get('line')} {place}".rstrip()
+        place = f"{place_words(str(row['file']), row.get('line'))} {place}".rstrip()
     others = {key: value for key, value in row.items() if key not in _EVIDENCE}
     figures = (f"{label(key)} {figure(key, value)}" for key, value in others.items())
     return ", ".join(filter(None, (place, *figures)))
@@ -519,7 +521,7 @@ def table_text(
         # The name of a source line is its place: one column in front of every block.
         file, line = names.index("file"), names.index("line")
         pairs = zip(printed[file][1:], printed[line][1:], strict=True)
-        printed[file] = ["file:line", *(f"{name}:{number}" for name, number in pairs)]
+        printed[file] = ["file:line", *(at_line(name, number) for name, number in pairs)]
         del printed[line], is_text[line]
         cut = blocks(printed, is_text, width, file - (line < file))
     screen = Screen(width, colour)

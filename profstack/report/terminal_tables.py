@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
+from profstack.code_owner import place_words
 from profstack.report.overview import counter_of_record, held_at_peak
 from profstack.report.page_tables import AnyRow, forward_only, operators_by_name, weight
-from profstack.report.screen import WIDE, Screen, figure, file_name, label, line_place, short_name
+from profstack.report.screen import WIDE, Screen, figure, label, short_name
 from profstack.storage.schema.nsys_rows import NsysStepRow
 from profstack.storage.schema.report import Processes, Report
 from profstack.storage.schema.rows import FunctionRow
@@ -94,7 +95,7 @@ def _print_rows(
 
 def _function_name(row: FunctionRow) -> str:
     name = _METHOD.sub(r"\2.\1", row["name"])
-    return name if row["file"] == "~" else f"{name}  {file_name(row['file'])}:{row['line']}"
+    return name if row["file"] == "~" else f"{name}  {place_words(row['file'], row['line'])}"
 
 
 def print_modules(screen: Screen, report: Report, most: int, *, parts: bool = True) -> None:
@@ -204,7 +205,7 @@ def _growth(report: Report) -> str | None:
     if not lines:
         return None
     line = max(lines, key=weight("largest_bytes"))
-    at, source = line_place(line["file"], line["line"]), (line["source"] or "").strip()
+    at, source = place_words(line["file"], line["line"]), (line["source"] or "").strip()
     return f"memory: largest growth {format_bytes(line['largest_bytes'])} at {at}  {source}"
 
 
@@ -212,7 +213,7 @@ def _startup(report: Report) -> str | None:
     """Return the lines of the script that took most of its start-up."""
     lines = sorted(report["tables"]["lines"], key=weight("startup_share"), reverse=True)[:3]
     shares = [
-        f"{100 * share:.0f} % {line_place(row['file'], row['line'])}"
+        f"{100 * share:.0f} % {place_words(row['file'], row['line'])}"
         for row in lines
         if (share := row["startup_share"] or 0.0) >= 0.01
     ]

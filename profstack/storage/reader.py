@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from profstack.storage.folder import declared_tables, facts_of, read_run, read_tables
+from profstack.code_owner import cell_names
+from profstack.storage.folder import Rows, declared_tables, facts_of, read_run, read_tables
 from profstack.storage.vocabulary import STEP_PARTS
 
 # Fewer steps than this, or a larger probe effect, and a time is not calibrated.
@@ -76,6 +77,9 @@ class Recorded:
         self.run = read_run(folder)
         tables = read_tables(folder)
         self.facts = facts_of(tables)
+        if (named := cell_names(self.facts)) is not None:
+            tables = _with_cells(tables, named)
+            self.facts = facts_of(tables)
         # Tables that layers declared, by name, each with its layer.
         self.layer_tables = declared_tables(self.facts)
         self.frames: dict[str, pd.DataFrame] = {
@@ -205,6 +209,23 @@ class Recorded:
             row = dict(zip(keys, key, strict=True))
             module = self.module_path(row.get("module_id"))
             yield {**row, "module": module, **(selection or NO_SLICES).figures(totals, clean_s)}
+
+
+def _with_cells(tables: Mapping[str, Rows], named: Callable[[str], str]) -> dict[str, Rows]:
+    """Return the tables with the cells of a notebook named wherever a text holds their files."""
+    texts: dict[str, str] = {}
+
+    def renamed(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in texts:
+            texts[value] = named(value)
+        return texts[value]
+
+    return {
+        name: (columns, [tuple(map(renamed, row)) for row in rows])
+        for name, (columns, rows) in tables.items()
+    }
 
 
 def _where(frame: pd.DataFrame, chosen: pd.Series[bool]) -> pd.DataFrame:

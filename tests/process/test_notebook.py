@@ -69,8 +69,11 @@ def test_tables_and_the_page_show_what_the_cells_did(cells, shown):
     inside = html.unescape(frame)
     assert inside.startswith("<!doctype html>")
     assert '"Sequential.0"' in inside
-    # The lines of the cells are the script's own.
+    # The lines of the cells are the script's own, by the cell's number.
     assert "loss.backward()" in html.unescape(inside)
+    [count] = [cell.execution_count for cell in cells if "def draw" in cell.source]
+    assert f"cell {count}, line " in inside
+    assert "/ipykernel_" not in inside
 
 
 @pytest.mark.skipif(EXECUTABLE is None, reason="there is no Chromium on this machine")

@@ -6,12 +6,24 @@ import subprocess
 import sys
 import sysconfig
 from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from profstack import code_owner
-from profstack.code_owner import BUILTIN, FACT, OWN, PROFSTACK, PYTHON, Places, package_of
+from profstack.code_owner import (
+    BUILTIN,
+    CELLS,
+    FACT,
+    OWN,
+    PROFSTACK,
+    PYTHON,
+    Places,
+    cell_names,
+    package_of,
+    place_words,
+)
 
 SITE = "lib/python3.11/site-packages"
 GENERATED = "(generated code)"
@@ -29,7 +41,7 @@ HERE/train.py | {OWN} // HERE/lib/data.py | {OWN} // HERE/.venv/{SITE}/torch/nn/
 HERE/.venv/{SITE}/six.py | six // HERE/.venv/{SITE}/mine/{SITE}/inner/x.py | inner
 /opt/tools/tricks.py | tools // <frozen importlib._bootstrap> | {PYTHON} // ~ | {BUILTIN}
 <eval_with_key>.0 | {GENERATED} // <ipython-input-3-ab> | {OWN} // /tmp/ipykernel_123/42.py | {OWN}
-HERE/../lib/x.py | lib // HERE/app/../x.py | {OWN}
+HERE/../lib/x.py | lib // HERE/app/../x.py | {OWN} // cell 12 | {OWN}
 """
 
 
@@ -142,3 +154,22 @@ def test_a_file_belongs_to_a_library_or_to_the_user():
     packages = [record["package"] for record in code_owner.with_package(records)]
     assert packages == ["lib", OWN, "known"]
     assert code_owner.with_package(records)[0] == {**records[0], "package": "lib"}
+
+
+def test_files_of_cells_have_the_numbers_that_the_notebook_shows(monkeypatch):
+    kernel, prompt, again = "/tmp/ipykernel_7/29.py", "<ipython-input-5-9f3a>", "/tmp/k_7/291.py"
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={kernel: 2, again: 5, prompt: 5}))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    numbers = code_owner.cell_numbers()
+    assert numbers == {kernel: 2, again: 5, prompt: 5}
+    named = cell_names({CELLS: numbers})
+    # Of two with one number the last one is beside it: the first was run without a number.
+    texts = {kernel: "cell 2", prompt: "cell 5", again: again, "/app/29.py": "/app/29.py"}
+    texts |= {"29.py:13 (train) ran": "cell 2, line 13 (train) ran", "x.py": "x.py"}
+    texts |= {f'File "{kernel}", line 3': 'File "cell 2", line 3'}
+    assert {text: named(text) for text in texts} == texts
+    words = [place_words(*each) for each in (("cell 2", 13), ("/a/b.py", 0), ("C:\\x\\b.py", None))]
+    assert words == ["cell 2, line 13", "b.py:0", "b.py"]
+    for other in (None, SimpleNamespace(compile=None)):
+        shell = other
+        assert cell_names({CELLS: code_owner.cell_numbers()}) is None

@@ -364,7 +364,9 @@ export function command(text) {
 // Parts of a step keep one colour on the whole page.
 const PART_COLOURS = {
   "data wait": "var(--wait)",
-  "before first work": "var(--wait)",
+  "making the batch": "var(--wait)",
+  "before the model's first call": "var(--wait)",
+  "after the step": "var(--accumulate)",
   Python: "var(--file-5)",
   forward: "var(--forward)",
   loss: "var(--loss)",
@@ -510,6 +512,9 @@ export function shortPath(path, parts = 3) {
   const names = String(path).split("/");
   return names.length <= parts ? String(path) : "…/" + names.slice(-parts).join("/");
 }
+
+// A line of a file; a cell of a notebook has lines of its own.
+export const atLine = (name, line) => name + (/^cell \d+$/.test(name) ? ", line " : ":") + line;
 
 export const plural = (count, word, many) =>
   (count ?? 0).toLocaleString("en") + " " + (count === 1 ? word : many || word + "s");

@@ -4,6 +4,7 @@
 import {
   append,
   asText,
+  atLine,
   byId,
   CLEAN,
   card,
@@ -592,7 +593,11 @@ function evidenceWord(key, value) {
 }
 
 const placeWords = (row) =>
-  row.file ? shortPath(row.file, 2) + (isNumber(row.line) ? ":" + row.line : "") : null;
+  !row.file
+    ? null
+    : isNumber(row.line)
+      ? atLine(shortPath(row.file, 2), row.line)
+      : shortPath(row.file, 2);
 
 function drawFindings(page) {
   if (isImportAlone(page.facts)) {

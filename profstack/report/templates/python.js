@@ -11,6 +11,7 @@ import {
 } from "./charts.js";
 import {
   append,
+  atLine,
   byId,
   choice,
   el,
@@ -244,7 +245,7 @@ const recordKey = (record) => record.file + ":" + record.line + ":" + record.nam
 // The place of a function; of the user's own it leads to the source line.
 function functionFile(record) {
   if (record.file === "~") return quiet("built-in");
-  const place = shortPath(record.file) + ":" + record.line;
+  const place = atLine(shortPath(record.file), record.line);
   return isOwn(record) ? linkTo("source", record.file + ":" + record.line, place) : place;
 }
 
@@ -638,7 +639,7 @@ function pathNodeCell(column, node, depth, toggle, most) {
   if (column.key === "name") {
     const place =
       record.kind === "function" && record.file && record.file !== "~"
-        ? record.file + ":" + record.line
+        ? atLine(record.file, record.line)
         : null;
     return twigCell(
       node,
@@ -696,7 +697,7 @@ function indexCalls(tree) {
 
 const functionName = (record) => record[2];
 const functionPlace = (record) =>
-  record[0] === "~" ? "built-in" : shortPath(record[0]) + ":" + record[1];
+  record[0] === "~" ? "built-in" : atLine(shortPath(record[0]), record[1]);
 const functionLabel = (record) => record[2] + "  " + functionPlace(record);
 const isOwnFunction = (record) => record[6] === OWN_FILES;
 
@@ -892,7 +893,7 @@ function nodeColour(node) {
 // Whether what is searched for is in this frame's name or file, or in those it stands for.
 function nodeMatches(node, wanted) {
   const has = (record) =>
-    (record[2] + "\n" + record[0] + ":" + record[1]).toLowerCase().includes(wanted);
+    (record[2] + "\n" + atLine(record[0], record[1])).toLowerCase().includes(wanted);
   if (node.kind === "all") return false;
   if (node.kind === "package")
     return (

@@ -3,6 +3,7 @@
 
 import {
   append,
+  atLine,
   byId,
   choice,
   el,
@@ -744,8 +745,8 @@ function drawModuleLines(page) {
       file: (value, record) =>
         el(
           "td",
-          { class: "text", title: value + ":" + record.line },
-          linkTo("source", value + ":" + record.line, shortPath(value, 2) + ":" + record.line),
+          { class: "text", title: atLine(value, record.line) },
+          linkTo("source", value + ":" + record.line, atLine(shortPath(value, 2), record.line)),
         ),
     },
   });

@@ -3,6 +3,7 @@
 
 import {
   append,
+  atLine,
   el,
   formatValue,
   fullNumber,
@@ -734,10 +735,10 @@ const isLibrary = (file) =>
 export const placeCell = (file, line) =>
   el(
     "td",
-    { class: "text", title: file + ":" + line },
+    { class: "text", title: atLine(file, line) },
     isLibrary(file)
-      ? shortPath(file) + ":" + line
-      : linkTo("source", file + ":" + line, shortPath(file) + ":" + line),
+      ? atLine(shortPath(file), line)
+      : linkTo("source", file + ":" + line, atLine(shortPath(file), line)),
   );
 
 // ---------- Trees ----------

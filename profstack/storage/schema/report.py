@@ -380,7 +380,9 @@ class VerdictFacts(TypedDict, total=False):
     name: Annotated[str, "function, collective or kernel at which most of the time is spent"]
     calls: Annotated[float, "small operators per step"]
     call_s: Annotated[float, "mean time of one of them"]
-    after_step_share: Annotated[float, "share of the step that follows the optimizer's step"]
+    after_step_share: Annotated[
+        float, "share of the step that the loop's work after the optimizer's step takes"
+    ]
     peak_share: Annotated[float, "share of the peak that the step reaches"]
     flop_per_s: Annotated[float, "operations of the step per second"]
     bytes_per_s: Annotated[float, "bytes that the step moves per second"]
@@ -434,8 +436,10 @@ _MeasuredIn = Annotated[
 _PartSense = TypedDict("_PartSense", {"is": _MeasuredIn})
 
 
-_Work = Literal["data wait", "before first work", "forward", "loss", "backward", "optimizer"]
-StepPart = Literal[_Work, "Python", "I/O", "idle", "other", "not attributed"]
+# What goes by before a step's first work: by what it is known to be.
+_Wait = Literal["data wait", "making the batch", "before the model's first call"]
+_Work = Literal["forward", "loss", "backward", "optimizer", "after the step"]
+StepPart = Literal[_Wait, _Work, "Python", "I/O", "idle", "other", "not attributed"]
 
 
 class StepBarPart(_PartSense):

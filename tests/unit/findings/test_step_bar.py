@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from profstack.findings import step_bar
 from profstack.findings.reading import key_of, to_function
-from profstack.findings.step_bar import NAMES, NO_CLEAN, REST, device_cut
+from profstack.findings.step_bar import AFTER, BEFORE, MAKING, NAMES, NO_CLEAN, REST, device_cut
 from profstack.findings.step_cut import Cut, IoTime
 from tests.support.findings import LOADER, MS, STEP_S, built_in, call, function, row
 from tests.support.findings import report_of as made_report
@@ -33,7 +33,7 @@ def by_name(bar, column="share"):
 
 def test_the_bar_has_every_part_in_the_order_of_a_step():
     bar, names = bar_of(cut_of()), {"python": "Python", "io": "I/O"}
-    expected = {"before first work": 0.12} | {names.get(name, name): HOST[name] for name in HOST}
+    expected = {BEFORE: 0.12} | {names.get(name, name): HOST[name] for name in HOST}
     assert by_name(bar) == pytest.approx(expected)
     assert by_name(bar, "seconds") == pytest.approx(
         {each: expected[each] / 100 for each in expected}
@@ -43,6 +43,10 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
     assert {part["is"] for part in bar["parts"]} == {"calibrated"}
     clean = by_name(bar_of(cut_of(wait_is="clean", has_loader=True)), "is")
     assert [*clean.items()][:2] == [("data wait", "clean"), ("forward", "calibrated")]
+    # What is known to make the batch, and what follows the optimizer's step, have names of theirs.
+    own = bar_of(cut_of(wait_is="clean", makes_batch=True, python=0.07, after_step=0.1))
+    assert [by_name(own)[AFTER], by_name(own)[MAKING]] == pytest.approx([0.1, 0.12])
+    assert (BEFORE in by_name(own), by_name(own, "is")[MAKING]) == (False, "clean")
     # A rest of a hundredth is explained; parts too small to see are left out.
     for rest, is_told in ((0.0102, True), (0.0098, False), (0.019, True), (0.006, False)):
         bar = bar_of(cut_of(other=0.11 - rest))
@@ -57,7 +61,7 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
     # Without the torch layer the wait is all that is known.
     known = {"torch": False, "torch_reason": "it was late"}
     bar, nothing = bar_of(cut_of(**known)), bar_of(cut_of(**known, wait=None))
-    assert by_name(bar) == pytest.approx({"before first work": 0.12, REST: 0.88})
+    assert by_name(bar) == pytest.approx({BEFORE: 0.12, REST: 0.88})
     assert of(nothing, "parts note") == [[], None]
     assert ["it was late" in each["reason"] for each in (bar, nothing)] == [True, True]
     assert of(bar_of(None), "parts reason median_s") == [[], NO_CLEAN, None]
@@ -66,9 +70,9 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
 def test_without_the_torch_layer_the_watchs_samples_divide_the_step():
     known = {"torch": False, "torch_reason": "it was late", "wait_is": "clean"}
     for wait, sampled, expected in (
-        (0.12, {"forward": 0.5, "other": 0.5}, {"before first work": 0.12, "forward": 0.5,
+        (0.12, {"forward": 0.5, "other": 0.5}, {BEFORE: 0.12, "forward": 0.5,
             "other": 0.38}),
-        (0.6, {"forward": 0.5, "other": 0.5}, {"before first work": 0.5, "forward": 0.5}),
+        (0.6, {"forward": 0.5, "other": 0.5}, {BEFORE: 0.5, "forward": 0.5}),
         (0.2, {"data wait": 0.5, "loss": 0.1, "backward": 0.4}, {"data wait": 0.2, "loss": 0.16,
             "backward": 0.64}),
         (None, {"data wait": 0.25, "backward": 0.75}, {"data wait": 0.25, "backward": 0.75}),
@@ -76,7 +80,7 @@ def test_without_the_torch_layer_the_watchs_samples_divide_the_step():
         report = made_report() | {"watch": {"step_parts": sampled}}
         bar = bar_of(cut_of(**known, wait=wait), report=report)
         assert by_name(bar) == pytest.approx(expected)
-        wait_is = {"data wait": "clean", "before first work": "clean"}
+        wait_is = {"data wait": "clean", BEFORE: "clean"}
         assert by_name(bar, "is") == {name: wait_is.get(name, "sampled") for name in expected}
         assert "it was late" in bar["reason"]
 
@@ -122,7 +126,7 @@ def test_notes_and_links_say_what_parts_are():
     report = made_report(modules=modules, functions=[walk])
     cut = cut_of(io_time=IoTime(1.0, None, save), other=0.05)
     expected = {"forward": "Net", "backward": "Net", "loss": "(loss)", "optimizer": "(optimizer)"}
-    expected |= {"before first work": "(wait)", "other": "(outside modules)"}
+    expected |= {BEFORE: "(wait)", "other": "(outside modules)"}
     expected = {name: f"modules/{path}" for name, path in (expected | {REST: names[3]}).items()}
     expected |= {"idle": "method/threads", "Python": to_function(key_of(walk))}
     expected |= {"I/O": to_function(key_of(save))}

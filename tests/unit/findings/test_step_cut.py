@@ -17,6 +17,7 @@ from tests.support.tables import cases, missing, near, rows_of
 
 NET, CRITERION = 1, 2
 PARTS = ["wait", "io", "python", "forward", "loss", "backward", "optimizer", "idle", "other"]
+PARTS += ["after_step"]
 # Forward and backward own shares of a traced step, without the wait; they are 0.9 of it.
 TIMES = {NET: (0.25, 0.2), CRITERION: (0.06, 0.03), own.LOSS: (0.04, 0.0)}
 TIMES |= {own.OPTIMIZER: (0.07, 0.0), own.ZERO_GRAD: (0.02, 0.0), own.BEFORE_OPTIMIZER: (0.03, 0.0)}
@@ -239,8 +240,10 @@ def test_what_no_step_reads_is_no_input_and_no_wait():
     for after in lines:
         found, expected = after_step(report_of(**looped(after))), near(6 / 8, 4.5 / 6, AFTER)
         assert [found.share, found.outside_operators, found.line["line"]] == expected
+    # A model is no input, though it lives on.
+    assert after_step(report_of(**looped("average(net, hist)"))) is not None
     # What the next step works on, by its name or within what it has; what is in no loop.
-    inputs = ("x = draw()", "source.append(draw())", "evaluate(net)", "source[0] = draw()")
+    inputs = ("x = draw()", "source.append(draw())", "evaluate(source)", "source[0] = draw()")
     texts = [(after, LOOP) for after in inputs]
     others = (("for x in source", "if x"), ("hist = []", "hist = ["))
     texts += [("hist.append(1)", LOOP.replace(*each)) for each in others]
@@ -253,8 +256,26 @@ def test_what_no_step_reads_is_no_input_and_no_wait():
     assert (maker.row["name"], after_step(report | {"sources": []})) == ("measured", None)
     rows = looped("hist.append(1)")
     cut, after = cut_of(**rows), 0.075
-    found = [cut.wait, cut.after_python, cut.python, cut.other]
-    assert found == near(0.1 / 4, after * 0.75, PYTHON + after * 0.75, 0.04 + after / 4)
+    found = [cut.wait, cut.after_python, cut.python, cut.other, cut.after_step]
+    assert found == near(0.1 / 4, after * 0.75, PYTHON, 0.04, after)
+    # Beside a loader it is in what the loader does not explain: half of the wait.
+    cut = cut_of(**rows, loader=(0.04, 0.0))
+    assert (cut.before_beside_loader, cut.wait) == (pytest.approx(0.06), pytest.approx(0.04))
+    assert [cut.after_step, cut.after_python] == near(0.06, 0.045)
+    # Where a library has the loop, its hooks tell.
+    hook = {"functions": [function("on_train_batch_end", 6 * MS)], "parts": {}}
+    lines = rows_of("module line python_s operator_s", (None, 6, 6 * MS, 0.0), file=TRAIN)
+    lines += rows_of("module line python_s operator_s", (None, 2, 2 * MS, 0.0), file=TRAIN)
+    text = "class Stats:\n    x = 1\n\n\n    def on_train_batch_end(self):\n        pass\n"
+    hook["parts"]["sources"] = [{"file": TRAIN, "text": text}]
+    found = after_step(report_of(**hook, module_lines=lines, lines=lines))
+    assert (found.share, found.name) == (pytest.approx(6 / 8), "Stats.on_train_batch_end")
+    # By cProfile, at the clean speed: the loop's own line has the library's Python, too.
+    assert (found.seconds, found.line["line"]) == (pytest.approx(6 * MS * 0.8), 5)
+    cut = cut_of(
+        wait=0.7, times={own.ZERO_GRAD: (0.3, 0.0)}, **hook, module_lines=lines, lines=lines
+    )
+    assert [cut.after_step, cut.wait] == near(0.48, 0.7 - 0.48)
     # Of all before the first work, files included, three quarters are after the step.
     written = writing(0.06)
     functions = [*rows["functions"], *written["functions"]]

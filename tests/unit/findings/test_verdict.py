@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from profstack.analysis.call_sites import CallSite
-from profstack.findings import rules
+from profstack.findings import reading, rules
 from profstack.findings import verdict as module
 from profstack.findings.rules import VERDICT_RULES
 from profstack.findings.step_bar import DeviceCut
@@ -80,8 +80,8 @@ def told(below=0.0, unknown=0.0, **known):
     return found
 
 
-def said(slug, found, margin=0.2, has_loader=True):
-    return module.sentence(slug, found, "a step", margin, has_loader=has_loader)
+def said(slug, found, margin=0.2, **known):
+    return module.sentence(slug, found, "a step", margin, **{"has_loader": True, **known})
 
 
 def test_a_balanced_step_is_told_by_the_machines_peak():
@@ -126,7 +126,11 @@ def test_a_cause_is_told_with_its_share_place_and_calls():
     # What lies before a step is not called loading without a loader.
     assert "batch" in said("input-bound", found)
     without = said("input-bound", found, has_loader=False)
-    assert ("before its first work" in without, "not known" in without) == (True, False)
+    assert ("before the model's first call" in without, "not known" in without) == (True, False)
+    making = said("input-bound", found, has_loader=False, makes_batch=True)
+    assert "goes to making its batch (train.py:7)" in making
+    found["input-bound"].name = "region 'augment'"
+    assert "batch, above all in region 'augment' (train.py:7)" in said("input-bound", found)
 
 
 def cut_of(**changes):
@@ -231,7 +235,7 @@ def test_the_line_of_a_wait_takes_about_as_long_outside_the_models_work(wanted, 
         place = measures(report, cut, None)[f"{slug}-bound"].place
         assert (place and place["line"]) == number
     # Without knowing whose the lines' time is none is told: the longest may be the model's.
-    assert module.line_outside_work(report_of(lines=lines), wanted) is None
+    assert reading.line_outside_work(report_of(lines=lines), wanted) is None
 
 
 def judged(cut=None, device=None, **benchmark):
@@ -386,7 +390,7 @@ def test_a_realistic_run_has_a_bar_and_a_verdict_that_agree_or_a_warning(tmp_pat
     wait = sum(each.wait_s for each in steps) / sum(each.wall_s for each in steps)
     shares_of = {part["name"]: part["share"] for part in bar["parts"]}
     found = {each["test"]: each["share"] for each in report["verdict"]["evidence"]}
-    waits = (shares_of["before first work"], found["input-bound"])
+    waits = (shares_of["before the model's first call"], found["input-bound"])
     assert waits == pytest.approx((wait, wait), rel=1e-6)
     report["tables"]["functions"] = [{"phase": "step"}]
     module.add_verdict(report, Recorded(tmp_path / "rec"))

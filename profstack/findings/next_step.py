@@ -1,0 +1,113 @@
+"""What to do first: the finding that gains most, or what is usually done.
+
+Where no finding has a gain, it is what is usually done about the verdict's cause, or about the
+operators that were seen.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from profstack.code_owner import place_words
+from profstack.findings import rules
+from profstack.storage.schema.report import Finding, Report, VerdictSlug
+from profstack.units import format_seconds
+
+# A finding gains enough to be named before what is usually done.
+_LEVER = 0.03
+# The parts of the run that are the steps'.
+_OF_STEPS = ("steps", "waiting for data")
+# Batches of so many items fill a core.
+_LARGE_BATCH = 64
+_MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repeats a single call."
+
+
+class Lever(NamedTuple):
+    """The finding that gains most of the run, and its gain in words."""
+
+    finding: Finding
+    gain: str
+
+
+def _first_sentences(advice: str) -> str:
+    """Return the first two sentences of a finding's advice."""
+    return " ".join(re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)[:2])
+
+
+def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
+    """Return what to do first about a step; empty where nothing is known to help."""
+    if lever is not None:
+        found, place = lever.finding, ""
+        if found["file"]:
+            place = f"{place_words(found['file'], found['line'] or 1)}, "
+        return f"Begin there ({place}{lever.gain}): {_first_sentences(found['advice'])}"
+    for found in report["findings"]:
+        if found["slug"] in {rule.slug for rule in _SIMPLE}:
+            return f"Begin with the finding '{found['title']}': {_first_sentences(found['advice'])}"
+    severe = [each for each in report["findings"] if each["severity"] == "high"]
+    if slug in (rules.BALANCED, rules.UNCLEAR) and severe:
+        return f"Begin with the finding '{severe[0]['title']}'."
+    if slug in rules.RULE_OF:
+        return rules.RULE_OF[slug].remedy
+    if slug in (rules.BALANCED, rules.UNCLEAR) and (usual := _usual(report)):
+        return f"Try, one at a time: {', '.join(usual)}."
+    return _MORE_STEPS if 0 < report["benchmark"]["n"] < rules.FEWEST_CLEAN else ""
+
+
+# Whose remedy is a line or two: worth doing before anything whose gain is not known either.
+_SIMPLE = (rules.PADDING, rules.NO_KV_CACHE, rules.GRAD_IN_INFERENCE)
+# Where nothing tells what of a time can go.
+_HALF = 0.5
+
+
+def _step_share(found: Finding) -> float | None:
+    """Return the share of the step that a finding is about, where its evidence says it."""
+    share = next((row["step_share"] for row in found["evidence"] if "step_share" in row), None)
+    return share if isinstance(share, float) else None
+
+
+def lever_of(report: Report) -> Lever | None:
+    """Return the finding that gains most of the run; None without one.
+
+    Where a gain is not known, half of the time that the finding is about counts.
+    """
+    step_s = report["benchmark"]["median_s"] or 0.0
+    steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
+    gains: list[tuple[float, Finding, str]] = []
+    for each in report["findings"]:
+        gain_s, run_gain_s = each["gain_s"] or 0.0, each["run_gain_s"]
+        words = f"up to {format_seconds(gain_s)} a step"
+        if each["gain_s"] is None and (share := _step_share(each)):
+            gain_s, words = _HALF * share * step_s, f"{format_seconds(share * step_s)} a step"
+        if step_s and gain_s > _LEVER * step_s:
+            gains.append((gain_s * (steps_s or step_s) / step_s, each, words))
+        elif run_gain_s is not None:
+            words = f"up to {format_seconds(run_gain_s)} of the run"
+            gains.append((run_gain_s, each, words))
+        elif each["run_s"] is not None and each["file"] is not None:
+            words = f"{format_seconds(each['run_s'])} of the run"
+            gains.append((_HALF * each["run_s"], each, words))
+    return Lever(*max(gains, key=lambda each: each[0])[1:]) if gains else None
+
+
+def _usual(report: Report) -> list[str]:
+    """Return what is usually done about operators as they were seen, where it can apply."""
+    operators = report["tables"]["operators"]
+    names = " ".join({row["name"] for row in operators if row["calls"]})
+    environment, batch = report["environment"], report["step"]["batch_size"]
+    threads, cores = environment.get("torch_threads"), environment.get("usable_cores")
+    roofline = report["roofline"]
+    dtypes = {point["dtype"] for point in roofline["points"]} if roofline else set[str | None]()
+    is_float32 = dtypes - {None} <= {"float32", "tf32"}
+    unfused = "bmm" in names and "softmax" in names and "scaled_dot_product" not in names
+    few_threads = isinstance(threads, int) and isinstance(cores, int) and threads < cores
+    tried = (
+        ("a larger batch", batch is not None and batch < _LARGE_BATCH),
+        ("channels_last for the convolutions", "conv" in names),
+        ("scaled_dot_product_attention", unfused),
+        ("bfloat16 by torch.autocast", re.search(r"conv|mm\b", names) and is_float32),
+        ("torch.compile", "CompiledFunction" not in names and bool(names)),
+        (f"torch.set_num_threads({cores})", few_threads and environment.get("device") == "cpu"),
+    )
+    return [words for words, applies in tried if applies]
