@@ -11,10 +11,9 @@ A function that holds most of that work is no site: it is the loop round it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from profstack.analysis.functions import FunctionKey
 from profstack.analysis.watch import (
     FEWEST_SAMPLES,
     STEP,
@@ -85,27 +84,28 @@ def call_sites(recorded: Recorded) -> list[CallSite]:
     return sorted(sites.values(), key=lambda each: -each.share)
 
 
-def _around(seen: Watched, sums: Sequence[Sum]) -> frozenset[FunctionKey]:
-    """Return the user's functions that hold most of the steps' work."""
-    held: dict[StepPart, dict[FunctionKey, float]] = defaultdict(lambda: defaultdict(float))
+def _around(seen: Watched, sums: Sequence[Sum]) -> frozenset[Hashable]:
+    """Return the user's functions, and their lines, that hold most of the steps' work."""
+    held: dict[StepPart, dict[Hashable, float]] = defaultdict(lambda: defaultdict(float))
     weights: dict[StepPart, float] = defaultdict(float)
     for each in sums:
         part, at = step_part_at(each.stack)
         weights[part] += each.weight
-        own = {frame.function for frame in seen.own(each.stack[:at])}
-        for function in own:
-            held[part][function] += each.weight
+        own = seen.own(each.stack[:at])
+        lines = {(frame.file, frame.line) for frame in own}
+        for place in {frame.function for frame in own} | lines:
+            held[part][place] += each.weight
     whole = sum(weights.values())
     work = _TRAINING
     if sum(weights[part] for part in work) < _LEAST_TRAINING * whole:
         work = _WORK
     least = _MOST * sum(weights[part] for part in work)
-    names = {name for part in work for name in held[part]}
-    return frozenset(name for name in names if sum(held[part][name] for part in work) > least)
+    places = {place for part in work for place in held[part]}
+    return frozenset(place for place in places if sum(held[part][place] for part in work) > least)
 
 
 def _site(
-    seen: Watched, stack: Stack, around: frozenset[FunctionKey]
+    seen: Watched, stack: Stack, around: frozenset[Hashable]
 ) -> tuple[CallSite, Frame] | None:
     """Return the site of a stack, and the innermost line of the user's in it."""
     part, at = step_part_at(stack)
@@ -124,6 +124,7 @@ def _site(
         if frame.function not in around and not frame.name.startswith("<"):
             file, line, name = frame.function
             return CallSite(home_relative(file), line, name, part), inner
-    if part == "data wait":
+    # A line with most of the work asks a library for the loop.
+    if part == "data wait" or (inner.file, inner.line) in around:
         return None
     return CallSite(home_relative(inner.file), inner.line, None, part), inner

@@ -55,8 +55,8 @@ _COMPILER = re.compile(r"[/\\]torch[/\\](_dynamo[/\\]convert_frame|_inductor[/\\
 # What runs compiled code lies in the same files, and they are imported by every optimizer.
 _COMPILED = frozenset({"run", "align_inputs_from_check_idxs", "<module>"})
 _SAVES = re.compile(r"(?:^|_)save(?:_|$)")
-# What keeps tensors for a backward pass saves nothing.
-_KEEPS = re.compile("^save_for_backward$|hook")
+# What keeps tensors for a backward pass saves nothing; what has several names does each of them.
+_KEEPS = re.compile("^save_for_backward$|hook|eval|log")
 _LOGGER = re.compile(
     r"[/\\](logging|tqdm|tensorboard|tensorboardX|wandb|mlflow|matplotlib|rich|loguru|comet_ml"
     r"|neptune|csv)([/\\]|\.py$)"

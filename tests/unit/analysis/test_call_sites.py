@@ -56,6 +56,9 @@ def test_without_a_training_the_calls_of_the_model_are_the_work(tmp_path):
     found = call_sites(sampled(tmp_path / "rec", stacks, inside=(answer,)))
     assert [site.name for site in found] == ["average", "forward"]
     assert [site.share for site in found] == pytest.approx([29 / 51, 20 / 51])
+    # A line that has a library make the steps is no place of its own.
+    fit = sampled(tmp_path / "fit", ((40, 1, BACK), (20, 1)))
+    assert call_sites(fit) == []
     # Too few samples, and what evaluates, say nothing.
     assert call_sites(sampled(tmp_path / "few", stacks[:2], inside=(answer,))) == []
     assert call_sites(sampled(tmp_path / "eval", stacks, evaluating=1)) == []
