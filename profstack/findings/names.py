@@ -26,13 +26,7 @@ def own_place(report: Report, row: FunctionRow) -> tuple[Place, str]:
         return row, name
     caller = graph.own_caller({key: 1.0})
     if caller is None:
-        # A function that runs all along is no caller to cProfile: the text of its lines tells.
-        calls = reading.own_lines(report, re.compile(rf"\b{re.escape(row['name'])}\("))
-        line = max(calls, key=reading.line_s, default=None)
-        around = graph.span_around((line["file"], line["line"])) if line is not None else None
-        if line is None:
-            return row, name
-        return line, name if around is None else f"{around.qualified}, which calls {name}"
+        return _own_line(report, graph, key) or (row, name)
     # What it calls itself, on the way there.
     ways = (
         (edge["total_s"] or 0.0, callee.name)
@@ -41,6 +35,28 @@ def own_place(report: Report, row: FunctionRow) -> tuple[Place, str]:
     )
     called = max(ways, default=(0.0, name))[1]
     return caller, f"{reading.qualified_name(report, caller, caller['name'])}, which calls {called}"
+
+
+def _own_line(
+    report: Report, graph: reading.CallGraph, key: reading.FunctionKey
+) -> tuple[Place, str] | None:
+    """Return the user's line by whose text a library's function is called, and names for it.
+
+    A function that runs all along is no caller to cProfile: its text tells what it calls.
+    """
+    chain = [key]
+    while above := {
+        at: time for at, time in graph.callers_s.get(chain[-1], {}).items() if at not in chain
+    }:
+        chain.append(max(above, key=above.__getitem__))
+    for called in reversed(chain):
+        calls = reading.own_lines(report, re.compile(rf"\b{re.escape(called.name)}\("))
+        line = max(calls, key=reading.line_s, default=None)
+        if line is not None:
+            around = graph.span_around((line["file"], line["line"]))
+            caller = "the script" if around is None else around.qualified
+            return line, f"{caller}, which calls {called.name}"
+    return None
 
 
 # Who calls a function says which part of a DataLoader it is; methods of data sets have a name that

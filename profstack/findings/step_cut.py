@@ -205,7 +205,10 @@ def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
     return tuple(
         each
         for each in after
-        if not _names([each], ast.Store) & read and not _names([each], ast.Load) & lasting
+        if not _names([each], ast.Store) & read
+        and not _names([each], ast.Load) & lasting
+        # Gradients set to zero are the next step's, wherever that stands.
+        and not any(getattr(node, "attr", None) == "zero_grad" for node in ast.walk(each))
     )
 
 

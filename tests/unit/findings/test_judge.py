@@ -92,8 +92,14 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     assert (report["verdict"]["slug"], report["step_bar"]["median_s"]) == ("unclear", STEP_S)
     # Overlaps that fail (a hot spot without a function) are a warning, and the findings stay.
     monkeypatch.setattr(judge, "FAMILIES", (lambda recorded, report: [told("python-hot-spot")],))
-    report = report_of()
+    text = "class Stats:\n    def on_log(self):\n        pass\n"
+    parts = {"sources": [{"file": TRAIN, "text": text}]}
+    place = {"part": "steps", "wall_s": 1.0, "share": 1.0, "name": "on_log"}
+    parts["run_bar"] = [place | {"file": TRAIN, "line": 3}, place | {"file": None, "line": None}]
+    report = report_of(parts=parts)
     add_findings(report, recorded)
+    # Methods in the run's bar have their class, where the text is known.
+    assert [row["name"] for row in report["run_bar"]] == ["Stats.on_log", "on_log"]
     slugs = [[row["slug"] for row in report[name]] for name in ("findings", "warnings")]
     assert slugs == [["python-hot-spot"], ["findings-failed"]]
 

@@ -68,11 +68,14 @@ def test_a_librarys_function_is_named_by_the_users_that_calls_it():
     place, name = names.own_place(report, inner)
     assert (place["file"], place["line"], name) == (TRAIN, 15, "train, which calls mean")
     # What runs all along has no row: its text tells where the library is called.
-    clip = function("clip", 5 * MS, file="/lib/s.py")
+    clip, norm = (function(name, 5 * MS, file="/lib/s.py") for name in ("clip", "_norm"))
     lines = [line(17, "    clip(loss)", python_s=1.0), line(9, "clipped(1)", python_s=9.0)]
-    report = report_of(functions=[clip], lines=lines, parts=SOURCES)
-    place, name = names.own_place(report, clip)
-    assert (place["line"], name) == (17, "train, which calls clip")
+    tables = {"functions": [clip, norm], "calls": [call(clip, norm, MS), call(norm, norm, MS)]}
+    report = report_of(**tables, lines=lines, parts=SOURCES)
+    for row in (clip, norm):
+        place, name = names.own_place(report, row)
+        assert (place["line"], name) == (17, "train, which calls clip")
+    assert names.own_place(report_of(lines=lines), clip)[1] == "the script, which calls clip"
     assert names.own_place(report_of(functions=[clip]), clip) == (clip, "clip")
 
 

@@ -244,10 +244,11 @@ def test_what_no_step_reads_is_no_input_and_no_wait():
     assert after_step(report_of(**looped("average(net, hist)"))) is not None
     # What the next step works on, by its name or within what it has; what is in no loop.
     inputs = ("x = draw()", "source.append(draw())", "evaluate(source)", "source[0] = draw()")
+    inputs += ("optimizer.zero_grad()",)
     texts = [(after, LOOP) for after in inputs]
     others = (("for x in source", "if x"), ("hist = []", "hist = ["))
     texts += [("hist.append(1)", LOOP.replace(*each)) for each in others]
-    assert [after_step(report_of(**looped(*each))) for each in texts] == [None] * 6
+    assert [after_step(report_of(**looped(*each))) for each in texts] == [None] * 7
     report = report_of(**looped("hist.append(measured(loss))", inside_s=8 * MS))
     found = after_step(report)
     assert (found.share, found.line["line"]) == (pytest.approx(14 / 16), MEASURED)
