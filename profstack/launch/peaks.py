@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from profstack.cache import keep_cached, read_cached
 from profstack.environment import environment_facts
 from profstack.stats.clock import Clock
 from profstack.storage.folder import DATABASE, PEAKS
@@ -76,18 +77,9 @@ class CachedRate(Rate, total=False):
 # Damaged parts of it are ignored. Where there is no such folder nothing is kept, which only costs
 # time.
 
+_CACHE = "peaks.json"
 _VERSION = 1
 _RETRIED_S = 3600.0
-
-
-def cache_path() -> Path | None:
-    """Return the file that keeps peaks; None where the user has no cache folder."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    with contextlib.suppress(RuntimeError):
-        # The standard says to ignore a relative one.
-        folder = folder if folder.is_absolute() else Path.home() / ".cache"
-        return folder / "profstack" / "peaks.json"
-    return None
 
 
 def known(machine: Machine) -> dict[str, CachedRate]:
@@ -114,13 +106,12 @@ def _is_old(rate: CachedRate) -> bool:
 
 def _read_cache() -> dict[str, CachedRate]:
     """Read the cache without damaged entries; nothing of a file of another version."""
-    path = cache_path()
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path else {}
+        content = json.loads(read_cached(_CACHE) or "{}")
         if content.get("version") != _VERSION:
             return {}
         return {str(key): entry for key, entry in content["peaks"].items() if _is_whole(entry)}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         return {}
 
 
@@ -132,25 +123,9 @@ def _is_whole(entry: Mapping[str, object]) -> bool:
 
 
 def keep(machine: Machine, entries: Iterable[CachedRate]) -> None:
-    """Add rates to the cache, replacing its file as a whole; ignore errors of the file system."""
-    path = cache_path()
-    if path is None:
-        return
+    """Add rates to the cache; ignore errors of the file system."""
     kept = {**_read_cache(), **{machine.key(entry["dtype"]): entry for entry in entries}}
-    _write(path, json.dumps({"version": _VERSION, "peaks": kept}, indent=1))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole; ignore errors of the file system."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            os.replace(unfinished, path)
-        finally:
-            # A full disk may have left it.
-            unfinished.unlink(missing_ok=True)
+    keep_cached(_CACHE, json.dumps({"version": _VERSION, "peaks": kept}, indent=1))
 
 
 def better(machine: Machine, entry: CachedRate) -> CachedRate:
@@ -523,7 +498,8 @@ def keep_peaks(
         content = _find(folder, measure=measure, tell=tell)
     except Exception as error:
         content = no_peaks(None, f"the peaks could not be found: {type(error).__name__}: {error}")
-    _write(folder / PEAKS, json.dumps(content))
+    with contextlib.suppress(OSError):
+        (folder / PEAKS).write_text(json.dumps(content), encoding="utf-8")
 
 
 def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) -> Peaks:

@@ -192,9 +192,11 @@ def test_a_launcher_is_warned_of_before_it_starts(script, capsys):
 def test_progress_summary_and_early_page_go_to_standard_error(script, monkeypatch, capsys):
     def does(folder, poll):
         append_event(folder, {"event": "rule", "rule": "optimizer", "phase": "train"})
-        assert script.pages == []
         append_event(folder, {"event": "page"})
-        poll()
+        for early_s in (60.0, 0.0):
+            assert script.pages == []
+            monkeypatch.setattr(run_command, "EARLY_PAGE_S", early_s)
+            poll()
         append_event(folder, {"event": "finished", "stopped_by": "max_steps"})
 
     script.does = does

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from profstack.analysis.roofline import read_peaks
+from profstack.cache import cache_file
 from profstack.launch import peaks
-from profstack.launch.peaks import Machine, better, cache_path, cached, keep, keep_peaks, measured
+from profstack.launch.peaks import Machine, better, cached, keep, keep_peaks, measured
 from tests.support.commands import fails
 from tests.support.recordings import Run
 
@@ -211,9 +212,9 @@ def test_a_damaged_file_is_replaced_and_where_there_can_be_none_nothing_is_lost(
     assert cached(HERE, []) is None
     # A relative folder is ignored, by the standard.
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert cache_path() == Path.home() / ".cache" / "profstack" / "peaks.json"
+    assert cache_file("x.json") == Path.home() / ".cache" / "profstack" / "x.json"
     monkeypatch.setattr(Path, "home", fails(RuntimeError("Could not determine home directory.")))
-    assert cache_path() is None
+    assert cache_file("x.json") is None
     keep(HERE, [MEMORY])
     assert cached(HERE, []) is None
 
@@ -382,5 +383,9 @@ def test_where_nothing_is_measured_it_is_said(tmp_path, monkeypatch, asked):
     assert "CPUs and on CUDA" in reason("three", device="mps")
     monkeypatch.setenv("PROFSTACK_PEAKS", "0")
     assert "--no-peaks" in reason("four")
+    (tmp_path / "empty" / "logs").mkdir(parents=True)
+    keep_peaks(tmp_path / "empty")
+    assert "could not be found" in read_peaks(tmp_path / "empty")["reason"]
+    # A recording that was deleted stays so.
     keep_peaks(tmp_path / "nowhere")
-    assert "could not be found" in read_peaks(tmp_path / "nowhere")["reason"]
+    assert not (tmp_path / "nowhere").exists()
