@@ -310,6 +310,7 @@ class _Run:
             (self.folder / PAGE_MARKER).touch()
 
     def _finish(self, code: int) -> None:
+        from profstack.launch import background_peaks
         from profstack.launch.peaks import keep_peaks
         from profstack.report.files import write_report
 
@@ -319,10 +320,8 @@ class _Run:
             self.display.line(f"profstack: nothing was recorded of the script: {why}")
             self.options.quiet = True
         with self.display.working("profstack: writing the page"):
-            # The machine's peaks are measured now where they are not known.
             measure = "torch" in self.layers and not self.options.no_peaks
-            show_line = None if self.options.quiet else self.display.line
-            keep_peaks(self.folder, measure=measure, tell=show_line)
+            pending = keep_peaks(self.folder, measure=measure, later=True)
             page = write_report(self.folder)
         if not self.options.quiet:
             try:
@@ -332,6 +331,10 @@ class _Run:
                 self.display.line(shown(ending, report, sys.stderr))
             except Exception as error:
                 self.display.line(f"profstack: no summary, {type(error).__name__}: {error}")
+        # Nobody waits while the machine's peaks are measured.
+        if pending and background_peaks.begin(self.folder) and not self.options.quiet:
+            words = "measuring this machine's peaks, once, in the background"
+            self.display.line(f"profstack: {words}: the page has them some seconds from now")
         self.display.line(f"Wrote {page}")
         if self.options.open:
             open_page(page)

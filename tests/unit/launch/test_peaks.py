@@ -358,6 +358,23 @@ def test_a_recording_keeps_the_peaks_that_it_was_given_first(tmp_path, asked):
     assert rates == [3e9, 5e9]
 
 
+def test_later_peaks_are_pending_until_they_are_known(tmp_path, asked):
+    folder = recording(tmp_path / "run")
+    assert keep_peaks(folder, later=True)
+    kept = read_peaks(folder)
+    assert ("profstack report" in kept["reason"], kept["flop_per_s"]) == (True, [])
+    # What is to be measured again is better than nothing.
+    old = entry("float32", 2e9, 2, disturbed=True)
+    keep(HERE, [old, entry("float16", 7e9), MEMORY])
+    assert (keep_peaks(folder, later=True), asked) == (True, [])
+    assert [peak["value"] for peak in read_peaks(folder)["flop_per_s"]] == [2e9, 7e9]
+    keep(HERE, [entry("float32", 3e9)])
+    assert (keep_peaks(folder, later=True), peaks.are_pending(folder)) == (False, False)
+    keep(HERE, [entry("float32", 5e9)])
+    assert (keep_peaks(folder, later=True), asked) == (False, [])
+    assert read_peaks(folder)["flop_per_s"][0]["value"] == 3e9
+
+
 def test_a_gpu_has_both_peaks_and_tf32_beside_float32(tmp_path, asked):
     name = "NVIDIA A100-SXM4-40GB"
     folder = recording(tmp_path / "run", device="cuda", gpu=name)
