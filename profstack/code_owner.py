@@ -81,6 +81,9 @@ class Places:
 
     def is_own(self, file: str) -> bool:
         """Return whether a code object's file is the user's own."""
+        return _is_own(self, file)
+
+    def _decide(self, file: str) -> bool:
         if file in TEXTS:
             return self.text
         # A cell of a notebook, or of IPython's prompt.
@@ -124,6 +127,12 @@ class Places:
             return file
         whole = file if _ABSOLUTE.match(file) else self.working + file
         return ntpath.normpath(whole) if self.sep == "\\" else posixpath.normpath(whole)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own(places: Places, file: str) -> bool:
+    """Return `Places.is_own`: few files make up all the functions and stacks of a recording."""
+    return places._decide(file)
 
 
 def _folders(*paths: str) -> tuple[str, ...]:

@@ -53,7 +53,8 @@ _VARIABLES: dict[str, str | None] = {
     "PROFSTACK": "`0` switches profstack off: `profstack run` only runs the script, a `Session` "
     "does nothing",
     "PROFSTACK_PEAKS": "`0`: never measure the machine's peaks, as `--no-peaks`",
-    "XDG_CACHE_HOME": "the folder in which the measured peaks are kept (default: `~/.cache`)",
+    "XDG_CACHE_HOME": "the folder in which the measured peaks and the page's packed charts are "
+    "kept (default: `~/.cache`)",
     "NO_COLOR": "set: no colours in the terminal",
     "TERM": "`dumb`: no colours in the terminal",
     "RANK": "the rank of this process, as torchrun and accelerate set it",

@@ -49,8 +49,15 @@ class Counted:
 
     def total(self, direction: int | None = None) -> float | None:
         """Return operations per step, of one direction or both; None where nothing was counted."""
-        rows = self.rows if direction is None else self.rows[self.rows["backward"] == direction]
-        return self.selection.per_step(rows["flop"].sum(min_count=1))
+        if direction not in self._totals:
+            rows = self.rows if direction is None else self.rows[self.rows["backward"] == direction]
+            self._totals[direction] = self.selection.per_step(rows["flop"].sum(min_count=1))
+        return self._totals[direction]
+
+    @cached_property
+    def _totals(self) -> dict[int | None, float | None]:
+        """The totals that were asked for, by direction."""
+        return {}
 
     def forward_mac(self) -> float | None:
         """Return multiply-adds per step in forward; the other tools' as they give them."""

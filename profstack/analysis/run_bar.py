@@ -215,6 +215,9 @@ class _Run:
         own = own.drop_duplicates("started_s").sort_values("started_s")
         self._slices = own[own["started_s"].notna() & own["wall_s"].notna()]
         self._steps = recorded.frames["steps"]
+        self._timed: dict[int, list[dict[Hashable, Any]]] = defaultdict(list)
+        for step in self._steps[self._steps["wall_s"] > 0].to_dict("records"):
+            self._timed[step["slice"]].append(step)
         compiled = recorded.frames["compilations"]
         known = compiled[compiled["t_s"].notna() & compiled["wall_s"].notna()]
         self._compiled = _union(zip(known["t_s"], known["t_s"] + known["wall_s"], strict=True))
@@ -285,11 +288,11 @@ class _Run:
         compiling_s = _overlap(self._compiled, begin, end)
         division.add(FIRST, compiling_s)
         left_s = end - begin - compiling_s
-        steps = self._steps[(self._steps["slice"] == row["slice"]) & (self._steps["wall_s"] > 0)]
-        if len(clean) and len(steps):
+        steps = self._timed.get(row["slice"], [])
+        if len(clean) and steps:
             mean_s = float(clean["wall_s"].mean())
             ordinary_s, count = 0.0, 0
-            for step in steps.to_dict("records"):
+            for step in steps:
                 began, took_s = step["started_s"], step["wall_s"]
                 took_s -= _overlap(self._compiled, began, began + took_s)
                 beyond_s = took_s - mean_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,15 @@ class LayerState:
 
     def record(self) -> dict[str, SqlValue]:
         """Return the row of table `layers`."""
-        kind = profstack_layer.load(self.name)
         columns = ("name", "status", "reason", "memory_bytes", "truncated")
-        row: dict[str, SqlValue] = {column: getattr(self, column) for column in columns}
-        technique, tool = kind.description.technique, kind.description.tool
-        return {**row, "technique": technique, "tool": tool, "version": kind.version()}
+        return {**{column: getattr(self, column) for column in columns}, **self._tool}
+
+    @cached_property
+    def _tool(self) -> dict[str, SqlValue]:
+        """The row's facts on the tool: the version is read from the files of its package."""
+        kind = profstack_layer.load(self.name)
+        said = kind.description
+        return {"technique": said.technique, "tool": said.tool, "version": kind.version()}
 
 
 def _guarded(name: str) -> Any:

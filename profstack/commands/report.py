@@ -25,9 +25,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Build the report and write it."""
-    folder = files.recording_folder(arguments.folder)
-    report = files.build(folder)
+    from profstack.launch.background_peaks import take_in
     from profstack.report import html
+
+    folder = files.recording_folder(arguments.folder)
+    if arguments.output is None:
+        take_in(folder)
+    report = files.build(folder)
 
     page = folder if arguments.output is None else Path(arguments.output)
     if page.is_dir():

@@ -70,6 +70,9 @@ several ranks: the launcher starts profstack in each of them,
 """
 
 
+# A run that is over sooner has its page at the end alone: writing it twice costs a second of CPU.
+EARLY_PAGE_S = 60.0
+
 # The options of `Targets`: how much is measured.
 _MEANINGS = {
     "slice_steps": "steps of a timed layer's slice, from round 2 on",
@@ -197,6 +200,7 @@ class _Run:
         self._environment: dict[str, object] = {}
         self._child_options: ChildOptions = {}
         self._page_thread: threading.Thread | None = None
+        self._page_wanted = False
 
     def execute(self) -> int:
         """Run the script, write the page, and return the script's exit code, -n for signal n."""
@@ -213,7 +217,7 @@ class _Run:
                 code = process.run(self.target.arguments, self.folder, child_options, self._poll)
             duration_s = time.perf_counter() - self._begun
         finally:
-            self._poll()
+            self._read_log()
             if self._page_thread is not None:
                 self._page_thread.join()
         try:
@@ -277,10 +281,17 @@ class _Run:
         write_run(self.folder, content)
 
     def _poll(self) -> None:
+        """Show what the script's process has done; write the early page where it is due."""
+        self._read_log()
+        is_due = self._page_wanted and time.perf_counter() - self._begun >= EARLY_PAGE_S
+        if is_due and self._page_thread is None:
+            self._page_thread = threading.Thread(target=self._early_page, daemon=True)
+            self._page_thread.start()
+
+    def _read_log(self) -> None:
         for event in self.log.events():
             if event["event"] == "page":
-                self._page_thread = threading.Thread(target=self._early_page, daemon=True)
-                self._page_thread.start()
+                self._page_wanted = True
             elif event["event"] == "finished":
                 self.stopped_by = event["stopped_by"]
             self.display.show(event)
@@ -299,6 +310,7 @@ class _Run:
             (self.folder / PAGE_MARKER).touch()
 
     def _finish(self, code: int) -> None:
+        from profstack.launch import background_peaks
         from profstack.launch.peaks import keep_peaks
         from profstack.report.files import write_report
 
@@ -308,10 +320,8 @@ class _Run:
             self.display.line(f"profstack: nothing was recorded of the script: {why}")
             self.options.quiet = True
         with self.display.working("profstack: writing the page"):
-            # The machine's peaks are measured now where they are not known.
             measure = "torch" in self.layers and not self.options.no_peaks
-            show_line = None if self.options.quiet else self.display.line
-            keep_peaks(self.folder, measure=measure, tell=show_line)
+            pending = keep_peaks(self.folder, measure=measure, later=True)
             page = write_report(self.folder)
         if not self.options.quiet:
             try:
@@ -321,6 +331,10 @@ class _Run:
                 self.display.line(shown(ending, report, sys.stderr))
             except Exception as error:
                 self.display.line(f"profstack: no summary, {type(error).__name__}: {error}")
+        # Nobody waits while the machine's peaks are measured.
+        if pending and background_peaks.begin(self.folder) and not self.options.quiet:
+            words = "measuring this machine's peaks, once, in the background"
+            self.display.line(f"profstack: {words}: the page has them some seconds from now")
         self.display.line(f"Wrote {page}")
         if self.options.open:
             open_page(page)

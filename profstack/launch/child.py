@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from profstack.guard import Guard, complain, delay_signals
+from profstack.guard import CollectorOff, Guard, complain, delay_signals
 
 # As in typing, which must not be imported here; type checkers know the name.
 TYPE_CHECKING = False
@@ -161,10 +161,12 @@ def _torch_arrived(torch: "Any") -> None:
         profiler.disable()
     if sampler is not None:
         sampler.pause()
-    from profstack.capture.run import start_engine
-
     try:
-        _engine = start_engine(_folder, torch, _tools, _armed_at, begun, release)
+        # Beside all that torch has loaded, one collection would take as long as the rest.
+        with CollectorOff():
+            from profstack.capture.run import start_engine
+
+            _engine = start_engine(_folder, torch, _tools, _armed_at, begun, release)
     finally:
         if _engine is None and sampler is not None:
             # What it has seen will not be used.

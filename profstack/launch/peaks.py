@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from profstack.cache import keep_cached, read_cached
 from profstack.environment import environment_facts
 from profstack.stats.clock import Clock
 from profstack.storage.folder import DATABASE, PEAKS
@@ -76,25 +77,20 @@ class CachedRate(Rate, total=False):
 # Damaged parts of it are ignored. Where there is no such folder nothing is kept, which only costs
 # time.
 
+_CACHE = "peaks.json"
 _VERSION = 1
 _RETRIED_S = 3600.0
 
 
-def cache_path() -> Path | None:
-    """Return the file that keeps peaks; None where the user has no cache folder."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    with contextlib.suppress(RuntimeError):
-        # The standard says to ignore a relative one.
-        folder = folder if folder.is_absolute() else Path.home() / ".cache"
-        return folder / "profstack" / "peaks.json"
-    return None
-
-
-def known(machine: Machine) -> dict[str, CachedRate]:
-    """Return the cached rates of `machine` by type, without those to be measured again."""
+def known(machine: Machine, *, also_old: bool = False) -> dict[str, CachedRate]:
+    """Return the cached rates of `machine` by type; those to be measured again with `also_old`."""
     kept = _read_cache()
     rates = {dtype: kept.get(machine.key(dtype)) for dtype in (*DTYPES, MEMORY)}
-    return {dtype: rate for dtype, rate in rates.items() if rate is not None and not _is_old(rate)}
+    return {
+        dtype: rate
+        for dtype, rate in rates.items()
+        if rate is not None and (also_old or not _is_old(rate))
+    }
 
 
 def _is_old(rate: CachedRate) -> bool:
@@ -114,13 +110,12 @@ def _is_old(rate: CachedRate) -> bool:
 
 def _read_cache() -> dict[str, CachedRate]:
     """Read the cache without damaged entries; nothing of a file of another version."""
-    path = cache_path()
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path else {}
+        content = json.loads(read_cached(_CACHE) or "{}")
         if content.get("version") != _VERSION:
             return {}
         return {str(key): entry for key, entry in content["peaks"].items() if _is_whole(entry)}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         return {}
 
 
@@ -132,25 +127,9 @@ def _is_whole(entry: Mapping[str, object]) -> bool:
 
 
 def keep(machine: Machine, entries: Iterable[CachedRate]) -> None:
-    """Add rates to the cache, replacing its file as a whole; ignore errors of the file system."""
-    path = cache_path()
-    if path is None:
-        return
+    """Add rates to the cache; ignore errors of the file system."""
     kept = {**_read_cache(), **{machine.key(entry["dtype"]): entry for entry in entries}}
-    _write(path, json.dumps({"version": _VERSION, "peaks": kept}, indent=1))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole; ignore errors of the file system."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            os.replace(unfinished, path)
-        finally:
-            # A full disk may have left it.
-            unfinished.unlink(missing_ok=True)
+    keep_cached(_CACHE, json.dumps({"version": _VERSION, "peaks": kept}, indent=1))
 
 
 def better(machine: Machine, entry: CachedRate) -> CachedRate:
@@ -164,17 +143,22 @@ def better(machine: Machine, entry: CachedRate) -> CachedRate:
 # -- peaks of a machine, measured in a process of its own --------------------
 
 _TIMEOUT_S = 120.0
-# The folder that profstack is in comes last: it may be one of many packages.
-_START = (
-    "import sys; sys.path[:] = [*filter(None, sys.path), {root!r}]; "
-    "from profstack.launch.peaks import main; main()"
-)
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
-def cached(machine: Machine, dtypes: Iterable[str]) -> Peaks | None:
-    """Return the peaks of `machine` for all of `dtypes` and memory; None if any is missing."""
-    kept = known(machine)
+def program(module: str) -> list[str]:
+    """Return the command that calls `main` of one of our modules, and nothing of this folder."""
+    # The folder that profstack is in comes last: it may be one of many packages.
+    path = f"import sys; sys.path[:] = [*filter(None, sys.path), {_ROOT!r}]"
+    return [sys.executable, "-c", f"{path}; from {module} import main; main()"]
+
+
+def cached(machine: Machine, dtypes: Iterable[str], *, also_old: bool = False) -> Peaks | None:
+    """Return the peaks of `machine` for all of `dtypes` and memory; None if any is missing.
+
+    With `also_old` they may be rates that are to be measured again.
+    """
+    kept = known(machine, also_old=also_old)
     wanted = [*dtypes, MEMORY]
     if not kept.keys() >= set(wanted):
         return None
@@ -216,7 +200,7 @@ def measured(machine: Machine, dtypes: Sequence[str], timeout_s: float = _TIMEOU
     Never raises: where nothing could be measured, `reason` says why and the lists are empty.
     """
     kept = known(machine)
-    command = [sys.executable, "-c", _START.format(root=_ROOT), "--device", machine.device]
+    command = [*program("profstack.launch.peaks"), "--device", machine.device]
     command += ["--dtypes", ",".join(dtype for dtype in dtypes if dtype not in kept)]
     if machine.threads is not None:
         command += ["--threads", str(machine.threads)]
@@ -509,36 +493,71 @@ NO_TORCH = "the run has no torch in it"
 
 
 def keep_peaks(
-    folder: Path, *, measure: bool = True, tell: Callable[[str], None] | None = None
-) -> None:
+    folder: Path,
+    *,
+    measure: bool = True,
+    later: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> bool:
     """Write the peaks into a complete recording that has none yet; never raises.
 
     Peaks that are not cached are measured if `measure` is true and PROFSTACK_PEAKS is not 0, after
-    a line to `tell`.
+    a line to `tell`. With `later` they are not measured now: what is known is written for the time
+    being. Return whether they are still to be measured.
     """
-    if (folder / PEAKS).exists():
-        return
+    if (folder / PEAKS).exists() and not are_pending(folder):
+        return False
     measure = measure and os.environ.get("PROFSTACK_PEAKS") != "0"
+    pending = False
     try:
-        content = _find(folder, measure=measure, tell=tell)
+        content, pending = _find(folder, measure=measure, later=later, tell=tell)
     except Exception as error:
         content = no_peaks(None, f"the peaks could not be found: {type(error).__name__}: {error}")
-    _write(folder / PEAKS, json.dumps(content))
+    # Not where the recording was deleted meanwhile.
+    with contextlib.suppress(OSError):
+        unfinished = folder / f"{PEAKS}~"
+        unfinished.write_text(json.dumps({**content, _PENDING: pending}), encoding="utf-8")
+        unfinished.replace(folder / PEAKS)
+    return pending
 
 
-def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) -> Peaks:
-    """Return the peaks of a recording's machine: cached, measured, and stated by the maker."""
+_PENDING = "pending"
+_LATER = (
+    "the peaks of this machine were not known yet: they are measured once, after a run; "
+    "next, some seconds later: profstack report"
+)
+
+
+def are_pending(folder: Path) -> bool:
+    """Return whether a recording's peaks were to be measured after its run."""
+    try:
+        return bool(json.loads((folder / PEAKS).read_text(encoding="utf-8")).get(_PENDING))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _find(
+    folder: Path, *, measure: bool, later: bool, tell: Callable[[str], None] | None
+) -> tuple[Peaks, bool]:
+    """Return the peaks of a recording's machine: cached, measured, and stated by the maker.
+
+    Also return whether they are to be measured later.
+    """
     environment, types = _read_facts(folder)
     device, gpu, torch = (environment.get(key) for key in ("device", "gpu", "torch"))
     if device is None:
-        return no_peaks(None, NO_TORCH)
+        return no_peaks(None, NO_TORCH), False
     if device not in ("cpu", "cuda"):
         unknown = Machine(device, None, None, None, None)
-        return no_peaks(unknown, "peaks are measured on CPUs and on CUDA devices alone")
+        return no_peaks(unknown, "peaks are measured on CPUs and on CUDA devices alone"), False
     machine = _machine(device, gpu, environment.get("torch_threads"), torch)
     wanted = _wanted(types, device)
     found = cached(machine, wanted)
-    if found is None and measure:
+    pending = found is None and measure and later
+    if pending:
+        # Rates that may be better by now are better than none.
+        found = cached(machine, wanted, also_old=True) or no_peaks(machine, _LATER)
+    elif found is None and measure:
         if tell is not None:
             tell(f"profstack: measuring this machine's peaks, once (about {_ABOUT_S} s)")
         found = measured(machine, wanted)
@@ -555,7 +574,7 @@ def _find(folder: Path, *, measure: bool, tell: Callable[[str], None] | None) ->
         ]
         memory: MemoryPeak = {"value": stated.bytes_per_s, "source": "datasheet", "how": how}
         found["bytes_per_s"].append(memory)
-    return found
+    return found, pending
 
 
 def _read_facts(folder: Path) -> tuple[Mapping[str, Any], dict[str, float]]:

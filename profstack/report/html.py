@@ -17,7 +17,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from profstack.cache import keep_cached, read_cached
 from profstack.errors import RecordingError
 from profstack.report.page import prepare
 from profstack.storage.schema.report import Report
@@ -101,7 +102,11 @@ def library() -> Library | None:
         if found is None or not found.submodule_search_locations:
             return None
         folder = Path(next(iter(found.submodule_search_locations)))
-        script = (folder / "package_data" / "plotly.min.js").read_bytes().decode("utf-8-sig")
+        file = folder / "package_data" / "plotly.min.js"
+        version = [str(file), file.stat().st_size, file.stat().st_mtime_ns]
+        if (kept := _kept_library(version)) is not None:
+            return kept
+        script = file.read_bytes().decode("utf-8-sig")
     except (ImportError, OSError, ValueError):
         return None
     notice = "plotly.js, as shipped by the package plotly"
@@ -109,7 +114,24 @@ def library() -> Library | None:
     if comment := re.match(r"\s*/\*+(.*?)\*/", script[:4_000], re.DOTALL):
         lines = (line.strip(" *") for line in comment[1].splitlines())
         notice = ". ".join(line.rstrip(".") for line in lines if line)[:_LONGEST_NOTICE]
-    return Library(packed_text(script), script_digest(script), notice)
+    made = Library(packed_text(script), script_digest(script), notice)
+    keep_cached(_LIBRARY_CACHE, json.dumps({"version": version, **asdict(made)}))
+    return made
+
+
+# Packing it takes as long as a tenth of a short run's page: the packed file is kept.
+_LIBRARY_CACHE = "plotly.json"
+
+
+def _kept_library(version: list[object]) -> Library | None:
+    """Return the packed file from the user's cache; None where it is of another version."""
+    try:
+        kept = json.loads(read_cached(_LIBRARY_CACHE) or "{}")
+        if kept.pop("version") == version and all(isinstance(one, str) for one in kept.values()):
+            return Library(**kept)
+    except (ValueError, AttributeError, KeyError, TypeError):
+        pass
+    return None
 
 
 def script_digest(script: str) -> str:

@@ -165,11 +165,28 @@ class Page:
 
     def as_dict(self) -> dict[str, object]:
         """Return the page's data as dictionaries and lists, ready for JSON."""
-        parts = dataclasses.asdict(self)
+        parts = {
+            field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
         # The other parts are made of `compact` values.
         for name in ("facts", "slices", "counters", "roofline", "overview"):
             parts[name] = finite(parts[name])
         return parts
+
+
+def _plain(value: Any) -> Any:
+    """Return dataclasses as dictionaries, wherever they are; all other values as they are.
+
+    Rows of tables hold none, and are most of the page: unlike `dataclasses.asdict` it copies no
+    list whose first entry is neither a dataclass nor holds any.
+    """
+    if dataclasses.is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)) and value and dataclasses.is_dataclass(value[0]):
+        return [_plain(each) for each in value]
+    return value
 
 
 _FACTS = (

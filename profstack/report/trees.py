@@ -383,10 +383,37 @@ def entries(
 
 def _groups(count: int, edges: Sequence[Edge]) -> list[list[int]]:
     """Return the functions in groups: each cycle together, every other function alone."""
-    # It comes with torch and takes a while to import: only a page of Python functions needs it.
-    import networkx  # type: ignore[import-untyped]  # it ships no types
-
-    graph = networkx.DiGraph()
-    graph.add_nodes_from(range(count))
-    graph.add_edges_from((edge.caller, edge.callee) for edge in edges)
-    return sorted(sorted(members) for members in networkx.strongly_connected_components(graph))
+    # By Tarjan's algorithm: importing networkx for it would take longer than all of the page.
+    callees: list[list[int]] = [[] for _ in range(count)]
+    for edge in edges:
+        callees[edge.caller].append(edge.callee)
+    # When each function was met, and the earliest one on the path that it leads back to.
+    met: dict[int, int] = {}
+    earliest: dict[int, int] = {}
+    # Functions met that belong to no group yet, in that order.
+    pending: list[int] = []
+    groups: list[list[int]] = []
+    for root in range(count):
+        path = [(root, iter(callees[root]))] if root not in met else []
+        while path:
+            function, rest = path[-1]
+            if function not in met:
+                met[function] = earliest[function] = len(met)
+                pending.append(function)
+            callee = next(rest, None)
+            if callee is None:
+                path.pop()
+                if path:
+                    caller = path[-1][0]
+                    earliest[caller] = min(earliest[caller], earliest[function])
+                if earliest[function] == met[function]:
+                    place = pending.index(function)
+                    groups.append(sorted(pending[place:]))
+                    # A closed group is earlier than nothing.
+                    earliest.update(dict.fromkeys(pending[place:], count))
+                    del pending[place:]
+            elif callee not in met:
+                path.append((callee, iter(callees[callee])))
+            else:
+                earliest[function] = min(earliest[function], earliest[callee])
+    return sorted(groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,6 +99,7 @@ class Recorded:
         fact = self.facts.get(f"plan_{self.plan}") or {}
         self.rule: str | None = fact.get("rule")
         self.phase: str | None = fact.get("phase")
+        self._selected: dict[tuple[str, tuple[tuple[str, ...], ...]], Selection | None] = {}
 
     @cached_property
     def slices(self) -> pd.DataFrame:
@@ -137,9 +138,14 @@ class Recorded:
         Slices in which the script evaluated its model are left out if there are others, and so
         are those of the first round, which had no step to settle.
         """
-        slices = self._observed_by(layer)
-        found = (self._best(slices[slices["mode"].isin(group)], late=True) for group in modes)
-        return next((selection for selection in found if selection is not None), None)
+        key = layer, tuple(map(tuple, modes))
+        if key not in self._selected:
+            slices = self._observed_by(layer)
+            found = (self._best(slices[slices["mode"].isin(group)], late=True) for group in modes)
+            self._selected[key] = next((each for each in found if each is not None), None)
+        # A caller sets the factor of its own.
+        selection = self._selected[key]
+        return None if selection is None else replace(selection, factor=None)
 
     def select_all(self, layer: str) -> Selection | None:
         """Select all slices of `layer`, the first ones too: counts need no warm-up."""
@@ -158,7 +164,7 @@ class Recorded:
         """Select from these slices, if any; those with evaluation only if there are no others."""
         if not len(chosen):
             return None
-        mixed = chosen.apply(self._is_mixed, axis=1)
+        mixed = chosen["slice"].isin(self._mixed)
         chosen = chosen if mixed.all() else chosen[~mixed]
         settled = chosen["round"] > 1
         chosen = chosen[settled] if late and settled.any() else chosen
@@ -179,11 +185,24 @@ class Recorded:
             inside |= steps["step"].between(first, first + count, inclusive="left")
         return _where(steps, inside)
 
-    def _is_mixed(self, row: pd.Series[Any]) -> bool:
-        """Return whether the rows of a slice add up training and evaluation."""
-        if self.phase != "train" or row["counted_steps"] < row["steps"]:
-            return False
-        return any("eval" in words.split() for words in self.steps_of([int(row["slice"])])["flags"])
+    @cached_property
+    def _mixed(self) -> frozenset[int]:
+        """Numbers of the slices whose rows add up training and evaluation."""
+        steps = self.steps
+        evaluating = [
+            step
+            for step, flags in zip(steps["step"].tolist(), steps["flags"], strict=True)
+            if "eval" in flags.split()
+        ]
+        if self.phase != "train" or not evaluating:
+            return frozenset()
+        whole = self.slices[~(self.slices["counted_steps"] < self.slices["steps"])]
+        columns = zip(whole["slice"], whole["first_step"], whole["steps"], strict=True)
+        return frozenset(
+            int(number)
+            for number, first, count in columns
+            if any(first <= step < first + count for step in evaluating)
+        )
 
     def rows(self, table: str, selection: Selection | None) -> pd.DataFrame:
         """Return the rows of a table that belong to the selected slices."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from importlib import metadata, util
 
 import torch
@@ -55,6 +56,31 @@ def test_what_is_here_works_beside_broken_packages_and_in_any_folder(tmp_path):
     # No place of the user's is told but that of the interpreter, which may lie there.
     assert answer.pop("executable")
     assert str(CHECKOUT) not in json.dumps(answer)
+
+
+TRAIN = """
+import torch
+model = torch.nn.Linear(64, 64)
+for step in range(20):
+    model(torch.ones(8, 64)).sum().backward()
+"""
+
+
+def test_the_first_run_does_not_wait_for_the_peaks_and_its_page_gets_them(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    more = {"PROFSTACK_PEAKS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    words = ("-m", "profstack", "run", "--layers", "torch", "-o", "rec", "train.py")
+    said = run_python(*words, cwd=tmp_path, env=more).stderr.splitlines()
+    assert ["in the background" in said[-2], said[-1]] == [True, "Wrote rec/report.html"]
+    first = (tmp_path / "rec" / "report.html").stat().st_ino
+    end = time.monotonic() + 200
+    while time.monotonic() < end and (tmp_path / "rec" / "report.html").stat().st_ino == first:
+        time.sleep(0.5)
+    found = json.loads((tmp_path / "rec" / "report.json").read_text())["roofline"]["peaks"]
+    assert [rate["dtype"] for rate in found["flop_per_s"]] == ["float32"], found["reason"]
+    # The next run finds them.
+    said = run_python(*words[:-2], "again", "train.py", cwd=tmp_path, env=more).stderr
+    assert "background" not in said
 
 
 def test_peaks_are_measured_apart_from_the_users_folder(tmp_path, monkeypatch):

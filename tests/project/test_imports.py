@@ -14,7 +14,7 @@ from tests.support.processes import CHECKOUT, clean_environment
 
 # A package directly below profstack/, or a module at its top, and what it may import from there.
 # The leaves may import each other, and a package its own modules.
-LEAVES = "errors units guard environment privacy models code_owner"
+LEAVES = "errors units guard environment privacy models code_owner cache"
 _READ = f"{LEAVES} storage stats layer"
 _JUDGE = f"{_READ} analysis findings"
 MAY_IMPORT = {

@@ -192,9 +192,11 @@ def test_a_launcher_is_warned_of_before_it_starts(script, capsys):
 def test_progress_summary_and_early_page_go_to_standard_error(script, monkeypatch, capsys):
     def does(folder, poll):
         append_event(folder, {"event": "rule", "rule": "optimizer", "phase": "train"})
-        assert script.pages == []
         append_event(folder, {"event": "page"})
-        poll()
+        for early_s in (60.0, 0.0):
+            assert script.pages == []
+            monkeypatch.setattr(run_command, "EARLY_PAGE_S", early_s)
+            poll()
         append_event(folder, {"event": "finished", "stopped_by": "max_steps"})
 
     script.does = does
@@ -222,16 +224,25 @@ def test_a_script_without_torch_leaves_a_recording_that_says_so(script, capsys):
         assert [why in said[0], said[1:]] == [True, ["Wrote rec/report.html"]]
 
 
-def test_the_page_is_opened_and_peaks_are_measured_when_asked(script, monkeypatch):
-    opened, given = [], []
+def test_the_page_is_opened_and_peaks_are_measured_after_it(script, monkeypatch, capsys):
+    opened, begun = [], []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setattr(
-        "profstack.launch.peaks.keep_peaks",
-        lambda folder, *, measure, tell: given.append((measure, tell is None)),
+        "profstack.launch.peaks.keep_peaks", lambda folder, *, measure, later: measure and later
     )
-    for words in ("", "--no-peaks", "--skip torch", "-q --open"):
+    monkeypatch.setattr(
+        "profstack.launch.background_peaks.begin",
+        lambda folder: begun.append(len(script.pages)) or len(begun) < 3,
+    )
+    # Begun once the page is written; the third time no process could be started.
+    for words, pages, told in (
+        *(("", [1], True), ("--no-peaks", [1], False), ("--skip torch", [1], False)),
+        *(("-q --open", [1, 4], False), ("", [1, 4, 5], False)),
+    ):
         run(*words.split())
-    assert given == [(True, False), (False, False), (False, False), (True, True)]
+        said = capsys.readouterr().err.splitlines()
+        assert (begun, "in the background" in "".join(said[-2:-1])) == (pages, told)
+        assert said[-1] == "Wrote rec/report.html"
     assert opened == [Path("rec", "report.html").resolve().as_uri()]
 
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from profstack.analysis.roofline import read_peaks
+from profstack.cache import cache_file
 from profstack.launch import peaks
-from profstack.launch.peaks import Machine, better, cache_path, cached, keep, keep_peaks, measured
+from profstack.launch.peaks import Machine, better, cached, keep, keep_peaks, measured
 from tests.support.commands import fails
 from tests.support.recordings import Run
 
@@ -211,9 +212,9 @@ def test_a_damaged_file_is_replaced_and_where_there_can_be_none_nothing_is_lost(
     assert cached(HERE, []) is None
     # A relative folder is ignored, by the standard.
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert cache_path() == Path.home() / ".cache" / "profstack" / "peaks.json"
+    assert cache_file("x.json") == Path.home() / ".cache" / "profstack" / "x.json"
     monkeypatch.setattr(Path, "home", fails(RuntimeError("Could not determine home directory.")))
-    assert cache_path() is None
+    assert cache_file("x.json") is None
     keep(HERE, [MEMORY])
     assert cached(HERE, []) is None
 
@@ -357,6 +358,23 @@ def test_a_recording_keeps_the_peaks_that_it_was_given_first(tmp_path, asked):
     assert rates == [3e9, 5e9]
 
 
+def test_later_peaks_are_pending_until_they_are_known(tmp_path, asked):
+    folder = recording(tmp_path / "run")
+    assert keep_peaks(folder, later=True)
+    kept = read_peaks(folder)
+    assert ("profstack report" in kept["reason"], kept["flop_per_s"]) == (True, [])
+    # What is to be measured again is better than nothing.
+    old = entry("float32", 2e9, 2, disturbed=True)
+    keep(HERE, [old, entry("float16", 7e9), MEMORY])
+    assert (keep_peaks(folder, later=True), asked) == (True, [])
+    assert [peak["value"] for peak in read_peaks(folder)["flop_per_s"]] == [2e9, 7e9]
+    keep(HERE, [entry("float32", 3e9)])
+    assert (keep_peaks(folder, later=True), peaks.are_pending(folder)) == (False, False)
+    keep(HERE, [entry("float32", 5e9)])
+    assert (keep_peaks(folder, later=True), asked) == (False, [])
+    assert read_peaks(folder)["flop_per_s"][0]["value"] == 3e9
+
+
 def test_a_gpu_has_both_peaks_and_tf32_beside_float32(tmp_path, asked):
     name = "NVIDIA A100-SXM4-40GB"
     folder = recording(tmp_path / "run", device="cuda", gpu=name)
@@ -382,5 +400,9 @@ def test_where_nothing_is_measured_it_is_said(tmp_path, monkeypatch, asked):
     assert "CPUs and on CUDA" in reason("three", device="mps")
     monkeypatch.setenv("PROFSTACK_PEAKS", "0")
     assert "--no-peaks" in reason("four")
+    (tmp_path / "empty" / "logs").mkdir(parents=True)
+    keep_peaks(tmp_path / "empty")
+    assert "could not be found" in read_peaks(tmp_path / "empty")["reason"]
+    # A recording that was deleted stays so.
     keep_peaks(tmp_path / "nowhere")
-    assert "could not be found" in read_peaks(tmp_path / "nowhere")["reason"]
+    assert not (tmp_path / "nowhere").exists()

@@ -145,9 +145,10 @@ def test_the_page_holds_every_module_once_and_every_export_is_imported():
 
 
 @pytest.fixture
-def unread(monkeypatch):
+def unread(monkeypatch, tmp_path):
     """Lets a test read plotly's own file anew, and the next one as well."""
     html.library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delitem(sys.modules, "plotly", raising=False)
     yield monkeypatch
     monkeypatch.undo()
@@ -166,6 +167,24 @@ def test_the_library_is_the_packages_file_under_its_hash(unread):
     for said in ("plotly.js v", "Plotly, Inc", "MIT license"):
         assert said in library.notice
     assert "\n" not in library.notice
+
+
+def test_the_packed_library_is_kept_and_made_again_where_the_file_is_another(unread, tmp_path):
+    def found(version=None, **damage):
+        html.library.cache_clear()
+        kept = tmp_path / "cache" / "profstack" / "plotly.json"
+        content = json.loads(kept.read_text())
+        kept.write_text(json.dumps({**content, "version": version or content["version"], **damage}))
+        packed.clear()
+        return html.library(), len(packed)
+
+    made, packed, pack = html.library(), [], html.packed_text
+    unread.setattr(html, "packed_text", lambda text: packed.append(text) or pack(text))
+    for changes, times in (({}, 0), ({"version": ["other", 1, 2]}, 1), ({"text": None}, 1)):
+        assert found(**changes) == (made, times)
+    (tmp_path / "cache" / "profstack" / "plotly.json").write_text("[]")
+    html.library.cache_clear()
+    assert html.library() == made
 
 
 @pytest.mark.parametrize(("content", "notice"), [

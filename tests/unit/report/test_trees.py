@@ -4,6 +4,8 @@ import random
 from collections import defaultdict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profstack.report.trees import call_tree, module_picture
 from tests.support.reports import row, rows
@@ -141,6 +143,19 @@ def test_time_that_no_caller_accounts_for_is_entered(functions, calls, entered, 
     assert list(roots.values()) == sorted(roots.values(), reverse=True)
     assert [{names[at] for at in cycle} for cycle in tree.cycles] == cycles
     assert (tree.left_out, len(tree.edges)) == (None, len(calls))
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=14))
+def test_functions_that_reach_each_other_are_a_cycle(pairs):
+    functions = [function(f"f{at}", 1.0, 9.0 - at) for at in range(8)]
+    tree = call_tree(functions, [call(f"f{one}", f"f{two}", 1.0) for one, two in pairs])
+    reached = {(at, at) for at in range(8)} | set(pairs)
+    for middle in range(8):
+        into = [one for one, two in reached if two == middle]
+        reached |= {(one, two) for one in into for at, two in set(reached) if at == middle}
+    mutual = [[two for two in range(8) if {(one, two), (two, one)} <= reached] for one in range(8)]
+    cycles = sorted({tuple(members) for members in mutual if len(members) > 1})
+    assert tree.cycles == list(map(list, cycles))
 
 
 def test_what_the_graph_leaves_out_is_summed_at_both_ends():
