@@ -400,6 +400,14 @@ class LineRow(TypedDict):
         empty("no line was given up"),
         cell("its figures are whole"),
     ]
+    samples: Annotated[
+        CountedWhole,
+        "by samples | short windows by which the time of its function is divided among the lines, "
+        "where that ran too many to time each; 0 where they are divided as in its first runs",
+        layer("torch"),
+        empty("every line was timed each time it ran"),
+        cell("it was timed each time it ran, or not at all"),
+    ]
 
 
 class ModuleLineRow(TypedDict):
