@@ -436,7 +436,7 @@ def _action(report: Report, slug: VerdictSlug, lever: tuple[Finding, str] | None
     if lever is not None:
         found, gain = lever
         place = f"{reading.short(found['file'])}:{found['line'] or 1}, " if found["file"] else ""
-        return f"Begin with the finding '{found['title']}' ({place}up to {gain})."
+        return f"Begin with the finding '{found['title']}' ({place}about {gain})."
     severe = [each for each in report["findings"] if each["severity"] == "high"]
     if slug in (rules.BALANCED, rules.UNCLEAR) and severe:
         return f"Begin with the finding '{severe[0]['title']}'."

@@ -307,7 +307,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
         usual = ["a larger batch"] * (batch < 64) + ["channels_last for the convolutions"]
         usual += ["bfloat16 by torch.autocast", "torch.compile", "torch.set_num_threads(4)"]
         first = f"Try, one at a time: {', '.join(usual)}."
-        lever = "Begin with the finding 'slow' (train.py:7, up to 310 µs a step)."
+        lever = "Begin with the finding 'slow' (train.py:7, about 310 µs a step)."
         assert told["action"] == (lever if gain_ms == 0.31 else first)
 
 
