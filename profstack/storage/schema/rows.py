@@ -312,6 +312,13 @@ class FunctionRow(TypedDict):
         "what it belongs to: the user's own files, a package, Python, or built-in",
         empty(NO_SCRIPT_FOLDER),
     ]
+    preempted_s: Annotated[
+        Raw,
+        "taken off | time of calls that took many times as long as in another slice: something "
+        "else ran meanwhile, and self and total time are without it",
+        empty("no function with few calls took much longer in one slice than in another"),
+        cell("its calls took about as long in each slice, or were too many to say"),
+    ]
 
 
 class CallRow(TypedDict):
