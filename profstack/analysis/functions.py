@@ -40,6 +40,11 @@ _CALLER = [f"caller_{key}" for key in _KEYS]
 _CALLEE = [f"callee_{key}" for key in _KEYS]
 # A smaller factor of slowing is within the scatter of its measurement.
 _SLOWER = 1.1
+# A function with so few calls in a slice has no average: in one slice a call may have been
+# preempted. It has if a call took so many times as long as in another slice, and so much longer.
+FEW_CALLS = 20
+PREEMPTED = 5.0
+PREEMPTED_S = 20e-6
 
 
 class CallCost(TypedDict):
@@ -77,7 +82,7 @@ def functions(
     rows = []
     for phase, chosen in _phases(selection):
         added = _added_by_calls(_of_phase(recorded, "calls", chosen), cost)
-        frame = _of_phase(recorded, "functions", chosen)
+        frame, taken_off = without_preempted(_of_phase(recorded, "functions", chosen))
         for key, totals in sums(frame, _KEYS, columns, largest="self_s"):
             function = home_relative(str(key[0])), int(key[1]), str(key[2])
             corrected = None
@@ -97,9 +102,32 @@ def functions(
                     "corrected_self_s": chosen.per_step(corrected),
                     "watch_share": watched.get(function) if phase == "step" else None,
                     "package": places.package(str(key[0])) if places is not None else None,
+                    "preempted_s": chosen.per_step(taken_off.get(key)),
                 }
             )
     return table_rows("functions", rows)
+
+
+def without_preempted(
+    frame: pd.DataFrame,
+) -> tuple[pd.DataFrame, Mapping[tuple[Any, ...], float]]:
+    """Return the rows with calls that were preempted in one slice as in the fastest other one.
+
+    And the seconds that this takes off, by file, line and name.
+    """
+    several = frame[frame["slice"].notna() & (frame["calls"] > 0)]
+    each_s = several["self_s"] / several["calls"]
+    by_function = [several[key] for key in _KEYS]
+    least_s = each_s.groupby(by_function, dropna=False).transform("min")
+    is_few = several["calls"].groupby(by_function, dropna=False).transform("max") <= FEW_CALLS
+    lost_s = several["self_s"] - several["calls"] * least_s
+    lost_s = lost_s[is_few & (each_s > PREEMPTED * least_s) & (lost_s > PREEMPTED_S)]
+    kept = frame.copy()
+    kept.loc[lost_s.index, ["self_s", "total_s"]] = kept.loc[
+        lost_s.index, ["self_s", "total_s"]
+    ].sub(lost_s, axis=0)
+    rows = frame.loc[lost_s.index, _KEYS].assign(lost_s=lost_s)
+    return kept, {key: each["lost_s"] for key, each in sums(rows, _KEYS, ("lost_s",))}
 
 
 def _phases(selection: Selection | None) -> tuple[tuple[Profiled, Selection], ...]:

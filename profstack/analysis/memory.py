@@ -261,7 +261,8 @@ def lines(
 
 def _line_times(recorded: Recorded, traced: Selection) -> dict[LineKey, LineFigures]:
     frame = recorded.rows("lines", traced)
-    texts = frame.groupby(["file", "line"])[["source", "reason"]].first().to_dict("index")
+    by_line = frame.groupby(["file", "line"])[["source", "reason", "samples"]]
+    texts = by_line.first().to_dict("index")
     uncounted = _uncounted(frame)
     found: dict[LineKey, LineFigures] = {}
     for key, totals in sums(frame, ["file", "line"], _SUMS):
@@ -269,7 +270,7 @@ def _line_times(recorded: Recorded, traced: Selection) -> dict[LineKey, LineFigu
         if key in uncounted:
             figures["calls"] = None
         text = {str(name): nullable(value) for name, value in texts[key].items()}
-        found[str(key[0]), int(key[1])] = {**figures, **text}
+        found[str(key[0]), int(key[1])] = {**figures, **text, "samples": whole(text["samples"])}
     return found
 
 

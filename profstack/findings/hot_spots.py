@@ -9,7 +9,11 @@ is no more than the lines that the function ran can take.
 Profiling slows plain Python by up to a factor that was measured in that process. So the truth lies
 between that time over the factor and that time, and below all of the step that the torch layer,
 which slows no Python, saw outside operators. Where these limits are near to each other the gain is
-their geometric mean; else it is the lower one, and the finding says so.
+the function's calibrated own time, or their geometric mean where that is not between them; else it
+is the lower one, and the finding says so.
+
+Functions never take more than what holds them: those that a DataLoader calls have their part of the
+loading, and the others share the Python of the step's bar, with the wait if they run in it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading, rules
 from profstack.findings.data_loading import loaders, loading_of, wait_share
+from profstack.findings.step_cut import Cut, host_cut
 from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.schema.rows import FunctionRow, ModuleRow
@@ -51,19 +56,27 @@ class _OwnTime(NamedTuple):
     agreed: bool
     gain_s: float
 
+    def times(self, factor: float) -> _OwnTime:
+        """Return it with all its times multiplied."""
+        low_s, high_s, gain_s = (factor * each for each in (self.low_s, self.high_s, self.gain_s))
+        return self._replace(low_s=low_s, high_s=high_s, gain_s=gain_s)
+
 
 @reading.family
 def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield a finding for each of the functions, the one with most time first."""
     graph = reading.CallGraph(report)
     least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
+    cut = None if reading.on_accelerator(report) else host_cut(recorded, report)
+    held = _Holders(report, graph, step_s, cut)
     found = [
-        _own_time(recorded.facts.get(COST), report, graph, key, step_s)
+        _own_time(recorded.facts.get(COST), report, graph, key, held)
         for key, row in graph.rows.items()
         # The others cannot reach the limit, whatever the rest of it is.
         if row["own"] and (row["self_s"] or 0.0) + _builtins_s(graph, key) >= least_s
     ]
-    hot = [each for each in found if each is not None and each.gain_s >= least_s]
+    kept = held.scaled([each for each in found if each is not None])
+    hot = [each for each in kept if each.gain_s >= least_s]
     for each in sorted(hot, key=lambda each: -each.gain_s)[:_MOST]:
         yield _finding(report, graph, each, step_s)
 
@@ -74,8 +87,59 @@ def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
     return reading.total((row for callee, row in called if callee.file == BUILTIN_FILE), "self_s")
 
 
+class _Holders:
+    """What of the clean step functions are held by, in seconds."""
+
+    def __init__(
+        self, report: Report, graph: reading.CallGraph, step_s: float, cut: Cut | None
+    ) -> None:
+        self._graph = graph
+        self._loaded = graph.below(loaders(graph))
+        whole_s = reading.total((graph.rows[key] for key in loaders(graph)), "total_s")
+        share = wait_share(report)
+        loading = None if share is None else loading_of(report, step_s, share)
+        # Clean seconds of a second that cProfile saw in loading.
+        self._pace = loading.load_s / whole_s if loading is not None and whole_s else None
+        self._waited_s = None if share is None else share * step_s
+        if loading is not None:
+            self._waited_s = loading.load_s
+        self._python_s = self._outside_s = None
+        if cut is not None and cut.torch and cut.python:
+            self._python_s = cut.python * cut.median_s
+            wait_s = 0.0 if cut.has_loader else (cut.wait or 0.0) * cut.median_s
+            self._outside_s = self._python_s + wait_s + cut.other * cut.median_s
+        self._working = {
+            (row["file"], row["line"])
+            for row in report["tables"]["module_lines"]
+            if row["module"] not in (None, "(wait)")
+        }
+
+    def limit_s(self, key: reading.FunctionKey) -> float | None:
+        """Return the most that a function can take; None where it is not known."""
+        if key not in self._loaded:
+            return self._of_bar(key)
+        if self._pace is None or self._waited_s is None:
+            return self._waited_s
+        row = self._graph.rows[key]
+        own_s = (row["self_s"] or 0.0) + _builtins_s(self._graph, key)
+        return min(own_s * self._pace, self._waited_s)
+
+    def _of_bar(self, key: reading.FunctionKey) -> float | None:
+        lines = self._graph.lines_of(key)
+        in_work = any((row["file"], row["line"]) in self._working for row in lines)
+        return self._python_s if in_work else self._outside_s
+
+    def scaled(self, found: Sequence[_OwnTime]) -> list[_OwnTime]:
+        """Return the own times, smaller where together they are more than the bar has."""
+        others = [each for each in found if each.key not in self._loaded]
+        limits = [limit for each in others if (limit := self._of_bar(each.key)) is not None]
+        whole_s = sum(each.gain_s for each in others)
+        factor = min(1.0, max(limits, default=whole_s) / whole_s) if whole_s else 1.0
+        return [each if each.key in self._loaded else each.times(factor) for each in found]
+
+
 def _own_time(
-    cost: Any, report: Report, graph: reading.CallGraph, key: reading.FunctionKey, step_s: float
+    cost: Any, report: Report, graph: reading.CallGraph, key: reading.FunctionKey, held: _Holders
 ) -> _OwnTime | None:
     """Return the limits of a function's own Python time; None where cProfile does not give it."""
     row = graph.rows[key]
@@ -106,16 +170,17 @@ def _own_time(
     traced_s = reading.traced_step_s(report) or 0.0
     inside = reading.total(report["tables"]["operators"], "self_s")
     outside = reading.calibrated(report, traced_s - inside) if 0 < inside < traced_s else None
-    # What a DataLoader calls takes no more than clean steps wait for batches.
-    share = wait_share(report) if key in graph.below(loaders(graph)) else None
-    waited = None
-    if share is not None:
-        loading = loading_of(report, step_s, share)
-        waited = share * step_s if loading is None else loading.wait_s
-    high_s = min(each for each in (own_s + cheap, outside, waited) if each is not None)
+    limit_s = held.limit_s(key)
+    high_s = min(each for each in (own_s + cheap, outside, limit_s) if each is not None)
     low_s = min(own_s / slowed + cheap, high_s)
     agreed = high_s <= _NEAR * low_s
-    return _OwnTime(key, row, low_s, high_s, agreed, math.sqrt(low_s * high_s) if agreed else low_s)
+    gain_s = low_s
+    if agreed:
+        # One time for one function: that of its row, where it may be true.
+        calibrated_s = row["calibrated_s"] or 0.0
+        known = low_s <= calibrated_s <= high_s
+        gain_s = calibrated_s if known else math.sqrt(low_s * high_s)
+    return _OwnTime(key, row, low_s, high_s, agreed, gain_s)
 
 
 def _finding(report: Report, graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
@@ -132,6 +197,7 @@ def _finding(report: Report, graph: reading.CallGraph, own: _OwnTime, step_s: fl
             "corrected_self_s": row["corrected_self_s"],
             "step_share": share,
             "limits_agree": own.agreed,
+            "calibrated_s": row["calibrated_s"],
             "link": reading.to_function(key),
         }
     ]

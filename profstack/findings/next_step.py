@@ -77,13 +77,13 @@ def lever_of(report: Report) -> Lever | None:
     gains: list[tuple[float, Finding, str]] = []
     for each in report["findings"]:
         gain_s, run_gain_s = each["gain_s"] or 0.0, each["run_gain_s"]
-        words = f"up to {format_seconds(gain_s)} a step"
+        words = f"about {format_seconds(gain_s)} a step"
         if each["gain_s"] is None and (share := _step_share(each)):
             gain_s, words = _HALF * share * step_s, f"{format_seconds(share * step_s)} a step"
         if step_s and gain_s > _LEVER * step_s:
             gains.append((gain_s * (steps_s or step_s) / step_s, each, words))
         elif run_gain_s is not None:
-            words = f"up to {format_seconds(run_gain_s)} of the run"
+            words = f"about {format_seconds(run_gain_s)} of the run"
             gains.append((run_gain_s, each, words))
         elif each["run_s"] is not None and each["file"] is not None:
             words = f"{format_seconds(each['run_s'])} of the run"

@@ -346,7 +346,10 @@ def line_costs(recorded: Recorded, report: Report, site: LineRow) -> float | Non
     traced, step_s = recorded.select("torch", (("lines",),)), reading.clean_step_s(report)
     if site["calls"] is None or traced is None or not traced.steps or step_s is None:
         return None
-    whole = traced.wall_s / traced.steps
+    # The lines' times are without the tracing of them, of which the steps' wall time is full.
+    seen = reading.total(report["tables"]["module_lines"], "python_s")
+    seen += reading.total(report["tables"]["module_lines"], "operator_s")
+    whole = min(traced.wall_s / traced.steps, seen) or traced.wall_s / traced.steps
     return float(min(sum(map(reading.line_s, loop_lines(report, site))) / whole, 1.0) * step_s)
 
 

@@ -264,7 +264,7 @@ def _place_and_gain(finding: Finding, limit: str) -> list[str]:
 
 def finding_cost(finding: Finding) -> str:
     """Return where a finding is, and the time that a remedy gains."""
-    return ", ".join(_place_and_gain(finding, "up to "))
+    return ", ".join(_place_and_gain(finding, "about "))
 
 
 def finding_line(finding: Finding) -> str:

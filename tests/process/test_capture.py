@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from profstack.storage.folder import PAGE_MARKER
+from tests.support.agreement import contradictions
 from tests.support.processes import run_python
 from tests.support.recorded_runs import TRAIN, report_of, rows_of
 
@@ -72,6 +73,7 @@ def test_a_run_records_the_regions_of_its_script(recorded_run):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads' clocks: Linux alone")
 def test_a_run_records_its_threads_processes_and_operators(recorded_run):
     report = recorded_run("loading").report
+    assert contradictions(report) == []
     rows = report["tables"]["threads"]
     kinds = {row["kind"] for row in rows}
     assert kinds == {"main", "DataLoader worker", "native", "profstack", "other"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from profstack.readers.torchtrace.attribution import attribute, in_steps
-from profstack.readers.torchtrace.columns import Bools, Ints, group, integers, sums
+from profstack.readers.torchtrace.columns import Bools, Floats, Ints, group, integers, sums
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE, HostEvents, launchers
 from profstack.readers.torchtrace.line_tracer import BUDGET, NO_LINE, LineTracer
 from profstack.readers.torchtrace.scopes import Scopes
@@ -94,61 +94,213 @@ def _timeline(scopes: Scopes, threads: Ints) -> tuple[Ints, Ints]:
 
 # Figures by line (its place among the tracer's) and owner.
 Sums = dict[tuple[int, int], float]
+# A part of a stretch: the stretch, its owner and nanoseconds, as columns.
+Pieces = tuple[Ints, Ints, Floats]
+
+# A function's untraced time is divided among its lines by so many windows, or by the lines before
+# if these took as long.
+FEWEST_WINDOWS = 5
+# When a window opens, the traced thread may have waited for the interpreter's lock: only what is
+# longer is an operator that was running.
+_HANDOVER_NS = 300_000
 
 
 class Stretches:
     """The times between two stamps of a tracer, each on one line.
 
     A line that is running when a step ends goes on in the next step. All sums are by line (its
-    place in `tracer.lines`) and owner.
+    place in `tracer.lines`) and owner. The time of functions that are traced in windows only is
+    divided among their lines as in the windows, each of which stands for the time since the one
+    before it.
     """
 
     def __init__(self, tracer: LineTracer, observed: LineSlice, owners: LineOwners | None) -> None:
+        self._tracer, self._owners = tracer, owners
         edges = np.array(observed.boundaries_ns, np.int64)
-        times = np.array(tracer.times, np.int64)
-        places = np.array(tracer.places, np.int64)
-        before = np.searchsorted(times, edges[:-1], side="right") - 1
-        going_on = np.where(before >= 0, places[np.maximum(before, 0)], NO_LINE)
-        all_times = np.concatenate([times, edges[:-1]])
-        order = np.argsort(all_times, kind="stable")
-        runs = np.concatenate([np.array(tracer.runs, np.bool_), np.zeros(len(edges) - 1, np.bool_)])
-        self._times = all_times[order]
-        self._places = np.concatenate([places, going_on])[order]
-        self._until = np.minimum(np.append(self._times[1:], edges[-1]), edges[-1])
+        stamps = np.array((tracer.times, tracer.entered, tracer.places, tracer.in_window), np.int64)
+        # What goes on at the edge of a step, and what a window begins with.
+        before = np.searchsorted(stamps[0], edges[:-1], side="right") - 1
+        going_on = np.where(before >= 0, stamps[:, before], NO_LINE)
+        going_on[:2] = edges[:-1]
+        opened = np.array(
+            [
+                (window.opened_ns, window.opened_ns, tracer.place_of(window.code, window.line), at)
+                for at, window in enumerate(tracer.windows, 1)
+            ],
+            np.int64,
+        ).reshape(-1, 4)
+        self._under = _places_at(stamps, opened[:, 0])
+        columns = np.concatenate((stamps, going_on, opened.T), axis=1)
+        order = np.argsort(columns[0], kind="stable")
+        self._times, entered, self._places, self._window = columns[:, order]
+        self._until = np.minimum(np.append(entered[1:], edges[-1]), edges[-1])
+        more = len(order) - len(tracer.times)
+        self._runs = np.append(np.array(tracer.runs, np.bool_), np.zeros(more, np.bool_))[order]
+        passed = np.append(np.array(tracer.passed, np.int64), np.zeros(more, np.int64))[order]
+        self._passed = np.append(passed[1:], 0)
+        waited = np.zeros(len(order), np.int64)
+        waited[list(tracer.waited)] = list(tracer.waited.values())
+        self._waited = waited[order]
+        opening = np.array(tracer.opening, np.int64).reshape(-1, 2)
+        np.add.at(self._waited, np.maximum(self._at(opening[:, 0]), 0), opening[:, 1])
+        self._opens = order >= len(tracer.times) + len(edges) - 1
+        self._places[self._opens & (self._until - self._times < _HANDOVER_NS)] = NO_LINE
         counted = np.ones(len(edges) + 1, np.bool_)
         counted[[-1, len(edges) - 1, *observed.left_out]] = False
         step = np.searchsorted(edges, self._times, side="right") - 1
         self._known = counted[step] & (self._places >= 0)
-        self._runs = runs[order]
-        self._owners = owners
+        self._trim()
+        self._find_untraced(order)
 
-    def _sums(self, places: Ints, owners: Ints, values: Ints) -> Sums:
-        """Return sums by line and owner."""
-        if not len(places):
+    def _trim(self) -> None:
+        """Take what tracing costs from both ends of each stretch."""
+        costs = self._tracer.costs
+        of_lines = np.array([*(costs.of_instructions(*line) for line in self._tracer.lines), 0.0])
+        # A line that goes on after a call has had its instructions counted.
+        self._slowed = np.where(self._runs, of_lines[self._places], 0.0)
+        room = np.maximum(self._until - self._times, 0)
+        trimmed = np.minimum(costs.stamp_ns, room)
+        self._start, self._end = self._times + trimmed // 2, self._until - (trimmed - trimmed // 2)
+
+    def _find_untraced(self, order: Ints) -> None:
+        """Find the stretches of lines that were not traced, and how they are divided."""
+        tracer = self._tracer
+        truncated = {
+            id(code): tracer.place_of(code, code.co_firstlineno) for code in tracer.truncated
+        }
+        blind = np.isin(order, np.array(tracer.blind, np.int64))
+        hidden = np.isin(self._places, list(truncated.values())) & ~self._runs
+        self._untraced = self._known & (self._window == 0) & (blind | hidden)
+        self._weight = np.zeros(len(order))
+        self.divided: dict[int, Ints] = {}
+        length = np.maximum(self._end - self._start, 0) * self._known
+        for place in np.unique(self._places[self._untraced]).tolist():
+            windows = np.flatnonzero(self._under == place) + 1
+            there = self._untraced & (self._places == place)
+            if len(windows) >= FEWEST_WINDOWS:
+                self._weigh(windows, there, length)
+                self.divided[place] = np.flatnonzero(np.isin(self._window, windows) & self._known)
+                continue
+            code = tracer.lines[place][0]
+            if place != truncated.get(id(code)):
+                continue
+            of_code = [at for at, (each, _) in enumerate(tracer.lines) if each is code]
+            traced = np.flatnonzero(np.isin(self._places, of_code) & self._known & ~self._untraced)
+            if length[traced].sum() >= length[there].sum():
+                self.divided[place] = traced
+
+    def _weigh(self, windows: Ints, there: Bools, length: Ints) -> None:
+        """Give each window the weight of the untraced time since the one before it."""
+        opened = np.array([self._tracer.windows[at - 1].opened_ns for at in windows], np.int64)
+        passed = np.cumsum(np.where(there, length, 0))
+        until = passed[np.searchsorted(self._times, opened, side="right") - 1]
+        for at, stands_for in zip(windows, np.diff(until, prepend=0), strict=True):
+            inside = self._window == at
+            seen = length[inside].sum()
+            self._weight[inside] = stands_for / seen if seen else 0.0
+
+    def sums(self, pieces: Pieces) -> Sums:
+        """Return sums of times by line and owner; those of no line are left out."""
+        stretch, owners, values = pieces
+        known = self._known[stretch]
+        stretch, owners, values = stretch[known], owners[known], values[known]
+        hidden = self._untraced[stretch]
+        found = self._by_line(stretch[~hidden], owners[~hidden], values[~hidden])
+        untraced = self._by_line(stretch[hidden], owners[hidden], values[hidden])
+        for place in dict.fromkeys(place for place, _ in untraced):
+            parts = {owner: time for (at, owner), time in untraced.items() if at == place}
+            chosen = np.isin(stretch, self.divided.get(place, ()))
+            weight = self._weight[stretch[chosen]]
+            weight = np.where(weight.any(), weight, 1.0)
+            seen = self._by_line(stretch[chosen], owners[chosen], values[chosen] * weight)
+            for key, time in _divide(parts, seen, place):
+                found[key] = found.get(key, 0.0) + time
+        return found
+
+    def _by_line(self, stretch: Ints, owners: Ints, values: Floats) -> Sums:
+        if not len(stretch):
             return {}
+        places = self._places[stretch]
         first, groups = group([places, owners])
         keys = zip(places[first].tolist(), owners[first].tolist(), strict=True)
         return dict(zip(keys, sums(groups, values, len(first)).tolist(), strict=True))
 
-    def _lengths(self, stretch: Ints, start: Ints, end: Ints) -> Sums:
-        """Return sums of stretches of time; those of no line, or before the first, are left out."""
+    def _pieces(self, stretch: Ints, start: Ints, end: Ints) -> Pieces:
+        """Return the parts of stretches, cut where the owner changes."""
+        start, end = np.maximum(start, self._start[stretch]), np.minimum(end, self._end[stretch])
         known = (stretch >= 0) & self._known[stretch] & (end > start)
-        places, start, end = self._places[stretch[known]], start[known], end[known]
+        stretch, start, end = stretch[known], start[known], end[known]
         if self._owners is None:
-            return self._sums(places, np.zeros_like(places), end - start)
-        return self._sums(*self._owners.cut(places, start, end))
+            return stretch, np.zeros_like(stretch), (end - start).astype(np.float64)
+        stretch, owners, lengths = self._owners.cut(stretch, start, end)
+        return stretch, owners, lengths.astype(np.float64)
 
     def calls(self) -> Sums:
         """Return how often each line was begun."""
         begun = np.flatnonzero(self._known & self._runs)
         owners = self._owners.at(self._times[begun]) if self._owners else np.zeros_like(begun)
-        return self._sums(self._places[begun], owners, np.ones_like(begun))
+        return self._by_line(begun, owners, np.ones(len(begun)))
 
-    def wall(self) -> Sums:
-        """Return the time on each line."""
-        return self._lengths(np.arange(len(self._times)), self._times, self._until)
+    def windows_of(self, code: CodeType) -> int:
+        """Return the windows in which lines of a function were seen."""
+        of_code = [at for at, (each, _) in enumerate(self._tracer.lines) if each is code]
+        return len(np.unique(self._window[np.isin(self._places, of_code) & (self._window > 0)]))
 
-    def covered(self, events: HostEvents, operators: Bools) -> Sums:
+    def is_divided(self, code: CodeType) -> bool:
+        """Return whether the untraced time of a function was divided among its lines."""
+        first = self._tracer.place_of(code, code.co_firstlineno)
+        if all(line == code.co_firstlineno for each, line in self._tracer.lines if each is code):
+            return True
+        left = set(np.unique(self._places[self._untraced]).tolist()) - self.divided.keys()
+        # Where its calls were not followed, the time is on the lines that call it.
+        callers = left & {int(self._places[at]) for at in np.flatnonzero(self._untraced)}
+        return first not in left and not (self._tracer.left_to_callers(code) and callers)
+
+    def outside(self, within: Pieces) -> Pieces:
+        """Return the time on each line outside the operators that `within` is of.
+
+        Nor is it the line's where the tracer looked at functions called on it, and where other
+        threads and programs had the processor.
+        """
+        wall = self._pieces(np.arange(len(self._times)), self._times, self._until)
+        stretch, owners, lengths = (
+            np.concatenate((wall[0], within[0])),
+            np.concatenate((wall[1], within[1])),
+            np.concatenate((wall[2], -within[2])),
+        )
+        count = len(self._times)
+        whole = sums(stretch, lengths, count)
+        costs = self._passed * self._tracer.costs.call_ns + self._slowed
+        left = np.maximum(whole - costs, 0.0)
+        left[self._untraced] *= self._undisturbed(left)[self._untraced]
+        left = np.maximum(left - self._waited, np.minimum(left, self._usual(left)))
+        kept = left / np.where(whole > 0, whole, 1.0)
+        return stretch, owners, lengths * kept[stretch]
+
+    def _undisturbed(self, left: Floats) -> Floats:
+        """Return the part of each stretch's time that is left without the tracing of instructions.
+
+        By function: of its lines that were traced, since instructions of others are not counted.
+        """
+        codes = [id(code) for code, _ in self._tracer.lines]
+        numbers = np.array([*(codes.index(code) for code in codes), len(codes)], np.int64)
+        functions = numbers[self._places]
+        traced = self._known & ~self._untraced
+        kept = np.bincount(functions[traced], left[traced], len(numbers))
+        slowed = np.bincount(functions[traced], self._slowed[traced], len(numbers))
+        parts = kept / np.where(kept + slowed > 0, kept + slowed, 1.0)
+        of_stretches: Floats = np.where(kept > 0, parts, 1.0)[functions]
+        return of_stretches
+
+    def _usual(self, lengths: Floats) -> Floats:
+        """Return the median of each stretch's line: no stretch is made shorter than that."""
+        usual = np.zeros(len(lengths))
+        for place in np.unique(self._places[self._runs]).tolist():
+            there = self._places == place
+            usual[there] = np.median(lengths[there & self._runs])
+        return usual
+
+    def covered(self, events: HostEvents, operators: Bools) -> Pieces:
         """Return the time on each line in which any of the operators ran.
 
         An operator that runs lines of Python itself (an autograd function) counts on the line
@@ -156,15 +308,17 @@ class Stretches:
         """
         chosen = np.flatnonzero(operators & (self._at(events.start) >= 0))
         if not len(chosen):
-            return {}
+            return _NO_PIECES
         start, end = events.start[chosen], events.end[chosen]
         stretch = self._at(start)
         pieces = [(stretch, start, np.minimum(end, self._until[stretch]))]
         for one in np.flatnonzero(end > self._until[stretch]).tolist():
-            # The further stretches of an operator's line that are inside the operator.
+            # The further stretches of an operator's line that are inside the operator, and the
+            # first one of a window that was opened in it.
             after = int(stretch[one]) + 1
             last = int(np.searchsorted(self._times, end[one], side="left"))
             on_line = self._places[after:last] == self._places[after - 1]
+            on_line |= self._opens[after:last]
             later = after + np.flatnonzero(on_line)
             pieces.append((later, self._times[later], np.minimum(self._until[later], end[one])))
         stretch, start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -172,24 +326,51 @@ class Stretches:
         stretch, start, end = stretch[order], start[order], end[order]
         # Of operators that overlap, the later one counts from where the earlier one ends.
         done = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]))
-        return self._lengths(stretch, np.maximum(start, done), end)
+        return self._pieces(stretch, np.maximum(start, done), end)
 
-    def launched(self, events: HostEvents, chosen: Bools, kernels: Sequence[Any]) -> Sums:
+    def launched(self, events: HostEvents, chosen: Bools, kernels: Sequence[Any]) -> Pieces:
         """Return the time of the kernels that the chosen events on each line launched."""
         if not len(kernels):
-            return {}
+            return _NO_PIECES
         launched_by = launchers(events, kernels, np.flatnonzero(chosen))
         lengths = integers(kernels, "duration_ns")[launched_by >= 0]
         launched_by = launched_by[launched_by >= 0]
         stretch = self._at(events.start[launched_by])
-        known = (stretch >= 0) & self._known[stretch]
-        places, launched_by = self._places[stretch[known]], launched_by[known]
-        owners = self._owners.of_events[launched_by] if self._owners else np.zeros_like(places)
-        return self._sums(places, owners, lengths[known])
+        owners = self._owners.of_events[launched_by] if self._owners else np.zeros_like(stretch)
+        return stretch[stretch >= 0], owners[stretch >= 0], lengths[stretch >= 0].astype(np.float64)
 
     def _at(self, times: Ints) -> Ints:
         """Return the stretch that each time is in; -1 before the first."""
         return np.searchsorted(self._times, times, side="right") - 1
+
+
+_NO_PIECES: Pieces = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+def _places_at(stamps: Ints, times: Ints) -> Ints:
+    """Return the line that each time is on; NO_LINE before the first stamp."""
+    before = np.searchsorted(stamps[0], times, side="right") - 1
+    return np.where(before >= 0, stamps[2][np.maximum(before, 0)], NO_LINE)
+
+
+def _divide(
+    parts: Mapping[int, float], seen: Sums, place: int
+) -> Iterator[tuple[tuple[int, int], float]]:
+    """Divide the time of a line, by owner, as the lines seen have theirs: under the same owner.
+
+    Where none was seen under it, as all lines have theirs; where none was seen at all, the time
+    stays on the line.
+    """
+    whole = sum(seen.values())
+    for owner, time in parts.items():
+        same = {key: part for key, part in seen.items() if key[1] == owner and part > 0}
+        if same:
+            total = sum(same.values())
+            yield from ((key, time * part / total) for key, part in same.items())
+        elif whole > 0:
+            yield from (((at, owner), time * part / whole) for (at, _), part in seen.items())
+        else:
+            yield (place, owner), time
 
 
 # Texts of the user's own files ------------------------------------------------------------------
@@ -246,6 +427,7 @@ class _Line:
     calls: int | None = 0
     times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TIMES, 0.0))
     reason: str | None = None
+    samples: int | None = None
 
     def add_times(self, other: _Line) -> None:
         """Add the times of another line, or of another owner's part."""
@@ -297,7 +479,8 @@ def line_tables(
     with noting(notes, "lines-unowned", "no lines by module"):
         owners = LineOwners(events, observed, threads)
     chosen &= np.isin(events.thread, threads)
-    parts = _parts(tracer, events, observed, Stretches(tracer, observed, owners), chosen)
+    stretches = Stretches(tracer, observed, owners)
+    parts = _parts(tracer, events, observed, stretches, chosen)
     times = defaultdict[str, float](float)
     for (file, _, _), part in parts.items():
         times[file] += part.times["python_s"] + part.times["operator_s"]
@@ -317,7 +500,11 @@ def line_tables(
             }
             for (file, line, owner), part in parts.items()
         ]
-    notes += [("lines-truncated", _truncation(code)) for code in tracer.truncated]
+    notes += [
+        ("lines-truncated", _truncation(code))
+        for code in tracer.truncated
+        if not stretches.is_divided(code)
+    ]
     if tracer.ended is not None:
         notes.append(("lines-truncated", f"lines were traced until {tracer.ended}"))
     return frames, notes
@@ -328,6 +515,7 @@ def _line_rows(parts: _Parts, index: int, *, has_device: bool) -> Records:
     whole: dict[tuple[str, int], _Line] = {}
     for (file, line, _), part in parts.items():
         row = whole.setdefault((file, line), _Line(reason=part.reason))
+        row.samples = part.samples
         row.calls = None if part.calls is None or row.calls is None else row.calls + part.calls
         row.add_times(part)
     return [
@@ -337,6 +525,7 @@ def _line_rows(parts: _Parts, index: int, *, has_device: bool) -> Records:
             "line": line,
             "source": linecache.getline(file, line).rstrip("\n") or None,
             "reason": row.reason,
+            "samples": row.samples,
             **row.columns(has_device=has_device),
         }
         for (file, line), row in whole.items()
@@ -354,40 +543,44 @@ def _parts(
         parts[place, NO_OWNER] = _Line()
     for key, calls in stretches.calls().items():
         parts[key].calls = int(calls)
+    within = stretches.covered(events, operators)
     times = (
-        stretches.wall(),
-        stretches.covered(events, operators),
+        stretches.outside(within),
+        within,
         stretches.covered(events, operators & in_backward),
         stretches.launched(events, chosen, observed.kernels),
     )
-    for column, by_key in zip(_TIMES, times, strict=True):
-        for key, time in by_key.items():
-            parts[key].times[column] = time
-    return _by_line(tracer, parts)
+    for column, pieces in zip(_TIMES, times, strict=True):
+        for key, time in stretches.sums(pieces).items():
+            parts[key].times[column] = max(time, 0.0)
+    return _by_line(tracer, parts, stretches)
 
 
-def _by_line(tracer: LineTracer, parts: dict[tuple[int, int], _Line]) -> _Parts:
+def _by_line(
+    tracer: LineTracer, parts: dict[tuple[int, int], _Line], stretches: Stretches
+) -> _Parts:
     """Join parts by file and line; several code objects may be on one line."""
     rows: _Parts = {}
-    truncated = {id(code) for code in tracer.truncated}
+    truncated = {
+        id(code): (None, stretches.windows_of(code))
+        if stretches.is_divided(code)
+        else (_truncation(code), None)
+        for code in tracer.truncated
+    }
     touched = {place for place, owner in parts if owner}
     for (place, owner), part in parts.items():
         code, line = tracer.lines[place]
-        times = part.times
-        if (
-            not owner
-            and place in touched
-            and not (part.calls or times["python_s"] or times["device_s"])
-        ):
-            # Prepared for a line that modules have all of.
+        is_empty = not (part.calls or any(part.times.values()))
+        # Prepared for a line that modules have all of, or for time that was divided.
+        if is_empty and ((not owner and place in touched) or id(code) in truncated):
             continue
         row = rows.setdefault((code.co_filename, line, owner), _Line())
         if id(code) in truncated:
             # No count of a line is complete in a function that is no longer traced.
-            row.calls, row.reason = None, _truncation(code)
+            row.calls = None
+            row.reason, row.samples = truncated[id(code)]
         elif row.calls is not None:
             row.calls += part.calls or 0
-        times["python_s"] -= times["operator_s"]
         row.add_times(part)
     return rows
 
@@ -395,8 +588,9 @@ def _by_line(tracer: LineTracer, parts: dict[tuple[int, int], _Line]) -> _Parts:
 def _truncation(code: CodeType) -> str:
     return (
         f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} ({code.co_name}) ran more "
-        f"than {BUDGET} lines in the slice: the rest of its time stands on its first line, and "
-        f"after {BUDGET} more calls on the line that calls it"
+        f"than {BUDGET:,} lines in the slice, and too few of the rest were seen "
+        f"(fewer than {FEWEST_WINDOWS} windows) to divide its time: it stands on its first line, "
+        f"and after {BUDGET:,} more calls on the line that calls it"
     )
 
 

@@ -476,7 +476,9 @@ function drawListing(view) {
       before = record.line;
     }
   }
-  const doubts = [...new Set(file.lines.map((line) => line.reason).filter(Boolean))];
+  const doubts = [
+    ...new Set(file.lines.map((line) => line.reason || divided(line)).filter(Boolean)),
+  ];
   const before = byId("source-listing").querySelector(".scroll");
   const at = before ? before.scrollTop : 0;
   byId("source-listing").replaceChildren(
@@ -616,6 +618,15 @@ function lineRow(view, file, line, record) {
   );
 }
 
+// How the time of a function with very many runs of lines was divided among them; null of others.
+function divided(record) {
+  if (record.samples === null || record.samples === undefined) return null;
+  const by = record.samples
+    ? plural(record.samples, "short window") + " in which every line was timed"
+    : "the runs of its lines that were timed";
+  return "the function ran too many lines to time each: its time is divided by " + by;
+}
+
 function lineCell(view, record, key) {
   if (key === "time_s") return timeCell(view, record);
   const meta = view.meta[key];
@@ -626,9 +637,10 @@ function lineCell(view, record, key) {
       meta,
       record,
     );
+  const uncounted = record.reason || divided(record);
   const doubt =
-    key === "calls" && record.reason
-      ? el("span", { class: "doubt", title: record.reason }, " †")
+    key === "calls" && uncounted
+      ? el("span", { class: "doubt", title: uncounted }, " †")
       : null;
   return withProvenance(
     el(
@@ -793,6 +805,7 @@ function lineDetail(view, file, record) {
         ...figures,
         record.memory_source ? ["second source is", record.memory_source] : null,
         record.reason ? ["not whole", record.reason] : null,
+        divided(record) ? ["by samples", divided(record)] : null,
         around ? ["in function", functionLink(view, file, around)] : null,
       ]),
     ),

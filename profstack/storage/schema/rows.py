@@ -312,6 +312,13 @@ class FunctionRow(TypedDict):
         "what it belongs to: the user's own files, a package, Python, or built-in",
         empty(NO_SCRIPT_FOLDER),
     ]
+    preempted_s: Annotated[
+        Raw,
+        "taken off | time of calls that took many times as long as in another slice: something "
+        "else ran meanwhile, and self and total time are without it",
+        empty("no function with few calls took much longer in one slice than in another"),
+        cell("its calls took about as long in each slice, or were too many to say"),
+    ]
 
 
 class CallRow(TypedDict):
@@ -399,6 +406,14 @@ class LineRow(TypedDict):
         "why not whole | why its count and times are not whole, or null",
         empty("no line was given up"),
         cell("its figures are whole"),
+    ]
+    samples: Annotated[
+        CountedWhole,
+        "by samples | short windows by which the time of its function is divided among the lines, "
+        "where that ran too many to time each; 0 where they are divided as in its first runs",
+        layer("torch"),
+        empty("every line was timed each time it ran"),
+        cell("it was timed each time it ran, or not at all"),
     ]
 
 

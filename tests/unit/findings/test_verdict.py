@@ -315,7 +315,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
         usual = ["a larger batch"] * (batch < 64) + ["channels_last for the convolutions"]
         usual += ["bfloat16 by torch.autocast", "torch.compile", "torch.set_num_threads(4)"]
         first = f"Try, one at a time: {', '.join(usual)}."
-        lever = "Begin there (train.py:7, up to 310 µs a step): Do a.b less. It is 3.5 of it."
+        lever = "Begin there (train.py:7, about 310 µs a step): Do a.b less. It is 3.5 of it."
         assert told["action"] == (lever if gain_ms == 0.31 else first)
         assert told["sentence"].startswith("slow. Balanced" if gain_ms == 0.31 else "Balanced")
 
@@ -329,7 +329,7 @@ COST, OF_RUN = rules.OWN_CODE_COST.slug, {"gain_s": None, "file": TRAIN, "line":
     (COST, {"evidence": [{}, {"step_share": 0.58}]}, None),
     ("slow-start", {"run_s": 0.62}, "620 ms of the run"), ("slow-start", {"run_s": 0.58}, None),
     ("slow-start", {"run_s": 9.0, "file": None}, None),
-    ("evaluation-cost", {"run_s": 0.9, "run_gain_s": 0.31}, "up to 310 ms of the run"),
+    ("evaluation-cost", {"run_s": 0.9, "run_gain_s": 0.31}, "about 310 ms of the run"),
 )  # fmt: skip
 def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug, more, gain):
     # Of 100 steps of 10 ms that wait and compute, 0.3 s could be gained by the other finding.
@@ -341,7 +341,7 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     report = report_of(parts={"run_bar": bar, "step_bar": None})
     report["findings"] = [known, found]
     told = verdict(report, cut_of(), None, [SITE])
-    action = f"(train.py:3, {gain}): Mend it." if gain else "(up to 3.00 ms a step): Mend it."
+    action = f"(train.py:3, {gain}): Mend it." if gain else "(about 3.00 ms a step): Mend it."
     assert told["action"] == f"Begin there {action}"
     assert told["sentence"].startswith("own. " if gain else "known. ")
     assert "heaviest line is in forward (train.py:7)" in told["sentence"]

@@ -56,7 +56,7 @@ def test_findings_are_whole_in_every_format():
     assert set(first) == set(found[0])
     paragraphs = [
         "### 1. A \\*copy\\* \\[waits\\]",
-        "`sync`, high; train.py:66, up to 400 µs a step, measured",
+        "`sync`, high; train.py:66, about 400 µs a step, measured",
         "- op a\\_b, calls 3\n- op c", "Next: Mend it.", "### 2. Memory &lt;b>grows",
         "`growth`, medium; no gain: it costs \\`bytes\\`", "Next: Mend\\|it.",
     ]  # fmt: skip

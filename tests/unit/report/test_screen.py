@@ -97,12 +97,12 @@ def test_figures_have_the_units_of_their_names():
     ({}, "", "T. Mend it."), ({"module": "Net.a"}, "Net.a", "T (Net.a). Mend it."),
     ({"module": "Net.a", "file": "x/a.py", "line": 3}, "a.py:3", "T (a.py:3). Mend it."),
     ({"gain_s": 0.004, "gain_is": "measured", "advice": ""},
-     "up to 4.00 ms a step, measured", "T (4.00 ms a step, measured)"),
+     "about 4.00 ms a step, measured", "T (4.00 ms a step, measured)"),
     ({"gain_s": 0.004, "file": "a.py", "evidence": [{"limits_agree": False}, {}]},
      "a.py, at least 4.00 ms a step, estimated",
      "T (a.py; at least 4.00 ms a step, estimated). Mend it."),
     ({"gain_s": 0.004, "evidence": [{"limits_agree": True}]},
-     "up to 4.00 ms a step, estimated", "T (4.00 ms a step, estimated). Mend it."),
+     "about 4.00 ms a step, estimated", "T (4.00 ms a step, estimated). Mend it."),
 ])  # fmt: skip
 def test_a_finding_says_where_it_is_and_what_a_remedy_gains(values, cost, line):
     found = finding("slug", "T", **values)

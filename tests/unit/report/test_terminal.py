@@ -172,7 +172,7 @@ def test_the_first_findings_end_a_run_with_what_to_do():
         for at in range(2, 7)
     ]
     printed = said(report)
-    assert "1. title 2 up to 2.00 ms a step, measured: Most of it is load. With" in printed
+    assert "1. title 2 about 2.00 ms a step, measured: Most of it is load. With" in printed
     assert (printed.count("Most of it is load."), printed.count("With num_workers")) == (3, 3)
     assert ("3. title 4" in printed, "title 5" in printed, "zzz" in printed) == (True, False, False)
     assert "2 more findings: profstack show --findings" in printed
@@ -287,7 +287,7 @@ def test_all_of_every_finding_is_shown_and_cells_have_units():
         finding("growth", "Memory", gain_reason="it costs bytes", layers=[], severity="high"),
     ]  # fmt: skip
     assert terminal.findings(found, width=90, colour=False).splitlines() == [
-        "1. A copy", "   sync, medium; t.py:66, up to 400 µs a step, measured; seen by torch",
+        "1. A copy", "   sync, medium; t.py:66, about 400 µs a step, measured; seen by torch",
         "   - calls 3", "   - calls 5", "   next: Mend it. All of it.", "",
         "2. Memory", "   growth, high; no gain: it costs bytes", "   next: Mend it.",
     ]  # fmt: skip

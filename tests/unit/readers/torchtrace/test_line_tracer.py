@@ -89,14 +89,40 @@ HOT += "def main():\n  hot(2)\n  hot(9)\n" + 5 * "  hot(1)\n"
 def test_a_function_over_its_budget_is_no_longer_traced_and_hot_loops_cost_little(
     script, monkeypatch
 ):
-    names = script("def main():\n    for n in range(30_000):\n        str(n)\n")
-    assert 2_000 < len(called(names)) < 4_000
+    names = script("def main():\n    for n in range(90_000):\n        str(n)\n")
+    assert line_tracer.BUDGET < len(called(names)) < 3 * line_tracer.BUDGET
     monkeypatch.setattr(line_tracer, "BUDGET", 8)
+    monkeypatch.setattr(line_tracer, "_INTERVAL_NS", 10**12)
     names = script(HOT)
     # From the ninth line on its time is its first line's, with one stamp for a call.
     short = [stamp for line in range(9, 14) for stamp in (line, -1, -line)]
     assert called(names) == [7, 2, 3, 4, 3, 4, 3, 5, -7, 8, 2, -1, -8, *short, 0]
     assert [code.co_name for code in names["tracer"].truncated] == ["hot"]
+
+
+PHASES = """def main():
+  for n in range(9_000): str(n)
+  for n in range(300_000):
+    str(n)
+  for n in range(20_000):
+    called(n)
+def called(n):
+  return n"""
+
+
+def test_windows_show_the_lines_that_run_after_the_budget_in_loops_and_in_calls(script):
+    interval = sys.getswitchinterval()
+    tracer = (names := script(PHASES))["tracer"]
+    called(names)
+    seen = {
+        tracer.lines[at][1]
+        for at, window in zip(tracer.places, tracer.in_window, strict=True)
+        if window
+    }
+    assert {3, 4, 5, 6, 8} <= seen
+    assert len(tracer.windows) >= 5
+    assert tracer.in_window.count(3) < line_tracer.WINDOW + 5
+    assert (sys.getswitchinterval(), tracer.costs.stamp_ns > 0) == (interval, True)
 
 
 def other(frame, event, argument):
@@ -117,7 +143,7 @@ def test_a_tracer_of_the_script_is_left_alone():
 
 
 ENDED = "import sys\nframe = sys._getframe()\ntracer.start()\nbegan = frame.f_trace is not None\n"
-ENDED += "for n in range(3_000):\n    str(n)\nhot = frame.f_trace_lines\n" + 2 * "tracer.stop()\n"
+ENDED += "for n in range(30_000):\n    str(n)\nhot = frame.f_trace_lines\n" + 2 * "tracer.stop()\n"
 
 
 def test_nothing_is_left_on_frames_and_they_are_not_kept_alive(script):

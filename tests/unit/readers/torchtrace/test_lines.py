@@ -27,6 +27,9 @@ def stamped(stamps, runs=None):
     tracer.lines = [(CODE, line) for line in sorted({line for _, line in stamps if line})]
     tracer.places = [tracer.lines.index((CODE, line)) if line else -1 for _, line in stamps]
     tracer.times = [moment for moment, _ in stamps]
+    tracer.entered = [*tracer.times]
+    tracer.in_window = [0] * len(stamps)
+    tracer.passed = [0] * len(stamps)
     tracer.runs = runs or [True] * len(stamps)
     return tracer
 
@@ -139,20 +142,69 @@ def test_backward_work_on_a_devices_thread_is_the_waiting_lines():
     assert (parts[3, 1], owned[3][1:]) == ((10, 30, 0, 20), (50, 50, 100))
 
 
+HOT = compile("def hot():\n  a\n  b\n  c", FILE, "exec").co_consts[0]
+
+
+def hot_rows(windows):
+    """Rows of a function of which line 2 was timed, and then no line but in windows.
+
+    A window is when it opened, and when its lines begin; the last moment ends it.
+    """
+    tracer = stamped([(0, 50), (100, 2), (120, 1)])
+    tracer.lines = []
+    for line in (1, 2, 3, 4):
+        tracer.place_of(HOT, line)
+    tracer.places = [tracer.place_of(CODE, 50), 1, 0]
+    tracer.runs = [True, True, False]
+    tracer.truncated = [HOT]
+    for number, (opened, *lines, end) in enumerate(windows, 1):
+        tracer.windows.append(line_tracer.Window(opened, HOT, 3))
+        for moment, line in [*lines, (end, 1)]:
+            tracer.times.append(moment)
+            tracer.entered.append(moment)
+            tracer.places.append(line - 1)
+            tracer.runs.append(line > 1)
+            tracer.in_window.append(number if line > 1 else 0)
+            tracer.passed.append(0)
+    frames, notes = line_tables(tracer, read_host([BEGIN]), LineSlice(0, [0, 1000]))
+    rows = {row["line"]: row for row in frames["lines"]}
+    # The 2 ns in which a window opens are no line's.
+    whole = sum(row["python_s"] for row in rows.values())
+    assert whole == pytest.approx((1000 - 2 * len(windows)) * 1e-9)
+    return rows, notes
+
+
+def test_a_hot_functions_time_is_divided_as_in_the_windows_by_what_they_stand_for():
+    # Line 3 in the first three windows, then line 4: the last two stand for 3 times the time.
+    windows = [(at, (at + 2, 3), (at + 6, 3), at + 10) for at in (200, 290, 380)]
+    windows += [(at, (at + 2, 4), at + 10) for at in (600, 820)]
+    rows, notes = hot_rows(windows)
+    # Untraced: 80 before the first window, and so on, 170 after the last.
+    stands = {3: 80 + 80 + 80, 4: 210 + 210}
+    inside = {3: 3 * 8, 4: 2 * 8}
+    rest = 1000 - 120 - sum(inside.values())
+    for line in (3, 4):
+        share = stands[line] / sum(stands.values())
+        assert ns(rows[line])[0] == pytest.approx(inside[line] + share * rest, abs=12)
+        assert (rows[line]["calls"], rows[line]["samples"], rows[line]["reason"]) == (None, 5, None)
+    assert (ns(rows[2])[0], rows[50]["samples"], 1 in rows, notes) == (20, None, False, [])
+
+
 def test_lines_of_truncated_functions_have_no_count_and_say_why():
+    rows, notes = hot_rows([(200, (202, 3), 210)])
+    assert ns(rows[1])[0] > 860
+    for said in (f"{Path(FILE).name}:1 (hot)", "10,000 lines", "fewer than 5 windows"):
+        assert said in rows[1]["reason"]
+    assert [slug for slug, _ in notes] == ["lines-truncated"]
+    # Another function's code is on the same line; and the tracing ended early.
     tracer = stamped([(50, 4), (200, 9), (600, 4), (700, 10)])
-    hot = compile("def hot(): pass", FILE, "exec").co_consts[0]
-    # Another function's code is on the same line.
-    tracer.lines[1:] = [(hot, 9), (CODE, 9)]
-    tracer.truncated, tracer.ended = [hot], "KeyError: x"
+    tracer.lines[1:] = [(HOT, 9), (CODE, 9)]
+    tracer.truncated, tracer.ended = [HOT], "KeyError: x"
     frames, notes = line_tables(tracer, read_host([BEGIN]), LineSlice(0, [0, 1000]))
     rows = {row["line"]: row for row in frames["lines"]}
     assert (rows[4]["calls"], rows[4]["reason"]) == (2, None)
     assert (rows[9]["calls"], ns(rows[9])) == (None, (400 + 300, 0, 0, None))
-    for said in (f"{Path(FILE).name}:1 (hot)", f"{line_tracer.BUDGET} lines", "2000 lines"):
-        assert said in rows[9]["reason"]
-    assert [slug for slug, _ in notes] == ["lines-truncated"] * 2
-    assert "KeyError: x" in notes[1][1]
+    assert "KeyError: x" in notes[-1][1]
 
 
 def test_texts_of_files_are_kept_within_bounds(tmp_path, monkeypatch):
