@@ -116,6 +116,17 @@ def run(command: Sequence[str], folder: Path) -> float:
     return time.perf_counter() - began
 
 
+def answer(program: Program, keep: Path | None) -> dict[str, Any]:
+    """Run the slow version with profstack alone; the row of the table without its twin."""
+    with tempfile.TemporaryDirectory() as made:
+        recording = Path(made) / "rec" if keep is None else keep / program.name
+        command = [sys.executable, "-m", "profstack", "run", "-q", "--force", "-o", str(recording)]
+        run([*command, str(program.path), *program.arguments], Path(made))
+        report = json.loads((recording / "report.json").read_text(encoding="utf-8"))
+    row = row_of(program, {}, report, None)
+    return row | {"cost": None}
+
+
 def measure(program: Program, keep: Path | None) -> dict[str, Any]:
     """Run both versions with and without profstack; the row of the table."""
     plain: dict[bool, float] = {}
@@ -140,26 +151,27 @@ def measure(program: Program, keep: Path | None) -> dict[str, Any]:
 
 
 def row_of(
-    program: Program, plain: dict[bool, float], slow: dict[str, Any], mended: dict[str, Any]
+    program: Program, plain: dict[bool, float], slow: dict[str, Any], mended: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Judge the answers of both versions."""
+    """Judge the answers of both versions, or of the slow one alone."""
     answers = [_first_answer(slow), *([found] for found in slow["findings"][:3])]
     names = [_names(program, answer) for answer in answers]
     named = "first" if names[0] else "three" if any(names[1:]) else "missed"
     about = [each for each in slow["findings"] if _names(program, [each])]
     estimated, true = None, None
     if program.level == "run":
-        true = plain[False] - plain[True]
+        true = plain[False] - plain[True] if plain else None
         estimated = next((each["run_gain_s"] for each in about if each["run_gain_s"]), None)
-    else:
+    elif mended is not None:
         before, after = (each["benchmark"]["median_s"] for each in (slow, mended))
         true = (before - after) * 1e3 if before and after else None
         gain_s = next((each["gain_s"] for each in about if each["gain_s"]), None)
         estimated = None if gain_s is None else gain_s * 1e3
-    bars = [abs(_bar_error(each)) for each in (slow, mended) if each["run_bar"]]
+    bars = [abs(_bar_error(each)) for each in (slow, mended or slow) if each["run_bar"]]
+    promised = mended["findings"] if mended is not None else ()
     return {
         "named": named,
-        "false": [each["title"] for each in mended["findings"] if _gain(mended, each)],
+        "false": [each["title"] for each in promised if mended and _gain(mended, each)],
         "estimated": estimated,
         "true": true,
         "ratio": estimated / true if estimated and true and true > 0 else None,
@@ -257,6 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="all without any")
     parser.add_argument("--half", choices=HALVES, help="one half only")
     parser.add_argument("--keep", type=Path, help="folder in which the recordings are kept")
+    parser.add_argument("--answers", action="store_true", help="the slow versions alone")
     parser.add_argument("--quick", action="store_true", help="two programs of each half")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -277,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{program.half:6}{program.name:44}  left out: {lacks} is not installed")
             continue
         try:
-            row = measure(program, options.keep)
+            row = (answer if options.answers else measure)(program, options.keep)
         except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
             print(f"{program.half:6}{program.name:44}  failed: {error}")
             continue
