@@ -324,9 +324,16 @@ def _outliers(x: FloatArray) -> int:
     return int((distance > 3.0 * _MAD_TO_SIGMA * np.median(distance)).sum())
 
 
+# An interval whose ends differ by more says nothing, and is not given.
+WIDEST = 100.0
+
+
 def _ratio(centre: float, deviations: FloatArray) -> Ratio:
     tail = (1.0 - _CONFIDENCE) / 2.0
     low, high = np.exp(centre + np.quantile(deviations, [tail, 1.0 - tail]))
+    if high > WIDEST * low:
+        # Slices of one kind had nothing in common, as where one of them compiled.
+        return Ratio(float(np.exp(centre)), None, None)
     return Ratio(float(np.exp(centre)), float(low), float(high))
 
 

@@ -137,6 +137,26 @@ def test_clean_steps_of_other_inputs_are_not_those_that_were_counted(run, batch,
     assert flops.unlike_clean(recorded, clean, None) is None
 
 
+GRAPH = "## Call CompiledFxGraph xyz ##"
+
+
+@pytest.mark.parametrize(("sizes", "varies"), [((32, 32, 32), 0), ((12, 40, 96), 1)])
+def test_compiled_steps_of_varying_inputs_have_the_counts_of_warm_steps_and_no_rate(
+    run, sizes, varies
+):
+    # The first step compiled, and counted more than any warm one does.
+    hidden = count(SHAPES, None, 3, operator=GRAPH)
+    detail(run, count(SHAPES, 835_000, 3), hidden)
+    run.torch([0.02] * 4, frames={"flop_counts": [count(SHAPES, 4 * 500_000, 3), hidden]})
+    run.clean(12, batches={at: sizes[at % 3] for at in range(12)})
+    recorded = run.recorded()
+    timed, known = recorded.select("torch", TIMED), flops.counted(recorded)
+    record = flops.of_record(flops.of_timed_steps(recorded, known, timed)[0])
+    assert record.total() == 500_000
+    why = flops.unlike_clean(recorded, clean_steps(recorded), record)
+    assert ("differ in size" in (why or "")) is bool(varies)
+
+
 def half_of_attention(run, batch=32):
     attention = count(OF_RECORD, 500, 2, operator="aten._scaled_dot_product_attention")
     counting(run, count(OF_RECORD, 1000, 3), attention)

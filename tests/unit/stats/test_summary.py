@@ -163,7 +163,7 @@ def test_step_times_by_shape_the_commonest_first():
 def test_a_ratio_is_that_of_the_medians(above, below):
     found = summary.ratio_interval([above[:3], [], above[3:]], [below], repeats=50)
     assert found.factor == pytest.approx(math.exp(log_median(above) - log_median(below)))
-    assert found.low <= found.high
+    assert found.low is None or found.low <= found.high <= summary.WIDEST * found.low
 
 
 @pytest.mark.parametrize(
@@ -227,3 +227,11 @@ def test_pairs_hold_the_truth_though_the_machine_drifts(pairs, steps, phi):
     assert 0.9 <= hits / trials <= 0.99
     # The drift of 10 % from pair to pair must not show in the width.
     assert fmean(widths) < 0.07
+
+
+def test_an_interval_of_slices_that_have_nothing_in_common_is_not_given():
+    below = [[1.0, 1.01, 0.99] * 4] * 2
+    for factor, known in ((1.5, True), (1e5, False)):
+        above = [[1.2, 1.21, 1.19] * 2, [1.2 * factor, 1.21 * factor, 1.19 * factor] * 2]
+        found = summary.ratio_interval(above, below)
+        assert (found.factor is not None, found.low is not None) == (True, known)
