@@ -342,15 +342,15 @@ _INDENTS = "   ", "   "
 
 
 def _print_verdict(screen: Screen, report: Report) -> None:
-    """Print the verdict's sentence with its first words marked; nothing without a verdict."""
+    """Print the verdict's sentence and what to do; nothing without a verdict."""
     if not (verdict := report.get("verdict")):
         return
-    for number, line in enumerate(screen.wrapped(verdict["sentence"] or "")):
-        head, colon, rest = line.partition(": ")
-        if number or not colon:
+    for number, line in enumerate(screen.wrapped(f"verdict: {verdict['sentence'] or ''}")):
+        head, _, rest = line.partition(" ")
+        if number:
             screen.line((line, "bold"))
         else:
-            screen.line((head + colon, "bold reverse"), (rest, "bold"))
+            screen.line((head, "bold reverse"), (f" {rest}", "bold"))
     if verdict.get("action"):
         screen.paragraph(f"next: {verdict['action']}")
 

@@ -65,7 +65,7 @@ def test_a_run_in_a_terminal_ends_readably(tmp_path):
     assert ours.startswith("\n")
     lines = [line.rpartition("\r")[2].rstrip() for line in bare.splitlines()]
     assert lines[-1] == "Wrote rec/report.html"
-    sentence = report_of(tmp_path / "rec")["verdict"]["sentence"]
+    sentence = f"verdict: {report_of(tmp_path / 'rec')['verdict']['sentence']}"
     assert sentence in " ".join(" ".join(lines).split())
     first = next(at for at, line in enumerate(lines) if line and sentence.startswith(line))
     screen = lines[first:]

@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-from profstack.findings.rules import TITLES
 from tests.support.processes import clean_environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -53,9 +52,8 @@ OWN_LINES = re.compile(
 )
 # The screen at the end, when the script is no longer there to be disturbed: the verdict's few
 # lines with what to do, then the one that begins with the script's name.
-_VERDICT = "|".join(re.escape(title) for title in TITLES.values()).encode()
 SUMMARY = re.compile(
-    rb"^(?:(?:" + _VERDICT + rb")[^\n]*\n(?:[^\n]+\n){0,15}?)?"
+    rb"^(?:verdict: [^\n]*\n(?:[^\n]+\n){0,15}?)?"
     rb"[^\n]+: [^\n]*(complete|partial|failed)(: [^\n]*)?\n.*(?=^Wrote )",
     re.MULTILINE | re.DOTALL,
 )

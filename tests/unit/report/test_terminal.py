@@ -92,7 +92,8 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     # 78 cells: each part has one, and its share of the other 73 by largest remainders.
     parts = {"W": 34, "P": 15, "F": 12, "B": 15, "x": 2}
     assert printed[:7] == [
-        report["verdict"]["sentence"], "next: Do that.", "train.py: 101 steps, complete",
+        f"verdict: {report['verdict']['sentence']}", "next: Do that.",
+        "train.py: 101 steps, complete",
         f"clean step: {median:.2f} ms  ({span})", f"            {rates}",
         "tensors at the peak of a step: 385 MiB",
         f"[{''.join(sign * count for sign, count in parts.items())}]",
@@ -243,7 +244,7 @@ def test_the_summary_has_a_row_for_each_layer():
 
 def test_the_summary_has_its_parts_findings_and_warnings_once():
     for make, begins in (
-        (judged, "train.py: Input-bound: layer module operator function owners: finding: warning:"),
+        (judged, "train.py: verdict: layer module operator function owners: finding: warning:"),
         (build, "train.py: layer module operator function warning:"),
     ):
         blocks = "\n".join(lines(make(), summary)).split("\n\n")
