@@ -21,6 +21,10 @@ _OF_STEPS = ("steps", "waiting for data")
 # Batches of so many items fill a core.
 _LARGE_BATCH = 64
 _MORE_STEPS = "Let it make more steps on an idle machine; 'profstack bench' repeats a single call."
+_NO_STEPS = (
+    "Let profstack see the steps: profstack.step() at the end of each where the script makes them "
+    "by itself, 'torchrun ... -m profstack run script.py' where other processes make them."
+)
 
 
 class Lever(NamedTuple):
@@ -50,9 +54,12 @@ def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
         return f"Begin with the finding '{severe[0]['title']}'."
     if slug in rules.RULE_OF:
         return rules.RULE_OF[slug].remedy
-    if slug in (rules.BALANCED, rules.UNCLEAR) and (usual := _usual(report)):
+    count, is_run = report["benchmark"]["n"], report["benchmark"]["target"] is None
+    if not count and not report["step"]["count"] and is_run and report["environment"].get("torch"):
+        return _NO_STEPS
+    if slug in (rules.BALANCED, rules.UNCLEAR) and count and (usual := _usual(report)):
         return f"Try, one at a time: {', '.join(usual)}."
-    return _MORE_STEPS if 0 < report["benchmark"]["n"] < rules.FEWEST_CLEAN else ""
+    return _MORE_STEPS if 0 < count < rules.FEWEST_CLEAN else ""
 
 
 # Whose remedy is a line or two: worth doing before anything whose gain is not known either.
