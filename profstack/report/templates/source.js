@@ -639,9 +639,7 @@ function lineCell(view, record, key) {
     );
   const uncounted = record.reason || divided(record);
   const doubt =
-    key === "calls" && uncounted
-      ? el("span", { class: "doubt", title: uncounted }, " †")
-      : null;
+    key === "calls" && uncounted ? el("span", { class: "doubt", title: uncounted }, " †") : null;
   return withProvenance(
     el(
       "td",
