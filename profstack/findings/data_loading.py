@@ -519,8 +519,7 @@ def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float 
     if gain:
         words += (
             f"With num_workers={loading.wanted()}, persistent_workers=True the DataLoader makes "
-            "the next batches while the model works on this one (each worker holds "
-            "prefetch_factor=2 batches ready; pin_memory=True helps only where a GPU trains). "
+            "the next batches while the model works on this one. "
         )
     elif loading.cores < 2:
         words += "There is one core: workers would take it from the step. "

@@ -36,7 +36,9 @@ def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     for site in call_sites(recorded) or _profiled_sites(report, step_s):
         if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
             return
-        if site.part == "forward" or _is_explained(report, site, step_s):
+        # With less of a step the making of batches is no more than it commonly takes.
+        is_little = site.part == "data wait" and site.share < rules.DATA_STARVED.threshold
+        if site.part == "forward" or is_little or _is_explained(report, site, step_s):
             continue
         count += 1
         yield _finding(report, site, step_s)

@@ -179,10 +179,16 @@ def _add_places(found: Measures, report: Report, cut: Cut) -> None:
         found[rules.LAUNCH].link = f"operators/{max(calls, key=lambda name: calls[name])}"
 
 
+# A function with less of the loading does not say what makes the batches; 0 is not known.
+_LEAST_LOADING = 0.1
+
+
 def _add_loading(measure: Measure, report: Report) -> None:
     """Name the first of the user's functions that a DataLoader calls, here or in its workers."""
     graph = reading.CallGraph(report)
-    if (first := names.outermost_loading(report, graph, loaders(graph))) is not None:
+    first = names.outermost_loading(report, graph, loaders(graph))
+    # Where workers make the batches little of it is left in the process of the steps.
+    if first is not None and not 0 < first[2] < _LEAST_LOADING:
         measure.place, measure.name, _ = first
     elif report["processes"]["workers"] and (parts := names.parts_by_text(report)):
         measure.made_by = f", which workers make by {' and '.join(parts)}"

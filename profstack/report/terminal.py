@@ -199,10 +199,16 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
     _print_bar(screen, report)
     screen.gap()
     found = report.get("findings") or []
+    verdict = report.get("verdict")
+    # Reports of older versions have none.
+    said = verdict.get("action", "") if verdict else ""
     for number, finding in enumerate(found[:_FINDINGS], 1):
         style = _STYLES.get(str(finding["severity"]), "")
         screen.paragraph(finding["title"], f"{number}. ", "   ", style)
         advice = first_sentences(finding["advice"] or "", _ADVICE if number == 1 else 0)
+        # The verdict's line on what to do has it already.
+        if advice and advice.partition(". ")[0] in said:
+            advice = ""
         screen.paragraph(": ".join(filter(None, (finding_cost(finding), advice))), *_INDENTS)
     if (left := len(found) - _FINDINGS) > 0:
         screen.line(f"{left} more finding{'s' * (left > 1)}: profstack show --findings")

@@ -39,7 +39,9 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert [each["line"] for each in found(site(LIMIT), site(0.99 * LIMIT))] == [40]
     assert len(found(*[site(0.2)] * 5)) == 3
     assert "a += b" not in found(site(0.3, hottest=0.49))[0]["advice"]
-    assert "workers" in found(site(0.3, part="data wait"))[0]["advice"]
+    least = rules.DATA_STARVED.threshold
+    (loading,) = found(site(least, part="data wait"), site(0.99 * least, part="data wait"))
+    assert "workers" in loading["advice"]
 
 
 @cases(
