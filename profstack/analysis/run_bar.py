@@ -273,6 +273,11 @@ class _Run:
         own = _overlap([self._arming], begin, end)
         self.division.add(PROFSTACK, own)
         seconds, samples = max(end - begin - own, 0.0), self._within(begin, end)
+        if usual == SETUP and not samples:
+            # Without the watch it is only known when torch had been imported.
+            imports_s = min(max(min(self._arming[0], end) - begin, 0.0), seconds)
+            self.division.add(IMPORTS, imports_s)
+            seconds -= imports_s
         self.division.add_sampled(self._stacks, samples, seconds, usual)
 
     def _other_phase(self, phase: str | None) -> RunPartName | None:

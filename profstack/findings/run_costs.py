@@ -94,6 +94,9 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
         # A first step may be long for other reasons.
         if cost.rule is rules.COMPILATION_COST and compiled_s < row["wall_s"] / 2:
             continue
+        # Without samples nothing says what the set-up does.
+        if cost.part == "model and data set-up" and row["by"] != "samples":
+            continue
         yield _finding(cost, row)
 
 

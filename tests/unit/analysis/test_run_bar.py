@@ -121,3 +121,12 @@ def test_without_the_ends_of_the_run_there_is_no_bar(made):
         rows, reason = run_bar(recorded, clean_steps(recorded))
         told.append((rows, reason.split()[-1]))
     assert told == [([], "known"), ([], "written"), ([], "began")]
+
+
+def test_without_the_watch_all_before_torch_was_there_is_imports(made):
+    made.begins("clean", [0.02] * 5)
+    end = made.now
+    found = parts_of(made, end + 0.5, [end, end])
+    # The process began half a second before the recording, and torch was there after a quarter.
+    assert found["start-up and imports"]["wall_s"] == pytest.approx(0.5 + 0.25)
+    assert found["model and data set-up"]["wall_s"] == pytest.approx(0.5)

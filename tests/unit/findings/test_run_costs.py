@@ -11,8 +11,8 @@ from tests.support.recordings import Sampled
 from tests.support.tables import cases, near, of
 
 
-def found(part, wall_s, share, *, compiled_s=0.0, count=50):
-    known = {"file": TRAIN, "line": 7, "name": "work", "by": "samples"}
+def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples"):
+    known = {"file": TRAIN, "line": 7, "name": "work", "by": by}
     rows = [{"part": part, "wall_s": wall_s, "share": share, **known}]
     rows.append({**rows[0], "part": "profstack", "share": None, "wall_s": 99.0})
     frames = {"compilations": pd.DataFrame({"wall_s": [compiled_s]})}
@@ -41,6 +41,8 @@ def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, 
     assert not found(part, 0.99 * least_s, rule.threshold, **compiled)
     assert not found(part, least_s, 0.99 * rule.threshold, **compiled)
     assert not found(part, least_s, rule.threshold, count=0, **compiled)
+    is_setup = part == "model and data set-up"
+    assert bool(found(part, least_s, rule.threshold, by="clock", **compiled)) is not is_setup
     # A first step may be long for other reasons than its compilation.
     is_found = bool(found(part, least_s, 0.9, compiled_s=0.49 * least_s))
     assert is_found is (rule is not rules.COMPILATION_COST)
