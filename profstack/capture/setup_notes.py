@@ -124,6 +124,9 @@ class SetupNotes(Listener):
         torch = self._torch
         if type(value) is not torch.Tensor or value.dtype not in (torch.int64, torch.int32):
             return False
+        # What is read of a tensor would end the capture of a CUDA graph.
+        if value.device.type != "cpu" and torch.cuda.is_current_stream_capturing():
+            return False
         shape = tuple(value.shape)
         return len(shape) == 2 and shape[1] >= _SHORTEST and value.numel() <= _MOST_READ
 
