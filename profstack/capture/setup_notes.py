@@ -9,6 +9,7 @@ script's is kept or changed, and none of its code runs for this.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -114,7 +115,7 @@ class SetupNotes(Listener):
             return
         values = [*args, *kwargs.values()]
         # Data sets of language give the model one dictionary.
-        mapping = next((each for each in values if isinstance(each, dict)), None)
+        mapping = next((each for each in values if type(each) is dict), None)
         found = next(filter(self._is_tokens, [*values, *(mapping or {}).values()]), None)
         if found is not None:
             self._note_padding(found)
@@ -124,11 +125,13 @@ class SetupNotes(Listener):
         torch = self._torch
         if type(value) is not torch.Tensor or value.dtype not in (torch.int64, torch.int32):
             return False
+        if value.layout is not torch.strided or value.device.type not in ("cpu", "cuda"):
+            return False
         # What is read of a tensor would end the capture of a CUDA graph.
         if value.device.type != "cpu" and torch.cuda.is_current_stream_capturing():
             return False
         shape = tuple(value.shape)
-        return len(shape) == 2 and shape[1] >= _SHORTEST and value.numel() <= _MOST_READ
+        return len(shape) == 2 and shape[1] >= _SHORTEST and 0 < value.numel() <= _MOST_READ
 
     def _note_padding(self, tokens: Any) -> None:
         with self._torch._C.DisableTorchFunction():
@@ -136,7 +139,7 @@ class SetupNotes(Listener):
         rows, length = values.shape
         # Padding is the token that most of the sequences end in.
         last = values[:, -1].tolist()
-        is_padding = values == max(set(last), key=last.count)
+        is_padding = values == Counter(last).most_common(1)[0][0]
         ends = is_padding[:, ::-1].argmin(axis=1)
         ends[is_padding.all(axis=1)] = length
         # One alone is the end of a text.

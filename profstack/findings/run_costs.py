@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -149,7 +150,7 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
     profiled_s = count * reading.total((row for row in rows if row["name"] in _WHOLE), "total_s")
     if profiled_s > wall_s:
         starts, wall_s = max(round(calls * count), starts), profiled_s
-    own_s = sum(row["wall_s"] for row in report["run_bar"] if row["share"] is not None)
+    own_s = sum(row["wall_s"] for row in report["run_bar"] if row["share"] is not None) or math.inf
     rule = rules.WORKER_STARTS
     if starts < _FEWEST_STARTS or wall_s < max(rules.WORKERS_S, rule.threshold * own_s):
         return

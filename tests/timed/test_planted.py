@@ -248,7 +248,12 @@ def test_lines_are_given_up_or_grow_where_that_was_planted(runs):
     report = runs("heavy")
     rows = {row["line"]: row for row in report["tables"]["lines"]}
     hot, leak = rows[line_of(HEAVY, "hot")], rows[line_of(HEAVY, "leak")]
-    assert (hot["calls"], "count_slowly" in hot["reason"]) == (None, True)
+    # Too many runs to count: the function's time is divided by those that were traced in windows.
+    assert (hot["calls"], hot["reason"], hot["samples"] >= 5) == (None, None, True)
+    others = [
+        row["python_s"] or 0.0 for row in rows.values() if abs(row["line"] - hot["line"]) == 2
+    ]
+    assert hot["python_s"] > 10 * max(others, default=0.0)
     assert of(leak, "calls reason") == [1.0, None]
     assert all(row["own"] for row in rows.values())
     told = found(report, "memory-growth")

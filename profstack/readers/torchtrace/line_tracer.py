@@ -128,11 +128,12 @@ class LineTracer:
 
     def stop(self) -> None:
         """Stop tracing; safe to call twice."""
+        # It runs on after an error, too.
+        if self._opener is not None:
+            self._opener.stop()
         if not self._running:
             return
         self._running = False
-        if self._opener is not None:
-            self._opener.stop()
         # A tracer that the script has set instead of ours stays.
         if getattr(sys.gettrace(), "__self__", None) is self:
             sys.settrace(None)
@@ -418,18 +419,30 @@ class _WindowOpener(WorkerThread):
         self._tracer = tracer
         self._thread = _thread.get_ident()
         self._before: float | None = None
+        # The interval as Python gives it back: it keeps whole microseconds.
+        self._ours = self._PATIENCE_S
 
     def stop(self) -> None:
         """End the thread."""
         super().stop()
+        self._restore()
+
+    def end_thread(self) -> None:
+        """End the thread before a fork, whose child has the script's own interval."""
+        super().end_thread()
+        self._restore()
+
+    def _restore(self) -> None:
         before, self._before = self._before, None
-        if before is not None and sys.getswitchinterval() == self._PATIENCE_S:
+        if before not in (None, self._ours) and sys.getswitchinterval() == self._ours:
             sys.setswitchinterval(before)
 
     def prepare(self) -> None:
         """Have the interpreter switch threads more often, while the slice lasts."""
-        self._before = sys.getswitchinterval()
+        if self._before is None:
+            self._before = sys.getswitchinterval()
         sys.setswitchinterval(self._PATIENCE_S)
+        self._ours = sys.getswitchinterval()
 
     def work(self, halt: Any) -> None:
         """Open a window at each interval, until `halt` can be acquired."""
