@@ -256,6 +256,14 @@ class Wrapper(ABC):
     def pause(self) -> None:  # noqa: B027  # most wrappers observe slices
         """Observe no more until resumed, at no cost meanwhile, as a `background` layer."""
 
+    def look_out(  # noqa: B027  # as above
+        self, began: Callable[[], float], overdue_s: float
+    ) -> None:
+        """Observe steps alone that take longer than `overdue_s`, as a `background` layer.
+
+        `began` returns when the step in progress began, by `perf_counter`, on any thread.
+        """
+
     def flush(self) -> SliceData:
         """Return what a `background` layer has seen since the last call."""
         return SliceData()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from profstack.layer import Description, Mode, SliceContext, SliceData, Wrapper
@@ -76,6 +76,11 @@ class WatchWrapper(Wrapper):
         """Pause; the sampler's thread waits for a lock."""
         if self._sampler is not None:
             self._sampler.pause()
+
+    def look_out(self, began: Callable[[], float], overdue_s: float) -> None:
+        """Sample steps that are overdue, and pause otherwise: see `Sampler.look_out`."""
+        if self._sampler is not None:
+            self._sampler.look_out(began, overdue_s)
 
     def flush(self) -> SliceData:
         """Return frames and samples since the last time."""

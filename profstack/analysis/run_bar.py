@@ -23,7 +23,7 @@ from profstack.analysis.functions import FunctionKey
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack, Watched, watched
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, nullable
-from profstack.storage.schema.report import RunPart, RunPartName
+from profstack.storage.schema.report import RunFunction, RunPart, RunPartName
 from profstack.storage.vocabulary import BENCH_FACT
 from profstack.units import add_up
 
@@ -188,6 +188,7 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
             "share": None if name == PROFSTACK else wall_s / own_s,
             "by": "samples" if parts.sampled[name] > 0.5 * wall_s else "clock",
             **_place(seen, parts.stacks[name]),
+            "functions": _functions(seen, parts.stacks[name], made.around, _LEAST * own_s),
         }
         for name, wall_s in zip(names, exact, strict=True)
     ], None
@@ -240,7 +241,7 @@ class _Run:
             samples = self._within(begin, end)
             other = self._other_phase(row["phase"])
             if other is not None:
-                self.division.add(other, end - begin)
+                self.division.add_sampled(self._stacks, samples, end - begin, other)
             elif row["kind"] == "watch" and len(samples) >= FEWEST_SAMPLES:
                 watch_samples += samples
                 watched_s += end - begin
@@ -252,6 +253,11 @@ class _Run:
         self.division.add(PROFSTACK, max(ended - max(ending, last), 0.0))
         rest = self._end - max(ended, last)
         self.division.add(PROFSTACK if self._in_process else SHUTDOWN, max(rest, 0.0))
+
+    @property
+    def around(self) -> frozenset[object]:
+        """Functions that hold most of the steps."""
+        return self._stacks.around
 
     def _find_around(self) -> None:
         """Note the functions that hold most of the steps: their names say nothing of a part."""
@@ -358,6 +364,38 @@ def _union(spans: Iterable[Span]) -> list[Span]:
 
 def _overlap(spans: Iterable[Span], begin: float, end: float) -> float:
     return sum(max(min(end, last) - max(begin, first), 0.0) for first, last in spans)
+
+
+# Places with less of the run are not listed.
+_LEAST = 0.03
+
+
+def _functions(
+    seen: Watched, stacks: Mapping[int, float], around: frozenset[object], least_s: float
+) -> list[RunFunction]:
+    """Return the user's outermost functions of a part that do not hold the steps too."""
+    seconds: dict[FunctionKey, float] = defaultdict(float)
+    lines: dict[FunctionKey, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for number, part_s in stacks.items():
+        own = seen.own(seen.stacks.get(number, ()))
+        if not own:
+            continue
+        beside = (each for each in own if each.function not in around and each.name[0] != "<")
+        frame = next(beside, own[-1])
+        is_line = frame.function in around or frame.name[0] == "<"
+        key = (frame.file, frame.line, "") if is_line else frame.function
+        seconds[key] += part_s
+        lines[key][frame.line] += part_s
+    return [
+        {
+            "file": home_relative(key[0]),
+            "line": max(lines[key], key=lambda line: lines[key][line]),
+            "name": key[2] or None,
+            "wall_s": wall_s,
+        }
+        for key, wall_s in sorted(seconds.items(), key=lambda each: -each[1])
+        if wall_s >= least_s
+    ]
 
 
 # As much of a part must be in one function to name it.

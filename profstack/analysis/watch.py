@@ -31,7 +31,8 @@ from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
 # --- Samples with their stacks --------------------------------------------------------------------
 
-# Phases: before the first step, in a step, and between the steps of plans or after them.
+# Phases: before the first step, in a step, and between the steps of plans or after them. Steps that
+# were sampled since they were far longer than usual say nothing of the others.
 STARTUP, STEP, OTHER = "startup", "step", "other"
 PHASES = (STARTUP, STEP, OTHER)
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\][Ll]ib(64)?[/\\](python\d\.\d+[/\\])")
@@ -110,7 +111,7 @@ class Watched:
             Sample,
             times.tolist(),
             frame["frame"].fillna(0).astype(int).tolist(),
-            _phases(recorded, times),
+            _phases(recorded, times, frame["overdue"].notna().to_numpy()),
             (region if isinstance(region, str) else None for region in frame["region"]),
             frame["weight"].tolist(),
             (None if np.isnan(growth) else int(growth) for growth in grown),
@@ -151,7 +152,9 @@ def watched(recorded: Recorded) -> Watched:
     return Watched(recorded)
 
 
-def _phases(recorded: Recorded, times: npt.NDArray[np.float64]) -> list[str]:
+def _phases(
+    recorded: Recorded, times: npt.NDArray[np.float64], overdue: npt.NDArray[np.bool_]
+) -> list[str]:
     slices = recorded.frames["slices"]
     slices = slices[slices["steps"] > 0].sort_values("started_s")
     if not len(slices):
@@ -162,8 +165,10 @@ def _phases(recorded: Recorded, times: npt.NDArray[np.float64]) -> list[str]:
     before = np.searchsorted(begins, times, side="right")
     inside = times <= ends[np.maximum(before, 1) - 1]
     return [
-        STARTUP if not count else STEP if within else OTHER
-        for count, within in zip(before.tolist(), inside.tolist(), strict=True)
+        STARTUP if not count else STEP if within and not late else OTHER
+        for count, within, late in zip(
+            before.tolist(), inside.tolist(), overdue.tolist(), strict=True
+        )
     ]
 
 

@@ -7,6 +7,7 @@ disarms profstack with a note and never reaches the script.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -201,6 +202,12 @@ class Limits:
 
 
 _perf_counter, _process_time = time.perf_counter, time.process_time
+
+# In slices of others the watch samples a step that takes longer than so many usual ones, than a few
+# samples, or than a second where the usual time is not known yet.
+OVERDUE = 5.0
+SHORTEST_OVERDUE_S = 0.1
+UNKNOWN_OVERDUE_S = 1.0
 
 
 class Engine:
@@ -445,6 +452,7 @@ class Engine:
             if not is_watched:
                 # Before the tools start: its handshake would be in their rows.
                 self.observers.watch(on=False)
+                self.observers.look_out(self._step_began, self._overdue_s())
             self.arming.arm(planned)
             if planned.observers or planned.kind == "clean":
                 # What was launched before would end, and be seen, in the slice.
@@ -467,6 +475,15 @@ class Engine:
         self._aim(planned.steps)
         return True
 
+    def _step_began(self) -> float:
+        """Return when the step in progress began; no sooner than the slice."""
+        return math.inf if self._stopped is not None else self.log.last
+
+    def _overdue_s(self) -> float:
+        """Return after how long a step is watched in a slice that the watch has not."""
+        clean_s = self.arming.clean_mean_s()
+        return UNKNOWN_OVERDUE_S if clean_s is None else max(OVERDUE * clean_s, SHORTEST_OVERDUE_S)
+
     def end_slice(self, *, complete: bool) -> None:
         """End the slice in progress, if there is one, and write what was seen of it."""
         planned, self.planned = self.planned, None
@@ -485,6 +502,8 @@ class Engine:
         begun = _perf_counter()
         self.arming.end()
         observers.stop()
+        if planned.observers or planned.kind == "clean":
+            observers.watch(on=False)
         log.wait_for_device(planned, complete=complete)
         stuck = frozenset(name for name, _ in planned.observers if not observers.restarts(name))
         if stuck:

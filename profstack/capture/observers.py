@@ -409,6 +409,12 @@ class Observers:
         if not on:
             self.flush()
 
+    def look_out(self, began: Callable[[], float], overdue_s: float) -> None:
+        """Let the layers in the background observe steps alone that take longer than that."""
+        for state, wrapper in self._background():
+            with self.log.guard(state):
+                wrapper.look_out(began, overdue_s)
+
     def _tool_ended(self, state: LayerState) -> None:
         """Let the watch observe the rest of a slice whose tools have all ended by themselves."""
         self._over.add(state.name)

@@ -245,6 +245,8 @@ _OF_THE_RUN = (
 )
 # From so many seconds on a part of the run is worth a finding.
 EVALUATION_S = SAVING_S = WORKERS_S = 1.0
+OTHER_S = 0.5
+IMPORT_S, IMPORT_SAMPLES, IMPORT_USED = 1.0, 30, 0.05
 LOGGING_S, SETUP_S, COMPILATION_S, SHUTDOWN_S, IMPORTS_S = 0.5, 3.0, 5.0, 10.0, 30.0
 EVALUATION_COST = FindingRule(
     "evaluation-cost",
@@ -277,6 +279,24 @@ LOGGING_COST = FindingRule(
     f"run, and {LOGGING_S:g} s.",
     _OF_THE_RUN.format("nine tenths of it: what logging at every tenth step saves"),
     threshold=0.05,
+)
+RUN_CODE_COST = FindingRule(
+    "run-code-cost",
+    "The script's own code beside the steps takes a good part of the run",
+    "By the watch's samples, one of the user's functions, or one line of the loop, takes at least "
+    f"10 % of the run and {OTHER_S:g} s outside the steps, their preparation, evaluation, saving "
+    "and logging; or in single steps, at least five times as long as the usual ones.",
+    _OF_THE_RUN.format("null: what of it can go is not known"),
+    threshold=0.1,
+)
+IMPORT_COST = FindingRule(
+    "import-cost",
+    "A package that is hardly used takes long to import",
+    "Importing one package, torch left out, takes at least a tenth of the run and "
+    f"{IMPORT_S:g} s by the watch's samples, and the rest of the run, of which there are at least "
+    f"{IMPORT_SAMPLES} samples, spends less than {IMPORT_USED:.0%} as long in it.",
+    _OF_THE_RUN.format("null: a part of it may be used"),
+    threshold=0.1,
 )
 SLOW_START = FindingRule(
     "slow-start",

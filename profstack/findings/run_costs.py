@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from profstack.analysis.watch import Frame, Stack, watched
+from profstack.analysis.watch import STARTUP, Frame, Stack, watched
 from profstack.findings import reading, rules
 from profstack.findings.rules import FindingRule
 from profstack.privacy import home_relative
@@ -81,7 +81,12 @@ def run_costs(recorded: Recorded, report: Report) -> list[Finding]:
     """Return the parts of the run beside its steps that take a good part of it."""
     if not report["step"]["count"]:
         return []
-    return [*_found(recorded, report), *_worker_starts(recorded, report)]
+    return [
+        *_found(recorded, report),
+        *_own_code(report),
+        *_unused_imports(recorded, report),
+        *_worker_starts(recorded, report),
+    ]
 
 
 def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
@@ -130,6 +135,121 @@ def _finding(cost: _Cost, row: RunPart) -> Finding:
     )
 
 
+def _own_s(report: Report) -> float:
+    """Return the time of the run less what profstack added; infinite where it is not known."""
+    return sum(row["wall_s"] for row in report["run_bar"] if row["share"] is not None) or math.inf
+
+
+def _own_code(report: Report) -> Iterator[Finding]:
+    """Yield the user's functions and lines beside the steps that take a good part of the run."""
+    rule, own_s = rules.RUN_CODE_COST, _own_s(report)
+    row = next((row for row in report["run_bar"] if row["part"] == "other"), None)
+    for found in row["functions"] if row is not None else ():
+        share, wall_s = found["wall_s"] / own_s, found["wall_s"]
+        if share < rule.threshold or wall_s < rules.OTHER_S:
+            continue
+        place: Place = {"file": found["file"], "line": found["line"]}
+        text = reading.source_line(report, found["file"], found["line"])
+        line = f"'{text}'" if text else f"line {found['line']}"
+        name = line
+        if found["name"] is not None:
+            name = reading.qualified_name(report, place, found["name"])
+            line = f"most of it at {line}"
+        yield _of_run(
+            rule,
+            f"{name} takes {format_share(share)} of the run, beside its usual steps",
+            place,
+            wall_s,
+            share,
+            {"function": found["name"], "text": text},
+            f"It takes {format_seconds(wall_s)}"
+            + (f", {line}. " if line != name else ". ")
+            + "Do it less often, on less data, once for all, or after the run.",
+        )
+
+
+_PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)[/\\]")
+
+
+def _package(frame: Frame) -> str | None:
+    found = _PACKAGE.search(frame.file)
+    return found[1] if found else None
+
+
+def _unused_imports(recorded: Recorded, report: Report) -> Iterator[Finding]:
+    """Yield packages whose import takes long and of which nothing is seen at work later."""
+    if not report["watch"]:
+        return
+    seen, rule, own_s = watched(recorded), rules.IMPORT_COST, _own_s(report)
+    seconds: dict[str, float] = defaultdict(float)
+    places: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+    used: dict[str | None, float] = defaultdict(float)
+    later = 0
+    for each in seen.samples:
+        stack = seen.stacks.get(each.stack, ())
+        own = seen.own(stack)
+        modules = _imported(own, stack)
+        if not modules:
+            later += each.phase != STARTUP
+            for name in {_package(frame) for frame in stack}:
+                used[name] += each.weight * WATCH_INTERVAL_S
+            continue
+        package, frame = modules[0], own[-1]
+        if package is None or "torch" in modules:
+            continue
+        seconds[package] += each.weight * WATCH_INTERVAL_S
+        places[package][home_relative(frame.file), frame.line] += 1
+    for package, wall_s in seconds.items():
+        share = wall_s / own_s
+        if share < rule.threshold or wall_s < rules.IMPORT_S:
+            continue
+        if used[package] > rules.IMPORT_USED * wall_s or later < rules.IMPORT_SAMPLES:
+            continue
+        (file, line), _ = places[package].most_common(1)[0]
+        yield _of_run(
+            rule,
+            f"Importing {package} takes {format_share(share)} of the run, and it is hardly used",
+            {"file": file, "line": line},
+            wall_s,
+            share,
+            {"package": package, "used_s": used[package]},
+            f"Import the module of {package} alone that is needed, or do without it: it takes "
+            f"{format_seconds(wall_s)}, and the rest of the run spends {format_seconds(used[package])} "
+            "in it.",
+        )
+
+
+def _imported(own: Sequence[Frame], stack: Stack) -> list[str | None]:
+    """Return the packages of the modules that the user's innermost line is importing."""
+    after = stack[stack.index(own[-1]) + 1 :] if own else ()
+    return [_package(frame) for frame in after if frame.name == "<module>"]
+
+
+def _of_run(
+    rule: FindingRule,
+    title: str,
+    place: Place,
+    wall_s: float,
+    share: float,
+    facts: dict[str, str | float | None],
+    advice: str,
+) -> Finding:
+    """Return a finding of the whole run whose gain is not known."""
+    return reading.finding(
+        rule,
+        title,
+        severity=reading.severity_of(share, 1.0),
+        gain_reason=f"{_NO_STEP}: {format_seconds(wall_s)}, {format_share(share)} of the run",
+        run_s=wall_s,
+        place=place,
+        layers=["watch"],
+        evidence=[
+            {"wall_s": wall_s, "run_share": share, "link": reading.to_source(place), **facts}
+        ],
+        advice=advice,
+    )
+
+
 # A DataLoader with workers makes them when it is asked for an iterator, and ends them with it.
 _LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]dataloader\.py$")
 _STARTS, _ENDS = frozenset({"_get_iterator"}), frozenset({"_shutdown_workers", "__del__"})
@@ -150,8 +270,7 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
     profiled_s = count * reading.total((row for row in rows if row["name"] in _WHOLE), "total_s")
     if profiled_s > wall_s:
         starts, wall_s = max(round(calls * count), starts), profiled_s
-    own_s = sum(row["wall_s"] for row in report["run_bar"] if row["share"] is not None) or math.inf
-    rule = rules.WORKER_STARTS
+    own_s, rule = _own_s(report), rules.WORKER_STARTS
     if starts < _FEWEST_STARTS or wall_s < max(rules.WORKERS_S, rule.threshold * own_s):
         return
     lines = Counter((frame.file, frame.line) for frame in frames)

@@ -5,7 +5,8 @@ has not loaded. Its thread is a raw one: `threading` does not list it, the proce
 it, and it ends whenever the process forks.
 
 A sample's weight is the watched time since the one before it, in units of 10 ms: long calls that
-hold the interpreter's lock count in full. While the watch pauses its thread waits for a lock.
+hold the interpreter's lock count in full. While the watch pauses its thread waits for a lock, and
+wakes ten times a second if it is to look out for steps that take far longer than usual.
 """
 
 import _thread
@@ -141,7 +142,7 @@ class Samples:
     """Samples as parallel lists: a tuple for each would be work for the garbage collector."""
 
     def __init__(self) -> None:
-        names = ("t_s", "frame", "region", "rss_bytes", "weight", "evaluating")
+        names = ("t_s", "frame", "region", "rss_bytes", "weight", "evaluating", "overdue")
         self._columns: dict[str, list[Any]] = {name: [] for name in names}
         self._weights = self._columns["weight"]
 
@@ -156,9 +157,10 @@ class Samples:
         region: "str | None" = None,
         weight: float = 0.0,
         evaluating: "int | None" = None,
+        overdue: "int | None" = None,
     ) -> None:
         """Add a sample; with weight 0 a reading of the resident set without time."""
-        sample = (t_s, frame or None, region, rss, weight, evaluating)
+        sample = (t_s, frame or None, region, rss, weight, evaluating, overdue)
         for column, value in zip(self._columns.values(), sample, strict=True):
             column.append(value)
         if len(self) >= MOST_HELD:
@@ -191,6 +193,8 @@ class Samples:
         return (2 * sys.getsizeof(0.0) + sys.getsizeof(1 << 40) + places) * len(self)
 
 
+# How often a watch that pauses looks whether a step is overdue.
+LOOK_OUT_S = 0.1
 # Samples after which the interval doubles, and how often: 160 ms from the 50th minute on.
 PER_LEVEL = 20_000
 MOST_LEVELS = 4
@@ -219,6 +223,11 @@ class Sampler(guard.ForkSafeThread):
         self._pid = os.getpid()
         self._made_on = self._followed = _get_ident()
         self._wanted = self._closed = False
+        # When the step in progress began, None without a look-out; after how long it is overdue.
+        self._began: Callable[[], float] | None = None
+        self._overdue_s = 0.0
+        # Whether what is sampled is such a step.
+        self._overdue = False
         # Begin of the watched time of the next sample; during a pause, how much of it has passed.
         self._since = 0.0
         self._before = 0.0
@@ -242,6 +251,7 @@ class Sampler(guard.ForkSafeThread):
             return
         if self._wanted and (self._alive or self.forking):
             return
+        self._stop_looking_out()
         now = _perf_counter()
         self._since = now - self._before
         self._read(now)
@@ -253,7 +263,10 @@ class Sampler(guard.ForkSafeThread):
 
     def pause(self) -> None:
         """Pause until it is resumed: the thread waits when this returns."""
-        if not self._wanted or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
+            return
+        self._stop_looking_out()
+        if not self._wanted:
             return
         self._wanted = False
         self._ask(self._still)
@@ -262,15 +275,39 @@ class Sampler(guard.ForkSafeThread):
         self._before = min(now - self._since, self.interval_s)
         self._read(now)
 
+    def look_out(self, began: "Callable[[], float]", overdue_s: float) -> None:
+        """Sample a step of the calling thread while it is overdue, and pause otherwise.
+
+        `began` returns when the step in progress began, by `perf_counter`; it is called on the
+        sampler's thread.
+        """
+        if self._closed or self.gave_way or os.getpid() != self._pid:
+            return
+        self.pause()
+        self._followed = _get_ident()
+        self._began, self._overdue_s = began, overdue_s
+        if self._alive:
+            self._poke()
+        else:
+            self.begin_thread()
+
+    def _stop_looking_out(self) -> None:
+        if self._began is not None:
+            self._began = None
+            self._ask(self._still)
+            self._overdue = False
+
     def flush(self) -> "tuple[list[Record], list[Record]]":
         """Return rows of the frames and of the samples since the last time."""
-        watched = self._wanted
+        watched, began, overdue_s = self._wanted, self._began, self._overdue_s
         self.pause()
         self.memory_bytes()
         samples, self._samples = self._samples, Samples()
         frames = self.stacks.take()
         if watched:
             self.resume()
+        elif began is not None:
+            self.look_out(began, overdue_s)
         return frames, samples.records()
 
     def has_seen(self) -> bool:
@@ -289,6 +326,7 @@ class Sampler(guard.ForkSafeThread):
             return
         self._closed = True
         self._wanted = False
+        self._began = None
         self.end_thread()
         guard.unwatch_forks(self)
 
@@ -296,7 +334,8 @@ class Sampler(guard.ForkSafeThread):
 
     def begin_thread(self) -> None:
         """Start the thread if it is wanted and no fork is in progress; else after the fork."""
-        if not self._wanted or self._alive or self.forking or os.getpid() != self._pid:
+        is_wanted = self._wanted or self._began is not None
+        if not is_wanted or self._alive or self.forking or os.getpid() != self._pid:
             return
         self._ending = False
         self._alive = True
@@ -334,6 +373,7 @@ class Sampler(guard.ForkSafeThread):
             self._watch()
         except BaseException as error:
             self._wanted = False
+            self._began = None
             self.failure = f"{type(error).__name__}: {error}"
         finally:
             self._alive = False
@@ -345,10 +385,13 @@ class Sampler(guard.ForkSafeThread):
         # Bound once: a method bound at each wait is an allocation too, see `_sample`.
         wait, still = self._wake.acquire, self._still
         while not self._ending:
-            if not self._wanted:
+            if not self._wanted and not self._is_overdue():
                 if still.locked():
                     still.release()
-                wait()
+                if self._began is None:
+                    wait()
+                else:
+                    wait(*self._for_seconds(LOOK_OUT_S))
                 continue
             left = self._since + self.interval_s - _perf_counter()
             if left > 0:
@@ -358,6 +401,22 @@ class Sampler(guard.ForkSafeThread):
                 return
             else:
                 self._sample()
+
+    def _is_overdue(self) -> bool:
+        """Return whether the watch looks out for long steps, and one is in progress."""
+        looked_at = self._overdue
+        # A call may start a collection, as in `_sample`.
+        collecting = self._gc.isenabled()
+        self._gc.disable()
+        now, began = _perf_counter(), self._began
+        is_late = began is not None and now - began() > self._overdue_s
+        self._overdue = is_late and not _is_profiled()
+        if collecting:
+            self._gc.enable()
+        if self._overdue and not looked_at:
+            # What came before was not watched.
+            self._since = now
+        return self._overdue
 
     def _for_seconds(self, seconds: float) -> "tuple[bool, float]":
         """Return the arguments of a wait, made as in `_sample`: a call would make a tuple."""
@@ -389,7 +448,10 @@ class Sampler(guard.ForkSafeThread):
             number = self.stacks.place(_frame_of(self._followed) or _frame_of(self._made_on))
             now = _perf_counter()
             weight = (now - self._since) / WATCH_INTERVAL_S if number is not None else 0.0
-            self._samples.add(now - self._origin, rss, number or 0, region, weight, evaluating)
+            overdue = None if self._wanted else 1
+            self._samples.add(
+                now - self._origin, rss, number or 0, region, weight, evaluating, overdue
+            )
             self._since = now
             self.taken += 1
             if self.taken % PER_LEVEL == 0 and len(self.thinned) < MOST_LEVELS:
@@ -409,6 +471,7 @@ class Sampler(guard.ForkSafeThread):
         """Drop everything in the child of a fork: this is the parent's sampler."""
         self._closed = True
         self._wanted = self._alive = False
+        self._began = None
         self._samples = Samples()
         self.stacks = Stacks()
 

@@ -116,6 +116,7 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "rss_bytes INTEGER resident set of the process",
         "weight REAL watched time before it, in units of 10 ms; 0 for memory alone",
         "evaluating INTEGER 1 while the model that trains was in evaluation, else null",
+        "overdue INTEGER 1 in a step far longer than usual of a slice without the watch, else null",
     ),
     "compilations": columns(
         "t_s REAL host time since the recording began at which torch.compile began with it",

@@ -483,6 +483,15 @@ RunPartName = Literal[
 ]
 
 
+class RunFunction(TypedDict):
+    """A place of the user's in a part of the run: a function, or a line of the loop itself."""
+
+    file: Annotated[str, "its file"]
+    line: Annotated[int, "the line in it with most of the time"]
+    name: Annotated[Text, "the outermost function that is not around the steps; null for a line"]
+    wall_s: Annotated[float, "host time in it"]
+
+
 class RunPart(TypedDict):
     """One part of the whole run: what its time was spent on."""
 
@@ -498,6 +507,10 @@ class RunPart(TypedDict):
     file: Annotated[Text, "file of the user's function that holds most of it; null where none does"]
     line: Annotated[Whole, "line of that function with most of it"]
     name: Annotated[Text, "name of that function"]
+    functions: Annotated[
+        list[RunFunction],
+        "places of it with 3 % of the run or more, by the watch's samples, the longest first",
+    ]
 
 
 class RequestsByLength(TypedDict):
