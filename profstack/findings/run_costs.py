@@ -214,8 +214,8 @@ def _unused_imports(recorded: Recorded, report: Report) -> Iterator[Finding]:
             share,
             {"package": package, "used_s": used[package]},
             f"Import the module of {package} alone that is needed, or do without it: it takes "
-            f"{format_seconds(wall_s)}, and the rest of the run spends {format_seconds(used[package])} "
-            "in it.",
+            f"{format_seconds(wall_s)}, and the rest of the run spends "
+            f"{format_seconds(used[package])} in it.",
         )
 
 

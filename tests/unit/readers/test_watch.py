@@ -180,9 +180,9 @@ def test_profstacks_own_frames_and_import_machinery_are_cut_out():
 def test_what_is_held_is_bounded_and_told(monkeypatch):
     # Every second sample of a stretch gives its weight to the next.
     monkeypatch.setattr(watch, "MOST_HELD", 8)
-    held, one = Samples(), 2 * sys.getsizeof(0.5) + sys.getsizeof(1 << 40) + 48
+    held, one = Samples(), 2 * sys.getsizeof(0.5) + sys.getsizeof(1 << 40) + 56
     for number, weight in enumerate((1.0, 2.0, 3.0, 0.0, 0.0, 1.5, 2.5, 4.0)):
-        # Two floats, an integer and six places of 8 bytes.
+        # Two floats, an integer and seven places of 8 bytes.
         assert held.memory_bytes() == number * one
         held.add(float(number), None, 1, None, weight)
     found = [(row["t_s"], row["weight"]) for row in held.records()]
