@@ -164,7 +164,7 @@ def test_a_run_from_its_options_to_the_exit(started, monkeypatch):
     assert started.last_event == {"event": "finished", "stopped_by": "max_steps"}
 
 
-def test_an_engine_that_cannot_begin_or_end_says_so(started, monkeypatch, capsys):
+def test_an_engine_that_cannot_begin_takes_everything_off(started, monkeypatch):
     def fail(self, whole):
         self.hooks.install()
         raise KeyError("no beginning")
@@ -173,6 +173,9 @@ def test_an_engine_that_cannot_begin_or_end_says_so(started, monkeypatch, capsys
     with pytest.raises(KeyError):
         started.start({})
     assert started.at_exit == []
+
+
+def test_an_error_at_the_exit_is_one_line(started, capsys):
     engine = started.start({})
     engine.finish()
     engine.log.writer.close()
