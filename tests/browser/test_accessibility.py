@@ -8,7 +8,8 @@ import pytest
 
 from profstack.report import html
 from tests.support.bench_reports import bench
-from tests.support.browser import count, shared, texts
+from tests.support.browser import count, shared, snippet, texts
+from tests.support.nsys_recordings import with_torch
 from tests.support.whole_report import VIEWS, whole
 
 # What `make test` installs beside the environment: a package that only carries axe-core.
@@ -29,10 +30,11 @@ _LEVELS = """
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A folder with the page of a run and that of a benchmark."""
+    """A folder with the pages of a run, of a benchmark and of an import beside a run."""
     folder = tmp_path_factory.mktemp("pages")
-    html.write(whole(), folder / "run.html")
-    html.write(bench(), folder / "bench.html")
+    imported = with_torch(folder / "rec")
+    for name, report in (("run", whole()), ("bench", bench()), ("import", imported)):
+        html.write(report, folder / f"{name}.html")
     return folder
 
 
@@ -47,8 +49,8 @@ _BOTH = ("overview", "modules", "source", "method")
 )
 def test_axe_finds_nothing_and_headings_go_down_one_level_at_a_time(written, width, dark, views):
     page = shared()
-    others = ("benchmark", "flops") if views is VIEWS else ()
-    for name, opened in (("run.html", views), ("bench.html", others)):
+    others = [("bench.html", ("benchmark", "flops")), ("import.html", ("nsys",))]
+    for name, opened in (("run.html", views), *others * (views is VIEWS)):
         page.open(written / name, width=width, dark=dark)
         page.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
         for view in opened:
@@ -56,6 +58,7 @@ def test_axe_finds_nothing_and_headings_go_down_one_level_at_a_time(written, wid
             levels = page.evaluate(_LEVELS)
             assert levels[:2] == [1, 2]
             assert all(to <= at + 1 for at, to in pairwise(levels)), (view, levels)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.evaluate(_OPEN)
             assert page.evaluate(_RUN) == [], (name, view)
             # It walks through what is hidden as well: the next view is faster without this one.
@@ -66,22 +69,7 @@ def test_axe_finds_nothing_and_headings_go_down_one_level_at_a_time(written, wid
 
 _NAME = "(one.ariaLabel || (one.labels || [])[0]?.textContent || one.textContent).trim()"
 # The element that has the focus: its tag, its words, and what is wrong with how it is seen.
-_FOCUSED = """
-(() => {
-  const one = document.activeElement, place = one.getBoundingClientRect(), style =
-    getComputedStyle(one), wrong = [];
-  if (one === document.body) return null;
-  if (style.outlineStyle === 'none' || style.outlineWidth === '0px') wrong.push('no outline');
-  let opacity = 1;
-  for (let box = one; box; box = box.parentElement) opacity *= getComputedStyle(box).opacity;
-  if (opacity < 0.9 || place.width < 1 || place.height < 1) wrong.push('not to be seen');
-  const inside = (from, to, most) => Math.min(Math.max(from + Math.min(to, 200) / 2, 0), most - 1);
-  const top = document.elementFromPoint(inside(place.left, place.width, innerWidth),
-    inside(place.top, Math.min(place.height, 40), innerHeight));
-  if (!top || !(one.contains(top) || top.contains(one))) wrong.push('covered');
-  return [one.tagName, NAME, wrong];
-})()
-""".replace("NAME", _NAME)
+_FOCUSED = snippet("focused").replace("NAME", _NAME)
 # What can be pressed in a view and is on the page now; rows of trees have keys of their own.
 _NAMES = f"""
 [...document.querySelectorAll('#view-VIEW :is(button, select, summary, input, a[href])')]
@@ -163,10 +151,8 @@ def test_trees_and_pictures_take_the_arrows_and_are_told_in_a_sentence(opened):
     assert count(page, f"{inside}:not(tr[tabindex='0'] *)") == 0
     page.evaluate("document.querySelector('#module-tree tbody tr').focus()")
     page.key("ArrowDown")
-    assert [
-        page.evaluate(_FOCUS + "querySelector('.name').textContent"),
-        *texts(page, f"{inside}.name"),
-    ] == ["features"] * 2
+    name = page.evaluate(_FOCUS + "querySelector('.name').textContent")
+    assert [name, *texts(page, f"{inside}.name")] == ["features"] * 2
     page.evaluate("document.querySelector('#module-picture .chart').focus()")
     told = []
     for keys in (["ArrowDown", "ArrowDown"], ["Enter"]):
@@ -177,32 +163,15 @@ def test_trees_and_pictures_take_the_arrows_and_are_told_in_a_sentence(opened):
     assert told == wanted
     # What the pointer passes over is not read out: only short texts are live.
     page.go("python")
-    assert (
-        max(
-            map(
-                len,
-                texts(
-                    page, "[aria-live]:not([aria-live=off]), [role=status], [role=alert], output"
-                ),
-            )
-        )
-        < 120
-    )
+    live = "[aria-live]:not([aria-live=off]), [role=status], [role=alert], output"
+    assert max(map(len, texts(page, live))) < 120
     assert count(page, "aside[aria-live], .tip[role=status]") == 0
 
 
 def test_nothing_moves_by_itself(opened):
     page = opened(whole(), at="modules")
-    page.call(
-        "Emulation.setEmulatedMedia",
-        features=[{"name": "prefers-reduced-motion", "value": "reduce"}],
-    )
+    calm = {"name": "prefers-reduced-motion", "value": "reduce"}
+    page.call("Emulation.setEmulatedMedia", features=[calm])
     page.click("#module-picture .choice button", 2)
-    moving = """
-        [document.getAnimations().length, [...document.querySelectorAll('*')].filter(one => {
-          const style = getComputedStyle(one);
-          return style.animationName !== 'none' || (style.transitionDuration !== '0s'
-            && style.transitionProperty !== 'none') || style.scrollBehavior === 'smooth';
-        }).map(one => one.outerHTML.slice(0, 120))]
-    """
+    moving = snippet("moving")
     assert page.evaluate(moving) == [0, []]

@@ -23,7 +23,7 @@ def point(index, wall, **more):
     return list((values | more).values())
 
 
-def test_modes_are_peaks_above_the_valleys_beside_them(lab):
+def test_modes_are_peaks_above_the_valleys_and_intervals_on_one_scale(lab):
     cases = {
         (2, 3, 90, 3, 1, 2, 80, 4): [2, 6], (90, 3, 1, 2, 5): [0], (5, 9, 20, 9, 5): [2],
         (40, 40, 40, 10, 40, 40, 40): [1, 5], (99, 99, 99, 90, 90, 90, 95, 95, 95, 0): [1],
@@ -34,9 +34,6 @@ def test_modes_are_peaks_above_the_valleys_beside_them(lab):
     for (counts, modes), one in zip(cases.items(), found, strict=True):
         assert len(one) == len(modes), (counts, one)
         assert all(abs(a - b) <= 1 for a, b in zip(one, modes, strict=True)), (counts, one)
-
-
-def test_intervals_lie_on_one_zoomed_scale(lab):
     rows = [
         {"name": "a", "value": 0.012, "low": 0.011, "high": 0.014, "points": [0.010, 0.013, None],
             "colour": "red"},

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.browser import choose, pages, texts
+from tests.support.browser import choose, pages, snippet, texts
 from tests.support.full_report import full
 
 THEME = """
@@ -126,11 +126,6 @@ TICKS = {
 }
 
 
-def test_ticks_are_round_in_the_units_of_the_page(lab):
-    found = lab.values("(...given) => T.charts.axis(...given).ticktext", TICKS)
-    assert dict(zip(TICKS, found, strict=True)) == TICKS
-
-
 LOG = {
     (1, 10, 400): [1, 2, 5, 10], (0.9, 11, 400): [1, 2, 5, 10],
     (1, 100, 400): [1, 2, 5, 10, 20, 50, 100], (1, 1e4, 400): [1, 10, 100, 1e3, 1e4],
@@ -140,7 +135,9 @@ LOG = {
 }  # fmt: skip
 
 
-def test_logarithmic_ticks_are_1_2_5_or_decades(lab):
+def test_ticks_are_round_or_logarithmic_in_the_units_of_the_page(lab):
+    found = lab.values("(...given) => T.charts.axis(...given).ticktext", TICKS)
+    assert dict(zip(TICKS, found, strict=True)) == TICKS
     ticks = "(a, b, width) => T.charts.axis('count', a, b, {log: true, width}).tickvals"
     assert lab.values(ticks, LOG) == [pytest.approx(one) for one in LOG.values()]
     made = lab.js("T.charts.axis('rate', 10, 1000, {log: true, title: 'a<b', until: 50})")
@@ -149,33 +146,9 @@ def test_logarithmic_ticks_are_1_2_5_or_decades(lab):
     assert made["title"]["text"] == "a&lt;b"
 
 
-BARS = """
-[{name: 'first of all the long names', bars: [
-    {value: 0.01, low: 0.008, high: 0.013, points: [0.009, 0.012], colour: 'red',
-      text: '10.0 ms, x', short: '10 ms', tip: ['first', [['a', 'b']]]},
-    {value: 0.02, low: null, high: null, colour: 'blue', name: 'cold', text: '20.0 ms',
-      tip: ['cold', []]}]},
-  {name: 'empty', bars: []},
-  {name: 'second', bars: [
-    {value: 0.004, low: 0.001, high: 0.09, colour: 'green', text: '4.00 ms', tip: ['second', []]}]}]
-"""
-
-
 @pytest.mark.parametrize("narrow", [False, True])
 def test_bars_lie_on_one_scale(lab, narrow):
-    bars, drawn, dots = lab.js(f"""
-        (async () => {{
-          const box = T.dom.el('div');
-          lab.prepare({{tables: {{}}, facts: {{}}, parts: {{}}}});
-          document.querySelector('main').append(box);
-          window.plotWidth = {400 if narrow else 800};
-          T.charts.barChart(box, {BARS}, {{label: 'b', name: 'b', says: 's', unseen: true}});
-          await lab.rest(20);
-          const {{ data, layout }} = box.querySelector('.plot');
-          window.plotWidth = 800;
-          return [data[0], layout, data[1]];
-        }})()
-    """)
+    bars, drawn, dots = lab.script("bar_chart", WIDTH=str(400 if narrow else 800))
     names = ["first of all the long names", "second"]
     texts = [
         "10 ms" if narrow else "10.0 ms, x", "20.0 ms" if narrow else "cold 20.0 ms", "4.00 ms",
@@ -191,32 +164,14 @@ def test_bars_lie_on_one_scale(lab, narrow):
 
 
 def test_a_chart_that_fails_says_so(lab):
-    told = lab.js("""
-        (async () => {
-          const box = T.dom.el('div'), error = console.error;
-          document.querySelector('main').append(box);
-          console.error = () => {};
-          const fail = () => { throw new Error('why'); };
-          T.charts.plot(box, fail, {label: 'l', says: 's', unseen: true});
-          await lab.rest(); await lab.rest();
-          console.error = error;
-          return box.querySelector('p.broken').textContent;
-        })()
-    """)
+    told = lab.script("failing_chart")
     assert "why" in told
 
 
 def test_a_chart_has_usual_margins_tells_its_click_and_places_its_labels(lab):
     layout = lab.js(f"T.charts.chartLayout({{margin: {{t: 5}}}}, {THEME}, 300)")
     assert layout["margin"] == {"l": 62, "r": 14, "t": 5, "b": 42, "pad": 0}
-    clicked = """
-        (points) => {
-          const acts = {}, told = [], surface = {on: (name, act) => { acts[name] = act; }};
-          T.charts.listenToChart(surface, {onClick: (point) => told.push(point)});
-          acts.plotly_click({points});
-          return told;
-        }
-    """
+    clicked = snippet("chart_clicks")
     assert lab.values(clicked, [(["first", "second"],)]) == [["first"]]
     # From 1 to 100 on both axes: 10 is in the middle of 400 by 200 pixels.
     frame = "T.charts.logFrame(400, 200, [1, 100], [1, 100])"
@@ -225,43 +180,16 @@ def test_a_chart_has_usual_margins_tells_its_click_and_places_its_labels(lab):
 
 
 def test_what_lies_inside_is_told_a_few_at_a_time(lab):
-    rows = """
-        (async () => {
-          const children = [...Array(60).keys()].map((value) => ({name: 'n' + value, value}));
-          const opened = [];
-          const told = T.charts.insideList({children}, 100, (one) => one.value + ' B',
-            (one) => opened.push(one.name));
-          const box = T.dom.el('div', {}, told), texts = () => [...box.querySelectorAll('li')]
-            .map((one) => one.textContent), before = texts();
-          box.querySelector('button').click();
-          [...box.querySelectorAll('button')].at(-1).click();
-          return [before.length, before[0], before.at(-1), texts().length, texts().at(-1), opened];
-        })()
-    """
+    rows = snippet("inside_list")
     wanted = [9, "n5959 B59 %", "and 51 more", 49, "and 11 more", ["n59"]]
     assert lab.js(rows) == wanted
 
 
 # ---- Hierarchies
 
-TREE = """
-(() => {
-  const node = (name, value, ...children) => {
-    const one = {name, value, colour: 'red', told: value + ' B', children, parent: null, count: 1};
-    for (const child of children) child.parent = one;
-    return one;
-  };
-  const big = node('big', 60, node('inner', 41), node('rest of it', 5));
-  const small = node('small', 22, node('leaf', 20));
-  window.tree = node('root', 100, big, small, node('zero', 0, node('under zero', 3)),
-    node('s1', 0.02), node('s2', 0.01, node('deep', 0.005)));
-  return 0;
-})()
-"""
-
 
 def test_the_largest_areas_are_kept_and_the_rest_is_one_with_its_sum(lab):
-    lab.js(TREE)
+    lab.script("tree_of_areas")
     told = "((areas) => areas.map((one) => [one.name, one.value, one.parent]))"
     first = [["root", 100, -1], ["big", 60, 0], ["inner", 41, 1], ["rest of it", 5, 1]]
     rest = [["small", 22, 0], ["leaf", 20, 4], ["3 smaller", pytest.approx(0.03), 0]]
@@ -271,17 +199,11 @@ def test_the_largest_areas_are_kept_and_the_rest_is_one_with_its_sum(lab):
     # Of equal values the earlier one is kept; what is less than a part of the whole is not.
     leaf = "(name) => ({name, value: 1, children: []})"
     even = "{name: 'r', value: 4, children: [...'abc'].map(" + leaf + ")}"
-    names = (
-        f"(...given) => T.charts.largestAreas({even}, ...given).map(({{name}}) => name).join(' ')"
-    )
-    lab.check(
-        names,
-        {(3,): "r a b c", (2,): "r a 2 smaller", (9, 0.25): "r a b c", (9, 0.26): "r 3 smaller"},
-    )
-    assert (
-        lab.js("T.charts.countOf({count: 5, children: [{children: []}, {count: 0, children: []}]})")
-        == 6
-    )
+    areas = f"T.charts.largestAreas({even}, ...given)"
+    kept = {(3,): "r a b c", (2,): "r a 2 smaller", (9, 0.25): "r a b c", (9, 0.26): "r 3 smaller"}
+    lab.check(f"(...given) => {areas}.map(({{name}}) => name).join(' ')", kept)
+    nested = "{count: 5, children: [{children: []}, {count: 0, children: []}]}"
+    assert lab.js(f"T.charts.countOf({nested})") == 6
 
 
 # What is written in areas at 800 pixels, and at 260.
@@ -298,23 +220,13 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hierarchy_is_drawn(lab, kind):
-    lab.js(TREE)
-    trace, narrow = lab.js(f"""
-        (() => {{
-          const theme = {THEME}, areas = T.charts.largestAreas(tree);
-          const spec = {{kind: () => '{kind}', marked: () => null}};
-          const {{ data }} = T.charts.picture(spec, {{areas, cursor: 2}}, theme);
-          return [data[0], T.charts.pictureTexts('{kind}', areas, 100, {{...theme, width: 260}})];
-        }})()
-    """)
+    lab.script("tree_of_areas")
+    trace, narrow = lab.script("hierarchy", THEME=THEME, KIND=kind)
     assert ["|".join(trace["text"]), "|".join(narrow)] == KINDS[kind]
     assert trace["labels"] == ["root", "big", "inner", "rest of it", "small", "leaf", "3 smaller"]
     assert trace["values"] == [100, 60, 41, 5, 22, 20, 0.03]
     assert trace["parents"] == ["", "0", "1", "1", "0", "4", "0"]
     assert trace["marker"]["line"]["width"][2] == 2, "where the keys are"
-
-
-ROUND = "root|big|inner|rest of it|small|leaf|"
 
 
 WALK = """
@@ -337,7 +249,7 @@ tree of inner. Arrow keys move, Enter opens, Backspace goes up.
 
 
 def test_keys_walk_through_a_hierarchy(lab):
-    lab.js(TREE)
+    lab.script("tree_of_areas")
     wanted = WALK.strip().splitlines()
     keys = [one.split()[0] for one in wanted[:-1] if one != "opened"]
     assert lab.script("walk_by_keys", KEYS=json.dumps(keys)) == wanted
@@ -369,17 +281,7 @@ def test_the_real_library_draws_zooms_and_points(tmp_path):
         page.evaluate("localStorage.removeItem('profstack-theme')")
         page.go("modules")
         charted(page, "#module-picture")
-        found = page.evaluate("""
-            (() => {
-              const slices = [...document.querySelectorAll('#module-picture g.slice')];
-              const at = (name) => slices.find((one) => one.textContent.startsWith(name));
-              const box = (name) => at(name).querySelector('path').getBBox();
-              const told = [box('the step').width, box('Digits').width,
-                box('the step').y < box('Digits').y];
-              at('features').dispatchEvent(new MouseEvent('click', {bubbles: true}));
-              return told;
-            })()
-        """)
+        found = page.evaluate(snippet("press_features"))
         page.settle()
         rows = full()["tables"]["modules"]
         whole = sum(one["calibrated_s"] or 0 for one in rows if "." not in one["path"])

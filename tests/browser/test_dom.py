@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from tests.support.browser import snippet
 from tests.support.lab import hash_of
 
 SECONDS = {
@@ -81,25 +82,19 @@ def test_times_close_together_are_told_apart(lab):
     lab.check("T.dom.spanText", spans)
 
 
-def test_medians_and_paths_and_words(lab):
+def test_medians_paths_and_words_and_signs_that_nobody_sees(lab):
     lab.check("(...v) => T.dom.medianOf(v)", {(7, 1, 3): 3, (9, 2, 5, 4): 4.5, (11, 100): 55.5})
     assert lab.js("T.dom.medianOf([])") is None
     tails = {14: "Net.block.conv", 13: "…block.conv", 11: "…block.conv", 10: "…conv", 2: "…conv"}
     lab.check("(most) => T.dom.tailOf('Net.block.conv', most)", tails)
-    lab.check(
-        "T.dom.shortPath", {("a/b/c",): "a/b/c", ("x/a/b/c",): "…/a/b/c", ("x/a/b", 2): "…/a/b"}
-    )
-    lab.check(
-        "T.dom.plural",
-        {(1, "step"): "1 step", (1234, "step"): "1,234 steps", (2, "is", "are"): "2 are"},
-    )
+    short = {("a/b/c",): "a/b/c", ("x/a/b/c",): "…/a/b/c", ("x/a/b", 2): "…/a/b"}
+    lab.check("T.dom.shortPath", short)
+    counts = {(1, "step"): "1 step", (1234, "step"): "1,234 steps", (2, "is", "are"): "2 are"}
+    lab.check("T.dom.plural", counts)
     wanted = ["a", "–", "3, –", "a b 1, d 2"]
     assert lab.values("T.dom.asText", ["a", None, ([3, None],), {"a_b": 1, "d": [2]}]) == wanted
     # 5381 * 33 xor "a" (97), and so on for each letter, in 32 bits.
     lab.check("T.dom.hash", {"sär": hash_of("sär"), "": 5381})
-
-
-def test_signs_that_nobody_sees_are_written_out(lab):
     signs = {"a\u202eb": "a\\u202eb", "\x1b[31m": "\\u001b[31m", "\x07\x7f": "\\u0007\\u007f"}
     signs |= {"\u2066\x9b": "\\u2066\\u009b", "a\tb\nc": "a\tb\nc", "ä€": "ä€"}
     lab.check("T.dom.visible", signs)
@@ -114,7 +109,7 @@ BARE, SPEED = " in steps that no layer watched", ", told at the speed of the cle
 COST = ", with what watching cost"
 
 
-def test_every_origin_has_its_words(lab):
+def test_every_origin_has_its_words_and_a_number_is_told_in_full(lab):
     rate = "clean: operations counted by shapes, over the time of steps that no layer watched"
     names = {
         "CLEAN": f"clean: measured by the step clock{BARE}",
@@ -134,9 +129,6 @@ def test_every_origin_has_its_words(lab):
     title = f"(clean) => T.dom.numberTitle(0.1 + 0.2, T.dom.originIn({column}, {{clean}}))"
     # Nine digits: no rest of the addition.
     lab.check(title, {True: f"0.3 s\n{names['CLEAN']}", False: f"0.3 s\n{names['RAW_CLOCK']}"})
-
-
-def test_a_number_is_told_in_full_on_hovering(lab):
     given = [(0.1, "s"), (2048, "bytes"), (7, "flop"), (7, "mac"), (7, "rate"), (7, "plain")]
     told = lab.values("(value, unit) => T.dom.numberTitle(value, {unit})", given)
     assert told == ["0.1 s", "2048 bytes", "7 FLOP", "7 MAC", "7 per second", ""]
@@ -160,15 +152,7 @@ def test_commands_in_sentences_are_set_as_code(lab):
 
 
 def test_the_tip_stays_in_the_window(lab):
-    show = """
-        (clientX, clientY) => {
-          T.dom.showTip({clientX, clientY}, 'title', [['a', 'b'], null]);
-          const {tip} = T.dom, {left, top, right, bottom} = tip.getBoundingClientRect();
-          const told = [tip.textContent, left, top, innerWidth - right, clientY - bottom];
-          T.dom.hideTip();
-          return [...told, tip.hidden];
-        }
-    """
+    show = snippet("show_tip")
     under, left, above, corner = lab.values(show, [(200, 150), (1390, 150), (200, 895), (-90, -90)])
     assert [under[0], under[-1]] == ["titleab", True]
     # Beside the pointer; 8 from an edge, or above the pointer by 12, where it has no room.

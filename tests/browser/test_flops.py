@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.support.browser import snippet
 from tests.support.lab import bench_page, changed, run_page
 
 RUN, BENCH = run_page(), bench_page()
@@ -62,7 +63,7 @@ def test_roofs_meet_where_memory_and_arithmetic_are_equal(lab):
     assert shown == [2.0, 20.0]
 
 
-def test_what_has_no_figure_says_why(lab):
+def test_what_has_no_figure_says_why_and_rates_have_their_units(lab):
     notes = [{"counter": "one", "note": "n1"}, {"counter": "two", "note": "n2"}]
     lab.draw(changed(RUN, counters=notes), "T.flops.drawFlops")
     assert "No counter has figures. one: n1. two: n2. " in lab.all("#flop-lead")[0]
@@ -78,17 +79,8 @@ def test_what_has_no_figure_says_why(lab):
     )
     head = "MFU of the measured peak, float32"
     assert cards == [[head, "25 %", "3.00 G FLOP in 4.00 ms"], [head, "–", "w 1"]]
-
-
-def test_rates_have_their_units(lab):
     lab.check("T.flops.formatRate", {94.5e9: "94.5 GFLOP/s", 12: "12 FLOP/s", None: "–"})
     lab.check("T.flops.formatBandwidth", {21e9: "21.0 GB/s", 12: "12 B/s", None: "–"})
     # 8 GFLOP in 4 ms.
-    rates = """
-        (forward_flop, backward_flop) => {
-          const box = T.dom.el('div');
-          T.flops.drawRates(box, {counter: 'c', forward_flop, backward_flop}, 0.004);
-          return [...box.querySelectorAll('.figure')].map((one) => one.textContent).join(', ');
-        }
-    """
+    rates = snippet("drawn_rates")
     lab.check(rates, {(3e9, 5e9): "3.00 G, 5.00 G, 2.00 T"})

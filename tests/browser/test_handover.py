@@ -15,6 +15,7 @@ from profstack.report import html
 from profstack.report.serving import RecordingServer
 from tests.support import browser as page_browser
 from tests.support.browser import Browser, texts
+from tests.support.processes import TESTS
 from tests.support.reports import build
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
@@ -45,15 +46,7 @@ def server(folder):
         yield server
 
 
-PERFETTO = b"""<!doctype html><title>stand-in</title><script>
-window.addEventListener("message", (event) => {
-  if (event.data === "PING") event.source.postMessage("PONG", event.origin);
-  else if (event.data.perfetto) {
-    const {buffer, title} = event.data.perfetto;
-    fetch("/got/" + buffer.byteLength + "/" + encodeURIComponent(title), {method: "POST"});
-  }
-});
-</script>"""
+PERFETTO = (TESTS / "support" / "snippets" / "perfetto.html").read_bytes()
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):

@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.browser import shared
+from profstack import commands
+from tests.support.browser import shared, snippet
 from tests.support.processes import TESTS, run_python
 
 FILE = "hostile <img src=x onerror=alert(1)>\"'.py"
@@ -76,21 +77,14 @@ FORBIDDEN = {
 }
 
 
-def profstack(folder, *args):
-    """Run a command of profstack's in a folder; what it prints stays bytes."""
-    how = {"cwd": folder, "env": {"OMP_NUM_THREADS": "1"}, "timeout": 300, "text": False}
-    return run_python("-m", "profstack", *map(os.fsdecode, args), code=None, **how)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The folder in which the program was run, its recording in `rec`, and what was printed."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / FILE).write_text(SCRIPT, encoding="utf-8")
-    done = profstack(
-        folder, "run", "-o", "rec", FILE, "</script><img src=x onerror=alert(1)>", b"\xff\x1b[31m",
-        "javascript:alert(1)",
-    )  # fmt: skip
+    words = (FILE, "</script><img src=x onerror=alert(1)>", os.fsdecode(b"\xff\x1b[31m"))
+    command = ("-m", "profstack", "run", "-o", "rec", *words, "javascript:alert(1)")
+    done = run_python(*command, cwd=folder, code=None, text=False)
     assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr
     return folder, done.stderr.decode("utf-8")
 
@@ -115,8 +109,13 @@ def test_every_name_is_recorded(report):
     assert {one["calls"] for one in report["tables"]["modules"]} <= {1.0, None}
 
 
-def test_no_control_character_reaches_a_terminal(run, report):
+def test_no_control_character_reaches_a_terminal(run, report, capsys):
     folder, printed = run
+
+    def show(*args):
+        assert commands.main(["show", str(folder / "rec"), *args]) == 0
+        return capsys.readouterr().out
+
     assert set(printed) & FORBIDDEN == set()
     assert max(map(len, printed.splitlines())) < 300, "a long name is cut"
     tables = [
@@ -125,31 +124,18 @@ def test_no_control_character_reaches_a_terminal(run, report):
         for form in ("text", "md", "json")
     ]
     for args in ((), ("--findings",), ("--verdict",), *tables):
-        shown = profstack(folder, "show", "rec", *args).stdout.decode("utf-8")
+        shown = show(*args)
         assert shown
         assert set(shown) & FORBIDDEN == set(), args
         assert len(args) < 2 or "<b>x</b>" in shown or "&lt;b>x&lt;/b>" in shown
     # Programs get names as they are; a terminal would not.
-    exact = profstack(folder, "show", "rec", "--table", "modules", "--format", "csv").stdout
-    rows = list(csv.DictReader(io.StringIO(exact.decode("utf-8"), newline="")))
+    exact = show("--table", "modules", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(exact, newline="")))
     assert [one["path"] for one in rows] == [one["path"] for one in report["tables"]["modules"]]
 
 
-_STRANGE = """
-[...[...document.querySelectorAll('img, iframe, object, [onerror], .view b')]
-    .filter((one) => one.tagName !== 'B' || one.textContent === 'x'),
-  ...[...document.querySelectorAll('a[href]')].filter((one) => one.protocol !== 'file:')]
-  .map((one) => one.outerHTML.slice(0, 200))
-"""
-_SCROLL = """
-(async () => {
-  for (const one of document.querySelectorAll('details')) one.open = true;
-  for (let at = 0; at < document.body.scrollHeight; at += 700) {
-    scrollTo(0, at);
-    await new Promise(done => setTimeout(done, 20));
-  }
-})()
-"""
+_STRANGE = snippet("strange")
+_SCROLL = snippet("scroll_through")
 
 
 def test_all_of_it_is_text_in_every_view_and_links_lead_to_their_rows(run):

@@ -8,7 +8,7 @@ import pytest
 
 from profstack.report import html
 from tests.support.bench_reports import bench
-from tests.support.browser import choose, column, pages, texts
+from tests.support.browser import choose, column, pages, snippet, texts
 from tests.support.full_report import full_of_hostile_names
 from tests.support.overview import add_verdict
 from tests.support.reports import HOSTILE, build, hostile
@@ -21,12 +21,9 @@ def test_the_button_turns_light_to_dark_and_back_and_it_is_kept(opened):
     opened(build(), at="", fresh=True).evaluate(forget)
     page = opened(build(), at="", fresh=True, dark=True)
     told = []
+    kept = "[document.documentElement.dataset.theme, localStorage.getItem('profstack-theme')]"
     for _ in range(3):
-        told.append(
-            page.evaluate(
-                "[document.documentElement.dataset.theme, localStorage.getItem('profstack-theme')]"
-            )
-        )
+        told.append(page.evaluate(kept))
         page.click("#theme")
     assert told == [["dark", None], ["light", "light"], ["dark", "dark"]]
     page.evaluate(forget)
@@ -34,50 +31,19 @@ def test_the_button_turns_light_to_dark_and_back_and_it_is_kept(opened):
 
 def test_what_is_folded_is_open_on_paper_alone(opened):
     page = opened(whole(), at="benchmark", fresh=True)
-    before, printed, outer, inner, after = page.evaluate("""
-        (() => {
-          document.querySelector('.view:not([hidden]) details').insertAdjacentHTML('beforeend',
-            '<details id=inner></details>');
-          const all = [...document.querySelectorAll('.view:not([hidden]) details')], told = () =>
-            all.map((one) => one.open), before = told();
-          dispatchEvent(new Event('beforeprint'));
-          const printed = [told(), all.map((one) => !one.closest('details details')), document
-            .querySelector('#inner').open];
-          dispatchEvent(new Event('afterprint'));
-          return [before, ...printed, told()];
-        })()
-    """)
+    before, printed, outer, inner, after = page.evaluate(snippet("printed"))
     assert (True in before, printed, inner, after) == (False, outer, False, before)
     paper = base64.b64decode(page.call("Page.printToPDF", printBackground=True)["data"])
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", paper, re.DOTALL)
     assert len(re.findall(rb"/Type\s*/Page\b", paper)) >= 2
-    assert (
-        sum(len(zlib.decompressobj().decompress(one)) for one in streams if one[:1] == b"x")
-        > 20_000
-    )
+    packed = [one for one in streams if one[:1] == b"x"]
+    assert sum(len(zlib.decompressobj().decompress(one)) for one in packed) > 20_000
 
 
 # What reaches beyond the window without anything to scroll it with.
-_BEYOND = """
-[document.documentElement.scrollWidth <= innerWidth, [...document
-  .querySelectorAll('.view:not([hidden]) *')].filter((one) => {
-  const place = one.getBoundingClientRect();
-  if (!place.width || place.right <= innerWidth + 1) return false;
-  for (let box = one; box; box = box.parentElement) if (getComputedStyle(box).overflowX !==
-    'visible') return false;
-  return true;
-}).map((one) => one.tagName + ' ' + one.className + ' ' + one.textContent.slice(0, 60))]
-"""
-_SILENT = """
-[...document.querySelectorAll('main .none')].filter((one) => !one.title || one.title ===
-  'not measured') .map((one) => one.closest('section').id + ' ' + (one.closest('td, dd, .card')
-  || one).textContent)
-"""
-_UNTOLD = """
-[...document.querySelectorAll('main td.number:not(.heat, .quiet), main .card-value:not(:has(a))')]
-  .filter((one) => /\\d/.test(one.textContent) && !one.title && !one.querySelector('[title]'))
-  .map((one) => one.closest('section').id + ' ' + one.textContent)
-"""
+_BEYOND = snippet("beyond")
+_SILENT = snippet("silent")
+_UNTOLD = snippet("untold")
 
 
 @pytest.mark.parametrize("make", [whole, bench])
@@ -103,12 +69,7 @@ def test_nothing_is_too_wide_and_all_has_a_reason_or_an_origin(opened, make):
 @pytest.mark.parametrize("make", [hostile, full_of_hostile_names, lambda: add_verdict(hostile())])
 def test_names_of_the_program_are_text(opened, make):
     page = opened(make(), at="all", fresh=True)
-    assert page.evaluate("""
-        [window.broken,
-          document.querySelectorAll('main :is(img, iframe, b b, [onerror])').length,
-          [...document.querySelectorAll('a[href]')].filter((one) => one.protocol !==
-          'file:').length]
-    """) == [None, 0, 0]
+    assert page.evaluate(snippet("named_markup")) == [None, 0, 0]
     assert HOSTILE in texts(page, "main")[0]
     if make is hostile:
         assert texts(page, "#script") == [HOSTILE]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.browser import snippet
 from tests.support.lab import changed, run_page
 
 RUN = run_page()
@@ -31,7 +32,7 @@ NARROW = slices(
 )
 
 
-def test_all_layers_have_one_scale_that_reaches_half_as_much_again(lab):
+def test_layers_and_intervals_of_probe_effects_have_one_scale(lab):
     effect = RUN["facts"]["probe_effect"][0]
     for high, most in ((1.2, 1.5), (1.8, 1.8), (9.0, 5.0)):
         given = [effect | {"ci95_low": 1.0, "ci95_high": high, "factor": 1.1}]
@@ -39,9 +40,6 @@ def test_all_layers_have_one_scale_that_reaches_half_as_much_again(lab):
         widths = lab.all("#layer-list [style*=width]", "parseFloat(one.style.width)")
         wanted = 100 * (min(high, most) - 1.0) / (most - 0.8)
         assert widths == [pytest.approx(wanted, rel=1e-3)], high
-
-
-def test_the_interval_of_a_probe_effect_lies_to_scale(lab):
     # The scale begins at 0.8: where the interval lies and its width, where 1 and the factor are.
     cases = [
         ((0.9, 1.4, 2.0), 5, (20 / 4.2, 10 / 4.2, 50 / 4.2, 120 / 4.2)),
@@ -49,13 +47,7 @@ def test_the_interval_of_a_probe_effect_lies_to_scale(lab):
         ((1.0, 1.001, 9.0), 1.5, (20 / 0.7, 20 / 0.7, 0.5, 100)),
         ((-1, 8, 3), 5, (20, 0, 100, 60)),
     ]
-    bar = """
-        ([ci95_low, ci95_high, factor], most) => {
-          const drawn = T.method.intervalBar({ci95_low, ci95_high, factor}, most, 'red');
-          return [...drawn.children].flatMap(({style}) => style.width ? [style.left, style.width]
-            : [style.left]).map(parseFloat);
-        }
-    """
+    bar = snippet("interval_bar")
     found = lab.values(bar, [one[:2] for one in cases])
     assert found == [pytest.approx(wanted, rel=1e-4, abs=1e-4) for _, _, wanted in cases]
     base = {

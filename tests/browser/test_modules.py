@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.support.browser import snippet
 from tests.support.lab import run_page
 
 RUN = run_page()
@@ -29,15 +30,8 @@ BAR_CASES = [
 ]
 
 
-def test_the_bar_of_a_calibrated_time_is_cut_into_forward_and_backward(lab):
-    cut = """
-        (path, calibrated_s, forward_s, backward_s) => {
-          const record = {path, calibrated_s, forward_s, backward_s};
-          const cell = T.modules.calibratedCell(record, 0.04, 'why');
-          const [one, two] = cell.querySelectorAll('.fill');
-          return [one.style.width, two.style.left, two.style.width].map(parseFloat);
-        }
-    """
+def test_the_bar_of_a_calibrated_time_and_the_sums(lab):
+    cut = snippet("cut_bar")
     assert lab.values(cut, [given for given, _ in BAR_CASES]) == [widths for _, widths in BAR_CASES]
     share = (
         "T.modules.calibratedCell({path: 'a', calibrated_s: 0.02}, 0.04).querySelector('.share')"
@@ -46,9 +40,6 @@ def test_the_bar_of_a_calibrated_time_is_cut_into_forward_and_backward(lab):
     cell = "T.modules.calibratedCell({path: 'a', calibrated_s: own}, median)"
     empty = f"(own, median) => {cell}.outerHTML"
     assert ["fill" in one for one in lab.values(empty, [(None, 0.04), (1, 0)])] == [False, False]
-
-
-def test_the_sums_are_told(lab):
     told = "(one) => T.modules.sumNote(one)?.textContent ?? null"
     text, half, untold, none = lab.values(
         told, [SUMS, SUMS | {"owned_share": None}, {"step_s": None, "rows_s": 0.1}, None]
@@ -117,13 +108,7 @@ def test_areas_are_the_figures_of_the_rows(lab, metric):
             assert values[name] == pytest.approx(figure, rel=1e-6)
 
 
-PRESS = """
-window.press = (name) => {
-  const surface = document.querySelector('#module-picture .plot');
-  const pointNumber = surface.data[0].labels.indexOf(name);
-  surface.handlers.plotly_icicleclick({points: [{pointNumber}]});
-}
-"""
+PRESS = snippet("press_area")
 
 
 def test_a_click_opens_a_module_and_keeps_it_for_another_figure(lab):

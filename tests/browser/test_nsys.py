@@ -25,7 +25,7 @@ def put(page, name, rows):
     page["tables"][f"nsys_{name}"]["rows"] = [list(row.values()) for row in rows]
 
 
-def test_who_has_no_import_is_told_how_to_make_one(lab, both):
+def test_an_import_is_asked_for_or_held_against_the_recording(lab, both):
     hints = []
     for nsys in (None, {"missing": {}}):
         lab.draw(changed(both, facts__nsys=nsys), "T.nsys.drawNsysHint", "#nsys-hint")
@@ -33,9 +33,6 @@ def test_who_has_no_import_is_told_how_to_make_one(lab, both):
         hints.append([lab.all("#nsys-hint code"), ways])
     commands = ["profstack run --nsys train.py", "profstack import FILE --into DIR"]
     assert hints == [[commands, []], [[], ["#nsys"]]]
-
-
-def test_modules_are_held_against_the_recording(lab, both):
     lab.view(both, "nsys")
     cells = lab.tables("nsys")["nsys-module-table"][1].split("|")
     # 3.9 ms of device time in both; on the host 4.5 ms here and 4.9 ms there.

@@ -20,10 +20,8 @@ def kernels(rows, left=None):
     """The page of a run with these kernels alone."""
     own = {column["key"]: column for column in RUN["tables"]["kernels"]["columns"]}
     columns = [own.get(key) or own["module"] | {"key": key, "label": key} for key in KEYS]
-    return changed(
-        RUN,
-        tables__kernels={"columns": columns, "rows": rows, "total": len(rows), "left_out": left},
-    )
+    table = {"columns": columns, "rows": rows, "total": len(rows), "left_out": left}
+    return changed(RUN, tables__kernels=table)
 
 
 def test_operators_are_summed_by_name_the_longest_first(lab):
@@ -72,11 +70,8 @@ def test_kernels_are_summed_by_name_and_divided_among_their_owners(lab):
 
 
 def test_many_owners_are_shown_a_few_at_a_time(lab):
-    lab.view(
-        kernels([["k", 1.0, 0.001 * at, f"op{at}", "Net", 7] for at in range(1, 81)]),
-        "operators",
-        "kernels",
-    )
+    rows = [["k", 1.0, 0.001 * at, f"op{at}", "Net", 7] for at in range(1, 81)]
+    lab.view(kernels(rows), "operators", "kernels")
     counts = []
     for _ in range(3):
         items = lab.all("#view-kernels .inside:nth-of-type(1) li")
@@ -86,7 +81,7 @@ def test_many_owners_are_shown_a_few_at_a_time(lab):
     assert lab.all("#view-kernels aside h4")[0] == "launched by (80)"
 
 
-def test_a_row_or_a_filter_turns_the_tables(lab):
+def test_a_row_or_a_filter_turns_the_tables_and_an_operator_leads_to_its_point(lab):
     lab.view(RUN, "operators")
     find = "T.views.keyFinders.get('operators').map((find) => find('aten::mm'))"
     keep = "T.views.filterKeepers.get('operators').at(-1)"
@@ -96,9 +91,6 @@ def test_a_row_or_a_filter_turns_the_tables(lab):
         hidden = lab.all("#operator-table .call-view > div > div", "one.hidden")
         assert hidden == [one_by_one, not one_by_one], act
     assert lab.all(f"{PANEL} h3") == ["aten::mm"]
-
-
-def test_an_operator_leads_to_its_heaviest_point(lab):
     seconds = {"aten::mm in a": 0.1, "aten::mm in b": 0.3, "aten::mm in d": None, "aten::mmm": 9}
     points = [{"kind": "operator", "name": name, "seconds": own} for name, own in seconds.items()]
     page = changed(bench_page(), roofline__points=points)

@@ -31,7 +31,7 @@ def test_the_header_says_how_the_run_ended(lab):
     assert lab.all("#status > *") == ["complete", "imported"]
 
 
-def test_the_first_card_has_the_clean_step_and_its_interval(lab):
+def test_the_first_card_has_its_interval_and_the_run_is_divided(lab):
     lab.view(RUN, "overview")
     mark = RUN["facts"]["benchmark"]
     median, low, high = lab.values(
@@ -39,9 +39,6 @@ def test_the_first_card_has_the_clean_step_and_its_interval(lab):
     )
     card = lab.all("#benchmark-cards .card")[0]
     assert [one in card for one in (median, low, high)] == [True] * 3
-
-
-def test_the_run_is_divided_before_the_step_with_the_function_of_each_part(lab):
     known = {"file": "/app/train.py", "line": 7, "name": "evaluate", "by": "samples"}
     nothing = {"file": None, "line": None, "name": None, "by": "clock"}
     rows = [
@@ -99,16 +96,13 @@ def test_pieces_of_the_bar_are_as_wide_as_their_part(lab):
     assert lab.js(f"({hover}, T.dom.tip.textContent)") == told
 
 
-def test_the_verdict_has_its_tests_and_what_else_speaks_for_it(lab):
+def test_the_verdict_has_its_tests_and_a_finding_leads_to_its_place(lab):
     rows = [{"test": "t", "share": 0.5}, {"on": True}, {"x": 7}]
     verdict = {"sentence": "It is so.", "slug": "s", "evidence": rows}
     verdict |= {"action": "Do <that>.", "sureness": "likely"}
     lab.draw(changed(RUN, facts__verdict=verdict), "({facts}) => T.overview.drawVerdict(facts)")
     assert lab.all("#verdict .evidence li") == ["on yes", "x 7"]
     assert lab.all("#verdict .action") == ["Next: Do <that>. (likely)"]
-
-
-def test_a_finding_leads_to_its_place(lab):
     lab.view(RUN, "overview")
     drawn = "(given) => T.dom.el('p', {}, T.overview.findingPlace({slug: 's', ...given}))"
     given, whole = {"file": "train.py", "line": 61}, {"file": "train.py"}

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.support.browser import snippet
 from tests.support.lab import changed, run_page
 
 RUN = run_page()
@@ -95,14 +96,8 @@ def test_frames_of_one_library_are_one(lab):
 @pytest.mark.parametrize("folded", [True, False])
 @pytest.mark.parametrize(("depth", "cutoff"), [(40, 0.0), (2, 0.0), (40, 0.1)])
 def test_no_frame_holds_more_than_it_is(lab, folded: bool, depth: int, cutoff: float):
-    nodes = lab.js(f"""
-        (() => {{
-          const root = {{kind: 'all', value: 1.04, parent: null}};
-          const nodes = T.python.layOut({INDEXED}, root, {depth}, {cutoff}, {str(folded).lower()});
-          return nodes.map((one) => [one.value, one.level, one.share, one.children.reduce((sum,
-            child) => sum + child.value, 0), nodes.indexOf(one.parent)]);
-        }})()
-    """)
+    words = {"DEPTH": str(depth), "CUTOFF": str(cutoff), "FOLDED": str(folded).lower()}
+    nodes = lab.script("laid_out", INDEXED=INDEXED, **words)
     assert nodes[0][1:3] == [0, 1]
     for value, level, share, inside, parent in nodes:
         assert inside <= value * (1 + 1e-9)
@@ -121,19 +116,7 @@ def page(**values):
     return changed(RUN, **{"call_trees": trees, **values})
 
 
-PRESS = """
-window.press = (box, label) => [...document.querySelectorAll(box + ' button')].find((one) =>
-  one.textContent === label).click();
-window.put = (selector, value, kind = 'change') => {
-  const one = document.querySelector(selector);
-  if (one.type === 'checkbox') one.checked = value; else one.value = value;
-  one.dispatchEvent(new Event(kind));
-};
-window.areas = () => {
-  const { labels, values, parents } = document.querySelector('#call-chart .plot').data[0];
-  return labels.map((label, at) => [label, values[at], parents[at]]);
-};
-"""
+PRESS = snippet("call_tools")
 
 
 ROOT = "put('[aria-label=\"root function\"]', '%s')"
@@ -180,17 +163,7 @@ def test_the_call_tree_follows_its_tools(lab):
 
 
 def test_a_search_alone_keeps_the_ways_to_what_it_finds(lab):
-    kept = lab.js(f"""
-        (() => {{
-          const root = {{kind: 'all', value: 1.04, parent: null}};
-          const names = (some) => some.map((one) => T.python.nodeName(one)).join(' ');
-          T.python.calls = {INDEXED};
-          const nodes = T.python.searched(T.python.layOut({INDEXED}, root, 40, 0, false), 'inner',
-            true);
-          return nodes.map((one) => [T.python.nodeName(one), names(one.children),
-            names(nodes.filter((other) => other.parent === one))]);
-        }})()
-    """)
+    kept = lab.script("searched_calls", INDEXED=INDEXED)
     assert all(children == inside for _, children, inside in kept)
     names = [name for name, *_ in kept]
     assert names[:2] == ["all functions", "main"]
@@ -198,7 +171,7 @@ def test_a_search_alone_keeps_the_ways_to_what_it_finds(lab):
     assert {"<built-in>", "leaf"} < set(names)
 
 
-def test_paths_without_libraries_give_their_own_time_to_who_called_them(lab):
+def test_paths_without_libraries_and_without_functions(lab):
     keys = ("node", "parent", "kind", "own", "name", "self_s", "total_s")
     rows = [
         (0, None, "function", True, "f", 1, 20),
@@ -215,9 +188,6 @@ def test_paths_without_libraries_give_their_own_time_to_who_called_them(lab):
     own, every = lab.values(tell, [(records, False), (records, True)])
     assert own == [["f", 3, ["op"]], ["g", 1, []]]
     assert every == [["f", 1, ["lib"]], ["boot", 8, ["g"]]]
-
-
-def test_without_functions_paths_alone_are_said(lab):
     parts = ("T.python.drawFunctions", "#functions", "#call-tree")
     told = lab.draw(changed(RUN, tables__functions=None), *parts)
     assert [told[-1], "saw no function" in " ".join(told)] == ["#call-tree is gone", True]

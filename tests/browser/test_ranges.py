@@ -35,7 +35,7 @@ def test_what_is_not_there_is_said(lab, case):
     assert words in lab.all("#launches")[0]
 
 
-def test_launches_are_medians_of_steps(lab):
+def test_launches_are_medians_and_ranges_and_gaps_have_their_rows(lab):
     columns = {
         "kernels": [40, 52, 41], "operators": [5, 9, 6], "device_busy_s": [0.003, 0.001, 0.002],
         "device_idle_s": [0.001, 0.004, 0.0005], "launch_s": [1e-6, 3e-6, 9e-6],
@@ -43,9 +43,6 @@ def test_launches_are_medians_of_steps(lab):
     lab.view(changed(RUN, tables__launches=launches(**columns)), "ranges")
     told = lab.all("#launches")[0]
     assert [one in told for one in ("41", "3.00 µs", "1.00 ms")] == [True] * 3
-
-
-def test_ranges_and_gaps_have_their_rows_and_links(lab):
     lab.view(RUN, "ranges")
     assert lab.all("#view-ranges > section", "one.id") == ["regions", "nvtx-ranges", "launches", ""]
     cells = "[...one.cells].map((cell) => cell.textContent.replace(/[▾#]/g, '')).join('|')"

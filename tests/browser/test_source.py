@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.browser import snippet
 from tests.support.lab import changed, run_page
 
 RUN = run_page()
@@ -15,15 +16,8 @@ ROWS = """
 def line(file, number, python, operators, **more):
     is_own = not file.startswith("/lib")
     own = {"own": is_own, "package": "(own files)" if is_own else "lib"}
-    return {
-        "file": file,
-        "line": number,
-        "source": f" code {number}",
-        "python_s": python,
-        "operator_s": operators,
-        **own,
-        **more,
-    }
+    own |= {"file": file, "line": number, "source": f" code {number}"}
+    return {"python_s": python, "operator_s": operators, **own, **more}
 
 
 def page(lines, **values):
@@ -84,13 +78,7 @@ def test_stretches_without_figures_are_folded(lab):
     assert lab.js(ROWS)[:45] == [*range(1, 46)]
     lab.tell("#source-listing", after="document.querySelector('#line-tools input').click()")
     assert lab.js(ROWS) == [*range(1, 100)]
-    folds = """
-        (told, first, last) => T.source.stretches(
-          {columns: ['calls'], open: new Set(), unfolded: new Set()},
-          {text: Array(99).fill('x'), byLine: new Map(told)})
-          .filter((one) => one.to >= first && one.from <= last && 'folded' in one)
-          .map((one) => [one.from, one.to])
-    """
+    folds = snippet("folded_stretches")
     cases = {
         (20, 39): [], (20, 40): [[25, 35]], (1, 20): [], (1, 21): [[1, 16]], (79, 99): [[84, 99]],
     }  # fmt: skip
@@ -145,12 +133,7 @@ def test_bars_and_sums_of_lines(lab):
         assert figure in told or not figure, name
     widths = lab.all("#source-files .fill", "parseFloat(one.style.width)")
     assert widths == pytest.approx([100 * 0.0165 / 0.6, 0, 100 * 0.03 / 0.6], rel=1e-4)
-    cell = """
-        (python_s, operator_s) => {
-          const made = T.source.timeCell({most: 1, meta: {python_s: {}}}, {python_s, operator_s});
-          return [made.title.split('\\n')[0], made.textContent];
-        }
-    """
+    cell = snippet("time_cell")
     cases = {
         (0.1, None): ["python 100 ms, operators –", "100 ms"],
         (None, 0.2): ["python –, operators 200 ms", "200 ms"],
@@ -205,12 +188,6 @@ def test_files_are_chosen_and_lines_are_found(lab):
 def test_a_narrow_window_has_one_column(lab):
     lab.view(PAGE, "source")
     lab.js("(window.ownWidth = Object.getOwnPropertyDescriptor(window, 'innerWidth'), 0)")
-    narrow = """
-        (width) => {
-          Object.defineProperty(window, 'innerWidth', {configurable: true, get: () => width});
-          window.dispatchEvent(new Event('resize'));
-          return document.querySelectorAll('#source-listing th').length;
-        }
-    """
+    narrow = snippet("narrow_window")
     assert lab.values(narrow, [699, 700]) == [3, 7]
     lab.js("(Object.defineProperty(window, 'innerWidth', ownWidth), 0)")

@@ -45,25 +45,11 @@ FIND = "T.views.keyFinders.get('operators').at(-1)"
 KEEP = "T.views.filterKeepers.get('operators').at(-1)"
 NAMES, FOCUS = "names()", "document.activeElement."
 MORE = "[names().length, ...[...box.querySelectorAll('.more > *')].map((one) => one.textContent)]"
-CLIPBOARD = """
-Object.defineProperty(navigator, 'clipboard', {configurable: true,
-  value: {writeText: async (text) => { texts.push(text); }}});
-"""
 
 
 def sought(lab, texts):
     """What rows are left for each text that is typed, by their numbers; the timer is skipped."""
-    return lab.js(f"""
-        (() => {{
-          const made = {json.dumps(table())}, records = T.table.asRecords(made);
-          const words = (row) => Object.values(row).filter((one) => typeof one === 'string');
-          const lower = (row) => words(row).join('\\n').toLowerCase();
-          return {json.dumps(list(texts))}.map((typed) => {{
-            const test = T.table.seeker(typed, made.columns);
-            return test && records.flatMap((row, at) => test(row, lower(row)) ? [at] : []);
-          }});
-        }})()
-    """)
+    return lab.script("sought_rows", TABLE=json.dumps(table()), TEXTS=json.dumps(list(texts)))
 
 
 @pytest.mark.parametrize("direction", [1, -1])
@@ -105,15 +91,6 @@ FOUND = """
 """
 
 
-def test_words_and_conditions_find_their_rows(lab):
-    for line in FOUND.strip("\n").splitlines():
-        rows, typed = line.split(": ", 1)
-        wanted = [int(one) for one in rows.split() if one != "-"]
-        texts = [one for one in typed.split(",") if one.strip() and "|" not in one]
-        assert sought(lab, texts) == [wanted] * len(texts), line
-    assert sought(lab, ["", "  "]) == [None, None]
-
-
 # A figure as it is typed, what it is a figure of, and what it comes to.
 FIGURES = """
 1.5ms s 1.5e-3, 2µs s 2e-6, 2μs s 2e-6, 3us s 3e-6, 4ns s 4e-9, 5s s 5, 2min s 120, 2h s 7200,
@@ -123,7 +100,13 @@ FIGURES = """
 """
 
 
-def test_scales_of_units_are_those_of_the_units(lab):
+def test_words_and_conditions_find_their_rows_and_units_have_their_scales(lab):
+    for line in FOUND.strip("\n").splitlines():
+        rows, typed = line.split(": ", 1)
+        wanted = [int(one) for one in rows.split() if one != "-"]
+        texts = [one for one in typed.split(",") if one.strip() and "|" not in one]
+        assert sought(lab, texts) == [wanted] * len(texts), line
+    assert sought(lab, ["", "  "]) == [None, None]
     for one in FIGURES.split(","):
         text, unit, value = one.split()
         wanted = None if value == "-" else pytest.approx(float(value), rel=1e-11)
@@ -215,29 +198,7 @@ def test_a_search_waits_until_nothing_is_typed(lab):
     hint = "search things, or self_time>1ms"
     assert lab.all("#box input[type=search]", "one.placeholder") == [hint]
     make(lab, "{keyOf: (row) => row.name, reveal: (row) => { window.revealed = row.name; }}")
-    assert lab.js("""
-        (async () => {
-          const told = [];
-          const set = window.setTimeout;
-          const acts = [];
-          window.setTimeout = (act, ms) => {
-            if (ms !== 80) return set(act, ms);
-            acts.push(act);
-            return -acts.length;
-          };
-          const clear = window.clearTimeout;
-          const cleared = [];
-          window.clearTimeout = (one) => { cleared.push(one); clear(one); };
-          seek('zz');
-          told.push(names().length);
-          seek(' self>4ms ');
-          acts.at(-1)();
-          window.setTimeout = set;
-          window.clearTimeout = clear;
-          told.push(cleared, names(), box.querySelector('.count').textContent);
-          return told;
-        })()
-    """) == [5, [0, -1], ["=add|m<n", "mm"], "2 of 5 rows"]
+    assert lab.script("typed_search") == [5, [0, -1], ["=add|m<n", "mm"], "2 of 5 rows"]
     # A row that the search hides is found by its address, and the search is taken off.
     marked = "...[...box.querySelectorAll('.marked td:first-child')].map((one) => one.textContent)"
     steps = [
@@ -285,28 +246,7 @@ def test_a_filter_of_the_address_keeps_the_rows_of_a_module(lab):
 
 def test_copying_says_so_or_shows_the_text(lab):
     make(lab, "{sort: {key: 'n', direction: 1}}")
-    csv, markdown, *told = lab.js(f"""
-        (async () => {{
-          const texts = [];
-          {CLIPBOARD}
-          seek('self>4ms');
-          await lab.rest(120);
-          press('CSV'); press('Markdown');
-          await lab.rest();
-          texts.push(box.querySelector('.copy').textContent);
-          navigator.clipboard.writeText = () => Promise.reject(new Error('no'));
-          box.querySelectorAll('.copy')[0].click();
-          await lab.rest();
-          const dialog = document.querySelector('dialog');
-          texts.push(dialog.open, dialog.querySelector('textarea').value.split('\\n')[0]);
-          texts.push(document.activeElement.tagName);
-          dialog.querySelector('button').click();
-          for (let n = 0; n < 500 && document.querySelector('dialog'); n++) await lab.rest(10);
-          texts.push(document.querySelectorAll('dialog').length);
-          delete navigator.clipboard;
-          return texts;
-        }})()
-    """)
+    csv, markdown, *told = lab.script("copied_table")
     assert [line.split(",")[0] for line in csv.splitlines()] == ["name", "mm", "'=add|m<n"]
     heads = [line.split(" | ")[0] for line in markdown.splitlines()]
     assert heads == ["| function", "| ---", "| mm", "| =add\\|m&lt;n"]

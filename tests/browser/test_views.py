@@ -2,22 +2,12 @@
 
 import json
 
-from tests.support.browser import texts
+from tests.support.browser import snippet, texts
 from tests.support.lab import run_page
 from tests.support.processes import TESTS
 from tests.support.whole_report import VIEWS, whole
 
-HERE = """
-(() => {
-  const all = (some, told) => [...document.querySelectorAll(some)].map(told).join(' ');
-  const words = (one) => one.textContent;
-  const named = (one) => one.id || one.querySelector('.name, td').textContent.replace(/[▾▸]/, '');
-  return [all('.view:not([hidden])', (one) => one.dataset.view), document.title.split(' - ')[0],
-    document.querySelector('#note').textContent, all('#filter:not([hidden]) code', words),
-    all('#views [aria-current=page]', words),
-    all('.view:not([hidden]) .marked', named), document.activeElement.id];
-})()
-"""
+HERE = snippet("here")
 PLACES = {
     "modules": "modules|Modules|||Modules||title-modules",
     "modules/Digits.features": "modules|Modules|||Modules|features|",
@@ -77,17 +67,7 @@ def test_the_navigation_keeps_where_it_was(opened):
     row = "document.querySelector('tr.marked').getBoundingClientRect()"
     assert page.evaluate(f"0 < {row}.top && {row}.bottom < innerHeight")
     # With a key held the browser does what it does with links.
-    assert page.evaluate("""
-        ['', 'ctrlKey', 'metaKey', 'shiftKey'].map((key) => {
-          const event = new MouseEvent('click', {bubbles: true, cancelable: true,
-            ...(key ? {[key]: true} : {})});
-          let seen = null;
-          addEventListener('click', (one) => { seen = one.defaultPrevented; one.preventDefault();
-            }, {once: true});
-          document.querySelector('#views a').dispatchEvent(event);
-          return seen;
-        })
-    """) == [True, False, False, False]
+    assert page.evaluate(snippet("held_keys")) == [True, False, False, False]
 
 
 def test_every_kind_of_link_leads_where_it_says(opened):
@@ -111,9 +91,8 @@ def test_a_part_that_cannot_be_inflated_or_drawn_says_so(opened):
     go(page, "memory")
     assert "This part could not be drawn" in texts(page, "#view-memory .broken")[0]
     assert (go(page, "modules")[0], len(page.errors())) == ("modules", 1), "the others are drawn"
-    page.evaluate(
-        "document.querySelectorAll('.broken:not(noscript *)').forEach((one) => one.remove())"
-    )
+    broken = "document.querySelectorAll('.broken:not(noscript *)')"
+    page.evaluate(f"{broken}.forEach((one) => one.remove())")
     page._events.clear()
 
 
@@ -134,44 +113,20 @@ def test_addresses_are_read_and_written(lab):
         "#modules/%E0%A4%A": ("modules", "%E0%A4%A", {}),
         "#modules?x=1&y=2?3": ("modules", None, {"x": "1", "y": "2?3"}),
     }  # fmt: skip
-    told = [
-        [one["view"], one["key"], one["filter"]] for one in lab.values("T.views.placeOf", places)
-    ]
-    assert told == [list(one) for one in places.values()]
+    found = lab.values("T.views.placeOf", places)
+    told = [(one["view"], one["key"], one["filter"]) for one in found]
+    assert told == [*places.values()]
     within = {"net.a": True, "net.a.b": True, "net.ab": False, "net": False, None: False}
     lab.check("(path) => T.views.isWithin(path, 'net.a')", within)
 
 
 def test_the_navigation_is_scrolled_to_what_is_not_in_sight(lab):
-    scrolled = """
-        (x, y) => {
-          const box = document.getElementById('views');
-          for (const name of ['scrollLeft', 'scrollTop'])
-            Object.defineProperty(box, name, {configurable: true, writable: true, value: 0});
-          box.getBoundingClientRect = () => new DOMRect(0, 100, 200, 300);
-          T.views.bringIntoNavigation({getBoundingClientRect: () => new DOMRect(x, y, 50, 20)});
-          const told = [box.scrollLeft, box.scrollTop];
-          for (const name of ['scrollLeft', 'scrollTop', 'getBoundingClientRect']) delete box[name];
-          return told;
-        }
-    """
+    scrolled = snippet("scrolled_navigation")
     # The middle of what is sought, 25 by 10 from its corner, comes to the middle: 100 by 250.
     cases = {(0, 100): [0, 0], (-1, 380): [-76, 0], (150, 99): [0, -141], (151, 381): [76, 141]}
     lab.check(scrolled, cases)
 
 
 def test_packed_parts_are_inflated(lab):
-    assert lab.js("""
-        (async () => {
-          const text = new Blob(['{"tables": {"t": [7]}, "x": 1}']).stream();
-          const packed = text.pipeThrough(new CompressionStream('gzip'));
-          const bytes = new Uint8Array(await new Response(packed).arrayBuffer());
-          const script = T.dom.el('script', {type: 'text/plain', id: 'pack-mine'});
-          script.textContent = btoa(String.fromCharCode(...bytes));
-          document.body.append(script);
-          const page = {tables: {u: 1}, parts: {mine: 1}};
-          await T.views.need(page, ['mine', 'absent']);
-          return page;
-        })()
-    """) == {"tables": {"u": 1, "t": [7]}, "parts": {"mine": 1}, "x": 1}
+    assert lab.script("unpacked") == {"tables": {"u": 1, "t": [7]}, "parts": {"mine": 1}, "x": 1}
     assert "no part called y" in lab.js("T.views.unpack('y').catch((error) => error.message)")

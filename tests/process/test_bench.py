@@ -137,15 +137,12 @@ def test_a_killed_process_of_the_layers_costs_no_clean_figure(bench):
     assert report["tables"]["steps"], "what the layers had written by then is there"
 
 
-def test_a_function_of_this_process_is_watched():
+def test_functions_and_models_of_this_process(tmp_path):
     def nap():
         time.sleep(0.05)
 
     recording = profstack.benchmark(nap, warmup=2, repeat=3, layers=["watch"])
     assert "nap" in set(recording.frames["watch"]["name"])
-
-
-def test_a_model_of_this_process_and_its_inputs(tmp_path):
     model = torch.nn.Linear(8, 2)
     before = torch.is_grad_enabled(), model.training
     recording = profstack.benchmark(

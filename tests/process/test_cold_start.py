@@ -28,7 +28,7 @@ def fresh(folder, name, seconds):
     return cold_start.fresh_processes(subject, 4, 2e-3, seconds)
 
 
-def test_the_first_calls_of_a_process_are_timed(tmp_path, capfd):
+def test_the_first_calls_of_a_process_are_timed_or_it_says_why_not(tmp_path, capfd):
     starts, why = fresh(tmp_path, "step", 0.0)
     assert why is None
     assert len(starts) == 1, "after the time is up none is begun, but one is"
@@ -39,9 +39,6 @@ def test_the_first_calls_of_a_process_are_timed(tmp_path, capfd):
     assert min(*start.cold_s[1:], *start.warm_s) < 0.05
     assert start.reports[0] == pytest.approx(sum(start.cold_s) / 4)
     assert capfd.readouterr().out == ""
-
-
-def test_where_there_is_none_it_says_why(tmp_path):
     why = "a fresh process failed (ValueError: on purpose)"
     assert fresh(tmp_path, "fails", 60.0) == ([], why)
     # What only this process holds.

@@ -90,7 +90,7 @@ def test_all_four_are_measured_and_eager_stands_first(all_four):
     assert [error.message for error in errors] == []
 
 
-def test_fusion_is_visible(all_four):
+def test_fusion_is_visible_and_nothing_is_left_behind(all_four):
     eager, compiled = all_four.rows["eager"], all_four.rows["compile"]
     # linear, the count of batches, batch norm, relu, mean; compiled, only the product is left.
     script = all_four.rows["script"]
@@ -102,9 +102,6 @@ def test_fusion_is_visible(all_four):
     # Eager's kernels on the CPU are seen by nobody: that is null, and said.
     assert eager["kernels"] is None
     assert "not seen" in eager["note"]
-
-
-def test_nothing_is_left_behind(all_four):
     assert all_four.states[0] == all_four.states[1]
     assert all_four.graphs >= 1
     # Importing the compiler makes torch warn of uses of its own; those are none of ours.

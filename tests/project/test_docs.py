@@ -64,13 +64,10 @@ def anchors_of(page):
     return anchors(page.read_text(encoding="utf-8"))
 
 
-def test_every_link_leads_somewhere_and_every_picture_is_used():
+def test_every_link_and_file_of_a_page_is_there_and_every_picture_is_used():
     assert [(shown(page), link) for page in PAGES for link in broken(page)] == []
     used = {(page.parent / address).resolve() for page in PAGES for address in links(page)}
     assert [shown(path) for path in DOCS.rglob("*.png") if path not in used] == []
-
-
-def test_every_file_that_a_page_names_is_there():
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     named = {(page, path) for page in pages for path in _PATH.findall(page.read_text("utf-8"))}
     assert not [(shown(page), path) for page, path in named if not (CHECKOUT / path).exists()]

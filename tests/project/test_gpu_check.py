@@ -108,7 +108,7 @@ def test_kernels_that_found_no_module_fail():
     assert [row.value for row in rows] == ["0.97", "0.6667", "0.75"]
 
 
-def test_a_device_median_is_held_against_the_loop_timed_by_hand():
+def test_medians_and_peaks_are_held_against_torchs_own():
     figures = {"clock": "device", "device_median_s": 0.0104, "host_median_s": 0.002, "n": 9}
     for changes, verdict in (({}, OK), ({"clock": "host", "device_median_s": None}, FAILED)):
         report = {"benchmark": {**figures, **changes}}
@@ -116,9 +116,6 @@ def test_a_device_median_is_held_against_the_loop_timed_by_hand():
         assert verdicts(rows) == [verdict] * 2
         if not changes:
             assert rows[1].value == "1.04 (10.400 ms / 10.000 ms, 9 clean steps)"
-
-
-def test_a_peak_is_held_against_torchs_own():
     peaks = (("cuda:0", 90), ("cuda:0", 10), ("cpu", 500))
     owners = [{"device": device, "peak_bytes": most * MIB} for device, most in peaks]
     report, said = {"tables": {"memory_owners": owners}}, {"max_memory_allocated": 100 * MIB}

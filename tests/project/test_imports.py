@@ -170,7 +170,7 @@ def _prints(node):
     return isinstance(node, ast.Call) and ast.unparse(node.func) in ways
 
 
-def test_only_environment_reads_proc_and_only_commands_print_and_exit():
+def test_who_reads_proc_prints_and_exits_and_names_say_something():
     def names_proc(node):
         return isinstance(node, ast.Constant) and "/proc" in str(node.value)
 
@@ -179,9 +179,6 @@ def test_only_environment_reads_proc_and_only_commands_print_and_exit():
     others = [path for name, path in MODULES.items() if name != READS_PROC]
     assert list(_faults([INJECTED, *others], names_proc)) == []
     assert list(_faults([MODULES[READS_PROC]], names_proc)) != []
-
-
-def test_no_module_has_a_name_that_says_nothing():
     folders = ("examples", "benchmarks", "scripts", "tests")
     paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*.py")]
     assert [path for path in (*paths, *MODULES.values()) if path.stem in NO_NAMES] == []

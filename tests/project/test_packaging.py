@@ -71,7 +71,7 @@ def built(tmp_path_factory):
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
 
-def test_the_wheel_holds_every_file_under_its_one_name(built):
+def test_wheel_and_archive_hold_every_file_under_its_one_name(built):
     archive, package = zipfile.ZipFile(built[1]), CHECKOUT / "profstack"
     # Every module, and what is shipped besides.
     found = [package / "py.typed", *package.rglob("*.py"), *package.glob("report/templates/**/*")]
@@ -88,9 +88,6 @@ def test_the_wheel_holds_every_file_under_its_one_name(built):
     assert "Requires-Dist: flops-profiler; extra" in metadata
     assert "Requires-Dist: flops-profiler" not in lines
     assert any(name.endswith("/licenses/LICENSE") for name in names)
-
-
-def test_the_source_archive_holds_the_wrappers_once(built):
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"wrappers/cprofile.py", "LICENSE", "README.md", "setup.cfg", "pyproject.toml"} <= names

@@ -34,27 +34,17 @@ os.dup2(pipes[0], 3)
 os.dup2(pipes[1], 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-# Resolves when no view is being drawn, and nothing was changed for so many milliseconds.
-_SETTLED = """
-new Promise(done => {
-  let last = performance.now();
-  const changes = new MutationObserver(() => { last = performance.now(); });
-  changes.observe(document,
-    {subtree: true, childList: true, attributes: true, characterData: true});
-  const look = () => {
-    if (document.querySelector('main[aria-busy]')) last = performance.now();
-    if (performance.now() - last < %d) { requestAnimationFrame(look); return; }
-    changes.disconnect();
-    done();
-  };
-  requestAnimationFrame(look);
-})
-"""
 # What an expression looks like that does more than read.
 _TOUCHES = re.compile(
     r"click|dispatch|scroll(?:To|By|Into)|focus\(|blur|Storage|history|location|remove|append"
     r"|replaceC|prepend|setAttribute|classList|Promise|setTimeout|\.\w+\s*\+?=(?![=>])"
     r"|\]\s*=(?![=>])|delete ")  # fmt: skip
+
+
+@functools.cache
+def snippet(name):
+    """The JavaScript of a file of `snippets`."""
+    return (Path(__file__).parent / "snippets" / f"{name}.js").read_text(encoding="utf-8")
 
 
 class Browser:
@@ -126,7 +116,7 @@ class Browser:
 
         Longer than two frames: what observers of sizes cause comes in the frame after.
         """
-        self._run(_SETTLED % quiet_ms)
+        self._run(snippet("settled").replace("QUIET_MS", str(quiet_ms)))
 
     def evaluate(self, expression):
         """The value of a JavaScript expression on the page; its exception is an AssertionError."""

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.processes import CHECKOUT, run_python
+from tests.support.processes import run_python
 
-WORKLOADS = CHECKOUT / "scripts" / "gpu_workloads.py"
 NEEDS_GPU = [pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 # A training loop on the device; `@early` runs at the begin of each step, `@late` after forward.
@@ -60,17 +59,12 @@ def python(folder: Path, *arguments: str, **environment: str) -> str:
     return run_python(*arguments, cwd=folder, env=environment, timeout=600).stdout
 
 
-def reported(folder: Path, *target: str, **environment: str) -> dict[str, Any]:
-    """The report of `profstack run TARGET`; "said" in it is the JSON that the target printed."""
-    said = python(folder, "-m", "profstack", "run", "-q", "-o", "rec", *target, **environment)
+def reported_program(folder: Path, text: str, *options: str) -> dict[str, Any]:
+    """The report of a program's text; "said" in it is the JSON that the program printed."""
+    (folder / "program.py").write_text(text, encoding="utf-8")
+    said = python(folder, "-m", "profstack", "run", "-q", "-o", "rec", *options, "program.py")
     report: dict[str, Any] = json.loads((folder / "rec" / "report.json").read_text("utf-8"))
     return {**report, "said": json.loads(said.strip().splitlines()[-1])}
-
-
-def reported_program(folder: Path, text: str, *options: str) -> dict[str, Any]:
-    """The same of a program's text, `options` standing before the script."""
-    (folder / "program.py").write_text(text, encoding="utf-8")
-    return reported(folder, *options, "program.py")
 
 
 def module(report: dict[str, Any], path: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from unittest import mock
 from profstack.report import html
 from profstack.report.page import prepare
 from tests.support.bench_reports import bench
-from tests.support.browser import Browser
+from tests.support.browser import Browser, snippet
 from tests.support.processes import TESTS
 from tests.support.reports import build
 from tests.support.whole_report import whole
@@ -84,7 +84,7 @@ class Lab:
 
     def script(self, name: str, **words: str) -> Any:
         """What a file of `snippets` gives, with each of the words in place of its name."""
-        text = (TESTS / "support" / "snippets" / f"{name}.js").read_text()
+        text = snippet(name)
         return self.js(
             functools.reduce(lambda made, word: made.replace(*word), words.items(), text)
         )

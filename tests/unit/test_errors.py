@@ -5,16 +5,13 @@ import pytest
 from profstack.errors import ProfstackError, RecordingError, UsageError, naming_arguments
 
 
-def test_the_line_names_place_problem_and_next_step():
+def test_a_line_names_place_and_next_step_and_options_become_arguments():
     for where, next_step, line in (
         *(("", "", "too many"), ("run", "", "run: too many"), ("", "stop", "too many; stop")),
         ("run", "stop", "run: too many; stop"),
     ):
         error = UsageError("too many", where=where, next_step=next_step)
         assert (str(error), isinstance(error, ProfstackError)) == (line, True)
-
-
-def test_options_become_arguments_of_python():
     cause = OSError("full")
     for said, in_python in {
         "choose another with --output": "choose another with path=",

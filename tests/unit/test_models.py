@@ -40,7 +40,7 @@ def test_nothing_of_the_scripts_sees_the_count():
         assert (parameter_count(nn.ReLU()), parameter_count(net), seen) == (0, 5, [])
 
 
-def test_which_modules_are_losses_and_in_training():
+def test_losses_and_modules_in_training_are_known_also_inside_wrappers():
     for name, loss in {"MyLoss": True, "LabelSmoothingCriterion": True, "Glossary": False}.items():
         assert models.is_loss(type(name, (nn.Module,), {})()) is loss
         assert models.is_loss(type(name, (nn.Linear,), {})(2, 2)) is False
@@ -48,9 +48,6 @@ def test_which_modules_are_losses_and_in_training():
     assert models.is_loss(nn.CrossEntropyLoss(weight=torch.ones(3)))
     kinds = (nn.ReLU(), nn.ReLU().eval(), SimpleNamespace())
     assert [in_training(each) for each in kinds] == [True, False, False]
-
-
-def test_the_module_inside_torchs_wrappers():
     core = nn.Linear(2, 2)
     fast = type("OptimizedModule", (nn.Module,), {"__module__": "torch._dynamo.eval_frame"})()
     fast._orig_mod = core

@@ -55,7 +55,7 @@ def run(times, *, machine=None, first_s=None, **policies):
     return measured, next(numbers), machine
 
 
-def test_a_steady_call_is_measured_until_its_interval_is_narrow():
+def test_a_steady_call_is_measured_until_its_interval_is_narrow_the_warm_up_apart():
     measured, _, _ = run(lambda n: 0.001)
     assert (measured.stopped_by, measured.clock) == ("interval", "host")
     assert measured.series_s == pytest.approx([0.001] * len(measured.series_s))
@@ -63,9 +63,6 @@ def test_a_steady_call_is_measured_until_its_interval_is_narrow():
     assert summary.n >= 500, "a hundred samples of a millisecond are over too soon"
     assert summary.p99 is not None
     assert measured.samples.cpu_s == pytest.approx(measured.samples.host_s)
-
-
-def test_the_warm_up_is_apart_and_calls_are_counted_by_policy_and_time():
     measured, calls, _ = run(lambda n: 2.0 if n == 0 else 0.01 if n < 5 else 0.001)
     assert measured.first_s == measured.warmup_s[0] == 2.0
     assert measured.warmup_s[1:5] == pytest.approx([0.01] * 4)
@@ -107,13 +104,10 @@ def test_the_interval_holds_as_often_as_it_says_though_it_ends_the_sampling():
     assert len(set(looked)) >= 4, "most were looked at more than once"
 
 
-def test_samples_of_a_short_call_are_many_calls():
+def test_samples_of_short_calls_and_bounds_of_blocks():
     measured, _, _ = run(lambda n: 1e-6)
     assert measured.samples.calls in (100, 101), "a sample is a tenth of a millisecond"
     assert measured.summary().median == pytest.approx(1e-6)
-
-
-def test_a_warm_up_and_a_block_are_bounded_by_their_time():
     _, _, machine = run(lambda n: 1e-4 * 2 ** min(n // 8, 14), max_s=0.1, max_warmup_s=1.0)
     assert machine.host_s < 1.0 + 0.1 + 3 * 1.7
     machine = Machine()

@@ -12,24 +12,18 @@ from profstack.stats.clock import Clock
 from tests.support.commands import fails
 
 
-def test_a_search_that_cannot_be_is_refused_before_anything_is_timed():
+def test_what_is_refused_or_fails_and_a_models_mode(monkeypatch):
     model = of_model(torch.nn.Linear(2, 2), (torch.ones(1, 2),), request=Request("a.py:b"))
     step = Subject("step", lambda: pytest.fail("it was called"))
     for subject, dtypes, said in ((step, [], "needs other batch sizes"), (model, ["f9"], "f9")):
         options = BenchOptions(throughput=True, dtypes=dtypes)
         with pytest.raises(UsageError, match=said):
             BenchRun(subject, options, Clock()).check()
-
-
-def test_a_model_has_its_mode_and_device_and_a_function_none():
     for training, device in ((True, "cpu"), (False, "meta")):
         model = torch.nn.Linear(2, 2, device=device).train(training)
         subject = of_model(model, (torch.ones(1, 2),))
         assert (subject.training, device_kind(subject)) == (training, device)
     assert Subject("a", int).training is None
-
-
-def test_a_part_that_fails_is_a_problem_in_one_line(monkeypatch):
     kept = []
     run = BenchRun(Subject("a", int), BenchOptions(mistakes=True), Clock(), keep=kept.append)
     for error, said in ((ValueError("one\ntwo"), "ValueError: one"), (OSError(), "OSError: no m")):

@@ -76,15 +76,12 @@ def test_a_factory_gives_a_model_with_its_inputs(target):
     assert (subject.batch_size, subject.batch_size_is, subject.step().shape) == (9, STATED, (9, 2))
 
 
-def test_a_function_is_called_once_and_that_is_its_first_call(target):
+def test_functions_models_and_classes_are_called_with_their_inputs(target):
     loaded, module = load(Request(f"{target}:step")), sys.modules["targets"]
     assert (loaded.first_s > 0, len(module.calls), loaded.subject.model) == (True, 1, None)
     assert "own inputs" in loaded.subject.why_no_batches
     loaded.subject.step()
     assert (len(module.calls), module.NAME, sys.path[0]) == (2, "targets", str(Path(target).parent))
-
-
-def test_models_and_classes_take_their_inputs_from_the_command_line(target):
     for name in ("net", "Net", "bare"):
         subject = load(Request(f"{target}:{name}", inputs=["6x8"])).subject
         assert subject.step().shape == (6, 2)

@@ -92,7 +92,7 @@ def test_what_is_random_or_counts_its_calls_is_not_comparable():
     assert (row["equal"], missing(row["note"], "different results")) == (None, [])
 
 
-def test_results_are_compared_with_copies_of_inputs_and_outputs():
+def test_results_are_compared_with_copies_and_blocks_take_turns():
     tracing = torch.jit.is_tracing
     row = traced(lambda self, x: x + 2 if tracing() else x + 1, torch.zeros(3))
     assert of(row, "equal max_difference") == [False, 1.0]
@@ -101,8 +101,6 @@ def test_results_are_compared_with_copies_of_inputs_and_outputs():
     rows = rows_of(of_model(torch.compile(nn.Linear(3, 3)), (torch.ones(3),)), TRACE)
     assert (rows[TRACE]["equal"], "before torch.compile" in rows["eager"]["note"]) == (True, True)
 
-
-def test_blocks_take_turns_and_the_order_rotates():
     def ran(rotate):
         calls = []
         several = [variant(partial(calls.append, name), name) for name in names]

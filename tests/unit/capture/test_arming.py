@@ -14,6 +14,7 @@ from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT
 from profstack.capture.slices import SlicePlan, Targets, settle
 from profstack.layer import LISTENED, RANGED, Mode
 from tests.support.engine import Alpha, Hears, VirtualOptimizer, elsewhere, observed
+from tests.support.tables import cases
 
 MODES = (Mode("timed"), *(Mode(kind, 0, 0, calls=kind) for kind in (RANGED, LISTENED)))
 WAITS = SlicePlan("settle", (), 0, 99)
@@ -43,14 +44,12 @@ def test_the_quick_hook_stamps_the_steps_of_the_followed_optimizer_on_its_thread
 
 
 @pytest.mark.parametrize("by_calls", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "seen", "mode", "by_call_mode"),
-    [
-        *(("clean", None, ROOT, ROOT), ("settle", None, ROOT, ROOT), ("watch", None, QUIET, ROOT)),
-        *(("x", None, OFF, ROOT), ("alpha", "timed", LIGHT, ROOT)),
-        *(("alpha", RANGED, RANGES, RANGES), ("alpha", LISTENED, DISCOVER, DISCOVER)),
-        ("whole", "timed", RANGES, RANGES),
-    ],
+@cases(
+    "kind seen mode by_call_mode",
+    *(("clean", None, ROOT, ROOT), ("settle", None, ROOT, ROOT), ("watch", None, QUIET, ROOT)),
+    *(("x", None, OFF, ROOT), ("alpha", "timed", LIGHT, ROOT)),
+    *(("alpha", RANGED, RANGES, RANGES), ("alpha", LISTENED, DISCOVER, DISCOVER)),
+    ("whole", "timed", RANGES, RANGES),
 )
 def test_the_mode_of_each_slice(virtual, monkeypatch, kind, seen, mode, by_call_mode, by_calls):
     monkeypatch.setattr(Alpha, "modes", MODES)
@@ -74,15 +73,13 @@ def test_the_mode_of_each_slice(virtual, monkeypatch, kind, seen, mode, by_call_
     assert hooks.state.mode == DISCOVER
 
 
-@pytest.mark.parametrize(
-    ("means", "number", "short"),
-    [
-        *(((0.99,), 2, True), ((1.01,), 2, False), ((), 2, False)),
-        # Round 1 records everything: its steps give the batch size of the others.
-        ((0.99,), 1, False),
-        # The middle one decides, not their mean.
-        *(((0.2, 0.9, 5), 2, True), ((0.1, 1.05, 1.1), 2, False)),
-    ],
+@cases(
+    "means number short",
+    *(((0.99,), 2, True), ((1.01,), 2, False), ((), 2, False)),
+    # Round 1 records everything: its steps give the batch size of the others.
+    ((0.99,), 1, False),
+    # The middle one decides, not their mean.
+    *(((0.2, 0.9, 5), 2, True), ((0.1, 1.05, 1.1), 2, False)),
 )
 def test_steps_are_short_by_the_median_of_the_clean_slices(
     virtual, monkeypatch, means, number, short

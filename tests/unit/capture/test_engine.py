@@ -18,6 +18,7 @@ from profstack.capture.step_log import StepLog, StopRun
 from profstack.layer import Mode
 from profstack.storage.folder import PAGE_MARKER, PROGRESS
 from tests.support.engine import Alpha, VirtualTraining, fields, milli, observed, patched
+from tests.support.tables import cases
 
 INSTANT = Targets(settle_s=0.0)
 approx = pytest.approx
@@ -128,29 +129,27 @@ def slices_of(text):
 AGAIN = ", settle ., alpha ..e" * MOST_REPEATED
 
 
-@pytest.mark.parametrize(
-    ("slices", "script", "story"),
-    [
-        # What evaluation spoils is measured again where its tool cannot leave evaluation out, and
-        # not without end, nor where all steps hold some, nor in round 1.
-        ("beta 3", "9 1 2 e 3", "beta ..e"),
-        ("alpha 3, x 99", "9" + " 1 2 e 3 4" * 6, f"alpha ..e{AGAIN}, x ....."),
-        ("alpha 2, x 99", "9 e 8 e 7 6 5", "alpha ee, x .."),
-        ("alpha 2!, x 99", "9 8 e 7 6 5", "alpha se, x .."),
-        # One that is cut off gives no rows where its tool cannot tell when it saw something.
-        ("alpha 3 9", "3 4 5", "settle .."),
-        ("alpha 3 9", "3 4 5 6 7", "settle ...."),
-        ("beta 3 9", "3 4 5 6 7", "beta ...."),
-        # One that must not begin where it has ended gets a step to settle.
-        ("beta 2, beta 2, alpha 2, x 1", "3 " * 9, "beta .., settle ., beta .., alpha .., x ."),
-        # A rule that is found later begins another plan: `profstack.step()` goes before optimizers.
-        (
-            "alpha 3, x 99",
-            "2 3 4 5 6 7 3 u 5 u 8 u 1 u 2 u",
-            "alpha ..., x ..., startup , settle ., alpha ...",
-        ),
-        ("x 1", "1 2 3 4 5 6 7 8 9 8 7 6", "x ., watch ......., watch ..."),
-    ],
+@cases(
+    "slices script story",
+    # What evaluation spoils is measured again where its tool cannot leave evaluation out, and
+    # not without end, nor where all steps hold some, nor in round 1.
+    ("beta 3", "9 1 2 e 3", "beta ..e"),
+    ("alpha 3, x 99", "9" + " 1 2 e 3 4" * 6, f"alpha ..e{AGAIN}, x ....."),
+    ("alpha 2, x 99", "9 e 8 e 7 6 5", "alpha ee, x .."),
+    ("alpha 2!, x 99", "9 8 e 7 6 5", "alpha se, x .."),
+    # One that is cut off gives no rows where its tool cannot tell when it saw something.
+    ("alpha 3 9", "3 4 5", "settle .."),
+    ("alpha 3 9", "3 4 5 6 7", "settle ...."),
+    ("beta 3 9", "3 4 5 6 7", "beta ...."),
+    # One that must not begin where it has ended gets a step to settle.
+    ("beta 2, beta 2, alpha 2, x 1", "3 " * 9, "beta .., settle ., beta .., alpha .., x ."),
+    # A rule that is found later begins another plan: `profstack.step()` goes before optimizers.
+    (
+        "alpha 3, x 99",
+        "2 3 4 5 6 7 3 u 5 u 8 u 1 u 2 u",
+        "alpha ..., x ..., startup , settle ., alpha ...",
+    ),
+    ("x 1", "1 2 3 4 5 6 7 8 9 8 7 6", "x ., watch ......., watch ..."),
 )
 def test_a_run_slice_by_slice(virtual, monkeypatch, slices, script, story):
     monkeypatch.setattr(StepLog, "FLUSH", 7)
@@ -252,14 +251,12 @@ def test_limits_on_both_sides(moments):
     assert [Limits(12).next_look(steps) for steps in (5, 12)] == [[7], [1]]
 
 
-@pytest.mark.parametrize(
-    ("limits", "plan_steps", "steps", "why"),
-    [
-        (Limits(6, began=0.0), 50, 6, "max_steps"),
-        (Limits(None, 0.6, began=100.0), 50, 4, "max_seconds"),
-        # Under nsys the run is over with the plan.
-        (Limits(by_plan=True, began=0.0), 3, 4, "nsys"),
-    ],
+@cases(
+    "limits plan_steps steps why",
+    (Limits(6, began=0.0), 50, 6, "max_steps"),
+    (Limits(None, 0.6, began=100.0), 50, 4, "max_seconds"),
+    # Under nsys the run is over with the plan.
+    (Limits(by_plan=True, began=0.0), 3, 4, "nsys"),
 )
 def test_a_limit_ends_the_run_at_a_boundary_and_asks_twice(virtual, limits, plan_steps, steps, why):
     one, training = virtual("alpha", plan=[observed(plan_steps)], limits=limits)

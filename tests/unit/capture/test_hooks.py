@@ -172,7 +172,7 @@ def test_a_patch_of_the_scripts_on_calls_is_kept_and_counts_nothing_twice(hooked
     assert nn.Module.__call__ is plain
 
 
-def test_class_with_a_call_of_its_own(hooked):
+def test_a_class_with_a_call_of_its_own_and_an_exchanged_hook(hooked):
     class Own(nn.Sequential):
         def __call__(self, *args):
             return super().__call__(*args) + 1
@@ -188,9 +188,6 @@ def test_class_with_a_call_of_its_own(hooked):
     assert hooked.told(lambda: results.append(net.eval()(ones(1, 2)))) == ["evaluated Own"]
     assert all(torch.equal(each, plain) for each in results)
     assert "__call__" in vars(Own)
-
-
-def test_the_hook_after_optimizer_steps_can_be_exchanged(hooked):
     opt, quick = sgd(), []
     assert hooked.exchange_step_hook(lambda optimizer, *_: quick.append(optimizer))
     assert (hooked.told(opt.step), quick) == ([], [opt])

@@ -7,6 +7,7 @@ import pytest
 from profstack.capture.marks import LONG_LOOP, Marks, marks_of
 from profstack.capture.slices import SlicePlan, Targets, watch
 from tests.support.engine import observed
+from tests.support.tables import cases
 
 CLEAN = SlicePlan("clean", (), 2, 2)
 approx = pytest.approx
@@ -61,21 +62,19 @@ def test_steps_of_a_loop_are_counted_from_its_beginning_to_its_end(program):
 TAILS = ("..", ".", ".")
 
 
-@pytest.mark.parametrize(
-    ("slices", "loops", "story"),
-    [
-        # What a slice lacks comes first in the next loop. In one after a long one a step settles;
-        # short loops have none to spare.
-        ((observed(7), CLEAN), "t3 t9", "alpha .., alpha ....., clean .., watch .."),
-        ((observed(8), CLEAN), "t4 t9", "alpha ..., settle ., alpha ....., clean .., watch ."),
-        ((observed(20),), "t3 t3 t3", "alpha .., alpha ..., alpha ..."),
-        ((observed(2),), "t5 v4 t4", ", startup d, ".join([f"alpha .., watch {n}" for n in TAILS])),
-        # A step that is left before its end gives no rows. Within a slice of a tool that cannot
-        # tell when it saw something all of it comes again.
-        ((observed(3), CLEAN), "t3! t7!", "settle .., alpha p..., clean .., watch .. +p"),
-        ((observed(3),), "t3!", "settle .. +p"),
-        ((observed(3),), "t6!F", "alpha ..., watch .."),
-    ],
+@cases(
+    "slices loops story",
+    # What a slice lacks comes first in the next loop. In one after a long one a step settles;
+    # short loops have none to spare.
+    ((observed(7), CLEAN), "t3 t9", "alpha .., alpha ....., clean .., watch .."),
+    ((observed(8), CLEAN), "t4 t9", "alpha ..., settle ., alpha ....., clean .., watch ."),
+    ((observed(20),), "t3 t3 t3", "alpha .., alpha ..., alpha ..."),
+    ((observed(2),), "t5 v4 t4", ", startup d, ".join([f"alpha .., watch {n}" for n in TAILS])),
+    # A step that is left before its end gives no rows. Within a slice of a tool that cannot
+    # tell when it saw something all of it comes again.
+    ((observed(3), CLEAN), "t3! t7!", "settle .., alpha p..., clean .., watch .. +p"),
+    ((observed(3),), "t3!", "settle .. +p"),
+    ((observed(3),), "t6!F", "alpha ..., watch .."),
 )
 def test_a_program_loop_by_loop(program, slices, loops, story):
     assert LONG_LOOP == 4

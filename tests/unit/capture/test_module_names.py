@@ -13,6 +13,7 @@ from profstack.capture.module_names import ModuleNames, script_label
 from profstack.models import parameter_count
 from profstack.storage.schema.recorded import RECORDED
 from profstack.storage.vocabulary import MODULE_PREFIX
+from tests.support.tables import cases
 
 
 class Net(nn.Module):
@@ -172,19 +173,17 @@ AROUND = {**NET, "Net": "Net (DataParallel)", "Net (DataParallel)": None}
 PART = {"Sequential.0": "Sequential.0 (DataParallel)", "Sequential.0 (DataParallel)": "Sequential"}
 
 
-@pytest.mark.parametrize(
-    ("make", "expected", "aliases"),
-    [
-        # A compiled model goes by the name of the model, a wrapper is a module around it.
-        (lambda net: [compiled(net)], NET, {"Net": ["OptimizedModule._orig_mod"]}),
-        (lambda net: [compiled(data(compiled(net)))], AROUND, {}),
-        # A wrapped part has the path of the part; one that is known keeps its own.
-        (
-            lambda _: [nn.Sequential(data(nn.Linear(2, 2)), compiled(nn.ReLU()))],
-            {"Sequential": None, **PART, "Sequential.1": "Sequential"},
-            {"Sequential.0": ["Sequential.0.module"]},
-        ),
-    ],
+@cases(
+    "make expected aliases",
+    # A compiled model goes by the name of the model, a wrapper is a module around it.
+    (lambda net: [compiled(net)], NET, {"Net": ["OptimizedModule._orig_mod"]}),
+    (lambda net: [compiled(data(compiled(net)))], AROUND, {}),
+    # A wrapped part has the path of the part; one that is known keeps its own.
+    (
+        lambda _: [nn.Sequential(data(nn.Linear(2, 2)), compiled(nn.ReLU()))],
+        {"Sequential": None, **PART, "Sequential.1": "Sequential"},
+        {"Sequential.0": ["Sequential.0.module"]},
+    ),
 )
 def test_wrapped_models_and_parts(make, expected, aliases):
     names = named_roots(*make(Net()))

@@ -2,11 +2,10 @@
 
 from dataclasses import astuple
 
-import pytest
-
 from profstack.capture.run import make_plan
 from profstack.capture.slices import SlicePlan, Targets, plan, settle, watch
 from profstack.layer import COUNTING, Mode
+from tests.support.tables import cases
 
 TARGETS = Targets(4, 0.25, 7, 3, 30, 2.0, 90, settle_s=0.5, max_settle_steps=6)
 COUNT, TIMED, LATE = (
@@ -62,23 +61,21 @@ def test_the_layers_of_a_usual_run_take_turns_in_an_order():
     assert {name for one in few for name, _ in one.observers} == {"cprofile", "torch"}
 
 
-@pytest.mark.parametrize(
-    ("planned", "limits", "so_far", "most"),
-    [
-        # In later slices as many steps as the script has had, but 20 may always be.
-        (SlicePlan("a", (), 2, 3), [None], 19, 20),
-        (SlicePlan("a", (), 2, 3), [None, 0], 21, 21),
-        (SlicePlan("a", (), 2, 300), [], 21, 300),
-        (SlicePlan("a", (), 2, 3), [17, None, 12], 500, 12),
-        (SlicePlan("clean", (), 2, 5, 1.0, 33), [], 34, 33),
-        (SlicePlan("clean", (), 2, 5, 1.0, 33), [], 32, 32),
-        # A single step, the step to settle, the watch and the first round have no such bound.
-        (SlicePlan("a", (), 2, 1), [], 500, None),
-        (SlicePlan("a", (), 0, 3), [], 500, None),
-        (SlicePlan("watch", (), 2, 3), [], 500, None),
-        (settle(TARGETS, 2), [], 500, 6),
-        (settle(TARGETS, 2), [4], 500, 4),
-    ],
+@cases(
+    "planned limits so_far most",
+    # In later slices as many steps as the script has had, but 20 may always be.
+    (SlicePlan("a", (), 2, 3), [None], 19, 20),
+    (SlicePlan("a", (), 2, 3), [None, 0], 21, 21),
+    (SlicePlan("a", (), 2, 300), [], 21, 300),
+    (SlicePlan("a", (), 2, 3), [17, None, 12], 500, 12),
+    (SlicePlan("clean", (), 2, 5, 1.0, 33), [], 34, 33),
+    (SlicePlan("clean", (), 2, 5, 1.0, 33), [], 32, 32),
+    # A single step, the step to settle, the watch and the first round have no such bound.
+    (SlicePlan("a", (), 2, 1), [], 500, None),
+    (SlicePlan("a", (), 0, 3), [], 500, None),
+    (SlicePlan("watch", (), 2, 3), [], 500, None),
+    (settle(TARGETS, 2), [], 500, 6),
+    (settle(TARGETS, 2), [4], 500, 4),
 )
 def test_the_most_steps_of_a_slice(planned, limits, so_far, most):
     assert planned.longest(limits, so_far) == most

@@ -10,6 +10,7 @@ from profstack.capture.module_names import ModuleInfo
 from profstack.capture.step_events import StepEvents
 from profstack.capture.step_log import EVAL
 from tests.support.engine import VirtualOptimizer, elsewhere
+from tests.support.tables import cases
 
 
 class Told:
@@ -105,32 +106,30 @@ def make(moments):
 # same module and `t` one of another in evaluation, `<m` and `>m` the two ends of one; `b` a
 # backward pass of a second, `g` a `generate` and `G` one that fails; `s` and `k` mark a step; `f`
 # is the first activity, `?e` an evaluation that is reported; a number waits.
-@pytest.mark.parametrize(
-    ("live", "script", "told"),
-    [
-        # A step begins with the first training, or the first activity, and not with evaluation.
-        ("A", "7 f 1 f 2 -A", "discovery optimizer(7 10)"),
-        ("A", "f e 5 m 1 m 2 -A", "discovery optimizer(5 8)"),
-        # A module that trained is evaluated; one that never did is a part, and so is a loss.
-        ("A", "m -A | t ?t ? <l @e | m e | -A", "optimizer(0 0) | | eval | step"),
-        ("A", "m -A ?e | l | l", "optimizer(0 0) attention eval | quick 1 | quick 0"),
-        # Steps of optimizers in one another; starts are not reported in every slice.
-        ("A", "+A +B -B -A | +A +B -B -A -B -A", "optimizer(0 0) | step step"),
-        # The one followed is inside another by now. What an error ended is left behind.
-        ("A", "+A +B -B -A | +B +A -A | +A +A -A | +B -B +A -A", "optimizer(0 0) | | | step"),
-        # Backward passes, but not those inside the step of an optimizer, nor other threads'.
-        ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
-        ("A", "-A | @+A @-A @-B | -A", "optimizer(0 0) | | step"),
-        # Calls end where no optimizer lives; in a hand-written update they begin the next step,
-        # and the call in evaluation begins the step that it is in.
-        ("", "1 <e 2 >e <e 2 >e <e 2 >e | >t >l @>e | e", "module(1 3 5 7)cp | | step"),
-        ("", "<m b <m b <m | >m | <m | <e", "module(0 1 2)tcpo | | step | step eval"),
-        ("", "G g | g | @g", "generate(0 0)p | step |"),
-        # Marked steps take over and begin with the next: the rule before counted what ended.
-        ("A", "-A 3 s | s @s @k | k", "optimizer(0 0) step(3)tp | step | step"),
-        # Of other work only the marked steps count, and the first begins when it does.
-        ("", "1 f 2 s | 1 S 3 -A s", "discovery step(1 3)p | step(4 7)p"),
-    ],
+@cases(
+    "live script told",
+    # A step begins with the first training, or the first activity, and not with evaluation.
+    ("A", "7 f 1 f 2 -A", "discovery optimizer(7 10)"),
+    ("A", "f e 5 m 1 m 2 -A", "discovery optimizer(5 8)"),
+    # A module that trained is evaluated; one that never did is a part, and so is a loss.
+    ("A", "m -A | t ?t ? <l @e | m e | -A", "optimizer(0 0) | | eval | step"),
+    ("A", "m -A ?e | l | l", "optimizer(0 0) attention eval | quick 1 | quick 0"),
+    # Steps of optimizers in one another; starts are not reported in every slice.
+    ("A", "+A +B -B -A | +A +B -B -A -B -A", "optimizer(0 0) | step step"),
+    # The one followed is inside another by now. What an error ended is left behind.
+    ("A", "+A +B -B -A | +B +A -A | +A +A -A | +B -B +A -A", "optimizer(0 0) | | | step"),
+    # Backward passes, but not those inside the step of an optimizer, nor other threads'.
+    ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
+    ("A", "-A | @+A @-A @-B | -A", "optimizer(0 0) | | step"),
+    # Calls end where no optimizer lives; in a hand-written update they begin the next step,
+    # and the call in evaluation begins the step that it is in.
+    ("", "1 <e 2 >e <e 2 >e <e 2 >e | >t >l @>e | e", "module(1 3 5 7)cp | | step"),
+    ("", "<m b <m b <m | >m | <m | <e", "module(0 1 2)tcpo | | step | step eval"),
+    ("", "G g | g | @g", "generate(0 0)p | step |"),
+    # Marked steps take over and begin with the next: the rule before counted what ended.
+    ("A", "-A 3 s | s @s @k | k", "optimizer(0 0) step(3)tp | step | step"),
+    # Of other work only the marked steps count, and the first begins when it does.
+    ("", "1 f 2 s | 1 S 3 -A s", "discovery step(1 3)p | step(4 7)p"),
 )
 def test_what_becomes_of_events(make, live, script, told):
     made = make(live)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from profstack.capture.step_rules import LONG_PATIENCE, RARE, RULES, EvaluationWatch, StepFinder
+from tests.support.tables import cases
 
 PARAMETERS = {"m": 1000, "n": 100, "e": 1000}
 
@@ -69,63 +70,59 @@ M, BACKWARD, STEP = [("module", "m")], [("backward", None)], [("step", None)]
 RARELY = "".join("mbAmbB" if number % 100 == 0 else "mbA" for number in range(300))
 
 
-@pytest.mark.parametrize(
-    ("live", "events", "plans", "steps"),
-    [
-        ("A", "mbA" * 10, A, [10]),
-        ("A", ("mb" * 64 + "A") * 5, A, [5]),
-        # A GAN, one with a critic trained more often, and three of them.
-        ("AB", "mbAmbB" * 20, B, [20]),
-        ("AB", ("mbA" * 5 + "mbB") * 12, B, [12]),
-        # One that never steps: what was seen while it was waited for is counted.
-        ("ABC", "mbAmbB" * 20, B, [20]),
-        ("AB", "mbA" * 20, A, [20]),
-        # One after the other. Up to 3 steps nobody knows that A is not to be followed by B.
-        ("AB", "mbA" * 3 + "mbB" * 30, B, [30]),
-        ("AB", "mbA" * 10 + "mbB" * 30, AB, [10, 30]),
-        # One that steps too rarely ends no cycle; it may come first, too.
-        ("AB", ("mbA" * 12 + "mbB") * 5, AB, [12, 5]),
-        # Until another takes twice as many steps as in other cycles.
-        ("AB", ("mbA" * 12 + "mbB") * 5 + "mbA" * 24 + "mbB", AB, [12, 6]),
-        ("AB", ("mbA" * 12 + "mbB") * 5 + "mbA" * 25, [*AB, *A], [12, 5, 25]),
-        ("AB", ("mbA" * (RARE + 1) + "mbB") * 5, A, [5 * (RARE + 1)]),
-        ("AB", ("mbA" * RARE + "mbB") * 5, AB, [RARE, 5]),
-        ("AB", RARELY, [*B, *A], [1, 299]),
-        # A critic alone at first, and a second phase in which the end of the cycle sleeps.
-        ("AB", "mbA" * 60 + "mbAmbB" * 40, AB, [62, 39]),
-        ("AB", "mbAmbB" * 30 + "mbA" * 60, [*B, *A], [30, 60]),
-        # Without an optimizer: where the forward begins, or the call ends, of the largest module.
-        ("", "mb" * 10, M, [9]),
-        ("", "nbmb" * 10, M, [9]),
-        ("", "b" * 10, BACKWARD, [10]),
-        ("", "mmg" * 6, [("generate", None)], [6]),
-        # Evaluation before training is no step while the optimizer lives.
-        ("A", "m" * 200 + "mbA" * 20, A, [20]),
-        ("A", "m" * (LONG_PATIENCE - 1), [], []),
-        ("A", "m" * (LONG_PATIENCE + 50), M, [LONG_PATIENCE + 50]),
-        ("", "mm", [], []),
-        ("", "mmm", M, [3]),
-        ("", "bb", [], []),
-        ("", "bbb", BACKWARD, [3]),
-        # What the user says takes over, and nothing takes over from it.
-        ("A", "mbA" * 5 + "mbAs" * 10, [*A, *STEP], [6, 10]),
-        ("A", "s" + "mbgA" * 40, STEP, [1]),
-    ],
+@cases(
+    "live events plans steps",
+    ("A", "mbA" * 10, A, [10]),
+    ("A", ("mb" * 64 + "A") * 5, A, [5]),
+    # A GAN, one with a critic trained more often, and three of them.
+    ("AB", "mbAmbB" * 20, B, [20]),
+    ("AB", ("mbA" * 5 + "mbB") * 12, B, [12]),
+    # One that never steps: what was seen while it was waited for is counted.
+    ("ABC", "mbAmbB" * 20, B, [20]),
+    ("AB", "mbA" * 20, A, [20]),
+    # One after the other. Up to 3 steps nobody knows that A is not to be followed by B.
+    ("AB", "mbA" * 3 + "mbB" * 30, B, [30]),
+    ("AB", "mbA" * 10 + "mbB" * 30, AB, [10, 30]),
+    # One that steps too rarely ends no cycle; it may come first, too.
+    ("AB", ("mbA" * 12 + "mbB") * 5, AB, [12, 5]),
+    # Until another takes twice as many steps as in other cycles.
+    ("AB", ("mbA" * 12 + "mbB") * 5 + "mbA" * 24 + "mbB", AB, [12, 6]),
+    ("AB", ("mbA" * 12 + "mbB") * 5 + "mbA" * 25, [*AB, *A], [12, 5, 25]),
+    ("AB", ("mbA" * (RARE + 1) + "mbB") * 5, A, [5 * (RARE + 1)]),
+    ("AB", ("mbA" * RARE + "mbB") * 5, AB, [RARE, 5]),
+    ("AB", RARELY, [*B, *A], [1, 299]),
+    # A critic alone at first, and a second phase in which the end of the cycle sleeps.
+    ("AB", "mbA" * 60 + "mbAmbB" * 40, AB, [62, 39]),
+    ("AB", "mbAmbB" * 30 + "mbA" * 60, [*B, *A], [30, 60]),
+    # Without an optimizer: where the forward begins, or the call ends, of the largest module.
+    ("", "mb" * 10, M, [9]),
+    ("", "nbmb" * 10, M, [9]),
+    ("", "b" * 10, BACKWARD, [10]),
+    ("", "mmg" * 6, [("generate", None)], [6]),
+    # Evaluation before training is no step while the optimizer lives.
+    ("A", "m" * 200 + "mbA" * 20, A, [20]),
+    ("A", "m" * (LONG_PATIENCE - 1), [], []),
+    ("A", "m" * (LONG_PATIENCE + 50), M, [LONG_PATIENCE + 50]),
+    ("", "mm", [], []),
+    ("", "mmm", M, [3]),
+    ("", "bb", [], []),
+    ("", "bbb", BACKWARD, [3]),
+    # What the user says takes over, and nothing takes over from it.
+    ("A", "mbA" * 5 + "mbAs" * 10, [*A, *STEP], [6, 10]),
+    ("A", "s" + "mbgA" * 40, STEP, [1]),
 )
 def test_steps_of_a_script(live, events, plans, steps):
     script = Script(live).run(events)
     assert (script.plans, list(map(len, script.ends))) == (plans, steps)
 
 
-@pytest.mark.parametrize(
-    ("live", "events", "ends"),
-    [
-        ("A", "mbA" * 3, [3.0, 6.0, 9.0]),
-        # Inference ends with the call; a hand-written update steps where its forward begins.
-        ("", "m" * 10, [float(number) for number in range(1, 11)]),
-        ("", "mb" * 10, [2.0 * number for number in range(1, 10)]),
-        ("", "b" * 4, [1.0, 2.0, 3.0, 4.0]),
-    ],
+@cases(
+    "live events ends",
+    ("A", "mbA" * 3, [3.0, 6.0, 9.0]),
+    # Inference ends with the call; a hand-written update steps where its forward begins.
+    ("", "m" * 10, [float(number) for number in range(1, 11)]),
+    ("", "mb" * 10, [2.0 * number for number in range(1, 10)]),
+    ("", "b" * 4, [1.0, 2.0, 3.0, 4.0]),
 )
 def test_when_steps_begin_and_end(live, events, ends):
     script = Script(live).run(events)
@@ -150,12 +147,10 @@ def test_what_is_found_later():
         assert list(zip(map(len, script.ends), script.plans, strict=True)) == plans
 
 
-@pytest.mark.parametrize(
-    ("rule", "events", "steps"),
-    [
-        *(("step", "mbAs", 10), ("optimizer", "mbAgs", 10), ("generate", "mbAgs", 10)),
-        *(("backward", "mbbAs", 20), ("module", "mnbAs", 9), ("none", "mbAgs", 0)),
-    ],
+@cases(
+    "rule events steps",
+    *(("step", "mbAs", 10), ("optimizer", "mbAgs", 10), ("generate", "mbAgs", 10)),
+    *(("backward", "mbbAs", 20), ("module", "mnbAs", 9), ("none", "mbAgs", 0)),
 )
 def test_a_forced_rule_is_the_only_one(rule, events, steps):
     script = Script("A", forced=rule).run(events * 10)

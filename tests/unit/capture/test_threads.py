@@ -9,6 +9,7 @@ import pytest
 from profstack.capture import threads as under_test
 from profstack.capture.threads import ENDED_PROCESSES, ENDED_THREADS, UNNAMED, ThreadTimes
 from tests.support.engine import fields
+from tests.support.tables import cases
 
 WORKER = "DataLoader worker"
 
@@ -137,19 +138,17 @@ def test_processes_with_what_they_used_in_the_slice(system, monkeypatch):
     assert [row for row in taken(work) if row[2]] == expected[:1]
 
 
-@pytest.mark.parametrize(
-    ("gone", "waited_s", "expected"),
-    [
-        # What they had used before the slice is not its own.
-        ((71,), 3.0 + 2.75, [(WORKER, 0.75)]),
-        ((71, 72), 3.0 + 5.75, [("other", 0.75)]),
-        # One that began and ended in the slice.
-        ((), 3.5, [("other", 0.5)]),
-        ((), 3.0, []),
-        # Not waited for: what it used is unknown, and not nothing.
-        ((71,), 3.0, [(WORKER, None)]),
-        ((71,), None, [(WORKER, None)]),
-    ],
+@cases(
+    "gone waited_s expected",
+    # What they had used before the slice is not its own.
+    ((71,), 3.0 + 2.75, [(WORKER, 0.75)]),
+    ((71, 72), 3.0 + 5.75, [("other", 0.75)]),
+    # One that began and ended in the slice.
+    ((), 3.5, [("other", 0.5)]),
+    ((), 3.0, []),
+    # Not waited for: what it used is unknown, and not nothing.
+    ((71,), 3.0, [(WORKER, None)]),
+    ((71,), None, [(WORKER, None)]),
 )
 def test_processes_that_ended(system, gone, waited_s, expected):
     system.children, system.child_s = {1: [71, 72]}, {71: 2.0, 72: 3.0}

@@ -28,7 +28,7 @@ def parsed(*words):
     return parser.parse_args(["train.py:step", *words])
 
 
-def test_options_say_what_is_measured():
+def test_options_say_what_is_measured_and_sizes_are_binary():
     search = {"throughput": True, "search": "linear", "dtypes": ["float32", "tf32"]}
     search |= {"memory_limit": 2560, "max_batch": 9}
     for words, policy, asked in (
@@ -44,9 +44,6 @@ def test_options_say_what_is_measured():
         given = {"mode": "both", "compare": [], "dtypes": [], **asked}
         found = bench.asked_of(parsed(*words.split()))
         assert found == BenchOptions(policy=Policy(**policy), **given)
-
-
-def test_sizes_are_binary():
     sizes = {"1000000": 1_000_000, "3B": 3, "1.5K": 1536, "5MiB": 5 << 20, "2 GiB": 2 << 30}
     sizes["3tb"] = 3 << 40
     assert {text: parsed(f"--memory-limit={text}").memory_limit for text in sizes} == sizes

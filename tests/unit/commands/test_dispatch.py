@@ -27,7 +27,7 @@ def command(monkeypatch):
     return install
 
 
-def test_help_and_version(capsys, monkeypatch):
+def test_help_and_version_of_all_commands(capsys, monkeypatch):
     for word in ("-h", "--help"):
         assert commands.main([word]) == 0
         assert capsys.readouterr() == (commands.help_text(), "")
@@ -37,9 +37,6 @@ def test_help_and_version(capsys, monkeypatch):
         assert capsys.readouterr().out == f"profstack {profstack.__version__}\n"
     assert commands.main([]) == 2
     assert capsys.readouterr() == ("", commands.help_text())
-
-
-def test_every_command_module_is_offered_and_answers_its_help(capsys):
     for name in commands.command_names():
         assert f"  {name:<9}{commands.SUMMARIES[name]}\n" in commands.help_text()
         assert commands.main([name, "--help"]) == 0

@@ -40,7 +40,7 @@ def test_both_files_are_written_again_and_the_page_is_opened(recording, capsys, 
     assert opened == [page.resolve().as_uri()]
 
 
-def test_elsewhere_it_leaves_the_recording_and_links_to_it(recording, here):
+def test_elsewhere_it_leaves_the_recording_and_what_cannot_be_is_refused(recording, here, capsys):
     before = {path: path.read_bytes() for path in recording.iterdir()}
     assert main(["report", str(recording), "-o", "page.html"]) == 0
     assert f'"base":"{recording}"' in (here / "page.html").read_text()
@@ -48,9 +48,6 @@ def test_elsewhere_it_leaves_the_recording_and_links_to_it(recording, here):
     assert main(["report", "--output", "pages"]) == 0
     assert (here / "pages" / "report.html").is_file()
     assert {path: path.read_bytes() for path in recording.iterdir()} == before
-
-
-def test_what_cannot_be_written_or_built_is_refused(recording, capsys):
     assert "cannot be written" in refused(capsys, "report", "-o", "no/such/place.html")
     before = (recording / "report.json").read_bytes()
     (recording / "recording.sqlite").write_text("x")

@@ -218,7 +218,17 @@ def test_a_quarter_of_the_step_in_the_loader_starves_it(share, is_found):
     assert len(starved(starving(share=share))) == is_found
 
 
-def test_loading_without_workers_names_its_function_and_a_number_of_workers():
+def crowded(*, cores=2, no_core=1.6, worker_cpu=10.5):
+    """A mean step of 9.8 ms beside a median one of 10 ms, whose workers are mostly busy."""
+    means = {"step_s": 9.8, "cpu_s": 16.4, "no_core_s": no_core, "worker_cpu_s": worker_cpu}
+    loop = [line(55, "for x, y in loader:", python_s=4 * MS), line(57, "for _ in it:", python_s=MS)]
+    tables = {"lines": [*loop, line(56, "model(x)", operator_s=9 * MS)]}
+    (told,) = starved(starving(**means, workers=2, cores=cores, tables=tables))
+    assert (told["file"], told["line"]) == (TRAIN, 55)
+    return told
+
+
+def test_loading_names_its_function_and_advice_on_workers_and_cores():
     get = function("__getitem__", 7 * MS, 8 * MS, line=31)
     tables = {"functions": [NEXT, get], "calls": [call(NEXT, get, 8 * MS)]}
     (told,) = starved(starving(step_s=20, cpu_s=20, no_core_s=4, share=0.9, tables=tables))
@@ -238,19 +248,6 @@ def test_loading_without_workers_names_its_function_and_a_number_of_workers():
         (told,) = starved(starving(step_s=20, cpu_s=20, share=0.5, cores=cores, tables=tables))
         assert (told["gain_s"], "num_workers" in told["advice"]) == (None, False)
         assert ("There is one core" in told["advice"]) is (cores == 1)
-
-
-def crowded(*, cores=2, no_core=1.6, worker_cpu=10.5):
-    """A mean step of 9.8 ms beside a median one of 10 ms, whose workers are mostly busy."""
-    means = {"step_s": 9.8, "cpu_s": 16.4, "no_core_s": no_core, "worker_cpu_s": worker_cpu}
-    loop = [line(55, "for x, y in loader:", python_s=4 * MS), line(57, "for _ in it:", python_s=MS)]
-    tables = {"lines": [*loop, line(56, "model(x)", operator_s=9 * MS)]}
-    (told,) = starved(starving(**means, workers=2, cores=cores, tables=tables))
-    assert (told["file"], told["line"]) == (TRAIN, 55)
-    return told
-
-
-def test_advice_on_workers_follows_what_they_do_and_what_cores_are_left():
     assert "mostly waits" not in crowded(worker_cpu=6)["advice"]
     told = crowded(worker_cpu=6, no_core=0.1)
     assert not missing(told["advice"], "mostly waits", "2 DataLoader workers")
@@ -290,17 +287,6 @@ def test_a_function_whose_result_is_taken_makes_the_batch(name, texts, is_found)
     assert [(each["file"], each["line"]) for each in found] == [(TRAIN, 5)] * is_found
 
 
-def test_a_script_that_makes_its_batches_is_told_by_function_and_time():
-    (told,) = starved(own_batches())
-    assert not missing(told["title"], "40 %", "draw")
-    assert of(told, "gain_s severity layers") == [None, "high", ["cprofile"]]
-    wait, first = told["evidence"]
-    figures = [*of(wait, "wait_before_work_s step_share"), first["clean_s"]]
-    assert figures == near(4 * MS, 0.4, 3.8 * MS)
-    assert made.links(told) == ["modules/(wait)", f"python/{TRAIN}:5:draw"]
-    assert "draw (train.py:5) takes 3.80 ms of a step of 10.0 ms" in told["advice"]
-
-
 @cases(
     "ms share factor away clean",
     # Half of the wait of 5.5 ms, a quarter of the step; a fifth longer is about as long.
@@ -317,7 +303,15 @@ def test_a_function_has_most_of_the_wait_and_of_the_step(ms, share, factor, away
     assert times == ([] if clean is None else near(clean * MS))
 
 
-def test_only_outermost_functions_beside_the_models_work_count():
+def test_a_script_that_makes_its_batches_is_told_by_its_outermost_functions():
+    (told,) = starved(own_batches())
+    assert not missing(told["title"], "40 %", "draw")
+    assert of(told, "gain_s severity layers") == [None, "high", ["cprofile"]]
+    wait, first = told["evidence"]
+    figures = [*of(wait, "wait_before_work_s step_share"), first["clean_s"]]
+    assert figures == near(4 * MS, 0.4, 3.8 * MS)
+    assert made.links(told) == ["modules/(wait)", f"python/{TRAIN}:5:draw"]
+    assert "draw (train.py:5) takes 3.80 ms of a step of 10.0 ms" in told["advice"]
     work = function("_call_impl", 1 * MS, file="/lib/torch/nn/modules/module.py")
     names = ("train", "forward", "draw", "wave", "log")
     rows = [function(name, 1 * MS, at * MS, line=at) for at, name in enumerate(names, 2)]

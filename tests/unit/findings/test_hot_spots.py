@@ -133,17 +133,6 @@ def equals(*own_ms, slow=7.5, flop=1000, work=1000):
     return [*rows, module("Net.slow", "Linear", slow, work)]
 
 
-def test_a_module_is_held_against_the_median_of_its_equals():
-    (told,) = judged(equals(0.5, 0.6, 0.9, work=2000))
-    # Twice the work of its equals is due 1.2 ms.
-    assert of(told, "module gain_s") == near("Net.slow", (7.5 - 1.2) * 0.8 * MS)
-    assert not missing(told["title"], "60 %", f"{7.5 / 1.2:.1f} times")
-    first, *others = told["evidence"]
-    assert of(first, "fair_s step_share equals") == near(1.2 * MS, 0.6, 3)
-    assert [each["module"] for each in others] == ["Net.2", "Net.1", "Net.0"]
-    assert made.links(told)[0] == "modules/Net.slow"
-
-
 @cases(
     "severity modules",
     # Half of the step, and three times what equals take.
@@ -182,7 +171,15 @@ def test_a_module_without_equals_has_a_fifth_of_its_times_share_of_work(
         assert "60 %" in told["title"]
 
 
-def test_on_a_device_the_device_time_counts_without_children():
+def test_a_module_is_held_against_its_equals_by_host_or_device_time():
+    (told,) = judged(equals(0.5, 0.6, 0.9, work=2000))
+    # Twice the work of its equals is due 1.2 ms.
+    assert of(told, "module gain_s") == near("Net.slow", (7.5 - 1.2) * 0.8 * MS)
+    assert not missing(told["title"], "60 %", f"{7.5 / 1.2:.1f} times")
+    first, *others = told["evidence"]
+    assert of(first, "fair_s step_share equals") == near(1.2 * MS, 0.6, 3)
+    assert [each["module"] for each in others] == ["Net.2", "Net.1", "Net.0"]
+    assert made.links(told)[0] == "modules/Net.slow"
     times = [("Net", "Net", 4.0, 7.0), *((f"Net.{at}", "Linear", 0.2, 0.3) for at in range(3))]
     rows = [
         module(path, kind, 0.1, 1000, forward_device_s=one * MS, backward_device_s=other * MS)

@@ -69,21 +69,18 @@ def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
     assert ["drawn at random" in each["advice"] for each in (told, both)] == [False, True]
 
 
-def test_text_without_a_cache_is_a_finding_from_eight_tokens_on():
-    for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False),
-        (None, 9, False)):  # fmt: skip
-        made = {"cached": cached, "new_tokens": added, "prompt_tokens": 4, "new_tokens_per_s": 3.0}
-        found = inference(None, report_of(calls=None, tokens=made))
-        assert [each["slug"] for each in found] == ["no-kv-cache"] * is_found
-
-
 def growing(count=17, other=0, kind="clean"):
     """Calls that are one token longer each, from 5 on, of 3 ms and 0.5 ms a token; and others."""
     steps = [(f"2x{5 + n}", (3 + 0.5 * (5 + n)) * MS, kind) for n in range(count)]
     return [*steps, *[("2x5", 5.5 * MS, kind)] * other]
 
 
-def test_text_that_grows_by_a_token_a_call_is_computed_again_and_again():
+def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
+    for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False),
+        (None, 9, False)):  # fmt: skip
+        made = {"cached": cached, "new_tokens": added, "prompt_tokens": 4, "new_tokens_per_s": 3.0}
+        found = inference(None, report_of(calls=None, tokens=made))
+        assert [each["slug"] for each in found] == ["no-kv-cache"] * is_found
     (told, _) = inferred(steps=growing())
     # The median of 5 to 21 tokens is 13: twelve of them are computed again.
     assert of(told, "slug gain_s line") == near("no-kv-cache", 12 * 0.5 * MS, 7)

@@ -33,16 +33,13 @@ def at(number):
     return {"file": TRAIN, "line": number}
 
 
-def test_a_method_has_the_name_of_its_class_where_the_text_is_known():
+def test_methods_have_their_class_and_what_a_loader_calls_its_part():
     report = report_of(parts=SOURCES)
     asked = {"update": 3, "<listcomp>": 5, "pad_batch": 8, "other": 8, "<module>": 2}
     found = {name: qualified_name(report, at(place), name) for name, place in asked.items()}
     expected = {"update": "Stats.update", "<listcomp>": "Stats.update", "pad_batch": "pad_batch"}
     assert found == expected | {"other": "other", "<module>": "<module>"}
     assert qualified_name(report_of(), at(3), "update") == "update"
-
-
-def test_what_a_loader_calls_has_its_part_and_the_first_of_it_is_the_users():
     fetch, vision = (function("fetch", 0.0, file=file) for file in (FETCH, "/x/torchvision/y.py"))
     next_ = function("__next__", 0.0, 10 * MS, file=LOADER)
     pad, widen = function("pad_batch", 0.0, 6 * MS, line=8), function("widen", 5 * MS, line=12)

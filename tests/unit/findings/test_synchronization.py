@@ -76,7 +76,7 @@ def test_values_are_counted_by_the_loops_lines(values, calls, loop):
     assert told["evidence"][0]["values_per_step"] == values
 
 
-def test_some_values_have_a_cost_and_no_gain_or_none_at_all():
+def test_some_values_have_a_cost_alone_and_loops_their_share_of_the_step():
     carried, lines = {"loop": "h = step(h.item())"}, recorded(cprofile_timed=(4, 0.104))
     # What a run carries to the next; of all calls, those that this loop made; too many lines.
     for changes, recording in (
@@ -89,9 +89,6 @@ def test_some_values_have_a_cost_and_no_gain_or_none_at_all():
         assert found == near(None, 64 * 20e-6 / 2.5, 64.0)
     # One value for each call of a model is none too many.
     assert told_of(asking(modules=[{"path": "Net", "depth": 0, "calls": 64.0}])) == []
-
-
-def test_time_of_loops_is_their_share_of_the_step():
     counts = {4: 20.0, 5: 49.0, 6: 50.0, 7: 100.0, 8: 200.0, 9: 201.0, 11: 100.0}
     rows = [line(number, calls=calls, python_s=0.2 * MS) for number, calls in counts.items()]
     report = made.report_of(lines=[*rows, line(6, calls=100.0, file="/app/other.py")])

@@ -78,16 +78,13 @@ def test_the_exit_code_is_the_scripts(run, monkeypatch, observer, waits):
     assert observer.ended == (4 if waits else 0)
 
 
-def test_flags_and_the_recordings_folder_reach_the_child(run, observer):
+def test_flags_and_folder_reach_the_child_but_one_that_keeps_us_out(run, observer):
     text = 'echo "$- $PROFSTACK_CHILD $PROFSTACK_CHILD_OPTIONS $PYTHONPATH" > told.txt'
     assert run(text + "; echo $PROFSTACK_PYTHONPATH >> told.txt", lambda: None, "-u") == 0
     flags, *told = Path("told.txt").read_text().split()
     paths = os.pathsep.join([str(Path(process.__file__).parent / "injected"), "extra"])
     assert told == [str(Path("rec").resolve()), "watch", "profile", paths, "extra"]
     assert ("u" in flags, observer.arguments[:2]) == (True, ["-u", "-c"])
-
-
-def test_a_flag_that_keeps_us_out_is_refused(run):
     for flag in ("-I", "-E", "-S", "-bS", "-IB"):
         with pytest.raises(UsageError, match=f"python -{flag.strip('-bB')} keeps") as caught:
             run("touch ran", lambda: None, "-O", flag)

@@ -72,15 +72,6 @@ from my.own import go; go() // __import__('train') // from transformers import p
 """
 
 
-def test_a_source_that_cannot_step(tmp_path, recwarn):
-    for table, none in ((CANNOT_STEP, True), (MAY_STEP, False)):
-        for text in table.strip().replace("\n", " // ").split(" // "):
-            assert write(tmp_path, train=text).has_no_step() is none
-            assert Target(("-c", text)).has_no_step() is none
-    # Python will warn itself.
-    assert not recwarn.list
-
-
 def test_modules_and_packages_beside_the_script_are_read_too(tmp_path):
     for number, files in enumerate((
         {"train": "from helper import go", "helper": "import train, deeper", "deeper": "{}"},
@@ -102,7 +93,13 @@ def test_modules_and_packages_beside_the_script_are_read_too(tmp_path):
         assert write(folder, train="import project\n", **parts).has_no_step() is none
 
 
-def test_a_source_that_ends_its_own_steps(tmp_path):
+def test_a_source_that_cannot_step_or_ends_its_own_steps(tmp_path, recwarn):
+    for table, none in ((CANNOT_STEP, True), (MAY_STEP, False)):
+        for text in table.strip().replace("\n", " // ").split(" // "):
+            assert write(tmp_path, train=text).has_no_step() is none
+            assert Target(("-c", text)).has_no_step() is none
+    # Python will warn itself.
+    assert not recwarn.list
     for text, calls in {
         "import profstack\nprofstack.step()\n": True,
         "from profstack import region, step\nstep()\n": True,

@@ -9,6 +9,7 @@ from torch import nn
 
 from profstack.readers import nvtx
 from profstack.readers.nvtx import Domain, Emitter
+from tests.support.tables import cases
 from tests.support.wrapped import RememberingDomain
 
 
@@ -52,24 +53,22 @@ def counted(emitter):
     return [{f"{r.kind}:{r.name}": calls for r, calls, _ in step} for step in emitter.steps]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        # The outermost module's call is a forward pass; in regions, too.
-        ("+Net +Net.fc -Net.fc -Net +Net -Net", "forward,.Net,..Net.fc,forward,.Net"),
-        ("+region:r +Net -Net -region:r", "r,.forward,..Net"),
-        # Not so in a backward pass, where forward work is repeated.
-        ("+backward:backward +Net +Net.fc", "backward,.Net,..Net.fc"),
-        # A module in itself.
-        ("+Net +Net -Net +Net.fc -Net.fc -Net +a", "forward,.Net,..Net,..Net.fc,forward,.a"),
-        ("+optimizer:SGD +Net -Net -optimizer:SGD +r", "optimizer SGD,.forward,..Net,forward,.r"),
-        # An error has left inner ones open: they end with the outer one and go on, as do tasks that
-        # take turns; but for optimizers, whose end nothing tells.
-        ("+region:a +region:b -region:a +region:a -region:b +region:c", "a,.b,b,.a,a,.c"),
-        ("+region:a +optimizer:SGD +region:b -region:a", "a,.optimizer SGD,..b,b"),
-        # What began before the slice is not ended in it.
-        ("-region:epoch +Net -optimizer:SGD -Net -Net +Net", "forward,.Net,forward,.Net"),
-    ],
+@cases(
+    "words told",
+    # The outermost module's call is a forward pass; in regions, too.
+    ("+Net +Net.fc -Net.fc -Net +Net -Net", "forward,.Net,..Net.fc,forward,.Net"),
+    ("+region:r +Net -Net -region:r", "r,.forward,..Net"),
+    # Not so in a backward pass, where forward work is repeated.
+    ("+backward:backward +Net +Net.fc", "backward,.Net,..Net.fc"),
+    # A module in itself.
+    ("+Net +Net -Net +Net.fc -Net.fc -Net +a", "forward,.Net,..Net,..Net.fc,forward,.a"),
+    ("+optimizer:SGD +Net -Net -optimizer:SGD +r", "optimizer SGD,.forward,..Net,forward,.r"),
+    # An error has left inner ones open: they end with the outer one and go on, as do tasks that
+    # take turns; but for optimizers, whose end nothing tells.
+    ("+region:a +region:b -region:a +region:a -region:b +region:c", "a,.b,b,.a,a,.c"),
+    ("+region:a +optimizer:SGD +region:b -region:a", "a,.optimizer SGD,..b,b"),
+    # What began before the slice is not ended in it.
+    ("-region:epoch +Net -optimizer:SGD -Net -Net +Net", "forward,.Net,forward,.Net"),
 )
 def test_ranges_and_what_is_around_them(emitter, domain, words, told):
     drive(emitter, words)

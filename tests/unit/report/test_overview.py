@@ -73,7 +73,7 @@ def _share(value, source="measured", **more):
     return {"source": source, "dtype": "float32", "value": value, "warning": None, **more}
 
 
-def test_the_rate_and_its_share_of_the_peak_rest_on_the_counter_of_record():
+def test_the_rate_and_its_share_of_the_peak_or_why_there_is_none():
     report = full()
     report["tables"]["flops"].insert(0, row("flops", counter="flops-profiler", forward_flop=3))
     rate = (2_764_800 + 5_160_960) / report["benchmark"]["median_s"]
@@ -86,9 +86,6 @@ def test_the_rate_and_its_share_of_the_peak_rest_on_the_counter_of_record():
         assert (work.counter, work.flop, work.reason) == ("FlopCounterMode", 7_925_760, None)
         assert [work.mfu, work.peak_is, work.warning] == known
         assert [work.flop_per_s, work.peak_flop_per_s] == near([rate, rate / known[0]])
-
-
-def test_what_is_not_known_of_the_work_says_why():
     report = full()
     flop, median = 2_764_800 + 5_160_960.0, report["benchmark"]["median_s"]
 

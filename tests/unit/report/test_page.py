@@ -77,7 +77,7 @@ def test_a_table_is_ordered_by_its_weight_or_as_reported():
     assert (cells(tables["module_lines"], "line"), "gaps" in tables) == ([1, 0, 2], False)
 
 
-def test_columns_of_the_page_alone():
+def test_columns_of_the_page_alone_and_the_users_own_code_is_never_cut_away():
     report = build()
     report["tables"]["regions"] = [row("regions", wall_s=0.5, measured_in=CLEAN_SLICES)]
     stack = ["at::item(int, int)", "main"]
@@ -91,9 +91,6 @@ def test_columns_of_the_page_alone():
     assert (packages["main"], packages["<built-in exec>"]) == ("(own files)", "(built-in)")
     assert "package" in [column.key for column in tables["lines"].columns]
     assert {"watch_lines", "memory_lines"} & {*tables} == set()
-
-
-def test_the_users_own_code_is_never_cut_away():
     report = build()
     for name, column in (("functions", "self_s"), ("lines", "operator_s")):
         files = [("mine.py", True, 0.1), ("old.py", None, 0.2)]

@@ -166,7 +166,7 @@ def test_each_stretch_keeps_its_smallest_and_its_largest():
         assert module.memory_series(records[:2_000]) == records[:2_000]
 
 
-def test_a_step_is_its_figures_and_whether_it_counts_or_stands_out():
+def test_a_step_is_its_figures_and_a_long_run_is_thinned():
     same = {"slice": 3, "phase": "train", "cpu_s": 0.25, "wait_s": NAN}
     walls = [4.0, 4.5, 5.0, 9.0, 8.9, None]
     steps = [row("steps", index=at, wall_s=wall, **same) for at, wall in enumerate(walls)]
@@ -178,9 +178,6 @@ def test_a_step_is_its_figures_and_whether_it_counts_or_stands_out():
     steps[3]["wall_s"] = 9.1
     points = step_series(steps, slices, {"counted_steps": None}).points
     assert [point[8] for point in points] == [0, 0, 0, 1, 0, 0]
-
-
-def test_a_long_run_is_thinned_but_keeps_its_slices_flags_and_extremes():
     for count in (4_000, 4_001):
         report = build(watched_steps=count - 56)
         series = step_series(report["tables"]["steps"], report["slices"], report["benchmark"])

@@ -108,7 +108,7 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     assert ("(optimizer)" in told, printed[9], len(printed) <= 46) == (False, "", True)
 
 
-def test_what_is_not_known_is_left_out():
+def test_what_is_not_known_is_left_out_and_rates_rest_on_the_steps_point():
     report = judged()
     report["step_bar"].update(parts=[], reason="the torch layer saw 1 step")
     assert "(optimizer)" in said(report)
@@ -122,9 +122,6 @@ def test_what_is_not_known_is_left_out():
     assert "(watched by memory)" in said(report)
     report["benchmark"]["median_s"], report["step"]["count"] = None, 1
     assert lines(report)[:2] == ["train.py: 1 step, complete: stopped", "clean step: not measured"]
-
-
-def test_rates_rest_on_the_whole_steps_point():
     report = judged()
     mark = report["benchmark"]
     point = {"kind": "step", "flop": 2e9, "flop_per_s": 5e11, "seconds": 0.004}
@@ -165,7 +162,7 @@ def test_the_bar_of_a_device_and_parts_too_small_to_draw():
         assert cells_of(shares, room) == cells
 
 
-def test_the_first_findings_end_a_run_with_what_to_do():
+def test_the_first_findings_and_two_warnings_end_a_run():
     report = judged()
     advice = "Most of it is load. With num_workers=2 it is made meanwhile. " + "z" * 250
     report["findings"] = [
@@ -177,9 +174,6 @@ def test_the_first_findings_end_a_run_with_what_to_do():
     assert (printed.count("Most of it is load."), printed.count("With num_workers")) == (3, 3)
     assert ("3. title 4" in printed, "title 5" in printed, "zzz" in printed) == (True, False, False)
     assert "2 more findings: profstack show --findings" in printed
-
-
-def test_two_warnings_end_a_run_with_the_number_of_the_others():
     report = judged()
     report["benchmark"]["warnings"] = []
     for count, more in ((2, []), (3, ["1 more warning:"]), (4, ["2 more warnings:"])):

@@ -146,7 +146,7 @@ def test_mistakes_of_timing_have_their_factor():
         assert [word in said for word in words.split("|")] == [True, True, True, False]
 
 
-def test_an_ablation_has_a_row_for_each_clock_and_synchronisation():
+def test_an_ablation_has_its_rows_and_utilisation_above_the_peak_none():
     cells = bench()["benchmark"]["ablation"]
     cells[0] |= {"mean_s": None, "note": "too short"}
     del cells[-1]
@@ -160,9 +160,6 @@ def test_an_ablation_has_a_row_for_each_clock_and_synchronisation():
     assert told[7] == ["copy-heavy: events, not synchronised", "invalid", "–"]
     assert told[8][0].startswith("invalid: ")
     assert told[9:] == [["no figure: too short"]]
-
-
-def test_utilisation_above_the_peak_is_none_with_its_reason():
     roofline = bench()["roofline"]
     roofline["mfu"][0] |= {"value": None, "warning": "one of the two is wrong"}
     told = parts({"benchmark": {}, "roofline": roofline})

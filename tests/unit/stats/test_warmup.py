@@ -93,15 +93,12 @@ def test_a_drift_throughout_never_settles(n, change):
     assert np.median(changes) == pytest.approx(100 * np.expm1(0.5), rel=0.03 + 2 / n)
 
 
-def test_at_most_half_of_a_series_is_called_warmup():
+def test_at_most_half_is_warmup_and_too_few_steps_say_so():
     for n in (100, 101):
         warmup = detected(settled_steps(6, n) + 2 * np.exp(-np.arange(n) / 60))
         assert (warmup.settled, warmup.steps, str(n) in warmup.reason) == (False, 50, True)
     warmup = detected(settled_steps(7, 40, first=[4] * 20))
     assert (warmup.steps, warmup.settled) == (20, True)
-
-
-def test_too_few_steps_say_so():
     for n in (*range(6), 8, 40):
         warmup = detect([0.5] * n)
         assert (warmup.steps, warmup.settled) == (0, n >= 5)

@@ -71,7 +71,7 @@ def test_slices_with_evaluation_count_where_there_are_no_others(
     assert (chosen.slices, chosen.mixed) == (slices, mixed)
 
 
-def test_values_may_be_missing():
+def test_values_may_be_missing_and_modules_go_by_their_numbers(run):
     for value, is_missing in ((None, True), (NAN, True), (0.0, False), ([], False), ({}, False)):
         assert reader.is_missing(value) is is_missing
     sums = [(f(()), f((1.5, 2.0)), f((1.5, None))) for f in (reader.known_sum, reader.known_total)]
@@ -79,9 +79,6 @@ def test_values_may_be_missing():
     ratios = [reader.ratio(*two) for two in ((3.0, 2), (0.0, 2), (3.0, 0), (None, 2), (3.0, None))]
     assert ratios == [1.5, 0.0, None, None, None]
     assert [reader.whole(value) for value in (2.0, NAN, None)] == [2, None, None]
-
-
-def test_modules_are_known_by_their_numbers(run):
     run.write({"modules": [module(1, "Net"), module(2, "Net.a", 1)]})
     recorded = run.recorded()
     assert recorded.folder == run.folder

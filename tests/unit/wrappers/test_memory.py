@@ -16,6 +16,7 @@ from profstack.readers.memory import tracer as memory_tracer
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
 from tests.support.set_memory import KEPT, marked, memory_is_set, take
+from tests.support.tables import cases
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 SOURCE, AT = TEXT.splitlines(), marked(TEXT)
@@ -149,15 +150,13 @@ CALLS = ("+Net A, +Net.a A, -Net.a B, +gone B, -gone D, -Net D",)
 CALLS += ("+Net B, +Net.a B, -Net C, -Net.a D", "+Net.a E, -Net.a F")
 
 
-@pytest.mark.parametrize(
-    ("steps", "left_out", "expected"),
-    [
-        # What came after the last step is left out. torch's peak is the script's: a call's own is
-        # known where it is new. Without malloc's bytes it is the resident set's.
-        (2, (), [(2, 3, 2, 11, 9, 60), (2, 5, 1, 5, 7, 15)]),
-        (2, (0,), [(2, 3, 1, 1, -1, None)]),
-        (3, (1,), [(2, 3, 1, 10, 10, 60), (2, 5, 2, 12, None, 15)]),
-    ],
+@cases(
+    "steps left_out expected",
+    # What came after the last step is left out. torch's peak is the script's: a call's own is
+    # known where it is new. Without malloc's bytes it is the resident set's.
+    (2, (), [(2, 3, 2, 11, 9, 60), (2, 5, 1, 5, 7, 15)]),
+    (2, (0,), [(2, 3, 1, 1, -1, None)]),
+    (3, (1,), [(2, 3, 1, 10, 10, 60), (2, 5, 2, 12, None, 15)]),
 )
 def test_growth_of_modules_adds_up_over_the_steps_that_count(steps, left_out, expected):
     now, tracer = [], MagicMock(running=True)

@@ -11,6 +11,7 @@ from profstack import layer
 from profstack.layer import SliceContext
 from profstack.wrappers import memray as memray_layer
 from profstack.wrappers.memray import MemrayWrapper
+from tests.support.tables import cases
 
 HERE = __file__
 WORK = (("work", HERE, 3),)
@@ -125,17 +126,15 @@ def frame(kind, after, name="forward"):
 IN_INNER, IN_OUTER = frame(Inner, 3), frame(Outer, 1)
 
 
-@pytest.mark.parametrize(
-    ("paths", "stack", "expected"),
-    [
-        ("Net.a Net.b", [IN_INNER], ("Net.*", "Inner")),
-        ("Net.a", [frame(Inner, 4)], OUTSIDE),
-        ("Net.a", [frame(Inner, 3, "backward")], OUTSIDE),
-        # Their paths are below one of the module that called them.
-        ("Net.a.x Net.b.x Out.x Net.c", [IN_INNER, IN_OUTER], ("Out.x", "Inner")),
-        ("Net.a.x Net.c Net.b.x", [IN_INNER], ("Net.c and 2 more", "Inner")),
-        ("Net.a", [IN_OUTER], ("Out", "Outer")),
-    ],
+@cases(
+    "paths stack expected",
+    ("Net.a Net.b", [IN_INNER], ("Net.*", "Inner")),
+    ("Net.a", [frame(Inner, 4)], OUTSIDE),
+    ("Net.a", [frame(Inner, 3, "backward")], OUTSIDE),
+    # Their paths are below one of the module that called them.
+    ("Net.a.x Net.b.x Out.x Net.c", [IN_INNER, IN_OUTER], ("Out.x", "Inner")),
+    ("Net.a.x Net.c Net.b.x", [IN_INNER], ("Net.c and 2 more", "Inner")),
+    ("Net.a", [IN_OUTER], ("Out", "Outer")),
 )
 def test_a_module_is_known_by_the_forwards_on_the_stack(tool, tmp_path, paths, stack, expected):
     tool.records, inner = [record(5, stack=tuple(stack))], Inner()

@@ -13,6 +13,7 @@ from profstack.readers.torchtrace.attribution import attribute
 from profstack.readers.torchtrace.events import read_host
 from profstack.storage.vocabulary import MODULE_PREFIX
 from tests.support.events import Event
+from tests.support.tables import cases
 
 
 def allocator(events):
@@ -48,15 +49,13 @@ def curves_of(found, edges, left_out=(), device=()):
 LIVES = [(SINCE_EVER, 4, 50), (1, 6, 10), (2, 3, 30), (5, FOR_EVER, 20), (7, 8, 45)]
 
 
-@pytest.mark.parametrize(
-    ("left_out", "highest", "alive"),
-    [
-        ((), 90, [0, 1, 2]),
-        ((0,), 65, [3, 4]),
-        ((0, 2), 60, [0, 1]),
-        # If all steps are left out, the whole slice counts.
-        ((0, 1, 2), 90, [0, 1, 2]),
-    ],
+@cases(
+    "left_out highest alive",
+    ((), 90, [0, 1, 2]),
+    ((0,), 65, [3, 4]),
+    ((0, 2), 60, [0, 1]),
+    # If all steps are left out, the whole slice counts.
+    ((0, 1, 2), 90, [0, 1, 2]),
 )
 def test_peaks_and_rises_are_those_of_the_steps_and_spans(left_out, highest, alive):
     curves = curves_of(LIVES, [1, 3, 6, 9], left_out)
@@ -126,18 +125,16 @@ def device(monkeypatch):
     return state
 
 
-@pytest.mark.parametrize(
-    ("state", "scripts", "said", "problem"),
-    [
-        ({}, (), ["all", "dump", None], ""),
-        # A history of the script's own, or no device.
-        ({"recording": True}, (), [], ""),
-        ({"initialized": False}, (), [], ""),
-        # The script switches its own meanwhile.
-        ({}, ("state",), ["all", "state"], "_record"),
-        ({}, (None,), ["all", None], "_record"),
-        ({"full": True}, (), ["all", "dump", None], "RuntimeError: no room"),
-    ],
+@cases(
+    "state scripts said problem",
+    ({}, (), ["all", "dump", None], ""),
+    # A history of the script's own, or no device.
+    ({"recording": True}, (), [], ""),
+    ({"initialized": False}, (), [], ""),
+    # The script switches its own meanwhile.
+    ({}, ("state",), ["all", "state"], "_record"),
+    ({}, (None,), ["all", None], "_record"),
+    ({"full": True}, (), ["all", "dump", None], "RuntimeError: no room"),
 )
 def test_a_history_is_written_where_it_is_ours(device, tmp_path, state, scripts, said, problem):
     vars(device).update(state)

@@ -14,6 +14,7 @@ from profstack.readers.nsys import export_file
 from profstack.readers.nsys.export import read_export
 from profstack.readers.nsys.export_file import Column, ExportError, ExportFile, needed
 from tests.support.nsys_files import NsysFile, change
+from tests.support.tables import cases
 
 SCHEMA = """CREATE TABLE StringIds (id INTEGER, value TEXT);
 CREATE TABLE events (start INTEGER, end INTEGER, number INTEGER, text TEXT, load INTEGER,
@@ -40,17 +41,15 @@ def read(path, wanted):
     return {key: values.tolist() for key, values in found.items()}
 
 
-@pytest.mark.parametrize(
-    ("column", "name", "stored", "expected"),
-    [
-        (Column("number"), "number", [None, 0, 5], [-1, 0, 5]),
-        (Column("number", from_one=True), "number", [None, 0, 5], [-1, -1, 5]),
-        (Column("lacking"), "number", [7, 8], [-1, -1]),
-        (Column("text", kind="text"), "text", [None, "", "a", 12], [None, None, "a", "12"]),
-        (Column("load", kind="payload"), "load", [None, 0, 5, "x", 2.5], [None, 0, 5, None, None]),
-        # Where no column may be null, 0 means none.
-        (Column("never", kind="payload"), "never", [0, 5], [None, 5]),
-    ],
+@cases(
+    "column name stored expected",
+    (Column("number"), "number", [None, 0, 5], [-1, 0, 5]),
+    (Column("number", from_one=True), "number", [None, 0, 5], [-1, -1, 5]),
+    (Column("lacking"), "number", [7, 8], [-1, -1]),
+    (Column("text", kind="text"), "text", [None, "", "a", 12], [None, None, "a", "12"]),
+    (Column("load", kind="payload"), "load", [None, 0, 5, "x", 2.5], [None, 0, 5, None, None]),
+    # Where no column may be null, 0 means none.
+    (Column("never", kind="payload"), "never", [0, 5], [None, 5]),
 )
 def test_a_value_that_is_none_in_each_kind_of_column(path, column, name, stored, expected):
     names = "never, start" if name == "never" else f"{name}, never"

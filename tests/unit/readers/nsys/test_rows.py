@@ -12,6 +12,7 @@ from profstack.readers.nsys.export_file import frame_of
 from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS, rows_of
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from tests.support.nsys_files import AUTOGRAD, PID, NsysFile, thread_of
+from tests.support.tables import cases
 
 HELPER = thread_of(PID, PID + 2)
 LAUNCH = "cudaLaunchKernel"
@@ -220,13 +221,11 @@ def test_which_calls_wait_for_the_device(name, result):
     assert max(gaps) == (210, cause, "a in Net", "b in Net")
 
 
-@pytest.mark.parametrize(
-    ("more", "cause"),
-    [
-        *(("", "data wait"), ("category=forward", "data wait"), ("category=backward", "data wait")),
-        *(("category=region", "start of step"), ("domain=mine", "start of step")),
-        ("thread=helper", "start of step"),
-    ],
+@cases(
+    "more cause",
+    *(("", "data wait"), ("category=forward", "data wait"), ("category=backward", "data wait")),
+    *(("category=region", "start of step"), ("domain=mine", "start of step")),
+    ("thread=helper", "start of step"),
 )
 def test_until_the_models_first_range_a_step_waits_for_data(more, cause, result):
     rows, _ = result(f"step 0 1000 2000; range 1700 1900 Net {more}; launched 1740 1750 2000 a 1")
@@ -311,17 +310,6 @@ def test_stacks_functions_and_depth_are_bounded(monkeypatch):
     assert [row["symbol"] for row in nsys_rows.sample_rows(capture)] == ["a", "b", "d"]
 
 
-def test_memory_held_is_what_the_capture_saw_taken(result):
-    # What was taken before the capture lowers nothing; one is given back unseen, and taken again.
-    rows, _ = result("""
-        memory 1000 100 1; memory 1100 900 2 freed=True; memory 1200 50 3
-        memory 1300 7 4 kind=pinned; memory 1400 100 1 freed=True; memory 1500 60 3
-    """)
-    curve = [(0, 100), (100, 100), (200, 150), (400, 50), (500, 60)]
-    wanted = [*(("cuda:0", "device", *point) for point in curve), ("cuda:0", "pinned", 300, 7)]
-    assert told(rows["memory"], "device kind t_s bytes") == wanted
-
-
 def curve_of(events):
     address, size, freed = zip(*events, strict=True)
     taken = np.where(freed, "freed", "allocated")
@@ -330,7 +318,15 @@ def curve_of(events):
     return told(nsys_rows.memory_rows(Export("x", begin_ns=5, memory=frame)), "t_s bytes")
 
 
-def test_a_long_curve_keeps_its_peaks_and_its_end():
+def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
+    # What was taken before the capture lowers nothing; one is given back unseen, and taken again.
+    rows, _ = result("""
+        memory 1000 100 1; memory 1100 900 2 freed=True; memory 1200 50 3
+        memory 1300 7 4 kind=pinned; memory 1400 100 1 freed=True; memory 1500 60 3
+    """)
+    curve = [(0, 100), (100, 100), (200, 150), (400, 50), (500, 60)]
+    wanted = [*(("cuda:0", "device", *point) for point in curve), ("cuda:0", "pinned", 300, 7)]
+    assert told(rows["memory"], "device kind t_s bytes") == wanted
     sizes = [1 + number % 97 for number in range(6_000)]
     sizes[2_500] = 10**6
     # Of equally long parts each has its highest, and of these the first; each replaces the last.

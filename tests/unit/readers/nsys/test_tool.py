@@ -5,6 +5,7 @@ import pytest
 from profstack.errors import UsageError
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.tool import Nsys, NsysError, find_nsys, sqlite_of
+from tests.support.tables import cases
 
 ECHOES = '[ "$1" = --version ] && echo 2024.1 && exit; '
 
@@ -101,15 +102,13 @@ def test_without_nsys_or_its_importer_a_report_says_what_is_missing(make, tmp_pa
         sqlite_of(report, out)
 
 
-@pytest.mark.parametrize(
-    ("does", "reason"),
-    [
-        ("echo out; echo err >&2; exit 3", "code 3: err"),
-        ("echo out; echo ' ' >&2; exit 3", "code 3: out"),
-        ("exit 4", "code 4: it said nothing"),
-        ("printf '[1%%   ]\r[2%%   ]\rdone\r[100%%]'; exit 5", "code 5: done"),
-        ("printf 'std::exception::what: Read\n[tag*] = x\n\n'; exit 6", "code 6: Read"),
-    ],
+@cases(
+    "does reason",
+    ("echo out; echo err >&2; exit 3", "code 3: err"),
+    ("echo out; echo ' ' >&2; exit 3", "code 3: out"),
+    ("exit 4", "code 4: it said nothing"),
+    ("printf '[1%%   ]\r[2%%   ]\rdone\r[100%%]'; exit 5", "code 5: done"),
+    ("printf 'std::exception::what: Read\n[tag*] = x\n\n'; exit 6", "code 6: Read"),
 )
 def test_the_reason_is_the_last_line_of_a_tool_that_fails(make, tmp_path, does, reason):
     make("path", does=f"{ECHOES}{does}")

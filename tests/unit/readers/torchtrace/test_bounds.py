@@ -12,6 +12,7 @@ from profstack.readers.torchtrace import bounds
 from profstack.readers.torchtrace.bounds import MOST_CALLS, MOST_EVENTS, EventBound, StackBound
 from profstack.readers.torchtrace.events import read_host
 from tests.support.events import events
+from tests.support.tables import cases
 
 
 def ignore(*_):
@@ -107,13 +108,11 @@ def test_reasons_not_to_trace(monkeypatch):
     assert "one thread" in StackBound().refusal(10.0)
 
 
-@pytest.mark.parametrize(
-    ("events", "mode", "said"),
-    [
-        *((MOST_EVENTS, "timed", None), (MOST_EVENTS + 1, "timed", "1.1 GB")),
-        *((MOST_EVENTS // 2, "detail", None), (MOST_EVENTS // 2 + 1, "detail", "1.1 GB")),
-        *((120_000, "timed", None), (120_000, "detail", "240,000"), (400_000, "timed", "2.0 GB")),
-    ],
+@cases(
+    "events mode said",
+    *((MOST_EVENTS, "timed", None), (MOST_EVENTS + 1, "timed", "1.1 GB")),
+    *((MOST_EVENTS // 2, "detail", None), (MOST_EVENTS // 2 + 1, "detail", "1.1 GB")),
+    *((120_000, "timed", None), (120_000, "detail", "240,000"), (400_000, "timed", "2.0 GB")),
 )
 def test_a_slice_of_too_many_events_is_refused(events, mode, said):
     bound, other = EventBound(), EventBound()

@@ -82,7 +82,7 @@ def test_what_no_mark_covers(case):
     assert sorted(times([*events(text), instant(700, 64)])) == sorted(wanted.split())
 
 
-def test_steps_are_divided_one_by_one_without_those_left_out():
+def test_steps_are_divided_one_by_one_and_losses_have_moments():
     # The optimizer goes on into the second step.
     text, edges = "module:1 100-200; module:1 1110-1200; module:1 2120-2200", range(0, 5000, 1000)
     text += "; module:1 3130-3200; step 900-1050"
@@ -91,9 +91,6 @@ def test_steps_are_divided_one_by_one_without_those_left_out():
     assert sorted(times(text, edges=edges, left_out=(1, 2))) == ["rest=1500", "wait=230"]
     # Another thread's steps.
     assert times(text, edges=edges, thread=2) == ["rest=4000"]
-
-
-def test_moments_of_a_loss():
     # Between a module and the pass after it.
     parts = parts_of(f"{FORWARD} {BACKWARD} module:1 500-600; pass 700-800")
     assert parts.losses == [(200, 300), (600, 700)]
