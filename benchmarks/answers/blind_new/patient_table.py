@@ -6,7 +6,7 @@ import argparse
 import math
 import random
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ def visits_of(patient: int, chance: random.Random) -> list[tuple[int, float, flo
 def describe(visits: list[tuple[int, float, float]]) -> list[float]:
     """Return the features of a patient."""
     days = [visit[0] for visit in visits]
-    gaps = [after - before for before, after in zip(days, days[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(days)]
     row = [len(visits) / 10, sum(gaps) / len(gaps) / 30, max(gaps) / 30]
     for column in (1, 2):
         values = [visit[column] for visit in visits]

@@ -111,7 +111,7 @@ def main() -> None:
     """Serve made-up prompts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--prompts", type=int, default=92)
+    parser.add_argument("--prompts", type=int, default=76)
     args = parser.parse_args()
     torch.manual_seed(0)
     model = Decoder(width=128, layers=3, heads=4, room=256).eval()
