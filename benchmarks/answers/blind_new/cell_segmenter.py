@@ -114,10 +114,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--held-out", type=int, default=44)
+    parser.add_argument("--held-out", type=int, default=60)
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = SmallUNet(16)
+    model = SmallUNet(12)
     train(model, *grow_cells(96, seed=1), args.steps)
     report(model, *grow_cells(args.held_out, seed=2), args.mended)
 

@@ -94,7 +94,7 @@ def main() -> None:
     """Distil the large reader."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--letters", type=int, default=3000)
     args = parser.parse_args()
     torch.manual_seed(0)

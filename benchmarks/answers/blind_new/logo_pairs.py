@@ -112,10 +112,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=48)
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = Contrast(16, 2048, args.mended)
+    model = Contrast(24, 2048, args.mended)
     print(f"loss {train(model, draw_logos(1000), args):.4f}")
 
 

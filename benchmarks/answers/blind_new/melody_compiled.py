@@ -90,9 +90,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = MelodyNet(96, 6)
+    model = MelodyNet(48, 6)
     compiled = torch.compile(model, backend="aot_eager", dynamic=bool(args.mended))
-    print(f"loss {train(compiled, compose(1000, 200), args):.4f}")
+    print(f"loss {train(compiled, compose(1000, 160), args):.4f}")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--requests", type=int, default=150)
     args = parser.parse_args()
     torch.manual_seed(0)
     server = ScanServer(ScanNet(16).eval(), args.clients, args.mended)

@@ -130,8 +130,8 @@ def main() -> None:
     """Search for the best setting."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--patients", type=int, default=10_000)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--patients", type=int, default=25_000)
+    parser.add_argument("--steps", type=int, default=30)
     args = parser.parse_args()
     best, score = Search(args.patients, args.steps, args.mended).run()
     print(f"best {best} with {score:.4f}")

@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--season", type=int, default=96)
+    parser.add_argument("--season", type=int, default=192)
     parser.add_argument("--window", type=int, default=12)
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -94,7 +94,6 @@ class Duel:
     def step(self, runes: Tensor) -> tuple[Tensor, Tensor]:
         """Teach both and return their losses."""
         judged = self.discriminator_step(runes)
-        self.tidy()
         made = self.generator_step(len(runes))
         self.tidy()
         return judged, made

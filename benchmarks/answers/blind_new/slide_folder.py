@@ -80,8 +80,8 @@ def main() -> None:
     """Write the slides, then score them all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--slides", type=int, default=12)
-    parser.add_argument("--tiles", type=int, default=192)
+    parser.add_argument("--slides", type=int, default=14)
+    parser.add_argument("--tiles", type=int, default=256)
     args = parser.parse_args()
     torch.manual_seed(0)
     model = TileNet(24).eval()

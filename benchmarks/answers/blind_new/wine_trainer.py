@@ -19,6 +19,19 @@ def taste_wines(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return wines, prices + 0.05 * torch.randn(count, generator=generator)
 
 
+class Refinement(nn.Module):
+    """Adds a little to what is known."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, width)
+        self.outer = nn.Linear(width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.outer(self.inner(self.norm(hidden)).relu())
+
+
 class Callback:
     """What a trainer calls."""
 
@@ -105,22 +118,19 @@ def main() -> None:
     """Train the estimate of prices."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--depth", type=int, default=32)
     args = parser.parse_args()
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(40, args.width),
-        nn.ReLU(),
-        nn.Linear(args.width, args.width),
-        nn.ReLU(),
-        nn.Linear(args.width, args.width),
-        nn.ReLU(),
+        *[Refinement(args.width) for _ in range(args.depth)],
         nn.Linear(args.width, 1),
     )
     best = BestWeights(args.mended)
     trainer = Trainer(model, [Progress(), best])
-    trainer.fit(*taste_wines(6400, seed=2), args.epochs, batch=256)
+    trainer.fit(*taste_wines(6400, seed=2), args.epochs, batch=128)
     print(f"best smoothed loss {best.lowest:.4f}")
 
 
