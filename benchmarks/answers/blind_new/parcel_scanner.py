@@ -38,10 +38,10 @@ class ScanNet(nn.Module):
 class ScanServer:
     """Gathers requests into batches and answers them in one thread."""
 
-    def __init__(self, model: ScanNet, largest: int, mended: bool) -> None:
+    def __init__(self, model: ScanNet, largest: int, patience: float) -> None:
         self.model = model
         self.largest = largest
-        self.mended = mended
+        self.patience = patience
         self.requests: queue.Queue[tuple[Tensor, Future[int]] | None] = queue.Queue()
         self.answered = 0
         self.thread = threading.Thread(target=self.work, name="answers")
@@ -60,14 +60,14 @@ class ScanServer:
 
     def gather(self) -> list[tuple[Tensor, Future[int]] | None]:
         """Return the requests that wait, at least one."""
-        if self.mended:
-            waiting = [self.requests.get()]
-        else:
-            waiting = []
-            while self.requests.empty():
-                time.sleep(0.05)
-        while len(waiting) < self.largest and not self.requests.empty():
-            waiting.append(self.requests.get())
+        waiting = [self.requests.get()]
+        end = time.monotonic() + self.patience
+        while len(waiting) < self.largest:
+            left = end - time.monotonic()
+            try:
+                waiting.append(self.requests.get(block=left > 0, timeout=max(left, 0.0)))
+            except queue.Empty:
+                break
         return waiting
 
     def answer(self, pairs: list[tuple[Tensor, Future[int]]]) -> None:
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=150)
     args = parser.parse_args()
     torch.manual_seed(0)
-    server = ScanServer(ScanNet(16).eval(), args.clients, args.mended)
+    server = ScanServer(ScanNet(40).eval(), 32, 0.0 if args.mended else 0.03)
     with ThreadPoolExecutor(args.clients) as pool:
         jobs = [pool.submit(client, server, seed, args.requests) for seed in range(args.clients)]
         total = sum(job.result() for job in jobs)
