@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=150)
     args = parser.parse_args()
     torch.manual_seed(0)
-    server = ScanServer(ScanNet(40).eval(), 32, 0.0 if args.mended else 0.03)
+    server = ScanServer(ScanNet(32).eval(), 32, 0.0 if args.mended else 0.03)
     with ThreadPoolExecutor(args.clients) as pool:
         jobs = [pool.submit(client, server, seed, args.requests) for seed in range(args.clients)]
         total = sum(job.result() for job in jobs)
