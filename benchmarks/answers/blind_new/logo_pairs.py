@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=48)
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = Contrast(24, 2048, args.mended)
+    model = Contrast(24, 1920, args.mended)
     print(f"loss {train(model, draw_logos(1000), args):.4f}")
 
 
