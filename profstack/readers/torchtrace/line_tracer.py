@@ -392,7 +392,7 @@ def _tracing_costs() -> TracingCosts:
     # The median: the processor is as busy as while lines were traced.
     if not all((taken[6], before, after, taken[8])):
         return TracingCosts()
-    one, call, back, six = map(median, (taken[6], before, after, taken[8]))
+    one, call, back, six = (median(each) for each in (taken[6], before, after, taken[8]))
     # Five assignments more, of two instructions each.
     instruction = max(0.0, (six - one) / 10 - _INSTRUCTION_NS)
     stamp = max(0.0, one - 2 * instruction)
