@@ -248,8 +248,8 @@ def test_lines_are_given_up_or_grow_where_that_was_planted(runs):
     report = runs("heavy")
     rows = {row["line"]: row for row in report["tables"]["lines"]}
     hot, leak = rows[line_of(HEAVY, "hot")], rows[line_of(HEAVY, "leak")]
-    # Too many runs to count: the function's time is divided by those that were traced in windows.
-    assert (hot["calls"], hot["reason"], hot["samples"] >= 5) == (None, None, True)
+    # Too many runs to time each: they are counted, and the time is an estimate.
+    assert (hot["calls"] > 10_000, hot["reason"], hot["samples"] >= 20) == (True, None, True)
     others = [
         row["python_s"] or 0.0 for row in rows.values() if abs(row["line"] - hot["line"]) == 2
     ]

@@ -8,11 +8,9 @@ Python's. So the two add up to the line's time, and all lines to no more than th
 from __future__ import annotations
 
 import linecache
-import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ import numpy as np
 from profstack.readers.torchtrace.attribution import attribute, in_steps
 from profstack.readers.torchtrace.columns import Bools, Floats, Ints, group, integers, sums
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE, HostEvents, launchers
-from profstack.readers.torchtrace.line_tracer import BUDGET, NO_LINE, LineTracer
+from profstack.readers.torchtrace.line_tracer import LONG_LINE_NS, NO_LINE, LineTracer
 from profstack.readers.torchtrace.scopes import Scopes
 from profstack.readers.torchtrace.slice_tables import Frames, Notes, noting
 from profstack.storage.schema.column import Record, Records, SqlValue
@@ -97,42 +95,30 @@ Sums = dict[tuple[int, int], float]
 # A part of a stretch: the stretch, its owner and nanoseconds, as columns.
 Pieces = tuple[Ints, Ints, Floats]
 
-# A function's untraced time is divided among its lines by so many windows, or by the lines before
-# if these took as long.
-FEWEST_WINDOWS = 5
-# When a window opens, the traced thread may have waited for the interpreter's lock: only what is
-# longer is an operator that was running.
-_HANDOVER_NS = 300_000
+# Runs of a line in windows that stand for those that were only counted; where there are fewer, all
+# that were stamped do.
+FEWEST_RUNS = 20
 
 
 class Stretches:
     """The times between two stamps of a tracer, each on one line.
 
     A line that is running when a step ends goes on in the next step. All sums are by line (its
-    place in `tracer.lines`) and owner. The time of functions that are traced in windows only is
-    divided among their lines as in the windows, each of which stands for the time since the one
-    before it.
+    place in `tracer.lines`) and owner. What was stamped of a line that was also only counted is
+    weighted to stand for all its runs.
     """
 
     def __init__(self, tracer: LineTracer, observed: LineSlice, owners: LineOwners | None) -> None:
         self._tracer, self._owners = tracer, owners
         edges = np.array(observed.boundaries_ns, np.int64)
         stamps = np.array((tracer.times, tracer.entered, tracer.places, tracer.in_window), np.int64)
-        # What goes on at the edge of a step, and what a window begins with.
+        # What goes on at the edge of a step.
         before = np.searchsorted(stamps[0], edges[:-1], side="right") - 1
         going_on = np.where(before >= 0, stamps[:, before], NO_LINE)
         going_on[:2] = edges[:-1]
-        opened = np.array(
-            [
-                (window.opened_ns, window.opened_ns, tracer.place_of(window.code, window.line), at)
-                for at, window in enumerate(tracer.windows, 1)
-            ],
-            np.int64,
-        ).reshape(-1, 4)
-        self._under = _places_at(stamps, opened[:, 0])
-        columns = np.concatenate((stamps, going_on, opened.T), axis=1)
+        columns = np.concatenate((stamps, going_on), axis=1)
         order = np.argsort(columns[0], kind="stable")
-        self._times, entered, self._places, self._window = columns[:, order]
+        self._times, entered, self._places, in_window = columns[:, order]
         self._until = np.minimum(np.append(entered[1:], edges[-1]), edges[-1])
         more = len(order) - len(tracer.times)
         self._runs = np.append(np.array(tracer.runs, np.bool_), np.zeros(more, np.bool_))[order]
@@ -141,81 +127,49 @@ class Stretches:
         waited = np.zeros(len(order), np.int64)
         waited[list(tracer.waited)] = list(tracer.waited.values())
         self._waited = waited[order]
-        opening = np.array(tracer.opening, np.int64).reshape(-1, 2)
-        np.add.at(self._waited, np.maximum(self._at(opening[:, 0]), 0), opening[:, 1])
-        self._opens = order >= len(tracer.times) + len(edges) - 1
-        self._places[self._opens & (self._until - self._times < _HANDOVER_NS)] = NO_LINE
         counted = np.ones(len(edges) + 1, np.bool_)
         counted[[-1, len(edges) - 1, *observed.left_out]] = False
         step = np.searchsorted(edges, self._times, side="right") - 1
         self._known = counted[step] & (self._places >= 0)
         self._trim()
-        self._find_untraced(order)
+        self.samples: dict[int, int] = {}
+        self._weigh(in_window > 0)
 
     def _trim(self) -> None:
         """Take what tracing costs from both ends of each stretch."""
         costs = self._tracer.costs
         of_lines = np.array([*(costs.of_instructions(*line) for line in self._tracer.lines), 0.0])
         # A line that goes on after a call has had its instructions counted.
-        self._slowed = np.where(self._runs, of_lines[self._places], 0.0)
+        self._slowed = np.where(self._runs, of_lines[self._places], costs.return_ns)
         room = np.maximum(self._until - self._times, 0)
-        trimmed = np.minimum(costs.stamp_ns, room)
+        trimmed = np.minimum(costs.stamp_ns, np.maximum(room - 1, 0))
+        # As often too much as too little is taken: that evens out in a line's sum alone.
+        self._slowed += costs.stamp_ns - trimmed
         self._start, self._end = self._times + trimmed // 2, self._until - (trimmed - trimmed // 2)
 
-    def _find_untraced(self, order: Ints) -> None:
-        """Find the stretches of lines that were not traced, and how they are divided."""
-        tracer = self._tracer
-        truncated = {
-            id(code): tracer.place_of(code, code.co_firstlineno) for code in tracer.truncated
-        }
-        blind = np.isin(order, np.array(tracer.blind, np.int64))
-        hidden = np.isin(self._places, list(truncated.values())) & ~self._runs
-        self._untraced = self._known & (self._window == 0) & (blind | hidden)
-        self._weight = np.zeros(len(order))
-        self.divided: dict[int, Ints] = {}
-        length = np.maximum(self._end - self._start, 0) * self._known
-        for place in np.unique(self._places[self._untraced]).tolist():
-            windows = np.flatnonzero(self._under == place) + 1
-            there = self._untraced & (self._places == place)
-            if len(windows) >= FEWEST_WINDOWS:
-                self._weigh(windows, there, length)
-                self.divided[place] = np.flatnonzero(np.isin(self._window, windows) & self._known)
-                continue
-            code = tracer.lines[place][0]
-            if place != truncated.get(id(code)):
-                continue
-            of_code = [at for at, (each, _) in enumerate(tracer.lines) if each is code]
-            traced = np.flatnonzero(np.isin(self._places, of_code) & self._known & ~self._untraced)
-            if length[traced].sum() >= length[there].sum():
-                self.divided[place] = traced
+    def _weigh(self, in_window: Bools) -> None:
+        """Give the stamped runs of a line the weight of those that were only counted.
 
-    def _weigh(self, windows: Ints, there: Bools, length: Ints) -> None:
-        """Give each window the weight of the untraced time since the one before it."""
-        opened = np.array([self._tracer.windows[at - 1].opened_ns for at in windows], np.int64)
-        passed = np.cumsum(np.where(there, length, 0))
-        until = passed[np.searchsorted(self._times, opened, side="right") - 1]
-        for at, stands_for in zip(windows, np.diff(until, prepend=0), strict=True):
-            inside = self._window == at
-            seen = length[inside].sum()
-            self._weight[inside] = stands_for / seen if seen else 0.0
+        Long runs are stamped wherever they are, and so stand for themselves.
+        """
+        self._weight = np.ones(len(self._times))
+        is_long = self._runs & (self._until - self._times >= LONG_LINE_NS)
+        for place, count in self._tracer.counted():
+            there = (self._places == place) & ~is_long
+            inside = there & in_window
+            if np.count_nonzero(inside & self._runs) < FEWEST_RUNS:
+                inside = there
+            runs = np.count_nonzero(inside & self._runs)
+            self.samples[place] = int(runs)
+            if runs:
+                self._weight[inside] += count / runs
 
     def sums(self, pieces: Pieces) -> Sums:
         """Return sums of times by line and owner; those of no line are left out."""
         stretch, owners, values = pieces
         known = self._known[stretch]
-        stretch, owners, values = stretch[known], owners[known], values[known]
-        hidden = self._untraced[stretch]
-        found = self._by_line(stretch[~hidden], owners[~hidden], values[~hidden])
-        untraced = self._by_line(stretch[hidden], owners[hidden], values[hidden])
-        for place in dict.fromkeys(place for place, _ in untraced):
-            parts = {owner: time for (at, owner), time in untraced.items() if at == place}
-            chosen = np.isin(stretch, self.divided.get(place, ()))
-            weight = self._weight[stretch[chosen]]
-            weight = np.where(weight.any(), weight, 1.0)
-            seen = self._by_line(stretch[chosen], owners[chosen], values[chosen] * weight)
-            for key, time in _divide(parts, seen, place):
-                found[key] = found.get(key, 0.0) + time
-        return found
+        stretch = stretch[known]
+        return self._by_line(stretch, owners[known], values[known] * self._weight[stretch])
 
     def _by_line(self, stretch: Ints, owners: Ints, values: Floats) -> Sums:
         if not len(stretch):
@@ -239,22 +193,7 @@ class Stretches:
         """Return how often each line was begun."""
         begun = np.flatnonzero(self._known & self._runs)
         owners = self._owners.at(self._times[begun]) if self._owners else np.zeros_like(begun)
-        return self._by_line(begun, owners, np.ones(len(begun)))
-
-    def windows_of(self, code: CodeType) -> int:
-        """Return the windows in which lines of a function were seen."""
-        of_code = [at for at, (each, _) in enumerate(self._tracer.lines) if each is code]
-        return len(np.unique(self._window[np.isin(self._places, of_code) & (self._window > 0)]))
-
-    def is_divided(self, code: CodeType) -> bool:
-        """Return whether the untraced time of a function was divided among its lines."""
-        first = self._tracer.place_of(code, code.co_firstlineno)
-        if all(line == code.co_firstlineno for each, line in self._tracer.lines if each is code):
-            return True
-        left = set(np.unique(self._places[self._untraced]).tolist()) - self.divided.keys()
-        # Where its calls were not followed, the time is on the lines that call it.
-        callers = left & {int(self._places[at]) for at in np.flatnonzero(self._untraced)}
-        return first not in left and not (self._tracer.left_to_callers(code) and callers)
+        return self._by_line(begun, owners, self._weight[begun])
 
     def outside(self, within: Pieces) -> Pieces:
         """Return the time on each line outside the operators that `within` is of.
@@ -271,26 +210,10 @@ class Stretches:
         count = len(self._times)
         whole = sums(stretch, lengths, count)
         costs = self._passed * self._tracer.costs.call_ns + self._slowed
-        left = np.maximum(whole - costs, 0.0)
-        left[self._untraced] *= self._undisturbed(left)[self._untraced]
+        left = whole - costs
         left = np.maximum(left - self._waited, np.minimum(left, self._usual(left)))
         kept = left / np.where(whole > 0, whole, 1.0)
         return stretch, owners, lengths * kept[stretch]
-
-    def _undisturbed(self, left: Floats) -> Floats:
-        """Return the part of each stretch's time that is left without the tracing of instructions.
-
-        By function: of its lines that were traced, since instructions of others are not counted.
-        """
-        codes = [id(code) for code, _ in self._tracer.lines]
-        numbers = np.array([*(codes.index(code) for code in codes), len(codes)], np.int64)
-        functions = numbers[self._places]
-        traced = self._known & ~self._untraced
-        kept = np.bincount(functions[traced], left[traced], len(numbers))
-        slowed = np.bincount(functions[traced], self._slowed[traced], len(numbers))
-        parts = kept / np.where(kept + slowed > 0, kept + slowed, 1.0)
-        of_stretches: Floats = np.where(kept > 0, parts, 1.0)[functions]
-        return of_stretches
 
     def _usual(self, lengths: Floats) -> Floats:
         """Return the median of each stretch's line: no stretch is made shorter than that."""
@@ -313,12 +236,10 @@ class Stretches:
         stretch = self._at(start)
         pieces = [(stretch, start, np.minimum(end, self._until[stretch]))]
         for one in np.flatnonzero(end > self._until[stretch]).tolist():
-            # The further stretches of an operator's line that are inside the operator, and the
-            # first one of a window that was opened in it.
+            # The further stretches of an operator's line that are inside the operator.
             after = int(stretch[one]) + 1
             last = int(np.searchsorted(self._times, end[one], side="left"))
             on_line = self._places[after:last] == self._places[after - 1]
-            on_line |= self._opens[after:last]
             later = after + np.flatnonzero(on_line)
             pieces.append((later, self._times[later], np.minimum(self._until[later], end[one])))
         stretch, start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -345,32 +266,6 @@ class Stretches:
 
 
 _NO_PIECES: Pieces = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-
-
-def _places_at(stamps: Ints, times: Ints) -> Ints:
-    """Return the line that each time is on; NO_LINE before the first stamp."""
-    before = np.searchsorted(stamps[0], times, side="right") - 1
-    return np.where(before >= 0, stamps[2][np.maximum(before, 0)], NO_LINE)
-
-
-def _divide(
-    parts: Mapping[int, float], seen: Sums, place: int
-) -> Iterator[tuple[tuple[int, int], float]]:
-    """Divide the time of a line, by owner, as the lines seen have theirs: under the same owner.
-
-    Where none was seen under it, as all lines have theirs; where none was seen at all, the time
-    stays on the line.
-    """
-    whole = sum(seen.values())
-    for owner, time in parts.items():
-        same = {key: part for key, part in seen.items() if key[1] == owner and part > 0}
-        if same:
-            total = sum(same.values())
-            yield from ((key, time * part / total) for key, part in same.items())
-        elif whole > 0:
-            yield from (((at, owner), time * part / whole) for (at, _), part in seen.items())
-        else:
-            yield (place, owner), time
 
 
 # Texts of the user's own files ------------------------------------------------------------------
@@ -500,11 +395,6 @@ def line_tables(
             }
             for (file, line, owner), part in parts.items()
         ]
-    notes += [
-        ("lines-truncated", _truncation(code))
-        for code in tracer.truncated
-        if not stretches.is_divided(code)
-    ]
     if tracer.ended is not None:
         notes.append(("lines-truncated", f"lines were traced until {tracer.ended}"))
     return frames, notes
@@ -542,7 +432,7 @@ def _parts(
     for place in range(len(tracer.lines)):
         parts[place, NO_OWNER] = _Line()
     for key, calls in stretches.calls().items():
-        parts[key].calls = int(calls)
+        parts[key].calls = round(calls)
     within = stretches.covered(events, operators)
     times = (
         stretches.outside(within),
@@ -553,45 +443,36 @@ def _parts(
     for column, pieces in zip(_TIMES, times, strict=True):
         for key, time in stretches.sums(pieces).items():
             parts[key].times[column] = max(time, 0.0)
-    return _by_line(tracer, parts, stretches)
+    return _by_line(tracer, parts, stretches, whole=not observed.left_out)
 
 
 def _by_line(
-    tracer: LineTracer, parts: dict[tuple[int, int], _Line], stretches: Stretches
+    tracer: LineTracer,
+    parts: dict[tuple[int, int], _Line],
+    stretches: Stretches,
+    *,
+    whole: bool,
 ) -> _Parts:
     """Join parts by file and line; several code objects may be on one line."""
     rows: _Parts = {}
-    truncated = {
-        id(code): (None, stretches.windows_of(code))
-        if stretches.is_divided(code)
-        else (_truncation(code), None)
-        for code in tracer.truncated
-    }
     touched = {place for place, owner in parts if owner}
     for (place, owner), part in parts.items():
         code, line = tracer.lines[place]
         is_empty = not (part.calls or any(part.times.values()))
-        # Prepared for a line that modules have all of, or for time that was divided.
-        if is_empty and ((not owner and place in touched) or id(code) in truncated):
+        # Prepared for a line that modules have all of.
+        if is_empty and not owner and place in touched:
             continue
         row = rows.setdefault((code.co_filename, line, owner), _Line())
-        if id(code) in truncated:
-            # No count of a line is complete in a function that is no longer traced.
+        samples = stretches.samples.get(place)
+        if samples is not None:
+            row.samples = (row.samples or 0) + samples
+        if samples is not None and not whole:
+            # Runs are not counted by step.
             row.calls = None
-            row.reason, row.samples = truncated[id(code)]
         elif row.calls is not None:
             row.calls += part.calls or 0
         row.add_times(part)
     return rows
-
-
-def _truncation(code: CodeType) -> str:
-    return (
-        f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} ({code.co_name}) ran more "
-        f"than {BUDGET:,} lines in the slice, and too few of the rest were seen "
-        f"(fewer than {FEWEST_WINDOWS} windows) to divide its time: it stands on its first line, "
-        f"and after {BUDGET:,} more calls on the line that calls it"
-    )
 
 
 def _operators(events: HostEvents) -> Bools:

@@ -477,7 +477,7 @@ function drawListing(view) {
     }
   }
   const doubts = [
-    ...new Set(file.lines.map((line) => line.reason || divided(line)).filter(Boolean)),
+    ...new Set(file.lines.map((line) => line.reason || estimated(line)).filter(Boolean)),
   ];
   const before = byId("source-listing").querySelector(".scroll");
   const at = before ? before.scrollTop : 0;
@@ -618,13 +618,13 @@ function lineRow(view, file, line, record) {
   );
 }
 
-// How the time of a function with very many runs of lines was divided among them; null of others.
-function divided(record) {
+// How the time of a line with very many runs was estimated; null of others.
+function estimated(record) {
   if (record.samples === null || record.samples === undefined) return null;
-  const by = record.samples
-    ? plural(record.samples, "short window") + " in which every line was timed"
-    : "the runs of its lines that were timed";
-  return "the function ran too many lines to time each: its time is divided by " + by;
+  return (
+    "the line ran too often to time each run: its time is an estimate from " +
+    plural(record.samples, "timed run")
+  );
 }
 
 function lineCell(view, record, key) {
@@ -637,7 +637,7 @@ function lineCell(view, record, key) {
       meta,
       record,
     );
-  const uncounted = record.reason || divided(record);
+  const uncounted = record.reason;
   const doubt =
     key === "calls" && uncounted ? el("span", { class: "doubt", title: uncounted }, " †") : null;
   return withProvenance(
@@ -803,7 +803,7 @@ function lineDetail(view, file, record) {
         ...figures,
         record.memory_source ? ["second source is", record.memory_source] : null,
         record.reason ? ["not whole", record.reason] : null,
-        divided(record) ? ["by samples", divided(record)] : null,
+        estimated(record) ? ["by samples", estimated(record)] : null,
         around ? ["in function", functionLink(view, file, around)] : null,
       ]),
     ),

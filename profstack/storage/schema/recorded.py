@@ -286,7 +286,7 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "device_s REAL device time of kernels launched from the line",
         "backward_s REAL the part of the time inside operators that is work of a backward pass",
         "reason TEXT why its count and times are not whole, or null",
-        "samples INTEGER windows by which its function's time is divided among the lines, or null",
+        "samples INTEGER runs that were timed, where the others were only counted; or null",
     ),
     "module_lines": columns(
         "file TEXT source file",

@@ -409,8 +409,8 @@ class LineRow(TypedDict):
     ]
     samples: Annotated[
         CountedWhole,
-        "by samples | short windows by which the time of its function is divided among the lines, "
-        "where that ran too many to time each; 0 where they are divided as in its first runs",
+        "by samples | runs that were timed, where the line ran too often to time each: its time is "
+        "an estimate from them",
         layer("torch"),
         empty("every line was timed each time it ran"),
         cell("it was timed each time it ran, or not at all"),

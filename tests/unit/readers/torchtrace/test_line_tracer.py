@@ -1,7 +1,9 @@
 """The tracer of source lines: every stamp it makes, and what it leaves alone."""
 
+import _thread
 import signal
 import sys
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -86,18 +88,47 @@ HOT = "def hot(count):\n  total = 0\n  for n in range(count):\n    total += n\n 
 HOT += "def main():\n  hot(2)\n  hot(9)\n" + 5 * "  hot(1)\n"
 
 
-def test_a_function_over_its_budget_is_no_longer_traced_and_hot_loops_cost_little(
-    script, monkeypatch
-):
-    names = script("def main():\n    for n in range(90_000):\n        str(n)\n")
-    assert line_tracer.BUDGET < len(called(names)) < 3 * line_tracer.BUDGET
-    monkeypatch.setattr(line_tracer, "BUDGET", 8)
+def counted(tracer):
+    """Runs that were only counted, by line."""
+    return {tracer.lines[place][1]: count for place, count in tracer.counted()}
+
+
+def test_lines_over_their_budget_are_counted_alone(script, monkeypatch):
+    monkeypatch.setattr(line_tracer, "BUDGET", 3)
+    monkeypatch.setattr(line_tracer, "LONG_LINE_NS", 10**12)
+    # No window but the first.
     monkeypatch.setattr(line_tracer, "_INTERVAL_NS", 10**12)
+    monkeypatch.setattr(line_tracer, "WINDOW", 1)
     names = script(HOT)
-    # From the ninth line on its time is its first line's, with one stamp for a call.
-    short = [stamp for line in range(9, 14) for stamp in (line, -1, -line)]
-    assert called(names) == [7, 2, 3, 4, 3, 4, 3, 5, -7, 8, 2, -1, -8, *short, 0]
-    assert [code.co_name for code in names["tracer"].truncated] == ["hot"]
+    # The fourth run of line 3 opens the window, and those after it are hidden with lines 4 and 2.
+    first = [7, 2, 3, 4, 3, 4, 3, 5, -7, 8, 2, 3, 4, 0, 5, -8, 9, 2, 0, 5, -9]
+    # Line 5 has its budget left for one run more than line 2.
+    calls = [stamp for line in (10, 11, 12, 13) for stamp in (line, 0, -line)]
+    assert called(names) == [*first, *calls, 0]
+    runs = {2: 7, 3: 3 + 10 + 5 * 2, 4: 2 + 9 + 5, 5: 7}
+    assert counted(names["tracer"]) == {
+        line: count - 3 - (line == 3) for line, count in runs.items()
+    }
+
+
+def test_long_lines_are_stamped_wherever_they_run(script, monkeypatch):
+    monkeypatch.setattr(line_tracer, "BUDGET", 2)
+    monkeypatch.setattr(line_tracer, "_INTERVAL_NS", 10**12)
+    source = "def main():\n  for n in range(2000):\n    if n % 500 == 499:\n      sleep(0.001)\n"
+    tracer = (names := script(source, sleep=time.sleep))["tracer"]
+    assert called(names).count(4) == 4
+    assert counted(tracer).get(4, 0) == 0
+    # A line is stamped or counted each time it runs.
+    for line, runs in {2: 2001, 3: 2000}.items():
+        assert counted(tracer)[line] + stamps(tracer).count(line) == runs
+
+
+def test_tracing_ends_after_very_many_lines(script, monkeypatch):
+    monkeypatch.setattr(line_tracer, "MOST_LINES", 20_000)
+    tracer = (names := script("def main():\n  for n in range(200_000):\n    str(n)\n"))["tracer"]
+    assert called(names)[-1] == 0
+    assert 20_000 < sum(counted(tracer).values()) < 200_000
+    assert "20,000 lines" in tracer.ended
 
 
 PHASES = """def main():
@@ -111,7 +142,7 @@ def called(n):
 
 
 def test_windows_show_the_lines_that_run_after_the_budget_in_loops_and_in_calls(script):
-    interval = sys.getswitchinterval()
+    interval, threads = sys.getswitchinterval(), _thread._count()
     tracer = (names := script(PHASES))["tracer"]
     called(names)
     seen = {
@@ -120,9 +151,16 @@ def test_windows_show_the_lines_that_run_after_the_budget_in_loops_and_in_calls(
         if window
     }
     assert {3, 4, 5, 6, 8} <= seen
-    assert len(tracer.windows) >= 5
-    assert tracer.in_window.count(3) < line_tracer.WINDOW + 5
-    assert (sys.getswitchinterval(), tracer.costs.stamp_ns > 0) == (interval, True)
+    runs = stamps(tracer)
+    assert sum(tracer.in_window) >= 5 * line_tracer.WINDOW
+    assert len(runs) < 100_000
+    assert {line: counted(tracer)[line] + runs.count(line) for line in (3, 4, 8)} == {
+        3: 300_001,
+        4: 300_000,
+        8: 20_000,
+    }
+    left = (sys.getswitchinterval(), _thread._count())
+    assert (left, tracer.costs.stamp_ns > 0) == ((interval, threads), True)
 
 
 def other(frame, event, argument):
@@ -143,13 +181,13 @@ def test_a_tracer_of_the_script_is_left_alone():
 
 
 ENDED = "import sys\nframe = sys._getframe()\ntracer.start()\nbegan = frame.f_trace is not None\n"
-ENDED += "for n in range(30_000):\n    str(n)\nhot = frame.f_trace_lines\n" + 2 * "tracer.stop()\n"
+ENDED += "for n in range(30_000):\n    str(n)\n" + 2 * "tracer.stop()\n"
 
 
 def test_nothing_is_left_on_frames_and_they_are_not_kept_alive(script):
     names = script(ENDED)
     ended = (names["frame"].f_trace, names["frame"].f_trace_lines, sys.gettrace())
-    assert (names["began"], names["hot"], ended) == (True, False, (None, True, None))
+    assert (names["began"], ended) == (True, (None, True, None))
     source = "def main():\n    big = Big()\n    tracer.start()\n    return Ref(big)\n"
     names = script(source, Big=type("Big", (), {}), Ref=weakref.ref)
     alive = names["main"]()
@@ -172,7 +210,7 @@ class TimeUpError(Exception):
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["scripts", "own"])
-@pytest.mark.parametrize("place", ["_info", "_stamp"])
+@pytest.mark.parametrize("place", ["_line", "place_of"])
 def test_an_error_in_the_tracer_ends_it_and_only_the_scripts_passes(script, place, own):
     def handler(number, frame):
         raise TimeUpError

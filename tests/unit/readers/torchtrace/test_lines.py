@@ -11,7 +11,13 @@ from torch import nn
 from profstack.readers.torchtrace import line_tracer
 from profstack.readers.torchtrace import lines as lines_module
 from profstack.readers.torchtrace.events import SLICE_RANGE, read_host
-from profstack.readers.torchtrace.lines import LineSlice, line_tables, source_records
+from profstack.readers.torchtrace.line_tracer import LONG_LINE_NS
+from profstack.readers.torchtrace.lines import (
+    FEWEST_RUNS,
+    LineSlice,
+    line_tables,
+    source_records,
+)
 from profstack.storage.vocabulary import MODULE_PREFIX
 from tests.support.events import Event, events
 from tests.support.torch_slices import observe
@@ -28,7 +34,7 @@ def stamped(stamps, runs=None):
     tracer.places = [tracer.lines.index((CODE, line)) if line else -1 for _, line in stamps]
     tracer.times = [moment for moment, _ in stamps]
     tracer.entered = [*tracer.times]
-    tracer.in_window = [0] * len(stamps)
+    tracer.in_window = [False] * len(stamps)
     tracer.passed = [0] * len(stamps)
     tracer.runs = runs or [True] * len(stamps)
     return tracer
@@ -143,68 +149,59 @@ def test_backward_work_on_a_devices_thread_is_the_waiting_lines():
 
 
 HOT = compile("def hot():\n  a\n  b\n  c", FILE, "exec").co_consts[0]
+BUDGET = 30
 
 
-def hot_rows(windows):
-    """Rows of a function of which line 2 was timed, and then no line but in windows.
+def hot_rows(windows, left_out=(), long=0):
+    """Rows of a function whose lines 2 and 3 were timed, then counted, and timed in windows.
 
-    A window is when it opened, and when its lines begin; the last moment ends it.
+    In the first runs they take 20 and 10 ns, in windows 30 and 40; line 3 is once a long one.
     """
-    tracer = stamped([(0, 50), (100, 2), (120, 1)])
-    tracer.lines = []
-    for line in (1, 2, 3, 4):
-        tracer.place_of(HOT, line)
-    tracer.places = [tracer.place_of(CODE, 50), 1, 0]
-    tracer.runs = [True, True, False]
-    tracer.truncated = [HOT]
-    for number, (opened, *lines, end) in enumerate(windows, 1):
-        tracer.windows.append(line_tracer.Window(opened, HOT, 3))
-        for moment, line in [*lines, (end, 1)]:
-            tracer.times.append(moment)
-            tracer.entered.append(moment)
-            tracer.places.append(line - 1)
-            tracer.runs.append(line > 1)
-            tracer.in_window.append(number if line > 1 else 0)
-            tracer.passed.append(0)
-    frames, notes = line_tables(tracer, read_host([BEGIN]), LineSlice(0, [0, 1000]))
-    rows = {row["line"]: row for row in frames["lines"]}
-    # The 2 ns in which a window opens are no line's.
-    whole = sum(row["python_s"] for row in rows.values())
-    assert whole == pytest.approx((1000 - 2 * len(windows)) * 1e-9)
-    return rows, notes
+    tracer, at = stamped([]), 0
+    info = tracer._codes[id(HOT)] = line_tracer._CodeInfo(HOT, own=True)
+    info.counted = {2: 700, 3: 900, 4: -3}
+    lines = [(2, 20, False), (3, 10, False)] * BUDGET + [(2, 30, True), (3, 40, True)] * windows
+    for line, length, in_window in [*lines, *[(3, long, False)] * bool(long), (None, 0, False)]:
+        tracer.times.append(at)
+        tracer.entered.append(at)
+        tracer.places.append(tracer.place_of(HOT, line) if line else -1)
+        tracer.runs.append(line is not None)
+        tracer.in_window.append(in_window)
+        tracer.passed.append(0)
+        at += length
+    edges = [0, at, at + 1] if left_out else [0, at + 1]
+    frames, notes = line_tables(tracer, read_host([BEGIN]), LineSlice(0, edges, left_out))
+    assert notes == []
+    return {row["line"]: row for row in frames["lines"]}
 
 
-def test_a_hot_functions_time_is_divided_as_in_the_windows_by_what_they_stand_for():
-    # Line 3 in the first three windows, then line 4: the last two stand for 3 times the time.
-    windows = [(at, (at + 2, 3), (at + 6, 3), at + 10) for at in (200, 290, 380)]
-    windows += [(at, (at + 2, 4), at + 10) for at in (600, 820)]
-    rows, notes = hot_rows(windows)
-    # Untraced: 80 before the first window, and so on, 170 after the last.
-    stands = {3: 80 + 80 + 80, 4: 210 + 210}
-    inside = {3: 3 * 8, 4: 2 * 8}
-    rest = 1000 - 120 - sum(inside.values())
-    for line in (3, 4):
-        share = stands[line] / sum(stands.values())
-        assert ns(rows[line])[0] == pytest.approx(inside[line] + share * rest, abs=12)
-        assert (rows[line]["calls"], rows[line]["samples"], rows[line]["reason"]) == (None, 5, None)
-    assert (ns(rows[2])[0], rows[50]["samples"], 1 in rows, notes) == (20, None, False, [])
+@pytest.mark.parametrize("windows", [FEWEST_RUNS, FEWEST_RUNS - 1])
+def test_counted_runs_of_a_line_take_what_those_in_windows_do_or_all_where_they_are_few(windows):
+    rows = hot_rows(windows, long=LONG_LINE_NS)
+    for line, first, later, count, more in ((2, 20, 30, 700, 0), (3, 10, 40, 900, LONG_LINE_NS)):
+        timed = BUDGET * first + windows * later
+        few = windows < FEWEST_RUNS
+        samples = windows + BUDGET * few
+        mean = timed / samples if few else later
+        assert rows[line]["python_s"] * 1e9 == pytest.approx(timed + count * mean + more)
+        assert rows[line]["calls"] == BUDGET + windows + count + (more > 0)
+        assert (rows[line]["samples"], rows[line]["reason"]) == (samples, None)
+    # Where a step is left out, the runs of the others are not known.
+    assert [hot_rows(40, left_out=[1])[line]["calls"] for line in (2, 3)] == [None, None]
 
 
-def test_lines_of_truncated_functions_have_no_count_and_say_why():
-    rows, notes = hot_rows([(200, (202, 3), 210)])
-    assert ns(rows[1])[0] > 860
-    for said in (f"{Path(FILE).name}:1 (hot)", "10,000 lines", "fewer than 5 windows"):
-        assert said in rows[1]["reason"]
-    assert [slug for slug, _ in notes] == ["lines-truncated"]
-    # Another function's code is on the same line; and the tracing ended early.
-    tracer = stamped([(50, 4), (200, 9), (600, 4), (700, 10)])
-    tracer.lines[1:] = [(HOT, 9), (CODE, 9)]
-    tracer.truncated, tracer.ended = [HOT], "KeyError: x"
-    frames, notes = line_tables(tracer, read_host([BEGIN]), LineSlice(0, [0, 1000]))
-    rows = {row["line"]: row for row in frames["lines"]}
-    assert (rows[4]["calls"], rows[4]["reason"]) == (2, None)
-    assert (rows[9]["calls"], ns(rows[9])) == (None, (400 + 300, 0, 0, None))
-    assert "KeyError: x" in notes[-1][1]
+def test_a_run_is_long_from_a_limit_on():
+    rows = [hot_rows(40, long=LONG_LINE_NS - less)[3]["samples"] for less in (0, 1)]
+    assert rows == [40, 40]
+    at_limit, below = (hot_rows(0, long=LONG_LINE_NS - less)[3] for less in (0, 1))
+    assert (at_limit["samples"], below["samples"]) == (BUDGET, BUDGET + 1)
+
+
+def test_tracing_that_ended_early_is_noted():
+    tracer = stamped([(50, 4), (200, 9)])
+    tracer.ended = "KeyError: x"
+    _, notes = line_tables(tracer, read_host([BEGIN]), LineSlice(0, [0, 1000]))
+    assert [(slug, "KeyError: x" in text) for slug, text in notes] == [("lines-truncated", True)]
 
 
 def test_texts_of_files_are_kept_within_bounds(tmp_path, monkeypatch):
