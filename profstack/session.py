@@ -19,6 +19,7 @@ from profstack.bench import results
 from profstack.bench.measure import Policy
 from profstack.bench.run import BOTH, MODES, BenchOptions, BenchRun, record_layers
 from profstack.bench.subject import Subject, leading_dimension, of_model
+from profstack.capture.loops import BeginAt
 from profstack.capture.run import device_facts, torch_facts
 from profstack.capture.slices import Targets
 from profstack.errors import ProfstackError, RecordingError, UsageError
@@ -94,7 +95,8 @@ class Session:
     measured; `max_seconds` is the time in seconds after which `run` stops repeating a call. Without
     `keep_source` the recording holds no text of the program's own files, so that it and its page
     can be given to others. With `sync` it waits for the device after every clean step, as
-    `profstack run --sync` does.
+    `profstack run --sync` does. `begin_at` is the step at which slices begin, or a region's name or
+    `file.py:LINE`: then only steps made there count.
 
     Without `steps` and `run` the session finds steps by itself, as `profstack run` does. Inside
     `profstack run` or another session it records nothing of its own: it marks steps there, and its
@@ -115,6 +117,7 @@ class Session:
         max_seconds: float = MAX_SECONDS,
         keep_source: bool = True,
         sync: bool = False,
+        begin_at: int | str | None = None,
     ) -> None:
         if callable(name):
             raise UsageError(
@@ -124,6 +127,7 @@ class Session:
         self.name = name
         self._layers = layer.pick(layers)
         self._sync = sync
+        self._begin_at = _begin_at(begin_at)
         self._output = None if output is None else os.fspath(output)
         self._force = force
         self._targets = targets if targets is not None else Targets()
@@ -161,6 +165,7 @@ class Session:
                 self._targets,
                 keep_source=self._keep_source,
                 sync=self._sync,
+                begin_at=self._begin_at,
             )
             try:
                 around = own.begin(torch, self._output, force=self._force)
@@ -299,6 +304,17 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.name!r}, {self._state}>"
+
+
+def _begin_at(value: int | str | None) -> BeginAt:
+    if value is None:
+        return BeginAt()
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    try:
+        return BeginAt.parse(value, ".", os.path.dirname(main))
+    except ValueError as error:
+        step = 'Session(begin_at=200), "train.py:12" or the name of a region'
+        raise UsageError(f"begin_at: {error}", next_step=step) from None
 
 
 def _how_called(function: Any) -> tuple[str, str]:

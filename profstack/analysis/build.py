@@ -23,6 +23,7 @@ from profstack.analysis import (
 from profstack.analysis.benchmark import benchmark
 from profstack.analysis.clean_steps import Clean, clean_steps, why_no_steps
 from profstack.analysis.layers import Selections, layer_rows, probe_effects, select
+from profstack.analysis.loops import loop_rows, loop_warnings
 from profstack.analysis.roofline import read_peaks, roofline
 from profstack.analysis.run_bar import PROFSTACK, run_bar
 from profstack.environment import __version__
@@ -430,14 +431,19 @@ def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
         counts = {str(phase): int(count) for phase, count in phases.items()}
     steps = recorded.steps
     batches = steps["batch_size"].dropna()
+    count = counts.get(recorded.phase, 0) if recorded.phase else 0
+    loops = loop_rows(recorded)
+    if len(loops) > 1:
+        count = next((row["steps"] for row in loops if row["reported"]), count)
     is_script = clean.bench is None and not nsys.is_import_alone(recorded)
     return {
         "rule": recorded.rule,
-        "count": counts.get(recorded.phase, 0) if recorded.phase else 0,
+        "count": count,
         "phase": recorded.phase,
         "counts_by_phase": counts,
         "batch_size": int(batches.mode().iloc[0]) if len(batches) else None,
         "shapes": steps["shape"].dropna().value_counts().index.tolist()[:20],
+        "loops": loops,
         "reason": why_no_steps(recorded) if is_script else None,
     }
 
@@ -497,7 +503,7 @@ def _run_warnings(
     if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
         warnings.append({"slug": "launcher", "text": launcher})
     if not nsys.is_import_alone(recorded):
-        warnings += clean.warnings
+        warnings += [*loop_warnings(recorded, loop_rows(recorded)), *clean.warnings]
     for layer, selection in selections.items():
         if selection is not None and selection.mixed:
             text = (

@@ -194,8 +194,8 @@ def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
 
 
 def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps with a time of their own, whole and without evaluation in them."""
-    timed: pd.DataFrame = steps[(steps["wall_s"] > 0) & ~flagged(steps, "eval", "partial")]
+    """Return the loop's steps with a time of their own, whole and without evaluation in them."""
+    timed: pd.DataFrame = steps[(steps["wall_s"] > 0) & ~flagged(steps, "eval", "partial", "loop")]
     return timed
 
 

@@ -230,6 +230,12 @@ class _Run:
         last, watched_s = 0.0, 0.0
         watch_samples: list[Sample] = []
         self._find_around()
+        recorded = self._recorded
+        self._other_loops = {
+            plan: seconds / recorded.plan_steps[plan]
+            for plan, seconds in recorded.plan_times.items()
+            if plan != recorded.plan and "site" in recorded.loop_facts(plan)
+        }
         for row in self._slices.to_dict("records"):
             begin = max(row["started_s"], last)
             end = max(row["started_s"] + row["wall_s"], begin)
@@ -242,6 +248,13 @@ class _Run:
             other = self._other_phase(row["phase"])
             if other is not None:
                 self.division.add_sampled(self._stacks, samples, end - begin, other)
+            elif row["plan"] in self._other_loops:
+                # Its steps have another time than the clean ones.
+                is_observed = isinstance(row["layer"], str)
+                own_s = row["steps"] * self._other_loops[row["plan"]]
+                own_s = min(own_s, end - begin) if is_observed else end - begin
+                self.division.add(STEPS, own_s)
+                self.division.add(PROFSTACK, end - begin - own_s)
             elif row["kind"] == "watch" and len(samples) >= FEWEST_SAMPLES:
                 watch_samples += samples
                 watched_s += end - begin

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from profstack.capture import script_ranges, user_regions
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
+from profstack.capture.loops import Loops, Place
 from profstack.capture.observers import Observers
 from profstack.capture.setup_notes import SetupRecorder
 from profstack.capture.slices import Event, SlicePlan
@@ -30,6 +33,10 @@ from profstack.layer import LISTENED, RANGED
 SHORT_S = 0.002
 
 
+# The call site of one in so many is looked at: 2 us would be most of what a step may lose.
+CHECKED = 8
+
+
 @dataclass(slots=True)
 class Aim:
     """The number of steps after which the slice in progress must be looked at."""
@@ -38,16 +45,22 @@ class Aim:
 
 
 def optimizer_hook(
-    torch: Any, followed: Callable[[], Any], ends: list[float], aim: Aim, events: StepEvents
+    torch: Any,
+    followed: Callable[[], Any],
+    ends: list[float],
+    aim: Aim,
+    events: StepEvents,
+    stack: list[Place],
 ) -> Callable[[Any, Any, Any], None]:
     """Return a hook after `Optimizer.step` that appends the time to `ends`.
 
-    `events` get a look when `aim` is reached, and the step of any other optimizer than the one
-    followed or on any other thread than this one. `ends` holds bare numbers, since a row for each
-    step would take memory that the step's own caches lose.
+    `events` get a look when `aim` is reached, a step from another place than `stack`, and the step
+    of any other optimizer than the one followed or on any other thread. `ends` holds bare numbers,
+    since a row for each step would take memory that the step's own caches lose.
     """
     under_dynamo, compiler = compiling(torch)
-    look, other = events.look, events.optimizer_ended
+    look, other, elsewhere = events.look, events.optimizer_ended, events.elsewhere
+    getframe = sys._getframe
     append, count, now, thread = ends.append, len, time.perf_counter, get_ident()
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -57,6 +70,17 @@ def optimizer_hook(
             other(optimizer)
             return
         append(now())
+        if not count(ends) % CHECKED:
+            # As `Loops.same`, in place.
+            frame: FrameType | None = getframe(1)
+            for code, place in stack:
+                if frame is None or frame.f_lasti != place or frame.f_code is not code:
+                    elsewhere(getframe(1))
+                    break
+                frame = frame.f_back
+            else:
+                if frame is not None:
+                    elsewhere(getframe(1))
         if count(ends) >= aim.steps:
             look()
 
@@ -68,29 +92,33 @@ class Arming:
     """Chooses the hooks of each slice by its kind and the time of a clean step."""
 
     def __init__(
-        self, hooks: TorchHooks, events: StepEvents, log: StepLog, observers: Observers
+        self,
+        hooks: TorchHooks,
+        events: StepEvents,
+        log: StepLog,
+        observers: Observers,
+        loops: Loops,
     ) -> None:
         self.hooks = hooks
         self.events = events
         self.log = log
         self.observers = observers
+        self.loops = loops
         self.aim = Aim()
         self.setup = SetupRecorder(hooks.torch, log.writer.facts)
-        self._clean_means: list[float] = []
+        # By plan: each loop has steps of its own.
+        self._clean_means: dict[int, list[float]] = {}
         user_regions.switch_on()
 
     def learn(self, event: Event) -> None:
         """Note how long the steps of a slice took."""
         if event["kind"] == "clean" and (mean_s := event.get("mean_s")):
-            self._clean_means.append(mean_s)
+            self._clean_means.setdefault(self.log.plan, []).append(mean_s)
 
     def clean_mean_s(self) -> float | None:
-        """Return the time of a clean step, None before the first clean slice."""
-        return statistics.median(self._clean_means) if self._clean_means else None
-
-    def forget(self) -> None:
-        """Forget the step times: a new plan begins."""
-        self._clean_means.clear()
+        """Return the time of a clean step, None before the plan's first clean slice."""
+        means = self._clean_means.get(self.log.plan)
+        return statistics.median(means) if means else None
 
     def arm(self, planned: SlicePlan) -> None:
         """Put on the hooks of the slice, or of the one that a settle slice prepares."""
@@ -165,6 +193,7 @@ class Arming:
         followed = self.events.followed_optimizer
         if followed is None or not self._is_short(planned) or has_compiled():
             return None
-        return optimizer_hook(
-            self.hooks.torch, followed, self.log.quick_ends, self.aim, self.events
-        )
+        if self.loops.begin_at.region is not None or self.loops.pending:
+            return None
+        ends, stack = self.log.quick_ends, self.loops.stack
+        return optimizer_hook(self.hooks.torch, followed, ends, self.aim, self.events, stack)

@@ -8,20 +8,23 @@ disarms profstack with a note and never reaches the script.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from profstack.capture.arming import Arming
+from profstack.capture.arming import CHECKED, Arming
 from profstack.capture.hooks import DISCOVER, OFF, TorchHooks
+from profstack.capture.loops import LONG_ENOUGH, BeginAt, Loop, Loops
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
 from profstack.capture.slices import Event, Observing, SlicePlan, Targets, settle, watch
 from profstack.capture.step_events import StepEvents
-from profstack.capture.step_log import StepLog, StopRun
+from profstack.capture.step_log import LOOP, StepLog, StopRun
 from profstack.capture.step_rules import StepRule
 from profstack.guard import CollectorOff, Guard
 from profstack.layer import SliceData
@@ -30,6 +33,8 @@ from profstack.storage.folder import PAGE_MARKER, append_event
 
 # Slices of one run that are repeated because evaluation fell into them.
 MOST_REPEATED = 4
+# The same for those that another loop has ended.
+MOST_INTERRUPTED = 20
 
 
 class SliceQueue:
@@ -42,16 +47,29 @@ class SliceQueue:
         # The round of the slice that ended last.
         self.finished_round = 0
         self._make_plan = make_plan
-        self._plan: Iterator[SlicePlan] = iter(())
-        self._repeated = 0
+        self._plans: dict[int, Iterator[SlicePlan]] = {}
+        self._number = 0
+        self._repeated = self._interrupted = 0
 
-    def begin(self) -> None:
-        """Begin a new plan."""
-        self._plan = self._make_plan()
+    def begin(self, number: int) -> None:
+        """Begin the plan of this number, or go on with it."""
+        self._number = number
+        if number not in self._plans:
+            self._plans[number] = self._make_plan()
 
     def put_first(self, *planned: SlicePlan) -> None:
         """Put slices before all others of the plan."""
-        self._plan = chain(planned, self._plan)
+        self._plans[self._number] = chain(planned, self._plans.get(self._number, ()))
+
+    def interrupted(self, planned: SlicePlan) -> None:
+        """Put a slice first once more into which another loop fell, if not for too many times."""
+        if planned.kind == "watch" and planned.round:
+            self.put_first(planned)
+        elif self._interrupted < MOST_INTERRUPTED and (
+            planned.observers or planned.kind == "clean"
+        ):
+            self._interrupted += 1
+            self.put_first(planned)
 
     def repeat(self, planned: SlicePlan) -> None:
         """Put a spoilt slice first once more, where it is worth another one."""
@@ -66,7 +84,7 @@ class SliceQueue:
         ended and must not.
         """
         # A plan never ends: its last slice is the watch.
-        planned = next(self._plan)
+        planned = next(self._plans[self._number])
         layers, ended_at = self.ended
         if ended_at == total and any(name in layers for name, _ in planned.observers):
             self.put_first(planned)
@@ -201,7 +219,7 @@ class Limits:
         return [] if self.max_steps is None else [max(1, self.max_steps - steps)]
 
 
-_perf_counter, _process_time = time.perf_counter, time.process_time
+_perf_counter, _process_time, _getframe = time.perf_counter, time.process_time, sys._getframe
 
 # In slices of others the watch samples a step that takes longer than so many usual ones, than a few
 # samples, or than a second where the usual time is not known yet.
@@ -230,6 +248,7 @@ class Engine:
         wait_for_page: bool = True,
         origin: float | None = None,
         budget: float | None = None,
+        begin_at: BeginAt | None = None,
     ) -> None:
         self.folder = observers.writer.folder
         self.stopped_by: str | None = None
@@ -242,7 +261,12 @@ class Engine:
         self.hooks = TorchHooks(torch, self.events, self.names)
         self.log = StepLog(observers.writer, Clock(), origin)
         observers.on_give_way = self.hooks.stop_ranges
-        self.arming = Arming(self.hooks, self.events, self.log, observers)
+        self.loops = Loops(torch, begin_at)
+        if self.loops.begin_at.text:
+            observers.writer.facts({"begin_at": self.loops.begin_at.text})
+        # The loop of the plan in progress.
+        self._loop = self.loops.current
+        self.arming = Arming(self.hooks, self.events, self.log, observers, self.loops)
         self.queue = SliceQueue(make_plan, targets)
         self._limits = limits if limits is not None else Limits()
         self._page = EarlyPage(self.folder, wait=wait_for_page)
@@ -318,24 +342,30 @@ class Engine:
         stopped_here = queue.ended[1] == self.log.total
         self.observers.take_startup(self.tools)
         self.tools.clear()
-        self.arming.forget()
-        self._follow(rule, discovered)
+        self._follow(rule, discovered, sys._getframe(1))
         if stopped_here:
             # The past steps were counted after the stop: the boundary is the same all the same.
             queue.ended = (queue.ended[0], self.log.total)
-        queue.begin()
-        if rule.past_ends and rule.past_ends[-1] == now:
+        if self._is_held():
+            self.begin_slice(watch(0))
+        elif rule.past_ends and rule.past_ends[-1] == now:
             self.next_slice()
         else:
             self.begin_slice(settle(queue.targets, 0))
         self._check_limits()
 
-    def _follow(self, rule: StepRule, discovered: Mapping[str, SliceData]) -> None:
-        """Write the steps that are over, and let the rule end the next ones."""
+    def _follow(
+        self, rule: StepRule, discovered: Mapping[str, SliceData], frame: FrameType | None = None
+    ) -> None:
+        """Write the steps that are over, and let the rule end the next ones, made at `frame`."""
         trains = self.events.backward_seen or rule.name == "optimizer"
         phase = "train" if trains else "eval" if self.events.evaluating else "other"
         self.events.follow(rule)
-        self.log.begin_plan(rule.name, phase)
+        loop = self._loop = self.loops.begin(
+            frame, self._state(), self.log.total + len(rule.past_ends)
+        )
+        self.log.begin_plan(rule.name, phase, loop.facts() if frame is not None else None)
+        loop.plan = self.log.plan
         self.log.startup(rule, discovered)
         append_event(self.folder, {"event": "rule", "rule": rule.name, "phase": phase})
 
@@ -344,10 +374,13 @@ class Engine:
         events, log, hooked = self.events, self.log, self.hooks.state
         if log.timed:
             log.record_event()
-        rows, now = log.rows, _perf_counter()
+        rows, now, loops = log.rows, _perf_counter(), self.loops
         rows.append((now, _process_time(), events.activity, events.flags, events.shape))
         if hooked.listener is not None:
             hooked.listener.step_ended(log.total)
+        frame, state = _getframe(1), self._state() if loops.has_states else 0
+        if not loops.same(frame, state):
+            self.elsewhere(frame, state)
         if len(rows) >= self.arming.aim.steps:
             self.look()
         if hooked.listener is not None:
@@ -364,7 +397,7 @@ class Engine:
     def quick_ended(self, flags: int) -> None:
         """Look at a step of which only the end was stamped; it held `flags`."""
         if flags:
-            self.log.flag_quick(flags)
+            self.log.flag(flags)
         self.look()
 
     def look(self) -> None:
@@ -375,12 +408,15 @@ class Engine:
         count = self.log.count
         if planned.kind == "watch":
             self._look_in_watch(planned)
+        elif self.loops.pending and not self._limits.reached(self.log.total):
+            # No layer observes what may be another loop.
+            self._aim(count + 1)
         elif (
             (count >= planned.steps and elapsed >= planned.min_s)
             or (self._most is not None and count >= self._most)
             or self._limits.reached(self.log.total)
         ):
-            if self.log.with_evaluation() and not self.observers.all_cut():
+            if self.log.left_out() and not self.observers.all_cut():
                 # Evaluation fell into it, and its tool cannot leave that out.
                 self.queue.repeat(planned)
             self.end_slice(complete=True)
@@ -399,6 +435,8 @@ class Engine:
 
     def _look_in_watch(self, planned: SlicePlan) -> None:
         """Look for the page now and then, and keep the log short: no layer observes."""
+        if planned.round == 0 and not self._loop.planned and self._look_while_held(planned):
+            return
         waits = self._budget.waiting
         if waits is not None and self._page.is_due(self.queue.finished_round):
             self._page.ask()
@@ -420,10 +458,100 @@ class Engine:
         else:
             self._aim(self.log.count + 1 if for_page else StepLog.FLUSH)
 
+    # -- loops ---------------------------------------------------------------------------------
+
+    def _state(self) -> int:
+        """Return the state of the step that ends, as far as it tells loops apart."""
+        events = self.events
+        self.loops.has_states = events.counts_calls or self.loops.begin_at.region is not None
+        rows = self.log.rows
+        since = rows[-2][0] if len(rows) > 1 else self.log.start
+        calls, training = events.counts_calls, not events.evaluating
+        return self.loops.state_now(calls=calls, training=training, since=since)
+
+    def elsewhere(self, frame: FrameType, state: int) -> None:
+        """Take a step that was made elsewhere than the one before."""
+        loops, was_pending = self.loops, self.loops.pending
+        begun = loops.take(frame, state, self.log.total, delayed=self.events.open_ended)
+        if begun is None and not loops.pending:
+            return
+        is_quick, planned = bool(self.log.quick_ends), self.planned
+        # Only every eighth short step is looked at; while it is not known, every step is.
+        for back in range(min(CHECKED, self.log.count) if is_quick else 1):
+            self.log.flag(LOOP, back)
+        goes_on = was_pending or (planned is not None and planned.kind == "watch")
+        if planned is None or (begun is None and goes_on and not is_quick):
+            return
+        self.end_slice(complete=True)
+        self.queue.interrupted(planned)
+        if begun is not None:
+            self._enter(begun)
+        else:
+            self.begin_slice(settle(self.queue.targets, self.queue.finished_round))
+
+    def _enter(self, loop: Loop) -> None:
+        """Begin the plan of another loop, or go on with it."""
+        # Slices of the loop before are priced without a clean step of it.
+        self._budget.learn(float("inf"))
+        self._budget.waiting = None
+        phase = self.events.begin_loop()
+        self._loop = loop
+        if loop.plan:
+            self.log.resume_plan(loop.plan)
+        else:
+            self.log.begin_plan(self.events.rule or "", phase, loop.facts())
+            loop.plan = self.log.plan
+        self.begin_slice(watch(0) if self._is_held() else settle(self.queue.targets, 0))
+
+    def _is_held(self) -> bool:
+        """Return whether the loop in progress is watched alone for now; else its plan begins.
+
+        It may wait for `--begin-at`, or be short beside another.
+        """
+        loop = self._loop
+        if not loop.planned:
+            if loop.waits or self._missing_length() > 0:
+                return True
+            loop.planned = True
+        self.queue.begin(loop.plan)
+        return False
+
+    def _missing_length(self) -> float:
+        """Return how much longer the loop in progress has to be for a plan of its own."""
+        # Ranks keep in step by counts of steps, and not by time.
+        by_time = self.queue.targets.settle_s > 0
+        others = (loop.length(by_time=by_time) for loop in self.loops.others() if not loop.waits)
+        so_far = self._loop.length(by_time=by_time)
+        if self.planned is not None:
+            so_far += (self.log.last - self._slice_start) if by_time else self.log.count
+        return LONG_ENOUGH * max(others, default=0.0) - so_far
+
+    def _look_while_held(self, planned: SlicePlan) -> bool:
+        """Look whether the plan of the loop may begin; return false where the watch goes on."""
+        released = self.loops.released(self.log.total)
+        if released is None and self._is_held():
+            if self.log.count >= StepLog.FLUSH:
+                return False
+            first = self.loops.begin_at.step
+            ahead = max(self.log.count, 1)
+            if self._loop.waits:
+                ahead = StepLog.FLUSH if first is None else first - self.log.total
+            self._aim(min(self.log.count + ahead, StepLog.FLUSH))
+            return True
+        self.end_slice(complete=True)
+        if released is not None:
+            self._enter(released)
+        else:
+            self.next_slice()
+        return True
+
     # -- slices --------------------------------------------------------------------------------
 
     def next_slice(self) -> None:
         """Begin the next slice of the plan whose observers can be switched on."""
+        if self._is_held():
+            self.begin_slice(watch(0))
+            return
         if self._page.is_due(self.queue.finished_round):
             self._page.ask()
             self.begin_slice(watch(0))
@@ -509,14 +637,15 @@ class Engine:
         if stuck:
             self.queue.ended = (stuck, log.total)
         captured: dict[str, SliceData] = {}
-        if not complete and planned.observers and log.count < planned.steps:
+        if log.is_foreign() or (not complete and planned.observers and log.count < planned.steps):
             observers.discard()
         else:
             stamps, modules = log.stamps(), self.names.by_number()
-            captured = observers.take(stamps, modules, log.with_evaluation(), complete=complete)
+            captured = observers.take(stamps, modules, log.left_out(), complete=complete)
         event = log.end_slice(planned, captured, _perf_counter() - begun)
         log.write_modules(self.names)
         self.arming.learn(event)
+        self._loop.learn(event["steps"], None if planned.observers else event.get("mean_s"))
         if planned.observers and event.get("mean_s") is not None:
             self._budget.unpriced.append((planned.observers, _perf_counter() - begun, event))
         if (clean_s := self.arming.clean_mean_s()) is not None:

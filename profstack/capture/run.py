@@ -19,6 +19,7 @@ from typing import Any, TypedDict, cast
 
 from profstack import layer as profstack_layer
 from profstack.capture.engine import Engine, Limits
+from profstack.capture.loops import BeginAt
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
 from profstack.capture.slices import LayerMode, Observing, SlicePlan, Targets, plan, watch
@@ -54,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     sync: bool
     source: bool
     capture: CaptureOptions
+    begin_at: dict[str, Any] | None
 
 
 def read_options(folder: Path) -> RunOptions:
@@ -164,6 +166,7 @@ def start_engine(
         origin=origin,
         # Ranks keep in step by counts of steps, and not by time.
         budget=None if options["lockstep"] else cast("float | None", options.get("budget")),
+        begin_at=BeginAt(**(options.get("begin_at") or {})),
     )
     for slug, text in profstack_layer.nsys_notes():
         observers.log.note(slug, text, "nvtx")

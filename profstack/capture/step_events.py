@@ -13,6 +13,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from profstack.capture.module_names import ModuleInfo
@@ -120,6 +121,11 @@ class StepEvents:
     def open_ended(self) -> bool:
         """Whether steps begin at module calls, so that nothing tells the end of the last one."""
         return self.rule == "module" and not self.finder.inference
+
+    @property
+    def counts_calls(self) -> bool:
+        """Whether each call of a module is a step: its state of gradients tells loops apart."""
+        return self.rule == "module" and self.finder.inference
 
     # -- what the hooks report -------------------------------------------------------------
 
@@ -242,6 +248,21 @@ class StepEvents:
         if not self.done:
             flags, self.flags = self.flags, 0
             self.guarded(self._engine.quick_ended, flags)
+
+    def elsewhere(self, frame: FrameType) -> None:
+        """Take a step whose end was only stamped, made elsewhere than the one before."""
+        if not self.done:
+            self.guarded(self._engine.elsewhere, frame, 0)
+
+    def begin_loop(self) -> str:
+        """Begin with the steps of another loop; return their phase."""
+        global evaluates
+        trains = self.backward_seen or (self._trains and not self.counts_calls)
+        if not trains:
+            self._trained.clear()
+            evaluates = False
+        self.backward_seen = False
+        return "train" if trains else "eval" if self.evaluating else "other"
 
     def _leave(self, optimizer: Any) -> None:
         """Forget that the optimizer is stepping, also one whose step an exception ended."""

@@ -150,8 +150,8 @@ def _text(value: Any) -> str | None:
 # -- steps and slices ----------------------------------------------------------------------------
 
 # Flags of a step, which keep it out of medians.
-EVAL, SWITCH = 1, 2
-_FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"))
+EVAL, SWITCH, LOOP = 1, 2, 4
+_FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"), (LOOP, "loop"))
 
 # End of a step, process CPU time there, its first activity, its flags, shape of its input.
 Stamp = tuple[float, float | None, float | None, int, Any]
@@ -183,8 +183,9 @@ class StepLog:
         self.counts: dict[str, int] = {}
         self.uncounted = 0
         # Number of the plan in progress, 0 before the first.
-        self.plan = 0
+        self.plan = self._plans = 0
         self._phase = "other"
+        self._phases: dict[int, str] = {}
         self._switch_s: float | None = None
         self._written = 0
         self._watched = 0
@@ -229,18 +230,27 @@ class StepLog:
         """Return the start of the slice in progress and the ends of its steps."""
         return [self.start, *(row[0] for row in self.rows)]
 
-    def with_evaluation(self) -> frozenset[int]:
-        """Return the steps of the slice that hold evaluation; none where all of them do."""
-        held = frozenset(number for number, row in enumerate(self.rows) if row[3] & EVAL)
-        return held if len(held) < len(self.rows) and self._phase == "train" else frozenset()
+    def left_out(self) -> frozenset[int]:
+        """Return steps of the slice with evaluation, or of another loop; none where all are so."""
+        flags = (EVAL | LOOP) if self._phase == "train" else LOOP
+        held = frozenset(number for number, row in enumerate(self.rows) if row[3] & flags)
+        return held if len(held) < len(self.rows) else frozenset()
+
+    def is_foreign(self) -> bool:
+        """Return whether every step of the slice belongs to another loop."""
+        return bool(self.rows) and all(row[3] & LOOP for row in self.rows)
 
     # -- while a slice lasts -----------------------------------------------------------------
 
-    def begin_plan(self, rule: str, phase: str) -> None:
-        """Begin a new plan: a rule was found."""
-        self.plan += 1
-        self._phase = phase
-        self.writer.facts({f"plan_{self.plan}": {"rule": rule, "phase": phase}})
+    def begin_plan(self, rule: str, phase: str, loop: Mapping[str, object] | None = None) -> None:
+        """Begin a new plan: a rule or a loop was found."""
+        self.plan = self._plans = self._plans + 1
+        self._phase = self._phases[self.plan] = phase
+        self.writer.facts({f"plan_{self.plan}": {"rule": rule, "phase": phase, **(loop or {})}})
+
+    def resume_plan(self, plan: int) -> None:
+        """Go on with a plan: its loop has come back."""
+        self.plan, self._phase = plan, self._phases[plan]
 
     def begin_slice(
         self, planned: SlicePlan, *, since_origin: bool = False, stopped: float | None = None
@@ -281,9 +291,14 @@ class StepLog:
         if self._waits:
             self.clock.synchronize()
 
-    def flag_quick(self, flags: int) -> None:
-        """Flag the latest step of `quick_ends`."""
-        self._quick_flags[len(self.quick_ends) - 1] = flags
+    def flag(self, flags: int, back: int = 0) -> None:
+        """Flag the latest step, or one that was so many steps before it."""
+        if self.quick_ends:
+            latest = len(self.quick_ends) - 1 - back
+            self._quick_flags[latest] = self._quick_flags.get(latest, 0) | flags
+        else:
+            end, cpu, activity, before, shape = self.rows[-1]
+            self.rows[-1] = (end, cpu, activity, before | flags, shape)
 
     def _forget_quick(self) -> None:
         self.quick_ends.clear()
@@ -356,7 +371,7 @@ class StepLog:
             taken = captured.get(layer)
             if taken is None or not any(taken.frames.values()):
                 continue
-            left_out = frozenset() if taken.holds_all else self.with_evaluation()
+            left_out = frozenset() if taken.holds_all else self.left_out()
             mode = "shared" if len(planned.observers) > 1 else mode
             row = self._observed_record(planned, layer, left_out, position)
             frames["slices"].append({**row, "layer": layer, "mode": mode, "stop_s": stop_s})

@@ -208,6 +208,9 @@ _on = False
 _open: "dict[int, RegionSpan]" = {}
 _totals = RegionTotals()
 _outlet: "RegionOutlet | None" = None
+# The region in which slices begin, and when it was entered last.
+_remembered: "str | None" = None
+_entered_at = 0.0
 
 
 def _never() -> bool:
@@ -293,7 +296,14 @@ def _enter(name: str, spans: "list[RegionSpan]", frame: "FrameType") -> None:
     _current.set(span)
     if _outlet is not None:
         _outlet.entered(span)
-    span.entered = perf_counter()
+    _enter_now(span)
+
+
+def _enter_now(span: RegionSpan) -> None:
+    global _entered_at
+    span.entered = now = perf_counter()
+    if span.name == _remembered:
+        _entered_at = now
 
 
 def _leave(spans: "list[RegionSpan]", now: float) -> None:
@@ -342,7 +352,7 @@ def begin(source: str, name: str, around: "list[RegionSpan]") -> "RegionSpan | N
     span.source = source
     span.counts = all(each.path != name for each in around)
     _open[id(span)] = span
-    span.entered = perf_counter()
+    _enter_now(span)
     return span
 
 
@@ -370,10 +380,26 @@ def switch_on() -> None:
     _on = True
 
 
+def remember(name: str) -> None:
+    """Remember when the region of this name is entered, for `was_inside`."""
+    global _remembered
+    _remembered = name
+
+
+def was_inside(since: float) -> bool:
+    """Return whether this thread is in the remembered region, or has entered it since then."""
+    if _entered_at >= since:
+        return True
+    here = get_ident()
+    spans = _open.copy().values()
+    return any(span.name == _remembered and span.thread == here for span in spans)
+
+
 def switch_off() -> None:
     """Time no more regions: the run is over, or this process is a forked one."""
-    global _on, _outlet
+    global _on, _outlet, _remembered, _entered_at
     _on = False
+    _remembered, _entered_at = None, 0.0
     _outlet = None
     _open.clear()
     _totals.clear()

@@ -23,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
+from profstack.capture.loops import BeginAt
 from profstack.capture.slices import Targets
 from profstack.capture.step_rules import RULES
 from profstack.commands.options import (
@@ -103,6 +104,7 @@ class ChildOptions(TypedDict, total=False):
     source: bool
     whole: bool
     capture: dict[str, int]
+    begin_at: dict[str, object]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -118,6 +120,11 @@ def parser() -> argparse.ArgumentParser:
     add("--step-by", choices=(*RULES, "none"), help="what ends a step (default: found out)")
     add("--max-steps", type=count, metavar="N", help="end the script after N steps")
     add("--max-seconds", type=number, metavar="S", help="end it at the first step after S s")
+    add(
+        "--begin-at",
+        metavar="N|PLACE",
+        help="slices begin at step N, or count only steps of a region, or of train.py:LINE",
+    )
     add("--sync", action="store_true", help="wait for the device after every clean step")
     add("--startup", choices=("cprofile",), help="profile the start-up exactly")
     add(
@@ -166,6 +173,13 @@ def main(argv: list[str]) -> int:
     if rank is not None and recorded is not None and rank not in recorded:
         return process.run_unrecorded(wanted.arguments)
     wanted.check()
+    if options.begin_at is not None:
+        where = os.path.dirname(wanted.arguments[0]) if wanted.kind == "script" else "."
+        try:
+            options.begin_at = BeginAt.parse(options.begin_at, ".", where)
+        except ValueError as error:
+            step = "write --begin-at 200, --begin-at train.py:12 or --begin-at REGION"
+            raise UsageError(f"--begin-at: {error}", next_step=step) from None
     code = _Run(options, wanted, layers, left_out, rank, again).execute()
     if code == -signal.SIGINT:
         # End by SIGINT, as the script and every plain python: only then does a shell end its loop.
@@ -260,6 +274,8 @@ class _Run:
             "source": not options.no_source,
             "whole": whole,
         }
+        if options.begin_at is not None:
+            self._child_options["begin_at"] = asdict(options.begin_at)
         _write_child_options(self.folder, self._child_options)
         # Before the run, whose load the facts must not contain.
         where = self.target.arguments[0] if self.target.kind == "script" else "."
@@ -530,6 +546,8 @@ class FirstRun:
     on_device: bool
     has_ranges: bool
     nvtx_reason: str
+    # The first step of the loop that the report is of.
+    begin: int = 0
 
     @classmethod
     def read(cls, folder: Path) -> FirstRun:
@@ -544,16 +562,28 @@ class FirstRun:
         rules = {plan: json.loads(facts.get(f"plan_{plan}", "{}")).get("rule") for plan in last}
         steps = max((last[plan] + 1 for plan in last if rules[plan] != "whole"), default=0)
         has_ranges = status in ("recorded", "emitted")
-        return cls(steps, environment.get("device") == "cuda", has_ranges, reason or "")
+        on_device = environment.get("device") == "cuda"
+        return cls(steps, on_device, has_ranges, reason or "", _reported_begin(folder))
+
+
+def _reported_begin(folder: Path) -> int:
+    """Return the first step of the loop that the first run's page is of."""
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        plans = {row["plan"] for row in report["step"]["loops"] if row["reported"]}
+        firsts = [row["first_step"] for row in report["slices"] if row["plan"] in plans]
+    except (OSError, ValueError, KeyError):
+        return 0
+    return min((first for first in firsts if first is not None), default=0)
 
 
 def second_options(child_options: ChildOptions, first: FirstRun) -> ChildOptions:
     """Return the child's options for the second run: layer nvtx alone, ended after its slice."""
     targets = child_options["targets"]
-    left = max(first.steps - _FOUND_OUT, 2)
+    left = max(first.steps - first.begin - _FOUND_OUT, 2)
     warmup = min(_WARMUP, max(1, left // 3))
     steps = max(1, min(max(_STEPS, int(targets["slice_steps"])), left - warmup))
-    return {
+    options: ChildOptions = {
         **child_options,
         "layers": ["nvtx"],
         "left_out": {},
@@ -564,6 +594,10 @@ def second_options(child_options: ChildOptions, first: FirstRun) -> ChildOptions
         # No page is written of it, so the child must not wait for one.
         "lockstep": True,
     }
+    if first.begin and "begin_at" not in child_options:
+        # Another loop may come first.
+        options["begin_at"] = asdict(BeginAt(str(first.begin), step=first.begin))
+    return options
 
 
 def note(folder: Path, text: str) -> None:

@@ -470,6 +470,9 @@ WARNINGS: dict[str, str] = {
     "of the steps before",
     "unsettled-clean-steps": "every clean step came right after an observer, so that the clean "
     "time is an upper bound",
+    "loops": "steps were made in several loops: they are told apart by call site, and the figures "
+    "are of the one that took most time",
+    "begin-at": "the place of `--begin-at` never came: no layer had a slice",
     "budget": "what measuring adds to a run is held below a share of it, and the run ended before "
     "all slices had fitted in",
     "pauses": "a few clean steps took many times as long as the others: they are listed among the "

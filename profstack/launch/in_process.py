@@ -18,6 +18,7 @@ from typing import Any
 
 from profstack import layer
 from profstack.capture.engine import Engine
+from profstack.capture.loops import BeginAt
 from profstack.capture.observers import Observers
 from profstack.capture.run import device_facts, live_optimizers, make_plan, torch_facts
 from profstack.capture.slices import Targets
@@ -111,6 +112,7 @@ class InProcess:
     targets: Targets
     keep_source: bool = True
     sync: bool = False
+    begin_at: BeginAt | None = None
     stopped_by: str | None = None
 
     def begin(self, torch: Any, output: str | None, *, force: bool) -> Engine:
@@ -127,6 +129,7 @@ class InProcess:
             self.targets,
             live_optimizers=live_optimizers,
             wait_for_page=False,
+            begin_at=self.begin_at,
         )
         self.engine.log.synchronised = self.sync
         self._folder.write_run(self.name, {"started_at": iso(self._folder.started)})

@@ -22,6 +22,7 @@ _FLAGS = {
     "eval": "the script evaluated its model in them",
     "checkpoint": "the script wrote a checkpoint in them",
     "switch": "a layer was switched in them",
+    "loop": "they belong to another loop of the script",
     "partial": "they were cut off, or begun before profstack could see them",
 }
 _KINDS = {

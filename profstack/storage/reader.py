@@ -94,12 +94,54 @@ class Recorded:
                 artifacts.loc[row, ["path", "bytes"]] = f"{path}.gz", packed.stat().st_size
         steps = self.frames["steps"]
         steps["flags"] = steps["flags"].fillna("")
-        counts = steps["plan"].value_counts().sort_index()
-        self.plan: int | None = int(counts.index.tolist()[counts.argmax()]) if len(counts) else None
-        fact = self.facts.get(f"plan_{self.plan}") or {}
+        # Steps of each plan, and their seconds.
+        self.plan_steps: dict[int, int] = {}
+        self.plan_times: dict[int, float] = {}
+        self._measure_plans()
+        self.plan: int | None = self._longest_plan()
+        fact = self.loop_facts(self.plan)
         self.rule: str | None = fact.get("rule")
         self.phase: str | None = fact.get("phase")
         self._selected: dict[tuple[str, tuple[tuple[str, ...], ...]], Selection | None] = {}
+
+    def _measure_plans(self) -> None:
+        """Find the seconds of each plan's steps: their number at the speed of most of them.
+
+        A quartile, since cold and compiling steps would make a warm-up loop the longest.
+        """
+        steps = self.frames["steps"]
+        own = steps[~steps["flags"].astype(str).str.contains("loop")].astype({"wall_s": float})
+        unobserved = self.frames["slices"].query("layer.isna()", engine="python")["slice"]
+        typical = own.groupby("plan")["wall_s"].quantile(0.25, interpolation="lower")
+        alone = own[own["slice"].isin(unobserved)].groupby("plan")["wall_s"]
+        typical = alone.quantile(0.25, interpolation="lower").combine_first(typical)
+        # The first steps of a loop fell into the slices of the one before.
+        ordered = steps.sort_values("step")
+        is_foreign = ordered["flags"].astype(str).str.contains("loop")
+        actual = ordered["plan"].where(~is_foreign).bfill().fillna(ordered["plan"])
+        # Steps of a long watch are only counted, per slice.
+        slices = self.frames["slices"].drop_duplicates(["plan", "first_step", "steps"])
+        missing = slices.groupby("plan")["steps"].sum()
+        missing = missing.sub(steps.groupby("plan").size(), fill_value=0)
+        counts = actual.value_counts().add(missing.clip(lower=0), fill_value=0).sort_index()
+        for plan, count in zip(counts.index.tolist(), counts.tolist(), strict=True):
+            if count:
+                self.plan_steps[int(plan)] = int(count)
+                self.plan_times[int(plan)] = count * (nullable(typical.get(plan)) or 0.0)
+
+    def loop_facts(self, plan: int | None) -> dict[str, Any]:
+        """Return what is known of the loop of a plan: its rule, phase, call site and state."""
+        return self.facts.get(f"plan_{plan}") or {}
+
+    def _longest_plan(self) -> int | None:
+        """Return the plan whose steps took most time, of those that did not wait to begin.
+
+        Recordings from before call sites were known have the plan with most steps.
+        """
+        is_known = any("site" in self.loop_facts(plan) for plan in self.plan_steps)
+        plans: Mapping[int, float] = self.plan_times if is_known else self.plan_steps
+        begun = [plan for plan in plans if not self.loop_facts(plan).get("waits")]
+        return max(begun or plans, key=lambda plan: plans[plan], default=None)
 
     @cached_property
     def slices(self) -> pd.DataFrame:
@@ -189,12 +231,13 @@ class Recorded:
     def _mixed(self) -> frozenset[int]:
         """Numbers of the slices whose rows add up training and evaluation."""
         steps = self.steps
+        words = {"eval", "loop"} if self.phase == "train" else {"loop"}
         evaluating = [
             step
             for step, flags in zip(steps["step"].tolist(), steps["flags"], strict=True)
-            if "eval" in flags.split()
+            if not words.isdisjoint(flags.split())
         ]
-        if self.phase != "train" or not evaluating:
+        if not evaluating:
             return frozenset()
         whole = self.slices[~(self.slices["counted_steps"] < self.slices["steps"])]
         columns = zip(whole["slice"], whole["first_step"], whole["steps"], strict=True)

@@ -26,7 +26,7 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "layer TEXT name of the layer that observed, null when none did",
         "mode TEXT the layer's way of observing in this slice: timed, detail, lines, shared (with "
         "another layer) or whole (a workload without steps)",
-        "plan INTEGER number of the plan, from 1: a new optimizer or model starts a new one",
+        "plan INTEGER number of the plan, from 1: a new optimizer, model or loop starts a new one",
         "phase TEXT train, eval or other",
         "round INTEGER number of the round, from 1; 0 before the first",
         "first_step INTEGER first step of the slice",
@@ -54,7 +54,7 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "batch_size INTEGER leading dimension of the step's first input tensor",
         "shape TEXT shapes of the tensors the step's model was called with",
         "flags TEXT reasons that keep the step out of medians, separated by spaces: eval, "
-        "checkpoint, switch, partial",
+        "checkpoint, switch, partial, loop (of another one)",
     ),
     "generations": columns(
         "step INTEGER step in which it was",

@@ -38,15 +38,33 @@ class Run(TypedDict):
     world_size: Annotated[Whole, "processes of the launch; null where not known"]
 
 
+class LoopFacts(TypedDict):
+    """A loop of the script: all steps that were made at one place."""
+
+    plan: Annotated[int, "number of its plan"]
+    place: Annotated[
+        Text, "innermost own line at which its steps end, and what tells it from others there"
+    ]
+    steps: Annotated[int, "steps that it made"]
+    time_s: Annotated[Figure, "host time of its steps, at the speed of the undisturbed ones"]
+    phase: Annotated[Text, "train, eval or other"]
+    gradients: Annotated[
+        bool | None, "gradients were recorded; null where its steps are no calls of a model"
+    ]
+    training: Annotated[bool | None, "the model was in training mode; null as gradients"]
+    reported: Annotated[bool, "the report's figures are of this loop"]
+
+
 class StepFacts(TypedDict):
     """Steps of the run: the rule that finds them, and how many there were."""
 
     rule: Annotated[Text, "event that ends a step (whole: the script is one); null without steps"]
-    count: Annotated[int, "steps of the phase `phase` in the run"]
+    count: Annotated[int, "steps of the phase in the run; of several loops the reported one's"]
     phase: Annotated[Text, "train, eval or other: what the reported steps do; null without steps"]
     counts_by_phase: Annotated[dict[str, int], "steps in the run by phase"]
     batch_size: Annotated[Whole, "most frequent batch size of the steps; null where not read"]
     shapes: Annotated[list[str], "shapes of the steps' inputs, most frequent first; at most 20"]
+    loops: Annotated[list[LoopFacts], "loops of the script, told apart by call site"]
     reason: Annotated[Text, "why no step of a script was recorded; null where one was"]
 
 

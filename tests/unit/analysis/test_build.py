@@ -36,7 +36,10 @@ def test_a_whole_run(tmp_path):
         assert calibrated == pytest.approx(own / wall * clean_s)
     found = [(row["wall_s"], row["flags"]) for row in report["tables"]["steps"]]
     assert found == [(step.wall_s, step.flags) for step in run.drawn]
-    facts, count = {"rule": "optimizer", "phase": "train", "reason": None}, len(run.drawn)
+    facts, count = (
+        {"rule": "optimizer", "phase": "train", "loops": [], "reason": None},
+        len(run.drawn),
+    )
     counts = {"count": count, "counts_by_phase": {"train": count}}
     assert report["step"] == {**facts, **counts, "batch_size": 32, "shapes": ["32x8", "12x8"]}
     found = [tuple(row[k] for k in ("index", "steps", "step_median_s")) for row in report["slices"]]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from profstack.capture import user_regions
+from profstack.capture.engine import Engine
 from profstack.readers.torchtrace import line_tracer
 from tests.support import engine
 
@@ -29,6 +30,8 @@ def bench(tmp_path, monkeypatch):
     """Make a bench; afterwards its engine is finished and torch is as it was found."""
     made = []
     engine.made_up_layers(monkeypatch)
+    # A test makes its steps wherever it likes: those of `test_loops` put it back.
+    monkeypatch.setattr(Engine, "elsewhere", lambda *_: None)
     # The script whose lines are traced is the test, not pytest.
     monkeypatch.setattr(line_tracer, "script_folder", lambda: str(Path(__file__).parents[2]))
     before = engine.patched()

@@ -26,8 +26,9 @@ def test_the_quick_hook_stamps_the_steps_of_the_followed_optimizer_on_its_thread
     monkeypatch.setattr(arming, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     looks, others, ends = [], [], []
     told = SimpleNamespace(look=lambda: looks.append(len(ends)), optimizer_ended=others.append)
+    told.elsewhere = lambda frame: None
     followed, other = VirtualOptimizer(), VirtualOptimizer()
-    hook = optimizer_hook(torch, weakref.ref(followed), ends, Aim(3), told)
+    hook = optimizer_hook(torch, weakref.ref(followed), ends, Aim(3), told, [])
     for optimizer in (followed, followed, other):
         hook(optimizer, (), {})
     elsewhere(hook, followed, (), {})
@@ -101,7 +102,7 @@ def test_steps_are_short_by_the_median_of_the_clean_slices(
         lambda patch: patch.setattr(type(one.engine.log.clock), "has_device", True),
         lambda patch: patch.setitem(sys.modules, "torch._dynamo.utils", books),
         lambda patch: patch.setattr(one.engine.events, "followed_optimizer", None),
-        lambda patch: armed.forget(),
+        lambda patch: setattr(one.engine.log, "plan", 9),
     ):
         assert (armed.quick_hook(clean) is not None) is short
         with monkeypatch.context() as patch:

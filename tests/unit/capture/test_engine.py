@@ -172,7 +172,7 @@ def test_a_run_slice_by_slice(virtual, monkeypatch, slices, script, story):
     rules = ["optimizer", *["step"] * ("u" in script)]
     assert set(plans) == set(range(1, len(rules) + 1))
     found = [one.facts[f"plan_{number}"] for number in sorted(set(plans))]
-    assert found == [{"rule": rule, "phase": "train"} for rule in rules]
+    assert [(fact["rule"], fact["phase"]) for fact in found] == [(rule, "train") for rule in rules]
 
 
 def test_the_background_observes_where_nothing_else_does(virtual):

@@ -54,14 +54,14 @@ class Logged:
             if quick:
                 log.quick_ends.append(moments.now)
                 if flags:
-                    log.flag_quick(flags)
+                    log.flag(flags)
             else:
                 log.rows.append((moments.now, moments.cpu, activity, flags, shape))
             times = [begun - 90, moments.now - begun, None if quick else moments.cpu - cpu_before]
             self.steps.append([*map(known, times), wait_s and known(wait_s)])
         ended, cpu_s = moments.now, moments.cpu - cpu
         assert (log.count, log.last) == (len(steps), approx(ended))
-        evaluated, total = log.with_evaluation(), log.total
+        evaluated, total = log.left_out(), log.total
         moments.wait(0.75, 0.125)
         log.stop(at_boundary=at_boundary)
         assert log.stamps()[-1] == approx(ended)

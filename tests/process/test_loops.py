@@ -1,0 +1,63 @@
+"""A script that warms up and then measures: the page is of the loop that it measures."""
+
+import json
+
+import pytest
+
+from tests.support.processes import run_python
+
+SCRIPT = """\
+import torch
+from profstack import region
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+x = torch.randn(64, 64)
+for _ in range(12): model(x)
+with torch.no_grad():
+    with region("measured"):
+        for _ in range(300): model(x)
+"""
+FAST = ("--layers", "cprofile,flops", "--no-peaks", "-q", "--rounds", "1", "--final-s", "0.05")
+
+
+def run(folder, *options):
+    (folder / "bench.py").write_text(SCRIPT)
+    words = ("-m", "profstack", "run", "-o", "rec", *FAST, *options, "bench.py")
+    done = run_python(*words, code=None, cwd=folder)
+    if done.returncode:
+        return done, None
+    return done, json.loads((folder / "rec" / "report.json").read_text())
+
+
+def test_the_page_is_of_the_loop_that_is_measured(tmp_path):
+    _, report = run(tmp_path)
+    loops = {row["place"]: row for row in report["step"]["loops"]}
+    assert [(row["steps"], row["reported"]) for row in loops.values()] == [(12, False), (300, True)]
+    assert [*loops] == ["bench.py:5", "bench.py:8"]
+    assert report["step"]["count"] == 300
+    assert report["setup"]["calls"]["count"] > report["setup"]["calls"]["with_grad"] == 0
+    text = next(each["text"] for each in report["warnings"] if each["slug"] == "loops")
+    assert text.index("bench.py:8") < text.index("bench.py:5")
+    counted = report["benchmark"]["counted_steps"]
+    assert counted
+    assert min(counted) >= 12
+
+
+@pytest.mark.parametrize("place", ["measured", "bench.py:6", "50"])
+def test_slices_begin_where_the_user_says(tmp_path, place):
+    _, report = run(tmp_path, "--begin-at", place)
+    begun = 50 if place == "50" else 12
+    observed = [row["first_step"] for row in report["slices"] if row["layer"]]
+    assert observed
+    assert min(observed) >= begun
+    assert report["step"]["count"] == 312 - begun
+    assert not [each for each in report["warnings"] if each["slug"] == "begin-at"]
+
+
+def test_a_place_that_never_comes_is_said(tmp_path):
+    _, report = run(tmp_path, "--begin-at", "nowhere")
+    assert [each["slug"] for each in report["warnings"]][:1] == ["begin-at"]
+    assert not [row for row in report["slices"] if row["layer"]]
+    done, _ = run(tmp_path, "--force", "--begin-at", "other.py:3")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "other.py" in done.stderr

@@ -1,0 +1,226 @@
+"""Loops of a script are told apart, and slices begin where the user says."""
+
+import sys
+from itertools import groupby
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from profstack.capture import user_regions
+from profstack.capture.arming import CHECKED
+from profstack.capture.engine import Engine
+from profstack.capture.loops import MOST_LOOPS, NEW_LOOP, NEW_PLACES, BeginAt, Loops
+from profstack.capture.slices import Targets
+from profstack.capture.user_regions import region
+from tests.support.engine import milli
+
+ELSEWHERE = Engine.elsewhere
+HERE = __file__.rpartition("/")[0]
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+class Told:
+    """Steps of made-up places: each letter is one call site of this file."""
+
+    def __init__(self, **begin):
+        self.loops = Loops(SimpleNamespace(is_grad_enabled=lambda: True), BeginAt(**begin))
+        self.total = 0
+        self.sites = {}
+        for letter in "abcdefghijklmnopqrstuvwxyz":
+            exec(compile(f"def {letter}(): return step()", f"cell {letter}", "exec"), self.sites)
+        self.sites["step"] = self.step
+        self.number = {}
+
+    def step(self, state=0, delayed=False):
+        frame = sys._getframe(1)
+        self.total += 1
+        if self.total == 1:
+            self.number[id(self.loops.begin(frame, state, 1))] = 0
+        elif not self.loops.same(frame, state):
+            self.loops.take(frame, state, self.total, delayed=delayed)
+        return str(self.number.setdefault(id(self.loops.current), len(self.number)))
+
+    def run(self, letters):
+        return "".join(self.sites[letter]() for letter in letters)
+
+
+def test_a_place_that_makes_several_steps_in_a_row_is_another_loop(told):
+    # A loop that is known comes back at once.
+    assert told.run("aaaa" + "b" * NEW_LOOP + "abab") == "0" * (3 + NEW_LOOP) + "10101"
+
+
+def test_places_that_alternate_are_one_loop(told):
+    found = told.run("aab" + "abbabaabb" * 3 + "c" * (NEW_LOOP - 1) + "a" + "ccccc")
+    assert set(found) == {"0"}
+
+
+def test_several_new_places_are_another_loop_after_more_steps(told):
+    found = told.run("a" + "bc" * NEW_PLACES + "a")
+    assert found[NEW_PLACES - 1 : NEW_PLACES + 1] == "01"
+    assert found[-1] == "0"
+
+
+def test_too_many_loops_are_watched_together(told):
+    for letter in "abcdefghijklmnopqrstu":
+        told.run(letter * NEW_LOOP)
+    assert len(told.number) == MOST_LOOPS + 1
+    assert told.loops.current.waits
+
+
+def test_steps_that_begin_at_calls_belong_to_the_place_that_began_them(told):
+    def step(place):
+        return told.sites[place]()
+
+    told.sites["step"] = lambda: told.step(delayed=True)
+    assert step("a") + step("a") == "00"
+    # The boundary in the first call of b ends a step of a.
+    assert [step("b") for _ in range(NEW_LOOP + 1)] == [*"0" * NEW_LOOP, "1"]
+
+
+def test_where_slices_begin_is_read(tmp_path):
+    source = "import x\nfor a in b:\n    c(\n        d,\n    )\n\n\n@e\ndef f():\n    pass\n"
+    (tmp_path / "own.py").write_text(source)
+    places = {
+        line: BeginAt.parse(f"own.py:{line}", "/nowhere", str(tmp_path)) for line in (2, 4, 8)
+    }
+    assert [place.lines for place in places.values()] == [(2, 5), (3, 5), (8, 10)]
+    file = str(tmp_path / "own.py")
+    assert [places[2].holds(file, line) for line in (1, 2, 5, 6)] == [False, True, True, False]
+    assert not places[2].holds("own.py", 3)
+    assert (BeginAt.parse(7).step, BeginAt.parse("0").step) == (7, 0)
+    assert BeginAt.parse("layer:3").region == "layer:3"
+    for wrong in ("-1", " ", "none.py:3", "own.py:7", "own.py:99"):
+        with pytest.raises(ValueError, match=r"\w"):
+            BeginAt.parse(wrong, str(tmp_path))
+
+
+# -- in the engine -------------------------------------------------------------------------------
+
+
+class Model(torch.nn.Module):
+    def __init__(self, moments):
+        super().__init__()
+        self.moments = moments
+
+    def forward(self, x, wall_s):
+        self.moments.wait(wall_s)
+        return x
+
+
+def plans_of(one):
+    """The plans of the steps that are of their slice's loop, with how many come in a row."""
+    own = [row["plan"] for row in one.steps if "loop" not in row["flags"]]
+    return [(plan, len(list(steps))) for plan, steps in groupby(own)]
+
+
+@pytest.fixture
+def calls(virtual, moments, monkeypatch):
+    def make(**options):
+        one, _ = virtual(
+            "alpha", targets=Targets(settle_s=0.0001), live_optimizers=frozenset, **options
+        )
+        monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
+        model, x = Model(moments), torch.zeros(3)
+
+        def repeat(count, wall_ms):
+            for wall_s in milli(*[wall_ms] * count):
+                model(x, wall_s)
+
+        return one, repeat, model
+
+    return make
+
+
+def test_a_loop_without_gradients_has_a_plan_of_its_own(calls):
+    one, repeat, model = calls()
+    for measured in (False, True):
+        with torch.set_grad_enabled(not measured):
+            repeat(80 if measured else 10, 5)
+    model.eval()
+    repeat(20, 5)
+    one.engine.finish()
+    lost = NEW_LOOP
+    # All are called at one line: the state of gradients and of the model tells them apart.
+    assert plans_of(one) == [(1, 10), (2, 80 - lost), (3, 20 - lost)]
+    facts = [one.facts[f"plan_{plan}"] for plan in (1, 2, 3)]
+    assert [(fact["gradients"], fact["training"]) for fact in facts] == [
+        (True, True),
+        (False, True),
+        (True, False),
+    ]
+    slices = {row["plan"] for row in one.slices if row["layer"] == "alpha"}
+    # The third never becomes a quarter of the second.
+    assert slices == {1, 2}
+
+
+def test_no_layer_sees_a_step_of_another_loop(calls):
+    one, repeat, _ = calls()
+    for _ in range(2):
+        repeat(25, 4)
+        repeat(30, 5)
+    one.engine.finish()
+    assert [plan for plan, _ in plans_of(one)] == [1, 2, 1, 2]
+    foreign = [row for row in one.steps if "loop" in row["flags"]]
+    # Three until the second loop is known, then one each.
+    assert len(foreign) == NEW_LOOP + 2
+    kinds = {
+        row["slice"]: row["layer"] for row in one.slices if row["counted_steps"] == row["steps"]
+    }
+    assert {kinds.get(row["slice"]) for row in foreign} <= {None}
+
+
+def test_slices_begin_at_a_step(calls):
+    one, repeat, _ = calls(begin_at=BeginAt.parse(12))
+    repeat(40, 5)
+    one.engine.finish()
+    assert plans_of(one) == [(1, 12), (2, 28)]
+    first = next(row for row in one.slices if row["layer"])
+    assert first["first_step"] >= 12
+    assert [one.facts[f"plan_{plan}"]["waits"] for plan in (1, 2)] == [True, False]
+
+
+def test_slices_begin_inside_a_region(calls):
+    one, repeat, _ = calls(begin_at=BeginAt.parse("measured"))
+    try:
+        repeat(40, 5)
+        for _ in range(30):
+            with region("measured"):
+                repeat(1, 1)
+        repeat(10, 5)
+    finally:
+        one.engine.finish()
+        user_regions.switch_off()
+    assert plans_of(one) == [(1, 40), (2, 30 - NEW_LOOP), (1, 10 - 1)]
+    assert {row["plan"] for row in one.slices if row["layer"]} == {2}
+
+
+def test_slices_begin_at_a_line(calls):
+    line = sys._getframe().f_lineno + 3  # that of `repeat(25, 1)`
+    one, repeat, _ = calls(begin_at=BeginAt.parse(f"test_loops.py:{line}", HERE))
+    repeat(40, 5)
+    repeat(25, 1)
+    one.engine.finish()
+    assert plans_of(one) == [(1, 40), (2, 25 - NEW_LOOP)]
+
+
+def test_a_short_step_of_another_loop_is_seen_too(virtual, monkeypatch):
+    one, training = virtual("alpha", targets=Targets(settle_s=0.0001, slice_s=0.01))
+    monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
+
+    def repeat(count):
+        training.run(milli(*[0.3] * count))
+
+    repeat(400)
+    repeat(300)
+    one.engine.finish()
+    # One in eight is looked at, and what lies before it may be of either loop; then each is.
+    (first, before), (second, after) = plans_of(one)
+    assert (first, second) == (1, 2)
+    assert 400 - CHECKED < before <= 400
+    assert 300 - CHECKED - NEW_LOOP <= after <= 300 - NEW_LOOP
+    assert {row["plan"] for row in one.steps if row["step"] >= 400 + 20} == {2}
