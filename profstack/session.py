@@ -94,7 +94,8 @@ class Session:
     measured; `max_seconds` is the time in seconds after which `run` stops repeating a call. Without
     `keep_source` the recording holds no text of the program's own files, so that it and its page
     can be given to others. With `sync` it waits for the device after every clean step, as
-    `profstack run --sync` does.
+    `profstack run --sync` does. With `memory_by="memory_profiler"` memory_profiler measures memory
+    by line beside profstack.
 
     Without `steps` and `run` the session finds steps by itself, as `profstack run` does. Inside
     `profstack run` or another session it records nothing of its own: it marks steps there, and its
@@ -115,6 +116,7 @@ class Session:
         max_seconds: float = MAX_SECONDS,
         keep_source: bool = True,
         sync: bool = False,
+        memory_by: str = layer.OWN_TRACER,
     ) -> None:
         if callable(name):
             raise UsageError(
@@ -123,7 +125,8 @@ class Session:
             )
         self.name = name
         self._layers = layer.pick(layers)
-        self._sync = sync
+        layer.check_memory_by(memory_by, self._layers)
+        self._sync, self._memory_by = sync, memory_by
         self._output = None if output is None else os.fspath(output)
         self._force = force
         self._targets = targets if targets is not None else Targets()
@@ -161,6 +164,7 @@ class Session:
                 self._targets,
                 keep_source=self._keep_source,
                 sync=self._sync,
+                memory_by=self._memory_by,
             )
             try:
                 around = own.begin(torch, self._output, force=self._force)

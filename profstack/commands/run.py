@@ -40,6 +40,7 @@ from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
 from profstack.launch import process, progress, second_run, target
 from profstack.launch.target import Target
+from profstack.layer import MEMORY_BY, OWN_TRACER, check_memory_by
 from profstack.privacy import home_relative, package_version, presentable_argv
 from profstack.readers import nvtx as readers_nvtx
 from profstack.readers.nsys import tool
@@ -99,6 +100,7 @@ class ChildOptions(TypedDict, total=False):
     max_seconds: float | None
     startup: str | None
     sync: bool
+    memory_by: str
     budget: float
     source: bool
     whole: bool
@@ -119,6 +121,8 @@ def parser() -> argparse.ArgumentParser:
     add("--max-steps", type=count, metavar="N", help="end the script after N steps")
     add("--max-seconds", type=number, metavar="S", help="end it at the first step after S s")
     add("--sync", action="store_true", help="wait for the device after every clean step")
+    words = "what measures memory by line: profstack alone, or memory_profiler beside it"
+    add("--memory-by", choices=MEMORY_BY, default=OWN_TRACER, help=f"{words} (default: profstack)")
     add("--startup", choices=("cprofile",), help="profile the start-up exactly")
     add(
         "--no-peaks", action="store_true", help="do not measure the machine's peaks, once, after it"
@@ -154,6 +158,7 @@ def main(argv: list[str]) -> int:
             raise UsageError("--light chooses the layers itself", next_step=step)
         options.layers, options.no_peaks = "watch", True
     layers, left_out = chosen_layers(options.layers, options.skip)
+    check_memory_by(options.memory_by, layers)
     rank = target.own_rank()
     recorded = target.recording_ranks(options.ranks)
     # Before any rank passes through, so that an error ends all ranks alike.
@@ -256,6 +261,7 @@ class _Run:
             "max_seconds": options.max_seconds,
             "startup": options.startup,
             "sync": options.sync,
+            "memory_by": options.memory_by,
             "budget": options.budget,
             "source": not options.no_source,
             "whole": whole,

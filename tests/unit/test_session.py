@@ -119,6 +119,18 @@ def test_clean_steps_alone_that_wait_for_the_device(training, tmp_path):
         Session(torch.nn.Linear(1, 1))
 
 
+def test_memory_profiler_measures_beside_where_it_is_asked_to(training):
+    found = []
+    for memory_by in layer.MEMORY_BY:
+        with session(layers=["memory"], memory_by=memory_by) as opened:
+            opened.run(training.train)
+        lines = opened.recording.to_dict()["tables"]["lines"]
+        found.append({row["memory_profiler_occurrences"] is None for row in lines})
+    assert (found[0], False in found[1]) == ({True}, True)
+    with pytest.raises(UsageError, match="which is left out"):
+        session(layers=["torch"], memory_by="memory_profiler")
+
+
 def test_a_loop_entered_again_goes_on_and_the_step_that_breaks_it_has_no_time(training):
     with session() as opened:
         for _ in range(2):
