@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,6 +26,7 @@ from profstack.errors import ProfstackError, RecordingError, UsageError
 from profstack.guard import Guard, complain, is_scripts, strip_frame
 from profstack.launch import child
 from profstack.launch.in_process import InProcess, ProgramFolder, name_page
+from profstack.launch.other_runs import announced
 from profstack.launch.peaks import keep_peaks
 from profstack.models import in_training
 from profstack.readers.flops import model_copies as flopcopies
@@ -136,6 +138,7 @@ class Session:
         self._process = os.getpid()
         self._marks: Marks | None = None
         self._own: InProcess | None = None
+        self._announced = ExitStack()
         self._recording: Recording | None = None
         self._problem: str | None = None
 
@@ -169,6 +172,7 @@ class Session:
             try:
                 around = own.begin(torch, self._output, force=self._force)
                 self._own = own
+                self._announced.enter_context(announced())
             except Exception as problem:
                 if isinstance(problem, ProfstackError) or is_scripts(problem):
                     raise
@@ -189,6 +193,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._state = "over"
+        self._announced.close()
         if self._process != os.getpid():
             # A child process forked inside: the recording is its parent's.
             return

@@ -39,6 +39,7 @@ from profstack.commands.options import (
 from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
 from profstack.launch import process, progress, second_run, target
+from profstack.launch.other_runs import announced
 from profstack.launch.target import Target
 from profstack.layer import MEMORY_BY, OWN_TRACER, check_memory_by
 from profstack.privacy import home_relative, package_version, presentable_argv
@@ -171,7 +172,8 @@ def main(argv: list[str]) -> int:
     if rank is not None and recorded is not None and rank not in recorded:
         return process.run_unrecorded(wanted.arguments)
     wanted.check()
-    code = _Run(options, wanted, layers, left_out, rank, again).execute()
+    with announced():
+        code = _Run(options, wanted, layers, left_out, rank, again).execute()
     if code == -signal.SIGINT:
         # End by SIGINT, as the script and every plain python: only then does a shell end its loop.
         sys.stdout.flush()
