@@ -230,3 +230,22 @@ def test_growth_of_modules_adds_up_over_the_steps_that_count(steps, left_out, ex
     modules = {3: SimpleNamespace(path="Net"), 5: SimpleNamespace(path="Net.a")}
     rows = growth.records(steps, modules, 2, left_out)
     assert sorted(tuple(row.values()) for row in rows) == expected
+
+
+def test_a_function_in_a_function_is_part_of_it_and_a_modules_is_not():
+    text = "def outer():\n    def inner(): pass\n[1 for one in ()]\n"
+    text += "class Kind:\n    def method(self): pass\n"
+
+    def inside(code):
+        return {one.co_name: one for one in code.co_consts if hasattr(one, "co_name")}
+
+    module = compile(text, "train.py", "exec")
+    first, kind = inside(module), inside(inside(module)["Kind"])
+    parts = [(inside(first["outer"])["inner"], first["outer"], True)]
+    parts += [(first["outer"], module, False), (kind["method"], first["Kind"], False)]
+    parts += [(first["outer"], first["outer"], False)]
+    # From Python 3.12 on a comprehension is no code of its own.
+    parts += [(one, module, True) for name, one in first.items() if name == "<listcomp>"]
+    assert [by_tool._is_part(code, around) for code, around, _ in parts] == [
+        each[2] for each in parts
+    ]
