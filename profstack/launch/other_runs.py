@@ -81,12 +81,12 @@ def run_giving_way(
     command: Sequence[str], *, timeout: float, check: bool = False, **how: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a command like `subprocess.run`; raise `GaveWayError` and kill it when a run begins."""
-    captured = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    captured = captured if how.pop("capture_output", False) else {}
+    if how.pop("capture_output", False):
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if is_running():
         raise GaveWayError
     end = time.monotonic() + timeout
-    with subprocess.Popen(command, **captured, **how) as process:
+    with subprocess.Popen(command, **how) as process:
         try:
             while True:
                 try:
