@@ -6,6 +6,7 @@ Where there is no such folder, or it cannot be written, nothing is kept.
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,11 +22,31 @@ def cache_file(name: str) -> Path | None:
 
 
 def read_cached(name: str) -> str | None:
-    """Return the text of a file in the cache; None where there is none that can be read."""
+    """Return the text of a file in the cache; None where there is none that can be trusted.
+
+    It must be a regular file of this user's or of root's that nobody else can write: its text
+    becomes a part of pages.
+    """
     path = cache_file(name)
     with suppress(OSError, ValueError):
-        return path.read_text(encoding="utf-8") if path else None
+        if path is None:
+            return None
+        # Not one that a link leads to; opening a pipe does not wait for a writer.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with open(os.open(path, flags), encoding="utf-8") as file:
+            return file.read() if _is_own(os.fstat(file.fileno())) else None
     return None
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Return whether it is a regular file that only this user and root can write."""
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    if not hasattr(os, "getuid"):
+        # The system has no owners and modes of this kind.
+        return True
+    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid in (os.getuid(), 0) and not writable
 
 
 def keep_cached(name: str, text: str) -> None:
@@ -37,7 +58,11 @@ def keep_cached(name: str, text: str) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            unfinished.write_text(text, encoding="utf-8")
+            # Made anew, never through a link, and not writable for others whatever the mask is.
+            unfinished.unlink(missing_ok=True)
+            handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
             os.replace(unfinished, path)
         finally:
             # A full disk may have left it.

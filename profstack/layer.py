@@ -61,6 +61,10 @@ class SliceData:
     memory_bytes: int | None = None
 
 
+# What measures memory by line: profstack's tracer, or memory_profiler beside it.
+OWN_TRACER, MEMORY_PROFILER = MEMORY_BY = ("profstack", "memory_profiler")
+
+
 @dataclass(frozen=True)
 class SliceContext:
     """The slice that a wrapper is to observe.
@@ -68,7 +72,7 @@ class SliceContext:
     `steps` is the planned number of steps, None for a workload measured whole; `mode` is the name
     of one of the wrapper's `modes`; `folder` is the layer's own folder inside the recording;
     `first_step` is the number of the slice's first step; without `keep_source` no artifact may hold
-    text of the script's own files.
+    text of the script's own files; `memory_by` is one of `MEMORY_BY`.
     """
 
     index: int
@@ -77,6 +81,7 @@ class SliceContext:
     folder: Path
     first_step: int = 0
     keep_source: bool = True
+    memory_by: str = OWN_TRACER
 
 
 # What a mode needs of the calls of modules: only to see evaluation, ranges that torch.profiler
@@ -334,6 +339,16 @@ def pick(layers: str | Iterable[str] | None = None, skip: Iterable[str] = ()) ->
     if not kept:
         raise UsageError("no layer is left", next_step=next_step)
     return kept
+
+
+def check_memory_by(memory_by: str, layers: Collection[str]) -> None:
+    """Raise UsageError where memory cannot be measured by `memory_by` with these layers."""
+    if memory_by not in MEMORY_BY:
+        step = f"memory is measured by {' or by '.join(MEMORY_BY)}"
+        raise UsageError(f"no tool {memory_by!r} for memory", next_step=step)
+    if memory_by == MEMORY_PROFILER and "memory" not in layers:
+        what = "memory_profiler measures in the layer memory, which is left out"
+        raise UsageError(what, next_step="leave it in --layers, and out of --skip")
 
 
 def beside_nsys(layers: list[str]) -> tuple[list[str], dict[str, str]]:

@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,6 +27,7 @@ from profstack.errors import ProfstackError, RecordingError, UsageError
 from profstack.guard import Guard, complain, is_scripts, strip_frame
 from profstack.launch import child
 from profstack.launch.in_process import InProcess, ProgramFolder, name_page
+from profstack.launch.other_runs import announced
 from profstack.launch.peaks import keep_peaks
 from profstack.models import in_training
 from profstack.readers.flops import model_copies as flopcopies
@@ -96,7 +98,8 @@ class Session:
     `keep_source` the recording holds no text of the program's own files, so that it and its page
     can be given to others. With `sync` it waits for the device after every clean step, as
     `profstack run --sync` does. `begin_at` is the step at which slices begin, or a region's name or
-    `file.py:LINE`: then only steps made there count.
+    `file.py:LINE`: then only steps made there count. With
+    `memory_by="memory_profiler"` memory_profiler measures memory by line beside profstack.
 
     Without `steps` and `run` the session finds steps by itself, as `profstack run` does. Inside
     `profstack run` or another session it records nothing of its own: it marks steps there, and its
@@ -118,6 +121,7 @@ class Session:
         keep_source: bool = True,
         sync: bool = False,
         begin_at: int | str | None = None,
+        memory_by: str = layer.OWN_TRACER,
     ) -> None:
         if callable(name):
             raise UsageError(
@@ -126,7 +130,8 @@ class Session:
             )
         self.name = name
         self._layers = layer.pick(layers)
-        self._sync = sync
+        layer.check_memory_by(memory_by, self._layers)
+        self._sync, self._memory_by = sync, memory_by
         self._begin_at = _begin_at(begin_at)
         self._output = None if output is None else os.fspath(output)
         self._force = force
@@ -137,6 +142,7 @@ class Session:
         self._process = os.getpid()
         self._marks: Marks | None = None
         self._own: InProcess | None = None
+        self._announced = ExitStack()
         self._recording: Recording | None = None
         self._problem: str | None = None
 
@@ -166,10 +172,12 @@ class Session:
                 keep_source=self._keep_source,
                 sync=self._sync,
                 begin_at=self._begin_at,
+                memory_by=self._memory_by,
             )
             try:
                 around = own.begin(torch, self._output, force=self._force)
                 self._own = own
+                self._announced.enter_context(announced())
             except Exception as problem:
                 if isinstance(problem, ProfstackError) or is_scripts(problem):
                     raise
@@ -190,6 +198,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._state = "over"
+        self._announced.close()
         if self._process != os.getpid():
             # A child process forked inside: the recording is its parent's.
             return

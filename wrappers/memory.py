@@ -1,4 +1,7 @@
-"""memory_profiler: growth of the process's memory by source line, by module and over time.
+"""Growth of the process's memory by source line, by module and over time.
+
+profstack's own tracer measures; memory_profiler writes its listing. With `--memory-by
+memory_profiler` it measures the same runs of lines, and its figures stand beside.
 
 Measures: the resident set before and after every line of the script's own files that the
 workload's thread runs, what it grew or shrank by over all runs of the line, the largest growth
@@ -23,6 +26,7 @@ from typing import Any, ClassVar
 from profstack.guard import Guard, foreign_tracer, has_compiled
 from profstack.layer import (
     LISTENED,
+    MEMORY_PROFILER,
     Artifact,
     Description,
     Listener,
@@ -34,13 +38,14 @@ from profstack.layer import (
 from profstack.readers.memory import lines
 from profstack.readers.memory.blocks import DeviceHistory
 from profstack.readers.memory.lines import line_figures, line_records, timeline, truncations
+from profstack.readers.memory.memory_profiler import MemoryProfiler, tool_records
 from profstack.readers.memory.readings import Reading
 from profstack.readers.memory.tracer import COMPILES, OTHER_TRACER, MemoryTracer
 from profstack.storage.schema.column import Record, Records
 
 
 class MemoryWrapper(Wrapper):
-    """Traces lines with profstack's own tracer; writes memory_profiler's files and figures."""
+    """Traces lines with profstack's own tracer, for memory_profiler too; writes its files."""
 
     name = "memory"
     package = "memory-profiler"
@@ -52,7 +57,7 @@ class MemoryWrapper(Wrapper):
     )
     description = Description(
         technique="tracing",
-        tool="memory_profiler",
+        tool="profstack's line tracer, with listings by memory_profiler",
         measures="growth of the resident set over every line of the script's own files, the "
         "largest within one run, and how often the line ran; as a second source what malloc has "
         "in use, or live device bytes; net growth over each module's calls",
@@ -66,6 +71,7 @@ class MemoryWrapper(Wrapper):
         super().__init__()
         self._tracer: MemoryTracer | None = None
         self._modules: ModuleGrowth | None = None
+        self._tool: MemoryProfiler | None = None
         self._history = DeviceHistory()
         self._snapshot: Path | None = None
 
@@ -90,7 +96,10 @@ class MemoryWrapper(Wrapper):
         """Trace the script's lines, also of running frames."""
         self._context = context
         self.close()
-        self._tracer = MemoryTracer(self.on_end)
+        # Loaded before the tracer reads memory.
+        self._tool = MemoryProfiler() if context.memory_by == MEMORY_PROFILER else None
+        follow = () if self._tool is None else (self._tool.event,)
+        self._tracer = MemoryTracer(self.on_end, *follow)
         self._modules = ModuleGrowth(self._tracer)
         self._snapshot = None
         self._history = DeviceHistory()
@@ -114,7 +123,7 @@ class MemoryWrapper(Wrapper):
 
     def close(self) -> None:
         """Release the slice."""
-        tracer, self._tracer, self._modules = self._tracer, None, None
+        tracer, self._tracer, self._modules, self._tool = self._tracer, None, None, None
         if tracer is not None:
             tracer.stop()
             tracer.release()
@@ -142,7 +151,10 @@ class MemoryWrapper(Wrapper):
             text = "no line of the script's own files ran in the slice"
             return SliceData(notes=[("no-lines", text)], memory_bytes=tracer.readings.memory_bytes)
         unread = tracer.readings.heap_counter.reason
-        frames: dict[str, Records] = {"memory_lines": line_records(figures, context.index, unread)}
+        rows = line_records(figures, context.index, unread)
+        if self._tool is not None:
+            rows = tool_records(rows, self._tool, context.index, evaluates=bool(left_out))
+        frames: dict[str, Records] = {"memory_lines": rows}
         cut = [("lines-truncated", text) for text in truncations(tracer)]
         notes = [*self._history.problems, *cut]
         calls = growth.records(len(stamps) - 1, modules, context.index, left_out)

@@ -25,6 +25,16 @@ LineKey = tuple[str, int]
 LineFigures = Mapping[str, Any]
 
 
+# Columns of `memory_lines` that are added up over slices, those of other sources, and the highest.
+_ADDED = ("increment_bytes", "occurrences")
+_BESIDE = (
+    "allocated_bytes",
+    "memory_profiler_increment_bytes",
+    "memory_profiler_occurrences",
+)
+_HIGHEST = ["usage_bytes", "largest_bytes", "memory_profiler_usage_bytes"]
+
+
 def memory_lines(recorded: Recorded) -> dict[LineKey, LineFigures]:
     """Memory of lines by file and line, over all runs that the layer saw.
 
@@ -35,12 +45,16 @@ def memory_lines(recorded: Recorded) -> dict[LineKey, LineFigures]:
     if not len(frame):
         return {}
     grouped = frame.groupby(["file", "line"])
-    figures = grouped[["increment_bytes", "allocated_bytes", "occurrences"]].sum(min_count=1)
-    # Both sources must be of the same runs, or the second one is not known.
-    is_known = grouped["allocated_bytes"].count() == grouped.size()
-    figures["allocated_bytes"] = figures["allocated_bytes"].where(is_known)
-    figures = figures.join(grouped[["usage_bytes", "largest_bytes"]].max())
-    texts = grouped[["source", "second_source"]].agg(_joined_texts)
+    figures = grouped[[*_ADDED, *_BESIDE]].sum(min_count=1)
+    # All sources must be of the same runs, or the other ones are not known.
+    counts = grouped[[*_ADDED, *_BESIDE]].count()
+    for column in _BESIDE:
+        figures[column] = figures[column].where(counts[column] == grouped.size())
+    tool, own = "memory_profiler_increment_bytes", "increment_bytes"
+    difference = (figures[tool] - figures[own]).where(counts[tool] == counts[own])
+    figures["memory_profiler_difference_bytes"] = difference
+    figures = figures.join(grouped[_HIGHEST].max())
+    texts = grouped[["source", "second_source", "memory_profiler_reason"]].agg(_joined_texts)
     texts = texts.rename(columns={"second_source": "memory_source"}).to_dict("index")
     return {
         (str(file), int(line)): {

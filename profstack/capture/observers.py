@@ -257,9 +257,14 @@ class Observers:
     """All layers of a run; `active` are those that observe the slice in progress."""
 
     def __init__(
-        self, layers: list[str], writer: Writer, left_out: Mapping[str, str] | None = None
+        self,
+        layers: list[str],
+        writer: Writer,
+        left_out: Mapping[str, str] | None = None,
+        memory_by: str = profstack_layer.OWN_TRACER,
     ) -> None:
         self.writer = writer
+        self._memory_by = memory_by
         self.log = LayerLog(writer)
         self.layers = self.log.layers
         self.active: list[LayerState] = []
@@ -301,8 +306,8 @@ class Observers:
                         self.log.gave_way(state, busy)
                         continue
                     number, place = index + position, self._folder_of(state)
-                    keep = self.writer.keep_source
-                    wrapper.start(SliceContext(number, mode, steps, place, first_step, keep))
+                    keep, by = self.writer.keep_source, self._memory_by
+                    wrapper.start(SliceContext(number, mode, steps, place, first_step, keep, by))
                     self.active.append(state)
                 except BaseException:
                     # Also Ctrl-C in the midst of it: the tool would stay on in a script that goes

@@ -53,6 +53,7 @@ class RunOptions(TypedDict, total=False):
     lockstep: bool
     whole: bool
     sync: bool
+    memory_by: str
     source: bool
     capture: CaptureOptions
     begin_at: dict[str, Any] | None
@@ -153,7 +154,8 @@ def start_engine(
     targets = Targets(**options["targets"])
     capture = options.get("capture")
     writer = Writer(folder, keep_source=bool(options.get("source", True)))
-    observers = Observers(layers, writer, options.get("left_out"))
+    memory_by = options.get("memory_by", profstack_layer.OWN_TRACER)
+    observers = Observers(layers, writer, options.get("left_out"), memory_by)
     engine = Engine(
         torch,
         observers,

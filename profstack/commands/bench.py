@@ -29,6 +29,7 @@ from profstack.commands.options import (
     tell,
 )
 from profstack.errors import UsageError
+from profstack.launch.other_runs import announced
 from profstack.storage.folder import exit_facts, run_times, write_run
 
 if TYPE_CHECKING:
@@ -187,7 +188,8 @@ def execute(arguments: argparse.Namespace) -> int:
     layers, asked = chosen_layers(arguments.layers, arguments.skip)[0], asked_of(arguments)
     inputs, how = tuple(arguments.input), (arguments.device, arguments.batch_size, arguments.grad)
     request = Request(arguments.spec, arguments.kind, inputs, *how)
-    return _Bench(arguments, request, asked, layers).execute()
+    with announced():
+        return _Bench(arguments, request, asked, layers).execute()
 
 
 @dataclass

@@ -40,7 +40,9 @@ from profstack.commands.options import (
 from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
 from profstack.launch import process, progress, second_run, target
+from profstack.launch.other_runs import announced
 from profstack.launch.target import Target
+from profstack.layer import MEMORY_BY, OWN_TRACER, check_memory_by
 from profstack.privacy import home_relative, package_version, presentable_argv
 from profstack.readers import nvtx as readers_nvtx
 from profstack.readers.nsys import tool
@@ -100,6 +102,7 @@ class ChildOptions(TypedDict, total=False):
     max_seconds: float | None
     startup: str | None
     sync: bool
+    memory_by: str
     budget: float
     source: bool
     whole: bool
@@ -126,6 +129,8 @@ def parser() -> argparse.ArgumentParser:
         help="slices begin at step N, or count only steps of a region, or of train.py:LINE",
     )
     add("--sync", action="store_true", help="wait for the device after every clean step")
+    words = "what measures memory by line: profstack alone, or memory_profiler beside it"
+    add("--memory-by", choices=MEMORY_BY, default=OWN_TRACER, help=f"{words} (default: profstack)")
     add("--startup", choices=("cprofile",), help="profile the start-up exactly")
     add(
         "--no-peaks", action="store_true", help="do not measure the machine's peaks, once, after it"
@@ -161,6 +166,7 @@ def main(argv: list[str]) -> int:
             raise UsageError("--light chooses the layers itself", next_step=step)
         options.layers, options.no_peaks = "watch", True
     layers, left_out = chosen_layers(options.layers, options.skip)
+    check_memory_by(options.memory_by, layers)
     rank = target.own_rank()
     recorded = target.recording_ranks(options.ranks)
     # Before any rank passes through, so that an error ends all ranks alike.
@@ -180,7 +186,8 @@ def main(argv: list[str]) -> int:
         except ValueError as error:
             step = "write --begin-at 200, --begin-at train.py:12 or --begin-at REGION"
             raise UsageError(f"--begin-at: {error}", next_step=step) from None
-    code = _Run(options, wanted, layers, left_out, rank, again).execute()
+    with announced():
+        code = _Run(options, wanted, layers, left_out, rank, again).execute()
     if code == -signal.SIGINT:
         # End by SIGINT, as the script and every plain python: only then does a shell end its loop.
         sys.stdout.flush()
@@ -270,6 +277,7 @@ class _Run:
             "max_seconds": options.max_seconds,
             "startup": options.startup,
             "sync": options.sync,
+            "memory_by": options.memory_by,
             "budget": options.budget,
             "source": not options.no_source,
             "whole": whole,

@@ -6,8 +6,9 @@ and its page are done, keeps them in the cache, and writes the page again:
     python -m profstack.launch.background_peaks FOLDER RUN
 
 where RUN is the recording's number. A recording that was deleted, moved or replaced meanwhile is
-left alone. Where the process is ended early, as all of a container's are, the page stays as it is,
-and the next run on the machine measures.
+left alone. It gives way to another run that begins: measuring ends at once, and is tried again when
+no run goes on. Where the process is ended early, as all of a container's are, the page stays as it
+is, and the next run on the machine measures.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from profstack.cache import cache_file
 from profstack.environment import under_nsys
+from profstack.launch.other_runs import is_running, run_giving_way
 from profstack.launch.peaks import are_pending, keep_peaks, processor_name, program
 from profstack.storage.folder import read_run
 
-# It ends by then, whatever it waits for.
+# It ends by then, whatever it waits for: a run that takes longer measures after its own end.
 LONGEST_S = 300
+_PAUSE_S = 0.2
 _LOWEST_PRIORITY = 19
 
 
@@ -58,16 +62,26 @@ def _run_of(folder: Path) -> str | None:
 
 
 def complete(folder: Path, run: str) -> None:
-    """Measure the peaks that a recording lacks, and write its page again."""
+    """Measure the peaks that a recording lacks while no run goes on, and write its page again."""
     from profstack.report.files import write_report
 
-    with _alone():
-        # Another run may have measured them meanwhile: then they are cached.
-        if _run_of(folder) != run or _is_exclusive():
-            return
-        keep_peaks(folder)
+    lacking = True
+    while lacking:
+        _wait_for_runs()
+        with _alone():
+            # Another run may have measured them meanwhile: then they are cached.
+            if _run_of(folder) != run or _is_exclusive():
+                return
+            lacking = keep_peaks(folder, run=run_giving_way)
+    _wait_for_runs()
     if _run_of(folder) == run:
         write_report(folder)
+
+
+def _wait_for_runs() -> None:
+    """Wait until no run goes on, the one that started this process among them."""
+    while is_running():
+        time.sleep(_PAUSE_S)
 
 
 def take_in(folder: Path) -> None:

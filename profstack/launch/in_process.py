@@ -113,6 +113,7 @@ class InProcess:
     keep_source: bool = True
     sync: bool = False
     begin_at: BeginAt | None = None
+    memory_by: str = layer.OWN_TRACER
     stopped_by: str | None = None
 
     def begin(self, torch: Any, output: str | None, *, force: bool) -> Engine:
@@ -124,7 +125,7 @@ class InProcess:
         writer.facts({"environment": torch_facts(torch), "synchronised": self.sync})
         self.engine = Engine(
             torch,
-            Observers(layers, writer, left_out),
+            Observers(layers, writer, left_out, self.memory_by),
             lambda: make_plan(layers, self.targets),
             self.targets,
             live_optimizers=live_optimizers,

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from profstack.cache import keep_cached, read_cached
 from profstack.environment import environment_facts
+from profstack.launch.other_runs import GaveWayError
 from profstack.stats.clock import Clock
 from profstack.storage.folder import DATABASE, PEAKS
 from profstack.storage.schema.report import MemoryPeak, Peaks
@@ -143,6 +144,7 @@ def better(machine: Machine, entry: CachedRate) -> CachedRate:
 # -- peaks of a machine, measured in a process of its own --------------------
 
 _TIMEOUT_S = 120.0
+Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -194,10 +196,11 @@ def no_peaks(machine: Machine | None, reason: str | None) -> Peaks:
     }
 
 
-def measured(machine: Machine, dtypes: Sequence[str], timeout_s: float = _TIMEOUT_S) -> Peaks:
+def measured(machine: Machine, dtypes: Sequence[str], run: Runner | None = None) -> Peaks:
     """Measure rates that are not cached in a process of its own, and keep them; like `cached`.
 
-    Never raises: where nothing could be measured, `reason` says why and the lists are empty.
+    Where nothing could be measured, `reason` says why and the lists are empty. Raises only the
+    `GaveWayError` of `run`, which starts the process (default: `subprocess.run`).
     """
     kept = known(machine)
     command = [*program("profstack.launch.peaks"), "--device", machine.device]
@@ -205,13 +208,13 @@ def measured(machine: Machine, dtypes: Sequence[str], timeout_s: float = _TIMEOU
     if machine.threads is not None:
         command += ["--threads", str(machine.threads)]
     try:
-        answer = subprocess.run(
+        answer = (run or subprocess.run)(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout_s,
+            timeout=_TIMEOUT_S,
             check=False,
         )
         result = json.loads(answer.stdout.splitlines()[-1] if answer.stdout.strip() else "{}")
@@ -498,19 +501,23 @@ def keep_peaks(
     measure: bool = True,
     later: bool = False,
     tell: Callable[[str], None] | None = None,
+    run: Runner | None = None,
 ) -> bool:
     """Write the peaks into a complete recording that has none yet; never raises.
 
     Peaks that are not cached are measured if `measure` is true and PROFSTACK_PEAKS is not 0, after
     a line to `tell`. With `later` they are not measured now: what is known is written for the time
-    being. Return whether they are still to be measured.
+    being. `run` starts the measuring process and may give way: then nothing is written. Return
+    whether they are still to be measured.
     """
     if (folder / PEAKS).exists() and not are_pending(folder):
         return False
     measure = measure and os.environ.get("PROFSTACK_PEAKS") != "0"
     pending = False
     try:
-        content, pending = _find(folder, measure=measure, later=later, tell=tell)
+        content, pending = _find(folder, measure=measure, later=later, tell=tell, run=run)
+    except GaveWayError:
+        return True
     except Exception as error:
         content = no_peaks(None, f"the peaks could not be found: {type(error).__name__}: {error}")
     # Not where the recording was deleted meanwhile.
@@ -537,7 +544,12 @@ def are_pending(folder: Path) -> bool:
 
 
 def _find(
-    folder: Path, *, measure: bool, later: bool, tell: Callable[[str], None] | None
+    folder: Path,
+    *,
+    measure: bool,
+    later: bool,
+    tell: Callable[[str], None] | None,
+    run: Runner | None,
 ) -> tuple[Peaks, bool]:
     """Return the peaks of a recording's machine: cached, measured, and stated by the maker.
 
@@ -560,7 +572,7 @@ def _find(
     elif found is None and measure:
         if tell is not None:
             tell(f"profstack: measuring this machine's peaks, once (about {_ABOUT_S} s)")
-        found = measured(machine, wanted)
+        found = measured(machine, wanted, run)
     if found is None:
         why = "the peaks of this machine are not known, and were not to be measured"
         without = "profstack run without --no-peaks and without PROFSTACK_PEAKS=0"

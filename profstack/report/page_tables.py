@@ -217,11 +217,21 @@ def module_records(records: Sequence[ModuleRow], most: int = MOST_ROWS) -> list[
     return [record for record in records if record["path"] in wanted]
 
 
+_BY_MEMORY_PROFILER = (
+    "increment_bytes",
+    "difference_bytes",
+    "reason",
+    "usage_bytes",
+    "occurrences",
+)
 # Tables of the page that are columns of `lines`: weights, other columns, and order in words.
 _CUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "memory_lines": (
         ("largest_bytes", "increment_bytes", "allocated_bytes", "watch_bytes"),
-        ("usage_bytes", "occurrences", "memory_source"),
+        (
+            *("usage_bytes", "occurrences", "memory_source"),
+            *(f"memory_profiler_{name}" for name in _BY_MEMORY_PROFILER),
+        ),
         "those that grew most",
     ),
     "watch_lines": (

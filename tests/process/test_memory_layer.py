@@ -33,15 +33,17 @@ for step in range(60):
 def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("training")
     (folder / "script.py").write_text(TRAINING)
-    words = ("run", "-q", "--layers", "flops,memory", "-o", "out", "script.py")
-    run_python("-m", "profstack", *words, cwd=folder)
+    words = ("run", "-q", "--layers", "flops,memory", "--memory-by", "memory_profiler")
+    done = run_python("-m", "profstack", *words, "-o", "out", "script.py", cwd=folder)
+    assert done.stdout == ""
     return lambda query: rows_of(folder / "out", query)
 
 
 def test_a_module_level_loop_is_seen_from_the_first_step(ask):
     def lines(mode, column):
         query = f"select line, {column} from memory_lines join slices using (slice) "
-        return dict(ask(query + f"where mode = '{mode}' and file like '%script.py'"))
+        query += f"where mode = '{mode}' and file like '%script.py'"
+        return dict(ask(f"{query} and {column} is not null"))
 
     # From the first call of a module on, in the frame that was running already.
     first = lines("discovery", "occurrences")
@@ -62,6 +64,13 @@ def test_a_module_level_loop_is_seen_from_the_first_step(ask):
     query = "select path, calls, host_net_bytes from module_memory join modules using (module_id)"
     by_path = {path: (count, held / count) for path, count, held in ask(query)}
     assert by_path["Sequential.0"] == (steps, pytest.approx(32 * 64 * 4, abs=3_000))
+    # memory_profiler saw the same runs, and the frame that was running already.
+    tool = lines("lines", "memory_profiler_occurrences")
+    assert {line: tool[line] for line in (9, 14, 17)} == dict.fromkeys((9, 14, 17), steps)
+    # The line that it saw first gets the whole resident set, others what profstack gives them.
+    tool, own = (lines("discovery", f"{by}increment_bytes") for by in ("memory_profiler_", ""))
+    assert tool[12] > own[12] + 50 * MIB
+    assert tool[15] == pytest.approx(own[15], abs=MIB / 4)
     # A hot loop is bounded, and named.
     ((status, truncated),) = ask("select status, truncated from layers where name = 'memory'")
     assert (status, "spin" in truncated) == ("recorded", True)
@@ -86,7 +95,7 @@ def test_a_training_is_counted_end_to_end(ask):
 OWN_MODULES = """
 import sys
 from profstack.readers.memory import lines
-lines._memory_profiler()
+lines.load_memory_profiler()
 assert "_Finder" not in repr(sys.meta_path) and "pdb" not in sys.modules
 assert "IPython" not in sys.modules
 print("loaded", "memory_profiler" in sys.modules)

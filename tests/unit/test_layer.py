@@ -76,6 +76,14 @@ def test_what_cannot_be_used_of_other_packages_is_told(entries):
     assert layer.all_layer_names()[len(BUILT_IN) :] == ["memray", "alpha", "delta", "eps", "gamma"]
 
 
+def test_memory_is_measured_by_a_tool_that_can():
+    for memory_by, layers in (("profstack", []), ("memory_profiler", ["memory"])):
+        layer.check_memory_by(memory_by, layers)
+    for memory_by, layers in (("memory_profiler", ["torch"]), ("sundial", ["memory"])):
+        with pytest.raises(UsageError, match=memory_by):
+            layer.check_memory_by(memory_by, layers)
+
+
 def test_beside_nsys_two_layers_alone(monkeypatch):
     layers = ["cprofile", "nvtx", "watch"]
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)

@@ -18,7 +18,7 @@ from profstack import Session, benchmark, layer, region, step
 from profstack.bench.run import BenchRun
 from profstack.capture import marks, user_regions
 from profstack.errors import RecordingError, UsageError
-from profstack.launch import child, in_process
+from profstack.launch import child, in_process, other_runs
 from profstack.readers.torchtrace import line_tracer
 from profstack.report import files
 from profstack.storage.folder import facts_of, read_tables
@@ -117,6 +117,22 @@ def test_clean_steps_alone_that_wait_for_the_device(training, tmp_path):
     assert opened.report(tmp_path).read_text("utf-8").startswith("<!doctype html>")
     with pytest.raises(UsageError, match=r"not a Linear; with Session\(\"name\"\)"):
         Session(torch.nn.Linear(1, 1))
+
+
+def test_memory_profiler_measures_beside_where_it_is_asked_to(training, tmp_path, monkeypatch):
+    monkeypatch.setattr(other_runs, "cache_file", tmp_path.joinpath)
+    found = []
+    for memory_by in layer.MEMORY_BY:
+        with session(layers=["memory"], memory_by=memory_by) as opened:
+            opened.run(training.train)
+            # What measures in the background gives way.
+            assert other_runs.is_running()
+        assert not other_runs.is_running()
+        lines = opened.recording.to_dict()["tables"]["lines"]
+        found.append({row["memory_profiler_occurrences"] is None for row in lines})
+    assert (found[0], False in found[1]) == ({True}, True)
+    with pytest.raises(UsageError, match="which is left out"):
+        session(layers=["torch"], memory_by="memory_profiler")
 
 
 def test_a_loop_entered_again_goes_on_and_the_step_that_breaks_it_has_no_time(training):

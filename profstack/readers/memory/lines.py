@@ -257,7 +257,7 @@ def missing() -> str | None:
 
 def listing(figures: Mapping[tuple[str, int], LineFigures]) -> str:
     """Return memory_profiler's listing: usage, increment and occurrences beside the source."""
-    tool = _memory_profiler()
+    tool = load_memory_profiler()
     profiler = tool.LineProfiler()
     by_file = sorted((file, line) for file, line in figures)
     for file, places in groupby(by_file, key=lambda place: place[0]):
@@ -322,7 +322,8 @@ class _Finder:
         return PathFinder.find_spec(name, self._path)
 
 
-def _memory_profiler() -> Any:
+def load_memory_profiler() -> Any:
+    """Return the module, imported without a trace in the script's own modules."""
     loaded = sys.modules.get("memory_profiler")
     if loaded is not None:
         return loaded

@@ -30,6 +30,9 @@ MOST_CALLS = 2_000_000
 _DYNAMO = ("torch/_dynamo/convert_frame.py", "torch\\_dynamo\\convert_frame.py")
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
+# Gets a frame, an event of it, the line that it is in, and whether it suspends as generators do.
+Follower = Callable[[FrameType, str, list[int], bool], None]
+
 COMPILES = "dynamo compiles: it would try to compile the tracer too"
 OTHER_TRACER = "the script has set a trace function of its own"
 
@@ -55,12 +58,14 @@ class _Frame:
     the begin was not seen. The frame itself is not held, so that its objects can be freed.
     """
 
-    __slots__ = ("run", "traced", "tracer")
+    __slots__ = ("run", "running", "traced", "tracer")
 
     def __init__(self, tracer: MemoryTracer, traced: _TracedCode) -> None:
         self.tracer = tracer
         self.traced = traced
         self.run: int | None = None
+        # The line that a follower knows it to be in.
+        self.running: list[int] = []
 
     def event(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Handle an event of the frame: the interpreter's local trace function."""
@@ -76,6 +81,8 @@ class _Frame:
             if event == "return":
                 self.traced.spent += 1
                 tracer.back_to(frame.f_back)
+            if event in ("line", "return"):
+                tracer.follow(frame, event, self.running, self.traced.suspends)
         except BaseException as error:
             if not tracer.caught(error):
                 raise
@@ -86,10 +93,14 @@ class MemoryTracer:
     """Reads memory whenever the thread that started it runs a line of the script.
 
     The places of `readings` are indexes of `lines`; `on_end` is called when it ends by itself.
+    `follow` gets the calls, lines and returns that are traced, each after its reading.
     """
 
-    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, on_end: Callable[[], None] = lambda: None, follow: Follower = lambda *_: None
+    ) -> None:
         self.readings = Readings()
+        self.follow = follow
         self._on_end = on_end
         self.lines: list[tuple[CodeType, int]] = []
         # Code that has rested at some time.
@@ -153,6 +164,7 @@ class MemoryTracer:
             state = self._state(outer)
             if state is None and not traced.rests:
                 state = _Frame(self, traced)
+                state.running.append(outer.f_lineno)
                 outer.f_trace = state.event
                 if innermost is None:
                     state.run = self.readings.count if begins else ~self.readings.count
@@ -168,7 +180,18 @@ class MemoryTracer:
         self._hook = None
         self.readings.sampler.stop()
         for frame in line_tracer.frames_outwards(sys._getframe(1)):
+            state = self._state(frame)
+            if state is not None and self.ended is None:
+                self._follow_last(frame, state)
             let_go(frame)
+
+    def _follow_last(self, frame: FrameType, state: _Frame) -> None:
+        """Tell the follower of the line in progress, which ends with the slice."""
+        try:
+            self.follow(frame, "line", state.running, state.traced.suspends)
+        except BaseException as error:
+            if not self.caught(error):
+                raise
 
     def pause(self) -> None:
         """Pause at the end of a step: growth until the next one belongs to no line."""
@@ -220,7 +243,7 @@ class MemoryTracer:
         A suspended generator holds the tracer itself, until it continues or ends.
         """
         self.readings.release()
-        self._on_end = lambda: None
+        self._on_end, self.follow = lambda: None, lambda *_: None
         for held in (self.lines, self.let_go, self._codes, self._resting, self._files):
             held.clear()
 
@@ -243,6 +266,7 @@ class MemoryTracer:
             if traced.suspends and frame.f_lineno != code.co_firstlineno:
                 # A generator goes on in the middle of a line, which is no new run of it.
                 self._go_on(frame, state)
+            self.follow(frame, event, state.running, traced.suspends)
             return state.event
         except BaseException as error:
             if not self.caught(error):

@@ -66,6 +66,7 @@ const LINE_HEADS = {
   largest_bytes: "memory",
   increment_bytes: "RSS growth",
   allocated_bytes: "second source",
+  memory_profiler_increment_bytes: "RSS growth (memory_profiler)",
   usage_bytes: "RSS after",
   occurrences: "runs seen",
   watch_share: "watch",
@@ -802,6 +803,9 @@ function lineDetail(view, file, record) {
       pairs([
         ...figures,
         record.memory_source ? ["second source is", record.memory_source] : null,
+        record.memory_profiler_reason
+          ? ["memory_profiler differs", record.memory_profiler_reason]
+          : null,
         record.reason ? ["not whole", record.reason] : null,
         estimated(record) ? ["by samples", estimated(record)] : null,
         around ? ["in function", functionLink(view, file, around)] : null,

@@ -173,6 +173,12 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "allocated_bytes INTEGER the same growth by the second source, null where it has none",
         "second_source TEXT what the second figure comes from, or why there is none",
         "occurrences INTEGER runs of the line that were seen",
+        "memory_profiler_usage_bytes INTEGER memory_profiler's usage of the line, null where it "
+        "did not measure, as in the columns behind it",
+        "memory_profiler_increment_bytes INTEGER memory_profiler's increment of the line",
+        "memory_profiler_occurrences INTEGER memory_profiler's occurrences of the line",
+        "memory_profiler_reason TEXT why its increment is not increment_bytes, or why there is "
+        "none; null where both agree, and where it did not measure",
     ),
     "module_memory": columns(
         "module_id INTEGER module",

@@ -78,6 +78,12 @@ _Watched = Annotated[Raw, layer("watch")]
 _Grown = Annotated[RawWhole, layer("watch")]
 _Traced = Annotated[Raw, layer("torch"), empty(NO_LINE_SLICE), cell(NOT_TRACED)]
 _LineMemory = Annotated[RawWhole, layer("memory"), cell(NOT_IN_MEMORY_SLICE)]
+_ByMemoryProfiler = Annotated[
+    RawWhole,
+    layer("memory"),
+    empty("memory_profiler was not asked to measure: profstack run --memory-by memory_profiler"),
+    cell("see why it differs, in the column of that name"),
+]
 _Holder = Annotated[Text, "device that holds the bytes"]
 _HeldKind = Annotated[str, "what they are: parameters, gradients, activations, ..."]
 _HostOnly = Annotated[Raw, cell("a kernel runs beside the host")]
@@ -391,6 +397,28 @@ class LineRow(TypedDict):
         "what the second source is | what the second figure comes from, or why there is none",
         needs("memory"),
         cell(NOT_IN_MEMORY_SLICE),
+    ]
+    memory_profiler_increment_bytes: Annotated[
+        _ByMemoryProfiler,
+        "RSS growth (memory_profiler) | memory_profiler's increment of the same runs of the line",
+    ]
+    memory_profiler_difference_bytes: Annotated[
+        _ByMemoryProfiler,
+        "memory_profiler's less ours | memory_profiler's increment less increment_bytes",
+    ]
+    memory_profiler_reason: Annotated[
+        Text,
+        "why it differs | why memory_profiler's increment is not profstack's, or why there is none",
+        needs("memory"),
+        empty("memory_profiler did not measure, or both agree on every line"),
+        cell("both agree, or the line did not run in a slice of the memory layer"),
+    ]
+    memory_profiler_usage_bytes: Annotated[
+        _ByMemoryProfiler,
+        "RSS after (memory_profiler) | memory_profiler's usage of the line, the largest",
+    ]
+    memory_profiler_occurrences: Annotated[
+        _ByMemoryProfiler, "runs seen (memory_profiler) | memory_profiler's occurrences of the line"
     ]
     startup_share: Annotated[
         _Watched,

@@ -15,9 +15,9 @@ from profstack.capture.slices import Targets
 from profstack.commands import main
 from profstack.commands import run as run_command
 from profstack.errors import UsageError
-from profstack.launch import process, second_run
+from profstack.launch import other_runs, process, second_run
 from profstack.launch.target import parse
-from profstack.layer import layer_names
+from profstack.layer import MEMORY_BY, layer_names
 from profstack.readers.nsys import importing, tool
 from profstack.report import files
 from profstack.storage.folder import PAGE_MARKER, Writer, append_event
@@ -89,6 +89,16 @@ def test_exit_code_arguments_and_facts_are_the_scripts(script):
     assert facts["environment"]["python"]
 
 
+def test_what_measures_in_the_background_knows_of_the_run(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    known = []
+    script.does = lambda *_: known.append(other_runs.is_running())
+    run()
+    assert (known, other_runs.is_running()) == ([True], False)
+    words = ("run", "--skip", "memory", "--memory-by", "memory_profiler", "train.py")
+    assert "leave it in --layers" in refused(capsys, *words)
+
+
 def test_an_interrupt_ends_us_by_the_signal_and_a_page_that_fails_changes_no_code(
     script, monkeypatch, capsys
 ):
@@ -130,7 +140,7 @@ def test_bad_input_is_one_line_and_nothing_is_started(script, capsys):
 DEFAULTS = dict.fromkeys(("lockstep", "sync", "whole"), False)
 DEFAULTS |= dict.fromkeys(("step_by", "max_steps", "max_seconds", "startup"))
 DEFAULTS |= {"layers": layer_names(), "left_out": {}, "source": True, "targets": vars(Targets())}
-DEFAULTS["budget"] = 10.0
+DEFAULTS |= {"budget": 10.0, "memory_by": "profstack"}
 WHOLE = {"whole": True}
 
 
@@ -142,6 +152,7 @@ def test_the_child_is_told_what_was_asked_for(script):
         ("--max-steps 12", "step", "watch", {"max_steps": 12}),
         ("--sync --no-source", "step", "watch", {"sync": True, "source": False}),
         ("--budget 2.5", "step", "watch", {"budget": 2.5}),
+        *[(f"--memory-by {one}", "step", "watch", {"memory_by": one}) for one in MEMORY_BY],
         ("--light", "step", "watch", {"layers": ["watch"]}),
         ("--startup cprofile", "step", "profile watch", {"startup": "cprofile"}),
         ("--step-by backward", "print()", "watch", {"step_by": "backward"}),

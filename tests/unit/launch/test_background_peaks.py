@@ -10,6 +10,7 @@ import pytest
 
 from profstack.commands import main
 from profstack.launch import background_peaks, peaks
+from profstack.launch.other_runs import run_giving_way
 from profstack.report import files
 from profstack.storage.folder import write_run
 from tests.support.commands import fails
@@ -60,12 +61,13 @@ def test_only_the_recording_of_that_run_is_written_again(tmp_path, done, monkeyp
         if not kept:
             monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "logs" / "run.json"))
         background_peaks.complete(folder, "1")
-        assert done == [("peaks", {}), ("page", "run")]
+        assert done == [("peaks", {"run": run_giving_way}), ("page", "run")]
         done.clear()
     background_peaks.complete(folder, "2")
     assert done == []
     # Deleted while the peaks were measured.
-    monkeypatch.setattr(background_peaks, "keep_peaks", shutil.rmtree)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(background_peaks, "keep_peaks", lambda folder, **_: shutil.rmtree(folder))
     background_peaks.complete(folder, "1")
     assert (done, folder.exists()) == ([], False)
     background_peaks.complete(folder, "1")

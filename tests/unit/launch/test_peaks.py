@@ -330,7 +330,7 @@ def asked(monkeypatch):
     """What was to be measured: a CPU has some rates, a GPU none."""
     asked = []
 
-    def instead(machine, dtypes):
+    def instead(machine, dtypes, _):
         asked.append((machine, dtypes))
         if machine.device == "cuda":
             return peaks.not_measured(machine, "there is none here")

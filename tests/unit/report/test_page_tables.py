@@ -90,6 +90,8 @@ def test_lines_that_took_memory_stand_by_what_they_took():
     ]
     place, memory = {"file", "line", "source"}, module.line_table("memory_lines", lines, NOTES)
     keys = "usage_bytes increment_bytes largest_bytes allocated_bytes occurrences memory_source"
+    for name in ("increment_bytes", "difference_bytes", "reason", "usage_bytes", "occurrences"):
+        keys += f" memory_profiler_{name}"
     assert {column.key for column in memory.columns} == {*place, *keys.split(), "watch_bytes"}
     assert (cells(memory, "line"), memory.total, memory.left_out) == ([6, 3, 2, 5, 1], 5, None)
     watch = module.line_table("watch_lines", lines, NOTES)

@@ -12,11 +12,14 @@ from mprof import read_mprofile_file
 
 from profstack.layer import SliceContext
 from profstack.readers.memory import lines as memory_lines
+from profstack.readers.memory import memory_profiler as by_tool
 from profstack.readers.memory import tracer as memory_tracer
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
 from tests.support.set_memory import KEPT, marked, memory_is_set, take
 from tests.support.tables import cases
+from tests.support.commands import fails
+from tests.support.set_memory import HEAP, KEPT, marked, memory_is_set, take
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 SOURCE, AT = TEXT.splitlines(), marked(TEXT)
@@ -108,6 +111,61 @@ def test_a_slice_has_rows_by_line_and_memory_profilers_files(observe, monkeypatc
     assert (tmp_path / "lines.txt").read_text(encoding="utf-8").count("from step 0") == 1
 
 
+def calls_others(told):  # @first
+    KEPT.extend(parts())
+    for size in (20, 5):
+        held = grown(size)  # @call
+        del held  # @drop
+
+
+def grown(size):  # @def
+    return take(size << 20)  # @grow
+
+
+def parts():
+    yield take(5 << 20)  # @part
+
+
+def test_memory_profilers_own_figures_stand_beside_those_of_the_same_runs(
+    observe, monkeypatch, capsys
+):
+    read = lambda *_, **__: 1000 + HEAP[0] / 2**20  # noqa: E731
+    monkeypatch.setattr(memory_profiler, "_get_memory", read)
+    rows = rows_of(observe(calls_others, memory_by="memory_profiler"))
+    names = [f"memory_profiler_{name}_bytes" for name in ("increment", "usage")]
+    names = ("increment_bytes", *names, "occurrences", "memory_profiler_occurrences")
+
+    def figures(mark):
+        found = [rows[AT[mark]].get(name) for name in names]
+        return *(size and size >> 20 for size in found[:3]), *found[3:]
+
+    # What is called is counted on the line of the call too; of a line that gives back what the line
+    # before took, the most that this has ever ended with is subtracted: 20 MiB, and not 5.
+    assert figures("first") == (None, 1000, 1005, None, 2)
+    assert figures("call") == (0, 50, 1030, 4, 4)
+    assert figures("drop") == (-50, -80, 1010, 4, 4)
+    assert figures("grow") == (50, 50, 1030, 4, 4)
+    assert figures("part") == (10, None, None, 2, None)
+    reasons = {"first": by_tool.WHOLE, "def": by_tool.WHOLE, "grow": None}
+    reasons |= {"call": f"{by_tool.CALLS}; {by_tool.REPEATED}", "drop": by_tool.REPEATED}
+    reasons |= {"part": by_tool.GENERATOR}
+    assert {mark: rows[AT[mark]]["memory_profiler_reason"] for mark in reasons} == reasons
+    assert "profstack" not in "".join(capsys.readouterr())
+    # Evaluation cannot be taken out of its figures; by default it has none.
+    for context, why in (({"memory_by": "memory_profiler"}, by_tool.EVALUATION), ({}, None)):
+        row = rows_of(observe(calls_others, left_out=(1,), **context))[AT["grow"]]
+        assert (row["increment_bytes"], row.get(names[1])) == (25 << 20, None)
+        assert row.get("memory_profiler_reason") == why
+
+
+def test_an_error_in_memory_profiler_ends_the_layer_and_not_the_script(observe, monkeypatch):
+    monkeypatch.setattr(memory_profiler, "_get_memory", fails(OSError("no /proc")))
+    with pytest.raises(OSError, match="no /proc"):
+        observe(lambda told: KEPT.append(grown(1)), memory_by="memory_profiler")
+    # The error is raised where the slice is taken; the step itself has gone on.
+    assert len(KEPT) == 2
+
+
 def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
     wrapper = MemoryWrapper()
     assert wrapper.busy_reason("lines") is None
@@ -172,3 +230,22 @@ def test_growth_of_modules_adds_up_over_the_steps_that_count(steps, left_out, ex
     modules = {3: SimpleNamespace(path="Net"), 5: SimpleNamespace(path="Net.a")}
     rows = growth.records(steps, modules, 2, left_out)
     assert sorted(tuple(row.values()) for row in rows) == expected
+
+
+def test_a_function_in_a_function_is_part_of_it_and_a_modules_is_not():
+    text = "def outer():\n    def inner(): pass\n[1 for one in ()]\n"
+    text += "class Kind:\n    def method(self): pass\n"
+
+    def inside(code):
+        return {one.co_name: one for one in code.co_consts if hasattr(one, "co_name")}
+
+    module = compile(text, "train.py", "exec")
+    first, kind = inside(module), inside(inside(module)["Kind"])
+    parts = [(inside(first["outer"])["inner"], first["outer"], True)]
+    parts += [(first["outer"], module, False), (kind["method"], first["Kind"], False)]
+    parts += [(first["outer"], first["outer"], False)]
+    # From Python 3.12 on a comprehension is no code of its own.
+    parts += [(one, module, True) for name, one in first.items() if name == "<listcomp>"]
+    assert [by_tool._is_part(code, around) for code, around, _ in parts] == [
+        each[2] for each in parts
+    ]

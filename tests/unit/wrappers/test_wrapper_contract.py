@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from torch.nn import functional
 from profstack import layer
 from profstack.capture.hooks import DISCOVER, RANGES
 from profstack.capture.observers import GuardedListener
-from profstack.layer import LISTENED, SliceContext, SliceData
+from profstack.layer import LISTENED, MEMORY_PROFILER, SliceContext, SliceData
 from profstack.readers.torchtrace import line_tracer
 from profstack.storage.schema.recorded import RECORDED as RECORDED_TABLES
 from tests.support.wrapped import Net
@@ -27,6 +28,8 @@ from tests.support.wrapped import Net
 KINDS = {name: layer.load(name) for name in (*layer.BUILT_IN, *layer.ON_REQUEST)}
 CASES = [(name, mode.name) for name, kind in KINDS.items() for mode in kind.modes]
 RECORDED = RECORDED_TABLES | {one.name: one.table for kind in KINDS.values() for one in kind.tables}
+# With the tool beside profstack's own tracer, which is armed either way.
+CONTEXT = partial(SliceContext, memory_by=MEMORY_PROFILER)
 BACKGROUND = [name for name, kind in KINDS.items() if kind.background]
 
 
@@ -83,7 +86,7 @@ def observe(wrapper, mode, folder, hooks, index=0):
     # Those that stand in a slice of that mode, as far as they matter here.
     hooks.set_mode(DISCOVER if wrapper.mode(mode).calls == LISTENED else RANGES)
     assert wrapper.busy_reason(mode) is None
-    wrapper.start(SliceContext(index, mode, 2, folder))
+    wrapper.start(CONTEXT(index, mode, 2, folder))
     hooks.emit_ranges(True)
     told, failed = wrapper.listener(), lambda error: pytest.fail(f"the listener raised {error!r}")
     # As in a run: told of calls are those alone who ask for it, and their errors are kept in.
@@ -132,7 +135,7 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
     before, wrapper, plain = armed(), KINDS[name](), results()
     # A slice that never began or has no steps is no error.
     wrapper.stop()
-    wrapper.start(SliceContext(0, mode, 1, tmp_path))
+    wrapper.start(CONTEXT(0, mode, 1, tmp_path))
     now = time.perf_counter()
     wrapper.stop()
     wrapper.stop()
@@ -145,7 +148,7 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
     # An error of the workload is its own, and it goes on working: the counts are the same.
     wrapper, net, error, found = KINDS[name](), Net(), KeyError("the script's own"), []
     net.register_forward_pre_hook(lambda *_: {}[error])
-    wrapper.start(SliceContext(0, mode, 3, tmp_path))
+    wrapper.start(CONTEXT(0, mode, 3, tmp_path))
     now = time.perf_counter()
     with pytest.raises(KeyError) as caught:
         net(torch.ones(2, 4))
@@ -168,7 +171,7 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
     # One that is abandoned leaves results and random numbers untouched, and no file.
     wrapper, folder = KINDS[name](), tmp_path / "abandoned"
     folder.mkdir()
-    wrapper.start(SliceContext(0, mode, 1, folder))
+    wrapper.start(CONTEXT(0, mode, 1, folder))
     try:
         assert results() == plain
     finally:
@@ -186,7 +189,7 @@ def test_a_wrapper_says_what_it_is_and_occupies_what_it_uses(name, tmp_path, dom
     wrapper = kind()
     assert (wrapper.step_limit() or 1) > 0
     for mode in wrapper.modes:
-        wrapper.start(SliceContext(0, mode.name, 1, tmp_path))
+        wrapper.start(CONTEXT(0, mode.name, 1, tmp_path))
         told = wrapper.listener()
         if told is not None:
             told.enter("module", "Net", Net())
