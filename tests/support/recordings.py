@@ -235,11 +235,10 @@ class Sampled(Run):
         for after_s, weight, grown, *stack in found:
             self.sample(begin + after_s, *stack, weight=weight, grown=grown)
 
-    def sample(self, t_s, *stack, weight=1.0, grown=0, region=None, evaluating=None):
+    def sample(self, t_s, *stack, weight=1.0, grown=0, region=None, **flags):
         self.rss += grown
         row = {"t_s": t_s, "frame": self.frame(stack), "region": region, "weight": weight}
-        row["evaluating"] = evaluating
-        self.writer.write({"watch_samples": [{**row, "rss_bytes": self.rss}]})
+        self.writer.write({"watch_samples": [{**row, **flags, "rss_bytes": self.rss}]})
 
 
 _TREE, _FUNCTIONS = (made_up("recordings")[name] for name in ("tree", "functions"))

@@ -85,6 +85,26 @@ def test_every_second_has_one_owner(made):
     }
     for name, place in places.items():
         assert tuple(found[name][key] for key in ("line", "name", "by")) == place
+    (saved,), (read, *_) = (found[name]["functions"] for name in [*places][:2])
+    seconds = {"wall_s": pytest.approx(expected["checkpoints and saving"], abs=0.002)}
+    assert saved == {"file": SCRIPT, "line": 12, "name": "save_model", **seconds}
+    assert read["name"] == "read_data"
+    # The function around the steps is the loop: its line counts.
+    assert [row["name"] for row in found["other"]["functions"]] == [None]
+
+
+def test_an_overdue_step_is_of_what_its_samples_say(made):
+    made.begins("clean", [0.02] * 20)
+    made.slice("clean", [0.02, 0.8, *[0.02] * 8])
+    made.sample(made.now - 0.95, MAIN)
+    for place in range(60):
+        stack = (LOG,) if place < 20 else (DATA, FORWARD)
+        made.sample(made.now - 0.9 + 0.01 * place, MAIN, *stack, overdue=1)
+    found = parts_of(made, made.now + 1.25, [made.now, made.now])
+    parts = {name: found[name]["wall_s"] for name in ("logging and callbacks", "other")}
+    beyond_s = 0.8 - found["steps"]["wall_s"] / 30
+    assert parts == pytest.approx({"logging and callbacks": beyond_s / 3, "other": beyond_s / 1.5})
+    assert [row["name"] for row in found["other"]["functions"]] == ["read_data"]
 
 
 @cases(

@@ -12,7 +12,7 @@ from tests.support.tables import cases, near, of
 
 
 def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples"):
-    known = {"file": TRAIN, "line": 7, "name": "work", "by": by}
+    known = {"file": TRAIN, "line": 7, "name": "work", "by": by, "functions": []}
     rows = [{"part": part, "wall_s": wall_s, "share": share, **known}]
     rows.append({**rows[0], "part": "profstack", "share": None, "wall_s": 99.0})
     frames = {"compilations": pd.DataFrame({"wall_s": [compiled_s]})}
@@ -48,6 +48,60 @@ def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, 
     assert is_found is (rule is not rules.COMPILATION_COST)
 
 
+@cases("share wall_s is_found", (0.1, 0.5, True), (0.099, 0.5, False), (0.1, 0.49, False))
+def test_own_code_beside_the_steps_is_found_from_its_share_and_its_seconds_on(
+    share, wall_s, is_found
+):
+    slow = {"file": TRAIN, "line": 8, "name": "table", "wall_s": wall_s}
+    other = {"part": "other", "wall_s": 2 * wall_s, "share": 2 * share, "by": "samples"}
+    other |= {"functions": [slow, {**slow, "name": None, "wall_s": 0.3 * wall_s}]}
+    steps_s = wall_s / share - other["wall_s"]
+    rows = [other, {"part": "steps", "wall_s": steps_s, "share": 1 - 2 * share}]
+    report = report_of(parts={"run_bar": rows, "step": {"count": 50}})
+    found = run_costs(SimpleNamespace(frames={}), report)
+    assert bool(found) is is_found
+    for told in found:
+        assert of(told, "slug run_s run_gain_s file line") == near(
+            "run-code-cost", wall_s, None, TRAIN, 8
+        )
+        assert told["title"].startswith(f"table takes {100 * share:.0f} %")
+
+
+PACKAGES = "/opt/lib/python3.11/site-packages"
+TORCH, BIG = (f"{PACKAGES}/{name}/__init__.py" for name in ("torch", "big"))
+LIMITS = rules.IMPORT_SAMPLES, rules.IMPORT_USED
+
+
+@cases(
+    "weight run_s used later is_found",
+    (100, 10.0, 0.05, 30, True), (99, 9.9, 0.05, 30, False), (100, 10.1, 0.05, 30, False),
+    (100, 10.0, 0.06, 30, False), (100, 10.0, 0.05, 29, False),
+)  # fmt: skip
+def test_an_import_counts_where_it_is_long_and_hardly_used(
+    tmp_path, weight, run_s, used, later, is_found
+):
+    assert LIMITS == (30, 0.05)
+    made = Sampled(tmp_path / "rec")
+    made.sample(0.2, MAIN, (TORCH, 5, "<module>"), weight=500)
+    made.sample(0.3, MAIN, (BIG, 5, "<module>"), (f"{PACKAGES}/other/a.py", 2, "f"), weight=weight)
+    made.sample(0.4, MAIN, (BIG, 6, "<module>"), (TORCH, 9, "<module>"), weight=300)
+    made.begins("clean", [0.01] * 20)
+    made.even(400)
+    for number in range(later - 1):
+        made.sample(made.now - 3.0 + 0.01 * number, MAIN, FIT)
+    made.sample(made.now - 0.5, MAIN, FIT, (BIG, 7, "seed"), weight=100 * used)
+    rows = [{"part": "steps", "wall_s": run_s, "share": 1.0, "functions": []}]
+    report = report_of(parts={"run_bar": rows, "step": {"count": 420}})
+    report["watch"] = {"samples": 9}
+    found = run_costs(made.recorded(), report)
+    assert bool(found) is is_found
+    for told in found:
+        assert of(told, "slug run_s run_gain_s file line") == near(
+            "import-cost", 0.01 * weight, None, MAIN[0], MAIN[1]
+        )
+        assert told["title"].startswith("Importing big takes 10 %")
+
+
 MAIN, FIT = ("/w/train.py", 30, "<module>"), ("/w/train.py", 20, "fit")
 LOADER = "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 BEGIN, END = (LOADER, 430, "_get_iterator"), (LOADER, 1600, "_shutdown_workers")
@@ -68,7 +122,7 @@ def test_starts_of_workers_count_by_the_gaps_between_their_samples(
         made.samples(1.0 + 0.5 * number, (0.09, 1, 0, MAIN, FIT, BEGIN), (0.2, 0.9, 0, MAIN, END))
         made.samples(1.0 + 0.5 * number, (0.3, 50, 0, MAIN, FIT))
     recorded = made.recorded()
-    rows = [{"part": "steps", "wall_s": run_s, "share": 1.0}]
+    rows = [{"part": "steps", "wall_s": run_s, "share": 1.0, "functions": []}]
     report = report_of(parts={"run_bar": rows, "step": {"count": 200}, "watch": {}})
     report["watch"] = {"samples": 9}
     found = run_costs(recorded, report)

@@ -124,6 +124,28 @@ def test_weights_are_the_watched_time_and_nothing_of_a_pause(sampler):
     assert max(whole - missing - 1e-9, times[-1] - resume) <= covered <= whole + 1e-9
 
 
+def test_a_pause_that_looks_out_samples_overdue_steps_alone(sampler):
+    began, overdue_s = [time.perf_counter()], 0.3
+    sampler.look_out(lambda: began[0], overdue_s)
+    busy(0.5 * overdue_s)
+    assert not weighed(sampler.flush()[1])
+    busy(0.4, sampler, 4)
+    over = time.perf_counter() - began[0] - overdue_s
+    began[0] = time.perf_counter()
+    busy(0.5 * overdue_s)
+    frames, rows = sampler.flush()
+    rows = weighed(rows)
+    assert {row["overdue"] for row in rows} == {1}
+    assert 0.03 < sum(row["weight"] for row in rows) * WATCH_INTERVAL_S <= over + 0.1
+    assert {stack(frames, row["frame"])[0] for row in rows} <= {"busy", "<lambda>"}
+    assert {row["overdue"] for row in weighed(watched(sampler)[1])} == {None}
+    sampler.look_out(lambda: 0.0, overdue_s)
+    sampler.pause()
+    sampler.flush()
+    busy(0.2)
+    assert not sampler.flush()[1]
+
+
 def test_it_follows_the_thread_that_resumed_it(sampler):
     """Training may run on a thread of its own while the main one waits for it."""
     found = []

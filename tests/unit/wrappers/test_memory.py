@@ -16,10 +16,9 @@ from profstack.readers.memory import memory_profiler as by_tool
 from profstack.readers.memory import tracer as memory_tracer
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
-from tests.support.set_memory import KEPT, marked, memory_is_set, take
-from tests.support.tables import cases
 from tests.support.commands import fails
 from tests.support.set_memory import HEAP, KEPT, marked, memory_is_set, take
+from tests.support.tables import cases
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 SOURCE, AT = TEXT.splitlines(), marked(TEXT)
