@@ -9,11 +9,13 @@ sampling with it is a method; it is in the evidence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 
-from profstack.analysis.clean_steps import UNOBSERVED
+from profstack.analysis.clean_steps import UNOBSERVED, rare_pauses
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report, SetupCalls
@@ -65,8 +67,12 @@ def _without_cache(report: Report) -> Iterator[Finding]:
 
 
 # A text that is written token by token: so many calls, most of them one token longer than the last.
-_FEWEST_CALLS = 16
+_FEWEST_CALLS = 8
 _MOSTLY_LONGER = 0.7
+# Lengths that a line needs, and its slope's standard error from which on it says nothing: twice
+# that is how far a gain may be off.
+_FEWEST_LENGTHS = 4
+_ROUGH = 0.15
 
 
 def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> Iterator[Finding]:
@@ -81,17 +87,19 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
     longer = known["length"].diff()
     if len(known) < _FEWEST_CALLS or (longer == 1).mean() < _MOSTLY_LONGER:
         return
-    alone = known[known["kind"].isin(UNOBSERVED)].astype({"wall_s": float})
-    slope = float(np.polyfit(alone["length"], alone["wall_s"], 1)[0]) if len(alone) > 1 else 0.0
+    alone = known[known["kind"].isin(UNOBSERVED)]
+    slope, error = _line(alone[~rare_pauses(recorded, alone["wall_s"])])
     lengths = float(known["length"].median())
     step_s = reading.clean_step_s(report)
-    gain_s = min(slope * (lengths - 1), step_s) if step_s and slope > 0 else None
+    is_known = step_s is not None and slope > 0 and error <= _ROUGH * slope
+    gain_s = min(slope * (lengths - 1), step_s) if step_s and is_known else None
     yield reading.finding(
         rules.NO_KV_CACHE,
         "Each new token is computed with all before it: the input grows by one token a call",
         severity="high",
         gain_s=gain_s,
-        gain_reason="the calls' times do not grow with their length",
+        gain_reason="the times of calls that nothing observed do not tell what a token takes: they "
+        "are too few, or scatter too much",
         place=calls["place"],
         module=calls["module"],
         evidence=[
@@ -100,13 +108,24 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
                 "one_token_longer_share": float((longer == 1).mean()),
                 "median_tokens": lengths,
                 "longest_tokens": float(known["length"].max()),
-                "per_token_s": slope,
+                "per_token_s": slope if is_known else None,
                 "link": f"modules/{calls['module']}",
             }
         ],
         advice="Keep keys and values of earlier tokens (a key-value cache) and give the model the "
         "new token alone; of transformers' models generate(use_cache=True) does so.",
     )
+
+
+def _line(calls: pd.DataFrame) -> tuple[float, float]:
+    """Return the slope of times by length, and its standard error; infinite of too few lengths."""
+    lengths, times = (calls[name].to_numpy(dtype=float) for name in ("length", "wall_s"))
+    if len(set(lengths)) < _FEWEST_LENGTHS:
+        return 0.0, math.inf
+    slope, start = np.polyfit(lengths, times, 1)
+    left = times - slope * lengths - start
+    spread = ((lengths - lengths.mean()) ** 2).sum()
+    return float(slope), math.sqrt((left**2).sum() / (len(times) - 2) / spread)
 
 
 # Requests of one item each, so many that several could have been computed together.

@@ -34,7 +34,8 @@ def inferred(backward=0, **changes):
     slices = pd.DataFrame({"slice": [1, changes.pop("slice", 2)]})
     steps = changes.pop("steps", [("4x8", 1.0, "clean")] * 9)
     steps = pd.DataFrame(steps, columns=["shape", "wall_s", "kind"])
-    recording = SimpleNamespace(frames={"operators": frame}, slices=slices, steps=steps)
+    frames = {"operators": frame, "thread_times": pd.DataFrame({"kind": []})}
+    recording = SimpleNamespace(frames=frames, slices=slices, steps=steps)
     return inference(recording, report_of(**{"phase": "other", **changes}))
 
 
@@ -86,11 +87,21 @@ def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
     assert of(told, "slug gain_s line") == near("no-kv-cache", 12 * 0.5 * MS, 7)
     assert of(told["evidence"][0], "calls per_token_s longest_tokens") == near(17, 0.5 * MS, 21)
     for steps, is_found in (
-        (growing(15), False), (growing(16), True), (growing(17, 5), True), (growing(17, 6), False),
+        (growing(7), False), (growing(8), True), (growing(17, 5), True), (growing(17, 6), False),
         ([("17", MS, "clean")] * 20, False),
     ):  # fmt: skip
         found = [each["slug"] for each in inferred(steps=steps)]
         assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
+    # Of three lengths, or of times that scatter as much as they grow, there is no line.
+    known = [(shape, time, kind if at < 4 else "torch") for at, (shape, time, kind) in
+             enumerate(growing(12))]  # fmt: skip
+    assert inferred(steps=known)[0]["gain_s"] == pytest.approx(9.5 * 0.5 * MS)
+    known[3] = (*known[3][:2], "torch")
+    rough = [(shape, time + 3 * MS * (at % 2), kind) for at, (shape, time, kind) in
+             enumerate(growing(12))]  # fmt: skip
+    assert [inferred(steps=each)[0]["gain_s"] for each in (known, rough)] == [None, None]
+    paused = [*growing(29), ("2x34", 3.0, "clean")]
+    assert inferred(steps=paused)[0]["evidence"][0]["per_token_s"] == pytest.approx(0.5 * MS)
     # Under observers no time is a call's own; and it is no more than a step.
     assert inferred(steps=growing(kind="torch"))[0]["gain_s"] is None
     long = [(shape, 30 * time, kind) for shape, time, kind in growing()]
